@@ -84,6 +84,7 @@ pub mod tree;
 pub mod trusted;
 mod user;
 pub mod vmstat;
+mod word_runs;
 
 pub use base_pages::{OtherBasePages, require_base_pages};
 pub use clock::{boot_id, boot_time, monotonic_time, process_cpu_time};
@@ -107,3 +108,4 @@ pub use root::{KernelError, KernelRoot};
 pub use shared_mapping::{Populate, SharedMapping};
 pub use timed_memory::{AccessOrder, TimedMemory, TimedPages};
 pub use user::umask;
+pub use word_runs::{clear_words, fill_words};

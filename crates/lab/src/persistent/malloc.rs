@@ -59,7 +59,29 @@ impl Malloc {
                 holds: most <= 1.0,
             });
         }
+        gates.extend(self.against_dpdk("up to 4 KiB", 1.5, |size| size <= 4 << 10));
+        gates.extend(self.against_dpdk("from 1 MiB on", 1.0, |size| size >= 1 << 20));
         gates
+    }
+
+    /// Whether each row of these sizes takes at most `most` times DPDK's time to allocate and free a block, which malloc_perf
+    /// calls the total. `None` where DPDK did not run.
+    fn against_dpdk(&self, which: &str, most: f64, sizes: fn(u64) -> bool) -> Option<Gate> {
+        let ratio = |row: &MallocRow| -> Option<f64> {
+            let total = |cost: &Cost| cost.allocate_us + cost.free_us;
+            Some(total(&row.megapage) / total(row.dpdk.as_ref()?)).filter(|ratio| ratio.is_finite())
+        };
+        let rows = self.rows.iter().filter(|row| sizes(row.size_bytes));
+        let (row, worst) =
+            rows.filter_map(|row| Some((row, ratio(row)?))).max_by(|one, other| one.1.total_cmp(&other.1))?;
+        Some(Gate {
+            case: "malloc",
+            demand: format!(
+                "blocks {which}, each size: allocated and freed in at most {most:.1} of dpdk's time"
+            ),
+            found: format!("{worst:.2} ({} {}, {})", row.mode, row.kind, Bytes(row.size_bytes)),
+            holds: worst <= most,
+        })
     }
 }
 
@@ -127,4 +149,43 @@ fn dpdk(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Option<Costs>>
     let mut command = dpdk.command(&directory, size, unlink, false);
     let took = timed(&mut command, "malloc_perf_autotest\nquit\n", bench.signals)?;
     read_malloc_perf(&took.printed).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(size_bytes: u64, ours: f64, dpdks: Option<f64>) -> MallocRow {
+        let cost = |us: f64| Cost {
+            allocate_us: us / 4.0,
+            free_us: us * 3.0 / 4.0,
+            memset_us: 9.0,
+            ..Cost::default()
+        };
+        MallocRow { mode: "clean", kind: "malloc", size_bytes, megapage: cost(ours), dpdk: dpdks.map(cost) }
+    }
+
+    #[test]
+    fn the_worst_size_decides_against_dpdk() {
+        let rows = vec![
+            row(64, 0.09, Some(0.06)),
+            row(4096, 0.2, Some(0.2)),
+            row(65_536, 9.0, Some(1.0)),
+            row(1 << 20, 4.0, Some(5.0)),
+        ];
+        let malloc = Malloc { size_bytes: 0, rows, allocators: Vec::new() };
+        let found = |malloc: &Malloc| -> Vec<_> {
+            let gates = malloc.gates().into_iter().filter(|gate| gate.demand.contains("dpdk"));
+            gates.map(|gate| (gate.found, gate.holds)).collect()
+        };
+        assert_eq!(
+            found(&malloc),
+            [("1.50 (clean malloc, 64 B)".into(), true), ("0.80 (clean malloc, 1 MiB)".into(), true)]
+        );
+        let slower = vec![row(64, 0.092, Some(0.06)), row(1 << 20, 5.1, Some(5.0))];
+        let slower = Malloc { rows: slower, ..malloc };
+        assert!(found(&slower).iter().all(|(_, holds)| !holds), "{:?}", found(&slower));
+        let alone = Malloc { rows: vec![row(64, 0.09, None)], ..slower };
+        assert!(found(&alone).is_empty());
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::element::{Element, HEADER, State};
 use super::{Book, Heap, HeapError, memory};
+use megapage_kernel::fill_words;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 
@@ -87,6 +88,11 @@ impl<'heap> Block<'heap> {
         fits
     }
 
+    /// Stores `value` to each word, those of bytes beyond the length included. Large blocks as soon as memset(3) does.
+    pub fn fill(&self, value: u64) {
+        fill_words(self.words, value);
+    }
+
     /// A copy of all its bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len as usize];
@@ -123,10 +129,7 @@ const MOST_READS: usize = 1000;
 impl Heap {
     /// The block that a handle leads to, if it is of this type.
     pub fn block(&self, handle: Handle, tag: Tag) -> Result<Block<'_>, HeapError> {
-        let found = self.look(|| {
-            let book = self.state();
-            self.used(&book, handle)
-        })?;
+        let found = self.look_up(handle)?;
         let element = found.element;
         if element.tag != tag.0 {
             return Err(HeapError::Type { handle, found: Tag(element.tag), wanted: tag });
@@ -163,15 +166,29 @@ impl Heap {
 
     /// The element that a handle leads to, if it is still the same.
     pub(super) fn used(&self, book: &Book, handle: Handle) -> Result<Found, HeapError> {
+        self.used_before(book.end, handle)
+    }
+
+    /// The same without the lock: what a checksum confirms was there at one moment. Where that fails another thread may have
+    /// been changing the header, or there is nothing, and the lock tells.
+    fn look_up(&self, handle: Handle) -> Result<Found, HeapError> {
+        if let Ok(found) = self.used_before(self.segment.size().0, handle) {
+            return Ok(found);
+        }
+        self.look(|| self.used(&self.state(), handle))
+    }
+
+    /// The element that a handle leads to, in a heap that ends no later than at `end`.
+    fn used_before(&self, end: u64, handle: Handle) -> Result<Found, HeapError> {
         let stale = || HeapError::Stale(handle);
         let at =
             handle.offset.checked_sub(HEADER).filter(|at| at.is_multiple_of(HEADER)).ok_or_else(stale)?;
-        if at < self.start || at >= book.end {
+        if at < self.start || at >= end {
             return Err(stale());
         }
         // What lies there need not be a header: only what has a checksum under this heap's salt is.
         let image = memory::load(&self.segment, at)?;
-        let element = Element::decode(&image, at, self.salt, book.end - at).map_err(|_| stale())?;
+        let element = Element::decode(&image, at, self.seal, end - at).map_err(|_| stale())?;
         if element.state != State::Used || element.serial != handle.serial {
             return Err(stale());
         }

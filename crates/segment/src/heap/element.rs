@@ -1,7 +1,7 @@
 //! An element of the heap: 64 bytes of header, then the memory that it is about.
 
 use super::memory::{IMAGE, Image};
-use crate::checksum::checksum;
+use super::seal::Seal;
 
 /// The bytes of a header. Sizes and offsets of elements are multiples of it.
 pub const HEADER: u64 = 64;
@@ -49,9 +49,9 @@ pub struct Element {
 }
 
 /// What parks the element at `offset`: its size and dirtiness, and a check of these and of its `before`. Never zero.
-pub fn parked_word(offset: u64, salt: u64, size: u64, before: u64, dirty: bool) -> u64 {
+pub fn parked_word(offset: u64, seal: Seal, size: u64, before: u64, dirty: bool) -> u64 {
     let says = (size / HEADER) << 1 | u64::from(dirty);
-    checksum(salt ^ offset, [says | 1 << 63, before]) & !PARKED | says & PARKED
+    seal.sum(offset, [says | 1 << 63, before]) & !PARKED | says & PARKED
 }
 
 impl Element {
@@ -63,9 +63,9 @@ impl Element {
         Element { state: State::Free, dirty, size, before, len: 0, tag: 0, serial: 0 }
     }
 
-    /// The header for an element at `offset` of the heap with this `salt`: a header that was copied elsewhere, or is
+    /// The header for an element at `offset` of the heap with this seal: a header that was copied elsewhere, or is
     /// left of an earlier heap, is none.
-    pub fn encode(&self, offset: u64, salt: u64) -> Image {
+    pub fn encode(&self, offset: u64, seal: Seal) -> Image {
         let state = match self.state {
             State::Free => 1,
             State::Used => 2,
@@ -73,27 +73,27 @@ impl Element {
             State::Parked => {
                 let mut image = [0; IMAGE];
                 image[Element::BEFORE] = self.before;
-                image[PARK] = parked_word(offset, salt, self.size, self.before, self.dirty);
+                image[PARK] = parked_word(offset, seal, self.size, self.before, self.dirty);
                 return image;
             }
         };
         let dirty = if self.dirty { DIRTY } else { 0 };
-        let mut image =
-            [MAGIC << 32 | state << 8 | dirty, self.size, self.before, self.len, self.tag, self.serial, 0, 0];
-        image[IMAGE - 1] = checksum(salt ^ offset, image[..IMAGE - 1].iter().copied());
-        image
+        let words =
+            [MAGIC << 32 | state << 8 | dirty, self.size, self.before, self.len, self.tag, self.serial, 0];
+        let [first, size, before, len, tag, serial, park] = words;
+        [first, size, before, len, tag, serial, park, seal.sum(offset, words)]
     }
 
     /// Reads a header. Whatever the words are, what is returned has a size that fits into `room`, the bytes from
     /// `offset` to the end of the heap.
-    pub fn decode(image: &Image, offset: u64, salt: u64, room: u64) -> Result<Element, &'static str> {
+    pub fn decode(image: &Image, offset: u64, seal: Seal, room: u64) -> Result<Element, &'static str> {
         let fits = |size: u64, before: u64| {
             (SMALLEST..=room).contains(&size) && size.is_multiple_of(HEADER) && before.is_multiple_of(HEADER)
         };
         if image[PARK] != 0 {
             let (says, before) = (image[PARK] & PARKED, image[Element::BEFORE]);
             let (size, dirty) = ((says >> 1) * HEADER, says & DIRTY != 0);
-            if image[PARK] != parked_word(offset, salt, size, before, dirty) || !fits(size, before) {
+            if image[PARK] != parked_word(offset, seal, size, before, dirty) || !fits(size, before) {
                 return Err("the element is parked, and its check is wrong");
             }
             return Ok(Element { state: State::Parked, dirty, size, before, len: 0, tag: 0, serial: 0 });
@@ -101,7 +101,8 @@ impl Element {
         if image[0] >> 32 != MAGIC || image[0] & 0xffff_00fe != 0 {
             return Err("there is no element");
         }
-        if image[IMAGE - 1] != checksum(salt ^ offset, image[..IMAGE - 1].iter().copied()) {
+        let [words @ .., sum] = *image;
+        if sum != seal.sum(offset, words) {
             return Err("the checksum of the element is wrong");
         }
         let state = match image[0] >> 8 & 0xff {
@@ -123,10 +124,18 @@ impl Element {
 
 #[cfg(test)]
 mod tests {
+    use super::super::seal::Format;
     use super::*;
 
     #[test]
     fn a_header_holds_at_its_place_alone() {
+        for format in Format::ALL {
+            holds_at_its_place_alone(|salt| Seal { salt, format });
+        }
+    }
+
+    fn holds_at_its_place_alone(seal: impl Fn(u64) -> Seal) {
+        let own = seal(9);
         let element = Element {
             state: State::Used,
             dirty: true,
@@ -136,36 +145,36 @@ mod tests {
             tag: 7,
             serial: 1 << 40,
         };
-        let image = element.encode(4096, 9);
-        assert_eq!(Element::decode(&image, 4096, 9, 256), Ok(element));
-        for (offset, salt, room) in [(4160, 9, 256), (4096, 8, 256), (4096, 9, 192)] {
-            assert!(Element::decode(&image, offset, salt, room).is_err());
+        let image = element.encode(4096, own);
+        assert_eq!(Element::decode(&image, 4096, own, 256), Ok(element));
+        for (offset, seal, room) in [(4160, own, 256), (4096, seal(8), 256), (4096, own, 192)] {
+            assert!(Element::decode(&image, offset, seal, room).is_err());
         }
         for bit in 0..512 {
             let mut flipped = image;
             flipped[bit / 64] ^= 1 << (bit % 64);
-            assert!(Element::decode(&flipped, 4096, 9, 256).is_err(), "bit {bit}");
+            assert!(Element::decode(&flipped, 4096, own, 256).is_err(), "bit {bit}");
         }
         let resealed = |change: fn(&mut Element)| {
             let mut element = element;
             change(&mut element);
-            Element::decode(&element.encode(4096, 9), 4096, 9, 1024).is_err()
+            Element::decode(&element.encode(4096, own), 4096, own, 1024).is_err()
         };
         let parked = Element { state: State::Parked, len: 0, tag: 0, serial: 0, ..element };
         for parked in [parked, Element { dirty: false, ..parked }] {
-            let mut image = parked.encode(4096, 9);
-            assert_eq!(Element::decode(&image, 4096, 9, 256), Ok(parked));
+            let mut image = parked.encode(4096, own);
+            assert_eq!(Element::decode(&image, 4096, own, 256), Ok(parked));
             // What else is in the header means nothing.
             (image[0], image[5], image[7]) = (7, 8, 9);
-            assert_eq!(Element::decode(&image, 4096, 9, 256), Ok(parked));
-            for (offset, salt, room) in [(4160, 9, 256), (4096, 8, 256), (4096, 9, 192)] {
-                assert!(Element::decode(&image, offset, salt, room).is_err());
+            assert_eq!(Element::decode(&image, 4096, own, 256), Ok(parked));
+            for (offset, seal, room) in [(4160, own, 256), (4096, seal(8), 256), (4096, own, 192)] {
+                assert!(Element::decode(&image, offset, seal, room).is_err());
             }
             for bit in 0..64 {
                 for word in [Element::BEFORE, PARK] {
                     let mut flipped = image;
                     flipped[word] ^= 1 << bit;
-                    assert!(Element::decode(&flipped, 4096, 9, 256).is_err(), "bit {bit} of word {word}");
+                    assert!(Element::decode(&flipped, 4096, own, 256).is_err(), "bit {bit} of word {word}");
                 }
             }
         }

@@ -7,6 +7,7 @@
 use super::HeapError;
 use super::element::{Element, HEADER, PARK, SMALLEST, parked_word};
 use super::memory::{IMAGE, Image, store, store_image, words};
+use super::seal::{Format, Seal};
 use crate::checksum::checksum;
 use crate::segment::Segment;
 use std::sync::atomic::Ordering;
@@ -42,7 +43,7 @@ pub struct Carve {
     /// Whether their memory is.
     pub dirty: bool,
     /// The heap's.
-    pub salt: u64,
+    pub seal: Seal,
     /// Whether they are none any more.
     pub wipe: bool,
 }
@@ -50,13 +51,16 @@ pub struct Carve {
 impl Carve {
     /// The same as a change at `at`.
     pub fn change(&self, at: u64) -> Change {
-        let Carve { size, count, before, dirty, salt, wipe } = *self;
-        (at | CARVE, [size, count, before, u64::from(dirty), salt, u64::from(wipe), 0, 0])
+        let Carve { size, count, before, dirty, seal: Seal { salt, format }, wipe } = *self;
+        (at | CARVE, [size, count, before, u64::from(dirty), salt, u64::from(wipe), format as u64, 0])
     }
 
     fn of(image: &Image) -> Carve {
-        let [size, count, before, dirty, salt, wipe, ..] = *image;
-        Carve { size, count, before, dirty: dirty != 0, salt, wipe: wipe != 0 }
+        let [size, count, before, dirty, salt, wipe, format, _] = *image;
+        // megapage 0.1.0 left the word zero.
+        let format = Format::of(format).unwrap_or(Format::InTurn);
+        let seal = Seal { salt, format };
+        Carve { size, count, before, dirty: dirty != 0, seal, wipe: wipe != 0 }
     }
 
     /// Whether all its headers are where `may` says that one may be.
@@ -77,7 +81,7 @@ impl Carve {
             let before = if number == 0 { self.before } else { self.size };
             let words = words(segment, at, IMAGE as u64)?;
             store(&words[Element::BEFORE], before);
-            store(&words[PARK], parked_word(at, self.salt, self.size, before, self.dirty));
+            store(&words[PARK], parked_word(at, self.seal, self.size, before, self.dirty));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@
 
 use super::element::{Element, HEADER, PARK, SMALLEST, State, parked_word};
 use super::journal::{self, Carve, Change};
-use super::memory::{self, IMAGE};
+use super::memory::{self, IMAGE, NextUse};
 use super::{Book, Handle, Heap, HeapError, Request};
 use std::sync::atomic::Ordering;
 
@@ -91,7 +91,7 @@ impl Heap {
         let Some((at, dirty)) = found else { return Ok(None) };
         let words = memory::words(&self.segment, at, IMAGE as u64)?;
         let before = words[Element::BEFORE].load(Ordering::Acquire);
-        if words[PARK].load(Ordering::Acquire) != parked_word(at, self.salt, size, before, dirty) {
+        if words[PARK].load(Ordering::Acquire) != parked_word(at, self.seal, size, before, dirty) {
             return Err(HeapError::Damaged {
                 offset: at,
                 what: "the element is not the free one that it was",
@@ -101,7 +101,7 @@ impl Heap {
         let serial = book.serial;
         let (len, tag) = (request.len, request.tag.0);
         let used = Element { state: State::Used, dirty, size, before, len, tag, serial };
-        let image = used.encode(at, self.salt);
+        let image = used.encode(at, self.seal);
         for (word, value) in words.iter().zip(image).take(PARK) {
             memory::store(word, value);
         }
@@ -118,12 +118,12 @@ impl Heap {
         }
         let words = memory::words(&self.segment, at, IMAGE as u64)?;
         // Dirty as long as it is not cleared.
-        memory::store(&words[PARK], parked_word(at, self.salt, size, before, true));
+        memory::store(&words[PARK], parked_word(at, self.seal, size, before, true));
         if !dirty {
             let room = size - HEADER;
             book.statistics.cleared_on_free += room;
-            memory::clear(&self.segment, at + HEADER, room)?;
-            memory::store(&words[PARK], parked_word(at, self.salt, size, before, false));
+            memory::clear(&self.segment, at + HEADER, room, NextUse::Later)?;
+            memory::store(&words[PARK], parked_word(at, self.seal, size, before, false));
         }
         Ok(book.magazines.push(size, at, dirty))
     }
@@ -148,11 +148,11 @@ impl Heap {
             });
         }
         let Element { before, dirty, .. } = found;
-        let carve = Carve { size, count, before, dirty, salt: self.salt, wipe: false };
+        let carve = Carve { size, count, before, dirty, seal: self.seal, wipe: false };
         let (cut, behind) = (at + count * size, at + room);
         let mut changes: Vec<Change> = vec![carve.change(at)];
         let last = if uncut(count) > 0 {
-            changes.push((cut, Element::free(uncut(count), size, dirty).encode(cut, self.salt)));
+            changes.push((cut, Element::free(uncut(count), size, dirty).encode(cut, self.seal)));
             Element::free(uncut(count), size, dirty).size
         } else {
             size
@@ -161,7 +161,7 @@ impl Heap {
             let other = self.element(book, behind)?;
             if other.before != last {
                 let other = Element { before: last, ..other };
-                changes.push((behind, other.encode(behind, self.salt)));
+                changes.push((behind, other.encode(behind, self.seal)));
                 self.segment.mark_dirty(behind, HEADER);
             }
         }
@@ -216,12 +216,12 @@ impl Heap {
         if count > 1 {
             let Element { size, dirty, .. } = first;
             let whole = Element { size: size * count, before, ..first };
-            let wiped = Carve { size, count: count - 1, before: size, dirty, salt: self.salt, wipe: true };
-            let mut changes: Vec<Change> = vec![(at, whole.encode(at, self.salt)), wiped.change(at + size)];
+            let wiped = Carve { size, count: count - 1, before: size, dirty, seal: self.seal, wipe: true };
+            let mut changes: Vec<Change> = vec![(at, whole.encode(at, self.seal)), wiped.change(at + size)];
             let behind = at + whole.size;
             if behind < book.end {
                 let other = Element { before: whole.size, ..self.element(book, behind)? };
-                changes.push((behind, other.encode(behind, self.salt)));
+                changes.push((behind, other.encode(behind, self.seal)));
                 self.segment.mark_dirty(behind, HEADER);
             }
             journal::commit(&self.segment, self.journal(), &changes)?;

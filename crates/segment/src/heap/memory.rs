@@ -2,6 +2,7 @@
 
 use super::HeapError;
 use crate::segment::Segment;
+use megapage_kernel::{clear_words, fill_words};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of an element's header, of the heap's own, and of an image in the journal.
@@ -42,15 +43,29 @@ pub fn store_image(segment: &Segment, offset: u64, image: &Image) -> Result<(), 
     Ok(())
 }
 
-/// Clears `bytes` (a multiple of 8) from `offset` on.
-pub fn clear(segment: &Segment, offset: u64, bytes: u64) -> Result<(), HeapError> {
+/// When cleared memory is used next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextUse {
+    /// At once, by who allocated it.
+    Soon,
+    /// When it is allocated.
+    Later,
+}
+
+/// What is used soon and is larger goes past the caches all the same: a second-level cache holds no more.
+const CACHED: usize = (1 << 20) / size_of::<u64>();
+
+/// Clears `bytes` (a multiple of 8) from `offset` on. Another process may still read what was freed: it reads whole words.
+pub fn clear(segment: &Segment, offset: u64, bytes: u64, next: NextUse) -> Result<(), HeapError> {
     let words = words(segment, offset, bytes / 8)?;
     let (first, second) = words.split_at(words.len() / 2);
     for half in [first, second] {
         #[cfg(test)]
         crash::point();
-        // Atomic, so that another process that still reads what was freed reads something, and not undefined behaviour.
-        half.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        match next {
+            NextUse::Soon if words.len() <= CACHED => fill_words(half, 0),
+            _ => clear_words(half),
+        }
     }
     // What follows is not seen before the zeros are.
     std::sync::atomic::fence(Ordering::Release);

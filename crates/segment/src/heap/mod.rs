@@ -19,6 +19,7 @@ mod journal;
 mod magazine;
 mod memory;
 mod open;
+mod seal;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -33,6 +34,8 @@ use element::{Element, HEADER, SMALLEST, State};
 use journal::Change;
 use magazine::Magazines;
 use megapage_units::{Bytes, HUGE_1G};
+use memory::NextUse;
+use seal::Seal;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
 
@@ -89,8 +92,7 @@ pub struct Heap {
     base: u64,
     /// Where the elements begin.
     start: u64,
-    /// Different for each heap that was ever made in the segment.
-    salt: u64,
+    seal: Seal,
     state: Mutex<Book>,
 }
 
@@ -156,7 +158,7 @@ impl Heap {
         if request.zeroed && dirty {
             book.statistics.cleared_on_allocation += room;
             drop(book);
-            memory::clear(&self.segment, handle.offset, room)?;
+            memory::clear(&self.segment, handle.offset, room, NextUse::Soon)?;
         }
         Ok(handle)
     }
@@ -283,7 +285,7 @@ impl Heap {
     /// The element at `at`, which must be in the heap.
     fn element(&self, book: &Book, at: u64) -> Result<Element, HeapError> {
         let image = memory::load(&self.segment, at)?;
-        Element::decode(&image, at, self.salt, book.end.saturating_sub(at))
+        Element::decode(&image, at, self.seal, book.end.saturating_sub(at))
             .map_err(|what| HeapError::Damaged { offset: at, what })
     }
 
@@ -379,7 +381,7 @@ impl Heap {
             let room = element.size - HEADER;
             book.statistics.cleared_on_free += room;
             drop(book);
-            memory::clear(&self.segment, at + HEADER, room)?;
+            memory::clear(&self.segment, at + HEADER, room, NextUse::Later)?;
             book = self.state();
         }
         self.join(&mut book, at, !clear)
@@ -458,7 +460,7 @@ impl Heap {
     /// Stores headers of elements that lie one behind the other, wipes headers that are none any more, shows the
     /// element behind them the size of the last, and keeps the list of free elements: one operation.
     fn change(&self, book: &mut Book, elements: &[(u64, Element)], wiped: &[u64]) -> Result<(), HeapError> {
-        let image = |(at, element): &(u64, Element)| -> Change { (*at, element.encode(*at, self.salt)) };
+        let image = |(at, element): &(u64, Element)| -> Change { (*at, element.encode(*at, self.seal)) };
         let mut changes: Vec<Change> = elements.iter().map(image).collect();
         changes.extend(wiped.iter().map(|at| (*at, [0; memory::IMAGE])));
         let Some((at, last)) = elements.last() else { return Ok(()) };

@@ -3,6 +3,7 @@
 use super::element::{Element, HEADER, SMALLEST, State};
 use super::journal::{self, JOURNAL};
 use super::memory::{self, IMAGE, Image};
+use super::seal::{Format, Seal};
 use super::{Book, Handle, Heap, HeapError, Statistics};
 use crate::checksum::checksum;
 use crate::segment::{PageState, Segment};
@@ -11,7 +12,19 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"mphp\0\0\0\x01");
+/// The first word of a heap's own header, but for the number of its format in the highest byte.
+const MAGIC: u64 = u64::from_le_bytes(*b"mphp\0\0\0\0");
+const FORMAT_SHIFT: u32 = 56;
+
+const fn magic(format: Format) -> u64 {
+    MAGIC | (format as u64) << FORMAT_SHIFT
+}
+
+/// The checksum of a heap's own header, from what follows its first word.
+fn own_sum(format: Format, words: [u64; IMAGE - 2]) -> u64 {
+    let first = magic(format);
+    checksum(first, std::iter::once(first).chain(words))
+}
 
 /// The heap's own header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,14 +32,19 @@ pub(super) struct OwnHeader {
     pub start: u64,
     pub end: u64,
     pub root: Option<Handle>,
-    pub salt: u64,
+    pub seal: Seal,
 }
 
 impl Heap {
     /// Makes an empty heap of all of the segment. What was in it is lost, but for its bytes: pages that were handed
     /// out before are dirty.
     pub fn format(segment: Segment) -> Result<Heap, HeapError> {
-        let heap = Heap::on(segment, RandomState::new().hash_one(0u8))?;
+        Heap::format_as(segment, Format::AtOnce)
+    }
+
+    /// The same, in another format than that of this version.
+    pub(super) fn format_as(segment: Segment, format: Format) -> Result<Heap, HeapError> {
+        let heap = Heap::on(segment, Seal { salt: RandomState::new().hash_one(0u8), format })?;
         // From here to the last store there is no heap.
         let own = memory::words(&heap.segment, heap.base, IMAGE as u64)?;
         memory::store(&own[0], 0);
@@ -36,7 +54,7 @@ impl Heap {
         let mut before = 0;
         for (at, bytes, dirty) in heap.runs(heap.start) {
             heap.segment.mark_dirty(at, HEADER);
-            let image = Element::free(bytes, before, dirty).encode(at, heap.salt);
+            let image = Element::free(bytes, before, dirty).encode(at, heap.seal);
             memory::store_image(&heap.segment, at, &image)?;
             book.free.insert((bytes, at));
             (book.last, book.end, before) = (at, at + bytes, bytes);
@@ -53,7 +71,7 @@ impl Heap {
     /// Finds the heap in a segment, and completes what a process that was killed has left half done. Every element is
     /// looked at: nothing that follows meets a header that was not checked.
     pub fn open(segment: Segment) -> Result<Heap, HeapError> {
-        let mut heap = Heap::on(segment, 0)?;
+        let mut heap = Heap::on(segment, Seal { salt: 0, format: Format::AtOnce })?;
         let mut recovered = false;
         if heap.segment.is_owner() {
             let end = heap.segment.size().0;
@@ -65,7 +83,7 @@ impl Heap {
             recovered = journal::recover(&heap.segment, heap.journal(), may)?;
         }
         let own = heap.read_own_header()?;
-        heap.salt = own.salt;
+        heap.seal = own.seal;
         let mut book = Book { end: own.end, root: own.root, ..Book::default() };
         book.serial = heap.segment.epoch() << 40;
         book.statistics = Statistics { recovered, ..Statistics::default() };
@@ -112,14 +130,15 @@ impl Heap {
     pub fn begins(segment: &Segment) -> Result<bool, HeapError> {
         let base = segment.data_start();
         let image = memory::load(segment, base)?;
-        let [.., sum] = image;
-        let mut words = image;
-        words[0] = MAGIC;
-        let is_summed = sum == checksum(MAGIC, words[..IMAGE - 1].iter().copied());
-        Ok(image[0] != 0 && (image[0] == MAGIC || image[1] == base + 2 * JOURNAL || is_summed))
+        let [_, words @ .., sum] = image;
+        let is_summed = |format: Format| sum == own_sum(format, words);
+        let shows = image[0] & !(0xff << FORMAT_SHIFT) == MAGIC
+            || image[1] == base + 2 * JOURNAL
+            || Format::ALL.into_iter().any(is_summed);
+        Ok(image[0] != 0 && shows)
     }
 
-    fn on(segment: Segment, salt: u64) -> Result<Heap, HeapError> {
+    fn on(segment: Segment, seal: Seal) -> Result<Heap, HeapError> {
         let base = segment.data_start();
         let start = base + 2 * JOURNAL;
         if start + SMALLEST > segment.size().0 {
@@ -127,29 +146,35 @@ impl Heap {
         }
         // Only serials from here on are given: an earlier heap of this segment had others.
         let book = Book { serial: segment.epoch() << 40, ..Book::default() };
-        Ok(Heap { segment, base, start, salt, state: Mutex::new(book) })
+        Ok(Heap { segment, base, start, seal, state: Mutex::new(book) })
     }
 
     /// The heap's own header, as it is to stand in the segment.
     pub(super) fn own_header(&self, book: &Book) -> Image {
         let root = book.root.unwrap_or(Handle { offset: 0, serial: 0 });
-        let mut image = [MAGIC, self.start, book.end, root.offset, root.serial, self.salt, 0, 0];
-        image[IMAGE - 1] = checksum(MAGIC, image[..IMAGE - 1].iter().copied());
-        image
+        let Seal { salt, format } = self.seal;
+        let words = [self.start, book.end, root.offset, root.serial, salt, 0];
+        let [start, end, offset, serial, salt, zero] = words;
+        [magic(format), start, end, offset, serial, salt, zero, own_sum(format, words)]
     }
 
     pub(super) fn read_own_header(&self) -> Result<OwnHeader, HeapError> {
         let image = memory::load(&self.segment, self.base)?;
         let damaged = |what| HeapError::Damaged { offset: self.base, what };
-        match image[0] {
-            0 => return Err(HeapError::None(self.segment.name().to_string())),
-            MAGIC => {}
-            _ => return Err(damaged("there is no header of a heap")),
+        let [first, words @ .., sum] = image;
+        if first == 0 {
+            return Err(HeapError::None(self.segment.name().to_string()));
         }
-        if image[IMAGE - 1] != checksum(MAGIC, image[..IMAGE - 1].iter().copied()) {
+        if first & !(0xff << FORMAT_SHIFT) != MAGIC {
+            return Err(damaged("there is no header of a heap"));
+        }
+        let Some(format) = Format::of(first >> FORMAT_SHIFT) else {
+            return Err(damaged("the heap is of a format that this version does not know"));
+        };
+        if sum != own_sum(format, words) {
             return Err(damaged("the checksum of the heap's header is wrong"));
         }
-        let [_, start, end, offset, serial, salt, ..] = image;
+        let [start, end, offset, serial, salt, _] = words;
         let is_aligned = end.is_multiple_of(HEADER);
         // A process that maps another's heap may have less of it than there is by now.
         let is_inside = end <= self.segment.size().0 || !self.segment.is_owner();
@@ -157,7 +182,7 @@ impl Heap {
             return Err(damaged("the heap does not fit into its segment"));
         }
         let root = (serial != 0).then_some(Handle { offset, serial });
-        Ok(OwnHeader { start, end: end.min(self.segment.size().0), root, salt })
+        Ok(OwnHeader { start, end: end.min(self.segment.size().0), root, seal: Seal { salt, format } })
     }
 
     /// Looks at every element, lists the free ones and keeps parked ones at hand; those that were being released are
@@ -220,7 +245,7 @@ impl Heap {
             let end = at + bytes;
             let own = self.own_header(&Book { end, root: book.root, ..Book::default() });
             self.segment.mark_dirty(first, HEADER);
-            let changes = [(first, element.encode(first, self.salt)), (self.base, own)];
+            let changes = [(first, element.encode(first, self.seal)), (self.base, own)];
             journal::commit(&self.segment, self.journal(), &changes)?;
             if is_more_of_it {
                 book.free.remove(&(last.size, first));

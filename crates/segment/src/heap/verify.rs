@@ -37,7 +37,7 @@ impl Heap {
         let book = self.owned_book()?;
         let own = self.read_own_header()?;
         let damaged = |offset: u64, what: &'static str| Err(HeapError::Damaged { offset, what });
-        if own.end != book.end || own.root != book.root || own.salt != self.salt {
+        if own.end != book.end || own.root != book.root || own.seal != self.seal {
             return damaged(self.base, "the heap's header was changed by another process");
         }
         let mut sum = Verified::default();
