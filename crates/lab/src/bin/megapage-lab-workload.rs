@@ -1,7 +1,7 @@
 //! The workloads of the laboratory as a program of its own: it prints one line of JSON, or follows lines on its standard input.
 //!
-//! It uses the system allocator, imports no fork(2), and starts no other program but where it is to time that (`fork`,
-//! which makes the bare system call), so that it stands for an ordinary program.
+//! It uses the system allocator, imports no fork(2), and starts no other program but where it is to time that (`fork` and
+//! `concurrent-forks`, which make the bare system call), so that it stands for an ordinary program.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,9 @@ use megapage_bench::answer::Program;
 use megapage_bench::arguments::{scale, share};
 use megapage_bench::workload::{Measurement, retrieval};
 use megapage_lab::persistent::memory_size;
-use megapage_lab::workload::{blocks, first_touch, fork, index, keep, pattern, probe, service, steady};
+use megapage_lab::workload::{
+    blocks, concurrent_forks, first_touch, fork, index, keep, pattern, probe, service, steady,
+};
 use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
 use std::io::{self, BufReader};
@@ -117,6 +119,21 @@ enum Workload {
         #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         writes: u32,
     },
+    /// Start children from several threads of a process with a large heap at the same time.
+    ConcurrentForks {
+        /// What the heap lies on.
+        #[arg(value_enum)]
+        pages: fork::Pages,
+        /// Bytes of the heap.
+        #[arg(long, default_value = "1g", value_parser = memory_size)]
+        size: Bytes,
+        /// Numbers of threads, one after the other, separated by commas.
+        #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u32).range(1..=64))]
+        threads: Vec<u32>,
+        /// Milliseconds for which each thread starts children.
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+        slice: u64,
+    },
     /// Allocate memory, and write to each 2 MiB of it for the first time.
     FirstTouch {
         /// Bytes, a multiple of 2 MiB.
@@ -221,6 +238,11 @@ fn main() -> ExitCode {
         Workload::Fork { pages, size, launches, writes } => {
             let options = fork::Options { size: size.0, pages, launches, writes: writes as usize };
             return WORKLOAD.found(fork::run(options));
+        }
+        Workload::ConcurrentForks { pages, size, threads, slice } => {
+            let slice = Duration::from_millis(slice);
+            let options = concurrent_forks::Options { size: size.0, pages, threads, slice };
+            return WORKLOAD.found(concurrent_forks::run(&options));
         }
         Workload::Retrieval(options) => retrieval::run(options),
         Workload::Blocks { size } => blocks::run(size),

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 /// What is started: it does nothing and exits with 0.
-const PROGRAM: &std::ffi::CStr = c"/bin/true";
+pub(super) const PROGRAM: &std::ffi::CStr = c"/bin/true";
 /// The parent writes within this much of its heap while a child lives. On private pages of the pool that many bytes are
 /// copied, for which the pool must have room.
 pub const WINDOW: Bytes = Bytes::mib(512);
@@ -144,6 +144,11 @@ fn look(heap: &TouchedHeap) -> Result<Seen> {
     })
 }
 
+/// Bytes of the heap on huge pages.
+pub(super) fn huge_bytes(heap: &TouchedHeap) -> Result<u64> {
+    Ok(look(heap)?.huge)
+}
+
 /// Does it.
 pub fn run(options: Options) -> Result<Found> {
     ensure!(options.launches > 0 && options.writes > 0, "nothing to launch or to write");
@@ -153,7 +158,7 @@ pub fn run(options: Options) -> Result<Found> {
     let heap_bytes = heap.range().len().0;
     let mut found = Found {
         heap_bytes,
-        huge_share: look(&heap)?.huge as f64 / heap_bytes as f64,
+        huge_share: huge_bytes(&heap)? as f64 / heap_bytes as f64,
         page_tables_bytes: process::read_own_status(&KernelRoot::live())?.page_tables.0,
         ..Found::default()
     };
@@ -192,7 +197,7 @@ fn after(heap: &TouchedHeap, writes: usize, child_page_tables: &mut u64) -> Resu
         total_ns: times.iter().sum(),
         copied_bytes: copied,
         huge_before_bytes: before.huge,
-        huge_after_bytes: look(heap)?.huge,
+        huge_after_bytes: huge_bytes(heap)?,
     })
 }
 
