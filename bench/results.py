@@ -63,7 +63,7 @@ STEPS = (
     lab("interference", 3, "interference"),
     lab("malloc", 15, "malloc", "--install"),
     lab("restart", 20, "restart", "--install"),
-    lab("fork", 12, "fork", "--install"),
+    lab("fork", 15, "fork", "--install"),
     lab("snapshot", 12, "snapshot", "--install"),
     bench("access", 35),
     bench("release", 20),

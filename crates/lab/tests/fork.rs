@@ -3,7 +3,7 @@
 use megapage_bench::run::Place;
 use megapage_lab::experiment::{Experiment, Plan, Report, conduct};
 use megapage_lab::fork::{Fork, ForkFound};
-use megapage_lab::workload::fork::Found;
+use megapage_lab::workload::{concurrent_forks, fork::Found};
 use megapage_testing::{MachineLock, is_root, skip};
 use megapage_units::Bytes;
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ fn options(case: &str) -> Fork {
         sizes: vec![Bytes::mib(4), Bytes::mib(8)],
         jvm_sizes: vec![Bytes::mib(16)],
         launches: 2,
+        concurrent_sizes: vec![Bytes::mib(4)],
+        slice: 10,
     }
 }
 
@@ -65,11 +67,31 @@ fn what_a_child_does_not_get_is_not_copied() {
 }
 
 #[test]
+fn threads_start_children_at_the_same_time() {
+    let arguments = ["concurrent-forks", "base", "--size", "4m", "--threads", "1,3", "--slice", "20"];
+    let output = Command::new(workload()).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let found: concurrent_forks::Found = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((found.heap_bytes, found.huge_share), (4 << 20, 0.0));
+    let threads: Vec<u32> = found.by_threads.iter().map(|one| one.threads).collect();
+    assert_eq!(threads, [1, 3]);
+    for one in &found.by_threads {
+        assert!(one.whole_ns.len() >= one.threads as usize && one.elapsed_ns >= 20_000_000, "{one:?}");
+        // A thread starts one child after the other: their times fit into those of the threads.
+        let sum: u64 = one.whole_ns.iter().sum();
+        assert!(sum <= u64::from(one.threads) * one.elapsed_ns, "{one:?}");
+    }
+    let output =
+        Command::new(workload()).args(["concurrent-forks", "base", "--threads", "0"]).output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+}
+
+#[test]
 fn every_kind_of_pages_has_its_row() {
     let mut lines = 0;
     let report = run(&options("native"), 2, &mut lines);
     assert_eq!((report.found.native.len(), lines), (10, 20));
-    assert!(report.found.jvm.is_none() && report.gates.is_empty());
+    assert!(report.found.jvm.is_none() && report.found.concurrent.is_empty() && report.gates.is_empty());
     for row in &report.found.native {
         if row.pages.starts_with("hugetlb") {
             // Where the pool cannot be had, that is what is said.
@@ -120,15 +142,47 @@ fn a_jvm_starts_children_in_every_way() {
 }
 
 #[test]
+fn every_kind_of_pages_has_its_threads() {
+    let mut lines = 0;
+    let report = run(&options("concurrent"), 2, &mut lines);
+    assert_eq!((report.found.concurrent.len(), lines), (5, 10));
+    assert!(report.found.jvm.is_none() && report.found.native.is_empty() && report.gates.is_empty());
+    for row in &report.found.concurrent {
+        if row.by_threads.is_empty() {
+            // Where the pool cannot be had, that is what is said.
+            assert!(row.pages.starts_with("hugetlb") && !row.notes.is_empty(), "{row:?}");
+            continue;
+        }
+        let threads: Vec<u32> = row.by_threads.iter().map(|one| one.threads).collect();
+        assert_eq!(threads, [1, 2, 4, 8], "{row:?}");
+        assert!(row.by_threads.iter().all(|one| one.children_per_second.min > 0.0), "{row:?}");
+        let huge = if row.pages.starts_with("hugetlb") { 1.0 } else { 0.0 };
+        assert!(row.pages == "thp" || row.huge_share.is_some_and(|share| share.min == huge), "{row:?}");
+    }
+    let text = report.human();
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(text.contains("threads that start children at the same time for 10 ms"), "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["concurrent"][0]["by_threads"][3]["threads"], 8);
+}
+
+#[test]
 fn what_cannot_be_run_is_refused() {
     let refuse = |fork: Fork, runs| {
         format!("{:#}", conduct(&fork, &Plan::of(runs), &place(), &mut |_| {}).unwrap_err())
     };
-    assert_eq!(refuse(options("php"), 1), "'php' is no case of fork; known: native, jvm");
+    assert_eq!(refuse(options("php"), 1), "'php' is no case of fork; known: native, jvm, concurrent");
     assert!(refuse(options("native"), 0).contains("from 1 to 100"));
     assert!(refuse(Fork { launches: 0, ..options("native") }, 1).contains("from 1 to 1000"));
     let odd = refuse(Fork { sizes: vec![Bytes::mib(3)], ..options("native") }, 1);
     assert!(odd.contains("in whole 2 MiB"), "{odd}");
+    let slice = refuse(Fork { slice: 9, ..options("concurrent") }, 1);
+    assert!(slice.contains("10 to 10000 ms"), "{slice}");
+    let odd = refuse(Fork { concurrent_sizes: vec![Bytes::mib(3)], ..options("concurrent") }, 1);
+    assert!(odd.contains("in whole 2 MiB"), "{odd}");
+    let threads = options("concurrent").dry_run(&Plan::of(1));
+    assert!(threads.iter().any(|line| line.ends_with("--threads 1,2,4,8 --slice 10")), "{threads:?}");
+    assert!(threads.contains(&"megapage pool set 2MB:+2".to_string()), "{threads:?}");
     let lines = options("native").dry_run(&Plan::of(1));
     assert!(lines.contains(&"megapage pool set 2MB:+8".to_string()), "{lines:?}");
     let jvm = options("jvm").dry_run(&Plan::of(1));

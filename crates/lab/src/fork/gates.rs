@@ -3,7 +3,7 @@
 
 use super::jvm::{ORDINARY, ROOT};
 use super::native::NativeRow;
-use super::{ForkFound, JvmReport, JvmRow};
+use super::{ConcurrentRow, ForkFound, JvmReport, JvmRow};
 use megapage_bench::run::Gate;
 use megapage_units::Bytes;
 
@@ -16,6 +16,8 @@ const DEMANDS: [(Bytes, &str, f64); 4] = [
 ];
 /// An ordinary user's heap is huge where this share of it is.
 const HUGE_SHARE: f64 = 0.95;
+/// Threads that start children at the same time.
+const THREADS: u32 = 4;
 
 /// Judges what ran: heaps of other sizes have no gates.
 pub(super) fn judge(found: &ForkFound) -> Vec<Gate> {
@@ -25,6 +27,7 @@ pub(super) fn judge(found: &ForkFound) -> Vec<Gate> {
             let jvm = found.jvm.as_ref();
             [
                 native(&found.native, heap, case, times),
+                concurrent(&found.concurrent, heap, case, times),
                 jvm.and_then(|jvm| java(jvm, heap, case, times)),
                 jvm.and_then(|jvm| ordinary(jvm, heap, case)),
             ]
@@ -44,6 +47,20 @@ fn native(rows: &[NativeRow], heap: Bytes, case: &'static str, times: f64) -> Op
         case,
         demand: format!("fork and exec, hugetlb: {times} times as fast as base pages"),
         found: format!("{ratio:.1}: {huge:.2} ms, not {base:.2}"),
+        holds: ratio >= times,
+    })
+}
+
+/// Threads have to gain as much as one does alone.
+fn concurrent(rows: &[ConcurrentRow], heap: Bytes, case: &'static str, times: f64) -> Option<Gate> {
+    let of =
+        |pages: &str| rows.iter().find(|row| row.heap_bytes == heap.0 && row.pages == pages)?.rate(THREADS);
+    let (base, huge) = (of("base")?, of("hugetlb-private")?);
+    let ratio = huge / base;
+    Some(Gate {
+        case,
+        demand: format!("{THREADS} threads fork, hugetlb: {times} times the children of base pages"),
+        found: format!("{ratio:.1}: {huge:.0} a second, not {base:.0}"),
         holds: ratio >= times,
     })
 }
@@ -89,13 +106,18 @@ fn ordinary(jvm: &JvmReport, heap: Bytes, case: &'static str) -> Option<Gate> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::latency::Launches;
+    use super::super::ThreadsRow;
+    use super::super::latency::{Latency, Launches};
     use super::*;
     use megapage_bench::run::Spread;
 
-    fn row(user: &'static str, mechanism: &'static str, pages: &'static str, ms: f64, share: f64) -> JvmRow {
+    fn launch(ms: f64) -> Latency {
         let mut launches = Launches::default();
         launches.add(&[(ms * 1e6) as u64]);
+        launches.latency().unwrap()
+    }
+
+    fn row(user: &'static str, mechanism: &'static str, pages: &'static str, ms: f64, share: f64) -> JvmRow {
         JvmRow {
             user,
             mechanism,
@@ -103,7 +125,7 @@ mod tests {
             pages,
             touched_share: Spread::of([0.9]),
             huge_share: Spread::of([share]),
-            launch: launches.latency(),
+            launch: Some(launch(ms)),
             notes: Vec::new(),
         }
     }
@@ -132,5 +154,34 @@ mod tests {
     fn an_ordinary_user_has_to_get_the_whole_heap() {
         assert!(ordinary(&jvm(3.0, 0.99), Bytes::gib(1), "1g").unwrap().holds);
         assert!(!ordinary(&jvm(3.0, 0.9), Bytes::gib(1), "1g").unwrap().holds);
+    }
+
+    fn threads(pages: &'static str, rates: &[(u32, f64)]) -> ConcurrentRow {
+        let of = |&(threads, rate): &(u32, f64)| ThreadsRow {
+            threads,
+            whole: launch(1.0),
+            children_per_second: Spread::of([rate]).unwrap(),
+        };
+        ConcurrentRow {
+            heap_bytes: 1 << 30,
+            pages,
+            huge_share: None,
+            by_threads: rates.iter().map(of).collect(),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn four_threads_have_to_gain_as_much_as_one() {
+        let judge = |huge| {
+            let rows = [threads("base", &[(1, 1.0), (4, 40.0)]), threads("hugetlb-private", &[(4, huge)])];
+            concurrent(&rows, Bytes::gib(1), "1g", 17.0)
+        };
+        let holds = judge(680.0).unwrap();
+        assert!(holds.holds && holds.found == "17.0: 680 a second, not 40", "{holds:?}");
+        assert!(!judge(679.0).unwrap().holds);
+        let rows = [threads("base", &[(4, 40.0)]), threads("hugetlb-private", &[(2, 680.0)])];
+        assert_eq!(concurrent(&rows, Bytes::gib(1), "1g", 17.0), None, "four threads have no result");
+        assert_eq!(concurrent(&rows, Bytes::mib(512), "512m", 7.9), None, "no such heap ran");
     }
 }

@@ -1,25 +1,19 @@
-//! Programs of our own: `megapage-workload fork`.
+//! Programs of our own: `megapage-lab-workload fork`.
 
 use super::latency::{Latency, Launches};
-use super::{Bench, Fork, note, with_pool};
-use crate::child::Child;
-use crate::experiment::add_note;
+use super::{Bench, Fork, with_pool};
 use crate::workload::fork::{After, Found, Pages, WAYS, WINDOW};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use megapage_bench::run::Spread;
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::process::Command;
-use std::time::Duration;
 
-/// No run takes longer.
-const LONGEST: Duration = Duration::from_secs(300);
 /// Base pages that are written while a child lives.
 const WRITES: u32 = 20_000;
 /// What the program takes besides its heap.
-const BESIDES: Bytes = Bytes::mib(64);
+pub(super) const BESIDES: Bytes = Bytes::mib(64);
 
 /// One heap on one kind of pages.
 #[derive(Clone, Debug, Serialize)]
@@ -139,17 +133,9 @@ impl Rows {
     /// Runs each once.
     pub(super) fn round(&mut self, bench: &mut Bench<'_, '_>) -> Result<()> {
         for row in &mut self.0 {
-            let wanted = pool(row.size, row.pages);
-            // Pages that cannot be taken back now, because another process uses them, do no harm.
-            if let Some(why) = bench.pool.give(wanted).filter(|_| wanted > Bytes::ZERO) {
-                add_note(&mut row.notes, why);
-            }
-            let found = note(once(row, bench), &mut row.notes)?;
-            let brief = match &found {
-                Some(found) => brief(found),
-                None => row.notes.last().cloned().unwrap_or_default(),
-            };
-            bench.say(&format!("{} {}", row.size, row.pages.name()), &brief);
+            let what = format!("{} {}", row.size, row.pages.name());
+            let words = arguments(bench.launches, row.size, row.pages);
+            let found = bench.run(&what, pool(row.size, row.pages), &words, brief, &mut row.notes)?;
             row.found.extend(found);
         }
         bench.pool.give(Bytes::ZERO);
@@ -159,16 +145,6 @@ impl Rows {
     pub(super) fn finish(self) -> Vec<NativeRow> {
         self.0.into_iter().map(Row::finish).collect()
     }
-}
-
-fn once(row: &Row, bench: &Bench<'_, '_>) -> Result<Found> {
-    let mut command = Command::new(&bench.stage.place.workload);
-    command.args(arguments(bench.launches, row.size, row.pages));
-    let (printed, said) = Child::output(bench.stage.signals, &mut command, LONGEST)?;
-    serde_json::from_slice(&printed).with_context(|| {
-        let last = said.lines().last().unwrap_or("nothing").to_string();
-        format!("no result; it said: {}", last.trim_start_matches("megapage-lab-workload: "))
-    })
 }
 
 fn brief(found: &Found) -> String {

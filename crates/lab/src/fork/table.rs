@@ -1,7 +1,7 @@
 //! What the bench found, for people.
 
 use super::jvm::MECHANISMS;
-use super::{ForkFound, JvmReport, JvmRow, Latency, NativeRow};
+use super::{ConcurrentRow, ForkFound, JvmReport, JvmRow, Latency, NativeRow};
 use crate::experiment::Section;
 use crate::workload::fork::WINDOW;
 use megapage_bench::run::Spread;
@@ -14,6 +14,9 @@ pub(super) fn sections(found: &ForkFound) -> Vec<Section> {
         sections.extend(native(&found.native));
     }
     sections.extend(found.jvm.as_ref().and_then(jvm));
+    if !found.concurrent.is_empty() {
+        sections.push(concurrent(&found.concurrent, found.slice_ms));
+    }
     sections
 }
 
@@ -84,6 +87,35 @@ fn native(rows: &[NativeRow]) -> [Section; 2] {
         ["heap", "pages", "writes", "p50", "p99", "p99.9", "longest", "copied", "huge before", "after"];
     let title = format!("after a fork, while the child lives: the parent's first writes within {WINDOW}, us");
     [starting, Section::new(title, &header, after)]
+}
+
+fn concurrent(rows: &[ConcurrentRow], slice_ms: u64) -> Section {
+    let lines = rows.iter().flat_map(|row| {
+        let base = rows.iter().find(|base| base.heap_bytes == row.heap_bytes && base.pages == "base");
+        row.by_threads.iter().map(move |one| {
+            let rate = one.children_per_second;
+            let of_base = base.and_then(|base| base.rate(one.threads));
+            [
+                Bytes(row.heap_bytes).to_string(),
+                row.pages.to_string(),
+                percent(row.huge_share),
+                one.threads.to_string(),
+                median(Some(&one.whole)),
+                milliseconds(one.whole.p99_ns as f64),
+                milliseconds(one.whole.max_ns as f64),
+                format!("{:.0}", rate.median),
+                format!("{:.0}-{:.0}", rate.min, rate.max),
+                of_base.map_or("-".into(), |base| format!("{:.1}", rate.median / base)),
+            ]
+        })
+    });
+    let header =
+        ["heap", "pages", "huge", "threads", "one child", "p99", "longest", "a second", "range", "of base"];
+    let title = format!(
+        "threads that start children at the same time for {slice_ms} ms: fork and exec until the program has ended, and \
+         children of all threads a second"
+    );
+    Section::new(title, &header, lines)
 }
 
 /// In the form of the table with which this began: heap, large pages, normal pages, speed-up.
