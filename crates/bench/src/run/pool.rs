@@ -1,6 +1,6 @@
-//! The pool of 2 MiB pages, set for each run to what its peer is given, and put back in the end.
+//! The pools of 2 MiB and 1 GiB pages, set for each run to what its peer is given, and put back in the end.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use megapage_act::pool::Loan;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::process::read_status;
@@ -10,37 +10,45 @@ use megapage_units::{Bytes, PageSize, Pid};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const SIZE: PageSize = PageSize::HUGE_2M;
-/// Where it is noted what was added, and by whom: the process identifier follows.
-const NAME: &str = "bench-pool-";
+/// The pools, and where it is noted what was added to each, and by whom: the process identifier follows.
+const NAMES: [(PageSize, &str); 2] =
+    [(PageSize::HUGE_2M, "bench-pool-"), (PageSize::HUGE_1G, "bench-pool-1g-")];
 
-/// Pages that this process has added to the machine's pool of 2 MiB pages. Dropping it takes them out again; where this
+/// Pages of one size that this process has added to the machine's pool. Dropping it takes them out again; where this
 /// process is killed, the next owner of the pool does.
 #[derive(Debug)]
 pub struct Pool {
     loan: Loan,
+    size: PageSize,
     directory: PathBuf,
 }
 
 impl Pool {
-    /// A pool as it is, without what a bench has left that was killed. `Err` says why it cannot be changed.
+    /// The pool of 2 MiB pages as it is, without what a bench has left that was killed. `Err` says why it cannot be changed.
     pub fn take() -> Result<Pool> {
+        Pool::take_of(PageSize::HUGE_2M)
+    }
+
+    /// As [`Pool::take`], of pages of `size`: 2 MiB or 1 GiB.
+    pub(super) fn take_of(size: PageSize) -> Result<Pool> {
         let root = KernelRoot::live();
-        let pages = hugetlb::counts(&root, SIZE, PoolScope::Machine)?.persistent();
+        let pages = hugetlb::counts(&root, size, PoolScope::Machine)?.persistent();
         if effective_uid() != 0 {
-            bail!("only root may size the pool of 2 MiB pages; {pages} are there");
+            bail!("only root may size the pool of {size} pages; {pages} are there");
         }
         let directory = runtime_directory(&root);
         give_back_left_over(&root, &directory)?;
-        let name = directory.join(format!("{NAME}{}", std::process::id()));
-        let loan = alone(&directory, || Loan::take_over(&root, &name, SIZE))?;
-        Ok(Pool { loan, directory })
+        let name = NAMES.iter().find(|(of, _)| *of == size).map(|(_, name)| name);
+        let name = name.with_context(|| format!("a bench has no pool of {size} pages"))?;
+        let name = directory.join(format!("{name}{}", std::process::id()));
+        let loan = alone(&directory, || Loan::take_over(&root, &name, size))?;
+        Ok(Pool { loan, size, directory })
     }
 
     /// Makes room for `bytes` beyond what others have in the pool; a shortfall is an error, after which the pool
     /// is as it was before the call.
     pub fn set(&mut self, bytes: Bytes) -> Result<()> {
-        let pages = bytes.0.div_ceil(SIZE.bytes().0);
+        let pages = bytes.0.div_ceil(self.size.bytes().0);
         Ok(alone(&self.directory, || self.loan.set(pages, false))??)
     }
 }
@@ -48,10 +56,10 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // Forced: what a program still holds of it turns into surplus and goes back when it ends.
-        let loan = &mut self.loan;
+        let (loan, size) = (&mut self.loan, self.size);
         if let Err(error) = alone(&self.directory, || loan.set(0, true)).and_then(|set| Ok(set?)) {
             let added = loan.pages();
-            eprintln!("megapage: {added} pages of {SIZE} were not taken out of the pool: {error:#}");
+            eprintln!("megapage: {added} pages of {size} were not taken out of the pool: {error:#}");
         }
     }
 }
@@ -79,26 +87,31 @@ fn give_back_alone(root: &KernelRoot, directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let name = name.strip_suffix(".added").filter(|name| name.starts_with(NAME));
-        let Some(name) = name else { continue };
-        let Ok(pid) = name[NAME.len()..].parse() else { continue };
-        if !read_status(root, Pid(pid)).is_err_and(|error| error.is_gone()) {
+        let Some((name, size, owner)) = owner(&name) else { continue };
+        if !read_status(root, owner).is_err_and(|error| error.is_gone()) {
             continue;
         }
-        let mut loan = Loan::take_over(root, &directory.join(name), SIZE);
+        let mut loan = Loan::take_over(root, &directory.join(name), size);
         let pages = loan.pages();
         match loan.set(0, true) {
             Ok(()) if pages > 0 => {
                 eprintln!(
-                    "megapage: {pages} pages of {SIZE} left the pool that a bench had added which was killed"
+                    "megapage: {pages} pages of {size} left the pool that a bench had added which was killed"
                 );
             }
             Ok(()) => {}
             Err(error) => eprintln!(
-                "megapage: {pages} pages of {SIZE} of a bench that was killed were not taken out of the pool: {error:#}"
+                "megapage: {pages} pages of {size} of a bench that was killed were not taken out of the pool: {error:#}"
             ),
         }
     }
+}
+
+/// Of the file name of a note: the loan's name, the pages that were added, and the process that did.
+fn owner(note: &str) -> Option<(&str, PageSize, Pid)> {
+    let name = note.strip_suffix(".added")?;
+    let pid = |of: &str| name.strip_prefix(of)?.parse().ok();
+    NAMES.iter().find_map(|(size, of)| Some((name, *size, Pid(pid(of)?))))
 }
 
 #[cfg(test)]
@@ -106,6 +119,18 @@ mod tests {
     use super::*;
     use megapage_kernel::hugetlb::PoolFile;
     use megapage_testing::{PoolGuard, skip};
+
+    const SIZE: PageSize = PageSize::HUGE_2M;
+    const NAME: &str = NAMES[0].1;
+
+    #[test]
+    fn a_note_names_the_size_of_its_pages() {
+        assert_eq!(owner("bench-pool-17.added"), Some(("bench-pool-17", PageSize::HUGE_2M, Pid(17))));
+        assert_eq!(owner("bench-pool-1g-17.added"), Some(("bench-pool-1g-17", PageSize::HUGE_1G, Pid(17))));
+        for other in ["bench-pool.lock", "bench-pool-17", "bench-pool-1g-.added", "pool-17.added"] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn what_one_left_that_was_killed_goes_out_of_the_pool() {
