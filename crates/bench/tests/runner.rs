@@ -92,6 +92,10 @@ fn what_cannot_be_run_is_refused() {
     let mut wrong_case = options(Bench::Access, &["glibc"]);
     wrong_case.cases = vec!["huge".into()];
     assert_eq!(refuse(wrong_case), "'huge' is no case of bench access; its cases are small, array, map");
+    assert_eq!(
+        refuse(options(Bench::Idle, &["megapage-1g"])),
+        "megapage-1g is for bench access and retrieval alone, not for idle"
+    );
     let too_large = retrieval::Options {
         size: Bytes::gib(16),
         threads: NonZeroUsize::new(4096).unwrap(),

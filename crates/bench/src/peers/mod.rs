@@ -7,11 +7,11 @@ mod table;
 
 pub use kernel::{ALWAYS, HARD, KERNEL_SETTINGS, KERNEL_SOURCE, KernelSetting, NEVER, TUNED, is_tuned};
 pub use manual::{allocators_table, kernel_table};
-pub use table::{BASELINE, FOREIGN_VARIABLES, LIBRARY_ALONE, OURS, PEERS, SHORT};
+pub use table::{BASELINE, FOREIGN_VARIABLES, GIGANTIC, LIBRARY_ALONE, OURS, PEERS, SHORT};
 pub(crate) use table::{JEMALLOC, MIMALLOC_3, TCMALLOC};
 
 use anyhow::{Result, bail};
-use megapage_units::Bytes;
+use megapage_units::{Bytes, PageSize};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,8 +58,8 @@ pub struct Peer {
     pub start: Start,
     /// Environment variables that select the backing.
     pub variables: &'static [(&'static str, &'static str)],
-    /// Whether it can use hugetlb pages: then a pool is reserved for its runs.
-    pub pool: bool,
+    /// The hugetlb pages that it can use, of which a pool is reserved for its runs; `None` where it uses none.
+    pub pool: Option<PageSize>,
     /// Why it is set so.
     pub why: &'static str,
     /// Where the settings are described.
@@ -78,6 +78,11 @@ impl Peer {
     /// Whether it is one of megapage's own.
     pub fn is_ours(&self) -> bool {
         matches!(self.start, Start::OwnLibrary | Start::Run(_))
+    }
+
+    /// Whether its pool is one of 1 GiB pages.
+    pub fn is_gigantic(&self) -> bool {
+        self.pool == Some(PageSize::HUGE_1G)
     }
 
     /// Whether it needs a mounted hugetlbfs.
@@ -201,10 +206,13 @@ mod tests {
     fn names_are_unique_and_the_special_ones_are_there() {
         let names: HashSet<_> = PEERS.iter().map(|peer| peer.name).collect();
         assert_eq!(names.len(), PEERS.len());
-        for name in [BASELINE, OURS, LIBRARY_ALONE] {
+        for name in [BASELINE, OURS, GIGANTIC, LIBRARY_ALONE, SHORT] {
             assert!(Peer::named(name).is_some(), "{name}");
         }
         assert_eq!(PEERS[0].name, BASELINE);
+        let gigantic: Vec<&str> =
+            PEERS.iter().filter(|peer| peer.is_gigantic()).map(|peer| peer.name).collect();
+        assert_eq!(gigantic, [GIGANTIC]);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The allocators and the ways to start a program that the benches compare, each with its settings and the reason for them.
 
 use super::{Library, Package, Peer, Start};
+use megapage_units::PageSize;
 
 /// The configuration that all others are measured against: glibc, which never asks for huge pages.
 pub const BASELINE: &str = "glibc";
 /// The configuration that the gates are about: megapage's default.
 pub const OURS: &str = "megapage";
+/// The configuration on 1 GiB pages: shown beside the default, and part of no gate.
+pub const GIGANTIC: &str = "megapage-1g";
 /// The configuration whose start-up cost is bounded: the library alone.
 pub const LIBRARY_ALONE: &str = "megapage-library";
 /// The configuration that takes memory to be short: what it releases is measured, not how fast it is.
@@ -34,11 +37,11 @@ const HUGETLBFS_ISSUE: &str = "https://github.com/libhugetlbfs/libhugetlbfs/issu
 const RUN: &str = "docs/run.md";
 
 const fn plain(name: &'static str, why: &'static str, source: &'static str) -> Peer {
-    Peer { name, start: Start::Plain, variables: &[], pool: false, why, source }
+    Peer { name, start: Start::Plain, variables: &[], pool: None, why, source }
 }
 
 const fn preloaded(library: Library, name: &'static str, why: &'static str, source: &'static str) -> Peer {
-    Peer { name, start: Start::Preload(library), variables: &[], pool: false, why, source }
+    Peer { name, start: Start::Preload(library), variables: &[], pool: None, why, source }
 }
 
 /// Every peer, in the order in which a round runs them. In the values of variables `{gib}` and `{kib}` stand for the memory that
@@ -51,12 +54,12 @@ pub const PEERS: &[Peer] = &[
     },
     Peer {
         variables: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=2")],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         ..plain("glibc-hugetlb", "its best on a pool: the heap is mapped from it", TUNABLES)
     },
     Peer {
         variables: &[("HUGETLB_MORECORE", "yes")],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         ..preloaded(
             LIBHUGETLBFS,
             "libhugetlbfs",
@@ -68,18 +71,18 @@ pub const PEERS: &[Peer] = &[
     preloaded(MIMALLOC_2, "mimalloc2", "as Debian's users have it", MIMALLOC_OPTIONS),
     Peer {
         variables: &[("MIMALLOC_LARGE_OS_PAGES", "1")],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         ..preloaded(MIMALLOC_2, "mimalloc2-large", "2 MiB pages wherever it maps memory", MIMALLOC_OPTIONS)
     },
     preloaded(MIMALLOC_3, "mimalloc3", "the newest, which advises THP by itself", MIMALLOC_OPTIONS),
     Peer {
         variables: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1")],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         ..preloaded(MIMALLOC_3, "mimalloc3-large", "2 MiB pages wherever it maps memory", MIMALLOC_OPTIONS)
     },
     Peer {
         variables: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"), ("MIMALLOC_RESERVE_OS_MEMORY", "{kib}KiB")],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         ..preloaded(
             MIMALLOC_3,
             "mimalloc3-reserved",
@@ -89,7 +92,7 @@ pub const PEERS: &[Peer] = &[
     },
     Peer {
         variables: &[("MIMALLOC_RESERVE_HUGE_OS_PAGES", "{gib}")],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         ..preloaded(
             MIMALLOC_3,
             "mimalloc3-gigantic",
@@ -129,7 +132,7 @@ pub const PEERS: &[Peer] = &[
             ("TCMALLOC_MEMFS_MALLOC_PATH", "{hugetlbfs}/tcmalloc."),
             ("TCMALLOC_MEMFS_MAP_PRIVATE", "1"),
         ],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         ..preloaded(
             TCMALLOC,
             "tcmalloc-memfs",
@@ -147,15 +150,23 @@ pub const PEERS: &[Peer] = &[
         name: OURS,
         start: Start::Run(&[]),
         variables: &[],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         why: "the default, and what the gates judge",
+        source: RUN,
+    },
+    Peer {
+        name: GIGANTIC,
+        start: Start::Run(&["--heap", "1g"]),
+        variables: &[],
+        pool: Some(PageSize::HUGE_1G),
+        why: "on a pool of 1 GiB pages, there while it runs alone; `access` and `retrieval` have it, no gate counts it",
         source: RUN,
     },
     Peer {
         name: "megapage-thp",
         start: Start::Run(&["--heap", "thp"]),
         variables: &[],
-        pool: false,
+        pool: None,
         why: "without a pool",
         source: RUN,
     },
@@ -163,7 +174,7 @@ pub const PEERS: &[Peer] = &[
         name: LIBRARY_ALONE,
         start: Start::OwnLibrary,
         variables: &[("MEGAPAGE_HEAP", "auto")],
-        pool: true,
+        pool: Some(PageSize::HUGE_2M),
         why: "without the launcher",
         source: RUN,
     },
@@ -172,7 +183,7 @@ pub const PEERS: &[Peer] = &[
         start: Start::OwnLibrary,
         // More than any machine has: memory is always short of it.
         variables: &[("MEGAPAGE_HEAP", "thp"), ("MEGAPAGE_SHORT_BELOW", "9223372036854775807")],
-        pool: false,
+        pool: None,
         why: "the library on THP, with memory taken to be always short: what it returns",
         source: RUN,
     },

@@ -58,8 +58,30 @@ pub(super) struct Case {
     pub(super) memory: Bytes,
     /// The pool that a peer of hugetlb pages is given: more, for some allocators take it by the gigabyte.
     pub(super) pool: Bytes,
+    /// The pages of 1 GiB that a heap on them is given; `None` where a case has nothing to show on them.
+    pub(super) gigantic: Option<Gigantic>,
     /// No run takes longer: it is killed and counted as failed.
     pub(super) longest: Duration,
+}
+
+/// What a heap on 1 GiB pages takes from the pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gigantic {
+    /// Pages of 1 GiB.
+    pub(super) pages: u64,
+    /// Memory in pages of 2 MiB, for what no whole GiB is left for.
+    pub(super) beside: Bytes,
+}
+
+impl Gigantic {
+    /// For a workload that takes `memory`, `blocks` of it in blocks of their own that can be larger than 1 GiB: each has
+    /// 1 GiB pages for its whole GiB, and smaller ones for the remainder. Smaller blocks share arenas of whole GiB, where one
+    /// has room.
+    fn of(memory: Bytes, blocks: u64) -> Gigantic {
+        let gib = Bytes::gib(1).0;
+        let beside = memory.min(Bytes(blocks.saturating_mul(gib)));
+        Gigantic { pages: memory.0.div_ceil(gib).max(1), beside }
+    }
 }
 
 /// The longest run of a case of a few GiB.
@@ -93,7 +115,8 @@ fn all(options: &Options) -> Vec<Case> {
         }
         let title = arguments.join(" ");
         arguments.extend(scale.clone());
-        Case { name, title, arguments, repeats: 1, memory, pool: pool_for(memory), longest: SHORT_RUN }
+        let pool = pool_for(memory);
+        Case { name, title, arguments, repeats: 1, memory, pool, gigantic: None, longest: SHORT_RUN }
     };
     match options.bench {
         Bench::Access => access::Case::ALL
@@ -104,7 +127,9 @@ fn all(options: &Options) -> Vec<Case> {
                     access::Case::Array => Bytes::mib(4100),
                     access::Case::Map => Bytes::mib(1400),
                 };
-                case(kind.name(), scaled(memory))
+                let case = case(kind.name(), scaled(memory));
+                // The array; of the map its buckets.
+                Case { gigantic: Some(Gigantic::of(case.memory, 1)), ..case }
             })
             .collect(),
         Bench::Release(asked) => release::Case::ALL
@@ -148,7 +173,9 @@ pub(super) fn retrieval_case(bench: &'static str, options: retrieval::Options) -
     let title = format!("retrieval {size}");
     let longest = SHORT_RUN + LONGEST_PER_GIB * u32::try_from(memory.0 >> 30).unwrap_or(u32::MAX);
     let pool = pool_for(memory);
-    Case { name: bench, title, arguments: arguments.into(), repeats: 1, memory, pool, longest }
+    // The table of lists, and each thread's counts.
+    let gigantic = Some(Gigantic::of(memory, threads.get() as u64 + 1));
+    Case { name: bench, title, arguments: arguments.into(), repeats: 1, memory, pool, gigantic, longest }
 }
 
 /// What to ask for instead of a case that does not fit into `available` bytes.
@@ -164,4 +191,17 @@ pub(super) fn instead(options: &Options, available: Bytes) -> String {
 fn pool_for(memory: Bytes) -> Bytes {
     let unit = if memory < Bytes::mib(512) { Bytes::mib(64) } else { Bytes::gib(1) };
     memory + Bytes(memory.0 / 10) + unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_of_gigantic_pages_is_given_whole_ones_and_a_remainder() {
+        let of = |mib: u64, blocks| Gigantic::of(Bytes::mib(mib), blocks);
+        assert_eq!(of(4100, 1), Gigantic { pages: 5, beside: Bytes::gib(1) });
+        assert_eq!(of(8, 1), Gigantic { pages: 1, beside: Bytes::mib(8) });
+        assert_eq!(of(13 << 10, 3), Gigantic { pages: 13, beside: Bytes::gib(3) });
+    }
 }

@@ -129,6 +129,7 @@ fn startup(case: &CaseReport) -> Option<Gate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::GIGANTIC;
     use crate::workload::Measurement;
     use std::collections::BTreeMap;
 
@@ -140,6 +141,8 @@ mod tests {
             ratios: BTreeMap::from([("access".into(), ratio)]),
             values: BTreeMap::new(),
             huge_share: Some(Spread { median: share, min: share, max: share }),
+            gigantic_share: Some(Spread { median: 0.0, min: 0.0, max: 0.0 }),
+            left_out: Vec::new(),
             notes: Vec::new(),
             samples: vec![Measurement::default()],
         }
@@ -160,6 +163,16 @@ mod tests {
         assert_eq!(verdicts(row(OURS, 65.5, 0.71, 0.99)), [false, true, true, true]);
         assert_eq!(verdicts(row(OURS, 68.0, 0.68, 0.99)), [true, false, true, true]);
         assert_eq!(verdicts(row(OURS, 65.0, 0.65, 0.5)), [true, true, true, false]);
+    }
+
+    #[test]
+    fn pages_of_1_gib_are_no_best_peer_and_have_no_gate() {
+        let without = case(row(OURS, 65.5, 0.655, 0.99));
+        let mut with = without.clone();
+        with.rows.push(row(GIGANTIC, 10.0, 0.10, 1.0));
+        assert_eq!(gates_of(&with, Bench::Access), gates_of(&without, Bench::Access));
+        with.rows.retain(|row| row.peer != OURS);
+        assert!(gates_of(&with, Bench::Access).is_empty());
     }
 
     #[test]

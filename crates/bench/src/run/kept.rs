@@ -2,9 +2,10 @@
 //! touched for the first time, which costs several times as much as what is measured; and who takes them first would pay.
 
 use super::cases::Case;
+use super::gigantic::GiganticPool;
 use super::{Pool, warm};
 use crate::peers::Peer;
-use megapage_units::Bytes;
+use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 
 /// How the pool is held over a bench.
@@ -51,7 +52,8 @@ impl PoolOrReason {
 /// How to hold the pool for these cases where the machine can give so much memory.
 pub(super) fn holding(cases: &[Case], peers: &[&Peer], can_give: Bytes) -> Holding {
     let most = |of: fn(&Case) -> Bytes| cases.iter().map(of).max().unwrap_or_default();
-    if peers.iter().all(|peer| !peer.pool) {
+    // Pages of 1 GiB are no part of it: they are there for single runs.
+    if peers.iter().all(|peer| peer.pool != Some(PageSize::HUGE_2M)) {
         Holding::None
     } else if most(|case| case.pool) + most(|case| case.memory) <= can_give {
         Holding::Kept
@@ -69,6 +71,15 @@ pub(super) fn turns<'a>(holding: Holding, peers: &[&'a Peer]) -> Vec<&'a Peer> {
     peers
 }
 
+/// Whether a run can begin.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Prepared {
+    /// It can; what stood in the way of its pool, if anything did.
+    Ready(Option<String>),
+    /// Its pages cannot be had, and why: there is nothing to measure.
+    Absent(String),
+}
+
 /// The pool of a bench that runs.
 pub(super) struct Kept {
     pool: PoolOrReason,
@@ -77,6 +88,8 @@ pub(super) struct Kept {
     whole: Bytes,
     /// What it was set to last, and what stood in the way.
     now: Option<(Bytes, Option<String>)>,
+    /// The pool of 1 GiB pages, empty but for the runs of peers that want it.
+    gigantic: GiganticPool,
     /// Whether memory is touched before it is measured.
     touches: bool,
 }
@@ -84,12 +97,44 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn new(holding: Holding, cases: &[Case], touches: bool) -> Kept {
         let whole = cases.iter().map(|case| case.pool).max().unwrap_or_default();
-        Kept { pool: PoolOrReason::take(), holding, whole, now: None, touches }
+        let gigantic = GiganticPool::default();
+        Kept { pool: PoolOrReason::take(), holding, whole, now: None, gigantic, touches }
     }
 
-    /// Prepares a run of `case` under `peer`: what stood in the way of its pool, if anything did.
-    pub(super) fn prepare(&mut self, case: &Case, peer: &Peer) -> Option<String> {
-        let bytes = wanted(self.holding, self.whole, case, peer);
+    /// Prepares a run of `case` under `peer`.
+    pub(super) fn prepare(&mut self, case: &Case, peer: &Peer) -> Prepared {
+        // Before the pool of 2 MiB pages grows. A heap of any peer that finds pages of 1 GiB may take them.
+        self.gigantic.release();
+        if peer.is_gigantic() {
+            if let Err(why) = self.hold_beside(case, peer).and_then(|()| self.gigantic.give(case)) {
+                return Prepared::Absent(why);
+            }
+            if self.touches {
+                self.gigantic.touch(case);
+            }
+            return Prepared::Ready(None);
+        }
+        let short = self.hold(wanted(self.holding, self.whole, case, peer));
+        // What a run has freed lies free, and goes back to the host: it is touched before each.
+        if self.touches && peer.pool.is_none() {
+            warm::warm(case.memory, false);
+        }
+        Prepared::Ready(short.filter(|_| peer.pool.is_some()))
+    }
+
+    /// Why `case` cannot have its pages of 1 GiB under `peer`: tries it, and releases them.
+    pub(super) fn probe(&mut self, case: &Case, peer: &Peer) -> Result<(), String> {
+        self.hold_beside(case, peer)?;
+        self.gigantic.probe(case)
+    }
+
+    /// What is not on 1 GiB pages comes from the pool of 2 MiB pages, which the safe floor of memory bounds as well.
+    fn hold_beside(&mut self, case: &Case, peer: &Peer) -> Result<(), String> {
+        self.hold(wanted(self.holding, self.whole, case, peer)).map_or(Ok(()), Err)
+    }
+
+    /// Makes the pool of 2 MiB pages `bytes`; what stood in the way, if anything did.
+    fn hold(&mut self, bytes: Bytes) -> Option<String> {
         if self.now.as_ref().is_none_or(|(now, _)| *now != bytes) {
             let why = self.pool.give(bytes);
             if self.touches && bytes > Bytes::ZERO {
@@ -97,11 +142,7 @@ impl Kept {
             }
             self.now = Some((bytes, why));
         }
-        // What a run has freed lies free, and goes back to the host: it is touched before each.
-        if self.touches && !peer.pool {
-            warm::warm(case.memory, false);
-        }
-        self.now.as_ref().and_then(|(_, why)| why.clone()).filter(|_| peer.pool)
+        self.now.as_ref().and_then(|(_, why)| why.clone())
     }
 }
 
@@ -109,14 +150,19 @@ impl Kept {
 fn wanted(holding: Holding, whole: Bytes, case: &Case, peer: &Peer) -> Bytes {
     match holding {
         Holding::Kept => whole,
-        Holding::ByTurns if peer.pool => case.pool,
+        Holding::ByTurns | Holding::None if peer.is_gigantic() => {
+            case.gigantic.map_or(Bytes::ZERO, |gigantic| gigantic.beside)
+        }
+        Holding::ByTurns if peer.pool.is_some() => case.pool,
         Holding::ByTurns | Holding::None => Bytes::ZERO,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::cases::Gigantic;
     use super::*;
+    use crate::peers::GIGANTIC;
     use std::time::Duration;
 
     fn case(memory: u64, pool: u64) -> Case {
@@ -128,6 +174,7 @@ mod tests {
             repeats: 1,
             memory,
             pool,
+            gigantic: None,
             longest: Duration::MAX,
         }
     }
@@ -163,10 +210,25 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_1_gib_come_last_and_have_what_they_leave_over_from_the_pool() {
+        let gigantic = Peer::named(GIGANTIC).unwrap();
+        let mut case = case(100, 200);
+        case.gigantic = Some(Gigantic { pages: 1, beside: Bytes::mib(50) });
+        let wanted = |holding| wanted(holding, Bytes::mib(400), &case, gigantic);
+        assert_eq!(wanted(Holding::Kept), Bytes::mib(400), "the pool that is there stays as it is");
+        assert_eq!([wanted(Holding::ByTurns), wanted(Holding::None)], [Bytes::mib(50); 2]);
+        let peers = [gigantic, peers()[0], peers()[1]];
+        let order: Vec<&str> = turns(Holding::ByTurns, &peers).iter().map(|peer| peer.name).collect();
+        assert_eq!(order, ["glibc", "mimalloc3-large", GIGANTIC]);
+        assert_eq!(holding(&[case], &[peers[0], peers[2]], Bytes::gib(9)), Holding::None);
+    }
+
+    #[test]
     fn where_it_does_not_fit_it_is_set_once_for_all_who_want_it_in_a_case_of_a_round() {
         let cases = [case(100, 200), case(300, 400)];
         assert_eq!(holding(&cases, &peers(), Bytes::mib(699)), Holding::ByTurns);
-        let order: Vec<bool> = turns(Holding::ByTurns, &peers()).iter().map(|peer| peer.pool).collect();
+        let order: Vec<bool> =
+            turns(Holding::ByTurns, &peers()).iter().map(|peer| peer.pool.is_some()).collect();
         assert_eq!(order, [false, false, true, true]);
         assert_eq!(
             changes(Holding::ByTurns, &cases),

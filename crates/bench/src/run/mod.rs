@@ -3,6 +3,7 @@
 mod build;
 mod cases;
 mod gates;
+mod gigantic;
 mod judged;
 mod kept;
 mod mount;
@@ -18,9 +19,9 @@ pub use warm::warm;
 
 use crate::peers::{self, Peer, Start};
 use crate::signals::stop_signals;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use cases::Case;
-use kept::Kept;
+use kept::{Kept, Prepared};
 use megapage_act::pool::floor;
 use megapage_kernel::spawn::Signals;
 use megapage_kernel::{KernelRoot, effective_uid, meminfo};
@@ -127,8 +128,15 @@ impl Place {
 /// What it adds to the pool of 2 MiB pages is taken out at the end, also after a failure or a signal to stop.
 pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> Result<Report> {
     ensure!((1..=1000).contains(&options.runs), "{} runs: from 1 to 1000 are possible", options.runs);
-    let peers = peers::select(&options.peers)?;
+    let mut peers = peers::select(&options.peers)?;
     let mut cases = cases::select(options)?;
+    if cases.iter().all(|case| case.gigantic.is_none()) {
+        let is_gigantic = |name: &&String| Peer::named(name).is_some_and(Peer::is_gigantic);
+        if let Some(name) = options.peers.iter().find(is_gigantic) {
+            bail!("{name} is for bench access and retrieval alone, not for {}", options.bench.name());
+        }
+        peers.retain(|peer| !peer.is_gigantic());
+    }
     let wants_mount = |peer: &&&Peer| peer.needs_hugetlbfs() && place.absence(peer).is_none();
     // Unmounted before the pool shrinks, and with the signals still held back.
     let signals = stop_signals()?;
@@ -146,7 +154,8 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     let can_give = fit(&mut cases, options)?;
     report.pool = kept::holding(&cases, &present, can_give);
     let mut pool = Kept::new(report.pool, &cases, options.warm_up > 0);
-    let present = kept::turns(report.pool, &present);
+    let mut present = kept::turns(report.pool, &present);
+    probe_gigantic(&mut pool, &cases, &mut present, &mut report, progress);
 
     let rounds = options.warm_up + options.runs;
     let total = rounds as usize * cases.len() * present.len();
@@ -155,15 +164,24 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
         let counted = round >= options.warm_up;
         for (case, case_report) in cases.iter().zip(&mut report.cases) {
             for peer in &present {
-                let note = pool.prepare(case, peer);
-                let ran = run_once(case, peer, place, hugetlbfs.as_deref(), &signals)?;
                 done += 1;
                 let kind = if counted { "" } else { ", warm-up" };
-                let brief = match &ran {
-                    Ran::Well(found) => statistics::brief(found),
-                    Ran::Failed(how) => how.clone(),
+                let mut say = |what: &str| {
+                    progress(&format!("{done}/{total} {} {}{kind}: {what}", case.title, peer.name));
                 };
-                progress(&format!("{done}/{total} {} {}{kind}: {brief}", case.title, peer.name));
+                let note = match pool.prepare(case, peer) {
+                    Prepared::Ready(note) => note,
+                    Prepared::Absent(why) => {
+                        say(&format!("did not run: {why}"));
+                        case_report.note_absence(peer, why);
+                        continue;
+                    }
+                };
+                let ran = run_once(case, peer, place, hugetlbfs.as_deref(), &signals)?;
+                match &ran {
+                    Ran::Well(found) => say(&statistics::brief(found)),
+                    Ran::Failed(how) => say(how),
+                }
                 case_report.note(peer, ran, note, counted);
             }
         }
@@ -173,6 +191,26 @@ pub fn run(options: &Options, place: &Place, progress: &mut dyn FnMut(&str)) -> 
     report.finish(options);
     report.gates = gates::judge(&report, options).into_iter().map(Judged::from).collect();
     Ok(report)
+}
+
+/// Tries for each case whether the machine can provide its pages of 1 GiB, and releases them. A peer that is about them and has
+/// them in no case is absent.
+fn probe_gigantic(
+    pool: &mut Kept,
+    cases: &[Case],
+    present: &mut Vec<&'static Peer>,
+    report: &mut Report,
+    progress: &mut dyn FnMut(&str),
+) {
+    let Some(peer) = present.iter().copied().find(|peer| peer.is_gigantic()) else { return };
+    let probed = cases.iter().map(|case| pool.probe(case, peer));
+    let Ok(refused) = probed.map(|probed| probed.err().ok_or(())).collect::<Result<Vec<_>, _>>() else {
+        return;
+    };
+    let why = refused.into_iter().next().unwrap_or_default();
+    progress(&format!("absent: {}: {why}", peer.name));
+    present.retain(|other| !other.is_gigantic());
+    report.set_absent(peer, why);
 }
 
 fn run_once(

@@ -8,7 +8,7 @@ use super::kept::Holding;
 use super::process::Ran;
 use super::statistics::{Clock, Spread};
 use crate::peers::{self, BASELINE, Peer};
-use crate::workload::Measurement;
+use crate::workload::{HeapBacking, Measurement};
 use anyhow::Result;
 use megapage_kernel::thp::{ThpSettings, settings};
 use megapage_kernel::{KernelRoot, machine, meminfo};
@@ -137,6 +137,11 @@ pub struct Row {
     /// The share of the resident heap on pages of 2 MiB or more, as the kernel says; 0 to 1. `None` where the
     /// workload does not report it: `startup`.
     pub huge_share: Option<Spread>,
+    /// The share of the resident heap on pages of 1 GiB, likewise.
+    pub gigantic_share: Option<Spread>,
+    /// Why runs were left out for want of pages of 1 GiB, which is no failure.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// What went wrong: failed runs, a pool that could not be had. Empty where nothing did.
     pub notes: Vec<String>,
     /// Every counted run.
@@ -173,6 +178,16 @@ impl Report {
             peers,
             gates: Vec::new(),
         })
+    }
+
+    /// Makes a peer absent that no case has a run of.
+    pub(super) fn set_absent(&mut self, peer: &Peer, why: String) {
+        for case in &mut self.cases {
+            case.rows.retain(|row| row.peer != peer.name);
+        }
+        if let Some(report) = self.peers.iter_mut().find(|report| report.name == peer.name) {
+            (report.absent, report.version) = (Some(why), None);
+        }
     }
 
     /// Computes spreads and ratios from the samples.
@@ -232,6 +247,14 @@ impl CaseReport {
         }
     }
 
+    /// Enters why a run was left out, once.
+    pub(super) fn note_absence(&mut self, peer: &Peer, why: String) {
+        let Some(row) = self.rows.iter_mut().find(|row| row.peer == peer.name) else { return };
+        if !row.left_out.contains(&why) {
+            row.left_out.push(why);
+        }
+    }
+
     fn finish(&mut self, clock: Clock) {
         for row in &mut self.rows {
             row.summarise(clock);
@@ -255,6 +278,8 @@ impl Row {
             ratios: BTreeMap::new(),
             values: BTreeMap::new(),
             huge_share: None,
+            gigantic_share: None,
+            left_out: Vec::new(),
             notes: Vec::new(),
             samples: Vec::new(),
         }
@@ -273,8 +298,11 @@ impl Row {
             .keys()
             .filter_map(|name| Some((name.clone(), over(&|sample| sample.values.get(name).copied())?)));
         let (phases_ns, values) = (phases.collect(), values.collect());
-        self.huge_share =
-            over(&|sample| (sample.backing.resident() > 0).then(|| sample.backing.huge_share()));
+        let share = |of: fn(&HeapBacking) -> f64| {
+            over(&|sample| (sample.backing.resident() > 0).then(|| of(&sample.backing)))
+        };
+        let (huge, gigantic) = (share(HeapBacking::huge_share), share(HeapBacking::gigantic_share));
+        (self.huge_share, self.gigantic_share) = (huge, gigantic);
         self.phases_ns = phases_ns;
         self.values = values;
     }

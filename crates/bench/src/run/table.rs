@@ -3,6 +3,7 @@
 use super::judged::Judged;
 use super::report::{CaseReport, Head, Report, Row};
 use super::statistics::{Clock, Spread, milliseconds};
+use crate::peers::{GIGANTIC, OURS};
 use megapage_report::table;
 use megapage_units::Bytes;
 use std::fmt::Write;
@@ -25,7 +26,14 @@ pub fn human(report: &Report) -> String {
     for case in &report.cases {
         writeln!(text, "\n{}", case.case).ok();
         text += &case_table(case);
+        if let Some(line) = gigantic_line(case) {
+            writeln!(text, "{line}").ok();
+        }
         for row in &case.rows {
+            let rounds = if row.samples.is_empty() { "" } else { " in some rounds" };
+            for why in &row.left_out {
+                writeln!(text, "! {} did not run{rounds}: {why}", row.peer).ok();
+            }
             for note in &row.notes {
                 writeln!(text, "! {}: {note}", row.peer).ok();
             }
@@ -109,6 +117,12 @@ fn case_table(case: &CaseReport) -> String {
     if any.huge_share.is_some() {
         header.push("huge".into());
     }
+    // Where there is no room for it the line below the table has it.
+    let gigantic =
+        !narrow && case.rows.iter().any(|row| row.gigantic_share.is_some_and(|share| share.max > 0.0));
+    if gigantic {
+        header.push("1 GiB".into());
+    }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let rows = case.rows.iter().map(|row| {
         let mut cells = vec![row.peer.to_string()];
@@ -120,11 +134,30 @@ fn case_table(case: &CaseReport) -> String {
             cells.push(row.values.get(*name).map_or("-".into(), |spread| show(spread.median)));
         }
         if any.huge_share.is_some() {
-            cells.push(row.huge_share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share.min)));
+            cells.push(percent(row.huge_share));
+        }
+        if gigantic {
+            cells.push(percent(row.gigantic_share));
         }
         cells
     });
     table(&header, rows)
+}
+
+/// The least of a share.
+fn percent(share: Option<Spread>) -> String {
+    share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share.min))
+}
+
+/// What 1 GiB pages bring beside 2 MiB pages: a finding, which no gate judges.
+fn gigantic_line(case: &CaseReport) -> Option<String> {
+    let gigantic = case.row(GIGANTIC)?;
+    let access = |row: &Row| row.phases_ns.get("access").map(|spread| spread.median);
+    let ratio = case.row(OURS).and_then(access).zip(access(gigantic)).map(|(ours, own)| own / ours);
+    let ratio = ratio.map_or_else(String::new, |ratio| format!("access takes {ratio:.2} of {OURS}'s time; "));
+    // Rounded down: it is the least.
+    let share = (100.0 * gigantic.gigantic_share?.min).floor();
+    Some(format!("{GIGANTIC}: {ratio}at least {share:.0} % of its heap lay on 1 GiB pages"))
 }
 
 /// The median, and the ends where there is room for them, in milliseconds.
@@ -134,4 +167,57 @@ fn time(spread: &Spread, narrow: bool) -> String {
         return median;
     }
     format!("{median} ({}-{})", milliseconds(spread.min), milliseconds(spread.max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Measurement;
+    use std::collections::BTreeMap;
+
+    fn row(peer: &'static str, access: f64, gigantic: f64) -> Row {
+        let one = |value: f64| Spread { median: value, min: value, max: value };
+        Row {
+            peer,
+            phases_ns: ["allocate", "access"].map(|name| (name.into(), one(access))).into(),
+            ratios: BTreeMap::new(),
+            values: BTreeMap::new(),
+            huge_share: Some(one(1.0)),
+            gigantic_share: Some(one(gigantic)),
+            left_out: Vec::new(),
+            notes: Vec::new(),
+            samples: vec![Measurement::default()],
+        }
+    }
+
+    fn case(rows: Vec<Row>) -> CaseReport {
+        CaseReport { case: "retrieval", arguments: Vec::new(), rows }
+    }
+
+    #[test]
+    fn what_lies_on_1_gib_pages_is_shown_where_something_does() {
+        let without = case(vec![row("jemalloc-metadata-all", 60e9, 0.0), row(OURS, 40e9, 0.0)]);
+        assert!(!case_table(&without).contains("1 GiB"), "{}", case_table(&without));
+        assert_eq!(gigantic_line(&without), None);
+        let mut rows = without.rows;
+        rows.push(row(GIGANTIC, 36e9, 0.989));
+        let table = case_table(&case(rows.clone()));
+        assert!(table.lines().next().unwrap().ends_with(" 1 GiB"), "{table}");
+        assert!(table.lines().last().unwrap().ends_with(" 99 %"), "{table}");
+        assert_eq!(
+            gigantic_line(&case(rows.clone())).unwrap(),
+            "megapage-1g: access takes 0.90 of megapage's time; at least 98 % of its heap lay on 1 GiB pages"
+        );
+        rows.retain(|row| row.peer != OURS);
+        assert_eq!(
+            gigantic_line(&case(rows.clone())).unwrap(),
+            "megapage-1g: at least 98 % of its heap lay on 1 GiB pages"
+        );
+        // A table with many values has no room for the column.
+        for row in &mut rows {
+            row.values =
+                VALUES.iter().skip(3).map(|(name, ..)| (name.to_string(), Spread::default())).collect();
+        }
+        assert!(!case_table(&case(rows)).contains("1 GiB"));
+    }
 }

@@ -76,6 +76,11 @@ impl HeapBacking {
         let huge = self.hugetlb_1g + self.hugetlb_2m + self.thp;
         if huge == 0 { 0.0 } else { huge as f64 / self.resident() as f64 }
     }
+
+    /// The share on 1 GiB pages, 0 to 1; 0 for an empty heap.
+    pub fn gigantic_share(&self) -> f64 {
+        if self.hugetlb_1g == 0 { 0.0 } else { self.hugetlb_1g as f64 / self.resident() as f64 }
+    }
 }
 
 /// What one phase took, in nanoseconds.

@@ -6,7 +6,7 @@ use super::cost::Cost;
 use super::process::timed;
 use crate::experiment::{add_note, found_or_why};
 use crate::workload::keep::{KINDS, SIZES};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use megapage_bench::peers::{self, Peer, Start};
 use megapage_bench::run::{Spread, command_under, warm};
 use megapage_bench::workload::Measurement;
@@ -58,7 +58,14 @@ pub struct BlockRow {
 pub(super) fn select(names: &[String]) -> Result<Vec<&'static Peer>> {
     match names {
         [] => Ok(AT_BEST.iter().filter_map(|name| Peer::named(name)).collect()),
-        names => peers::select(names),
+        names => {
+            let peers = peers::select(names)?;
+            // The pools here are of 2 MiB pages.
+            if let Some(peer) = peers.iter().find(|peer| peer.is_gigantic()) {
+                bail!("{} is for megapage bench access and retrieval alone", peer.name);
+            }
+            Ok(peers)
+        }
     }
 }
 
@@ -103,7 +110,7 @@ pub(super) fn rebuilds(
 ) -> Result<Vec<AllocatorRow>> {
     let mut rows = Vec::new();
     for pool in [false, true] {
-        let of: Vec<&&Peer> = peers.iter().filter(|peer| peer.pool == pool).collect();
+        let of: Vec<&&Peer> = peers.iter().filter(|peer| peer.pool.is_some() == pool).collect();
         let mut short = None;
         if pool && !of.is_empty() {
             let wanted = memory + Bytes(memory.0 / 10);
@@ -145,7 +152,7 @@ fn under(
     let mut found = Vec::new();
     for round in 0..=bench.runs {
         let mut command = command_under(peer, bench.place, arguments, memory, Some(bench.mounted.path()))?;
-        if !peer.pool {
+        if peer.pool.is_none() {
             warm(memory, false);
         }
         let ran = timed(&mut command, "", bench.signals).and_then(|took| measurement(&took.printed));
@@ -176,6 +183,8 @@ mod tests {
         assert_eq!(select(&[]).unwrap().len(), AT_BEST.len(), "{AT_BEST:?}");
         let error = select(&["dlmalloc".into()]).unwrap_err().to_string();
         assert!(error.starts_with("'dlmalloc' is no peer"), "{error}");
+        let error = select(&["megapage-1g".into()]).unwrap_err().to_string();
+        assert_eq!(error, "megapage-1g is for megapage bench access and retrieval alone");
     }
 
     #[test]
