@@ -16,8 +16,8 @@ What is run, in the order of the page, as the user nobody in one shell, `bash -e
                     until it succeeds
 
 and what follows a block with ```text said must be found in the block's output, line by line in this order, `...` standing
-for anything. What has been left running is killed, and the pool and shmem_enabled are put back, also after
-a failure.
+for anything. What has been left running is killed, what has been left mounted is unmounted, and the pool and shmem_enabled are put
+back, also after a failure.
 
 Closes with "N passed, N failed, N skipped".
 """
@@ -310,6 +310,7 @@ def run(page, prefix, scratch):
             watchdog.cancel()
             kill(process.pid)
             process.wait()
+            unmount(work)
             asking.close()
             with contextlib.suppress(OSError):
                 os.close(from_driver[1])
@@ -353,6 +354,13 @@ def kill(leader):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader:
                 os.kill(int(entry.name), signal.SIGKILL)
+
+
+def unmount(work):
+    """What is mounted below a page's directory, the innermost first."""
+    points = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in sorted((point for point in points if point.startswith(f"{work}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", point], check=False)
 
 
 def main():
