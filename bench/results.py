@@ -62,7 +62,7 @@ STEPS = (
     lab("fault", 3, "fault"),
     lab("interference", 3, "interference"),
     lab("malloc", 15, "malloc", "--install"),
-    lab("restart", 20, "restart", "--install"),
+    lab("restart", 22, "restart", "--install"),
     lab("fork", 15, "fork", "--install"),
     lab("snapshot", 12, "snapshot", "--install"),
     bench("access", 35),

@@ -39,7 +39,7 @@ fn wrong_arguments_are_refused() {
         (&["plan", "--hosts", "3"], "3 is not in 4..=60"),
         (&["promote", "--runs", "0"], "0 runs: from 1 to 100 are possible"),
         (&["bloat", "--scale", "1.5"], "a scale is a number above 0, at most 1"),
-        (&["restart", "stops", "--alone"], "'stops' is no case of restart; known: starts, index"),
+        (&["restart", "stops", "--alone"], "'stops' is no case of restart; known: starts, sizes, index"),
         (&["restart", "--size", "1m"], "64 MiB to 64 GiB are possible"),
         (&["malloc", "--install", "--alone"], "--alone"),
         (&["malloc", "--runs", "101"], "101 runs: from 1 to 100 are possible"),
@@ -83,7 +83,8 @@ fn a_dry_run_shows_how_the_machine_would_be_set() {
     assert_eq!((lines[0], lines[2]), ("# thp-always", "# ingens"), "{shown}");
     assert!(lines[1].starts_with("echo always > ") && lines[1].ends_with("/enabled"), "{shown}");
     assert!(lines.contains(&"megapage daemon --policy ingens &"), "{shown}");
-    let output = lab(megapage_lab(), &["restart", "--size", "1g", "--index", "256m", "--dry-run"]);
+    let output =
+        lab(megapage_lab(), &["restart", "starts", "index", "--size", "1g", "--index", "256m", "--dry-run"]);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(
         shown.starts_with("megapage pool set 2m=+576\n") && shown.contains("\nmount -t hugetlbfs "),

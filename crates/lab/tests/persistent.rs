@@ -17,6 +17,7 @@ fn restart(cases: &[&str]) -> RestartExperiment {
     RestartExperiment {
         cases,
         size: Bytes::mib(64),
+        largest: Bytes::mib(64),
         index: Bytes::mib(1),
         alone: true,
         peers: vec!["glibc-thp".into()],
@@ -46,6 +47,13 @@ fn memory_and_an_index_in_it_are_found_again() {
         assert!(ours.starts_with(&["cold", "first", "second"]), "{ours:?}");
     }
     assert!(found.starts.iter().all(|row| row.wall_ms.median > 0.0));
+    let sizes = found.sizes.as_ref().unwrap();
+    let measured: Vec<_> = sizes.starts.iter().map(|row| (row.size_bytes >> 20, row.start)).collect();
+    let kinds = ["cold", "second", "populated"];
+    assert_eq!(measured, [4, 16, 64].map(|size| kinds.map(|kind| (size, kind))).concat());
+    assert!(sizes.starts.iter().all(|row| row.open_ms.is_some_and(|open| open.min > 0.0)));
+    assert_eq!(sizes.pays.len(), 2, "second and populated");
+    assert_eq!(report.gates.iter().filter(|gate| gate.case == "sizes").count(), 2);
     let index = found.index.as_ref().unwrap();
     assert!(index.same_answers && index.recall >= 0.99, "{index:?}");
     let built: Vec<&str> =
@@ -60,5 +68,5 @@ fn memory_and_an_index_in_it_are_found_again() {
 #[test]
 fn what_cannot_be_run_is_refused() {
     let error = conduct(&restart(&["stops"]), &Plan::of(1), &place(), &mut |_| {}).unwrap_err().to_string();
-    assert_eq!(error, "'stops' is no case of restart; known: starts, index");
+    assert_eq!(error, "'stops' is no case of restart; known: starts, sizes, index");
 }

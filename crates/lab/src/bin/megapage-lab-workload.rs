@@ -182,6 +182,9 @@ struct KeepArgs {
     /// A file for each page, not one for all.
     #[arg(long)]
     file_per_page: bool,
+    /// Fill the page tables for memory that is found again, too.
+    #[arg(long)]
+    populate: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -200,6 +203,7 @@ impl KeepArgs {
                 UnlinkArg::Never => Unlink::Never,
             },
             layout: if self.file_per_page { Layout::FilePerPage } else { Layout::SingleFile },
+            populate: self.populate,
         }
     }
 }

@@ -10,13 +10,14 @@ mod malloc;
 mod place;
 mod process;
 mod restart;
+mod sizes;
 mod table;
 
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use crate::workload::index::segment_size;
 use anyhow::Result;
 use megapage_bench::arguments::size;
-use megapage_bench::run::{Gate, Place, Pool, warm};
+use megapage_bench::run::{Gate, Place, Pool, must_fit, warm};
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use place::Mounted;
@@ -26,19 +27,25 @@ pub use allocators::{AllocatorRow, BlockRow};
 pub use cost::Cost;
 pub use malloc::{Malloc, MallocRow};
 pub use restart::{IndexReport, Restart, StartRow};
+pub use sizes::{Curve, Pays, SizeRow};
 
 /// Pages beyond what is asked for, for what a side keeps for itself.
 const SLACK: Bytes = Bytes::mib(128);
+/// What a workload takes beside its segment.
+const WORKLOAD: Bytes = Bytes::mib(256);
 const ROOT: &str = "a pool of huge pages and a mount are root's";
 
 /// How soon is a program there again that finds its memory, compared with DPDK, and an index in it?
 #[derive(Clone, Debug, clap::Args)]
 pub struct RestartExperiment {
-    /// starts, index [default: all]
+    /// starts, sizes, index [default: all]
     pub cases: Vec<String>,
     /// Memory of a program that starts, 64m to 64g
     #[arg(long, default_value = "4g", value_parser = pool_size)]
     pub size: Bytes,
+    /// Largest memory of the curve over sizes, 64m to 64g; where it does not fit, what fits
+    #[arg(long, default_value = "16g", value_parser = pool_size)]
+    pub largest: Bytes,
     /// Bytes of the index's postings, 1m to 16g
     #[arg(long, default_value = "4g", value_parser = memory_size)]
     pub index: Bytes,
@@ -74,14 +81,27 @@ fn pool_size(text: &str) -> Result<Bytes, String> {
 }
 
 impl RestartExperiment {
-    /// Hugetlb pages that it needs, in bytes.
+    /// Hugetlb pages that starts and the index need, in bytes.
     fn pool(&self) -> Bytes {
         let asked = |case: &str, size: Bytes| if self.wants(case) { size } else { Bytes::ZERO };
         asked("starts", self.size).max(asked("index", segment_size(self.index))) + SLACK
     }
-}
 
-impl RestartExperiment {
+    /// The sizes of the curve that fit into memory now, and those left out.
+    fn sizes(&self) -> Result<(Vec<Bytes>, Vec<String>)> {
+        if !self.wants("sizes") {
+            return Ok(Default::default());
+        }
+        let beside = SLACK + WORKLOAD;
+        let can_give = must_fit(Self::NAME, sizes::LEAST + beside, "a machine with more memory")?;
+        Ok(sizes::fitting(self.largest, can_give.saturating_sub(beside)))
+    }
+
+    /// The pool that all cases find room in, one after the other.
+    fn whole_pool(&self, sizes: &[Bytes]) -> Bytes {
+        sizes.last().map_or(Bytes::ZERO, |largest| *largest + SLACK).max(self.pool())
+    }
+
     /// What the index takes on a heap, with two threads' counts.
     fn heap(&self) -> Bytes {
         self.index + Bytes(4 * self.index.0.min(Bytes::gib(1).0)) + Bytes::mib(512)
@@ -90,7 +110,7 @@ impl RestartExperiment {
 
 impl Experiment for RestartExperiment {
     const NAME: &'static str = "restart";
-    const CASES: &'static [&'static str] = &["starts", "index"];
+    const CASES: &'static [&'static str] = &["starts", "sizes", "index"];
     type Found = RestartFound;
 
     fn cases(&self) -> &[String] {
@@ -104,17 +124,24 @@ impl Experiment for RestartExperiment {
     fn needs(&self) -> Needs {
         // The index once more on the heap, to compare its answers, and two threads' counts: 2 GB each from 1 GiB of
         // postings on, and in proportion below.
-        let besides = if self.wants("index") { self.heap() } else { Bytes::mib(256) };
+        let besides = if self.wants("index") { self.heap() } else { WORKLOAD };
         needs(self.pool() + besides, self.alone)
     }
 
     fn dry_run(&self, _: &Plan) -> Vec<String> {
-        dry_run(self.pool())
+        // Where it would be refused, the pool of the others is shown.
+        dry_run(self.whole_pool(&self.sizes().unwrap_or_default().0))
     }
 
     fn measure(&self, stage: &mut Stage<'_>) -> Result<RestartFound> {
-        let (dpdk, restart) = on_hugetlbfs(stage, self.pool(), self.alone, |bench| {
+        let (sizes, left_out) = self.sizes()?;
+        let (dpdk, restart) = on_hugetlbfs(stage, self.whole_pool(&sizes), self.alone, |bench| {
             let mut found = Restart { size_bytes: self.size.0, ..Restart::default() };
+            if self.wants("sizes") {
+                found.sizes = Some(sizes::measure(bench, &sizes, left_out)?);
+                // The others need memory beside the pool, and find what is left of it as warm.
+                bench.pool.set(self.pool())?;
+            }
             if self.wants("starts") {
                 found.starts = restart::starts(bench, self.size)?;
             }
@@ -139,7 +166,7 @@ impl Experiment for MallocExperiment {
     }
 
     fn needs(&self) -> Needs {
-        needs(self.size + SLACK + Bytes::mib(256), self.alone)
+        needs(self.size + SLACK + WORKLOAD, self.alone)
     }
 
     fn dry_run(&self, _: &Plan) -> Vec<String> {
@@ -283,6 +310,7 @@ mod tests {
         let index = RestartExperiment {
             cases,
             size: Bytes::gib(4),
+            largest: Bytes::gib(16),
             index: Bytes::mib(256),
             alone: true,
             peers: Vec::new(),

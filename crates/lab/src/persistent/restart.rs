@@ -4,6 +4,7 @@ use super::Bench;
 use super::allocators::AllocatorRow;
 use super::dpdk::Unlink;
 use super::process::{Took, spread, timed};
+use super::sizes::Curve;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::run::{Gate, Spread};
 use megapage_bench::workload::Measurement;
@@ -14,7 +15,7 @@ use std::process::Command;
 /// A start with reuse takes at most this share of DPDK's,
 const SECOND_RATIO: f64 = 0.25;
 /// and opening one file at most this, whatever its size: what DPDK's remapping of 32 GB took (seed 003).
-const OPEN_MS: f64 = 0.3;
+pub(super) const OPEN_MS: f64 = 0.3;
 /// An index answers again after at most this.
 const ANSWER_MS: f64 = 1000.0;
 /// Queries that answers are compared over.
@@ -29,6 +30,8 @@ pub struct Restart {
     pub size_bytes: u64,
     /// One for each side, layout and kind of start.
     pub starts: Vec<StartRow>,
+    /// Starts over sizes; `None` where they were not asked for.
+    pub sizes: Option<Curve>,
     /// The index; `None` where it was not asked for.
     pub index: Option<IndexReport>,
     /// The same index built anew on allocators' heaps: what a program has that does not find it again.
@@ -113,6 +116,7 @@ impl Restart {
                 });
             }
         }
+        gates.extend(self.sizes.iter().flat_map(Curve::gates));
         if let Some(index) = &self.index {
             let first = index.restart_first_answer_ms.median;
             gates.push(Gate {
@@ -170,7 +174,7 @@ impl Series {
 }
 
 /// What the workload says that opening took.
-fn opened_ms(took: &Took) -> Option<f64> {
+pub(super) fn opened_ms(took: &Took) -> Option<f64> {
     let measured: Measurement = serde_json::from_str(&took.printed).ok()?;
     Some(measured.phases.0.get("open")?.wall_ns as f64 / 1e6)
 }
@@ -198,7 +202,14 @@ pub(super) fn starts(bench: &mut Bench<'_>, size: Bytes) -> Result<Vec<StartRow>
                     bench.mounted.clear()?;
                 }
                 let unlink = if *start == "cold" { Unlink::Existing } else { Unlink::Never };
-                let took = one_start(bench, series, unlink)?;
+                let request = Start {
+                    side: series.side,
+                    size: series.size,
+                    single: series.single,
+                    unlink,
+                    populate: false,
+                };
+                let took = run(bench, &request)?;
                 let line = format!(
                     "round {round} of {}: {} {} {} {start}: {:.1} ms",
                     bench.runs,
@@ -219,21 +230,39 @@ pub(super) fn starts(bench: &mut Bench<'_>, size: Bytes) -> Result<Vec<StartRow>
     Ok(all.iter().flat_map(Series::rows).collect())
 }
 
-fn one_start(bench: &Bench<'_>, series: &Series, unlink: Unlink) -> Result<Took> {
-    let directory = bench.mounted.side(series.side);
-    match (&bench.dpdk, series.side) {
+/// How a program starts.
+pub(super) struct Start {
+    /// `megapage` or `dpdk`.
+    pub side: &'static str,
+    /// Its memory.
+    pub size: Bytes,
+    /// Whether that is one file.
+    pub single: bool,
+    /// What becomes of what is there.
+    pub unlink: Unlink,
+    /// Whether it fills the page tables at once; only a megapage start does without.
+    pub populate: bool,
+}
+
+/// Starts the program of one side, and waits for its end.
+pub(super) fn run(bench: &Bench<'_>, start: &Start) -> Result<Took> {
+    let directory = bench.mounted.side(start.side);
+    match (&bench.dpdk, start.side) {
         (Some(dpdk), "dpdk") => {
-            let mut command = dpdk.command(&directory, series.size, unlink, series.single);
+            let mut command = dpdk.command(&directory, start.size, start.unlink, start.single);
             let took = timed(&mut command, "quit\n", bench.signals)?;
             ensure!(took.printed.contains("RTE>>"), "dpdk-test did not come up: {}", took.printed.trim());
             Ok(took)
         }
         _ => {
             let mut command = Command::new(&bench.place.workload);
-            command.args(["keep", "start", "--size", &series.size.0.to_string()]);
-            command.args(["--unlink", unlink.name()]).arg("--directory").arg(&directory);
-            if !series.single {
+            command.args(["keep", "start", "--size", &start.size.0.to_string()]);
+            command.args(["--unlink", start.unlink.name()]).arg("--directory").arg(&directory);
+            if !start.single {
                 command.arg("--file-per-page");
+            }
+            if start.populate {
+                command.arg("--populate");
             }
             let took = timed(&mut command, "", bench.signals)?;
             opened_ms(&took).with_context(|| format!("the workload said '{}'", took.printed.trim()))?;

@@ -1,6 +1,6 @@
 //! What these experiments found, for people.
 
-use super::{AllocatorRow, Cost, Malloc, Restart};
+use super::{AllocatorRow, Cost, Curve, Malloc, Restart};
 use crate::experiment::Section;
 use megapage_bench::run::Spread;
 use megapage_units::Bytes;
@@ -28,6 +28,7 @@ pub(super) fn restart(found: &Restart) -> Vec<Section> {
         let header = ["side", "memory", "files", "start", "wall ms", "user", "system", "open ms", "per GiB"];
         sections.push(Section::new("", &header, rows));
     }
+    sections.extend(found.sizes.as_ref().map(sizes));
     if let Some(index) = &found.index {
         let same =
             if index.same_answers { "the same as of the rebuild, and on the heap" } else { "NOT the same" };
@@ -44,6 +45,29 @@ pub(super) fn restart(found: &Restart) -> Vec<Section> {
         );
     }
     sections
+}
+
+fn sizes(found: &Curve) -> Section {
+    let rows = found.starts.iter().map(|row| {
+        let opened = |open: Spread| format!("{:.3} ({:.3}-{:.3})", open.median, open.min, open.max);
+        [
+            row.side.to_string(),
+            Bytes(row.size_bytes).to_string(),
+            row.start.into(),
+            with_ends(&row.wall_ms),
+            row.open_ms.map_or("-".into(), opened),
+        ]
+    });
+    let title = "from what size it pays; memory in a single file";
+    let mut section = Section::new(title, &["side", "memory", "start", "wall ms", "open ms"], rows);
+    let from = |bytes: u64| format!("from {} on", Bytes(bytes));
+    for pays in &found.pays {
+        let wall = pays.from_bytes.map_or("at no size".into(), from);
+        let line = format!("{}, {}: sooner than cold beyond the spread {wall}", pays.side, pays.start);
+        let open = pays.open_from_bytes.map(|bytes| format!("; to open, {}", from(bytes)));
+        section = section.then(line + &open.unwrap_or_default());
+    }
+    found.left_out.iter().fold(section, Section::then)
 }
 
 /// What allocators at their best take: to build the index, or for a block of the smallest, a middle and the largest size that fit.

@@ -174,6 +174,7 @@ pub fn run(options: &PersistentOptions) -> Result<Measurement> {
         size: segment_size(search.size),
         unlink: if options.rebuild { Unlink::Existing } else { Unlink::Never },
         layout: Layout::SingleFile,
+        populate: false,
     };
     let (heap, _) = phases.time("open", || -> Result<_> { Ok(Heap::open_or_format(segment.open()?)?) })?;
     let (index, found) = match PersistentIndex::find(&heap, shape.clone())? {

@@ -30,6 +30,8 @@ pub struct Options {
     pub unlink: Unlink,
     /// Its files.
     pub layout: Layout,
+    /// Whether opening fills the page tables, for memory that is found again too.
+    pub populate: bool,
 }
 
 impl Options {
@@ -41,6 +43,7 @@ impl Options {
         let options = SegmentOptions {
             unlink: self.unlink,
             layout: self.layout,
+            populate: self.populate,
             ..SegmentOptions::new(name, self.size)
         };
         Ok(pool.open_segment(&options)?)
@@ -177,7 +180,7 @@ mod tests {
 
     fn options(directory: &tempfile::TempDir, unlink: Unlink) -> Options {
         let directory = std::fs::canonicalize(directory.path()).unwrap();
-        Options { directory, size: Bytes::mib(24), unlink, layout: Layout::FilePerPage }
+        Options { directory, size: Bytes::mib(24), unlink, layout: Layout::FilePerPage, populate: false }
     }
 
     #[test]
