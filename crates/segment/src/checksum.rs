@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn every_bit_counts() {
-        counts_every_bit(|seed, words| checksum(seed, words));
+        counts_every_bit(checksum);
         counts_every_bit(checksum_of_header);
         assert_ne!(checksum(0, [0u64; 3]), checksum(0, [0u64; 4]));
         assert_ne!(checksum_of_header(0, [0; 3]), checksum_of_header(0, [0; 4]));
