@@ -10,6 +10,9 @@ A case is a script in cases/ whose first lines are a header; it runs in the mach
     # needs:   package: the Debian package of what was built (scripts/packages deb); damo: DAMON's tool, from PyPI; without
     #          it the case is skipped
     # memory, cpus, numa, swap, data, cgroup, thp, append, init: what the machine has (machine.py, Spec)
+    # backing: what the host puts the guest's memory on: base (no huge page), thp (qemu asks for them by madvise) or hugetlb
+    #          (the pool of 2 MiB pages, which gets that many by `megapage pool set`, and loses them at the end); needs root.
+    #          The case may ask the host for its side of the guest's pages then (guest/vmcheck.py, ask_host)
 
 Cases with equal machines share a boot; one that brings the machine down costs the others another boot. What a case may call
 is in guest/vmcheck.py, and the readings that claims are compared with in guest/truth.py.
@@ -37,6 +40,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 import driving
+import host
 import machine
 import matrix
 import packages
@@ -73,6 +77,8 @@ class Case:
         if self.needs not in (None, "package", "damo"):
             sys.exit(f"driver: {path}: needs is package or damo, not {self.needs}")
         self.machine = {key: value for key, value in header.items() if key in MACHINE_KEYS}
+        if self.machine.get("backing") not in (None, *host.BACKINGS):
+            sys.exit(f"driver: {path}: backing is {', '.join(host.BACKINGS)}, not {self.machine['backing']}")
         for key in ("cpus", "numa"):
             if key in self.machine:
                 self.machine[key] = int(self.machine[key])
@@ -91,7 +97,7 @@ class Job:
         self.case, self.kernel, self.disk = case, kernel, disk
         self.key = key_of(case, kernel, disk) if disk else ""
         self.stage, self.append = 1, ""
-        self.checks, self.faults, self.transcript = [], [], []
+        self.checks, self.faults, self.transcript, self.notes = [], [], [], []
         self.seconds, self.release = 0.0, ""
         self.started = self.ended = False
 
@@ -121,6 +127,7 @@ class Job:
             "seconds": round(self.seconds, 1), "faults": self.faults, "checks": self.checks,
             "outcome": "failed" if wrong or self.faults or not self.checks else "passed",
             **({"transcript": self.transcript} if self.transcript else {}),
+            **({"notes": self.notes} if self.notes else {}),
         }
 
 
@@ -131,8 +138,8 @@ def result_file(name):
 class Suite:
     """The run of all jobs: boots, in threads, and the results as they come."""
 
-    def __init__(self, tally):
-        self.tally = tally
+    def __init__(self, tally, megapage):
+        self.tally, self.megapage = tally, megapage
         self.lock = threading.Lock()
         self.results = []
 
@@ -168,11 +175,9 @@ class Suite:
         try:
             architecture = jobs[0].architecture
             root = roots.root(architecture.debian, packages.kernel(spec.kernel))
-            guest = machine.Machine(spec, root, jobs[0].disk)
+            guest = machine.Machine(spec, root, jobs[0].disk, self.megapage)
         except packages.Unavailable as reason:
-            for job in jobs:
-                self.skip(job, str(reason))
-            return []
+            return self.skip_all(jobs, reason)
         release = [""]
 
         def on_record(record):
@@ -186,6 +191,8 @@ class Suite:
                 current[0].checks.append({key: value for key, value in record.items() if key != "event"})
             elif event == "transcript":
                 current[0].transcript.append(record["text"])
+            elif event == "note":
+                current[0].notes.append(record["text"])
             elif event == "reboot":
                 wants[current[0]] = record["append"]
             elif event == "end":
@@ -200,7 +207,10 @@ class Suite:
                     self.finish(job)
                 current[0] = None
 
-        ended = guest.run([job.plan() for job in jobs], on_record)
+        try:
+            ended = guest.run([job.plan() for job in jobs], on_record)
+        except packages.Unavailable as reason:
+            return self.skip_all([job for job in jobs if not job.ended], reason)
         if machine.ENDING.is_set():
             return []
         if ended != "done" and current[0] is not None:
@@ -210,6 +220,12 @@ class Suite:
             for job in jobs:
                 self.finish(job, f"the machine did not come up; the kernel's last words:\n{guest.console}")
         return again
+
+    def skip_all(self, jobs, reason):
+        """For what no machine could be had; no boot can help."""
+        for job in jobs:
+            self.skip(job, str(reason))
+        return []
 
     def skip(self, job, why):
         with self.lock:
@@ -231,7 +247,9 @@ class Suite:
         """One line, and a line for each wrong claim."""
         wrong = [check for check in result["checks"] if not check["ok"]]
         passed = len(result["checks"]) - len(wrong)
-        why = note if result["outcome"] == "passed" else f"{len(wrong)} of {len(wrong) + passed} claims wrong"
+        why = "; ".join([*filter(None, [note]), *result.get("notes", [])])
+        if result["outcome"] != "passed":
+            why = f"{len(wrong)} of {len(wrong) + passed} claims wrong"
         if not result["checks"]:
             why = "the case compared nothing"
         if result["faults"]:
@@ -308,7 +326,7 @@ def main():
     # Machines end with the run. A shell starts background jobs with SIGINT ignored, hence that one, too.
     signal.signal(signal.SIGTERM, stopped)
     signal.signal(signal.SIGINT, stopped)
-    suite = Suite(tally)
+    suite = Suite(tally, arguments.megapage.resolve())
     result_file("x").parent.mkdir(exist_ok=True)
     if arguments.quick:
         stale = matrix.stale()
@@ -395,6 +413,8 @@ def has_needed(case, kernel, architecture, host_release, suite):
             raise packages.Unavailable("no Debian package of this build: scripts/packages deb makes it")
         if case.needs == "damo":
             packages.damo()
+        if case.machine.get("backing"):
+            host.require(case.machine["backing"])
     except packages.Unavailable as reason:
         suite.skip(Job(case, kernel), str(reason))
         return False

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 
+import host
 import initial
 import packages
 from architecture import ARCHITECTURES
@@ -59,6 +60,7 @@ class Spec:
     thp: str = "madvise"
     append: str = ""
     init: str = "plain"
+    backing: str = ""
 
     def title(self):
         """For people: the kernel, and what is not usual."""
@@ -218,10 +220,10 @@ def emulator(architecture, accel, memory, cpus, kernel, initrd, append, console)
 
 
 class Machine:
-    """A machine to be booted with a plan: cases in order."""
+    """A machine to be booted with a plan: cases in order. `megapage` is the host's own command."""
 
-    def __init__(self, spec, root, disk):
-        self.spec, self.root, self.disk = spec, root, disk
+    def __init__(self, spec, root, disk, megapage):
+        self.spec, self.root, self.disk, self.megapage = spec, root, disk, megapage
         self.architecture = ARCHITECTURES[packages.SERIES[spec.kernel].architecture]
         self.kernel = packages.kernel(spec.kernel)
         self.accel = accelerator(self.kernel, self.architecture)
@@ -255,10 +257,14 @@ class Machine:
             for node in range(spec.numa):
                 cpus = "".join(f",cpus={cpu}" for cpu in range(spec.cpus) if cpu % spec.numa == node)
                 command += [
-                    "-object", f"memory-backend-ram,id=m{node},size={memory // spec.numa}",
+                    "-object", host.memory_object(spec.backing, f"m{node}", memory // spec.numa),
                     "-numa", f"node,nodeid={node},memdev=m{node}{cpus}",
                 ]
-        return command
+        elif spec.backing:
+            command += ["-object", host.memory_object(spec.backing, "m", memory), "-machine", "memory-backend=m"]
+        if spec.backing:
+            command += ["-qmp", f"unix:{work / 'monitor'},server=on,wait=off"]
+        return [*host.launcher(spec.backing), *command]
 
     @staticmethod
     def blank(path, much):
@@ -282,49 +288,67 @@ class Machine:
         """One boot: how it ended, and how many records came."""
         with tempfile.TemporaryDirectory(prefix=f"run-{os.getpid()}-", dir=packages.cache()) as made, slot():
             work = pathlib.Path(made)
-            if ENDING.is_set():
-                return "died", 0
-            guest = subprocess.Popen(self.command(plan, work), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-            RUNNING.add(guest)
-            # Moved on by each record: how long the machine may be silent.
-            deadline = [time.monotonic() + LONGEST_BOOT]
-            ended, records = "died", 0
-            finished = threading.Event()
+            with host.prepared(self.spec.backing, size(self.spec.memory), self.megapage):
+                if ENDING.is_set():
+                    return "died", 0
+                return self.watched(plan, work, on_record)
 
-            def watch():
-                while not finished.wait(0.5):
-                    if time.monotonic() > deadline[0]:
-                        finished.set()
-                        guest.kill()
-                        return
+    def watched(self, plan, work, on_record):
+        """Starts qemu, and ends it: how it ended, and how many records came."""
+        guest = subprocess.Popen(self.command(plan, work), stdout=subprocess.PIPE,
+                                 stdin=subprocess.PIPE if self.spec.backing else subprocess.DEVNULL)
+        RUNNING.add(guest)
+        # Moved on by each record: how long the machine may be silent.
+        deadline = [time.monotonic() + LONGEST_BOOT]
+        ended, records = "died", 0
+        finished = threading.Event()
 
-            watcher = threading.Thread(target=watch, daemon=True)
-            watcher.start()
-            try:
-                for line in guest.stdout:
-                    text = line.decode(errors="replace").rstrip("\r\n")
-                    if not text.startswith(MARK):
-                        continue
-                    try:
-                        record = json.loads(text[len(MARK):])
-                    except ValueError:
-                        continue
-                    records += 1
-                    deadline[0] = time.monotonic() + record.get("patience", LONGEST_BOOT)
-                    if record["event"] == "done":
-                        ended = "done"
-                    on_record(record)
-                timed_out = finished.is_set()
-            finally:
-                finished.set()
-                guest.kill()
-                guest.wait()
-                RUNNING.discard(guest)
-                watcher.join()
-                guest.stdout.close()
-                with contextlib.suppress(OSError):
-                    lines = (work / "console").read_text(errors="replace").splitlines()
-                    self.console = "\n".join(lines[-LAST_WORDS:])
-            if timed_out and ended != "done":
-                ended = "timeout"
-            return ended, records
+        def watch():
+            while not finished.wait(0.5):
+                if time.monotonic() > deadline[0]:
+                    finished.set()
+                    guest.kill()
+                    return
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            for line in guest.stdout:
+                text = line.decode(errors="replace").rstrip("\r\n")
+                if not text.startswith(MARK):
+                    continue
+                try:
+                    record = json.loads(text[len(MARK):])
+                except ValueError:
+                    continue
+                records += 1
+                if record["event"] == "ask":
+                    self.tell(guest, work, record["pages"])
+                    continue
+                deadline[0] = time.monotonic() + record.get("patience", LONGEST_BOOT)
+                if record["event"] == "done":
+                    ended = "done"
+                on_record(record)
+            timed_out = finished.is_set()
+        finally:
+            finished.set()
+            guest.kill()
+            guest.wait()
+            RUNNING.discard(guest)
+            watcher.join()
+            guest.stdout.close()
+            if guest.stdin:
+                guest.stdin.close()
+            with contextlib.suppress(OSError):
+                lines = (work / "console").read_text(errors="replace").splitlines()
+                self.console = "\n".join(lines[-LAST_WORDS:])
+        if timed_out and ended != "done":
+            ended = "timeout"
+        return ended, records
+
+    def tell(self, guest, work, pages):
+        """Answers a question of the guest's about its huge pages."""
+        line = host.answer_line(guest.pid, work / "monitor", size(self.spec.memory), pages)
+        with contextlib.suppress(OSError):
+            guest.stdin.write(line.encode())
+            guest.stdin.flush()

@@ -88,7 +88,7 @@ def run(case, before, pools_before):
         [sys.executable, "-B", f"/vm/cases/{case['name']}.py"],
         stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd="/root",
         env=dict(os.environ, PYTHONPATH="/vm", VM_RECORDS=str(RECORDS), VM_STAGE=str(case.get("stage", 1)),
-                 VM_KERNEL=case["kernel"]),
+                 VM_KERNEL=case["kernel"], VM_DEVICE=os.ttyname(sys.stdout.fileno())),
     )
     try:
         status = process.wait(timeout=case["seconds"])

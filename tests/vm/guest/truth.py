@@ -164,25 +164,37 @@ def numa_pages(pid):
     return found
 
 
-def huge_by_node(pid):
-    """{node: bytes} of transparent huge pages of a process: by the flags of each page's frame. Needs root."""
-    edges = node_edges()
+KPF_HUGE, KPF_THP = 17, 22
+
+
+def huge_pages(pid):
+    """{virtual address: physical address} of a process's pages of 2 MiB, anonymous THP or of a pool, by the flags of each
+    page's frame. Needs root."""
     found = {}
     with open(f"/proc/{pid}/pagemap", "rb") as pagemap, open("/proc/kpageflags", "rb") as flags:
         for mapping in smaps(pid):
-            if mapping["AnonHugePages"] == 0:
+            if mapping["AnonHugePages"] == 0 and not (mapping.hugetlb and mapping["KernelPageSize"] == HUGE):
                 continue
             for address in range((mapping.start + HUGE - 1) // HUGE * HUGE, mapping.end - HUGE + 1, HUGE):
                 pagemap.seek(address // PAGE * 8)
                 (entry,) = struct.unpack("Q", pagemap.read(8))
                 frame = entry & ((1 << 55) - 1)
-                if not entry >> 63 or not frame or frame % 512:
+                if not entry >> 63 or not frame or frame % (HUGE // PAGE):
                     continue
                 flags.seek(frame * 8)
                 (bits,) = struct.unpack("Q", flags.read(8))
-                if bits >> 22 & 1:  # KPF_THP
-                    node = next((n for n, low, high in edges if low <= frame < high), None)
-                    found[node] = found.get(node, 0) + HUGE
+                if bits >> (KPF_HUGE if mapping.hugetlb else KPF_THP) & 1:
+                    found[address] = frame * PAGE
+    return found
+
+
+def huge_by_node(pid):
+    """{node: bytes} of huge pages of a process: by the flags of each page's frame. Needs root."""
+    edges = node_edges()
+    found = {}
+    for physical in huge_pages(pid).values():
+        node = next((n for n, low, high in edges if low <= physical // PAGE < high), None)
+        found[node] = found.get(node, 0) + HUGE
     return found
 
 

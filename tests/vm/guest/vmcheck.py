@@ -16,6 +16,8 @@ import time
 import truth
 
 RECORDS = os.environ.get("VM_RECORDS")
+# The line to the driver.
+DEVICE = os.environ.get("VM_DEVICE", "")
 KERNEL = os.environ.get("VM_KERNEL", "")
 STAGE = int(os.environ.get("VM_STAGE", "1"))
 # What one case has found out about a program is not for the next one.
@@ -73,6 +75,25 @@ def skip(command, why):
 def reboot(append):
     """Ask for another boot with these parameters, in which the case runs as its next stage."""
     record(event="reboot", append=append)
+
+
+def note(text):
+    """What is shown beside the case's result, also when all holds."""
+    record(event="note", text=text)
+
+
+def ask_host(pages, seconds=LONGEST):
+    """What the host says of its side (tests/vm/host.py, answer), for the guest-physical addresses of huge pages; the case's
+    header says `backing`."""
+    # As its controlling terminal the line would hang up at the end of the case.
+    with open(os.open(DEVICE, os.O_RDWR | os.O_NOCTTY), "r+b", buffering=0) as device:
+        device.write(b"@@ " + json.dumps({"event": "ask", "pages": sorted(pages)}).encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            if not select.select([device], [], [], seconds)[0]:
+                return {"error": f"no answer within {seconds} s"}
+            answer += device.read(4096)
+    return json.loads(answer)
 
 
 class Done:
