@@ -1,0 +1,11 @@
+# title: a guest on base pages of the host: huge pages of its programs gain nothing
+# kernels: 6.12
+# memory: 768M
+# backing: base
+# quick: 6.12
+# seconds: 240
+"""Two levels of page tables: what of the guest's huge pages the host backs by huge pages."""
+
+import levels
+
+levels.judge("base")

@@ -1,0 +1,11 @@
+# title: a guest on THP of the host: its programs' huge pages lie on the host's
+# kernels: 6.12
+# memory: 768M
+# backing: thp
+# quick: 6.12
+# seconds: 240
+"""Two levels of page tables: what of the guest's huge pages the host backs by huge pages."""
+
+import levels
+
+levels.judge("thp")
