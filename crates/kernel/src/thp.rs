@@ -6,7 +6,7 @@ use crate::{KernelError, KernelRoot};
 pub use megapage_snapshot::thp::{Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize};
 use megapage_units::{Bytes, PageSize};
 
-const DIRECTORY: &str = "sys/kernel/mm/transparent_hugepage";
+pub(crate) const DIRECTORY: &str = "sys/kernel/mm/transparent_hugepage";
 
 /// The full path of one of the settings, such as `enabled` or `khugepaged/defrag`, as the user would name it.
 pub fn path(name: &str) -> String {

@@ -2,18 +2,10 @@
 //!
 //! Source: Documentation/admin-guide/mm/transhuge.rst.
 
-mod record;
-
-use crate::guard::Guard;
-use crate::runtime_directory::{LockError, LockFile, runtime_directory};
-use crate::thp::{ThpEnabled, path};
+pub use crate::settings_change::Recovered;
+use crate::settings_change::{self, Group, SettingsChange};
+use crate::thp::{DIRECTORY, ThpEnabled};
 use crate::{KernelError, KernelRoot};
-use record::Record;
-pub use record::Recovered;
-#[doc(hidden)]
-pub use record::recover;
-use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// What to set; `None`: as it was found.
@@ -46,8 +38,14 @@ const FILES: [&str; 6] = [
 const MAX_PTES_NONE: &str = "khugepaged/max_ptes_none";
 const SHRINK_UNDERUSED: &str = "shrink_underused";
 const ENABLED: &str = "enabled";
-/// Files that some kernels lack: there they are neither noted nor set.
-const OPTIONAL: [&str; 2] = [MAX_PTES_NONE, SHRINK_UNDERUSED];
+const GROUP: Group = Group {
+    directory: DIRECTORY,
+    files: &FILES,
+    optional: &[MAX_PTES_NONE, SHRINK_UNDERUSED],
+    main: ENABLED,
+    lock: "thp.lock",
+    record: "thp-change",
+};
 
 impl ThpControls {
     /// Everything as it was found.
@@ -75,138 +73,61 @@ impl ThpControls {
 
     /// Shell lines that set the same.
     pub fn shell_lines(&self) -> Vec<String> {
-        let lines = FILES.iter().zip(self.texts());
-        lines.filter_map(|(file, text)| Some(format!("echo {} > {}", text?, path(file)))).collect()
+        GROUP.shell_lines(self.texts())
     }
 }
 
 /// The right to change the settings. They are put back when the value is dropped, and also when this process is killed
-/// ([`Guard`]). Where the guard is killed as well, as with a whole control group, the next owner of the right puts them back:
-/// what was found, and what was set, is recorded in `/run/megapage/thp-change` meanwhile (where that can be written to).
-/// One at a time on a machine: `/run/megapage/thp.lock` is locked, which only root can open.
+/// ([`crate::guard::Guard`]). Where the guard is killed as well, as with a whole control group, the next owner of the right
+/// puts them back: what was found, and what was set, is recorded in `/run/megapage/thp-change` meanwhile (where that can be
+/// written to). One at a time on a machine: `/run/megapage/thp.lock` is locked, which only root can open.
 #[derive(Debug)]
-pub struct ThpChange {
-    root: KernelRoot,
-    former: Vec<(&'static str, String)>,
-    record: Record,
-    recovered: Vec<Recovered>,
-    guard: Option<Guard>,
-    lock: Option<LockFile>,
-}
-
-/// For how long the right is waited for: the guard of a process that was killed puts back what that changed.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LOCK: &str = "thp.lock";
+pub struct ThpChange(SettingsChange);
 
 impl ThpChange {
     /// Notes the settings, and changes nothing yet but what a process that was killed has left ([`ThpChange::recovered`]).
     /// ENOENT on a kernel without transparent huge pages, [`KernelError::Held`] where another process holds the right and
     /// keeps it for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
-        ThpChange::of(root, &FILES)
+        SettingsChange::begin(root, &GROUP, &FILES).map(ThpChange)
     }
 
     /// The same for `enabled` alone: what else is set meanwhile, by whomever, stays. The other fields of what is given to
     /// [`ThpChange::set`] are of no effect.
     pub fn begin_enabled(root: &KernelRoot) -> Result<ThpChange, KernelError> {
-        ThpChange::of(root, &[ENABLED])
-    }
-
-    fn of(root: &KernelRoot, files: &[&'static str]) -> Result<ThpChange, KernelError> {
-        let io_error = |source: io::Error| KernelError::Io { path: path("enabled").into(), source };
-        // A kernel that has no such settings has none to lock.
-        root.read(relative("enabled"))?;
-        let lock =
-            LockFile::take(root, &runtime_directory(root).join(LOCK), PATIENCE).map_err(
-                |error| match error {
-                    LockError::Held { holders, .. } => {
-                        KernelError::Held { path: path("enabled").into(), holders }
-                    }
-                    LockError::Io { path, source } => KernelError::Io { path, source },
-                },
-            )?;
-        let recovered = record::recover(root);
-        let mut former = Vec::new();
-        for file in files.iter().copied() {
-            match chosen(root, file) {
-                Err(error) if error.is_gone() && OPTIONAL.contains(&file) => {}
-                text => former.push((file, text?)),
-            }
-        }
-        let files = former.iter().map(|(file, text)| (root.path(relative(file)), text.clone())).collect();
-        let record = Record::new(root, &former);
-        let guard = Guard::of_locked_files(files, record.path(), lock.file().as_fd()).map_err(io_error)?;
-        Ok(ThpChange { root: root.clone(), former, record, recovered, guard: Some(guard), lock: Some(lock) })
+        SettingsChange::begin(root, &GROUP, &[ENABLED]).map(ThpChange)
     }
 
     /// What a process that was killed had left, and was put back before the settings were noted.
     pub fn recovered(&self) -> &[Recovered] {
-        &self.recovered
+        self.0.recovered()
     }
 
     /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are put back. ENOENT where
     /// `max_ptes_none` is asked for and this kernel has none.
     pub fn set(&mut self, controls: &ThpControls) -> Result<(), KernelError> {
-        if controls.max_ptes_none.is_some() && self.former.len() > 1 {
-            self.root.read(relative(MAX_PTES_NONE))?;
+        if controls.max_ptes_none.is_some() && self.0.is_whole() {
+            self.0.require(MAX_PTES_NONE)?;
         }
-        let texts: Vec<(&str, Option<String>)> = FILES.into_iter().zip(controls.texts()).collect();
-        let text_for = |file: &str, former: &str| {
-            let text = texts.iter().find(|(name, _)| *name == file).and_then(|(_, text)| text.clone());
-            text.unwrap_or(former.to_string())
-        };
-        let wanted: Vec<(&str, String)> =
-            self.former.iter().map(|(file, former)| (*file, text_for(file, former))).collect();
-        // Before the first is written: the end may come at any moment.
-        self.record.note(&wanted);
-        for (file, text) in &wanted {
-            if let Err(error) = self.root.write(relative(file), text) {
-                self.put_back();
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// As everything was found. There is nothing to do about a file that refuses its own former text.
-    fn put_back(&self) {
-        for (file, former) in &self.former {
-            self.root.write(relative(file), former).ok();
-        }
+        self.0.set(controls.texts())
     }
 }
 
-impl Drop for ThpChange {
-    fn drop(&mut self) {
-        self.put_back();
-        // Before the guard ends, which removes it as well: a record that outlives both would have the next owner undo what an
-        // administrator has chosen since.
-        self.record.remove();
-        if let Some(guard) = self.guard.take() {
-            guard.release().ok();
-        }
-        if let Some(lock) = self.lock.take() {
-            lock.release();
-        }
-    }
-}
-
-/// What a setting is now. A choice shows all words, the chosen one in brackets; a number stands alone.
-fn chosen(root: &KernelRoot, file: &str) -> Result<String, KernelError> {
-    let text = root.read(relative(file))?;
-    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
-    Ok(word.unwrap_or(text.trim()).to_string())
-}
-
-/// Relative to a [`KernelRoot`].
-fn relative(file: &str) -> String {
-    path(file).trim_start_matches('/').to_string()
+/// Puts back what the record of a process that was killed lists.
+#[doc(hidden)]
+pub fn recover(root: &KernelRoot) -> Vec<Recovered> {
+    settings_change::recover(root, &GROUP)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::root::captured_tree;
+    use crate::thp::path;
+
+    fn relative(file: &str) -> String {
+        GROUP.relative(file)
+    }
 
     fn tree() -> (tempfile::TempDir, KernelRoot) {
         captured_tree(&[
@@ -314,7 +235,7 @@ mod tests {
         let mut change = ThpChange::begin(&root).unwrap();
         change.set(&HARD).unwrap();
         // What the end of the owner's pipe sets off, without the writes of the owner's own.
-        drop(change.guard.take());
+        drop(change.0.guard.take());
         assert_eq!(root.read(relative("enabled")).unwrap(), "madvise");
         assert_eq!(root.read(relative("khugepaged/scan_sleep_millisecs")).unwrap(), "10000");
     }
@@ -326,8 +247,8 @@ mod tests {
         let set = |file: &str| root.read(relative(file)).unwrap().trim().to_string();
         let end = |mut change: ThpChange| {
             // Neither the owner's writes nor the guard's.
-            change.guard.take().unwrap().release().unwrap();
-            change.lock.take().unwrap().release();
+            change.0.guard.take().unwrap().release().unwrap();
+            change.0.lock.take().unwrap().release();
             std::mem::forget(change);
         };
         let record = keep.path().join("run/megapage/thp-change");
@@ -377,7 +298,7 @@ mod tests {
             change.set(&HARD).unwrap();
             assert!(record.exists());
             if is_killed {
-                drop(change.guard.take());
+                drop(change.0.guard.take());
                 assert!(!record.exists(), "the guard's");
             }
             drop(change);

@@ -1,8 +1,7 @@
 //! What was found and what was set, in a file, for the next process after an owner that was killed together with its guard.
 
-use super::{FILES, chosen, relative};
+use super::Group;
 use crate::runtime_directory::runtime_directory;
-use crate::thp::path;
 use crate::trusted::{Replace, make_directory_of, read_regular, replace_file};
 use crate::{KernelRoot, boot_id};
 use std::fmt;
@@ -10,7 +9,6 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-const FILE: &str = "thp-change";
 /// A file that is longer is none of ours, in bytes.
 const LONGEST: u64 = 64 << 10;
 
@@ -36,6 +34,7 @@ impl fmt::Display for Recovered {
 #[derive(Debug)]
 pub(super) struct Record {
     root: KernelRoot,
+    group: &'static Group,
     boot: String,
     settings: Vec<Setting>,
 }
@@ -49,18 +48,18 @@ struct Setting {
 }
 
 impl Record {
-    pub(super) fn new(root: &KernelRoot, former: &[(&'static str, String)]) -> Record {
+    pub(super) fn new(root: &KernelRoot, group: &'static Group, former: &[(&'static str, String)]) -> Record {
         let setting = |(file, former): &(&'static str, String)| Setting {
             file,
             former: former.clone(),
             set: Vec::new(),
         };
         let settings = former.iter().map(setting).collect();
-        Record { root: root.clone(), boot: boot(root), settings }
+        Record { root: root.clone(), group, boot: boot(root), settings }
     }
 
     pub(super) fn path(&self) -> PathBuf {
-        runtime_directory(&self.root).join(FILE)
+        runtime_directory(&self.root).join(self.group.record)
     }
 
     /// Notes what is going to be set. Where that cannot be written nothing stands in for the guard.
@@ -90,32 +89,32 @@ impl Record {
     }
 }
 
-/// Puts back what a record lists, where it is still what it had been set to, and removes the record. The caller holds
-/// the lock: the process that wrote the record has ended.
-pub fn recover(root: &KernelRoot) -> Vec<Recovered> {
-    let file = runtime_directory(root).join(FILE);
+/// Puts back what a record of the group lists, where it is still what it had been set to, and removes the record. The caller
+/// holds the lock: the process that wrote the record has ended.
+pub(crate) fn recover(root: &KernelRoot, group: &Group) -> Vec<Recovered> {
+    let file = runtime_directory(root).join(group.record);
     let Some(text) = read_regular(&file, LONGEST).ok().and_then(|bytes| String::from_utf8(bytes).ok()) else {
         return Vec::new();
     };
     let mut lines = text.lines();
     let mut recovered = Vec::new();
     if lines.next() == Some(&boot(root)) {
-        recovered.extend(lines.filter_map(|line| recover_one(root, line)));
+        recovered.extend(lines.filter_map(|line| recover_one(root, group, line)));
     }
     fs::remove_file(&file).ok();
     recovered
 }
 
-fn recover_one(root: &KernelRoot, line: &str) -> Option<Recovered> {
+fn recover_one(root: &KernelRoot, group: &Group, line: &str) -> Option<Recovered> {
     let mut words = line.split(' ');
     let (name, former) = (words.next()?, words.next()?);
-    let file = FILES.into_iter().find(|file| *file == name)?;
-    let left = chosen(root, file).ok()?;
+    let file = group.files.iter().copied().find(|file| *file == name)?;
+    let left = group.chosen(root, file).ok()?;
     if left == former || !words.any(|set| set == left) {
         return None;
     }
-    root.write(relative(file), former).ok()?;
-    Some(Recovered { path: path(file), left, former: former.to_string() })
+    root.write(group.relative(file), former).ok()?;
+    Some(Recovered { path: group.path(file), left, former: former.to_string() })
 }
 
 fn boot(root: &KernelRoot) -> String {
