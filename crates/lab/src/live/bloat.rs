@@ -148,7 +148,7 @@ pub(super) fn run(stage: &mut Stage<'_>, [with_redis, with_recovery]: [bool; 2])
         }
     }
     compare(&mut rows);
-    let stalls = match with_recovery.then(|| stalls::run(stage)) {
+    let stalls = match with_recovery.then(|| stalls::run(stage, &mut failures)) {
         None => None,
         Some(Ok(found)) => Some(found),
         Some(Err(error)) if Stage::is_final(&error) => return Err(error),

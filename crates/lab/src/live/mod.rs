@@ -9,6 +9,7 @@ mod configuration;
 mod cost;
 mod daemon;
 mod fair;
+mod ksm;
 mod promote;
 mod redis;
 mod stalls;
@@ -34,6 +35,7 @@ pub use configuration::{CONFIGURATIONS, Configuration, ConfigurationReport, Who}
 pub use cost::{Cost, Slowdown};
 pub(crate) use daemon::Daemon;
 pub use fair::{Fair, FairRow, FairSample, Person};
+pub use ksm::{Merging, RecoveryRow, RecoverySample};
 pub use promote::{Promote, PromoteRow};
 pub use stalls::StallReport;
 
@@ -159,7 +161,15 @@ impl Experiment for BloatExperiment {
     }
 
     fn dry_run(&self, _: &Plan) -> Vec<String> {
-        dry_run(self.live.chosen())
+        let mut lines = dry_run(self.live.chosen());
+        for setting in ksm::SETTINGS.iter().filter(|_| self.wants(bloat::CASES[1])) {
+            lines.push(format!(
+                "# {}, for a program marked by prctl(PR_SET_MEMORY_MERGE); put back then",
+                setting.name
+            ));
+            lines.extend(setting.shell_lines());
+        }
+        lines
     }
 
     fn measure(&self, stage: &mut crate::experiment::Stage<'_>) -> Result<LiveFound<Bloat>> {

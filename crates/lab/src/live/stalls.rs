@@ -1,9 +1,11 @@
 //! How fast bloat is recovered, and what a program notices of it: a probe times its touches while its memory is promoted
 //! and recovered, beside an equal one that no process touches.
 
-use super::Stage;
+use super::ksm::{self, Merging, RecoverySample, Seen};
 use super::worker::Worker;
+use super::{Failure, Stage};
 use crate::child::{check, sleep};
+use crate::experiment::Order;
 use crate::workload::probe::{Stalls, Touches};
 use anyhow::{Context, Result, ensure};
 use megapage_act::execute::{Actuator, Done, Executor, ExecutorOptions};
@@ -13,7 +15,7 @@ use megapage_decide::{Action, Obtained, Reason};
 use megapage_kernel::lru::LruDrain;
 use megapage_kernel::process::read_stat;
 use megapage_kernel::spawn::{Signals, set_nice};
-use megapage_kernel::{KernelRoot, boot_time};
+use megapage_kernel::{KernelRoot, boot_time, process_cpu_time};
 use megapage_observe::{Thoroughness, count_zeros};
 use megapage_snapshot::ProcessId;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
@@ -71,9 +73,12 @@ pub struct StallReport {
     pub promoting: [Stalls; 2],
     /// Touches during recovery.
     pub recovering: [Stalls; 2],
+    /// What KSM recovers of the same memory, and for how much processor time.
+    pub merging: Merging,
 }
 
-pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
+/// KSM's runs that failed are added to `failures`.
+pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<StallReport> {
     let size = stage.scaled(SIZE);
     let mut probes = [0, 1].map(|_| Worker::probe(size, FILLED, stage.place, stage.signals));
     for probe in &mut probes {
@@ -84,6 +89,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
     let [probe, twin] = probes;
     let (mut probe, mut twin) = (probe?, twin?);
     let alone = calm(&mut probe, &mut twin, stage)?;
+    let mut merging = Merging::begin(&mut probe, stage)?;
     let root = KernelRoot::live();
     // As the daemon acts by default; and without its budgets, as fast as the kernel goes.
     let mut usual = Executor::start(&root, ExecutorOptions::default())?;
@@ -110,25 +116,27 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
             add(&mut recovering, &mut worst[1], report(&mut probe, &mut twin, stage)?);
         }
 
-        let (mut promoted, mut split, mut scanned) = (Took::default(), Took::default(), Took::default());
-        promote(&mut fast, &probe, &mut promoted, stage)?;
-        let regions = settled(&probe)?;
-        let zeros = scan(probe.pid(), &regions, Thoroughness::All, &mut Took::default())?;
-        scan(probe.pid(), &regions, Thoroughness::Part, &mut scanned)?;
-        let freed = recover(&mut fast, &probe, &regions, &mut split, stage)?;
-        ensure!(zeros > 0, "the probe holds no page of zeros");
-        freed_share = freed_share.min(freed as f64 / zeros as f64);
-        let both = Took { bytes: split.bytes, seconds: split.seconds + scanned.seconds };
-        for (rates, took) in rates.iter_mut().zip([scanned, split, both, promoted]) {
-            rates.push(took.rate());
+        for at in Order::ToAndFro.turns(round, merging.rows.len()) {
+            let Some(setting) = at.checked_sub(1).map(|at| &ksm::SETTINGS[at]) else {
+                let fast = fastest(&mut fast, &probe, round + 1, stage)?;
+                freed_share = freed_share.min(fast.freed_share);
+                for (rates, took) in rates.iter_mut().zip(fast.took) {
+                    rates.push(took.rate());
+                }
+                merging.note(at, fast.sample, stage);
+                continue;
+            };
+            // What no gate compares runs once.
+            if round > 0 && !setting.is_compared() {
+                continue;
+            }
+            promote(&mut fast, &probe, &mut Took::default(), stage)?;
+            let zeros = scan(probe.pid(), &settled(&probe)?, Thoroughness::All, &mut Took::default())?;
+            match ksm::turn(setting, &mut probe, round + 1, zeros, stage) {
+                Ok(sample) => merging.note(at, sample, stage),
+                Err(error) => failures.push(stage.failed(setting.name, error)?),
+            }
         }
-        stage.say(&format!(
-            "{}/{} recovery: {:.2} GiB/s, promotion {:.2} GiB/s",
-            round + 1,
-            stage.runs,
-            both.rate(),
-            promoted.rate()
-        ));
     }
     let [scan, split, recover, promote] = rates.map(|rates| Spread::of(rates).context("no round"));
     Ok(StallReport {
@@ -144,7 +152,42 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<StallReport> {
         alone: alone.map(|touches| touches.stalls()),
         promoting: promoting.map(|touches| touches.stalls()),
         recovering: recovering.map(|touches| touches.stalls()),
+        merging,
     })
+}
+
+/// What was found without budgets.
+struct Fastest {
+    freed_share: f64,
+    /// Scan, split, both one after the other, promotion.
+    took: [Took; 4],
+    sample: RecoverySample,
+}
+
+/// The probe is promoted, scanned and recovered as fast as the kernel goes.
+fn fastest(fast: &mut Executor, probe: &Worker, round: u32, stage: &mut Stage<'_>) -> Result<Fastest> {
+    let (mut promoted, mut split, mut scanned) = (Took::default(), Took::default(), Took::default());
+    promote(fast, probe, &mut promoted, stage)?;
+    let regions = settled(probe)?;
+    let zeros = scan(probe.pid(), &regions, Thoroughness::All, &mut Took::default())?;
+    ensure!(zeros > 0, "the probe holds no page of zeros");
+    let start = Instant::now();
+    let look = || -> Result<Seen> {
+        let cpu = process_cpu_time().as_secs_f64();
+        Ok(Seen { seconds: start.elapsed().as_secs_f64(), resident: probe.rss()?, cpu })
+    };
+    let before = look()?;
+    scan(probe.pid(), &regions, Thoroughness::Part, &mut scanned)?;
+    let freed = recover(fast, probe, &regions, &mut split, stage)?;
+    let sample = RecoverySample::between(round, zeros, before, look()?);
+    let both = Took { bytes: split.bytes, seconds: split.seconds + scanned.seconds };
+    stage.say(&format!(
+        "{round}/{} recovery: {:.2} GiB/s, promotion {:.2} GiB/s",
+        stage.runs,
+        both.rate(),
+        promoted.rate()
+    ));
+    Ok(Fastest { freed_share: freed as f64 / zeros as f64, took: [scanned, split, both, promoted], sample })
 }
 
 /// What was moved, and how long that took.
@@ -321,6 +364,7 @@ impl StallReport {
                 holds: beyond < STALL_NS && probe.touches > 0,
             });
         }
+        gates.extend(self.merging.gates());
         gates
     }
 }

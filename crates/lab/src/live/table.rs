@@ -1,6 +1,6 @@
 //! What the experiments on a live machine found, for people.
 
-use super::{Bloat, Cost, Fair, Promote};
+use super::{Bloat, Cost, Fair, Merging, Promote};
 use crate::experiment::Section;
 use crate::workload::probe::Stall;
 use megapage_bench::run::Spread;
@@ -119,6 +119,34 @@ pub(super) fn bloat(found: &Bloat) -> Vec<Section> {
     let header =
         ["during", "whose", "touches", "p50 ms", "p99 ms", "p99.9 ms", "longest ms", "for cpu/on it/else"];
     sections.push(Section::new(title, &header, rows));
+    sections.extend(merging(&stalls.merging));
+    sections
+}
+
+fn merging(found: &Merging) -> Vec<Section> {
+    let three = |value: f64| format!("{value:.3}");
+    let rows = found.rows.iter().map(|row| {
+        let mark = if row.extrapolated { "~" } else { "" };
+        let shown = |value, show: fn(f64) -> String| match value {
+            None if row.samples.is_empty() => "-".into(),
+            None => "not recovered".into(),
+            value => format!("{mark}{}", spread(value, show)),
+        };
+        [
+            row.name.to_string(),
+            row.samples.len().to_string(),
+            spread(row.recovered_bytes, |bytes| Bytes(bytes as u64).to_string()),
+            shown(row.seconds, two),
+            shown(row.gib_per_second, three),
+            shown(row.cpu_seconds, three),
+            shown(row.cpu_seconds_per_gib, three),
+        ]
+    });
+    let header = ["by", "runs", "recovered", "seconds", "GiB/s", "CPU s", "CPU s a GiB"];
+    let title = "the same program's zeros, until 95 % are recovered, by the daemon's executor and by KSM";
+    let mark = "~ extrapolated from the first memory recovered on";
+    let mut sections = vec![Section::new(title, &header, rows).then(mark)];
+    sections.extend(found.absent.iter().map(|why| Section::text(format!("absent: ksm: {why}"))));
     sections
 }
 

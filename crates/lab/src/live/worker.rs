@@ -2,7 +2,9 @@
 
 use crate::child::{Child, check};
 use crate::workload::probe::Touches;
-use crate::workload::requests::{FAULT, GO, PAUSE, READY, REPORT, TOUCH, TOUCHED, WORK};
+use crate::workload::requests::{
+    FAULT, GO, MARKED, MERGE, PAUSE, READY, REPORT, TOUCH, TOUCHED, UNMERGE, WORK,
+};
 use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, ensure};
 use megapage_act::demote::Demotion;
@@ -11,6 +13,7 @@ use megapage_act::{Engine, Latency};
 use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
+use megapage_kernel::process::read_status;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::{Signals, signal, wait_readable};
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
@@ -132,6 +135,15 @@ impl Worker {
         serde_json::from_str(&line).with_context(|| format!("the probe said '{line}'"))
     }
 
+    /// Has a probe mark all its memory for KSM, or take the mark off, which takes apart what was merged. What the kernel
+    /// refuses is in the error.
+    pub(super) fn merge(&mut self, on: bool, signals: &Signals) -> Result<()> {
+        self.ask(if on { MERGE } else { UNMERGE })?;
+        let line = self.wait_for_line(signals)?;
+        ensure!(line == MARKED, "prctl(PR_SET_MEMORY_MERGE), since Linux 6.4: {line}");
+        Ok(())
+    }
+
     /// Takes in what it has reported of its progress by now.
     pub(super) fn drain(&mut self) -> Result<()> {
         while wait_readable(self.answers.as_fd(), Duration::ZERO).context("poll")? {
@@ -251,6 +263,11 @@ impl Worker {
         let regions = Pagemap::open(&KernelRoot::live(), self.pid())?.regions(range)?;
         let huge = regions.iter().filter(|region| region.huge == Some(true));
         Ok(huge.count() as u64 * HUGE_2M as u64)
+    }
+
+    /// All that is resident, in bytes.
+    pub(super) fn rss(&self) -> Result<u64> {
+        Ok(read_status(&KernelRoot::live(), self.pid())?.rss.0)
     }
 
     /// Resident heap, in bytes.

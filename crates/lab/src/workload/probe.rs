@@ -1,7 +1,8 @@
 //! A latency probe: touches its own memory again and again, and reports how long that took. Whatever makes it wait for
 //! its memory (a collapse, a split, a fault) shows in the upper end.
 
-use super::requests::{READY, Requests};
+use super::requests::{MARKED, READY, Requests};
+use crate::machine::set_mergeable;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::nanoseconds;
 use megapage_bench::workload::random::Random;
@@ -171,7 +172,7 @@ impl Causes {
 }
 
 /// Fills the memory, says ready, and follows `input` until they end; at `report` writes [`Touches`] as a line of JSON
-/// and begins anew. Fails where a page lost what was written.
+/// and begins anew; marks its memory for KSM, or takes the mark off, where it is asked to. Fails where a page lost what was written.
 pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Write) -> Result<()> {
     ensure!(
         options.filled > 0.0 && options.filled <= 1.0,
@@ -201,6 +202,11 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Writ
                 if requests.reports() > reported {
                     reported += 1;
                     writeln!(answers, "{}", serde_json::to_string(&std::mem::take(&mut touches))?)?;
+                    answers.flush()?;
+                }
+                if let Some(on) = requests.take_merge() {
+                    let why = set_mergeable(on).map_err(|error| error.to_string());
+                    writeln!(answers, "{}", why.err().as_deref().unwrap_or(MARKED))?;
                     answers.flush()?;
                 }
                 if !requests.working() {

@@ -22,6 +22,12 @@ pub const REPORT: &str = "report";
 pub const TOUCH: &str = "touch";
 /// and, with a way and a number of bytes behind it, to work in that way in so much of its memory from now on.
 pub const WORK: &str = "work";
+/// To have KSM merge its memory, and to have it merge none any more: answered by the line [`MARKED`], or by why not.
+pub const MERGE: &str = "merge";
+/// See [`MERGE`].
+pub const UNMERGE: &str = "unmerge";
+/// See [`MERGE`].
+pub const MARKED: &str = "marked";
 /// See [`TOUCH`].
 pub const TOUCHED: &str = "touched";
 
@@ -33,6 +39,7 @@ pub(super) struct Requests {
     reports: AtomicU64,
     touches: AtomicU64,
     change: Mutex<Option<(Way, u64)>>,
+    merge: Mutex<Option<bool>>,
     ended: AtomicBool,
     /// For a worker that waits.
     gate: Mutex<()>,
@@ -55,10 +62,11 @@ impl Requests {
             FAULT => drop(self.faults.fetch_add(1, Ordering::SeqCst)),
             REPORT => drop(self.reports.fetch_add(1, Ordering::SeqCst)),
             TOUCH => drop(self.touches.fetch_add(1, Ordering::SeqCst)),
+            MERGE | UNMERGE => *locked(&self.merge) = Some(line == MERGE),
             other => match other.strip_prefix(WORK) {
-                Some(how) => *self.changing() = Some(change(how)?),
+                Some(how) => *locked(&self.change) = Some(change(how)?),
                 None => bail!(
-                    "'{other}' is no request; the requests are {GO}, {PAUSE}, {FAULT}, {REPORT}, {TOUCH}, {WORK} WAY BYTES"
+                    "'{other}' is no request; the requests are {GO}, {PAUSE}, {FAULT}, {REPORT}, {TOUCH}, {MERGE}, {UNMERGE}, {WORK} WAY BYTES"
                 ),
             },
         }
@@ -88,11 +96,12 @@ impl Requests {
 
     /// The way and the bytes that were asked for last by [`WORK`]; once.
     pub(super) fn take_change(&self) -> Option<(Way, u64)> {
-        self.changing().take()
+        locked(&self.change).take()
     }
 
-    fn changing(&self) -> MutexGuard<'_, Option<(Way, u64)>> {
-        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether KSM is to merge, as was asked for last; once.
+    pub(super) fn take_merge(&self) -> Option<bool> {
+        locked(&self.merge).take()
     }
 
     /// Whether there are no more requests.
@@ -111,6 +120,10 @@ impl Requests {
             drop(self.changed.wait_timeout(gate, Duration::from_millis(100)));
         }
     }
+}
+
+fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The way and the bytes behind [`WORK`].

@@ -370,7 +370,7 @@ mod tests {
         let unknown = run(&options(Way::Random), &b"dance\n"[..], Vec::new()).unwrap_err();
         assert_eq!(
             unknown.to_string(),
-            "'dance' is no request; the requests are go, pause, fault, report, touch, work WAY BYTES"
+            "'dance' is no request; the requests are go, pause, fault, report, touch, merge, unmerge, work WAY BYTES"
         );
     }
 }
