@@ -4,6 +4,7 @@ A case declares it (`backing:`), and asks by `ask_host` of guest/vmcheck.py. The
 by guest/truth.py, as cases do in the guest."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE.parent), str(HERE / "guest")]
@@ -21,7 +23,8 @@ import truth
 BACKINGS = ("base", "thp", "hugetlb")
 # Starts a program that gets no transparent huge pages, although qemu asks for them: PR_SET_THP_DISABLE stays over exec.
 WITHOUT_THP = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) and sys.exit(1); os.execvp(sys.argv[1], sys.argv[1:])"
-# How long qemu's monitor and a change of the pool may take, in seconds.
+SETTINGS_LOCK = pathlib.Path("/run/megapage/thp.lock")
+# How long qemu's monitor, a change of the pool and the lock may take, in seconds.
 LONGEST = 120
 
 
@@ -56,19 +59,45 @@ def prepared(backing, memory, megapage):
         yield
 
 
+def forbidding():
+    """The host's settings of which each alone refuses transparent huge pages to all memory."""
+    paths = (truth.THP / "enabled", truth.THP / "hugepages-2048kB/enabled")
+    return [path for path in paths if path.exists() and "[never]" in path.read_text()]
+
+
 @contextlib.contextmanager
 def thp_allowed():
     """Lets madvise(2) have transparent huge pages, where nothing may; the settings are put back."""
-    former = {}
-    try:
-        for path in (truth.THP / "enabled", truth.THP / "hugepages-2048kB/enabled"):
-            if path.exists() and "[never]" in path.read_text():
-                former[path] = "never"
-                path.write_text("madvise")
+    if not forbidding():
         yield
-    finally:
-        for path, setting in former.items():
-            path.write_text(setting)
+        return
+    with settings_lock():
+        # What another process had set for a while is as it was by now.
+        changed = forbidding()
+        try:
+            for path in changed:
+                path.write_text("madvise")
+            yield
+        finally:
+            for path in changed:
+                path.write_text("never")
+
+
+@contextlib.contextmanager
+def settings_lock():
+    """The lock of those who change the settings for a while (crates/kernel/src/thp_change.rs)."""
+    SETTINGS_LOCK.parent.mkdir(mode=0o755, exist_ok=True)
+    with open(os.open(SETTINGS_LOCK, os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
+        until = time.monotonic() + LONGEST
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise packages.Unavailable(f"another process keeps THP at never, and holds {SETTINGS_LOCK}") from None
+            time.sleep(0.2)
+        yield
 
 
 @contextlib.contextmanager
