@@ -160,13 +160,30 @@ def lacks(path):
     return None
 
 
+def to_its_end(command, environment):
+    """The status of the command. An interrupt is passed on, and it is waited for: it has settings and pages to put back, which
+    subprocess.run, that kills after a quarter of a second, would leave."""
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+        interrupted = False
+        while True:
+            try:
+                status = process.wait()
+                break
+            except KeyboardInterrupt:
+                interrupted = True
+                process.send_signal(signal.SIGINT)
+    if interrupted:
+        raise KeyboardInterrupt
+    return status
+
+
 def run_step(step, directory, environment):
     """Runs it: why it failed, or None."""
     places = {"{megapage}": str(directory / "megapage"), "{lab}": str(directory / "megapage-lab"), "{save}": str(step.path)}
     command = [places.get(word, word) for word in step.command]
     before = step.path.stat().st_mtime_ns if step.path.exists() else None
     try:
-        status = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+        status = to_its_end(command, environment)
     except OSError as error:
         return f"{command[0]} did not start: {error}"
     if status == -signal.SIGINT or status == 128 + signal.SIGINT:

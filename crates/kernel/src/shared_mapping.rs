@@ -91,6 +91,7 @@ impl SharedMapping {
     }
 
     /// Bytes that may be accessed.
+    #[inline]
     pub fn ready(&self) -> usize {
         self.ready.load(Ordering::Acquire)
     }
@@ -178,6 +179,7 @@ impl SharedMapping {
     }
 
     /// `count` words from byte `offset` on; `None` unless they are aligned and all may be accessed.
+    #[inline]
     pub fn words(&self, offset: u64, count: usize) -> Option<&[AtomicU64]> {
         let offset = usize::try_from(offset).ok()?;
         let end = offset.checked_add(count.checked_mul(WORD)?)?;

@@ -49,6 +49,7 @@ pub struct Element {
 }
 
 /// What parks the element at `offset`: its size and dirtiness, and a check of these and of its `before`. Never zero.
+#[inline]
 pub fn parked_word(offset: u64, seal: Seal, size: u64, before: u64, dirty: bool) -> u64 {
     let says = (size / HEADER) << 1 | u64::from(dirty);
     seal.sum(offset, [says | 1 << 63, before]) & !PARKED | says & PARKED
@@ -65,6 +66,7 @@ impl Element {
 
     /// The header for an element at `offset` of the heap with this seal: a header that was copied elsewhere, or is
     /// left of an earlier heap, is none.
+    #[inline]
     pub fn encode(&self, offset: u64, seal: Seal) -> Image {
         let state = match self.state {
             State::Free => 1,
@@ -86,6 +88,7 @@ impl Element {
 
     /// Reads a header. Whatever the words are, what is returned has a size that fits into `room`, the bytes from
     /// `offset` to the end of the heap.
+    #[inline]
     pub fn decode(image: &Image, offset: u64, seal: Seal, room: u64) -> Result<Element, &'static str> {
         let fits = |size: u64, before: u64| {
             (SMALLEST..=room).contains(&size) && size.is_multiple_of(HEADER) && before.is_multiple_of(HEADER)

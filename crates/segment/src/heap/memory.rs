@@ -16,12 +16,14 @@ fn outside(offset: u64) -> HeapError {
 }
 
 /// The words at `offset`. An error where they are not all in the segment.
+#[inline]
 pub fn words(segment: &Segment, offset: u64, count: u64) -> Result<&[AtomicU64], HeapError> {
     let inside = usize::try_from(count).ok().filter(|_| offset >= segment.data_start());
     inside.and_then(|count| segment.raw(offset, count)).ok_or_else(|| outside(offset))
 }
 
 /// The 64 bytes at `offset`.
+#[inline]
 pub fn load(segment: &Segment, offset: u64) -> Result<Image, HeapError> {
     let words = words(segment, offset, IMAGE as u64)?;
     Ok(std::array::from_fn(|at| words[at].load(Ordering::Acquire)))
