@@ -2,7 +2,10 @@
 
 use crate::finding::Finding;
 
-/// Trailing spaces, carriage returns, and a last line without an end.
+/// What begins and ends a conflict that git could not merge; the line between them may be a heading's underline.
+const CONFLICT_MARKERS: [&str; 2] = ["<<<<<<< ", ">>>>>>> "];
+
+/// Trailing spaces, carriage returns, a last line without an end, and what a merge left.
 pub fn whitespace(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in text.split('\n').enumerate() {
@@ -10,6 +13,8 @@ pub fn whitespace(path: &str, text: &str) -> Vec<Finding> {
             findings.push(Finding::new(path, number + 1, "the line ends in a carriage return"));
         } else if line.ends_with([' ', '\t']) {
             findings.push(Finding::new(path, number + 1, "trailing whitespace"));
+        } else if CONFLICT_MARKERS.iter().any(|marker| line.starts_with(marker)) {
+            findings.push(Finding::new(path, number + 1, "a merge left its marker here"));
         }
     }
     if !text.is_empty() && !text.ends_with('\n') {
@@ -155,6 +160,11 @@ mod tests {
                 "a:3: the line ends in a carriage return",
                 "a:4: no newline at the end of the file"
             ]
+        );
+        let merged = CONFLICT_MARKERS.join("HEAD\na\n=======\nb\n") + "side\n";
+        assert_eq!(
+            lines(whitespace("a", &merged)),
+            ["a:1: a merge left its marker here", "a:5: a merge left its marker here"]
         );
     }
 
