@@ -23,7 +23,7 @@ pub use locked::{Counts, Locked};
 use crate::KernelRoot;
 use crate::helper_time;
 use crate::process::{read_start_time, read_status};
-use body::{DATA, Request};
+use body::{DATA, PARTS, Request};
 use locked::Table;
 use megapage_inside::without_signals;
 use megapage_units::Pid;
@@ -336,6 +336,21 @@ impl Session {
         Ok(read)
     }
 
+    /// Reads a part of `bytes` from each of these places in a file of the process, all as large: how many bytes there are up to the
+    /// first that is not there in full. At most [`MOST_DATA`] and [`MOST_PARTS`] at once.
+    pub(crate) fn read_parts(
+        &mut self,
+        file: BorrowedFd<'_>,
+        bytes: &mut [u8],
+        places: &[u64],
+    ) -> io::Result<usize> {
+        let length = bytes.len() / places.len().max(1);
+        let reply = self.ask(|worker| worker.request_parts(file, length, places))?;
+        let read = reply.result()?.min(length * places.len());
+        bytes[..read].copy_from_slice(&self.data()[..read]);
+        Ok(read)
+    }
+
     /// The address of the data, so many bytes in, for what a call is given that points to it.
     pub(crate) fn data_address(&self, offset: usize) -> usize {
         self.worker.as_ref().map_or(0, |worker| worker.data_address() + offset.min(DATA))
@@ -361,6 +376,8 @@ pub(crate) enum Place {
 
 /// Bytes that go with one call, each way.
 pub(crate) const MOST_DATA: usize = DATA;
+/// Parts of a file that one call reads.
+pub(crate) const MOST_PARTS: usize = PARTS;
 
 impl Drop for Session {
     fn drop(&mut self) {

@@ -12,6 +12,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
+/// Bytes, and parts, that one request reads from another process.
+pub const MOST_BYTES: usize = helper::MOST_DATA;
+/// See [`MOST_BYTES`].
+pub const MOST_PARTS: usize = helper::MOST_PARTS;
+
 /// The memory that a process had when this was opened: after execve(2) nothing more can be read.
 #[derive(Debug)]
 pub struct RemoteMemory {
@@ -69,6 +74,26 @@ impl RemoteMemory {
         }
         Ok(read)
     }
+
+    /// Fills `bytes` with parts of the memory, one from each of these places, all as large; `false` where one of them is not there
+    /// in full. Of another process they are read at one request: at most [`MOST_PARTS`], and [`MOST_BYTES`]. Errors and effects
+    /// are those of [`RemoteMemory::read`].
+    pub fn read_parts(&self, places: &[u64], bytes: &mut [u8]) -> io::Result<bool> {
+        let length = bytes.len() / places.len().max(1);
+        if length == 0 || length * places.len() != bytes.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if let Some(pid) = self.foreign {
+            let mut session = Session::begin(pid, Wait::Uninterruptible)?;
+            return Ok(session.read_parts(self.file.as_fd(), bytes, places)? == bytes.len());
+        }
+        for (part, place) in bytes.chunks_exact_mut(length).zip(places) {
+            if self.read(*place, part)? < length {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 #[cfg(test)]
@@ -111,5 +136,37 @@ mod tests {
         assert_eq!(shared(), PAGES, "reading has un-shared them");
         assert!(copy.iter().all(|&byte| byte == 3));
         drop(child);
+    }
+    #[test]
+    fn parts_of_our_own_and_of_another_processs_memory_come_one_behind_the_other() {
+        let memory: Vec<u8> = (0..MOST_PARTS * 5000).map(|at| (at / 5000) as u8 + 1).collect();
+        let start = memory.as_ptr().addr() as u64;
+        // It was forked from us, and has the same.
+        let child = Canary::start(1, 0).unwrap();
+        for pid in [own(), child.pid()] {
+            let reader = RemoteMemory::open(&KernelRoot::live(), pid).unwrap();
+            // The last ones first.
+            let places: Vec<u64> = (0..MOST_PARTS as u64).rev().map(|part| start + part * 5000).collect();
+            let mut bytes = vec![0; MOST_PARTS * 1000];
+            assert!(reader.read_parts(&places, &mut bytes).unwrap());
+            for (part, bytes) in bytes.chunks(1000).enumerate() {
+                assert!(bytes.iter().all(|byte| *byte == (MOST_PARTS - part) as u8), "part {part} of {pid}");
+            }
+            let mut two = [0; 2000];
+            assert!(!matches!(reader.read_parts(&[start, 0], &mut two), Ok(true)), "nothing is mapped there");
+            assert!(reader.read_parts(&[0, start], &mut two).is_err());
+            assert!(
+                reader.read_parts(&[], &mut two).is_err()
+                    && reader.read_parts(&[start; 3], &mut two).is_err()
+            );
+        }
+        let reader = RemoteMemory::open(&KernelRoot::live(), child.pid()).unwrap();
+        let mut more = vec![0; MOST_PARTS + 1];
+        assert!(
+            reader.read_parts(&[start; MOST_PARTS + 1], &mut more).is_err(),
+            "more than one request takes"
+        );
+        let mut larger = vec![0; 2 * MOST_BYTES];
+        assert!(reader.read_parts(&[start; 2], &mut larger).is_err(), "more bytes than one request takes");
     }
 }

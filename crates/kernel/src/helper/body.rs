@@ -1,4 +1,4 @@
-//! What a helper process runs: it takes requests, makes one system call for each (or reads one file), and replies.
+//! What a helper process runs: it takes requests, makes one system call for each (or reads one file, or parts of one), and replies.
 //!
 //! File-level obligation: a helper shares all memory with its owner, the thread-local storage of the thread that started it
 //! included. Nothing here may use that: no allocation, no C library, no panic, only raw system calls and the helper's own
@@ -14,6 +14,8 @@ use std::mem::{offset_of, size_of, zeroed};
 pub(super) const DATA: usize = 256 << 10;
 /// The longest path of a request, its NUL included.
 pub(super) const PATH: usize = 128;
+/// The most parts of a file that one request reads.
+pub(super) const PARTS: usize = 16;
 /// No descriptor goes with the request.
 pub(super) const NO_PLACE: usize = usize::MAX;
 
@@ -29,6 +31,9 @@ pub(super) enum Request {
     ReadOn = 2,
     /// Makes system call `number` with `arguments`, of which the one at `place` is the descriptor that came along.
     Call = 3,
+    /// Reads `arguments[1]` bytes from each of the first `arguments[0]` places of the file that came along, one part behind the
+    /// other into the data, up to the first that is not there in full.
+    Parts = 4,
 }
 
 /// What owner and helper hand each other.
@@ -39,6 +44,8 @@ pub(super) struct Slot {
     pub(super) number: libc::c_long,
     pub(super) arguments: [usize; 6],
     pub(super) path: [u8; PATH],
+    /// Where in the file parts begin.
+    pub(super) places: [u64; PARTS],
     /// The kernel's answer: a negated error number, or what the call returns. Of a read, how many bytes there are.
     pub(super) answer: isize,
     /// Whether a read has come to the end of its file.
@@ -128,9 +135,41 @@ unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
                 }
                 (*slot).answer = syscall((*slot).number, arguments);
             }
+            Request::Parts => (*slot).answer = read_parts(slot, passed),
         }
     }
     -1
+}
+
+/// Reads the parts that are asked for: how many bytes came, or a negated error number where none did.
+///
+/// # Safety
+/// As for [`serve`].
+unsafe fn read_parts(slot: *mut Slot, file: isize) -> isize {
+    // SAFETY: as the caller promises; each part that is read lies within the data, however many are asked for.
+    unsafe {
+        let data = (&raw mut (*slot).data).expose_provenance();
+        let [count, length, ..] = (*slot).arguments;
+        let places = (&raw const (*slot).places).cast::<u64>();
+        let (mut part, mut done) = (0usize, 0usize);
+        while part < count && part < PARTS && length <= DATA.wrapping_sub(done) {
+            let place = places.wrapping_add(part).read() as usize;
+            part = part.wrapping_add(1);
+            let arguments = [file as usize, data.wrapping_add(done), length, place, 0, 0];
+            let mut read = syscall(libc::SYS_pread64, arguments);
+            while read == -(libc::EINTR as isize) {
+                read = syscall(libc::SYS_pread64, arguments);
+            }
+            if read < 0 {
+                return if done == 0 { read } else { done as isize };
+            }
+            done = done.wrapping_add(read as usize);
+            if read as usize != length {
+                break;
+            }
+        }
+        done as isize
+    }
 }
 
 /// Fills the data from the open file.

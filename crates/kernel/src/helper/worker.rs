@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use super::body::{DATA, NO_PLACE, PATH, Request, Slot, body};
+use super::body::{DATA, NO_PLACE, PARTS, PATH, Request, Slot, body};
 use crate::raw_syscall::start_process;
 use crate::spawn::wait_readable;
 use megapage_inside::without_signals;
@@ -123,6 +123,28 @@ impl Worker {
             (&raw mut (*self.slot()).arguments).write([0, b, c, d, e, f]);
         }
         self.send(Request::Call, Some(descriptor))
+    }
+
+    /// Sends a request for `length` bytes from each of these places of a file: EINVAL where there are more than [`PARTS`], or all
+    /// of them are larger than the data.
+    pub(super) fn request_parts(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        length: usize,
+        places: &[u64],
+    ) -> io::Result<()> {
+        let mut field = [0; PARTS];
+        let fits = length.checked_mul(places.len()).is_some_and(|bytes| bytes <= DATA);
+        let Some(first) = field.get_mut(..places.len()).filter(|_| fits) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        first.copy_from_slice(places);
+        // SAFETY: the slot is ours until the request is sent.
+        unsafe {
+            (&raw mut (*self.slot()).places).write(field);
+            (&raw mut (*self.slot()).arguments).write([places.len(), length, 0, 0, 0, 0]);
+        }
+        self.send(Request::Parts, Some(descriptor))
     }
 
     fn send(&mut self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {

@@ -4,19 +4,21 @@
 
 use super::history::History;
 use megapage_kernel::KernelRoot;
-use megapage_kernel::remote_read::RemoteMemory;
+use megapage_kernel::remote_read::{self, MOST_PARTS, RemoteMemory};
 use megapage_snapshot::{Leaf, MappingKind, Process, Region};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
 
 /// What one snapshot reads at most, of all processes together: about 20 ms of our time.
 pub(super) const MOST_BYTES: Bytes = Bytes::mib(128);
 
-/// Read at once: small enough for the second-level cache.
-const PIECE: usize = 128 << 10;
-/// Where a part stands for the whole: of each [`PIECE`] so much is read, an eighth. Memory that was freed lies in runs that
-/// are longer as a rule.
-const SAMPLE: usize = 16 << 10;
-const PLACES: usize = PIECE / SAMPLE;
+/// Read at once: what one request for another process's memory brings, and small enough for the second-level cache.
+const AT_ONCE: usize = remote_read::MOST_BYTES;
+/// Where a part stands for the whole: of each such piece an eighth is read, so that all samples of a huge page come at once.
+/// Memory that was freed lies in runs that are longer as a rule.
+const PIECE: usize = HUGE_2M / MOST_PARTS;
+const SAMPLE: usize = PIECE / PLACES;
+const PLACES: usize = 8;
+const _: () = assert!(SAMPLE * MOST_PARTS == AT_ONCE && SAMPLE.is_multiple_of(BASE_PAGE));
 
 /// Scans huge pages of `process`, from the one after `cursor` on and round again, within `rest`, which it lowers.
 pub(super) fn scan(
@@ -38,7 +40,7 @@ pub(super) fn scan(
     }
     // A process that has gone, or is denied to us, has no number; the caller finds out.
     let Ok(memory) = RemoteMemory::open(root, process.id.pid) else { return };
-    let mut buffer = vec![0u8; PIECE];
+    let mut buffer = vec![0u8; AT_ONCE];
     for start in starts[first..].iter().chain(&starts[..first]) {
         let Some(left) = rest.0.checked_sub(HUGE_2M as u64) else { return };
         *rest = Bytes(left);
@@ -85,13 +87,13 @@ pub(super) fn scan_these(
         return found;
     }
     let Ok(memory) = RemoteMemory::open(root, pid) else { return found };
-    let mut buffer = vec![0u8; PIECE];
+    let mut buffer = vec![0u8; AT_ONCE];
     for start in starts {
         let Some(left) = rest.0.checked_sub(HUGE_2M as u64) else { return found };
         *rest = Bytes(left);
         let zeros = match thoroughness {
             Thoroughness::All => zero_pages(&memory, *start, &mut buffer),
-            Thoroughness::Part => zero_pages_by_part(&memory, *start, &mut buffer[..SAMPLE]),
+            Thoroughness::Part => zero_pages_by_part(&memory, *start, &mut buffer),
         };
         found.extend(zeros.map(|zeros| (*start, zeros)));
     }
@@ -101,7 +103,7 @@ pub(super) fn scan_these(
 /// Base pages that hold only zeros in the 2 MiB from `start` on; `None` where not all of it could be read.
 fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u16> {
     let mut zeros = 0;
-    for piece in (start..start + HUGE_2M as u64).step_by(PIECE) {
+    for piece in (start..start + HUGE_2M as u64).step_by(AT_ONCE) {
         if memory.read(piece, buffer).ok()? < buffer.len() {
             return None;
         }
@@ -113,16 +115,14 @@ fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u1
 /// The same, by an eighth of the pages. Which, differs from piece to piece and from region to region, so that what lies at
 /// equal distances is met as often as it is there.
 fn zero_pages_by_part(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u16> {
-    let mut zeros = 0;
     let from = (start / HUGE_2M as u64) as usize;
-    for (number, piece) in (start..start + HUGE_2M as u64).step_by(PIECE).enumerate() {
-        // 5 has no common divisor with the number of places: all get their turn.
-        let place = (from + 5 * number) % PLACES;
-        if memory.read(piece + (place * SAMPLE) as u64, buffer).ok()? < buffer.len() {
-            return None;
-        }
-        zeros += buffer.chunks_exact(BASE_PAGE).filter(|page| is_zero(page)).count();
+    // 5 has no common divisor with the number of places: all get their turn.
+    let place = |number: usize| start + (number * PIECE + (from + 5 * number) % PLACES * SAMPLE) as u64;
+    let places: [u64; MOST_PARTS] = std::array::from_fn(place);
+    if !memory.read_parts(&places, buffer).ok()? {
+        return None;
     }
+    let zeros = buffer.chunks_exact(BASE_PAGE).filter(|page| is_zero(page)).count();
     Some((zeros * PLACES) as u16)
 }
 
@@ -149,7 +149,7 @@ mod tests {
         }
         let own = Pid(std::process::id().cast_signed());
         let reader = RemoteMemory::open(&KernelRoot::live(), own).unwrap();
-        let mut buffer = vec![0u8; PIECE];
+        let mut buffer = vec![0u8; AT_ONCE];
         let start = (address + offset) as u64;
         assert_eq!(zero_pages(&reader, start, &mut buffer), Some(512 - 3));
         assert_eq!(zero_pages(&reader, 0, &mut buffer), None, "nothing is mapped there");
