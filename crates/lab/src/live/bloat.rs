@@ -473,6 +473,10 @@ impl Measured for Bloat {
                 lines.push(Line { name, points, pale: false });
             }
         }
+        if lines.is_empty() {
+            // The recovery alone was measured.
+            return Vec::new();
+        }
         let end = lines.iter().flat_map(|line| &line.points).map(|(at, _)| *at).fold(0.0, f64::max);
         let limit = gib(self.limit_bytes);
         lines.push(Line { name: "limit".into(), points: vec![(0.0, limit), (end, limit)], pale: true });

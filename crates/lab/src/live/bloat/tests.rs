@@ -109,3 +109,11 @@ fn the_limit_is_above_what_is_set_and_below_twice_that() {
     let set = KEYS * VALUE_BYTES;
     assert!(LIMIT > set * 5 / 4 && LIMIT < set * 9 / 5);
 }
+
+#[test]
+fn a_recovery_that_was_measured_alone_has_no_picture() {
+    let found =
+        |rows| Bloat { keys: 1, value_bytes: 1, limit_bytes: 1, rows, stalls: None, failures: Vec::new() };
+    assert!(found(Vec::new()).charts().is_empty());
+    assert_eq!(found(vec![row(OURS, None, 1000, 90.0)]).charts().len(), 1);
+}
