@@ -10,6 +10,7 @@ use megapage_units::PageSize;
 use run_support::*;
 use serde_json::Value;
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use text_support::*;
 
@@ -76,6 +77,28 @@ fn it_goes_together_with_the_allocator() {
     let mut command = run(&["--heap", "thp", "--text", "thp", "--", &path, "fork"]);
     let output = command.env("MEGAPAGE_TEXT_LIBRARY", text_library()).output().unwrap();
     assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole fork\n"), "{output:?}");
+}
+
+#[test]
+fn it_goes_together_with_jemalloc() {
+    let Some(library) = jemalloc() else {
+        return skip("needs libjemalloc.so.2: apt-get install libjemalloc2");
+    };
+    let directory = on_disk();
+    let Some(path) = program(directory.path(), "jemalloc", &[]) else { return };
+    for task in ["heap", "fork"] {
+        let mut command = run(&["--heap", "none", "--text", "thp", "--", &path, task]);
+        command.env("MEGAPAGE_TEXT_LIBRARY", text_library());
+        command.env("LD_PRELOAD", &library).env("MALLOC_CONF", "stats_print:true");
+        let output = command.output().unwrap();
+        assert_eq!((status(&output), text(&output.stdout)), (3, format!("whole {task}\n")), "{output:?}");
+        assert!(text(&output.stderr).contains("Begin jemalloc statistics"), "{output:?}");
+    }
+}
+
+fn jemalloc() -> Option<PathBuf> {
+    let directories = fs::read_dir("/usr/lib").ok()?.filter_map(Result::ok);
+    directories.map(|directory| directory.path().join("libjemalloc.so.2")).find(|library| library.exists())
 }
 
 #[test]
