@@ -204,7 +204,9 @@ fn redis_goes_through_its_phases_in_a_group_of_its_own() {
         None => assert_eq!(bloat.failures[0].configuration, "recovery"),
         Some(stalls) => {
             assert!(stalls.recover_gib_per_second.median > 0.0 && stalls.freed_share > 0.0, "{stalls:?}");
-            assert_eq!(report.gates.len(), 3);
+            // That of KSM is left out where KSM is in use, or there is none.
+            let gates = report.gates.iter().filter(|gate| !gate.demand.contains("KSM"));
+            assert_eq!(gates.count(), 3);
         }
     }
     assert_readable(&report);
