@@ -160,19 +160,33 @@ def lacks(path):
     return None
 
 
+# What asks this process to end.
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def to_its_end(command, environment):
-    """The status of the command. An interrupt is passed on, and it is waited for: it has settings and pages to put back, which
-    subprocess.run, that kills after a quarter of a second, would leave."""
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True) as process:
-        interrupted = False
-        while True:
-            try:
-                status = process.wait()
-                break
-            except KeyboardInterrupt:
-                interrupted = True
+    """The status of the command. A signal to end is passed on, once, and the command is waited for: it has settings and pages to put
+    back, which subprocess.run, that kills after a quarter of a second, would leave."""
+    process, ended_by = None, []
+
+    def end(number, _frame):
+        if process is not None and not ended_by:
+            print("results: waiting until what runs has put back its settings", file=sys.stderr, flush=True)
+            process.send_signal(signal.SIGINT)
+        ended_by.append(number)
+
+    former = {number: signal.signal(number, end) for number in ENDS}
+    try:
+        if not ended_by:
+            # A session of its own: the terminal's Ctrl-C reaches it through this process alone.
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+            if ended_by:
                 process.send_signal(signal.SIGINT)
-    if interrupted:
+            status = process.wait()
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    if ended_by:
         raise KeyboardInterrupt
     return status
 

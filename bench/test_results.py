@@ -96,7 +96,7 @@ class Steps(unittest.TestCase):
         self.assertEqual(list(results.read_state(self.state)), ["one"])
 
     def test_what_is_interrupted_puts_back_what_it_has_set(self):
-        # It interrupts this process, as Ctrl-C does, and takes its time when that is passed on.
+        # It has this process end, as Ctrl-C does, and takes its time when that is passed on.
         code = (
             "import os, pathlib, signal, sys, time\n"
             "def stop(*_):\n"
@@ -104,13 +104,14 @@ class Steps(unittest.TestCase):
             "    pathlib.Path(sys.argv[1]).write_text('x')\n"
             "    os._exit(130)\n"
             "signal.signal(signal.SIGINT, stop)\n"
-            "os.kill(os.getppid(), signal.SIGINT)\n"
+            "os.kill(os.getppid(), getattr(signal, sys.argv[3]))\n"
             "while True:\n"
             "    signal.pause()\n"
         )
-        with self.assertRaises(KeyboardInterrupt):
-            self.run_all([self.step("slow", code=code), self.step("later")])
-        self.assertEqual((self.calls("slow"), self.calls("later")), (1, 0))
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            with self.assertRaises(KeyboardInterrupt):
+                self.run_all([self.step(name, name, code=code), self.step("later")])
+            self.assertEqual((self.calls(name), self.calls("later")), (1, 0))
 
     def test_a_damaged_state_is_none(self):
         self.assertEqual(results.read_state(self.state), {})

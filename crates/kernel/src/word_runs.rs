@@ -2,9 +2,9 @@
 //!
 //! File-level obligation: what is stored goes through `&[AtomicU64]`, which allows others to access the same words, each by
 //! stores of whole, aligned words, in any order, as relaxed stores are: nobody reads half a word. On x86-64 `rep stosq` is by
-//! definition one store for each word (Intel SDM volume 2, STOS); `movntdq` stores two, at once or one by one (volume 3,
-//! Guaranteed Atomic Operations). Non-temporal stores are ordered by nothing but a fence, which follows them before the function
-//! returns.
+//! definition one store for each word (Intel SDM volume 2, STOS). `movntdq` stores two words: manuals promise no more than that of
+//! aligned 16 bytes with AVX; that processors without it store whole words is taken for granted, and what they store is zero.
+//! Non-temporal stores are ordered by nothing but a fence, which follows them before the function returns.
 
 #![allow(unsafe_code)]
 

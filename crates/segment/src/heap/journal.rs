@@ -20,6 +20,10 @@ const ENTRY: usize = 1 + IMAGE;
 pub const MOST_IMAGES: usize = (JOURNAL as usize / 8 - ENTRIES) / ENTRY;
 
 const WHOLE: usize = 0;
+/// What the first version stored there. It knows no format of elements, and would complete an operation of the second one wrongly:
+/// another value has it leave the heap alone.
+const FIRST_WAS_WHOLE: u64 = 1;
+const IS_WHOLE: u64 = 2;
 const COUNT: usize = 1;
 const CHECKSUM: usize = 2;
 
@@ -55,12 +59,16 @@ impl Carve {
         (at | CARVE, [size, count, before, u64::from(dirty), salt, u64::from(wipe), format as u64, 0])
     }
 
-    fn of(image: &Image) -> Carve {
+    /// `None` for a heap of a format that this version does not know.
+    fn of(image: &Image) -> Option<Carve> {
         let [size, count, before, dirty, salt, wipe, format, _] = *image;
-        // megapage 0.1.0 left the word zero.
-        let format = Format::of(format).unwrap_or(Format::InTurn);
+        let format = match format {
+            // The first version had one format, and left the word zero.
+            0 => Format::InTurn,
+            other => Format::of(other)?,
+        };
         let seal = Seal { salt, format };
-        Carve { size, count, before, dirty: dirty != 0, seal, wipe: wipe != 0 }
+        Some(Carve { size, count, before, dirty: dirty != 0, seal, wipe: wipe != 0 })
     }
 
     /// Whether all its headers are where `may` says that one may be.
@@ -91,7 +99,12 @@ impl Carve {
 fn apply(segment: &Segment, (offset, image): &Change) -> Result<(), HeapError> {
     match offset & CARVE {
         0 => store_image(segment, *offset, image),
-        _ => Carve::of(image).apply(segment, offset & !CARVE),
+        _ => match Carve::of(image) {
+            Some(carve) => carve.apply(segment, offset & !CARVE),
+            None => {
+                Err(HeapError::Damaged { offset: *offset, what: "the format of its elements is unknown" })
+            }
+        },
     }
 }
 
@@ -106,7 +119,7 @@ pub fn commit(segment: &Segment, journal: u64, changes: &[Change]) -> Result<(),
     }
     store(&words[COUNT], changes.len() as u64);
     store(&words[CHECKSUM], checksum(changes.len() as u64, flat));
-    store(&words[WHOLE], 1);
+    store(&words[WHOLE], IS_WHOLE);
     for change in changes {
         apply(segment, change)?;
     }
@@ -122,7 +135,7 @@ pub fn recover(segment: &Segment, journal: u64, may: impl Fn(u64) -> bool) -> Re
     let value = |at: usize| words[at].load(Ordering::Acquire);
     match value(WHOLE) {
         0 => return Ok(false),
-        1 => {}
+        FIRST_WAS_WHOLE | IS_WHOLE => {}
         _ => return Err(damaged("the journal is in no known state")),
     }
     let count = usize::try_from(value(COUNT)).ok().filter(|count| *count <= MOST_IMAGES);
@@ -137,14 +150,33 @@ pub fn recover(segment: &Segment, journal: u64, may: impl Fn(u64) -> bool) -> Re
     };
     let is_inside = |(offset, image): Change| match offset & CARVE {
         0 => may(offset),
-        _ => Carve::of(&image).is_inside(offset & !CARVE, &may),
+        _ => Carve::of(&image).is_some_and(|carve| carve.is_inside(offset & !CARVE, &may)),
     };
     if (0..count).any(|number| !is_inside(entry(number))) {
-        return Err(damaged("the journal leads outside the heap"));
+        return Err(damaged("the journal leads outside the heap, or is of a later version"));
     }
     for number in 0..count {
         apply(segment, &entry(number))?;
     }
     store(&words[WHOLE], 0);
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_carve_is_read_back_of_each_format_that_is_known() {
+        for format in Format::ALL {
+            let seal = Seal { salt: 7, format };
+            let carve = Carve { size: 128, count: 3, before: 64, dirty: true, seal, wipe: false };
+            let (offset, image) = carve.change(4096);
+            assert_eq!((offset, Carve::of(&image)), (4096 | CARVE, Some(carve)));
+            // As the first version stored it.
+            let first = Carve { seal: Seal { format: Format::InTurn, ..seal }, ..carve };
+            assert_eq!(Carve::of(&[128, 3, 64, 1, 7, 0, 0, 0]), Some(first));
+            assert_eq!(Carve::of(&[128, 3, 64, 1, 7, 0, 3, 0]), None, "of a later version");
+        }
+    }
 }
