@@ -1,12 +1,10 @@
 //! Threads that start children at the same time: `megapage-lab-workload concurrent-forks`.
 
+use super::heaps::{Case, Row};
 use super::latency::{Latency, Launches};
 use super::native::BESIDES;
-use super::{Bench, Fork, with_pool};
 use crate::workload::concurrent_forks::Found;
 use crate::workload::fork::Pages;
-use anyhow::Result;
-use clap::ValueEnum;
 use megapage_bench::run::Spread;
 use megapage_units::{BASE_PAGE, Bytes};
 use serde::Serialize;
@@ -41,99 +39,10 @@ pub struct ThreadsRow {
 }
 
 impl ConcurrentRow {
-    /// Children a second of so many threads, the median over the runs.
-    pub(super) fn rate(&self, threads: u32) -> Option<f64> {
-        let row = self.by_threads.iter().find(|row| row.threads == threads)?;
-        Some(row.children_per_second.median)
-    }
-}
-
-/// Bytes that a heap on `pages` takes from the pool: nothing is written while a child lives.
-fn pool(size: Bytes, pages: Pages) -> Bytes {
-    if pages.kind().is_hugetlb() { size } else { Bytes::ZERO }
-}
-
-/// The most that a heap of this size takes at once, with the page tables of as many children as there are threads.
-pub(super) fn memory(size: Bytes) -> Bytes {
-    let page_tables = size.0 / BASE_PAGE as u64 * size_of::<u64>() as u64;
-    let most = THREADS.iter().max().map_or(0, |most| u64::from(*most));
-    size + Bytes(page_tables * (1 + most)) + BESIDES
-}
-
-fn arguments(slice: u64, size: Bytes, pages: Pages) -> Vec<String> {
-    let threads = THREADS.map(|threads| threads.to_string()).join(",");
-    let words = ["concurrent-forks", pages.name(), "--size", &size.0.to_string(), "--threads", &threads];
-    words.into_iter().chain(["--slice", &slice.to_string()]).map(String::from).collect()
-}
-
-fn cases(options: &Fork) -> Vec<(Bytes, Pages)> {
-    let kinds = Pages::value_variants();
-    options.concurrent_sizes.iter().flat_map(|size| kinds.iter().map(move |pages| (*size, *pages))).collect()
-}
-
-/// What would be done.
-pub(super) fn lines(options: &Fork) -> Vec<String> {
-    let line = |(size, pages): (Bytes, Pages)| {
-        let command = format!("megapage-lab-workload {}", arguments(options.slice, size, pages).join(" "));
-        with_pool(pool(size, pages), command)
-    };
-    cases(options).into_iter().flat_map(line).collect()
-}
-
-/// The rows while they are measured.
-#[derive(Default)]
-pub(super) struct Rows {
-    slice: u64,
-    rows: Vec<Row>,
-}
-
-struct Row {
-    size: Bytes,
-    pages: Pages,
-    found: Vec<Found>,
-    notes: Vec<String>,
-}
-
-impl Rows {
-    pub(super) fn new(options: &Fork) -> Rows {
-        let row = |(size, pages)| Row { size, pages, found: Vec::new(), notes: Vec::new() };
-        Rows { slice: options.slice, rows: cases(options).into_iter().map(row).collect() }
-    }
-
-    /// Runs of one round.
-    pub(super) fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Runs each once.
-    pub(super) fn round(&mut self, bench: &mut Bench<'_, '_>) -> Result<()> {
-        for row in &mut self.rows {
-            let what = format!("concurrent {} {}", row.size, row.pages.name());
-            let words = arguments(self.slice, row.size, row.pages);
-            let found = bench.run(&what, pool(row.size, row.pages), &words, brief, &mut row.notes)?;
-            row.found.extend(found);
-        }
-        bench.pool.give(Bytes::ZERO);
-        Ok(())
-    }
-
-    pub(super) fn finish(self) -> Vec<ConcurrentRow> {
-        self.rows.into_iter().map(Row::finish).collect()
-    }
-}
-
-fn brief(found: &Found) -> String {
-    let rates =
-        found.by_threads.iter().map(|one| format!("{}: {:.0}", one.threads, one.children_per_second()));
-    let rates = rates.collect::<Vec<_>>().join(", ");
-    format!("children a second by threads {rates}; {:.0} % huge", 100.0 * found.huge_share)
-}
-
-impl Row {
-    fn finish(self) -> ConcurrentRow {
+    pub(super) fn of(row: Row<Found>) -> ConcurrentRow {
         let by_threads = THREADS.iter().filter_map(|threads| {
             let mut launches = Launches::default();
-            let runs = || self.found.iter().flat_map(|found| &found.by_threads);
+            let runs = || row.found.iter().flat_map(|found| &found.by_threads);
             let of = || runs().filter(|one| one.threads == *threads);
             of().for_each(|one| launches.add(&one.whole_ns));
             Some(ThreadsRow {
@@ -143,30 +52,72 @@ impl Row {
             })
         });
         ConcurrentRow {
-            heap_bytes: self.size.0,
-            pages: self.pages.name(),
+            heap_bytes: row.size.0,
+            pages: row.pages.name(),
             by_threads: by_threads.collect(),
-            huge_share: Spread::of(self.found.iter().map(|found| found.huge_share)),
-            notes: self.notes,
+            huge_share: Spread::of(row.found.iter().map(|found| found.huge_share)),
+            notes: row.notes,
         }
+    }
+
+    /// Children a second of so many threads, the median over the runs.
+    pub(super) fn rate(&self, threads: u32) -> Option<f64> {
+        let row = self.by_threads.iter().find(|row| row.threads == threads)?;
+        Some(row.children_per_second.median)
+    }
+}
+
+/// The most that a heap of this size takes at once, with the page tables of as many children as there are threads.
+pub(super) fn memory(size: Bytes) -> Bytes {
+    let page_tables = size.0 / BASE_PAGE as u64 * size_of::<u64>() as u64;
+    let most = THREADS.iter().max().map_or(0, |most| u64::from(*most));
+    size + Bytes(page_tables * (1 + most)) + BESIDES
+}
+
+/// Milliseconds for which threads start children.
+pub(super) struct Concurrent {
+    pub(super) slice: u64,
+}
+
+impl Case for Concurrent {
+    type Found = Found;
+    const PREFIX: &'static str = "concurrent ";
+
+    fn arguments(&self, size: Bytes, pages: Pages) -> Vec<String> {
+        let threads = THREADS.map(|threads| threads.to_string()).join(",");
+        let (size, slice) = (size.0.to_string(), self.slice.to_string());
+        let words =
+            ["concurrent-forks", pages.name(), "--size", &size, "--threads", &threads, "--slice", &slice];
+        words.map(String::from).into()
+    }
+
+    /// Nothing is written while a child lives.
+    fn pool(size: Bytes, pages: Pages) -> Bytes {
+        if pages.kind().is_hugetlb() { size } else { Bytes::ZERO }
+    }
+
+    fn brief(found: &Found) -> String {
+        let rates =
+            found.by_threads.iter().map(|one| format!("{}: {:.0}", one.threads, one.children_per_second()));
+        let rates = rates.collect::<Vec<_>>().join(", ");
+        format!("children a second by threads {rates}; {:.0} % huge", 100.0 * found.huge_share)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::concurrent_forks::Concurrent;
+    use crate::workload::concurrent_forks::Concurrent as OfThreads;
 
     fn run(children: usize, ns: u64) -> Found {
-        let of =
-            |threads, ns| Concurrent { threads, whole_ns: vec![ns; children], elapsed_ns: 1_000_000_000 };
+        let of = |threads, ns| OfThreads { threads, whole_ns: vec![ns; children], elapsed_ns: 1_000_000_000 };
         Found { heap_bytes: 4 << 20, huge_share: 1.0, by_threads: vec![of(4, ns), of(2, 10 * ns)] }
     }
 
     #[test]
     fn each_number_of_threads_has_the_children_of_its_runs() {
         let found = vec![run(10, 7), run(30, 5), run(20, 6)];
-        let row = Row { size: Bytes::mib(4), pages: Pages::Thp, found, notes: Vec::new() }.finish();
+        let row = ConcurrentRow::of(Row { size: Bytes::mib(4), pages: Pages::Thp, found, notes: Vec::new() });
         let threads: Vec<u32> = row.by_threads.iter().map(|one| one.threads).collect();
         assert_eq!((threads, row.rate(1)), (vec![2, 4], None));
         assert_eq!(row.by_threads[1].children_per_second, Spread { median: 20.0, min: 10.0, max: 30.0 });
@@ -179,14 +130,15 @@ mod tests {
     #[test]
     fn a_row_without_a_result_has_no_threads() {
         let notes = vec!["no pool".to_string()];
-        let row = Row { size: Bytes::mib(4), pages: Pages::Base, found: Vec::new(), notes }.finish();
+        let row =
+            ConcurrentRow::of(Row { size: Bytes::mib(4), pages: Pages::Base, found: Vec::new(), notes });
         assert!(row.by_threads.is_empty() && row.huge_share.is_none(), "{row:?}");
     }
 
     #[test]
     fn pages_of_the_pool_are_there_once() {
-        assert_eq!(pool(Bytes::gib(1), Pages::HugetlbPrivate), Bytes::gib(1));
-        assert_eq!(pool(Bytes::gib(1), Pages::Dontfork), Bytes::ZERO);
+        assert_eq!(Concurrent::pool(Bytes::gib(1), Pages::HugetlbPrivate), Bytes::gib(1));
+        assert_eq!(Concurrent::pool(Bytes::gib(1), Pages::Dontfork), Bytes::ZERO);
         assert_eq!(memory(Bytes::gib(1)), Bytes::gib(1) + Bytes::mib(2 * 9) + BESIDES);
     }
 }

@@ -6,6 +6,7 @@
 
 mod concurrent;
 mod gates;
+mod heaps;
 mod jvm;
 mod latency;
 mod native;
@@ -21,9 +22,12 @@ use serde::de::DeserializeOwned;
 use std::process::Command;
 use std::time::Duration;
 
+use concurrent::Concurrent;
 pub use concurrent::{ConcurrentRow, ThreadsRow};
+use heaps::Heaps;
 pub use jvm::{JvmReport, JvmRow};
 pub use latency::Latency;
+use native::Native;
 pub use native::{AfterReport, NativeRow};
 
 /// No run of a program of our own takes longer.
@@ -93,13 +97,10 @@ impl Experiment for Fork {
     }
 
     fn needs(&self) -> Needs {
-        let native = self.sizes.iter().filter(|_| self.wants("native")).map(|size| native::memory(*size));
-        let jvm = self.jvm_sizes.iter().filter(|_| self.wants("jvm")).map(|size| jvm::memory(*size));
-        let concurrent = self
-            .concurrent_sizes
-            .iter()
-            .filter(|_| self.wants("concurrent"))
-            .map(|size| concurrent::memory(*size));
+        let native = self.wanted("native", &self.sizes).iter().map(|size| native::memory(*size));
+        let jvm = self.wanted("jvm", &self.jvm_sizes).iter().map(|size| jvm::memory(*size));
+        let concurrent = self.wanted("concurrent", &self.concurrent_sizes).iter();
+        let concurrent = concurrent.map(|size| concurrent::memory(*size));
         let memory = native.chain(jvm).chain(concurrent).max().unwrap_or(Bytes::ZERO);
         let packages = if self.wants("jvm") { jvm::lacks() } else { Vec::new() };
         Needs { memory, smaller: "smaller --sizes", packages, ..Needs::default() }
@@ -107,15 +108,11 @@ impl Experiment for Fork {
 
     fn dry_run(&self, plan: &Plan) -> Vec<String> {
         let mut lines = vec![format!("# {} rounds, each:", plan.runs)];
-        if self.wants("native") {
-            lines.extend(native::lines(self));
-        }
+        lines.extend(self.native().lines());
         if self.wants("jvm") {
             lines.extend(jvm::lines(self));
         }
-        if self.wants("concurrent") {
-            lines.extend(concurrent::lines(self));
-        }
+        lines.extend(self.concurrent().lines());
         lines
     }
 
@@ -125,11 +122,7 @@ impl Experiment for Fork {
         if let Some(why) = jvm.as_ref().and_then(|jvm| jvm.report.absent.as_ref()) {
             (stage.progress)(&format!("absent: {why}"));
         }
-        let mut native = if self.wants("native") { native::Rows::new(self) } else { native::Rows::default() };
-        let mut concurrent = concurrent::Rows::default();
-        if self.wants("concurrent") {
-            concurrent = concurrent::Rows::new(self);
-        }
+        let (mut native, mut concurrent) = (self.native(), self.concurrent());
         let runs = native.len() + jvm.as_ref().map_or(0, jvm::Jvm::len) + concurrent.len();
         let total = runs * stage.plan.runs as usize;
         let mut bench = Bench { launches: self.launches, stage, pool: PoolOrReason::take(), done: 0, total };
@@ -143,11 +136,26 @@ impl Experiment for Fork {
         }
         Ok(ForkFound {
             launches: self.launches,
-            native: native.finish(),
+            native: native.finish(NativeRow::of),
             jvm: jvm.map(jvm::Jvm::finish),
             slice_ms: self.slice,
-            concurrent: concurrent.finish(),
+            concurrent: concurrent.finish(ConcurrentRow::of),
         })
+    }
+}
+
+impl Fork {
+    fn native(&self) -> Heaps<Native> {
+        Heaps::new(Native { launches: self.launches }, self.wanted("native", &self.sizes))
+    }
+
+    fn concurrent(&self) -> Heaps<Concurrent> {
+        Heaps::new(Concurrent { slice: self.slice }, self.wanted("concurrent", &self.concurrent_sizes))
+    }
+
+    /// The sizes of a case; none where it is not asked for.
+    fn wanted<'a>(&self, case: &str, sizes: &'a [Bytes]) -> &'a [Bytes] {
+        if self.wants(case) { sizes } else { &[] }
     }
 }
 

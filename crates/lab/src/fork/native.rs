@@ -1,10 +1,8 @@
 //! Programs of our own: `megapage-lab-workload fork`.
 
+use super::heaps::{Case, Row};
 use super::latency::{Latency, Launches};
-use super::{Bench, Fork, with_pool};
 use crate::workload::fork::{After, Found, Pages, WAYS, WINDOW};
-use anyhow::Result;
-use clap::ValueEnum;
 use megapage_bench::run::Spread;
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -73,113 +71,69 @@ impl AfterReport {
     }
 }
 
-/// Bytes that a heap on `pages` takes from the pool: what is written while a child lives is there twice.
-fn pool(size: Bytes, pages: Pages) -> Bytes {
-    match pages {
-        Pages::HugetlbPrivate => size + size.min(WINDOW),
-        Pages::HugetlbShared => size,
-        _ => Bytes::ZERO,
-    }
-}
-
 /// The most that a heap of this size takes at once.
 pub(super) fn memory(size: Bytes) -> Bytes {
     size + size.min(WINDOW) + BESIDES
 }
 
-fn arguments(launches: u32, size: Bytes, pages: Pages) -> Vec<String> {
-    let mut words: Vec<String> = ["fork", pages.name(), "--size"].map(String::from).into();
-    words.push(size.0.to_string());
-    words.extend(["--launches".into(), launches.to_string(), "--writes".into(), WRITES.to_string()]);
-    words
+/// Children that are started in each way in each run.
+pub(super) struct Native {
+    pub(super) launches: u32,
 }
 
-fn cases(options: &Fork) -> Vec<(Bytes, Pages)> {
-    let kinds = Pages::value_variants();
-    options.sizes.iter().flat_map(|size| kinds.iter().map(move |pages| (*size, *pages))).collect()
-}
+impl Case for Native {
+    type Found = Found;
+    const PREFIX: &'static str = "";
 
-/// What would be done.
-pub(super) fn lines(options: &Fork) -> Vec<String> {
-    let line = |(size, pages): (Bytes, Pages)| {
-        let command = format!("megapage-lab-workload {}", arguments(options.launches, size, pages).join(" "));
-        with_pool(pool(size, pages), command)
-    };
-    cases(options).into_iter().flat_map(line).collect()
-}
-
-/// The rows while they are measured.
-#[derive(Default)]
-pub(super) struct Rows(Vec<Row>);
-
-struct Row {
-    size: Bytes,
-    pages: Pages,
-    found: Vec<Found>,
-    notes: Vec<String>,
-}
-
-impl Rows {
-    pub(super) fn new(options: &Fork) -> Rows {
-        let row = |(size, pages)| Row { size, pages, found: Vec::new(), notes: Vec::new() };
-        Rows(cases(options).into_iter().map(row).collect())
+    fn arguments(&self, size: Bytes, pages: Pages) -> Vec<String> {
+        let (size, launches, writes) = (size.0.to_string(), self.launches.to_string(), WRITES.to_string());
+        let words = ["fork", pages.name(), "--size", &size, "--launches", &launches, "--writes", &writes];
+        words.map(String::from).into()
     }
 
-    /// Runs of one round.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Runs each once.
-    pub(super) fn round(&mut self, bench: &mut Bench<'_, '_>) -> Result<()> {
-        for row in &mut self.0 {
-            let what = format!("{} {}", row.size, row.pages.name());
-            let words = arguments(bench.launches, row.size, row.pages);
-            let found = bench.run(&what, pool(row.size, row.pages), &words, brief, &mut row.notes)?;
-            row.found.extend(found);
+    /// What is written while a child lives is there twice.
+    fn pool(size: Bytes, pages: Pages) -> Bytes {
+        match pages {
+            Pages::HugetlbPrivate => size + size.min(WINDOW),
+            Pages::HugetlbShared => size,
+            _ => Bytes::ZERO,
         }
-        bench.pool.give(Bytes::ZERO);
-        Ok(())
     }
 
-    pub(super) fn finish(self) -> Vec<NativeRow> {
-        self.0.into_iter().map(Row::finish).collect()
+    fn brief(found: &Found) -> String {
+        let ways = WAYS.iter().filter_map(|(name, _)| {
+            let times = found.launches.get(*name)?;
+            let median = Spread::of(times.whole_ns.iter().map(|ns| *ns as f64))?.median;
+            Some(format!("{name} {:.2}", median / 1e6))
+        });
+        format!("{} ms, {:.0} % huge", ways.collect::<Vec<_>>().join(", "), 100.0 * found.huge_share)
     }
 }
 
-fn brief(found: &Found) -> String {
-    let ways = WAYS.iter().filter_map(|(name, _)| {
-        let times = found.launches.get(*name)?;
-        let median = Spread::of(times.whole_ns.iter().map(|ns| *ns as f64))?.median;
-        Some(format!("{name} {:.2}", median / 1e6))
-    });
-    format!("{} ms, {:.0} % huge", ways.collect::<Vec<_>>().join(", "), 100.0 * found.huge_share)
-}
-
-impl Row {
-    fn finish(self) -> NativeRow {
-        let spread = |value: fn(&Found) -> f64| Spread::of(self.found.iter().map(value));
+impl NativeRow {
+    pub(super) fn of(row: Row<Found>) -> NativeRow {
+        let spread = |value: fn(&Found) -> f64| Spread::of(row.found.iter().map(value));
         let latency = |of_calls: bool| {
             let each = WAYS.iter().filter_map(|(name, _)| {
                 let mut launches = Launches::default();
-                for times in self.found.iter().filter_map(|found| found.launches.get(*name)) {
+                for times in row.found.iter().filter_map(|found| found.launches.get(*name)) {
                     launches.add(if of_calls { &times.call_ns } else { &times.whole_ns });
                 }
                 Some((*name, launches.latency()?))
             });
             each.collect()
         };
-        let after: Vec<After> = self.found.iter().map(|found| found.after).collect();
+        let after: Vec<After> = row.found.iter().map(|found| found.after).collect();
         NativeRow {
-            heap_bytes: self.size.0,
-            pages: self.pages.name(),
+            heap_bytes: row.size.0,
+            pages: row.pages.name(),
             huge_share: spread(|found| found.huge_share),
             page_tables_bytes: spread(|found| found.page_tables_bytes as f64),
             child_page_tables_bytes: spread(|found| found.child_page_tables_bytes as f64),
             call: latency(true),
             whole: latency(false),
             after: AfterReport::of(&after),
-            notes: self.notes,
+            notes: row.notes,
         }
     }
 }

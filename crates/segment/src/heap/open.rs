@@ -20,6 +20,11 @@ const fn magic(format: Format) -> u64 {
     MAGIC | (format as u64) << FORMAT_SHIFT
 }
 
+/// Whether this first word begins a heap, of whatever format.
+const fn begins_heap(word: u64) -> bool {
+    word & !(0xff << FORMAT_SHIFT) == MAGIC
+}
+
 /// The checksum of a heap's own header, from what follows its first word.
 fn own_sum(format: Format, words: [u64; IMAGE - 2]) -> u64 {
     let first = magic(format);
@@ -132,9 +137,8 @@ impl Heap {
         let image = memory::load(segment, base)?;
         let [_, words @ .., sum] = image;
         let is_summed = |format: Format| sum == own_sum(format, words);
-        let shows = image[0] & !(0xff << FORMAT_SHIFT) == MAGIC
-            || image[1] == base + 2 * JOURNAL
-            || Format::ALL.into_iter().any(is_summed);
+        let shows =
+            begins_heap(image[0]) || image[1] == base + 2 * JOURNAL || Format::ALL.into_iter().any(is_summed);
         Ok(image[0] != 0 && shows)
     }
 
@@ -165,7 +169,7 @@ impl Heap {
         if first == 0 {
             return Err(HeapError::None(self.segment.name().to_string()));
         }
-        if first & !(0xff << FORMAT_SHIFT) != MAGIC {
+        if !begins_heap(first) {
             return Err(damaged("there is no header of a heap"));
         }
         let Some(format) = Format::of(first >> FORMAT_SHIFT) else {
