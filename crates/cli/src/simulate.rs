@@ -14,7 +14,7 @@ use megapage_simulate::hardware::Hardware;
 use megapage_simulate::testbed::Speed;
 use megapage_simulate::trace::{Trace, read, write};
 use megapage_simulate::workload::{WORKLOADS, by_name};
-use megapage_simulate::{CompareError, Setup, all_policies, compare};
+use megapage_simulate::{CompareError, HostPages, Setup, all_policies, compare};
 use megapage_units::Bytes;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,6 +84,10 @@ struct MachineArgs {
     /// Run the programs in a virtual machine: each page walk is nested
     #[arg(long)]
     virtualized: bool,
+    /// The pages that the host backs the virtual machine's memory by: `same` as the guest's, whatever the policy makes of
+    /// them, or always `base` or `huge`
+    #[arg(long, value_name = "PAGES", default_value = "same", requires = "virtualized")]
+    host_pages: HostPagesArg,
     /// Regions that every policy may promote in a second (8: the papers' testbed), or `own`: each policy's default (Linux:
     /// 0.8)
     #[arg(long, value_name = "REGIONS|own", default_value = "8", value_parser = speed)]
@@ -97,6 +101,27 @@ struct MachineArgs {
     /// Source of all randomness
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// `--host-pages`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum HostPagesArg {
+    /// Of the guest's size
+    Same,
+    /// Base pages
+    Base,
+    /// Huge pages
+    Huge,
+}
+
+impl From<HostPagesArg> for HostPages {
+    fn from(pages: HostPagesArg) -> HostPages {
+        match pages {
+            HostPagesArg::Same => HostPages::Same,
+            HostPagesArg::Base => HostPages::Base,
+            HostPagesArg::Huge => HostPages::Huge,
+        }
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -199,7 +224,7 @@ fn prepare(args: &MachineArgs) -> Result<(Trace, Setup)> {
     let setup = Setup {
         memory: args.memory.unwrap_or(setup.memory),
         fragmentation: args.fragmentation.unwrap_or(setup.fragmentation),
-        virtualized: args.virtualized,
+        host_pages: args.virtualized.then_some(args.host_pages.into()),
         step: args.step,
         longest: args.longest,
         seed: args.seed,

@@ -217,8 +217,8 @@ impl Model {
             let shape = Shape::of(series, scale as u32);
             let rate = shape.calibrate(&hardware, series);
             let load = |huge| shape.load(rate, huge);
-            let when_huge = translation(&hardware.walks, &load(true), false).seconds() - 1.0;
-            let on_base = translation(&hardware.walks, &load(false), false).seconds();
+            let when_huge = translation(&hardware.walks, &load(true), None).seconds() - 1.0;
+            let on_base = translation(&hardware.walks, &load(false), None).seconds();
             services.push(Modelled {
                 id: name.to_string(),
                 when_huge,
@@ -388,7 +388,7 @@ impl Shape {
     fn calibrate(&self, hardware: &Hardware, series: &Series<'_>) -> f64 {
         let Some(share) = series.cost().filter(|share| *share > 0.0) else { return 0.0 };
         let seconds =
-            |rate: f64, huge: bool| translation(&hardware.walks, &self.load(rate, huge), false).seconds();
+            |rate: f64, huge: bool| translation(&hardware.walks, &self.load(rate, huge), None).seconds();
         let found = |rate: f64| {
             let on_base = seconds(rate, false);
             let kept = if series.measured { 1.0 } else { seconds(rate, true).min(on_base) };
@@ -484,7 +484,7 @@ mod tests {
         let hardware = scaled(host, 1.0);
         let shape = Shape::of(&series, 1);
         let rate = shape.calibrate(&hardware, &series);
-        let seconds = |huge| translation(&hardware.walks, &shape.load(rate, huge), false).seconds();
+        let seconds = |huge| translation(&hardware.walks, &shape.load(rate, huge), None).seconds();
         let share = (seconds(false) - seconds(true)) / seconds(false);
         assert!((share - series.cost().unwrap()).abs() < 0.005, "{share}");
     }

@@ -3,6 +3,7 @@
 use crate::machine::{Machine, Run, Setup};
 use crate::testbed::{Speed, policy};
 use crate::trace::{Invalid, Trace};
+use crate::translation::HostPages;
 use megapage_decide::{POLICIES, Policy, by_name};
 use serde::Serialize;
 use std::sync::Mutex;
@@ -42,6 +43,8 @@ pub struct Comparison {
     pub fragmentation: f64,
     /// Whether the programs ran in a virtual machine.
     pub virtualized: bool,
+    /// By which pages the host backed its memory; `None` where they did not.
+    pub host_pages: Option<HostPages>,
     /// The seed.
     pub seed: u64,
     /// The runs, in the order in which the policies were asked for.
@@ -73,7 +76,8 @@ pub fn compare(
         origin: trace.origin.clone(),
         memory_bytes: setup.memory.0,
         fragmentation: setup.fragmentation,
-        virtualized: setup.virtualized,
+        virtualized: setup.host_pages.is_some(),
+        host_pages: setup.host_pages,
         seed: setup.seed,
         runs,
     })

@@ -7,6 +7,7 @@ use crate::compare::{CompareError, run_all};
 use crate::machine::Setup;
 use crate::testbed::Speed;
 use crate::trace::{Operation, Trace};
+use crate::translation::HostPages;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -57,6 +58,8 @@ pub struct Curves {
     pub fragmentation: f64,
     /// Whether the programs ran in a virtual machine.
     pub virtualized: bool,
+    /// By which pages the host backed its memory; `None` where they did not.
+    pub host_pages: Option<HostPages>,
     /// The seed.
     pub seed: u64,
     /// Regions of 2 MiB that the programs use, over all their time: what 100 % is.
@@ -118,7 +121,8 @@ pub fn curves(
         origin: trace.origin.clone(),
         memory_bytes: setup.memory.0,
         fragmentation: setup.fragmentation,
-        virtualized: setup.virtualized,
+        virtualized: setup.host_pages.is_some(),
+        host_pages: setup.host_pages,
         seed: setup.seed,
         footprint_regions,
         curves,

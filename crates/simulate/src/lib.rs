@@ -21,3 +21,4 @@ pub mod workload;
 pub use compare::{CompareError, Comparison, all_policies, compare};
 pub use machine::{Machine, Point, ProcessResult, Run, Setup};
 pub use process::{Account, Fate};
+pub use translation::HostPages;

@@ -9,6 +9,7 @@ use crate::memory::{Filler, Memory};
 use crate::process::{Account, Fate, Process};
 use crate::random::Random;
 use crate::trace::{Invalid, Operation, Span, Trace};
+use crate::translation::HostPages;
 use fault::{Writes, Written};
 use megapage_decide::{Asked, Limits, Outcome, Policy, State, step_on_model};
 use megapage_snapshot::{PAGES, ProcessId};
@@ -32,8 +33,8 @@ pub struct Setup {
     pub compaction: f64,
     /// Whether all free memory is known to hold zeros at the start.
     pub zeroed: bool,
-    /// Whether the programs run in a virtual machine whose memory the host backs by pages of the same sizes.
-    pub virtualized: bool,
+    /// Where the programs run in a virtual machine: by which pages the host backs its memory.
+    pub host_pages: Option<HostPages>,
     /// Most regions that are huge at once; `None`: as many as memory allows. Beyond it no huge page is to be had.
     pub budget: Option<u64>,
     /// Whether policies see translation cost as counted by a performance monitoring unit.
@@ -58,7 +59,7 @@ impl Setup {
             movable: true,
             compaction: 0.0,
             zeroed: false,
-            virtualized: false,
+            host_pages: None,
             budget: None,
             pmu: true,
             // khugepaged's alloc_sleep_millisecs: no longer than a minute after memory was not to be had.
@@ -477,9 +478,9 @@ impl Machine {
     /// Works at most `left` seconds at a piece of work; answers what is left of them.
     fn work(&mut self, at: usize, seconds: f64, left: f64) -> f64 {
         let zeroing = self.zeroing;
-        let nested = self.setup.virtualized;
+        let host = self.setup.host_pages;
         let process = &mut self.processes[at];
-        process.translate(&self.setup.hardware.walks, nested);
+        process.translate(&self.setup.hardware.walks, host);
         // What a second of work takes: the work, the walks, and the bandwidth that zeroing takes away.
         let each = process.translation.seconds() + zeroing;
         let part = (left / each).min(seconds - process.done_seconds);

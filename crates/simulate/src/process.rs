@@ -3,7 +3,7 @@
 use crate::hardware::WalkCosts;
 use crate::memory::Owner;
 use crate::trace::{Operation, Program, Span};
-use crate::translation::{Part, Translation, translation};
+use crate::translation::{HostPages, Part, Translation, translation};
 use megapage_snapshot::{AccessClass, Accessed, PAGES, ProcessId};
 use megapage_units::{Bytes, HUGE_2M};
 use serde::Serialize;
@@ -281,16 +281,16 @@ impl Process {
     }
 
     /// Works out what translation costs, where the load has changed since.
-    pub fn translate(&mut self, costs: &WalkCosts, nested: bool) {
+    pub fn translate(&mut self, costs: &WalkCosts, host: Option<HostPages>) {
         if !self.load_changed {
             return;
         }
         self.load_changed = false;
         let mut load = self.load();
-        self.translation = translation(costs, &load, nested);
+        self.translation = translation(costs, &load, host);
         self.translation_on_base = if load.iter().any(|part| part.huge && part.regions > 0.0) {
             load.iter_mut().for_each(|part| part.huge = false);
-            translation(costs, &load, nested)
+            translation(costs, &load, host)
         } else {
             self.translation
         };

@@ -3,11 +3,13 @@
 //! A walk reads the last level of the page table, and the directory above it where the paging-structure cache does not
 //! hold it. Whether a reference is answered by the second-level cache, the last-level cache or memory follows from
 //! the same approximation, with the lines of the page tables and of the data competing. Under nested paging each
-//! reference of the guest, and the datum itself, is translated once more by the host's tables.
+//! reference of the guest, and the datum itself, is translated once more by the host's tables; a TLB entry covers the smaller of
+//! the guest's page and the host's (Intel SDM, volume 3, 30.3.3, "combined mappings").
 
 use crate::hardware::WalkCosts;
 use megapage_snapshot::AccessClass;
 use megapage_tlb::{Class, EntrySize, characteristic_time, walks_each};
+use serde::Serialize;
 
 /// Base pages of a region that one cache line of the page table covers.
 const PAGES_A_LINE: f64 = 8.0;
@@ -27,6 +29,19 @@ pub struct Part {
     pub class: AccessClass,
     /// Whether huge pages map them.
     pub huge: bool,
+}
+
+/// By which pages the host backs a virtual machine's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostPages {
+    /// Pages of the size of the guest's there: host and guest promote alike.
+    #[default]
+    Same,
+    /// Base pages.
+    Base,
+    /// Huge pages.
+    Huge,
 }
 
 /// What translation costs.
@@ -53,13 +68,13 @@ impl Translation {
     }
 }
 
-/// What translation costs a program with this load, on the machine itself or, where `nested`, in a virtual machine
-/// whose memory the host backs by pages of the same sizes.
-pub fn translation(costs: &WalkCosts, load: &[Part], nested: bool) -> Translation {
+/// What translation costs a program with this load, on the machine itself or, with `host`, in a virtual machine.
+pub fn translation(costs: &WalkCosts, load: &[Part], host: Option<HostPages>) -> Translation {
     let live: Vec<Part> = load.iter().copied().filter(|part| part.visits > 0.0 && part.pages > 0.0).collect();
-    let classes: Vec<Class> = live.iter().map(Part::class).collect();
+    let levels = Levels(host);
+    let classes: Vec<Class> = live.iter().map(|part| levels.entry(part)).collect();
     let walks = walks_each(&costs.tlb, &classes);
-    let caches = Caches::of(costs, &live, &walks, nested);
+    let caches = Caches::of(costs, levels, &live, &walks);
     let mut found = Translation::default();
     for (part, &walks) in live.iter().zip(&walks) {
         let exposed = match part.class {
@@ -67,7 +82,7 @@ pub fn translation(costs: &WalkCosts, load: &[Part], nested: bool) -> Translatio
             AccessClass::Random => costs.exposed_random,
             AccessClass::Dependent => costs.exposed_dependent,
         };
-        let each = caches.walk_ns(part, walks, nested);
+        let each = caches.walk_ns(part, walks);
         found.walks += walks;
         found.walked += walks * each * exposed * 1e-9;
         let waits = if part.class == AccessClass::Dependent { exposed } else { costs.exposed_second_level };
@@ -77,15 +92,41 @@ pub fn translation(costs: &WalkCosts, load: &[Part], nested: bool) -> Translatio
     found
 }
 
-impl Part {
-    fn class(&self) -> Class {
-        if self.huge {
-            Class { size: EntrySize::Huge2m, pages: self.regions, rate: self.visits / self.regions.max(1.0) }
-        } else {
-            Class { size: EntrySize::Base, pages: self.pages, rate: self.visits / self.pages }
-        }
+/// The levels of page tables: a program's own, and the host's where there is one.
+#[derive(Clone, Copy)]
+struct Levels(Option<HostPages>);
+
+impl Levels {
+    /// Whether the host's pages below this part are huge; `None` without a host.
+    fn host_is_huge(self, part: &Part) -> Option<bool> {
+        self.0.map(|pages| match pages {
+            HostPages::Same => part.huge,
+            HostPages::Base => false,
+            HostPages::Huge => true,
+        })
     }
 
+    /// How many levels map this part by base pages.
+    fn on_base(self, part: &Part) -> u32 {
+        u32::from(!part.huge) + u32::from(self.host_is_huge(part) == Some(false))
+    }
+
+    /// How many levels there are.
+    fn count(self) -> u32 {
+        1 + u32::from(self.0.is_some())
+    }
+
+    /// The TLB entries of a part.
+    fn entry(self, part: &Part) -> Class {
+        if self.on_base(part) == 0 {
+            Class { size: EntrySize::Huge2m, pages: part.regions, rate: part.visits / part.regions.max(1.0) }
+        } else {
+            Class { size: EntrySize::Base, pages: part.pages, rate: part.visits / part.pages }
+        }
+    }
+}
+
+impl Part {
     /// Lines of the last level of the page table.
     fn leaf_lines(&self) -> f64 {
         self.pages.min(self.regions * 512.0 / PAGES_A_LINE).max(self.pages / PAGES_A_LINE)
@@ -100,6 +141,7 @@ impl Part {
 /// How long the two cache levels remember a line.
 struct Caches<'a> {
     costs: &'a WalkCosts,
+    levels: Levels,
     near: f64,
     far: f64,
     /// The chance that the paging-structure cache holds a directory entry.
@@ -109,16 +151,18 @@ struct Caches<'a> {
 }
 
 impl<'a> Caches<'a> {
-    fn of(costs: &'a WalkCosts, load: &[Part], walks: &[f64], nested: bool) -> Caches<'a> {
-        let regions: f64 = load.iter().filter(|part| !part.huge).map(|part| part.regions).sum();
+    fn of(costs: &'a WalkCosts, levels: Levels, load: &[Part], walks: &[f64]) -> Caches<'a> {
+        let on_base = load.iter().filter(|part| levels.on_base(part) > 0);
+        let regions: f64 = on_base.map(|part| part.regions).sum();
         let directory_held = if regions > 0.0 { (costs.directories / regions).min(1.0) } else { 1.0 };
         let mut lines: Vec<(f64, f64)> = Vec::new();
         for (part, &walks) in load.iter().zip(walks) {
-            let tables = if nested { 2.0 } else { 1.0 };
-            let missed = if part.huge { 1.0 } else { 1.0 - directory_held };
+            let (tables, leaves) = (f64::from(levels.count()), f64::from(levels.on_base(part)));
+            // The directory of a level of huge pages is its last: each walk reads it.
+            let missed = if leaves < tables { 1.0 } else { 1.0 - directory_held };
             lines.push((tables * part.directory_lines(), walks * missed / part.directory_lines()));
-            if !part.huge {
-                lines.push((tables * part.leaf_lines(), walks / part.leaf_lines()));
+            if leaves > 0.0 {
+                lines.push((leaves * part.leaf_lines(), walks / part.leaf_lines()));
             }
             // A visit to a random page reads one line of it, a stream all.
             let read = if part.class == AccessClass::Streaming { LINES_A_PAGE } else { 1.0 };
@@ -126,11 +170,12 @@ impl<'a> Caches<'a> {
             lines.push((data, part.visits * read / data));
         }
         let first = |size: EntrySize, capacity: u32| {
-            let alike = load.iter().map(Part::class).filter(move |class| class.size == size);
+            let alike = load.iter().map(|part| levels.entry(part)).filter(|class| class.size == size);
             characteristic_time(alike.map(|class| (class.pages, class.rate)), f64::from(capacity))
         };
         Caches {
             costs,
+            levels,
             near: characteristic_time(lines.iter().copied(), costs.near_lines),
             far: characteristic_time(lines.iter().copied(), costs.far_lines),
             directory_held,
@@ -141,8 +186,9 @@ impl<'a> Caches<'a> {
 
     /// The share of a part's visits that the first level of the TLB does not hold.
     fn missed_first(&self, part: &Part) -> f64 {
-        let time = if part.huge { self.first_huge } else { self.first_base };
-        if time.is_infinite() { 0.0 } else { (-part.class().rate * time).exp() }
+        let entry = self.levels.entry(part);
+        let time = if entry.size == EntrySize::Base { self.first_base } else { self.first_huge };
+        if time.is_infinite() { 0.0 } else { (-entry.rate * time).exp() }
     }
 
     /// What a reference to a line costs that is read `rate` times a second.
@@ -155,23 +201,25 @@ impl<'a> Caches<'a> {
             + past_far * costs.memory_ns
     }
 
-    fn walk_ns(&self, part: &Part, walks: f64, nested: bool) -> f64 {
+    fn walk_ns(&self, part: &Part, walks: f64) -> f64 {
         let near = self.costs.near_ns;
         let directory = self.reference(walks / part.directory_lines());
-        if part.huge {
-            // Guest's entry, the host's entry for the page that holds it, the host's entry for the datum.
-            return if nested { directory + near + directory } else { directory };
-        }
         let leaf = self.reference(walks / part.leaf_lines());
         let missed = 1.0 - self.directory_held;
-        if !nested {
-            return leaf + missed * directory;
-        }
+        // What one level's tables take for a page of the data.
+        let tables = |huge: bool| if huge { directory } else { leaf + missed * directory };
+        let Some(host_is_huge) = self.levels.host_is_huge(part) else {
+            return tables(part.huge);
+        };
         // The host's tables for the guest's tables are 512 times smaller than those for the data.
-        let guest_leaf = leaf + directory + near;
-        let guest_directory = missed * (directory + near + near);
-        let datum = leaf + missed * directory;
-        guest_leaf + guest_directory + datum
+        let guest = if part.huge {
+            directory + if host_is_huge { near } else { near + near }
+        } else if host_is_huge {
+            leaf + near + missed * (directory + near)
+        } else {
+            leaf + directory + near + missed * (directory + near + near)
+        };
+        guest + tables(host_is_huge)
     }
 }
 
@@ -184,35 +232,50 @@ mod tests {
         Part { regions, pages: regions * 512.0, visits, class, huge }
     }
 
-    fn share(parts: &[Part], nested: bool) -> f64 {
-        translation(&Hardware::haswell().walks, parts, nested).share()
+    const NATIVE: Option<HostPages> = None;
+    const SAME: Option<HostPages> = Some(HostPages::Same);
+
+    fn share(parts: &[Part], host: Option<HostPages>) -> f64 {
+        translation(&Hardware::haswell().walks, parts, host).share()
     }
 
     #[test]
     fn what_fits_costs_nothing() {
         let parts = [part(1.0, 1e7, AccessClass::Dependent, false)];
-        assert!(share(&parts, false) < 0.05, "{}", share(&parts, false));
-        assert_eq!(share(&[], false), 0.0);
-        assert_eq!(share(&[part(1000.0, 0.0, AccessClass::Random, false)], false), 0.0);
+        assert!(share(&parts, NATIVE) < 0.05, "{}", share(&parts, NATIVE));
+        assert_eq!(share(&[], NATIVE), 0.0);
+        assert_eq!(share(&[part(1000.0, 0.0, AccessClass::Random, false)], NATIVE), 0.0);
     }
 
     #[test]
     fn huge_pages_nesting_and_classes_rank_as_they_should() {
         let random = |huge| part(2048.0, 1e7, AccessClass::Random, huge);
-        assert!(share(&[random(true)], false) < share(&[random(false)], false) / 3.0);
-        assert!(share(&[random(false)], true) > share(&[random(false)], false) * 1.5);
+        assert!(share(&[random(true)], NATIVE) < share(&[random(false)], NATIVE) / 3.0);
+        assert!(share(&[random(false)], SAME) > share(&[random(false)], NATIVE) * 1.5);
         let dependent = part(2048.0, 1e7, AccessClass::Dependent, false);
         let streaming = part(2048.0, 2.5e6, AccessClass::Streaming, false);
-        assert!(share(&[dependent], false) > share(&[random(false)], false));
-        assert!(share(&[streaming], false) < share(&[random(false)], false) / 3.0);
+        assert!(share(&[dependent], NATIVE) > share(&[random(false)], NATIVE));
+        assert!(share(&[streaming], NATIVE) < share(&[random(false)], NATIVE) / 3.0);
+    }
+
+    /// Each level's huge pages are worth something, the TLB's entries become large with both alone.
+    #[test]
+    fn in_a_virtual_machine_both_levels_count() {
+        let cost = |huge, host| share(&[part(2048.0, 1e7, AccessClass::Random, huge)], Some(host));
+        let none = cost(false, HostPages::Base);
+        let (guest, host) = (cost(true, HostPages::Base), cost(false, HostPages::Huge));
+        let both = cost(true, HostPages::Huge);
+        assert!(both < guest && both < host && guest < none && host < none, "{none} {guest} {host} {both}");
+        assert!(both < none / 3.0, "{both} {none}");
+        assert_eq!((none, both), (cost(false, HostPages::Same), cost(true, HostPages::Same)));
     }
 
     #[test]
     fn half_of_the_regions_give_less_than_half_of_the_cost_back() {
-        let all = share(&[part(2048.0, 1e7, AccessClass::Random, false)], false);
+        let all = share(&[part(2048.0, 1e7, AccessClass::Random, false)], NATIVE);
         let half = share(
             &[part(1024.0, 5e6, AccessClass::Random, false), part(1024.0, 5e6, AccessClass::Random, true)],
-            false,
+            NATIVE,
         );
         assert!(half < 0.7 * all && half > 0.3 * all, "{half} of {all}");
     }
@@ -224,7 +287,7 @@ mod tests {
                 part(1e9, visits, AccessClass::Random, false),
                 part(0.5, visits, AccessClass::Dependent, true),
             ];
-            let cost = translation(&Hardware::haswell().walks, &parts, true);
+            let cost = translation(&Hardware::haswell().walks, &parts, SAME);
             assert!(cost.seconds().is_finite() && cost.share() <= 1.0);
         }
     }

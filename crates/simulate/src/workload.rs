@@ -267,7 +267,7 @@ fn solve(hardware: &Hardware, uses: &[Use], share: f64) -> f64 {
     for _ in 0..100 {
         let middle = (low * high).sqrt();
         let load: Vec<Part> = uses.iter().map(|part| part.part(middle)).collect();
-        if translation(&hardware.walks, &load, false).share() < share {
+        if translation(&hardware.walks, &load, None).share() < share {
             low = middle;
         } else {
             high = middle;
@@ -285,7 +285,7 @@ fn program(hardware: &Hardware, name: &str, uses: &[Use], share: f64, seconds: f
     operations.extend(uses.iter().map(|part| part.access(visits)));
     operations.push(Operation::Phase("work".to_string()));
     let load: Vec<Part> = uses.iter().map(|part| part.part(visits)).collect();
-    let each = translation(&hardware.walks, &load, false).seconds();
+    let each = translation(&hardware.walks, &load, None).seconds();
     operations.push(Operation::Work { seconds: seconds / each });
     Program { name: name.to_string(), start: 0.0, operations }
 }
@@ -310,7 +310,7 @@ mod tests {
         let hardware = Hardware::haswell();
         let uses = [Use { span: Span::new(0, 2048), pages: 512, share: 1.0, class: AccessClass::Random }];
         let visits = solve(&hardware, &uses, 0.39);
-        let share = translation(&hardware.walks, &[uses[0].part(visits)], false).share();
+        let share = translation(&hardware.walks, &[uses[0].part(visits)], None).share();
         assert!((share - 0.39).abs() < 1e-6, "{share}");
     }
 }

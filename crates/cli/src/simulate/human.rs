@@ -4,7 +4,7 @@ use megapage_decide::POLICIES;
 use megapage_report::table;
 use megapage_simulate::curve::Curves;
 use megapage_simulate::workload::WORKLOADS;
-use megapage_simulate::{Comparison, Fate, Run};
+use megapage_simulate::{Comparison, Fate, HostPages, Run};
 use megapage_units::Bytes;
 
 /// The workloads and the policies.
@@ -21,7 +21,7 @@ pub fn comparison(comparison: &Comparison) -> String {
         comparison.origin,
         Bytes(comparison.memory_bytes),
         comparison.fragmentation,
-        if comparison.virtualized { ", virtualised" } else { "" }
+        place(comparison.host_pages)
     );
     let several = comparison.runs.iter().any(|run| run.processes.len() > 1);
     out += &table(
@@ -90,6 +90,16 @@ pub fn comparison(comparison: &Comparison) -> String {
     out
 }
 
+/// Where the programs ran, if not on the machine itself.
+fn place(host: Option<HostPages>) -> &'static str {
+    match host {
+        None => "",
+        Some(HostPages::Same) => ", virtualised",
+        Some(HostPages::Base) => ", virtualised on base pages of the host",
+        Some(HostPages::Huge) => ", virtualised on huge pages of the host",
+    }
+}
+
 /// A column for each policy, a line for each budget.
 pub fn curves(found: &Curves) -> String {
     let mut out = format!(
@@ -97,7 +107,7 @@ pub fn curves(found: &Curves) -> String {
         found.origin,
         Bytes(found.memory_bytes),
         found.fragmentation,
-        if found.virtualized { ", virtualised" } else { "" },
+        place(found.host_pages),
         Bytes(found.footprint_regions << 21),
     );
     let names = found.curves.iter().map(|curve| curve.policy.as_str());

@@ -1,6 +1,7 @@
 //! The runs that the papers' values are taken from.
 
 use super::{Done, Runs};
+use megapage_simulate::HostPages;
 use megapage_simulate::machine::{Machine, Setup};
 use megapage_simulate::testbed::{Speed, policy};
 use megapage_simulate::trace::{Operation, Program, Span, Trace};
@@ -62,7 +63,7 @@ impl Job {
             None => golden(),
         };
         setup.zeroed = self.zeroed;
-        setup.virtualized = self.virtualized;
+        setup.host_pages = self.virtualized.then_some(HostPages::Same);
         if self.fragmented {
             setup.fragmentation = 1.0;
         }
