@@ -225,6 +225,8 @@ pub enum Order {
     ToAndFro,
     /// Each begins a round in its turn, so that what the one before leaves behind befalls all alike.
     Rotating,
+    /// Rotating by pairs of rounds, the second of a pair backwards: each comes at each place, and after other neighbours.
+    Balanced,
 }
 
 impl Order {
@@ -234,6 +236,12 @@ impl Order {
         match self {
             Order::ToAndFro if round % 2 == 1 => turns.reverse(),
             Order::Rotating if rows > 0 => turns.rotate_left(round as usize % rows),
+            Order::Balanced if rows > 0 => {
+                turns.rotate_left(round as usize / 2 % rows);
+                if round % 2 == 1 {
+                    turns.reverse();
+                }
+            }
             _ => {}
         }
         turns
@@ -331,6 +339,9 @@ mod tests {
         );
         assert_eq!(Order::Rotating.turns(4, 3), [1, 2, 0]);
         assert!(Order::Rotating.turns(1, 0).is_empty());
+        assert_eq!(Order::Balanced.turns(2, 3), [1, 2, 0]);
+        assert_eq!(Order::Balanced.turns(3, 3), [0, 2, 1]);
+        assert!(Order::Balanced.turns(1, 0).is_empty());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Installs what experiments need: peers' libraries, servers, compilers.
 
 mod crates;
+pub(crate) mod glibc;
 
 use anyhow::{Context, Result, bail};
 use megapage_bench::peers::{Package, Peer, Start, python_target};

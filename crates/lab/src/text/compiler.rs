@@ -1,7 +1,8 @@
 //! g++'s compiler, copies of its file in small folios and primed: nothing of the process is remapped.
 
-use super::{Absent, Bench, CASES, TextFound, Walks, Way, note, program, row, turns, walks};
+use super::{Absent, Bench, CASES, TextFound, Walks, Way, note, program, row, walks};
 use crate::child::{Child, check};
+use crate::experiment::Order;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::run::warm;
 use megapage_kernel::spawn::signal;
@@ -32,8 +33,8 @@ impl Bench<'_> {
         let arguments = |way: Way| arguments(&copies.join(way.name()), &source);
         let first = report.rows.len();
         report.rows.extend(ways.iter().map(|way| row(CASES[1], way.name())));
-        for round in 0..self.runs as usize {
-            for number in turns(ways.len(), round) {
+        for round in 0..self.runs {
+            for number in Order::Balanced.turns(round, ways.len()) {
                 let (way, row) = (ways[number], &mut report.rows[first + number]);
                 warm(Bytes::mib(256), false);
                 let draw = self.draw(&copies.join(way.name()), way == Way::Run("file"))?;
@@ -42,8 +43,8 @@ impl Bench<'_> {
                 note(row, &self.start(way, &arguments(way))?.report);
             }
             let mut user_ms = vec![0; ways.len()];
-            for block in 0..BLOCKS as usize {
-                for number in turns(ways.len(), round + block) {
+            for block in 0..BLOCKS {
+                for number in Order::Balanced.turns(round + block, ways.len()) {
                     check(self.signals)?;
                     let ran = self.start(ways[number], &arguments(ways[number]))?;
                     note(&mut report.rows[first + number], &ran.report);

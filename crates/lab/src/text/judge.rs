@@ -24,6 +24,8 @@ pub struct Finding {
     pub to_none: Gain,
     /// The same to `again`, which is `none` a second time; `None` of `again` itself.
     pub to_again: Option<Gain>,
+    /// The jitter of its throughput, of a server: the median over the rounds, a share of the mean.
+    pub jitter: Option<f64>,
     /// What is shown.
     pub shown: Shown,
 }
@@ -83,7 +85,8 @@ pub(super) fn findings(report: &TextFound) -> Vec<Finding> {
             (true, _) => Shown::Gain,
             (_, true) => Shown::Loss,
         };
-        Some(Finding { case: row.case, way: row.way, to_none, to_again, shown })
+        let jitter = Spread::median_of(&row.jitter);
+        Some(Finding { case: row.case, way: row.way, to_none, to_again, jitter, shown })
     };
     let real = report.rows.iter().filter(|row| CASES[1..].contains(&row.case));
     real.filter(|row| row.way != Way::BASELINE.name()).filter_map(of).collect()

@@ -14,7 +14,8 @@ mod table;
 mod walks;
 
 use crate::child::{Child, check};
-use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
+use crate::experiment::{Experiment, Found, Needs, Order, Plan, Section, Stage};
+use crate::install::glibc;
 use anyhow::{Context, Result};
 use megapage_bench::arguments::scale;
 use megapage_bench::peers::{FOREIGN_VARIABLES, Library, Package};
@@ -44,14 +45,34 @@ pub struct Text {
     /// Multiply the number of calls, and of transactions, by this
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
-    /// Another glibc with glibc.elf.thp (2.44), as 'dpkg -x' has unpacked it, for the way glibc
+    /// Another glibc with glibc.elf.thp (2.44), as 'dpkg -x' has unpacked it, for the way glibc [default: what --install found]
     #[arg(long, value_name = "DIRECTORY")]
     pub glibc: Option<PathBuf>,
 }
 
 impl Text {
+    /// That of the directory that was named.
     fn loader(&self) -> Result<Option<Loader>> {
         self.glibc.as_deref().map(Loader::below).transpose()
+    }
+
+    /// That, else the one that was installed, if it is to be and can be.
+    fn loader_or_installed(&self, stage: &mut Stage<'_>) -> Result<Option<Loader>> {
+        if self.glibc.is_some() || !self.wants(CASES[0]) || loader::systems_has_tunable() {
+            return self.loader();
+        }
+        let installed = Loader::below(&glibc::directory()).ok();
+        if installed.is_some() || !stage.plan.install {
+            return Ok(installed);
+        }
+        match glibc::install(&|directory| Loader::below(directory).map(drop), stage.progress) {
+            Ok(directory) => Loader::below(&directory).map(Some),
+            Err(error) => {
+                // The report names the way as absent.
+                (stage.progress)(&format!("no other glibc: {error:#}"));
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -141,6 +162,9 @@ pub struct Row {
     pub ns: BTreeMap<String, Vec<f64>>,
     /// How many times faster than the baseline in the same round.
     pub gains: BTreeMap<String, Gain>,
+    /// The jitter of a server's throughput within each round, from block to block of its transactions: the standard
+    /// deviation as a share of the mean.
+    pub jitter: Vec<f64>,
     /// Bytes of the process on pages of 2 MiB, as the kernel reported for each run.
     pub huge_bytes: Vec<u64>,
     /// Milliseconds before `main` in which segments were moved.
@@ -214,6 +238,7 @@ impl Experiment for Text {
             findings: Vec::new(),
             walks: Vec::new(),
         };
+        let loader = self.loader_or_installed(stage)?;
         let (directory, mount) = (scratch(stage.place)?, real::Mount::new());
         let mut bench = Bench {
             runs: stage.plan.runs,
@@ -221,7 +246,7 @@ impl Experiment for Text {
             signals: stage.signals,
             directory,
             mount,
-            loader: self.loader()?,
+            loader,
             progress: &mut *stage.progress,
             walk_ns: None,
             random: RefCell::new(Random::new(1)),
@@ -331,7 +356,8 @@ impl Bench<'_> {
         let calls = ((CALLS * options.scale) as u64).max(1).to_string();
         let hot = program::HOT.map(|hot| hot.to_string());
         for round in 0..self.runs {
-            for (number, way) in ways.iter().enumerate() {
+            for number in Order::Balanced.turns(round, ways.len()) {
+                let way = &ways[number];
                 check(self.signals)?;
                 // Memory that the host has not backed would be charged to the run that meets it.
                 warm(POOL, false);
@@ -367,7 +393,7 @@ impl Bench<'_> {
             }
             (Way::Libhugetlbfs, None) => self.mount.as_ref().err().cloned(),
             (Way::Glibc, _) if self.loader.is_none() && !loader::systems_has_tunable() => Some(
-                "this glibc has no tunable glibc.elf.thp (2.44 does): --glibc DIRECTORY takes another".into(),
+                "this glibc has no tunable glibc.elf.thp (2.44 does): --install looks for another, --glibc DIRECTORY takes one".into(),
             ),
             _ => None,
         }
@@ -416,17 +442,13 @@ impl Bench<'_> {
     }
 }
 
-/// The ways of a round, one after the other: each comes at each place.
-fn turns(ways: usize, round: usize) -> impl Iterator<Item = usize> {
-    (0..ways).map(move |turn| (round + turn) % ways)
-}
-
 fn row(case: &'static str, way: &'static str) -> Row {
     Row {
         case,
         way,
         ns: BTreeMap::new(),
         gains: BTreeMap::new(),
+        jitter: Vec::new(),
         huge_bytes: Vec::new(),
         moving_ms: Vec::new(),
         pages_ms: Vec::new(),

@@ -3,9 +3,10 @@
 
 use super::{
     Absent, Bench, CASES, LIBHUGETLBFS, LONGEST_RUN, POOL, SHORT_ROUNDS, Text, TextFound, Walks, Way, note,
-    placement::Draw, program, row, turns, walks,
+    placement::Draw, program, row, walks,
 };
 use crate::child::{Child, check, sleep};
+use crate::experiment::Order;
 use crate::install::find;
 use crate::postgres;
 use anyhow::{Context, Result, bail, ensure};
@@ -118,6 +119,8 @@ impl Files {
 /// What one run gave: values, and the launcher's report.
 struct Measured {
     values: Vec<(&'static str, f64)>,
+    /// The jitter of a server's throughput from block to block: the standard deviation as a share of the mean.
+    jitter: Option<f64>,
     report: Value,
     /// What went wrong before it started.
     failure: Option<String>,
@@ -127,6 +130,17 @@ struct Measured {
 struct Seen {
     wall: f64,
     p99: f64,
+}
+
+/// The standard deviation of `samples` as a share of their mean; `None` of fewer than two, and where the mean is 0.
+fn deviation(samples: &[f64]) -> Option<f64> {
+    let count = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / count;
+    if samples.len() < 2 || !mean.is_normal() {
+        return None;
+    }
+    let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+    Some((squares / (count - 1.0)).sqrt() / mean)
 }
 
 /// A server that a case is about, with its data; each way has its own.
@@ -173,10 +187,10 @@ impl Bench<'_> {
         report.rows.extend(ways.iter().map(|way| row(case, way.name())));
         let mut pool = pool.as_mut().ok();
         let rounds = if servers.is_empty() { self.runs * SHORT_ROUNDS } else { self.runs };
-        for round in 0..rounds as usize {
+        for round in 0..rounds {
             let mut measured = Vec::new();
             if servers.is_empty() {
-                for number in turns(ways.len(), round) {
+                for number in Order::Balanced.turns(round, ways.len()) {
                     let way = ways[number];
                     let draw = self.place(&files, way, pool.as_deref_mut())?;
                     let mut ran = self.iterate(&files, way, options)?;
@@ -190,6 +204,7 @@ impl Bench<'_> {
                 let row = &mut report.rows[first + number];
                 note(row, &measured.report);
                 row.failures.extend(measured.failure);
+                row.jitter.extend(measured.jitter);
                 let mut brief = Vec::new();
                 for (value, ns) in measured.values {
                     brief.push(format!("{value} {:.2} us", ns / 1e3));
@@ -290,7 +305,7 @@ impl Bench<'_> {
         if let (Way::Own, Some(line)) = (way, complaint.lines().find(|line| line.contains("large pages"))) {
             report["not_obtained"] = serde_json::json!([line]);
         }
-        Ok(Measured { values: vec![(CPU, ns)], report, failure: None })
+        Ok(Measured { values: vec![(CPU, ns)], jitter: None, report, failure: None })
     }
 
     /// Makes a server's data.
@@ -334,12 +349,12 @@ impl Bench<'_> {
         ways: &[Way],
         files: &Files,
         mut pool: Option<&mut Pool>,
-        round: usize,
+        round: u32,
         options: &Text,
     ) -> Result<Vec<(usize, Measured)>> {
         let count = |selects: f64| (selects * options.scale).max(10.0).round() as u64;
         let mut running = BTreeMap::new();
-        for number in turns(ways.len(), round) {
+        for number in Order::Balanced.turns(round, ways.len()) {
             let way = ways[number];
             let draw = self.place(files, way, pool.as_deref_mut())?;
             let started = self.start_server(&servers[number], &files.of(way), way)?;
@@ -347,8 +362,8 @@ impl Bench<'_> {
             running.insert(number, (started, Vec::new(), draw.failure.clone()));
         }
         let each = count(SELECTS / f64::from(BLOCKS));
-        for block in 0..BLOCKS as usize {
-            for number in turns(ways.len(), round + block) {
+        for block in 0..BLOCKS {
+            for number in Order::Balanced.turns(round + block, ways.len()) {
                 let (started, blocks, _) = running.get_mut(&number).expect("one for each way");
                 blocks.push(self.timed(&servers[number], started, each)?);
             }
@@ -361,7 +376,9 @@ impl Bench<'_> {
             let cpu: f64 = blocks.iter().map(|(cpu, _)| cpu.as_nanos() as f64).sum();
             let cpu = (cpu / (each as f64 * f64::from(BLOCKS))).max(1.0);
             let values = vec![(CPU, cpu), (P99, median(&|it| it.1.p99)), (WALL, median(&|it| it.1.wall))];
-            measured.push((number, Measured { values, report: self.stop_server(started)?, failure }));
+            let rates: Vec<f64> = blocks.iter().map(|(_, seen)| 1e9 / seen.wall).collect();
+            let (jitter, report) = (deviation(&rates), self.stop_server(started)?);
+            measured.push((number, Measured { values, jitter, report, failure }));
         }
         Ok(measured)
     }

@@ -15,8 +15,11 @@ pub(super) fn sections(report: &TextFound) -> Vec<Section> {
         values.sort_by_key(|value| (value.len(), *value));
         let mut header = vec!["way"];
         header.extend(values.iter().map(|value| value.as_str()));
+        // Of servers alone: the others have no throughput.
+        let jitter = rows.iter().any(|row| !row.jitter.is_empty());
+        header.extend(jitter.then_some("jitter"));
         header.extend(["huge", "moving"]);
-        let lines: Vec<Vec<String>> = rows.iter().map(|row| line(row, &values)).collect();
+        let lines: Vec<Vec<String>> = rows.iter().map(|row| line(row, &values, jitter)).collect();
         sections.push(Section::new(format!("{case}: {}", legend(case)), &header, lines));
     }
     let absent = report.absent.iter().map(|absent| format!("absent: {}: {}", absent.way, absent.why));
@@ -59,7 +62,8 @@ fn cost_of(walks: &super::Walks) -> String {
 fn legend(case: &str) -> &'static str {
     match case {
         "mariadb" | "postgres" => {
-            "us of a point select: processor time, 99th percentile, duration; how many times less than none"
+            "us of a point select: processor time, 99th percentile, duration; how many times less than none; jitter of the \
+             throughput"
         }
         "node" => "us of an iteration: processor time; and how many times less than none",
         "generated" => "ns of a call by hot pages of code, and how many times faster than none",
@@ -67,7 +71,7 @@ fn legend(case: &str) -> &'static str {
     }
 }
 
-fn line(row: &Row, columns: &[&String]) -> Vec<String> {
+fn line(row: &Row, columns: &[&String], jitter: bool) -> Vec<String> {
     let mut cells = vec![row.way.to_string()];
     for column in columns {
         let value = row.ns.get(*column).and_then(|ns| Spread::median_of(ns));
@@ -84,6 +88,10 @@ fn line(row: &Row, columns: &[&String]) -> Vec<String> {
             (Some(value), None) => format!("{value:.1}"),
             (None, _) => "-".into(),
         });
+    }
+    if jitter {
+        let share = Spread::median_of(&row.jitter);
+        cells.push(share.map_or("-".into(), |share| format!("{:.2} %", 100.0 * share)));
     }
     let huge = Spread::median_of(&row.huge_bytes.iter().map(|bytes| *bytes as f64).collect::<Vec<f64>>());
     cells.push(huge.map_or("-".into(), |bytes| Bytes(bytes as u64).to_string()));

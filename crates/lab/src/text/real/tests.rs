@@ -27,3 +27,10 @@ fn what_libhugetlbfs_warns_of_is_read() {
     assert_eq!(warning(said).as_deref(), Some(read));
     assert_eq!(warning("libhugetlbfs [vm:1]: INFO: x\n"), None);
 }
+
+#[test]
+fn jitter_is_the_deviation_as_a_share_of_the_mean() {
+    // Deviations of 1, 0 and 1 around 100: their squares' sum over two is 1.
+    assert_eq!(deviation(&[99.0, 100.0, 101.0]), Some(0.01));
+    assert_eq!((deviation(&[5.0]), deviation(&[]), deviation(&[0.0, 0.0])), (None, None, None));
+}
