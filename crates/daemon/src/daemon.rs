@@ -301,7 +301,8 @@ impl Daemon {
         self.rests.note(observed, &left);
         self.began = at;
         self.urgent = actions.iter().any(is_urgent);
-        self.new = self.new_processes.wait(&snapshot);
+        let estimated = self.cost_source() == Some(CostSource::Estimated);
+        self.new = self.new_processes.wait(&snapshot, estimated);
         self.children.note(&snapshot, self.config.limits.fork_quiet);
         self.due = false;
         self.busy = self.urgent || self.new || short || left.ran_out || self.state.wants_more();

@@ -229,6 +229,16 @@ impl Observer {
         }
     }
 
+    /// Sets what samples have said of the regions of `process`, an earlier snapshot's, since then.
+    pub fn note_samples(&self, process: &mut Process) {
+        let Some(target) = self.targets.get(&process.id.pid).filter(|target| target.id == process.id) else {
+            return;
+        };
+        for region in &mut process.regions {
+            region.accessed = target.history.accessed(region.start).copied().or(region.accessed);
+        }
+    }
+
     /// Whether the bits of this process were cleared and are still to be read: what clears or reads them meanwhile
     /// spoils the sample.
     pub fn is_sampling(&self, id: ProcessId) -> bool {

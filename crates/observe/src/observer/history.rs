@@ -32,8 +32,8 @@ impl History {
         self.accessed.insert(start, Accessed { coverage, average, last, sampled: now });
     }
 
-    #[cfg(test)]
-    fn accessed(&self, start: u64) -> Option<&Accessed> {
+    /// What the last sample said of the region at `start`.
+    pub(crate) fn accessed(&self, start: u64) -> Option<&Accessed> {
         self.accessed.get(&start)
     }
 
