@@ -249,10 +249,20 @@ pub fn must_fit(what: &str, needed: Bytes, instead: &str) -> Result<Bytes> {
     must_fit_or(what, needed, |_| format!("use {instead}"))
 }
 
-fn must_fit_or(what: &str, needed: Bytes, instead: impl FnOnce(Bytes) -> String) -> Result<Bytes> {
+/// What the machine can give now: the memory that is available, above the safe floor.
+pub fn can_give() -> Result<Bytes> {
+    memory_and_floor().map(|(available, least)| available.saturating_sub(least))
+}
+
+/// The memory that is available, and what of it stays free.
+fn memory_and_floor() -> Result<(Bytes, Bytes)> {
     let memory = meminfo(&KernelRoot::live())?;
-    let (total, available) = (memory.total.unwrap_or_default(), memory.available.unwrap_or_default());
-    let (least, can_give) = (floor(total), available.saturating_sub(floor(total)));
+    Ok((memory.available.unwrap_or_default(), floor(memory.total.unwrap_or_default())))
+}
+
+fn must_fit_or(what: &str, needed: Bytes, instead: impl FnOnce(Bytes) -> String) -> Result<Bytes> {
+    let (available, least) = memory_and_floor()?;
+    let can_give = available.saturating_sub(least);
     ensure!(
         can_give >= needed,
         "{what} needs {needed} of memory; {available} are available, of which {least} stay free: {}",

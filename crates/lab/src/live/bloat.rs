@@ -128,6 +128,7 @@ pub(super) fn run(stage: &mut Stage<'_>, [with_redis, with_recovery]: [bool; 2])
             if round > 0 && !is_compared && !is_tuned(configuration.name) {
                 continue;
             }
+            stage.warm(limit)?;
             match one(configuration, keys, limit, stage) {
                 Ok(mut sample) => {
                     sample.round = round + 1;

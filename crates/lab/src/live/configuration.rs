@@ -65,6 +65,8 @@ pub const CONFIGURATIONS: [Configuration; 14] = [
 
 /// Before and after a measurement: khugepaged is idle, and nothing becomes huge by itself.
 pub const AT_REST: ThpControls = ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::AS_FOUND };
+/// While the bench itself takes huge pages.
+pub const ASKED: ThpControls = ThpControls { enabled: Some(ThpEnabled::Madvise), ..AT_REST };
 
 impl Configuration {
     /// The ones of these names; all where none is named. Fails where one is unknown.

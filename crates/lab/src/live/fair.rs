@@ -12,10 +12,7 @@ use crate::experiment::{Order, Section};
 use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, bail, ensure};
 use megapage_bench::peers::{HARD, NEVER};
-use megapage_bench::run::warm;
 use megapage_bench::run::{Gate, Spread};
-use megapage_kernel::thp::ThpEnabled;
-use megapage_kernel::thp_change::ThpControls;
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -49,8 +46,6 @@ const TRIES: usize = 20;
 const INTERVAL: Duration = Duration::from_millis(20);
 /// No run takes longer at scale 1.
 const LONGEST: Duration = Duration::from_secs(180);
-/// Huge pages on request.
-const ASKED: ThpControls = ThpControls { enabled: Some(ThpEnabled::Madvise), ..AT_REST };
 /// Those that gain are huge before the clock starts, and no tool does anything any more: what others lose or gain by their being
 /// faster, and no one can do better.
 const BEFOREHAND: Configuration = Configuration { name: "huge-before", who: Who::Kernel(AT_REST) };
@@ -192,11 +187,7 @@ fn run_once(
     }
     let mut warmed_bytes = 0;
     if row.warmed {
-        // A host that backs memory when it is touched would charge the program that takes it first. As huge pages: what is freed as
-        // base pages stays in queues of the processor, where they do not merge into a huge page.
-        stage.change.set(&ASKED).context("the settings of transparent huge pages")?;
-        warmed_bytes = warm(Bytes(programs.iter().map(|program| program.bytes).sum()), false).0;
-        stage.change.set(&AT_REST).context("the settings of transparent huge pages")?;
+        warmed_bytes = stage.warm(programs.iter().map(|program| program.bytes).sum())?.0;
     }
     if *configuration == BEFOREHAND {
         for (worker, _) in workers.iter().zip(programs).filter(|(_, program)| program.sensitive) {

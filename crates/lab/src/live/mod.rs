@@ -19,9 +19,9 @@ mod worker;
 
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, found_or_why};
 use anyhow::{Context, Result, bail};
-use configuration::AT_REST;
+use configuration::{ASKED, AT_REST};
 use megapage_bench::arguments::scale;
-use megapage_bench::run::{Gate, Place};
+use megapage_bench::run::{Gate, Place, can_give, warm};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::Signals;
 use megapage_kernel::thp_change::ThpChange;
@@ -332,6 +332,17 @@ impl Stage<'_> {
     /// The largest power of two that is not above `bytes` at this scale.
     fn scaled_power(&self, bytes: u64) -> u64 {
         1 << self.scaled(bytes).ilog2()
+    }
+
+    /// Touches and releases free memory, as huge pages, at most so much and never below the safe floor, so that what a run takes
+    /// next the host has backed: a host that backs memory when it is touched would charge the run that takes it first. As huge
+    /// pages, for what is freed as base pages stays in queues of the processor, where they do not merge into a huge page.
+    /// Answers how much.
+    fn warm(&mut self, bytes: u64) -> Result<Bytes> {
+        self.change.set(&ASKED).context("the settings of transparent huge pages")?;
+        let warmed = warm(Bytes(bytes).min(can_give()?), false);
+        self.change.set(&AT_REST).context("the settings of transparent huge pages")?;
+        Ok(warmed)
     }
 
     fn say(&mut self, line: &str) {

@@ -139,6 +139,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
             worker.split()?;
             // As after they were written: khugepaged passes over what was not accessed since.
             worker.touch(stage.signals)?;
+            stage.warm(heap)?;
             match one(configuration, &mut worker, hot, reference, stage) {
                 Ok(sample) => {
                     let time = sample.seconds_to_gain;

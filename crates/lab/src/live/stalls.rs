@@ -106,6 +106,7 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
     let (mut promoting, mut recovering) = (<[Touches; 2]>::default(), <[Touches; 2]>::default());
     let mut worst = [0; 2];
     for round in 0..stage.runs {
+        stage.warm(size)?;
         for _ in 0..TURNS {
             report(&mut probe, &mut twin, stage)?;
             promote(&mut usual, &probe, &mut Took::default(), stage)?;
