@@ -25,6 +25,7 @@ use megapage_snapshot::{
 use megapage_tlb::Geometry;
 use megapage_units::{BASE_PAGE, Bytes, Pid};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -307,7 +308,7 @@ impl Advisor {
                 go_on = go_on && wait(time);
                 go_on
             };
-            let sampled = match probe(&self.root, tracker, &process, &options, &mut asked) {
+            let sampled = match probe(&self.root, tracker, &process, &BTreeMap::new(), &options, &mut asked) {
                 Ok(later) => match found.take() {
                     // What was sampled of a process that has grown much since says little of it now.
                     Some((_, Ok(touches))) if later.grew_from(&touches) => Ok(later),

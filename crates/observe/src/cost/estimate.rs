@@ -98,13 +98,15 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
     if touches.cpu_seconds * 1000.0 < LEAST_CPU_MS as f64 {
         return Err(NoEstimate::Idle);
     }
-    let promotable = Stratum::of(touches, touches.promotable_pages as f64, |it| !it.huge && it.promotable);
+    let touched = touches.promotable_pages.saturating_sub(touches.untouched_pages);
+    let promotable = Stratum::of(touches, touched as f64, |it| !it.huge && it.promotable && !it.untouched);
+    let untouched = Stratum::of(touches, touches.untouched_pages as f64, |it| it.untouched && !it.huge);
     let other = Stratum::of(touches, touches.other_pages as f64, |it| !it.huge && !it.promotable);
     let huge = Stratum::of(touches, touches.huge_regions as f64, |it| it.huge);
-    if promotable.is_none() && other.is_none() && huge.is_none() {
+    let strata = [&promotable, &untouched, &other, &huge];
+    if strata.iter().all(|stratum| stratum.is_none()) {
         return Err(NoEstimate::NoSample);
     }
-    let strata = [&promotable, &other, &huge];
 
     // Each thread has a TLB of its own, and the rates are per second of all threads together.
     let parallel = touches.parallel.max(1.0);
@@ -116,14 +118,18 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
             stratum.as_ref().map_or(Vec::new(), |it| it.classes(size)).into_iter().unzip();
         (mine(classes), at_least)
     };
-    let (movable, mut at_least) = of(&promotable, EntrySize::Base);
+    let (mut movable, mut at_least) = of(&promotable, EntrySize::Base);
+    let (seldom, seldom_at_least) = of(&untouched, EntrySize::Base);
+    movable.extend(seldom);
+    at_least.extend(seldom_at_least);
     let (mut fixed, fixed_at_least) = of(&other, EntrySize::Base);
     at_least.extend(fixed_at_least);
     let fixed_base = fixed.len();
     fixed.extend(of(&huge, EntrySize::Huge2m).0);
     let load: Vec<Class> = movable.iter().chain(&fixed).copied().collect();
     let by_chance = walks(geometry, &load).total() * parallel;
-    let promoted = mine(promotable.as_ref().map_or(Vec::new(), Stratum::classes_when_huge));
+    let promoted = [&promotable, &untouched].into_iter().flatten().flat_map(Stratum::classes_when_huge);
+    let promoted = mine(promoted.collect());
     let when_huge: Vec<Class> = promoted.iter().chain(&fixed).copied().collect();
 
     let order = Order::of(touches);
@@ -515,7 +521,7 @@ impl Order {
 }
 
 /// The relative error, at 90 %, that comes of sampling: regions differ, and few were looked at.
-fn statistical(strata: [&Option<Stratum>; 3]) -> f64 {
+fn statistical(strata: [&Option<Stratum>; 4]) -> f64 {
     let Some(largest) = strata.into_iter().flatten().max_by(|a, b| a.touched.total_cmp(&b.touched)) else {
         return 1.0;
     };
@@ -529,7 +535,7 @@ fn statistical(strata: [&Option<Stratum>; 3]) -> f64 {
     (1.645 * (variance / count).sqrt() / mean).min(1.0)
 }
 
-fn profiles(strata: [&Option<Stratum>; 3], class: AccessClass, order: Order) -> Vec<(u64, AccessProfile)> {
+fn profiles(strata: [&Option<Stratum>; 4], class: AccessClass, order: Order) -> Vec<(u64, AccessProfile)> {
     let mut found: Vec<(u64, AccessProfile)> = Vec::new();
     for stratum in strata.into_iter().flatten() {
         for history in stratum.regions() {

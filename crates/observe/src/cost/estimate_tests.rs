@@ -59,6 +59,7 @@ fn sample(
             huge,
             promotable: !huge,
             close: false,
+            untouched: false,
             present: PAGES,
             readings: readings.to_vec(),
         });
@@ -66,6 +67,7 @@ fn sample(
     Touches {
         histories,
         promotable_pages: if huge { 0 } else { (count * REGION) as u64 },
+        untouched_pages: 0,
         other_pages: 0,
         huge_regions: if huge { count as u64 } else { 0 },
         parallel: 1.0,
@@ -244,7 +246,15 @@ fn skewed_accesses_cost_less_than_even_ones() {
 fn history(readings: &[(f64, f64, u16)]) -> History {
     let reading = |&(cpu, unsure, touched)| Reading { cpu, unsure, touched, neighbours: None };
     let readings = readings.iter().map(reading).collect();
-    History { start: 0, huge: false, promotable: true, close: false, present: PAGES, readings }
+    History {
+        start: 0,
+        huge: false,
+        promotable: true,
+        close: false,
+        untouched: false,
+        present: PAGES,
+        readings,
+    }
 }
 
 /// The reader loses the processor in between: all pages are new in one reading, in any order.
@@ -361,6 +371,38 @@ fn closer_looks_show_how_hot_the_hot_is() {
     let truth = 0.75 * 1e5 * 8192.0;
     assert!((0.6..1.4).contains(&(near.walks / truth)), "{} {truth}", near.walks);
     assert!(far.walks < 0.5 * near.walks, "{} {}", far.walks, near.walks);
+}
+
+/// A sixteenth of 2 GiB is hot: of the other regions few are looked at, each of which stands for more.
+#[test]
+fn a_few_regions_of_each_stratum_say_what_all_do() {
+    let all = at_random(1024, |page| if page < 64 * REGION { 2000.0 } else { 0.01 });
+    let hot = |start: u64| start < (64 * REGION * BASE_PAGE) as u64;
+    let mut few = all.clone();
+    let mut seldom = 0;
+    few.histories.retain(|history| {
+        seldom += usize::from(!hot(history.start));
+        hot(history.start) || seldom <= 3
+    });
+    let alike = of(&few).walks;
+    let starts = (0..1024).map(|region| (region * REGION * BASE_PAGE) as u64);
+    few.stratify(&starts.filter(|start| !hot(*start)).map(|start| (start, PAGES)).collect());
+    let (few, all) = (of(&few), of(&all));
+    assert!((0.7..1.3).contains(&(few.walks / all.walks)), "{} {}", few.walks, all.walks);
+    assert!((0.7..1.3).contains(&(few.cost.share / all.cost.share)), "{} {}", brief(&few), brief(&all));
+    assert!(alike > 3.0 * all.walks, "{alike} {}", all.walks);
+}
+
+/// What is visited in order was mostly not touched a moment ago, and will be.
+#[test]
+fn a_stream_is_one_though_most_of_it_was_found_untouched() {
+    let all = in_order(128, 1e6);
+    let mut few = all.clone();
+    few.histories.retain(|history| (history.start >> 21) < 16 || (history.start >> 21).is_multiple_of(3));
+    few.stratify(&(16..128u64).map(|region| (region << 21, PAGES)).collect());
+    let (few, all) = (of(&few), of(&all));
+    assert!((0.6..1.6).contains(&(few.walks / all.walks)), "{} {}", few.walks, all.walks);
+    assert!(few.streaming > 0.5, "{}", few.streaming);
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn run(
         left = left.saturating_sub(1);
         left > 0
     };
-    probe(&KernelRoot::live(), tracker, process, &options, &mut wait)
+    probe(&KernelRoot::live(), tracker, process, &BTreeMap::new(), &options, &mut wait)
 }
 
 #[test]
@@ -181,4 +181,22 @@ fn use_of_mostly_shared_memory_is_reported() {
     private.mappings[1].kind = MappingKind::Shared;
     private.mappings[1].flags.locked = false;
     assert!(!uses_shared(&private));
+}
+
+#[test]
+fn one_region_in_four_is_of_those_found_untouched() {
+    let process = process(40);
+    let regions: Vec<&Region> = process.regions[..40].iter().collect();
+    let untouched: BTreeMap<u64, u16> = regions[8..].iter().map(|region| (region.start, PAGES)).collect();
+    let mut decks = Decks::new(regions.clone(), &untouched, 5);
+    let mut count = |wanted| {
+        let dealt = decks.deal(wanted);
+        let seldom = dealt.iter().filter(|region| untouched.contains_key(&region.start)).count();
+        (dealt.len(), seldom)
+    };
+    assert_eq!([2, 2, 1, 3].map(&mut count), [(2, 0), (2, 1), (1, 0), (3, 1)]);
+    // More than the others are.
+    assert_eq!([32, 100].map(&mut count), [(32, 24), (40, 32)]);
+    let mut all = Decks::new(regions, &BTreeMap::new(), 5);
+    assert_eq!([all.deal(9).len(), all.deal(41).len()], [9, 40]);
 }

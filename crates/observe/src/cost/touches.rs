@@ -3,6 +3,7 @@
 use crate::tracker::PageBits;
 use megapage_snapshot::PAGES;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// One reading of one region. Written as `[cpu, unsure, touched, neighbours]`, the times in units
 /// of 100 ns.
@@ -48,6 +49,9 @@ pub struct History {
     /// A closer look at a region that was full at the first reading: it says how hot such regions are, and nothing of
     /// how many there are.
     pub close: bool,
+    /// Whether a sample of the whole process had just found no page of the region touched: see [`Touches::stratify`].
+    #[serde(default)]
+    pub untouched: bool,
     /// Present base pages, 1 to 512.
     pub present: u16,
     /// The readings, in order of time.
@@ -61,6 +65,9 @@ pub struct Touches {
     pub histories: Vec<History>,
     /// Base pages of the process that could have been sampled and that a huge page could map.
     pub promotable_pages: u64,
+    /// Those of them in regions of which a sample had just found no page touched.
+    #[serde(default)]
+    pub untouched_pages: u64,
     /// Those on base pages that none could.
     pub other_pages: u64,
     /// Regions that are mapped huge.
@@ -170,12 +177,23 @@ impl Touches {
         4 * (self.promotable_pages + self.other_pages) > 5 * (former.promotable_pages + former.other_pages)
     }
 
+    /// Says which regions (by first address; with their present pages) a sample of the whole process has found untouched. They are
+    /// a stratum of their own: fewer of them are looked at, each of which stands for more.
+    pub fn stratify(&mut self, untouched: &BTreeMap<u64, u16>) {
+        let pages = untouched.values().map(|present| u64::from(*present)).sum::<u64>();
+        self.untouched_pages = pages.min(self.promotable_pages);
+        for history in &mut self.histories {
+            history.untouched = history.promotable && untouched.contains_key(&history.start);
+        }
+    }
+
     /// Adds a later sample of the same process. The values of the whole are those of the later.
     pub fn add(&mut self, later: Touches) {
         let seconds = self.seconds + later.seconds;
         self.parallel = (self.parallel * self.seconds + later.parallel * later.seconds) / seconds.max(1e-9);
         self.histories.extend(later.histories);
         self.promotable_pages = later.promotable_pages;
+        self.untouched_pages = later.untouched_pages;
         self.other_pages = later.other_pages;
         self.huge_regions = later.huge_regions;
         self.cpu_seconds += later.cpu_seconds;
@@ -188,16 +206,29 @@ impl Touches {
     /// Of base pages, all of them, per second of processor time.
     pub fn rate_in_order(&self) -> f64 {
         let base = || self.histories.iter().filter(|history| !history.huge && !history.close);
-        let pages: f64 = base().map(|history| f64::from(history.present)).sum();
+        let present = |of: &dyn Fn(&History) -> bool| -> f64 {
+            base().filter(|history| of(history)).map(|history| f64::from(history.present)).sum()
+        };
+        let pages = present(&|_| true);
         let steps = base().map(|history| history.readings.len()).max().unwrap_or(0);
+        // Of the two strata each counts by what it stands for.
+        let untouched = present(&|history| history.untouched);
+        let [of_untouched, of_others] = [
+            (untouched, self.untouched_pages),
+            (pages - untouched, self.promotable_pages + self.other_pages - self.untouched_pages),
+        ]
+        .map(|(sampled, all)| if untouched > 0.0 && sampled > 0.0 { all as f64 / sampled } else { 1.0 });
+        let weight = |history: &History| if history.untouched { of_untouched } else { of_others };
+        let pages = of_untouched * untouched + of_others * (pages - untouched);
         let mut best = 0.0;
         for step in 0..steps {
             // Pages times the time that each was watched up to this step.
             let (mut touched, mut watched) = (0.0, 0.0);
             for history in base() {
                 let reading = history.readings.get(step).or(history.readings.last());
-                touched += reading.map_or(0.0, |reading| f64::from(reading.touched));
-                watched += reading.map_or(0.0, |reading| reading.cpu) * f64::from(history.present);
+                let weight = weight(history);
+                touched += weight * reading.map_or(0.0, |reading| f64::from(reading.touched));
+                watched += weight * reading.map_or(0.0, |reading| reading.cpu) * f64::from(history.present);
             }
             if watched > 0.0 && (best == 0.0 || touched < 0.5 * pages) {
                 best = touched / watched;

@@ -4,14 +4,14 @@
 use crate::cost::calibrate::{AccessTimes, NoTimes};
 use crate::cost::estimate::estimate;
 use crate::cost::pmu::Pmu;
-use crate::cost::probe::{ProbeOptions, probe, uses_shared};
+use crate::cost::probe::{ProbeOptions, is_promotable, probe, uses_shared};
 use crate::cost::touches::Touches;
 use crate::{CostSource, Observer, Process, ProcessId, Snapshot};
 use megapage_kernel::{KernelRoot, processor_of_tlbs};
 use megapage_snapshot::{Leaf, Region};
 use megapage_tlb::Geometry;
 use megapage_units::Bytes;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -262,14 +262,14 @@ impl Costs {
             first_access_ns,
             seed: model.turn,
         };
-        let mut probed = process.clone();
-        observer.note_samples(&mut probed);
-        let untouched = untouched(&probed, now.taken);
-        probed.regions.retain(|region| !untouched.contains(&region.start));
+        let mut sampled = process.clone();
+        observer.note_samples(&mut sampled);
+        let untouched = untouched(&sampled, now.taken);
         let Some(tracker) = observer.tracker() else { return false };
         model.probed.insert(process.id, now.taken);
         // A process that has ended or is denied is reported by the next snapshot.
-        let Ok(touches) = probe(&self.root, tracker, &probed, &options, wait) else { return true };
+        let probed = probe(&self.root, tracker, process, &untouched, &options, wait);
+        let Ok(touches) = probed else { return true };
         let probes = model.probes.entry(process.id).or_default();
         probes.push_back(touches);
         if probes.len() > MOST_PROBES {
@@ -277,8 +277,8 @@ impl Costs {
         }
         let mut all = Touches::default();
         probes.iter().cloned().for_each(|touches| all.add(touches));
-        // Of earlier probes, too: those that are looked at stand for the others that are.
-        all.histories.retain(|history| !untouched.contains(&history.start));
+        // Those of earlier probes, too.
+        all.stratify(&untouched);
         if let Ok(estimate) = estimate(&all, &model.geometry, &model.times) {
             observer.note_translation(process.id, estimate.cost);
             observer.note_profiles(process.id, &estimate.profiles);
@@ -296,24 +296,23 @@ impl Model {
     }
 }
 
-/// The regions on base pages that a sample of all pages has just found untouched, where it found others touched: a probe need not
-/// look at them. It looks at a few regions at a time, and would rarely meet the hot ones of a process that uses a small part of
-/// its memory. What it leaves out is small: a region of which no page is touched in a window of 100 ms has some thirty visits
-/// in a second at most.
-fn untouched(process: &Process, now: Duration) -> BTreeSet<u64> {
+/// The regions that could be huge of which a sample has just found no page touched, where it found others touched; each with its
+/// present pages. A probe looks at a few regions at a time, and would rarely meet the hot ones of a process that uses a small
+/// part of its memory.
+fn untouched(process: &Process, now: Duration) -> BTreeMap<u64, u16> {
     // Of memory that is shared all is probed at once.
     if uses_shared(process) {
-        return BTreeSet::new();
+        return BTreeMap::new();
     }
     let fresh = |region: &&Region| {
         let sampled = region.accessed.map(|accessed| accessed.sampled);
         region.leaf == Leaf::Base && sampled.is_some_and(|then| now.saturating_sub(then) < FRESH)
     };
     let touched = |region: &Region| region.accessed.is_some_and(|accessed| accessed.coverage > 0);
-    let sampled = || process.regions.iter().filter(fresh);
+    let sampled = || process.regions.iter().filter(fresh).filter(|region| is_promotable(process, region));
     match sampled().any(touched) {
-        true => sampled().filter(|region| !touched(region)).map(|region| region.start).collect(),
-        false => BTreeSet::new(),
+        true => sampled().filter(|region| !touched(region)).map(|it| (it.start, it.present)).collect(),
+        false => BTreeMap::new(),
     }
 }
 
@@ -391,18 +390,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fresh_sample_found_untouched_is_left_out_where_it_found_something() {
-        use megapage_snapshot::{Accessed, PAGES};
+    fn what_a_fresh_sample_found_untouched_is_known_where_it_found_something() {
+        use megapage_snapshot::{Accessed, Mapping, PAGES};
+        use megapage_units::VirtRange;
         let region = |number: u64, coverage: u16, sampled: u64| {
             let sampled = Duration::from_secs(sampled);
             let accessed = Accessed { coverage, average: f32::from(coverage), last: None, sampled };
             Region { accessed: Some(accessed), ..Region::of_base_pages(number << 21, PAGES) }
         };
         let id = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 1 };
-        let process = |regions| Process { regions, ..Process::without_memory(id, "p") };
+        let mappings = vec![Mapping::anonymous(VirtRange::new(0, 1 << 40).unwrap())];
+        let process =
+            |regions| Process { regions, mappings: mappings.clone(), ..Process::without_memory(id, "p") };
         let now = Duration::from_secs(100);
         let starts =
-            |regions| Vec::from_iter(untouched(&process(regions), now).into_iter().map(|start| start >> 21));
+            |regions| Vec::from_iter(untouched(&process(regions), now).into_keys().map(|start| start >> 21));
         let never = Region::of_base_pages(5 << 21, PAGES);
         let huge = Region { leaf: Leaf::Huge2m, ..region(6, 0, 99) };
         assert_eq!(
