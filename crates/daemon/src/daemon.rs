@@ -301,8 +301,8 @@ impl Daemon {
         self.rests.note(observed, &left);
         self.began = at;
         self.urgent = actions.iter().any(is_urgent);
-        let estimated = self.cost_source() == Some(CostSource::Estimated);
-        self.new = self.new_processes.wait(&snapshot, estimated);
+        let costs = self.parts.costs.as_ref();
+        self.new = self.new_processes.wait(&snapshot, |id| costs.is_none_or(|costs| costs.has_tried(id)));
         self.children.note(&snapshot, self.config.limits.fork_quiet);
         self.due = false;
         self.busy = self.urgent || self.new || short || left.ran_out || self.state.wants_more();

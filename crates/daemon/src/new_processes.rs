@@ -1,5 +1,7 @@
-//! Processes that are new and large: worth a closer look until it is known what of them is hot, and what translation costs them.
+//! Processes that are new and large: worth a closer look until it is known what of them is hot, and they were probed for what
+//! translation costs them.
 
+use megapage_observe::watch::costs::{LEAST_USAGE, MOST_ESTIMATED as MOST_PROBED};
 use megapage_snapshot::{Leaf, ProcessId, Snapshot};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,9 +12,6 @@ const NEW: Duration = Duration::from_secs(30);
 const ENOUGH_SAMPLES: u64 = 1;
 /// Regions on base pages from which on a process is large: 256 MiB. Smaller ones come and go by the thousand.
 const LARGE: usize = 128;
-
-/// A process that takes less of a processor is not probed for its cost ([`megapage_observe::watch::costs`]).
-const LEAST_USAGE: f64 = 0.05;
 
 /// The processes of the last snapshot.
 #[derive(Debug, Default)]
@@ -34,28 +33,28 @@ struct Seen {
     /// Regions on base pages.
     base: usize,
     samples: u64,
-    /// Whether what translation costs it is known, or will not be.
-    costed: bool,
+    /// Whether it was probed for its cost, or will not be.
+    probed: bool,
 }
 
 impl NewProcesses {
-    /// Takes a snapshot in, and says whether a large new process in it waits for its samples or, where costs are `estimated`
-    /// and it works, for its cost.
-    pub fn wait(&mut self, snapshot: &Snapshot, estimated: bool) -> bool {
+    /// Takes a snapshot in, and says whether a large new process in it waits for its samples or, where it works, to be probed for
+    /// its cost: `probed` says of which that was tried, or will not be.
+    pub fn wait(&mut self, snapshot: &Snapshot, probed: impl Fn(ProcessId) -> bool) -> bool {
         let tells = snapshot.sampling.as_ref().is_some_and(|sampling| sampling.tracker.tells_accesses());
         let seen = snapshot.processes.iter().map(|process| Seen {
             id: process.id,
             cpu: process.cpu,
             base: process.regions.iter().filter(|region| region.leaf == Leaf::Base).count(),
             samples: process.sampling.as_ref().map_or(0, |sampling| sampling.samples),
-            costed: !estimated || process.translation.is_some(),
+            probed: probed(process.id),
         });
         self.note(snapshot.taken, seen) && tells
     }
 
     fn note(&mut self, now: Duration, seen: impl Iterator<Item = Seen>) -> bool {
         let former = std::mem::take(&mut self.0);
-        let mut some = false;
+        let (mut sampled, mut probed, mut working) = (true, true, 0);
         for seen in seen {
             let known = former.get(&seen.id);
             let since = known.map_or(now, |known| known.since);
@@ -64,10 +63,14 @@ impl NewProcesses {
                 let elapsed = now.saturating_sub(*then).as_secs_f64();
                 seen.cpu.saturating_sub(*cpu).as_secs_f64() >= LEAST_USAGE * elapsed
             });
-            let waits = seen.samples < ENOUGH_SAMPLES || !seen.costed && works;
-            some |= now.saturating_sub(since) < NEW && seen.base >= LARGE && waits;
+            working += usize::from(works);
+            if now.saturating_sub(since) < NEW && seen.base >= LARGE {
+                sampled &= seen.samples >= ENOUGH_SAMPLES;
+                probed &= seen.probed || !works;
+            }
         }
-        some
+        // Where more work than are probed, one of the others would be waited for in vain.
+        !sampled || !probed && working <= MOST_PROBED
     }
 }
 
@@ -78,7 +81,7 @@ mod tests {
 
     fn seen(pid: i32, base: usize, samples: u64) -> Seen {
         let id = ProcessId { pid: Pid(pid), start_ticks: 1, start_stack: 1 };
-        Seen { id, cpu: Duration::from_secs(1), base, samples, costed: true }
+        Seen { id, cpu: Duration::from_secs(1), base, samples, probed: true }
     }
 
     #[test]
@@ -96,10 +99,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_works_is_new_until_its_cost_is_known() {
+    fn one_that_works_is_new_until_it_was_probed() {
         let mut new_processes = NewProcesses::default();
-        let mut note = |millis, cpu, costed| {
-            let process = Seen { cpu: Duration::from_millis(cpu), costed, ..seen(7, 300, 1) };
+        let mut note = |millis, cpu, probed| {
+            let process = Seen { cpu: Duration::from_millis(cpu), probed, ..seen(7, 300, 1) };
             new_processes.note(Duration::from_millis(millis), [process].into_iter())
         };
         assert!(!note(100_000, 5000, false), "whether it works is not known");

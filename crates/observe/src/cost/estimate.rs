@@ -98,12 +98,12 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
     if touches.cpu_seconds * 1000.0 < LEAST_CPU_MS as f64 {
         return Err(NoEstimate::Idle);
     }
-    let touched = touches.promotable_pages.saturating_sub(touches.untouched_pages);
-    let promotable = Stratum::of(touches, touched as f64, |it| !it.huge && it.promotable && !it.untouched);
-    let untouched = Stratum::of(touches, touches.untouched_pages as f64, |it| it.untouched && !it.huge);
+    let touched = touches.promotable_pages.saturating_sub(touches.quiet_pages);
+    let promotable = Stratum::of(touches, touched as f64, |it| !it.huge && it.promotable && !it.quiet);
+    let quiet = Stratum::of(touches, touches.quiet_pages as f64, |it| it.quiet && !it.huge);
     let other = Stratum::of(touches, touches.other_pages as f64, |it| !it.huge && !it.promotable);
     let huge = Stratum::of(touches, touches.huge_regions as f64, |it| it.huge);
-    let strata = [&promotable, &untouched, &other, &huge];
+    let strata = [&promotable, &quiet, &other, &huge];
     if strata.iter().all(|stratum| stratum.is_none()) {
         return Err(NoEstimate::NoSample);
     }
@@ -119,7 +119,7 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
         (mine(classes), at_least)
     };
     let (mut movable, mut at_least) = of(&promotable, EntrySize::Base);
-    let (seldom, seldom_at_least) = of(&untouched, EntrySize::Base);
+    let (seldom, seldom_at_least) = of(&quiet, EntrySize::Base);
     movable.extend(seldom);
     at_least.extend(seldom_at_least);
     let (mut fixed, fixed_at_least) = of(&other, EntrySize::Base);
@@ -128,7 +128,7 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
     fixed.extend(of(&huge, EntrySize::Huge2m).0);
     let load: Vec<Class> = movable.iter().chain(&fixed).copied().collect();
     let by_chance = walks(geometry, &load).total() * parallel;
-    let promoted = [&promotable, &untouched].into_iter().flatten().flat_map(Stratum::classes_when_huge);
+    let promoted = [&promotable, &quiet].into_iter().flatten().flat_map(Stratum::classes_when_huge);
     let promoted = mine(promoted.collect());
     let when_huge: Vec<Class> = promoted.iter().chain(&fixed).copied().collect();
 

@@ -59,7 +59,7 @@ fn sample(
             huge,
             promotable: !huge,
             close: false,
-            untouched: false,
+            quiet: false,
             present: PAGES,
             readings: readings.to_vec(),
         });
@@ -67,7 +67,7 @@ fn sample(
     Touches {
         histories,
         promotable_pages: if huge { 0 } else { (count * REGION) as u64 },
-        untouched_pages: 0,
+        quiet_pages: 0,
         other_pages: 0,
         huge_regions: if huge { count as u64 } else { 0 },
         parallel: 1.0,
@@ -246,15 +246,7 @@ fn skewed_accesses_cost_less_than_even_ones() {
 fn history(readings: &[(f64, f64, u16)]) -> History {
     let reading = |&(cpu, unsure, touched)| Reading { cpu, unsure, touched, neighbours: None };
     let readings = readings.iter().map(reading).collect();
-    History {
-        start: 0,
-        huge: false,
-        promotable: true,
-        close: false,
-        untouched: false,
-        present: PAGES,
-        readings,
-    }
+    History { start: 0, huge: false, promotable: true, close: false, quiet: false, present: PAGES, readings }
 }
 
 /// The reader loses the processor in between: all pages are new in one reading, in any order.
@@ -395,7 +387,7 @@ fn a_few_regions_of_each_stratum_say_what_all_do() {
 
 /// What is visited in order was mostly not touched a moment ago, and will be.
 #[test]
-fn a_stream_is_one_though_most_of_it_was_found_untouched() {
+fn a_stream_is_one_though_most_of_it_is_quiet() {
     let all = in_order(128, 1e6);
     let mut few = all.clone();
     few.histories.retain(|history| (history.start >> 21) < 16 || (history.start >> 21).is_multiple_of(3));

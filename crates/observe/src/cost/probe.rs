@@ -64,9 +64,8 @@ const QUICK_ROUNDS: usize = 2;
 const MOST_REGIONS: usize = 32;
 /// Regions mapped huge in a slow round: one bit each.
 const HUGE_REGIONS: usize = 64;
-/// One in so many regions that are looked at is of those that a sample has found untouched: mostly they are alike, and a few say
-/// what they are like.
-const UNTOUCHED_TURN: usize = 4;
+/// One in so many regions that are looked at is a quiet one: mostly they are alike, and a few say what they are like.
+const QUIET_TURN: usize = 4;
 /// Regions that wait for a closer look.
 const MOST_HOT: usize = 64;
 /// For how many times the time asked for the first round of a process of shared memory is waited for.
@@ -82,8 +81,8 @@ const DELAYED: f64 = 0.5;
 const LONGEST_STRETCH: f64 = 8.0;
 
 /// Probes `process`, whose regions `process.regions` are, with `tracker`. `wait` sleeps for a time, and says whether to
-/// go on. Of the regions `untouched`, in which a sample of the whole process has just found no page touched, fewer are looked
-/// at ([`Touches::stratify`]). What was sampled until the process ended is returned; an error is one of the first clearing.
+/// go on. Of the regions `quiet`, of which no sample of accesses has found a page touched, fewer are looked at
+/// ([`Touches::stratify`]). What was sampled until the process ended is returned; an error is one of the first clearing.
 ///
 /// Memory that other processes map, too, is left out, for MADV_COLD leaves it as it is. A process that uses mostly shared
 /// memory ([`uses_shared`]) is judged by that alone, where the tracker reads page tables: its own accessed bits are
@@ -92,7 +91,7 @@ pub fn probe(
     root: &KernelRoot,
     tracker: &mut dyn Tracker,
     process: &Process,
-    untouched: &BTreeMap<u64, u16>,
+    quiet: &BTreeMap<u64, u16>,
     options: &ProbeOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Touches, TrackError> {
@@ -117,7 +116,7 @@ pub fn probe(
         start,
         touches: Touches {
             promotable_pages: pages(true),
-            untouched_pages: 0,
+            quiet_pages: 0,
             other_pages: pages(false),
             huge_regions: huge.len() as u64,
             parallel: 1.0,
@@ -131,7 +130,7 @@ pub fn probe(
         first_access: options.first_access_ns * 1e-9,
     };
     let all = base.clone();
-    let mut base = Decks::new(base, untouched, options.seed);
+    let mut base = Decks::new(base, quiet, options.seed);
     let mut huge = Deck::new(huge, options.seed ^ 1);
     let whole = options.time.as_secs_f64();
     let allowance = |run: &Run| {
@@ -187,7 +186,7 @@ pub fn probe(
         first = false;
     }
     let mut touches = run.finish();
-    touches.stratify(untouched);
+    touches.stratify(quiet);
     Ok(touches)
 }
 
@@ -278,28 +277,27 @@ impl<'a> Deck<'a> {
     }
 }
 
-/// Two decks: regions that the sample before found untouched, and the others.
+/// Two decks: quiet regions, and the others.
 struct Decks<'a> {
-    untouched: Deck<'a>,
+    quiet: Deck<'a>,
     others: Deck<'a>,
-    /// Regions dealt since one of the untouched was.
+    /// Regions dealt since a quiet one was.
     since: usize,
 }
 
 impl<'a> Decks<'a> {
-    fn new(regions: Vec<&'a Region>, untouched: &BTreeMap<u64, u16>, seed: u64) -> Decks<'a> {
-        let (untouched, others) =
-            regions.into_iter().partition(|region| untouched.contains_key(&region.start));
-        Decks { untouched: Deck::new(untouched, seed), others: Deck::new(others, seed), since: 0 }
+    fn new(regions: Vec<&'a Region>, quiet: &BTreeMap<u64, u16>, seed: u64) -> Decks<'a> {
+        let (quiet, others) = regions.into_iter().partition(|region| quiet.contains_key(&region.start));
+        Decks { quiet: Deck::new(quiet, seed), others: Deck::new(others, seed), since: 0 }
     }
 
-    /// The next `count`, each once: one in [`UNTOUCHED_TURN`] of the untouched, as far as there are.
+    /// The next `count`, each once: one in [`QUIET_TURN`] of the quiet ones, as far as there are.
     fn deal(&mut self, count: usize) -> Vec<&'a Region> {
         self.since += count;
-        let turns = self.since / UNTOUCHED_TURN;
-        self.since %= UNTOUCHED_TURN;
+        let turns = self.since / QUIET_TURN;
+        self.since %= QUIET_TURN;
         let mut dealt =
-            self.untouched.deal(turns.min(count).max(count.saturating_sub(self.others.regions.len())));
+            self.quiet.deal(turns.min(count).max(count.saturating_sub(self.others.regions.len())));
         dealt.extend(self.others.deal(count - dealt.len()));
         dealt
     }
@@ -399,7 +397,7 @@ impl Run<'_> {
                 huge: region.leaf.is_huge(),
                 promotable: self.shared || is_promotable(process, region),
                 close,
-                untouched: false,
+                quiet: false,
                 present: region.present,
                 readings: Vec::with_capacity(steps.len()),
             })

@@ -184,14 +184,14 @@ fn use_of_mostly_shared_memory_is_reported() {
 }
 
 #[test]
-fn one_region_in_four_is_of_those_found_untouched() {
+fn one_region_in_four_is_quiet() {
     let process = process(40);
     let regions: Vec<&Region> = process.regions[..40].iter().collect();
-    let untouched: BTreeMap<u64, u16> = regions[8..].iter().map(|region| (region.start, PAGES)).collect();
-    let mut decks = Decks::new(regions.clone(), &untouched, 5);
+    let quiet: BTreeMap<u64, u16> = regions[8..].iter().map(|region| (region.start, PAGES)).collect();
+    let mut decks = Decks::new(regions.clone(), &quiet, 5);
     let mut count = |wanted| {
         let dealt = decks.deal(wanted);
-        let seldom = dealt.iter().filter(|region| untouched.contains_key(&region.start)).count();
+        let seldom = dealt.iter().filter(|region| quiet.contains_key(&region.start)).count();
         (dealt.len(), seldom)
     };
     assert_eq!([2, 2, 1, 3].map(&mut count), [(2, 0), (2, 1), (1, 0), (3, 1)]);

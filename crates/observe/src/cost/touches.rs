@@ -49,9 +49,9 @@ pub struct History {
     /// A closer look at a region that was full at the first reading: it says how hot such regions are, and nothing of
     /// how many there are.
     pub close: bool,
-    /// Whether a sample of the whole process had just found no page of the region touched: see [`Touches::stratify`].
+    /// Whether no sample of accesses had found a page of the region touched: see [`Touches::stratify`].
     #[serde(default)]
-    pub untouched: bool,
+    pub quiet: bool,
     /// Present base pages, 1 to 512.
     pub present: u16,
     /// The readings, in order of time.
@@ -65,9 +65,9 @@ pub struct Touches {
     pub histories: Vec<History>,
     /// Base pages of the process that could have been sampled and that a huge page could map.
     pub promotable_pages: u64,
-    /// Those of them in regions of which a sample had just found no page touched.
+    /// Those of them in regions of which no sample of accesses had found a page touched.
     #[serde(default)]
-    pub untouched_pages: u64,
+    pub quiet_pages: u64,
     /// Those on base pages that none could.
     pub other_pages: u64,
     /// Regions that are mapped huge.
@@ -177,13 +177,13 @@ impl Touches {
         4 * (self.promotable_pages + self.other_pages) > 5 * (former.promotable_pages + former.other_pages)
     }
 
-    /// Says which regions (by first address; with their present pages) a sample of the whole process has found untouched. They are
-    /// a stratum of their own: fewer of them are looked at, each of which stands for more.
-    pub fn stratify(&mut self, untouched: &BTreeMap<u64, u16>) {
-        let pages = untouched.values().map(|present| u64::from(*present)).sum::<u64>();
-        self.untouched_pages = pages.min(self.promotable_pages);
+    /// Says which regions (by first address; with their present pages) are quiet: of which no sample of accesses had found a
+    /// page touched. They are a stratum of their own: fewer of them are looked at, each of which stands for more.
+    pub fn stratify(&mut self, quiet: &BTreeMap<u64, u16>) {
+        let pages = quiet.values().map(|present| u64::from(*present)).sum::<u64>();
+        self.quiet_pages = pages.min(self.promotable_pages);
         for history in &mut self.histories {
-            history.untouched = history.promotable && untouched.contains_key(&history.start);
+            history.quiet = history.promotable && quiet.contains_key(&history.start);
         }
     }
 
@@ -193,7 +193,7 @@ impl Touches {
         self.parallel = (self.parallel * self.seconds + later.parallel * later.seconds) / seconds.max(1e-9);
         self.histories.extend(later.histories);
         self.promotable_pages = later.promotable_pages;
-        self.untouched_pages = later.untouched_pages;
+        self.quiet_pages = later.quiet_pages;
         self.other_pages = later.other_pages;
         self.huge_regions = later.huge_regions;
         self.cpu_seconds += later.cpu_seconds;
@@ -212,14 +212,14 @@ impl Touches {
         let pages = present(&|_| true);
         let steps = base().map(|history| history.readings.len()).max().unwrap_or(0);
         // Of the two strata each counts by what it stands for.
-        let untouched = present(&|history| history.untouched);
-        let [of_untouched, of_others] = [
-            (untouched, self.untouched_pages),
-            (pages - untouched, self.promotable_pages + self.other_pages - self.untouched_pages),
+        let quiet = present(&|history| history.quiet);
+        let [of_quiet, of_others] = [
+            (quiet, self.quiet_pages),
+            (pages - quiet, self.promotable_pages + self.other_pages - self.quiet_pages),
         ]
-        .map(|(sampled, all)| if untouched > 0.0 && sampled > 0.0 { all as f64 / sampled } else { 1.0 });
-        let weight = |history: &History| if history.untouched { of_untouched } else { of_others };
-        let pages = of_untouched * untouched + of_others * (pages - untouched);
+        .map(|(sampled, all)| if quiet > 0.0 && sampled > 0.0 { all as f64 / sampled } else { 1.0 });
+        let weight = |history: &History| if history.quiet { of_quiet } else { of_others };
+        let pages = of_quiet * quiet + of_others * (pages - quiet);
         let mut best = 0.0;
         for step in 0..steps {
             // Pages times the time that each was watched up to this step.

@@ -18,19 +18,17 @@ use std::time::{Duration, Instant};
 /// Processes whose page walks are counted at most: each thread takes descriptors.
 const MOST_COUNTED: usize = 32;
 /// Processes whose cost is estimated at most, those that take most processor time.
-const MOST_ESTIMATED: usize = 8;
+pub const MOST_ESTIMATED: usize = 8;
 /// A process with less memory than this is not worth a probe: a TLB of today reaches as far, nearly.
 const LEAST_RESIDENT: Bytes = Bytes::mib(16);
 /// One that takes less of a processor has too few page walks to be seen, and too small a budget.
-const LEAST_USAGE: f64 = 0.05;
+pub const LEAST_USAGE: f64 = 0.05;
 /// A probe is not shorter than this: its slowest reading is 316 ms after the clearing.
 pub const LEAST_PROBE: Duration = Duration::from_millis(500);
 /// Nor longer: the user waits for a refresh meanwhile.
 const LONGEST_PROBE: Duration = Duration::from_secs(2);
 /// Probes that an estimate is based on: older ones are forgotten.
 const MOST_PROBES: usize = 4;
-/// A sample of accesses that is older may not hold any more.
-const FRESH: Duration = Duration::from_secs(15);
 /// Where it is about what could be promoted: a process with less than [`LEAST_RESIDENT`] of memory on base pages has little
 /// to gain, and is probed again only after so long.
 const SETTLED_PAUSE: Duration = Duration::from_secs(300);
@@ -183,6 +181,14 @@ impl Costs {
         }
     }
 
+    /// Whether the process was probed, or that was tried, since it was first seen; `true` where costs are not estimated.
+    pub fn has_tried(&self, id: ProcessId) -> bool {
+        match &self.source {
+            Source::Estimated(model) => model.probed.contains_key(&id),
+            Source::Counted(_) | Source::None => true,
+        }
+    }
+
     /// From now on nothing is estimated: there is no tracker that could probe.
     pub fn leave_estimates(&mut self) {
         if matches!(self.source, Source::Estimated(_)) {
@@ -264,13 +270,17 @@ impl Costs {
         };
         let mut sampled = process.clone();
         observer.note_samples(&mut sampled);
-        let untouched = untouched(&sampled, now.taken);
+        let quiet = quiet(&sampled);
         let Some(tracker) = observer.tracker() else { return false };
         model.probed.insert(process.id, now.taken);
         // A process that has ended or is denied is reported by the next snapshot.
-        let probed = probe(&self.root, tracker, process, &untouched, &options, wait);
+        let probed = probe(&self.root, tracker, process, &quiet, &options, wait);
         let Ok(touches) = probed else { return true };
         let probes = model.probes.entry(process.id).or_default();
+        // Those that looked at few of the quiet regions say too much where it is not known any more which those are.
+        if quiet.is_empty() && probes.back().is_some_and(|last| last.quiet_pages > 0) {
+            probes.clear();
+        }
         probes.push_back(touches);
         if probes.len() > MOST_PROBES {
             probes.pop_front();
@@ -278,7 +288,7 @@ impl Costs {
         let mut all = Touches::default();
         probes.iter().cloned().for_each(|touches| all.add(touches));
         // Those of earlier probes, too.
-        all.stratify(&untouched);
+        all.stratify(&quiet);
         if let Ok(estimate) = estimate(&all, &model.geometry, &model.times) {
             observer.note_translation(process.id, estimate.cost);
             observer.note_profiles(process.id, &estimate.profiles);
@@ -296,22 +306,22 @@ impl Model {
     }
 }
 
-/// The regions that could be huge of which a sample has just found no page touched, where it found others touched; each with its
-/// present pages. A probe looks at a few regions at a time, and would rarely meet the hot ones of a process that uses a small
-/// part of its memory.
-fn untouched(process: &Process, now: Duration) -> BTreeMap<u64, u16> {
+/// The regions that could be huge of which the last sample has not found a page touched, or that it has not reached, where it found
+/// others touched; each with its present pages. A probe looks at a few regions at a time, and would rarely meet the hot ones of
+/// a process that uses a small part of its memory. It looks at quiet ones all the same: what moves is touched elsewhere by
+/// now, and a first sample looks at a few pages of each region for a short time.
+fn quiet(process: &Process) -> BTreeMap<u64, u16> {
     // Of memory that is shared all is probed at once.
     if uses_shared(process) {
         return BTreeMap::new();
     }
-    let fresh = |region: &&Region| {
-        let sampled = region.accessed.map(|accessed| accessed.sampled);
-        region.leaf == Leaf::Base && sampled.is_some_and(|then| now.saturating_sub(then) < FRESH)
+    let touched = |region: &&Region| region.accessed.is_some_and(|accessed| accessed.coverage > 0);
+    let base = || {
+        let base = process.regions.iter().filter(|region| region.leaf == Leaf::Base);
+        base.filter(|region| is_promotable(process, region))
     };
-    let touched = |region: &Region| region.accessed.is_some_and(|accessed| accessed.coverage > 0);
-    let sampled = || process.regions.iter().filter(fresh).filter(|region| is_promotable(process, region));
-    match sampled().any(touched) {
-        true => sampled().filter(|region| !touched(region)).map(|it| (it.start, it.present)).collect(),
+    match base().any(|region| touched(&region)) {
+        true => base().filter(|region| !touched(region)).map(|it| (it.start, it.present)).collect(),
         false => BTreeMap::new(),
     }
 }
@@ -390,35 +400,24 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fresh_sample_found_untouched_is_known_where_it_found_something() {
+    fn quiet_regions_are_those_that_no_sample_found_touched_where_it_found_others() {
         use megapage_snapshot::{Accessed, Mapping, PAGES};
         use megapage_units::VirtRange;
-        let region = |number: u64, coverage: u16, sampled: u64| {
-            let sampled = Duration::from_secs(sampled);
-            let accessed = Accessed { coverage, average: f32::from(coverage), last: None, sampled };
+        let region = |number: u64, coverage: u16| {
+            let (average, sampled) = (f32::from(coverage), Duration::from_secs(9));
+            let accessed = Accessed { coverage, average, last: None, sampled };
             Region { accessed: Some(accessed), ..Region::of_base_pages(number << 21, PAGES) }
         };
         let id = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 1 };
         let mappings = vec![Mapping::anonymous(VirtRange::new(0, 1 << 40).unwrap())];
         let process =
             |regions| Process { regions, mappings: mappings.clone(), ..Process::without_memory(id, "p") };
-        let now = Duration::from_secs(100);
-        let starts =
-            |regions| Vec::from_iter(untouched(&process(regions), now).into_keys().map(|start| start >> 21));
-        let never = Region::of_base_pages(5 << 21, PAGES);
-        let huge = Region { leaf: Leaf::Huge2m, ..region(6, 0, 99) };
-        assert_eq!(
-            starts(vec![
-                region(1, 0, 99),
-                region(2, 1, 99),
-                region(3, 0, 101),
-                region(4, 0, 80),
-                never,
-                huge
-            ]),
-            [1, 3]
-        );
-        assert!(starts(vec![region(1, 0, 99), region(2, 9, 80)]).is_empty(), "it may have been idle then");
+        let starts = |regions| Vec::from_iter(quiet(&process(regions)).into_keys().map(|start| start >> 21));
+        let never = || Region::of_base_pages(5 << 21, PAGES);
+        let huge = Region { leaf: Leaf::Huge2m, ..region(6, 0) };
+        assert_eq!(starts(vec![region(1, 0), region(2, 1), region(3, 0), never(), huge.clone()]), [1, 3, 5]);
+        let touched = Region { accessed: region(6, 512).accessed, ..huge };
+        assert!(starts(vec![region(1, 0), never(), touched]).is_empty(), "it may have been idle");
         assert!(starts(Vec::new()).is_empty());
     }
 
