@@ -77,6 +77,12 @@ pub trait Experiment {
     /// What it demands of the machine.
     fn needs(&self) -> Needs;
 
+    /// Installs what it needs beyond packages, where the user wants that. Each command is given to `say` before it runs. What it
+    /// can do without is no error.
+    fn install(&self, _say: &mut dyn FnMut(&str)) -> Result<()> {
+        Ok(())
+    }
+
     /// What it would do, as shell lines and comments.
     fn dry_run(&self, plan: &Plan) -> Vec<String>;
 
@@ -225,7 +231,7 @@ pub enum Order {
     ToAndFro,
     /// Each begins a round in its turn, so that what the one before leaves behind befalls all alike.
     Rotating,
-    /// Rotating by pairs of rounds, the second of a pair backwards: each comes at each place, and after other neighbours.
+    /// Rotating by pairs of rounds, the second of each pair backwards, so that each follows either neighbour as often.
     Balanced,
 }
 
@@ -306,6 +312,10 @@ pub fn conduct<E: Experiment>(
             let packages = needs.packages.join(" ");
             bail!("{} needs {packages}: apt-get install {packages} (or --install)", E::NAME);
         }
+    }
+    // Before the signals are blocked: what it starts is ended by them.
+    if plan.install {
+        experiment.install(progress)?;
     }
     must_fit(E::NAME, needs.memory, needs.smaller)?;
     let mut head = Head::begin(E::NAME)?;

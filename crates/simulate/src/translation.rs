@@ -4,7 +4,7 @@
 //! hold it. Whether a reference is answered by the second-level cache, the last-level cache or memory follows from
 //! the same approximation, with the lines of the page tables and of the data competing. Under nested paging each
 //! reference of the guest, and the datum itself, is translated once more by the host's tables; a TLB entry covers the smaller of
-//! the guest's page and the host's (Intel SDM, volume 3, 30.3.3, "combined mappings").
+//! the guest's page and the host's (Intel SDM, volume 3, "combined mappings").
 
 use crate::hardware::WalkCosts;
 use megapage_snapshot::AccessClass;

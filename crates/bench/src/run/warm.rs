@@ -11,8 +11,27 @@ pub fn warm(bytes: Bytes, from_pool: bool) -> Bytes {
     touch(bytes, from_pool.then_some(PageSize::HUGE_2M))
 }
 
+/// As [`warm`], ordinary memory a piece at a time, for as long as `goes_on`: the host may take seconds for each GiB.
+pub fn warm_while(bytes: Bytes, goes_on: &mut dyn FnMut() -> bool) -> Bytes {
+    let (mut held, mut warmed) = (Vec::new(), Bytes::ZERO);
+    while warmed < bytes && goes_on() {
+        let Some((range, touched)) = take(PIECE.min(bytes.saturating_sub(warmed)), None) else { break };
+        held.push(range);
+        warmed += touched;
+    }
+    warmed
+}
+
+/// Of [`warm_while`].
+const PIECE: Bytes = Bytes::mib(256);
+
 /// As [`warm`], from the pool of `pool`.
 pub(super) fn touch(bytes: Bytes, pool: Option<PageSize>) -> Bytes {
+    take(bytes, pool).map_or(Bytes::ZERO, |(_, touched)| touched)
+}
+
+/// The memory, touched, until it is dropped; `None` where none can be had.
+fn take(bytes: Bytes, pool: Option<PageSize>) -> Option<(Reservation, Bytes)> {
     let unit = pool.unwrap_or(PageSize::HUGE_2M).bytes().0 as usize;
     let mut len = bytes.0 as usize / unit * unit;
     if let Some(size) = pool {
@@ -20,21 +39,17 @@ pub(super) fn touch(bytes: Bytes, pool: Option<PageSize>) -> Bytes {
         len = len.min(pages * unit);
     }
     if len == 0 {
-        return Bytes::ZERO;
+        return None;
     }
-    let Ok(range) = Reservation::new(len, unit) else { return Bytes::ZERO };
-    let mut touched = Bytes::ZERO;
-    let mapped = match pool {
+    let range = Reservation::new(len, unit).ok()?;
+    match pool {
         Some(size) => range.map_hugetlb(size),
         None => range.open(),
-    };
-    if mapped.is_ok() {
-        if pool.is_none() {
-            let _ = range.advise_thp();
-        }
-        if range.populate().is_ok() {
-            touched = Bytes(len as u64);
-        }
     }
-    touched
+    .ok()?;
+    if pool.is_none() {
+        let _ = range.advise_thp();
+    }
+    range.populate().ok()?;
+    Some((range, Bytes(len as u64)))
 }

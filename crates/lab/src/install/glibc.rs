@@ -67,7 +67,9 @@ fn unpack(mirror: &str, suite: &str, state: &Path, to: &Path, say: &mut dyn FnMu
     fs::write(&status, "").context("apt's status")?;
     let text = format!(
         "Dir::Etc::sourcelist \"{}\";\nDir::Etc::sourceparts \"/dev/null\";\nDir::State \"{}\";\n\
-         Dir::State::status \"{}\";\nDir::Cache \"{}\";\nAPT::Sandbox::User \"\";\n",
+         Dir::State::status \"{}\";\nDir::Cache \"{}\";\nAPT::Sandbox::User \"\";\n\
+         Dir::Etc::preferences \"/dev/null\";\nDir::Etc::preferencesparts \"/dev/null\";\nAPT::Default-Release \"\";\n\
+         #clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n",
         sources.display(),
         state.display(),
         status.display(),

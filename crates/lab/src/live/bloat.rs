@@ -91,6 +91,8 @@ pub struct BloatRow {
 pub struct Sample {
     /// Of which round it is: 1 for the first.
     pub round: u32,
+    /// Free memory that was touched before, so that the host has backed it.
+    pub warmed_bytes: u64,
     /// What ended it before its time; `None` where all phases completed.
     pub ended: Option<String>,
     /// Commands for each second of the server's processor time.
@@ -128,10 +130,10 @@ pub(super) fn run(stage: &mut Stage<'_>, [with_redis, with_recovery]: [bool; 2])
             if round > 0 && !is_compared && !is_tuned(configuration.name) {
                 continue;
             }
-            stage.warm(limit)?;
+            let warmed_bytes = stage.warm(limit)?.0;
             match one(configuration, keys, limit, stage) {
                 Ok(mut sample) => {
-                    sample.round = round + 1;
+                    (sample.round, sample.warmed_bytes) = (round + 1, warmed_bytes);
                     let rss = sample.rss_bytes[2].map_or("-".into(), |bytes| Bytes(bytes).to_string());
                     let ended = sample.ended.clone().unwrap_or_else(|| format!("completed, {rss}"));
                     let commands = sample.throughput.unwrap_or_default() / 1000.0;

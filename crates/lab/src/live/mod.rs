@@ -17,11 +17,12 @@ mod table;
 mod trial;
 mod worker;
 
+use crate::child::check;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, found_or_why};
 use anyhow::{Context, Result, bail};
 use configuration::{ASKED, AT_REST};
 use megapage_bench::arguments::scale;
-use megapage_bench::run::{Gate, Place, can_give, warm};
+use megapage_bench::run::{Gate, Place, can_give, warm_while};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::Signals;
 use megapage_kernel::thp_change::ThpChange;
@@ -340,9 +341,13 @@ impl Stage<'_> {
     /// Answers how much.
     fn warm(&mut self, bytes: u64) -> Result<Bytes> {
         self.change.set(&ASKED).context("the settings of transparent huge pages")?;
-        let warmed = warm(Bytes(bytes).min(can_give()?), false);
+        let mut ended = Ok(());
+        let warmed = warm_while(Bytes(bytes).min(can_give()?), &mut || {
+            ended = check(self.signals);
+            ended.is_ok()
+        });
         self.change.set(&AT_REST).context("the settings of transparent huge pages")?;
-        Ok(warmed)
+        ended.map(|()| warmed)
     }
 
     fn say(&mut self, line: &str) {

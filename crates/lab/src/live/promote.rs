@@ -90,6 +90,8 @@ pub struct Sample {
     /// Seconds to the gain; `None` where it did not come in time.
     #[serde(rename = "relief_seconds")]
     pub seconds_to_gain: Option<f64>,
+    /// Free memory that was touched before, so that the host has backed it.
+    pub warmed_bytes: u64,
     /// Seconds that were looked at.
     pub watched_seconds: f64,
     /// Processor seconds of the daemon and of the kernel's own threads in that time.
@@ -139,9 +141,10 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
             worker.split()?;
             // As after they were written: khugepaged passes over what was not accessed since.
             worker.touch(stage.signals)?;
-            stage.warm(heap)?;
+            let warmed_bytes = stage.warm(heap)?.0;
             match one(configuration, &mut worker, hot, reference, stage) {
                 Ok(sample) => {
+                    let sample = Sample { warmed_bytes, ..sample };
                     let time = sample.seconds_to_gain;
                     let text = time.map_or("no gain".into(), |seconds| format!("gain after {seconds:.2} s"));
                     stage.say(&format!(
@@ -293,6 +296,7 @@ fn one(
     let top = worker.top(hot)?;
     let sample = Sample {
         seconds_to_gain: time,
+        warmed_bytes: 0,
         watched_seconds,
         cpu_seconds: cpu.as_secs_f64(),
         huge_bytes: worker.huge()?,
@@ -507,6 +511,7 @@ mod tests {
     fn sample(time: Option<f64>, cpu: f64, huge: u64) -> Sample {
         Sample {
             seconds_to_gain: time,
+            warmed_bytes: 0,
             watched_seconds: time.unwrap_or(40.0),
             cpu_seconds: cpu,
             huge_bytes: huge,

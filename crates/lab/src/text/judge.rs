@@ -158,7 +158,14 @@ mod tests {
     use crate::text::row;
 
     fn report(rows: Vec<Row>) -> TextFound {
-        TextFound { scale: 1.0, rows, absent: Vec::new(), findings: Vec::new(), walks: Vec::new() }
+        TextFound {
+            scale: 1.0,
+            glibc: None,
+            rows,
+            absent: Vec::new(),
+            findings: Vec::new(),
+            walks: Vec::new(),
+        }
     }
 
     #[test]

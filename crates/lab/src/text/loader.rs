@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Where the system's is.
 const PLACES: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
@@ -32,6 +33,14 @@ impl Loader {
         let knows = knows_tunable(&program).with_context(|| program.display().to_string())?;
         ensure!(knows, "{} has no tunable glibc.elf.thp: 2.44 and later do", program.display());
         Ok(Loader { program, libraries })
+    }
+
+    /// What it says of itself: `ld.so (Debian GLIBC 2.44-3) stable release version 2.44.`
+    pub(super) fn version(&self) -> String {
+        let printed = Command::new(&self.program).arg("--version").stdin(Stdio::null()).output();
+        let printed = printed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let line = printed.ok().and_then(|text| text.lines().next().map(str::to_string));
+        line.unwrap_or_else(|| self.program.display().to_string())
     }
 
     /// The words before a program that this loader is to run.

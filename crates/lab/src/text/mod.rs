@@ -21,6 +21,7 @@ use megapage_bench::arguments::scale;
 use megapage_bench::peers::{FOREIGN_VARIABLES, Library, Package};
 use megapage_bench::run::{Gate, Interval, Place, Pool, warm};
 use megapage_bench::workload::random::Random;
+use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -28,6 +29,7 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -56,23 +58,17 @@ impl Text {
         self.glibc.as_deref().map(Loader::below).transpose()
     }
 
-    /// That, else the one that was installed, if it is to be and can be.
-    fn loader_or_installed(&self, stage: &mut Stage<'_>) -> Result<Option<Loader>> {
-        if self.glibc.is_some() || !self.wants(CASES[0]) || loader::systems_has_tunable() {
-            return self.loader();
-        }
-        let installed = Loader::below(&glibc::directory()).ok();
-        if installed.is_some() || !stage.plan.install {
-            return Ok(installed);
-        }
-        match glibc::install(&|directory| Loader::below(directory).map(drop), stage.progress) {
-            Ok(directory) => Loader::below(&directory).map(Some),
-            Err(error) => {
-                // The report names the way as absent.
-                (stage.progress)(&format!("no other glibc: {error:#}"));
-                Ok(None)
-            }
-        }
+    /// Whether the way glibc needs another glibc than the system's, and none was named.
+    fn lacks_glibc(&self) -> bool {
+        self.glibc.is_none() && self.wants(CASES[0]) && !loader::systems_has_tunable()
+    }
+
+    /// That, else the one that was installed.
+    fn loader_or_installed(&self) -> Result<Option<Loader>> {
+        let directory = glibc::directory();
+        // Not what another user has put there: its programs are run.
+        let own = || fs::metadata(&directory).is_ok_and(|it| it.uid() == effective_uid());
+        if self.lacks_glibc() && own() { Ok(Loader::below(&directory).ok()) } else { self.loader() }
     }
 }
 
@@ -132,6 +128,8 @@ impl Way {
 pub struct TextFound {
     /// What the calls were multiplied by.
     pub scale: f64,
+    /// The other glibc that the way of that name ran, as its loader says; `None`: the system's.
+    pub glibc: Option<String>,
     /// Each case under each way.
     pub rows: Vec<Row>,
     /// Ways that did not run, and why.
@@ -216,6 +214,17 @@ impl Experiment for Text {
         Needs { packages: real::lacking(&self.cases), ..Needs::default() }
     }
 
+    fn install(&self, say: &mut dyn FnMut(&str)) -> Result<()> {
+        if self.lacks_glibc() && self.loader_or_installed()?.is_none() {
+            let suits = |directory: &Path| Loader::below(directory).map(drop);
+            if let Err(error) = glibc::install(&suits, say) {
+                // The report names the way as absent.
+                say(&format!("no other glibc: {error:#}"));
+            }
+        }
+        Ok(())
+    }
+
     fn dry_run(&self, plan: &Plan) -> Vec<String> {
         let mut lines = vec![format!("megapage pool set 2MB:+{}", POOL.0 >> 21)];
         for case in CASES.into_iter().filter(|case| self.wants(case)) {
@@ -233,12 +242,14 @@ impl Experiment for Text {
     fn measure(&self, stage: &mut Stage<'_>) -> Result<TextFound> {
         let mut report = TextFound {
             scale: self.scale,
+            glibc: None,
             rows: Vec::new(),
             absent: Vec::new(),
             findings: Vec::new(),
             walks: Vec::new(),
         };
-        let loader = self.loader_or_installed(stage)?;
+        let loader = self.loader_or_installed()?;
+        report.glibc = loader.as_ref().map(Loader::version);
         let (directory, mount) = (scratch(stage.place)?, real::Mount::new());
         let mut bench = Bench {
             runs: stage.plan.runs,
