@@ -176,8 +176,13 @@ impl Reversible {
             }
             std::thread::sleep(PROMOTE_PAUSE);
             let again = promotion.apply_patiently(&mut self.engine)?;
-            outcome.add(again);
-            outcome.obtained_bytes = again.obtained_bytes;
+            // All regions were asked for again: what came of each is what the last attempt says.
+            outcome = PromoteOutcome {
+                calls: outcome.calls + again.calls,
+                elapsed_ns: outcome.elapsed_ns + again.elapsed_ns,
+                busy_ns: outcome.busy_ns + again.busy_ns,
+                ..again
+            };
         }
         if outcome.gone {
             return Err(RemoteError::Gone(self.process.pid));

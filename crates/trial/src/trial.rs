@@ -5,7 +5,7 @@ use crate::metric::{Metric, MetricOptions};
 use crate::processor::Processor;
 use crate::reader::{Reader, Service};
 use crate::report::{ProcessReport, Report};
-use megapage_act::promote::{identify, lacking_ability};
+use megapage_act::promote::{PromoteOutcome, identify, lacking_ability};
 use megapage_act::{Bounds, Movable, RemoteError, Reversible, lacking_right, movable};
 use megapage_judge::{Cost, Progress, Stop, Terms, conduct};
 use megapage_kernel::cgroup::GroupAccounts;
@@ -27,9 +27,12 @@ const BUDGET: f64 = 0.01;
 const PILOT: usize = 16;
 /// The settling time where none is given: a tenth of the period, within these.
 const SETTLE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// How long one switch may take: this, and so long for each region.
+/// How long one switch may take: this, and so long for each region, or twice what a region took in the pilot...
 const SWITCH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(2));
+/// ...and no longer than this...
 const LONGEST_SWITCH: Duration = Duration::from_secs(60);
+/// ...or this part of the trial: a switch can take three attempts.
+const SWITCHES: u32 = 6;
 /// A metric is read within this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Processes of one service, at most: each has a guard.
@@ -201,14 +204,15 @@ impl Trial {
         let system = |what: &str, error: std::io::Error| TrialError::System(format!("{what}: {error}"));
         let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
             .map_err(|error| system("signals", error))?;
-        let (pilot, pilots) = self.pilot()?;
+        let pilot = self.pilot()?;
         let mut parts = Vec::new();
         for process in self.taking_part() {
             let pid = process.id.pid;
             // One that has ended since is none.
             let Ok(pidfd) = spawn::open_pidfd(pid) else { continue };
             let regions: Vec<VirtRange> = process.memory.regions.clone();
-            match Reversible::guarded(&self.root, process.id, regions, bounds(process.memory.regions.len())) {
+            let bounds = bounds(regions.len(), pilot.of_region, self.options.most);
+            match Reversible::guarded(&self.root, process.id, regions, bounds) {
                 Ok(memory) => parts.push(Part { memory, pidfd }),
                 Err(_) if identify(&self.root, pid).is_err() => {}
                 Err(why) => return Err(TrialError::System(why)),
@@ -217,7 +221,7 @@ impl Trial {
         let pids: Vec<Pid> = self.processes.iter().map(|it| it.id.pid).collect();
         let processor = Processor::of(&self.root, self.group.as_ref(), &pids);
         let regions: u64 = parts.iter().map(|part| part.memory.count()).sum();
-        let terms = self.terms(pilot, regions as f64 / pilots as f64);
+        let terms = self.terms(pilot.cost, regions as f64 / pilot.regions as f64);
         let metric = std::mem::take(&mut self.reader.words);
         let Trial { root, options, service, unit, program, processes, reader, .. } = self;
         let mut live = Live::new(parts, reader, processor, &signals);
@@ -282,30 +286,28 @@ impl Trial {
         self.processes.iter().filter(|process| !process.memory.regions.is_empty())
     }
 
-    /// Makes a few regions huge and base once: what that cost, and how many there were.
-    fn pilot(&self) -> Result<(Cost, usize), TrialError> {
+    /// Makes a few regions huge and base once: what that cost, and how many there were. Where calls are slow, as on memory that
+    /// the host has to find first, it learns from those that there was time for.
+    fn pilot(&self) -> Result<Pilot, TrialError> {
         let Some(process) = self.taking_part().max_by_key(|it| it.memory.regions.len()) else {
-            return Ok((Cost::default(), 1));
+            return Ok(Pilot { cost: Cost::default(), regions: 1, of_region: Duration::ZERO });
         };
         let all = &process.memory.regions;
         let few: Vec<VirtRange> = all.iter().step_by(all.len().div_ceil(PILOT)).copied().collect();
-        let (count, asked) = (few.len(), Bytes((few.len() * HUGE_2M) as u64));
+        let bounds = bounds(few.len(), Duration::ZERO, self.options.most);
         let mut memory =
-            Reversible::guarded(&self.root, process.id, few, bounds(count)).map_err(TrialError::System)?;
+            Reversible::guarded(&self.root, process.id, few, bounds).map_err(TrialError::System)?;
         let before = own_thread_time();
         let outcome = memory.promote()?.unwrap_or_default();
         let undone = memory.undo();
         let service = self.service.clone();
-        if 2 * outcome.obtained_bytes < asked.0 {
+        let obtained = outcome.obtained_bytes / HUGE_2M as u64;
+        if !is_enough(&outcome) {
+            let (asked, obtained) = (Bytes(outcome.asked_bytes), Bytes(outcome.obtained_bytes));
+            let PromoteOutcome { busy, not_collapsible, no_memory, shared, not_tried, .. } = outcome;
             let why = format!(
-                "of {asked} only {} could be made huge ({} busy, {} not collapsible, {} for want of memory, {} shared, {} not \
-                 tried)",
-                Bytes(outcome.obtained_bytes),
-                outcome.busy,
-                outcome.not_collapsible,
-                outcome.no_memory,
-                outcome.shared,
-                outcome.not_tried
+                "of {asked} only {obtained} could be made huge ({busy} regions busy, {not_collapsible} not collapsible, \
+                 {no_memory} for want of memory, {shared} shared, {not_tried} not tried for want of time)"
             );
             return Err(TrialError::Nothing { service, why });
         }
@@ -314,7 +316,11 @@ impl Trial {
             return Err(TrialError::Nothing { service, why });
         }
         let processor = own_thread_time().saturating_sub(before);
-        Ok((Cost { processor, held: Duration::from_nanos(outcome.busy_ns) + undone.busy }, count))
+        Ok(Pilot {
+            cost: Cost { processor, held: Duration::from_nanos(outcome.busy_ns) + undone.busy },
+            regions: obtained,
+            of_region: Duration::from_nanos(outcome.elapsed_ns / obtained.max(1)),
+        })
     }
 
     /// `pilot`: what a switch on and one off of a part of the memory cost; all of it is `times` as much.
@@ -348,13 +354,27 @@ impl Process {
     }
 }
 
-/// What one switch of so many regions may take.
-fn bounds(regions: usize) -> Bounds {
+/// What a first switch of a few regions was like.
+struct Pilot {
+    /// Of the switch on and the one off.
+    cost: Cost,
+    /// Regions that were huge: at least 1.
+    regions: u64,
+    /// What one of them took on the clock, pauses included.
+    of_region: Duration,
+}
+
+/// Whether a pilot says what a switch costs: something was made huge, and no less than half of what there was time for.
+fn is_enough(outcome: &PromoteOutcome) -> bool {
+    let tried = outcome.asked_bytes.saturating_sub(outcome.not_tried * HUGE_2M as u64);
+    outcome.obtained_bytes > 0 && 2 * outcome.obtained_bytes >= tried
+}
+
+/// What one switch of so many regions may take, where one took `of_region`, in a trial of `most`.
+fn bounds(regions: usize, of_region: Duration, most: Duration) -> Bounds {
     let regions = u32::try_from(regions).unwrap_or(u32::MAX);
-    Bounds {
-        time: SWITCH.1.saturating_mul(regions).saturating_add(SWITCH.0).min(LONGEST_SWITCH),
-        ..Bounds::default()
-    }
+    let time = SWITCH.1.max(of_region * 2).saturating_mul(regions).saturating_add(SWITCH.0);
+    Bounds { time: time.min(LONGEST_SWITCH).min((most / SWITCHES).max(SWITCH.0)), ..Bounds::default() }
 }
 
 fn look(root: &KernelRoot, pid: Pid) -> Result<Process, RemoteError> {
@@ -443,6 +463,31 @@ mod tests {
 
     fn regions(count: u64) -> Vec<VirtRange> {
         (0..count).filter_map(|at| VirtRange::new(at << 21, (at + 1) << 21)).collect()
+    }
+
+    #[test]
+    fn a_pilot_that_was_slow_says_enough_and_one_that_was_refused_does_not() {
+        let outcome = |asked: u64, obtained: u64, not_tried| PromoteOutcome {
+            asked_bytes: asked << 21,
+            obtained_bytes: obtained << 21,
+            not_tried,
+            ..PromoteOutcome::default()
+        };
+        assert!(is_enough(&outcome(15, 15, 0)) && is_enough(&outcome(15, 8, 0)));
+        assert!(is_enough(&outcome(15, 6, 9)), "there was time for six");
+        assert!(!is_enough(&outcome(15, 6, 0)), "nine were refused");
+        assert!(!is_enough(&outcome(15, 0, 15)) && !is_enough(&outcome(0, 0, 0)));
+    }
+
+    #[test]
+    fn a_switch_has_the_time_that_its_regions_took_before() {
+        let most = Duration::from_secs(1800);
+        let time =
+            |regions, millis, most| bounds(regions, Duration::from_millis(millis), most).time.as_millis();
+        assert_eq!((time(0, 0, most), time(50, 0, most), time(50, 1, most)), (2000, 2100, 2100));
+        assert_eq!((time(50, 300, most), time(100_000, 300, most)), (32_000, 60_000));
+        assert_eq!(time(50, 300, Duration::from_secs(30)), 5000, "a short trial");
+        assert_eq!(time(50, 300, Duration::from_secs(1)), 2000);
     }
 
     #[test]
