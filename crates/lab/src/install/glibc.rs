@@ -17,9 +17,9 @@ pub(crate) fn directory() -> PathBuf {
     python_target().join("glibc")
 }
 
-/// Unpacks libc6 of the first suite of which `suits` likes the unpacked files; its directory. Fails where the system has no
+/// Unpacks libc6 of the first suite of which `suits` likes the unpacked files, there. Fails where the system has no
 /// apt-get, none is to be had, or none suits. Each command is given to `say` before it runs.
-pub(crate) fn install(suits: &dyn Fn(&Path) -> Result<()>, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
+pub(crate) fn install(suits: &dyn Fn(&Path) -> Result<()>, say: &mut dyn FnMut(&str)) -> Result<()> {
     let to = directory();
     let above = python_target();
     fs::create_dir_all(&above).with_context(|| above.display().to_string())?;
@@ -35,7 +35,7 @@ pub(crate) fn install(suits: &dyn Fn(&Path) -> Result<()>, say: &mut dyn FnMut(&
                     fs::remove_dir_all(&to).with_context(|| to.display().to_string())?;
                 }
                 fs::rename(&unpacked, &to).with_context(|| to.display().to_string())?;
-                return Ok(to);
+                return Ok(());
             }
             Err(error) => why = Some(error.context(format!("libc6 of {suite}"))),
         }

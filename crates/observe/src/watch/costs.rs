@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 /// Processes whose page walks are counted at most: each thread takes descriptors.
 const MOST_COUNTED: usize = 32;
 /// Processes whose cost is estimated at most, those that take most processor time.
-pub const MOST_ESTIMATED: usize = 8;
+const MOST_ESTIMATED: usize = 8;
 /// A process with less memory than this is not worth a probe: a TLB of today reaches as far, nearly.
 const LEAST_RESIDENT: Bytes = Bytes::mib(16);
 /// One that takes less of a processor has too few page walks to be seen, and too small a budget.
-pub const LEAST_USAGE: f64 = 0.05;
+const LEAST_USAGE: f64 = 0.05;
 /// A probe is not shorter than this: its slowest reading is 316 ms after the clearing.
 pub const LEAST_PROBE: Duration = Duration::from_millis(500);
 /// Nor longer: the user waits for a refresh meanwhile.
@@ -181,12 +181,12 @@ impl Costs {
         }
     }
 
-    /// Whether the process was probed, or that was tried, since it was first seen; `true` where costs are not estimated.
-    pub fn has_tried(&self, id: ProcessId) -> bool {
-        match &self.source {
-            Source::Estimated(model) => model.probed.contains_key(&id),
-            Source::Counted(_) | Source::None => true,
-        }
+    /// Which of the processes that a probe chooses from, by these snapshots, no probe was tried of yet: none where costs are
+    /// not estimated.
+    pub fn unprobed(&self, before: Option<&Snapshot>, now: &Snapshot) -> Vec<ProcessId> {
+        let Source::Estimated(model) = &self.source else { return Vec::new() };
+        let ids = busiest(before, now).into_iter().map(|process| process.id);
+        ids.filter(|id| !model.probed.contains_key(id)).collect()
     }
 
     /// From now on nothing is estimated: there is no tracker that could probe.
