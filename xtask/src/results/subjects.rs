@@ -171,7 +171,7 @@ fn geometric_mean(ratios: &[f64]) -> Option<Spread> {
 fn promote(results: &Results) -> Vec<Comparison> {
     let rows = list(results, "promote", "/promote/rows");
     let mut compared = Vec::new();
-    for (what, path) in [("time", "/relief_seconds"), ("processor time", "/cpu_seconds")] {
+    for (what, path) in [("time", "/huge_seconds"), ("processor time", "/cpu_seconds")] {
         let value = |row: &Value| spread(row, path);
         let ours = row(&rows, "configuration", "megapage").and_then(value);
         for counts in [|name: &str| name.starts_with("thp-hard"), |name: &str| name == "thp-always"] {

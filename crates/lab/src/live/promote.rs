@@ -1,19 +1,18 @@
-//! Time to gain: a large heap on base pages, of which only the part with the highest addresses is used. How soon does
-//! the program run as fast as on huge pages, and what did that cost?
+//! A large heap on base pages, of which only the part with the highest addresses is used. How soon is that part huge, does the
+//! program run as fast as on huge pages then, and what did that cost?
 
-use super::configuration::{OURS, Running, Who};
+use super::configuration::{Running, Who};
 use super::trial::Trial;
 use super::worker::{Steady, Worker, rate};
-use super::{Configuration, Failure, Measured, Stage};
+use super::{Configuration, Failure, Stage};
 use crate::child::sleep;
-use crate::experiment::Section;
 use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, ensure};
-use megapage_bench::peers::{ALWAYS, is_tuned};
-use megapage_bench::run::{Gate, Spread};
-use megapage_report::chart::{Chart, Line};
+use megapage_bench::run::Spread;
 use serde::Serialize;
 use std::time::{Duration, Instant};
+
+mod gates;
 
 /// The heap at scale 1, and the part that is used: more where that little gains nothing.
 pub(super) const HEAP: u64 = 8 << 30;
@@ -32,14 +31,11 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// A gain below this drowns in noise, and one above this does not.
 pub(super) const LEAST_GAIN: f64 = 1.10;
 const GOOD_GAIN: f64 = 1.25;
-/// The share of the attainable gain that has to be reached.
+/// The part of what is used that has to be huge, by the page tables, and the share of the attainable gain that has to be
+/// reached after that.
 const ATTAINED: f64 = 0.90;
-/// The part of what is used that has to be huge then, by the page tables: a machine that others use too makes rates jump.
-const PROOF: f64 = 0.8;
 /// Rates are taken over so many lines of progress, and the gain lasts for as many.
 const WINDOW: usize = 6;
-/// The demands.
-const SOONER: f64 = 100.0;
 
 /// What came of it.
 #[derive(Clone, Debug, Serialize)]
@@ -74,27 +70,34 @@ pub struct PromoteRow {
     pub configuration: &'static str,
     /// Every run.
     pub samples: Vec<Sample>,
-    /// Seconds to the gain: the median of the runs. Where no run got there, what its pace of collapsing comes to for
-    /// one that goes through the heap from its low end; `None` where it collapsed nothing, or goes its own way.
-    #[serde(rename = "relief_seconds")]
-    pub seconds_to_gain: Option<Spread>,
+    /// Seconds until what is used was huge: the median of the runs. Where no run got there, what its pace of collapsing comes
+    /// to for one that goes through the heap from its low end; `None` where it collapsed nothing, or goes its own way.
+    #[serde(rename = "huge_seconds")]
+    pub seconds_to_huge: Option<Spread>,
     /// Processor seconds of the daemon and of the kernel's own threads until then, measured or extrapolated as well.
     pub cpu_seconds: Option<Spread>,
-    /// Whether both are extrapolated.
+    /// Seconds until the program's rate had gained; `None` where it has not in each run.
+    #[serde(rename = "relief_seconds")]
+    pub seconds_to_gain: Option<Spread>,
+    /// Whether the first two are extrapolated.
     pub extrapolated: bool,
 }
 
 /// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// Seconds to the gain; `None` where it did not come in time.
+    /// Seconds until [`ATTAINED`] of what is used was huge, by the page tables; `None` where it was not in time.
+    #[serde(rename = "huge_seconds")]
+    pub seconds_to_huge: Option<f64>,
+    /// Seconds until the rate had gained and what is used was huge; `None` where that did not come in time. Another machine on
+    /// the same host makes rates jump, so that this says more of a single run than of a configuration.
     #[serde(rename = "relief_seconds")]
     pub seconds_to_gain: Option<f64>,
     /// Free memory that was touched before, so that the host has backed it.
     pub warmed_bytes: u64,
     /// Seconds that were looked at.
     pub watched_seconds: f64,
-    /// Processor seconds of the daemon and of the kernel's own threads in that time.
+    /// Processor seconds of the daemon and of the kernel's own threads until what is used was huge, or in all of that time.
     pub cpu_seconds: f64,
     /// Bytes that are huge at the end of it.
     pub huge_bytes: u64,
@@ -134,8 +137,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
         base_rates.push(reference[0]);
         huge_rates.push(reference[1]);
         for (configuration, row) in configurations.iter().zip(&mut rows) {
-            // Once it is known that the gain does not come in time, it is not waited for again.
-            if row.samples.iter().any(|sample| sample.seconds_to_gain.is_none()) {
+            // Once it is known that it does not come in time, it is not waited for again.
+            if row.samples.iter().any(|sample| sample.seconds_to_huge.is_none()) {
                 continue;
             }
             worker.split()?;
@@ -145,14 +148,17 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
             match one(configuration, &mut worker, hot, reference, stage) {
                 Ok(sample) => {
                     let sample = Sample { warmed_bytes, ..sample };
-                    let time = sample.seconds_to_gain;
-                    let text = time.map_or("no gain".into(), |seconds| format!("gain after {seconds:.2} s"));
+                    let after = |time: Option<f64>| {
+                        time.map_or("not in time".to_string(), |seconds| format!("after {seconds:.2} s"))
+                    };
                     stage.say(&format!(
-                        "{}/{} {}: {text}, {:.2} s of processor time",
+                        "{}/{} {}: huge {}, {:.2} s of processor time; gain {}",
                         round + 1,
                         stage.runs,
                         configuration.name,
-                        sample.cpu_seconds
+                        after(sample.seconds_to_huge),
+                        sample.cpu_seconds,
+                        after(sample.seconds_to_gain)
                     ));
                     row.samples.push(sample);
                 }
@@ -191,8 +197,9 @@ fn row(configuration: &Configuration) -> PromoteRow {
     PromoteRow {
         configuration: configuration.name,
         samples: Vec::new(),
-        seconds_to_gain: None,
+        seconds_to_huge: None,
         cpu_seconds: None,
+        seconds_to_gain: None,
         extrapolated: false,
     }
 }
@@ -285,7 +292,7 @@ fn one(
     worker.go()?;
     let watched = watch(worker, before, &mut running, hot, reference, (start, begun), stage);
     worker.pause()?;
-    let (time, watched_seconds, cpu) = match watched {
+    let watched = match watched {
         Ok(watched) => watched,
         Err(error) => {
             running.stop(&mut stage.change).ok();
@@ -295,10 +302,11 @@ fn one(
     running.stop(&mut stage.change)?;
     let top = worker.top(hot)?;
     let sample = Sample {
-        seconds_to_gain: time,
+        seconds_to_huge: watched.huge,
+        seconds_to_gain: watched.gain,
         warmed_bytes: 0,
-        watched_seconds,
-        cpu_seconds: cpu.as_secs_f64(),
+        watched_seconds: watched.seconds,
+        cpu_seconds: watched.cpu.as_secs_f64(),
         huge_bytes: worker.huge()?,
         hot_huge_bytes: worker.huge_within(top)?,
         gain: gains(&worker.beats[before..], reference),
@@ -309,8 +317,18 @@ fn one(
     Ok(sample)
 }
 
-/// Waits for the gain: when it came, in seconds after the start, how long was watched, and the processor time until then.
-/// `started`: the start, and how long after it the program began to work.
+/// What was seen of one run, in seconds after the start.
+struct Watched {
+    huge: Option<f64>,
+    gain: Option<f64>,
+    /// How long it was.
+    seconds: f64,
+    /// The processor time until what is used was huge, or in all of it.
+    cpu: Duration,
+}
+
+/// Waits until what is used is huge, and the program has gained. `started`: the start, and how long after it the program began
+/// to work.
 fn watch(
     worker: &mut Worker,
     first: usize,
@@ -319,34 +337,36 @@ fn watch(
     reference: [f64; 2],
     started: (Instant, Duration),
     stage: &mut Stage<'_>,
-) -> Result<(Option<f64>, f64, Duration)> {
+) -> Result<Watched> {
     let (start, begun) = (started.0, started.1.as_secs_f64());
     let longest = longest(stage);
     let top = worker.top(hot)?;
     let mut before = first;
-    // What was spent by when: the gain is known a moment after it came.
-    let mut spent: Vec<(f64, Duration)> = Vec::new();
+    let mut huge: Option<(f64, Duration)> = None;
     loop {
         sleep(stage.signals, INTERVAL / 2)?;
         running.check()?;
         worker.drain()?;
-        let now = start.elapsed();
-        spent.push((now.as_secs_f64(), running.spent()?));
-        if let Some(after) = time_to_gain(&worker.beats[before..], reference) {
-            if (worker.huge_within(top)? as f64) < PROOF * hot as f64 {
-                before = worker.beats.len();
-                continue;
-            }
-            let skipped = worker.beats[before].wall_ns - worker.beats[first].wall_ns;
-            let at = begun + skipped as f64 / 1e9 + after;
-            let cpu = match spent.iter().find(|(when, _)| *when >= at) {
-                Some((_, cpu)) => *cpu,
-                None => running.spent()?,
-            };
-            return Ok((Some(at), now.as_secs_f64(), cpu));
+        let seconds = start.elapsed().as_secs_f64();
+        let spent = running.spent()?;
+        if huge.is_none() && worker.huge_share(top)? >= ATTAINED {
+            huge = Some((seconds, spent));
         }
-        if now >= longest {
-            return Ok((None, now.as_secs_f64(), running.spent()?));
+        let gain = match time_to_gain(&worker.beats[before..], reference) {
+            // A machine that others use too makes rates jump: that was no gain.
+            Some(_) if huge.is_none() => {
+                before = worker.beats.len();
+                None
+            }
+            Some(after) => {
+                let skipped = worker.beats[before].wall_ns - worker.beats[first].wall_ns;
+                Some(begun + skipped as f64 / 1e9 + after)
+            }
+            None => None,
+        };
+        if gain.is_some() || seconds >= longest.as_secs_f64() {
+            let cpu = huge.map_or(spent, |(_, spent)| spent);
+            return Ok(Watched { huge: huge.map(|(at, _)| at), gain, seconds, cpu });
         }
     }
 }
@@ -369,117 +389,35 @@ fn time_to_gain(beats: &[Beat], reference: [f64; 2]) -> Option<f64> {
 
 impl PromoteRow {
     fn summarise(&mut self, heap: u64, hot: u64, from_low_end: bool) {
-        let reached = |sample: &&Sample| sample.seconds_to_gain.is_some();
-        if !self.samples.is_empty() && self.samples.iter().all(|sample| reached(&sample)) {
-            self.seconds_to_gain =
-                Spread::of(self.samples.iter().filter_map(|sample| sample.seconds_to_gain));
+        let times =
+            |of: fn(&Sample) -> Option<f64>| -> Option<Vec<f64>> { self.samples.iter().map(of).collect() };
+        self.seconds_to_gain = times(|sample| sample.seconds_to_gain).and_then(Spread::of);
+        if let Some(huge) = times(|sample| sample.seconds_to_huge).and_then(Spread::of) {
+            self.seconds_to_huge = Some(huge);
             self.cpu_seconds = Spread::of(self.samples.iter().map(|sample| sample.cpu_seconds));
         } else if from_low_end {
-            let slow = self.samples.iter().filter(|sample| !reached(sample));
+            let slow = self.samples.iter().filter(|sample| sample.seconds_to_huge.is_none());
             let factors: Vec<(f64, f64)> =
                 slow.filter_map(|sample| Some((factor(sample, heap, hot)?, sample.cpu_seconds))).collect();
             let longest = self.samples.iter().map(|sample| sample.watched_seconds).fold(0.0, f64::max);
-            self.seconds_to_gain = Spread::of(factors.iter().map(|(factor, _)| factor * longest));
+            self.seconds_to_huge = Spread::of(factors.iter().map(|(factor, _)| factor * longest));
             self.cpu_seconds = Spread::of(factors.iter().map(|(factor, cpu)| factor * cpu));
-            self.extrapolated = self.seconds_to_gain.is_some();
+            self.extrapolated = self.seconds_to_huge.is_some();
         }
     }
 }
 
-/// How many times what was collapsed has to be collapsed for the gain, by one that goes through the heap from its low end.
+/// How many times what was collapsed has to be collapsed until what is used is huge, by one that goes through the heap from its low end.
 fn factor(sample: &Sample, heap: u64, hot: u64) -> Option<f64> {
     let needed = (heap - hot) as f64 + ATTAINED * hot as f64;
     (sample.huge_bytes > 0).then(|| needed / sample.huge_bytes as f64)
 }
 
-impl Promote {
-    fn row(&self, name: &str) -> Option<&PromoteRow> {
-        self.rows.iter().find(|row| row.configuration == name)
-    }
-}
-
-impl Measured for Promote {
-    const KEY: &'static str = "promote";
-
-    fn failures(&self) -> &[Failure] {
-        &self.failures
-    }
-
-    fn sections(&self) -> Vec<Section> {
-        super::table::promote(self)
-    }
-
-    fn gates(&self) -> Vec<Gate> {
-        let Some(ours) = self.row(OURS) else { return Vec::new() };
-        let mut gates = Vec::new();
-        let seconds = |row: &PromoteRow| row.seconds_to_gain.map(|spread| spread.median);
-        let extrapolated = |row: &PromoteRow| if row.extrapolated { " (extrapolated)" } else { "" };
-        let text = |found: Option<f64>| found.map_or("no gain".to_string(), |found| format!("{found:.2} s"));
-        if let Some(always) = self.row(ALWAYS) {
-            let ratio = seconds(always).zip(seconds(ours)).map(|(theirs, ours)| theirs / ours);
-            gates.push(Gate {
-                case: "promote",
-                demand: format!("the gain {SOONER:.0} times sooner than by khugepaged at its defaults"),
-                found: match ratio {
-                    Some(ratio) => format!(
-                        "{ratio:.0} times: {} against {}{}",
-                        text(seconds(ours)),
-                        text(seconds(always)),
-                        extrapolated(always)
-                    ),
-                    None => format!("{} against {}", text(seconds(ours)), text(seconds(always))),
-                },
-                holds: ratio.is_some_and(|ratio| ratio >= SOONER),
-            });
-        }
-        let cpu = |row: &PromoteRow| row.cpu_seconds.map(|spread| spread.median);
-        for (demand, value) in [
-            (
-                "the gain sooner than by khugepaged at its best setting",
-                seconds as fn(&PromoteRow) -> Option<f64>,
-            ),
-            ("at less processor time than khugepaged at its best setting", cpu),
-        ] {
-            let tuned = self.rows.iter().filter(|row| is_tuned(row.configuration));
-            let known = tuned.filter_map(|row| Some((value(row)?, row)));
-            let Some((best, row)) = known.min_by(|one, other| one.0.total_cmp(&other.0)) else { continue };
-            gates.push(Gate {
-                case: "promote",
-                demand: demand.into(),
-                found: format!(
-                    "{} against {} ({}){}",
-                    text(value(ours)),
-                    text(Some(best)),
-                    row.configuration,
-                    extrapolated(row)
-                ),
-                holds: value(ours).is_some_and(|ours| ours < best),
-            });
-        }
-        gates
-    }
-
-    /// The gain over time, of the first run of each configuration.
-    fn charts(&self) -> Vec<(&'static str, Chart)> {
-        let lines = self.rows.iter().filter_map(|row| {
-            let sample = row.samples.first()?;
-            Some(Line { name: row.configuration.into(), points: sample.gain.clone(), pale: false })
-        });
-        vec![(
-            "gain",
-            Chart {
-                title: "Share of the attainable gain".into(),
-                x: "seconds from the start".into(),
-                y: "share".into(),
-                lines: lines.collect(),
-            },
-        )]
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::configuration::OURS;
     use super::*;
+    use megapage_bench::peers::ALWAYS;
 
     /// Lines of progress each 50 ms at these rates, in units for each second of processor time.
     fn beats(rates: &[f64]) -> Vec<Beat> {
@@ -508,8 +446,9 @@ mod tests {
         assert_eq!(time_to_gain(&[], REFERENCE_RATES), None);
     }
 
-    fn sample(time: Option<f64>, cpu: f64, huge: u64) -> Sample {
+    pub(super) fn sample(time: Option<f64>, cpu: f64, huge: u64) -> Sample {
         Sample {
+            seconds_to_huge: time,
             seconds_to_gain: time,
             warmed_bytes: 0,
             watched_seconds: time.unwrap_or(40.0),
@@ -520,12 +459,13 @@ mod tests {
         }
     }
 
-    fn of(name: &'static str, samples: Vec<Sample>, always: bool) -> PromoteRow {
+    pub(super) fn of(name: &'static str, samples: Vec<Sample>, always: bool) -> PromoteRow {
         let mut row = PromoteRow {
             configuration: name,
             samples,
-            seconds_to_gain: None,
+            seconds_to_huge: None,
             cpu_seconds: None,
+            seconds_to_gain: None,
             extrapolated: false,
         };
         row.summarise(HEAP, HOT, always);
@@ -538,45 +478,17 @@ mod tests {
         assert!(row.extrapolated);
         // 7.5 GiB and nine tenths of half a one, at 80 MiB in 40 seconds.
         let expected = 40.0 * (7.5 + 0.45) * 1024.0 / 80.0;
-        assert!((row.seconds_to_gain.unwrap().median - expected).abs() < 1e-6);
+        assert!((row.seconds_to_huge.unwrap().median - expected).abs() < 1e-6);
         assert!((row.cpu_seconds.unwrap().median - expected / 400.0).abs() < 1e-6);
-        assert_eq!(of(ALWAYS, vec![sample(None, 0.1, 0)], true).seconds_to_gain, None);
-        assert_eq!(of("ingens", vec![sample(None, 0.1, 80 << 20)], false).seconds_to_gain, None);
+        assert_eq!(of(ALWAYS, vec![sample(None, 0.1, 0)], true).seconds_to_huge, None);
+        assert_eq!(of("ingens", vec![sample(None, 0.1, 80 << 20)], false).seconds_to_huge, None);
     }
 
     #[test]
-    fn later_or_more_expensive_fails() {
-        let judge = |ours: (f64, f64), hard: (f64, f64), always: f64| -> Vec<bool> {
-            judged(ours, hard, always).iter().map(|gate| gate.holds).collect()
-        };
-        assert_eq!(judge((2.0, 1.0), (9.0, 9.0), 300.0), [true, true, true]);
-        assert_eq!(judge((4.0, 1.0), (9.0, 9.0), 300.0), [false, true, true]);
-        assert_eq!(judge((9.5, 9.5), (9.0, 9.0), 2000.0), [true, false, false]);
-        // Each demand is against the setting that is best by what it is about.
-        let found: Vec<String> =
-            judged((2.0, 1.0), (9.0, 9.0), 300.0).iter().map(|gate| gate.found.clone()).collect();
-        assert!(found[1].contains("(thp-hard)") && found[2].contains("(thp-hard-0)"), "{found:?}");
-    }
-
-    fn judged(ours: (f64, f64), hard: (f64, f64), always: f64) -> Vec<Gate> {
-        let one = |median| Spread { median, min: median, max: median };
-        let found = Promote {
-            heap_bytes: HEAP,
-            way: Way::Sparse.name(),
-            hot_bytes: HOT,
-            trials: Vec::new(),
-            base_rate: one(1.0),
-            huge_rate: one(2.0),
-            gain_share: ATTAINED,
-            longest_seconds: 45.0,
-            rows: vec![
-                of(OURS, vec![sample(Some(ours.0), ours.1, 0)], false),
-                of("thp-hard", vec![sample(Some(hard.0), hard.1, 0)], true),
-                of("thp-hard-0", vec![sample(Some(hard.0 + 1.0), hard.1 - 0.1, 0)], true),
-                of(ALWAYS, vec![sample(Some(always), 1.0, 0)], true),
-            ],
-            failures: Vec::new(),
-        };
-        found.gates()
+    fn a_run_without_a_gain_counts_where_what_is_used_was_huge() {
+        let noisy = Sample { seconds_to_gain: None, ..sample(Some(3.0), 0.2, 0) };
+        let row = of(OURS, vec![noisy, sample(Some(2.0), 0.1, 0), sample(Some(4.0), 0.3, 0)], false);
+        assert_eq!((row.seconds_to_huge.unwrap().median, row.cpu_seconds.unwrap().median), (3.0, 0.2));
+        assert!(row.seconds_to_gain.is_none() && !row.extrapolated);
     }
 }

@@ -34,11 +34,13 @@ pub(super) fn promote(found: &Promote) -> Vec<Section> {
     let rows = found.rows.iter().map(|row| {
         let last = row.samples.last();
         let mark = if row.extrapolated { "~" } else { "" };
-        let time = match row.seconds_to_gain {
-            None if row.samples.is_empty() => "-".into(),
-            None => format!("> {:.0}", found.longest_seconds),
-            time => format!("{mark}{}", spread(time, two)),
-        };
+        let longest = || format!("> {:.0}", found.longest_seconds);
+        let [huge, gain] =
+            [(row.seconds_to_huge, mark), (row.seconds_to_gain, "")].map(|(time, mark)| match time {
+                None if row.samples.is_empty() => "-".into(),
+                None => longest(),
+                time => format!("{mark}{}", spread(time, two)),
+            });
         let cpu = match row.cpu_seconds {
             None => last.map_or("-".into(), |sample| format!("> {:.2}", sample.cpu_seconds)),
             cpu => format!("{mark}{}", spread(cpu, two)),
@@ -46,13 +48,15 @@ pub(super) fn promote(found: &Promote) -> Vec<Section> {
         [
             row.configuration.to_string(),
             row.samples.len().to_string(),
-            time,
+            huge,
             cpu,
+            gain,
             size(last.map(|sample| sample.huge_bytes)),
             size(last.map(|sample| sample.hot_huge_bytes)),
         ]
     });
-    let header = ["configuration", "runs", "time to gain s", "system CPU s", "huge then", "of it used"];
+    let header =
+        ["configuration", "runs", "used huge s", "system CPU s", "gain s", "huge then", "of it used"];
     let mark = format!("~ extrapolated from what was collapsed within {:.0} s", found.longest_seconds);
     vec![Section::new(title, &header, rows).then(mark)]
 }

@@ -27,6 +27,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 /// What the promotion or the splitting of a whole workload may take.
 const BOUNDS: Bounds = Bounds { batch: 64, time: Duration::from_secs(60), pause_percent: 0 };
+/// Regions that [`Worker::huge_share`] looks at, at most.
+const LOOKED_AT: usize = 64;
 /// Pages that were used just now are busy for a moment: so often is tried again.
 const TRIES: u32 = 6;
 
@@ -263,6 +265,19 @@ impl Worker {
         let regions = Pagemap::open(&KernelRoot::live(), self.pid())?.regions(range)?;
         let huge = regions.iter().filter(|region| region.huge == Some(true));
         Ok(huge.count() as u64 * HUGE_2M as u64)
+    }
+
+    /// The share of `range` that is huge, from 0 to 1, by [`LOOKED_AT`] of its regions: cheap enough to be asked for often.
+    pub(super) fn huge_share(&self, range: VirtRange) -> Result<f64> {
+        let pagemap = &mut Pagemap::open(&KernelRoot::live(), self.pid())?;
+        let regions: Vec<u64> = (range.start()..range.end()).step_by(HUGE_2M).collect();
+        let (mut looked_at, mut huge) = (0, 0);
+        for start in regions.iter().step_by(regions.len().div_ceil(LOOKED_AT).max(1)) {
+            let region = VirtRange::new(*start, start + HUGE_2M as u64).context("a region of 2 MiB")?;
+            looked_at += 1;
+            huge += pagemap.regions(region)?.iter().filter(|region| region.huge == Some(true)).count();
+        }
+        Ok(huge as f64 / f64::from(looked_at.max(1)))
     }
 
     /// All that is resident, in bytes.
