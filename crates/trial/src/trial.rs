@@ -18,7 +18,7 @@ use megapage_launch::verdict::{Build, Found, Verdict, store, unit_of};
 use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
 /// What switching may cost, as a share of the service's processor time.
@@ -297,8 +297,9 @@ impl Trial {
         let bounds = bounds(few.len(), Duration::ZERO, self.options.most);
         let mut memory =
             Reversible::guarded(&self.root, process.id, few, bounds).map_err(TrialError::System)?;
-        let before = own_thread_time();
+        let (start, before) = (Instant::now(), own_thread_time());
         let outcome = memory.promote()?.unwrap_or_default();
+        let took = start.elapsed();
         let undone = memory.undo();
         let service = self.service.clone();
         let obtained = outcome.obtained_bytes / HUGE_2M as u64;
@@ -319,7 +320,7 @@ impl Trial {
         Ok(Pilot {
             cost: Cost { processor, held: Duration::from_nanos(outcome.busy_ns) + undone.busy },
             regions: obtained,
-            of_region: Duration::from_nanos(outcome.elapsed_ns / obtained.max(1)),
+            of_region: took.div_f64(obtained.max(1) as f64),
         })
     }
 
@@ -360,7 +361,7 @@ struct Pilot {
     cost: Cost,
     /// Regions that were huge: at least 1.
     regions: u64,
-    /// What one of them took on the clock, pauses included.
+    /// What one of them took on the wall, pauses between calls included.
     of_region: Duration,
 }
 
