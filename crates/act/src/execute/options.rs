@@ -32,12 +32,14 @@ pub struct ExecutorOptions {
 }
 
 impl Default for ExecutorOptions {
-    /// At most a core's worth of copying, half of it for one process; recovery at the rate that the kernel has.
+    /// At most a core's worth of copying, half of it for one process: a region on base pages takes 0.7 ms into memory that was
+    /// used before (`megapage-lab promote`). Where it takes longer, time and the latency guard are the bounds. Recovery at
+    /// the rate that the kernel has.
     fn default() -> ExecutorOptions {
         let Latency { call, pause_percent, slow, pause, pause_most } = Latency::default();
         ExecutorOptions {
-            moved: Bytes::gib(1),
-            moved_per_process: Bytes::mib(512),
+            moved: Bytes::gib(2),
+            moved_per_process: Bytes::gib(1),
             scanned: Bytes::gib(4),
             scanned_per_process: Bytes::gib(2),
             time: Duration::from_millis(250),
