@@ -320,7 +320,7 @@ impl Trial {
         Ok(Pilot {
             cost: Cost { processor, held: Duration::from_nanos(outcome.busy_ns) + undone.busy },
             regions: obtained,
-            of_region: took.div_f64(obtained.max(1) as f64),
+            of_region: took.div_f64(obtained as f64),
         })
     }
 

@@ -269,15 +269,13 @@ impl Worker {
 
     /// The share of `range` that is huge, from 0 to 1, by [`LOOKED_AT`] of its regions: cheap enough to be asked for often.
     pub(super) fn huge_share(&self, range: VirtRange) -> Result<f64> {
-        let pagemap = &mut Pagemap::open(&KernelRoot::live(), self.pid())?;
-        let regions: Vec<u64> = (range.start()..range.end()).step_by(HUGE_2M).collect();
-        let (mut looked_at, mut huge) = (0, 0);
-        for start in regions.iter().step_by(regions.len().div_ceil(LOOKED_AT).max(1)) {
-            let region = VirtRange::new(*start, start + HUGE_2M as u64).context("a region of 2 MiB")?;
-            looked_at += 1;
-            huge += pagemap.regions(region)?.iter().filter(|region| region.huge == Some(true)).count();
-        }
-        Ok(huge as f64 / f64::from(looked_at.max(1)))
+        let starts: Vec<u64> = (range.start()..range.end()).step_by(HUGE_2M).collect();
+        let some = starts.iter().step_by(starts.len().div_ceil(LOOKED_AT).max(1));
+        let looked_at: Vec<VirtRange> =
+            some.filter_map(|start| VirtRange::new(*start, start + HUGE_2M as u64)).collect();
+        let held = Pagemap::open(&KernelRoot::live(), self.pid())?.held(&looked_at)?;
+        let huge = held.iter().filter(|region| region.huge == Some(true)).count();
+        Ok(huge as f64 / looked_at.len().max(1) as f64)
     }
 
     /// All that is resident, in bytes.
