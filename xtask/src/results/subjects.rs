@@ -15,7 +15,7 @@ pub(super) const SUBJECTS: [Subject; 10] = [
     Subject { name: "Random access, allocation, search", compare: access },
     Subject { name: "Nothing to gain: work, start", compare: idle },
     Subject { name: "Real programs, processor time", compare: programs },
-    Subject { name: "Daemon: time to gain", compare: promote },
+    Subject { name: "Daemon: time until huge", compare: promote },
     Subject { name: "Daemon: memory near a limit", compare: bloat },
     Subject { name: "Daemon: programs that compete", compare: fair },
     Subject { name: "Daemon: its own cost", compare: cost },
