@@ -15,7 +15,7 @@ mod sweep;
 mod table;
 mod warm;
 
-pub use warm::{warm, warm_while};
+pub use warm::{REPORTED_AFTER, warm, warm_while};
 
 use crate::peers::{self, Peer, Start};
 use crate::signals::stop_signals;

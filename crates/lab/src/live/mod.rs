@@ -22,13 +22,14 @@ use crate::experiment::{Experiment, Found, Needs, Plan, Section, found_or_why};
 use anyhow::{Context, Result, bail};
 use configuration::{ASKED, AT_REST};
 use megapage_bench::arguments::scale;
-use megapage_bench::run::{Gate, Place, can_give, warm_while};
+use megapage_bench::run::{Gate, Place, REPORTED_AFTER, can_give, warm_while};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::Signals;
 use megapage_kernel::thp_change::ThpChange;
 use megapage_report::chart::Chart;
 use megapage_units::Bytes;
 use serde::Serialize;
+use std::time::Duration;
 
 pub use crate::experiment::Failure;
 pub use bloat::{Bloat, BloatRow};
@@ -340,9 +341,19 @@ impl Stage<'_> {
     /// pages, for what is freed as base pages stays in queues of the processor, where they do not merge into a huge page.
     /// Answers how much.
     fn warm(&mut self, bytes: u64) -> Result<Bytes> {
+        self.warm_for(bytes, Duration::ZERO)
+    }
+
+    /// As [`Stage::warm`], for what begins at once and takes no longer than 2 s: a host that is told of free memory does not take it
+    /// back meanwhile.
+    fn warm_now(&mut self, bytes: u64) -> Result<Bytes> {
+        self.warm_for(bytes, REPORTED_AFTER)
+    }
+
+    fn warm_for(&mut self, bytes: u64, rest: Duration) -> Result<Bytes> {
         self.change.set(&ASKED).context("the settings of transparent huge pages")?;
         let mut ended = Ok(());
-        let warmed = warm_while(Bytes(bytes).min(can_give()?), &mut || {
+        let warmed = warm_while(Bytes(bytes).min(can_give()?), rest, &mut || {
             ended = check(self.signals);
             ended.is_ok()
         });

@@ -107,8 +107,8 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
     let mut worst = [0; 2];
     for round in 0..stage.runs {
         for _ in 0..TURNS {
-            // Each time: a host that is told of free pages takes them back within seconds.
-            stage.warm(size)?;
+            // Each time: what the host does to back a page, a collapse does under the mmap lock, and it is no stall of ours.
+            stage.warm_now(size)?;
             report(&mut probe, &mut twin, stage)?;
             promote(&mut usual, &probe, &mut Took::default(), stage)?;
             add(&mut promoting, &mut worst[0], report(&mut probe, &mut twin, stage)?);
@@ -120,7 +120,7 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
 
         for at in Order::ToAndFro.turns(round, merging.rows.len()) {
             let Some(setting) = at.checked_sub(1).map(|at| &ksm::SETTINGS[at]) else {
-                stage.warm(size)?;
+                stage.warm_now(size)?;
                 let fast = fastest(&mut fast, &probe, round + 1, stage)?;
                 freed_share = freed_share.min(fast.freed_share);
                 for (rates, took) in rates.iter_mut().zip(fast.took) {
