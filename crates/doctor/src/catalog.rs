@@ -111,6 +111,9 @@ kinds! {
     MEMORY_SHORT, "memory-short", Warning, "The machine is short of memory",
         "Less than 5 % of the memory is available. Huge pages run out first.",
         ["megapage pool list"];
+    FREE_MEMORY_REPORTED, "free-memory-reported", Note, "The host takes free memory back",
+        "By free page reporting it learns of free blocks of 2 MiB within seconds. What is made huge after that the host backs anew: where this was measured, 7 ms for each huge page and not 0.2, and a collapse holds the mmap lock meanwhile. `megapage daemon` leaves a program alone for a while after such a call. Pages of a pool remain backed.",
+        ["megapage pool set 2MB:+512", "-device virtio-balloon,free-page-reporting=off    # QEMU's option, on the host"];
 
     // Pools of hugetlb pages.
     HUGETLB_ABSENT, "hugetlb-absent", Blocker, "The kernel has no hugetlb pages",

@@ -219,6 +219,8 @@ pub struct Facts {
     pub tunables: Option<String>,
     /// The environment's HUGETLB_MORECORE.
     pub morecore: Option<String>,
+    /// The device by which the host is told of free memory, and takes it back; `None`: it is not told, or that cannot be read.
+    pub reporting_balloon: Option<String>,
     /// The trials that were made.
     pub trials: Vec<Tried>,
     /// Why no trials were made; `None`: they were.

@@ -12,6 +12,7 @@ use megapage_kernel::identity::{self, Capabilities};
 use megapage_kernel::limits::{Limits, Sysctls, limits_of_user, login_memlock};
 use megapage_kernel::memory_nodes::MemoryNodes;
 use megapage_kernel::mounts::hugetlbfs_mounts;
+use megapage_kernel::page_reporting::reporting_balloon;
 use megapage_kernel::probe::{Answer, Assumed, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status, read_status};
 use megapage_kernel::thp;
@@ -153,6 +154,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         glibc: glibc::glibc_version(),
         tunables: std::env::var("GLIBC_TUNABLES").ok(),
         morecore: std::env::var(MORECORE).ok(),
+        reporting_balloon: reporting_balloon(root),
         trials: Vec::new(),
         untried: None,
         reach: program.as_ref().and_then(|program| reach(root, request, &user, program)),

@@ -6,6 +6,7 @@ use megapage_kernel::buddyinfo::buddyinfo;
 use megapage_kernel::cgroup::{Cgroups, MemoryLimits};
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::mounts::{hugetlbfs_mounts, mounts};
+use megapage_kernel::page_reporting::reporting_balloon;
 use megapage_kernel::page_tables::{Contents, Layout, contents, physical};
 use megapage_kernel::pageblocks::page_blocks;
 use megapage_kernel::pressure::memory_pressure;
@@ -157,6 +158,7 @@ fn cgroup_tree_holds(root: &KernelRoot) {
         let _ = limits.of(PID);
     }
     let _ = (identity::in_user_namespace(root), identity::container(root), identity::selinux_enforcing(root));
+    let _ = reporting_balloon(root);
 }
 
 /// A tree with the settings of transparent huge pages and the pools of hugetlb pages.

@@ -56,6 +56,7 @@ mod own_memory;
 pub mod own_segments;
 mod own_thp;
 pub mod page_idle;
+pub mod page_reporting;
 #[cfg(feature = "bpf")]
 pub mod page_tables;
 pub mod pageblocks;

@@ -1,4 +1,4 @@
-//! Control groups, containers, filters, and the C library.
+//! Control groups, containers, filters, the host, and the C library.
 
 use crate::catalog;
 use crate::facts::{Facts, PoolState};
@@ -12,6 +12,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut findings = hugetlb_groups(facts);
     findings.extend(memory_group(facts));
     findings.extend(confinement(facts));
+    findings.extend(host(facts));
     findings.extend(glibc(facts));
     findings.extend(morecore(facts));
     findings
@@ -105,6 +106,16 @@ fn confinement(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::new(&catalog::SELINUX_ENFORCING, "SELinux's enforce", "1"));
     }
     findings
+}
+
+/// What a virtual machine's host does with its memory.
+fn host(facts: &Facts) -> Option<Finding> {
+    let balloon = facts.reporting_balloon.as_deref()?;
+    Some(Finding::new(
+        &catalog::FREE_MEMORY_REPORTED,
+        format!("features of {balloon}"),
+        "free page reporting",
+    ))
 }
 
 /// The tunable that glibc reads from the environment, and whether it can come true.

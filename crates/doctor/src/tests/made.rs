@@ -88,6 +88,7 @@ pub(super) fn healthy() -> Facts {
         glibc: Some((2, 36)),
         tunables: None,
         morecore: None,
+        reporting_balloon: None,
         trials: Vec::new(),
         untried: None,
         program: None,
@@ -216,6 +217,7 @@ pub(super) fn cases() -> Vec<Case> {
                 complete: true,
             });
         }),
+        (&FREE_MEMORY_REPORTED, |facts| facts.reporting_balloon = Some("virtio0".into())),
         (&CONTAINER, |facts| facts.confinement.container = Some("/run/.containerenv".into())),
         (&SECCOMP_FILTER, |facts| facts.confinement.seccomp_filter = true),
         (&SELINUX_ENFORCING, |facts| facts.confinement.selinux_enforcing = true),
