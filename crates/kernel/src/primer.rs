@@ -1,16 +1,20 @@
 //! Huge pages that are taken and released at once, so that the next allocation finds them ready.
 
-use crate::{Errno, Reservation};
-use megapage_units::{BASE_PAGE, HUGE_2M};
+use crate::Reservation;
+use crate::helper::{Session, Wait};
+use megapage_units::{HUGE_2M, Pid};
 use std::io;
 
-/// Takes huge pages and releases them. What is released last is what the kernel hands out next. In a virtual machine
-/// whose host gives memory only when it is touched, that has been done by then: a collapse, which copies under the mmap
-/// lock of its process, does not wait for the host there. The queues before the LRU lists are emptied as well, for which
-/// a collapse would wait under the same lock.
+/// Takes huge pages and releases them. What is released last is what the kernel hands out next on that processor (its list of
+/// pages of that order: mm/page_alloc.c). In a virtual machine whose host gives memory only when it is touched, that has been done
+/// by then: a collapse, which copies under the mmap lock of its process, does not wait for the host there. The queues
+/// before the LRU lists are emptied as well, for which a collapse would wait under the same lock.
+///
+/// A helper process does it, since one makes the collapse: our own thread is on another processor as a rule.
 #[derive(Debug)]
 pub struct Primer {
-    memory: Reservation,
+    /// `None` once a helper did not reply.
+    memory: Option<Reservation>,
     most: usize,
 }
 
@@ -20,44 +24,28 @@ impl Primer {
         let most = most.max(1);
         let memory = Reservation::new(most * HUGE_2M, HUGE_2M)?;
         memory.open()?;
-        Ok(Primer { memory, most })
+        Ok(Primer { memory: Some(memory), most })
     }
 
     /// Takes up to `count` huge pages, as far as there are any, and releases them. How many they were.
     ///
     /// # Errors
-    /// EAGAIN, ENOMEM, or EBUSY where its control group is full: the first one is not to be had. EINVAL where prctl(PR_SET_THP_DISABLE) has switched huge pages
-    /// off for this process.
-    pub fn prime(&self, count: usize) -> io::Result<usize> {
-        let count = count.clamp(1, self.most);
-        let taken = self.take(count);
-        // Also what a failure has left.
-        let given_back = self.memory.part(0, count * HUGE_2M).discard();
-        let taken = taken?;
-        given_back?;
-        Ok(taken)
-    }
-
-    fn take(&self, count: usize) -> Result<usize, Errno> {
-        // Each call empties the queues of all processors, which takes long where they are busy: one for all.
-        let each = |place: usize| self.memory.part(place * HUGE_2M, BASE_PAGE).populate();
-        if (0..count).all(|place| each(place).is_ok())
-            && self.memory.part(0, count * HUGE_2M).collapse().is_ok()
-        {
-            return Ok(count);
-        }
-        for taken in 0..count {
-            // One by one: where they run out, those before were had.
-            let region = self.memory.part(taken * HUGE_2M, HUGE_2M);
-            // Without any page there is no page table, and nothing is collapsed.
-            let had = region.part(0, BASE_PAGE).populate().and_then(|()| region.collapse());
-            match had {
-                Ok(()) => {}
-                Err(errno) if taken == 0 => return Err(errno),
-                Err(_) => return Ok(taken),
+    /// EAGAIN, ENOMEM, or EBUSY where its control group is full: the first one is not to be had. EINVAL where
+    /// prctl(PR_SET_THP_DISABLE) has switched huge pages off for this process, or before Linux 6.1. TimedOut: no helper
+    /// replied, now or before.
+    pub fn prime(&mut self, count: usize) -> io::Result<usize> {
+        let Some(memory) = &self.memory else { return Err(io::ErrorKind::TimedOut.into()) };
+        let own = Pid(std::process::id().cast_signed());
+        let mut session = Session::begin(own, Wait::Killable)?;
+        match session.prime(memory.start(), count.clamp(1, self.most)) {
+            Ok(error @ ..0) => Err(io::Error::from_raw_os_error(-error as i32)),
+            Ok(taken) => Ok(taken as usize),
+            Err(error) => {
+                // The helper may still release what lies there: the addresses are given to nothing else any more.
+                let _ = self.memory.take().map(Reservation::keep);
+                Err(error)
             }
         }
-        Ok(count)
     }
 }
 
@@ -66,12 +54,12 @@ mod tests {
     use super::*;
     use crate::KernelRoot;
     use crate::pagemap::Pagemap;
-    use megapage_units::{Pid, VirtRange};
+    use megapage_units::VirtRange;
 
     #[test]
     fn what_is_taken_is_given_back() {
-        let primer = Primer::new(3).unwrap();
-        let start = primer.memory.start() as u64;
+        let mut primer = Primer::new(3).unwrap();
+        let start = primer.memory.as_ref().unwrap().start() as u64;
         let range = VirtRange::new(start, start + 3 * HUGE_2M as u64).unwrap();
         for count in [1, 3, 9] {
             match primer.prime(count) {
