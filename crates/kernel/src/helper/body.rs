@@ -38,7 +38,7 @@ pub(super) enum Request {
     /// other into the data, up to the first that is not there in full.
     Parts = 4,
     /// Takes `arguments[1]` huge pages of the owner's memory from `arguments[0]` on, as far as there are any, and releases them. The
-    /// helper remains on its processor, whose list they are on, until it has called process_madvise(2).
+    /// helper remains on its processor, whose list they are on, until it has called process_madvise(2) or is to open a file.
     Prime = 5,
 }
 
@@ -122,6 +122,10 @@ unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
             let flags = flags | libc::O_CLOEXEC as usize;
             syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0])
         };
+        if matches!((*slot).request, Request::Open | Request::Read) {
+            // Other work: the call has not come.
+            run_anywhere(slot);
+        }
         match (*slot).request {
             Request::Open => {
                 let opened = open((*slot).arguments[0]);
