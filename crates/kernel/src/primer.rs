@@ -38,8 +38,7 @@ impl Primer {
         let own = Pid(std::process::id().cast_signed());
         let mut session = Session::begin(own, Wait::Killable)?;
         match session.prime(memory.start(), count.clamp(1, self.most)) {
-            Ok(error @ ..0) => Err(io::Error::from_raw_os_error(-error as i32)),
-            Ok(taken) => Ok(taken as usize),
+            Ok(answer) => answer,
             Err(error) => {
                 // The helper may still release what lies there: the addresses are given to nothing else any more.
                 let _ = self.memory.take().map(Reservation::keep);
