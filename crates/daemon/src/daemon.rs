@@ -302,8 +302,8 @@ impl Daemon {
         self.began = at;
         self.urgent = actions.iter().any(is_urgent);
         let costs = self.parts.costs.as_ref();
-        let unprobed = costs.map_or_else(Vec::new, |costs| costs.unprobed(self.before.as_deref(), &snapshot));
-        self.new = self.new_processes.wait(&snapshot, &unprobed);
+        let working = costs.map_or_else(Vec::new, |costs| costs.working(self.before.as_deref(), &snapshot));
+        self.new = self.new_processes.wait(&snapshot, &working);
         self.children.note(&snapshot, self.config.limits.fork_quiet);
         self.due = false;
         self.busy = self.urgent || self.new || short || left.ran_out || self.state.wants_more();

@@ -1,5 +1,5 @@
-//! Processes that are new and large: worth a closer look until it is known what of them is hot, and they were probed for what
-//! translation costs them.
+//! Processes that are new and large, or have grown much: worth a closer look until it is known what of them is hot, and they were
+//! probed for what translation costs them.
 
 use megapage_snapshot::{Leaf, ProcessId, Snapshot};
 use std::collections::BTreeMap;
@@ -7,45 +7,79 @@ use std::time::Duration;
 
 /// A process is new for so long at most: one that cannot be sampled by then is looked at as rarely as the others.
 const NEW: Duration = Duration::from_secs(30);
-/// Samples that say enough of a new process: the first one shows what is hot, and how hot.
+/// Samples that say enough of a new process, or of one since it has grown: the first one shows what is hot, and how hot.
 const ENOUGH_SAMPLES: u64 = 1;
 /// Regions on base pages from which on a process is large: 256 MiB. Smaller ones come and go by the thousand.
 const LARGE: usize = 128;
 
-/// The processes of the last snapshot, and when each was first seen.
+/// A process with so many more regions than it had when it was new, as a share of them, and [`LARGE`] more at least, is new again:
+/// what was learned of a server while it was filled is not what it does with its memory since.
+const GROWN: f64 = 0.25;
+
+/// The processes of the last snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct NewProcesses(BTreeMap<ProcessId, Duration>);
+pub(crate) struct NewProcesses(BTreeMap<ProcessId, Known>);
+
+/// What is remembered of a process.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// When it was first seen, or had grown.
+    since: Duration,
+    /// Its regions by then.
+    regions: usize,
+    /// It has been sampled since with so many samples.
+    enough: u64,
+}
+
+impl Known {
+    fn has_grown(&self, regions: usize) -> bool {
+        regions >= self.regions + LARGE.max((self.regions as f64 * GROWN) as usize)
+    }
+}
 
 /// A process, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     id: ProcessId,
-    /// Regions on base pages.
+    /// Regions on base pages, and all of them.
     base: usize,
+    regions: usize,
     samples: u64,
 }
 
 impl NewProcesses {
-    /// Takes a snapshot in, and says whether a large new process in it waits for its samples, or is one of `unprobed`: those that
-    /// work, and will be probed for their cost.
-    pub fn wait(&mut self, snapshot: &Snapshot, unprobed: &[ProcessId]) -> bool {
+    /// Takes a snapshot in, and says whether a large new process in it waits for its samples, or is one of `working` that was not
+    /// probed since it is new: those that work, and when each was probed last.
+    pub fn wait(&mut self, snapshot: &Snapshot, working: &[(ProcessId, Option<Duration>)]) -> bool {
         let tells = snapshot.sampling.as_ref().is_some_and(|sampling| sampling.tracker.tells_accesses());
         let seen = snapshot.processes.iter().map(|process| Seen {
             id: process.id,
             base: process.regions.iter().filter(|region| region.leaf == Leaf::Base).count(),
+            regions: process.regions.len(),
             samples: process.sampling.as_ref().map_or(0, |sampling| sampling.samples),
         });
-        self.note(snapshot.taken, seen, unprobed) && tells
+        self.note(snapshot.taken, seen, working) && tells
     }
 
-    fn note(&mut self, now: Duration, seen: impl Iterator<Item = Seen>, unprobed: &[ProcessId]) -> bool {
+    fn note(
+        &mut self,
+        now: Duration,
+        seen: impl Iterator<Item = Seen>,
+        working: &[(ProcessId, Option<Duration>)],
+    ) -> bool {
         let former = std::mem::take(&mut self.0);
         let mut waits = false;
         for seen in seen {
-            let since = former.get(&seen.id).copied().unwrap_or(now);
-            self.0.insert(seen.id, since);
-            let is_new = now.saturating_sub(since) < NEW && seen.base >= LARGE;
-            waits |= is_new && (seen.samples < ENOUGH_SAMPLES || unprobed.contains(&seen.id));
+            let Seen { regions, .. } = seen;
+            let known = match former.get(&seen.id) {
+                Some(known) if !known.has_grown(regions) => *known,
+                Some(_) => Known { since: now, regions, enough: seen.samples + ENOUGH_SAMPLES },
+                None => Known { since: now, regions, enough: ENOUGH_SAMPLES },
+            };
+            self.0.insert(seen.id, known);
+            let is_new = now.saturating_sub(known.since) < NEW && seen.base >= LARGE;
+            let mut unprobed = working.iter().filter(|(_, last)| last.is_none_or(|last| last < known.since));
+            waits |= is_new && (seen.samples < known.enough || unprobed.any(|(id, _)| *id == seen.id));
         }
         waits
     }
@@ -57,7 +91,7 @@ mod tests {
     use megapage_units::Pid;
 
     fn seen(pid: i32, base: usize, samples: u64) -> Seen {
-        Seen { id: ProcessId { pid: Pid(pid), start_ticks: 1, start_stack: 1 }, base, samples }
+        Seen { id: ProcessId { pid: Pid(pid), start_ticks: 1, start_stack: 1 }, base, regions: base, samples }
     }
 
     #[test]
@@ -78,13 +112,36 @@ mod tests {
     fn one_that_works_is_new_until_it_was_probed() {
         let mut new_processes = NewProcesses::default();
         let process = seen(7, 300, 1);
-        let mut note = |seconds, unprobed: &[ProcessId]| {
-            new_processes.note(Duration::from_secs(seconds), [process].into_iter(), unprobed)
+        let mut note = |seconds, working: &[(ProcessId, Option<Duration>)]| {
+            new_processes.note(Duration::from_secs(seconds), [process].into_iter(), working)
         };
-        assert!(note(100, &[process.id]));
-        assert!(!note(101, &[]), "probed, or it sleeps");
-        assert!(!note(101, &[seen(8, 300, 1).id]), "another");
-        assert!(note(102, &[process.id]));
-        assert!(!note(130, &[process.id]), "time is up");
+        assert!(note(100, &[(process.id, None)]));
+        assert!(!note(101, &[]), "it sleeps");
+        assert!(!note(101, &[(process.id, Some(Duration::from_secs(100)))]), "probed");
+        assert!(!note(101, &[(seen(8, 300, 1).id, None)]), "another");
+        assert!(note(102, &[(process.id, None)]));
+        assert!(!note(130, &[(process.id, None)]), "time is up");
+    }
+
+    #[test]
+    fn one_that_has_grown_much_is_new_again() {
+        let mut new_processes = NewProcesses::default();
+        let at = Duration::from_secs;
+        let mut note = |seconds, regions, samples, probed| {
+            let process = seen(7, regions, samples);
+            let working = [(process.id, Some(at(probed)))];
+            new_processes.note(at(seconds), [process].into_iter(), &working)
+        };
+        assert!(note(100, 200, 0, 100));
+        assert!(!note(101, 200, 1, 100));
+        assert!(!note(140, 327, 5, 100), "a little");
+        assert!(note(141, 328, 5, 100), "by 256 MiB");
+        assert!(note(142, 328, 6, 100), "sampled since, but not probed");
+        assert!(!note(143, 328, 6, 141));
+        assert!(note(150, 4000, 6, 141));
+        assert!(!note(181, 4999, 6, 141), "time is up, and less than a quarter more");
+        assert!(!note(182, 400, 6, 141));
+        assert!(!note(183, 4000, 6, 141), "as large as it was");
+        assert!(note(184, 5000, 6, 141));
     }
 }

@@ -58,12 +58,20 @@ struct Model {
     timing: Timing,
     /// The largest slow-down of a process by probes.
     budget: f64,
-    probes: BTreeMap<ProcessId, VecDeque<Touches>>,
+    probes: BTreeMap<ProcessId, VecDeque<Probed>>,
     /// When each was probed last, since boot; by the snapshots.
     probed: BTreeMap<ProcessId, Duration>,
     /// Counts the probes: the one whose turn was longest ago is next.
     turns: BTreeMap<ProcessId, u64>,
     turn: u64,
+}
+
+/// A probe that was made.
+#[derive(Debug)]
+struct Probed {
+    /// How much memory the process had.
+    resident: Bytes,
+    touches: Touches,
 }
 
 /// Timing what accesses take, beside everything else.
@@ -181,12 +189,12 @@ impl Costs {
         }
     }
 
-    /// Which of the processes that a probe chooses from, by these snapshots, no probe was tried of yet: none where costs are
-    /// not estimated.
-    pub fn unprobed(&self, before: Option<&Snapshot>, now: &Snapshot) -> Vec<ProcessId> {
+    /// The processes that a probe chooses from, by these snapshots, and by which snapshot (its time since boot) a probe of each was
+    /// tried last: none where costs are not estimated.
+    pub fn working(&self, before: Option<&Snapshot>, now: &Snapshot) -> Vec<(ProcessId, Option<Duration>)> {
         let Source::Estimated(model) = &self.source else { return Vec::new() };
         let ids = busiest(before, now).into_iter().map(|process| process.id);
-        ids.filter(|id| !model.probed.contains_key(id)).collect()
+        ids.map(|id| (id, model.probed.get(&id).copied())).collect()
     }
 
     /// From now on nothing is estimated: there is no tracker that could probe.
@@ -278,15 +286,18 @@ impl Costs {
         let Ok(touches) = probed else { return true };
         let probes = model.probes.entry(process.id).or_default();
         // Those that looked at few of the quiet regions say too much where it is not known any more which those are.
-        if quiet.is_empty() && probes.back().is_some_and(|last| last.quiet_pages > 0) {
+        if quiet.is_empty() && probes.back().is_some_and(|last| last.touches.quiet_pages > 0) {
             probes.clear();
         }
-        probes.push_back(touches);
+        // And those of a process less than half as large are of another time.
+        let resident = process.backing.total();
+        probes.retain(|probe| 2 * probe.resident.0 >= resident.0);
+        probes.push_back(Probed { resident, touches });
         if probes.len() > MOST_PROBES {
             probes.pop_front();
         }
         let mut all = Touches::default();
-        probes.iter().cloned().for_each(|touches| all.add(touches));
+        probes.iter().for_each(|probe| all.add(probe.touches.clone()));
         // Those of earlier probes, too.
         all.stratify(&quiet);
         if let Ok(estimate) = estimate(&all, &model.geometry, &model.times) {
