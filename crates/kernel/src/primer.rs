@@ -32,7 +32,7 @@ impl Primer {
     /// # Errors
     /// EAGAIN, ENOMEM, or EBUSY where its control group is full: the first one is not to be had. EINVAL where
     /// prctl(PR_SET_THP_DISABLE) has switched huge pages off for this process, or before Linux 6.1. TimedOut: no helper
-    /// replied, now or before.
+    /// replied, now or before. BrokenPipe: it was killed, by a filter of system calls perhaps (it calls sched_setaffinity(2)).
     pub fn prime(&mut self, count: usize) -> io::Result<usize> {
         let Some(memory) = &self.memory else { return Err(io::ErrorKind::TimedOut.into()) };
         let own = Pid(std::process::id().cast_signed());

@@ -10,6 +10,7 @@
 use super::answer::Call;
 use megapage_kernel::primer::Primer;
 use megapage_kernel::process::own_thread_time;
+use std::io;
 use std::time::Duration;
 
 /// A collapse of one region that takes more processor time than this waits for more than its copy: that takes 0.2 to 1.3 ms, by the
@@ -21,7 +22,7 @@ const EXPENSIVE_FURTHER: Duration = Duration::from_micros(800);
 const CHEAP: Duration = Duration::from_micros(400);
 /// Collapses stayed expensive with pages made ready so often in a row before that is believed.
 const BELIEVED: u32 = 8;
-/// After collapses stayed expensive, so many calls are made without it.
+/// After collapses stayed expensive, or no helper replied, so many calls are made without it.
 const GIVEN_UP: u32 = 512;
 /// Most pages made ready at once, for one call: it names no more regions.
 const MOST: usize = 8;
@@ -92,11 +93,28 @@ impl Ready {
         }
         let Some(primer) = &mut self.primer else { return regions };
         let start = own_thread_time();
-        // Where there are none the call fails.
-        let Ok(taken) = primer.prime(regions.min(MOST) + SPARE) else { return 1 };
+        let taken = match primer.prime(regions.min(MOST) + SPARE) {
+            Ok(taken) => taken,
+            Err(error) => return self.unready(&error, regions),
+        };
         let ready = taken.saturating_sub(SPARE).max(1);
         self.prepared(ready, own_thread_time().saturating_sub(start));
         ready.min(regions)
+    }
+
+    /// How many regions the call may name where no page could be made ready.
+    fn unready(&mut self, error: &io::Error, regions: usize) -> usize {
+        // The kernel's answer: there are none. The call will fail.
+        if error.raw_os_error().is_some() {
+            return 1;
+        }
+        // No helper replied. Where a filter of system calls ends it, the next one will not either.
+        self.give_up(None);
+        regions.min(self.trusted)
+    }
+
+    fn give_up(&mut self, primer: Option<Primer>) {
+        *self = Ready { primer, given_up: GIVEN_UP, ..Ready::default() };
     }
 
     fn prepared(&mut self, pages: usize, busy: Duration) {
@@ -117,7 +135,8 @@ impl Ready {
             let is_vain = is_expensive && call.busy_of_region() * 2 > self.cold;
             self.vain = if is_vain { self.vain + 1 } else { 0 };
             if self.vain >= BELIEVED {
-                *self = Ready { primer: self.primer.take(), given_up: GIVEN_UP, ..Ready::default() };
+                let primer = self.primer.take();
+                self.give_up(primer);
             }
         } else if self.given_up > 0 {
             self.given_up -= 1;
@@ -244,6 +263,15 @@ mod tests {
             ready.after(&call(1, LONG));
         }
         assert!(ready.is_wanted());
+    }
+
+    #[test]
+    fn without_a_helper_that_replies_calls_are_made_as_before() {
+        let mut ready = Ready { wanted: true, ..Ready::default() };
+        assert_eq!(ready.unready(&io::Error::from_raw_os_error(12), 4), 1);
+        assert!(ready.is_wanted(), "there may be pages for the next call");
+        assert_eq!(ready.unready(&io::ErrorKind::BrokenPipe.into(), 4), 4);
+        assert_eq!((ready.is_wanted(), ready.given_up), (false, GIVEN_UP));
     }
 
     #[test]
