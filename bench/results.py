@@ -73,7 +73,7 @@ STEPS = (
     lab("observe", 16, "observe", "--install"),
     lab("plan", 12, "plan", "--seconds", "6"),
     lab("trial", 60, "trial"),
-    lab("cost", 31, "cost", "--runs", "5"),
+    lab("cost", 38, "cost", "--runs", "5"),
     lab("promote", 21, "promote"),
     lab("fair", 40, "fair"),
     lab("bloat-recovery", 4, "bloat", "recovery"),

@@ -36,9 +36,13 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The end of a pass is waited for as long: the daemon makes one in each minute.
 const PASS_WITHIN: Duration = Duration::from_secs(65);
 const PASS_WITHIN_BRIEFLY: Duration = Duration::from_secs(8);
-/// Then it runs for so long, and is stopped for as long, to see what programs lose.
-const WINDOW: Duration = Duration::from_secs(10);
+/// Then it runs for so long, and is stopped for as long, so often at scale 1, to see what programs lose: a hundredth of what
+/// they do, where a host that is shared lets their rates change by a tenth within some seconds.
+const SLICE: Duration = Duration::from_secs(1);
+const SLICES: usize = 30;
+/// The programs report their progress so often, and at the latest so long after a slice.
 const INTERVAL: Duration = Duration::from_millis(100);
+const PROGRESS_WITHIN: Duration = Duration::from_secs(10);
 /// The demands: of one processor, and of the programs' speed.
 const OWN: f64 = 0.01;
 const SLOWDOWN: f64 = 0.01;
@@ -220,8 +224,7 @@ fn watch(
         true => (scaled(SETTLE), scaled(COUNTED), scaled(PASS_WITHIN)),
         false => (scaled(SETTLE_BRIEFLY), scaled(COUNTED_BRIEFLY), scaled(PASS_WITHIN_BRIEFLY)),
     };
-    // Programs report their progress ten times a second.
-    let window = WINDOW.mul_f64(stage.scale.max(0.15));
+    let slices = 2 * ((SLICES as f64 * stage.scale / 2.0) as usize).max(1);
     let begun = Instant::now();
     sleep(stage.signals, settle)?;
     running.check()?;
@@ -231,20 +234,20 @@ fn watch(
         share_of_passes(counted, within, &mut || daemon.cpu(), &mut |time| sleep(stage.signals, time))?;
     let mut slowdowns = Vec::new();
     if is_judged {
-        // Which comes first changes with each round, so that a drift meets both alike.
-        let order = if round.is_multiple_of(2) { [true, false] } else { [false, true] };
-        let mut rates: [Vec<f64>; 2] = Default::default();
-        for on in order {
+        // The rates of all slices, added up by program.
+        let mut sums = vec![[0.0; 2]; crowd.workers.len()];
+        for slice in 0..2 * slices {
+            let on = runs_in(slice, round);
             daemon.send(if on { signal::SIGCONT } else { signal::SIGSTOP })?;
-            let found = crowd.rates(window, stage);
+            let found = crowd.rates(SLICE, stage);
             // Whatever came of it: a stopped process cannot be asked to end.
             daemon.send(signal::SIGCONT)?;
-            rates[usize::from(on)] = found?;
+            for (sums, rate) in sums.iter_mut().zip(found?) {
+                sums[usize::from(on)] += rate;
+            }
         }
-        let programs = crowd.workers.iter().enumerate();
-        slowdowns = programs
-            .map(|(index, (program, _))| (*program, rates[0][index] / rates[1][index] - 1.0))
-            .collect();
+        let programs = crowd.workers.iter().zip(&sums);
+        slowdowns = programs.map(|((program, _), [off, on])| (*program, off / on - 1.0)).collect();
     }
     stage.say(&format!(
         "{}/{} {configuration}: {:.2} % of a processor",
@@ -253,6 +256,12 @@ fn watch(
         100.0 * share
     ));
     Ok(Sample { settled, start_cpu, share, whole_passes, slowdowns, became_huge: 0 })
+}
+
+/// Whether the daemon runs in this slice: on, off, off, on and so forth, and in each other round the opposite, so that a drift
+/// meets both alike.
+fn runs_in(slice: usize, round: usize) -> bool {
+    matches!(slice % 4, 0 | 3) == round.is_multiple_of(2)
 }
 
 /// The daemon's share of a processor over a whole number of its passes, for at least `time`: from the end of a pass to the
@@ -307,14 +316,21 @@ impl Crowd {
             worker.drain()?;
             worker.beats.clear();
         }
+        let begun = Instant::now();
         sleep(stage.signals, time)?;
         let mut rates = Vec::new();
         for (_, worker) in &mut self.workers {
-            worker.drain()?;
-            let ends = worker.beats.first().zip(worker.beats.last());
-            let (first, last) = ends.context("the workload tells nothing of its progress")?;
-            anyhow::ensure!(last.units > first.units, "the workload makes no progress");
-            rates.push(rate(first, last));
+            loop {
+                worker.drain()?;
+                let ends = worker.beats.first().zip(worker.beats.last());
+                if let Some((first, last)) = ends.filter(|(first, last)| last.units > first.units) {
+                    rates.push(rate(first, last));
+                    break;
+                }
+                // The host may have stopped it for as long.
+                ensure!(begun.elapsed() < time + PROGRESS_WITHIN, "the workload makes no progress");
+                sleep(stage.signals, INTERVAL)?;
+            }
         }
         Ok(rates)
     }
@@ -457,6 +473,17 @@ mod tests {
                 assert_eq!(turns, if is_ours(configuration.name) { rounds } else { 1 });
             }
         }
+    }
+
+    #[test]
+    fn the_daemon_runs_in_half_of_the_slices() {
+        for round in 0..2 {
+            let on: Vec<usize> = (0..2 * SLICES).filter(|&slice| runs_in(slice, round)).collect();
+            assert_eq!(on.len(), SLICES);
+            // As early as late.
+            assert_eq!(2 * on.iter().sum::<usize>(), (0..2 * SLICES).sum::<usize>());
+        }
+        assert_ne!(runs_in(0, 0), runs_in(0, 1));
     }
 
     #[test]

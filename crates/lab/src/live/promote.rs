@@ -76,7 +76,7 @@ pub struct PromoteRow {
     pub seconds_to_huge: Option<Spread>,
     /// Processor seconds of the daemon and of the kernel's own threads until then, measured or extrapolated as well.
     pub cpu_seconds: Option<Spread>,
-    /// Seconds until the program's rate had gained; `None` where it has not in each run.
+    /// Seconds until the program's rate had gained; `None` where it has not in each run in which that was waited for.
     #[serde(rename = "relief_seconds")]
     pub seconds_to_gain: Option<Spread>,
     /// Whether the first two are extrapolated.
@@ -93,6 +93,8 @@ pub struct Sample {
     /// the same host makes rates jump, so that this says more of a single run than of a configuration.
     #[serde(rename = "relief_seconds")]
     pub seconds_to_gain: Option<f64>,
+    /// Whether the gain was waited for: not where right before, on huge pages of its own, the program gained nothing.
+    pub waited_for_gain: bool,
     /// Free memory that was touched before, so that the host has backed it.
     pub warmed_bytes: u64,
     /// Seconds that were looked at.
@@ -121,21 +123,19 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
     let mut rows: Vec<PromoteRow> = configurations.iter().map(row).collect();
     let (mut base_rates, mut huge_rates, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..stage.runs {
-        let reference = match reference(&mut worker, hot, REFERENCE, stage) {
-            Ok(reference) if reference[1] > LEAST_GAIN * reference[0] => reference,
-            Ok([base, huge]) => {
-                let why = format!(
-                    "round {}: on huge pages the program does {huge:.0} units for each second, on base pages {base:.0}: \
-                     there is no gain to wait for",
-                    round + 1
-                );
-                failures.push(Failure { configuration: "reference", why });
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        base_rates.push(reference[0]);
-        huge_rates.push(reference[1]);
+        let [base, huge] = reference(&mut worker, hot, REFERENCE, stage)?;
+        let reference = (huge > LEAST_GAIN * base).then_some([base, huge]);
+        if reference.is_some() {
+            base_rates.push(base);
+            huge_rates.push(huge);
+        } else {
+            let why = format!(
+                "round {}: on huge pages the program does {huge:.0} units for each second, on base pages {base:.0}: \
+                 there is no gain to wait for, only until what is used is huge",
+                round + 1
+            );
+            failures.push(Failure { configuration: "reference", why });
+        }
         for (configuration, row) in configurations.iter().zip(&mut rows) {
             // Once it is known that it does not come in time, it is not waited for again.
             if row.samples.iter().any(|sample| sample.seconds_to_huge.is_none()) {
@@ -277,7 +277,7 @@ fn one(
     configuration: &Configuration,
     worker: &mut Worker,
     hot: u64,
-    reference: [f64; 2],
+    reference: Option<[f64; 2]>,
     stage: &mut Stage<'_>,
 ) -> Result<Sample> {
     worker.drain()?;
@@ -304,12 +304,13 @@ fn one(
     let sample = Sample {
         seconds_to_huge: watched.huge,
         seconds_to_gain: watched.gain,
+        waited_for_gain: reference.is_some(),
         warmed_bytes: 0,
         watched_seconds: watched.seconds,
         cpu_seconds: watched.cpu.as_secs_f64(),
         huge_bytes: worker.huge()?,
         hot_huge_bytes: worker.huge_within(top)?,
-        gain: gains(&worker.beats[before..], reference),
+        gain: reference.map_or(Vec::new(), |reference| gains(&worker.beats[before..], reference)),
     };
     // Whatever it reported while it paused is not of the next run.
     sleep(stage.signals, 4 * INTERVAL)?;
@@ -327,14 +328,14 @@ struct Watched {
     cpu: Duration,
 }
 
-/// Waits until what is used is huge, and the program has gained. `started`: the start, and how long after it the program began
+/// Waits until what is used is huge, and the program has gained, where there is a `reference` for that. `started`: the start, and how long after it the program began
 /// to work.
 fn watch(
     worker: &mut Worker,
     first: usize,
     running: &mut Running,
     hot: u64,
-    reference: [f64; 2],
+    reference: Option<[f64; 2]>,
     started: (Instant, Duration),
     stage: &mut Stage<'_>,
 ) -> Result<Watched> {
@@ -352,7 +353,8 @@ fn watch(
         if huge.is_none() && worker.huge_share(top)? >= ATTAINED {
             huge = Some((seconds, spent));
         }
-        let gain = match time_to_gain(&worker.beats[before..], reference) {
+        let gained = reference.and_then(|reference| time_to_gain(&worker.beats[before..], reference));
+        let gain = match gained {
             // A machine that others use too makes rates jump: that was no gain.
             Some(_) if huge.is_none() => {
                 before = worker.beats.len();
@@ -364,7 +366,8 @@ fn watch(
             }
             None => None,
         };
-        if gain.is_some() || seconds >= longest.as_secs_f64() {
+        let is_over = gain.is_some() || reference.is_none() && huge.is_some();
+        if is_over || seconds >= longest.as_secs_f64() {
             let cpu = huge.map_or(spent, |(_, spent)| spent);
             return Ok(Watched { huge: huge.map(|(at, _)| at), gain, seconds, cpu });
         }
@@ -389,10 +392,11 @@ fn time_to_gain(beats: &[Beat], reference: [f64; 2]) -> Option<f64> {
 
 impl PromoteRow {
     fn summarise(&mut self, heap: u64, hot: u64, from_low_end: bool) {
-        let times =
-            |of: fn(&Sample) -> Option<f64>| -> Option<Vec<f64>> { self.samples.iter().map(of).collect() };
-        self.seconds_to_gain = times(|sample| sample.seconds_to_gain).and_then(Spread::of);
-        if let Some(huge) = times(|sample| sample.seconds_to_huge).and_then(Spread::of) {
+        let waited = self.samples.iter().filter(|sample| sample.waited_for_gain);
+        let gains: Option<Vec<f64>> = waited.map(|sample| sample.seconds_to_gain).collect();
+        self.seconds_to_gain = gains.and_then(Spread::of);
+        let huge: Option<Vec<f64>> = self.samples.iter().map(|sample| sample.seconds_to_huge).collect();
+        if let Some(huge) = huge.and_then(Spread::of) {
             self.seconds_to_huge = Some(huge);
             self.cpu_seconds = Spread::of(self.samples.iter().map(|sample| sample.cpu_seconds));
         } else if from_low_end {
@@ -450,6 +454,7 @@ mod tests {
         Sample {
             seconds_to_huge: time,
             seconds_to_gain: time,
+            waited_for_gain: true,
             warmed_bytes: 0,
             watched_seconds: time.unwrap_or(40.0),
             cpu_seconds: cpu,
@@ -490,5 +495,9 @@ mod tests {
         let row = of(OURS, vec![noisy, sample(Some(2.0), 0.1, 0), sample(Some(4.0), 0.3, 0)], false);
         assert_eq!((row.seconds_to_huge.unwrap().median, row.cpu_seconds.unwrap().median), (3.0, 0.2));
         assert!(row.seconds_to_gain.is_none() && !row.extrapolated);
+        // Where there was none to wait for, the others say when it came.
+        let gainless = Sample { seconds_to_gain: None, waited_for_gain: false, ..sample(Some(3.0), 0.2, 0) };
+        let row = of(OURS, vec![gainless, sample(Some(2.0), 0.1, 0), sample(Some(4.0), 0.3, 0)], false);
+        assert_eq!(row.seconds_to_huge.unwrap().median, row.seconds_to_gain.unwrap().median);
     }
 }
