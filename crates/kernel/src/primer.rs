@@ -16,6 +16,8 @@ pub struct Primer {
     /// `None` once a helper did not reply.
     memory: Option<Reservation>,
     most: usize,
+    /// Whether the helper remains on its processor afterwards. Not where that ended it.
+    remains: bool,
 }
 
 impl Primer {
@@ -24,7 +26,7 @@ impl Primer {
         let most = most.max(1);
         let memory = Reservation::new(most * HUGE_2M, HUGE_2M)?;
         memory.open()?;
-        Ok(Primer { memory: Some(memory), most })
+        Ok(Primer { memory: Some(memory), most, remains: true })
     }
 
     /// Takes up to `count` huge pages, as far as there are any, and releases them. How many they were.
@@ -32,12 +34,18 @@ impl Primer {
     /// # Errors
     /// EAGAIN, ENOMEM, or EBUSY where its control group is full: the first one is not to be had. EINVAL where
     /// prctl(PR_SET_THP_DISABLE) has switched huge pages off for this process, or before Linux 6.1. TimedOut: no helper
-    /// replied, now or before. BrokenPipe: it was killed, by a filter of system calls perhaps (it calls sched_setaffinity(2)).
+    /// replied, now or before. BrokenPipe: it was killed.
     pub fn prime(&mut self, count: usize) -> io::Result<usize> {
         let Some(memory) = &self.memory else { return Err(io::ErrorKind::TimedOut.into()) };
         let own = Pid(std::process::id().cast_signed());
-        let mut session = Session::begin(own, Wait::Killable)?;
-        match session.prime(memory.start(), count.clamp(1, self.most)) {
+        let (start, count) = (memory.start(), count.clamp(1, self.most));
+        let mut answer = Session::begin(own, Wait::Killable)?.prime(start, count, self.remains);
+        if self.remains && answer.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            // A filter of system calls, of a unit say, ends who calls sched_setaffinity(2). As it has ended the memory is free again.
+            self.remains = false;
+            answer = Session::begin(own, Wait::Killable)?.prime(start, count, false);
+        }
+        match answer {
             Ok(answer) => answer,
             Err(error) => {
                 // The helper may still release what lies there: the addresses are given to nothing else any more.

@@ -108,7 +108,7 @@ impl Ready {
         if error.raw_os_error().is_some() {
             return 1;
         }
-        // No helper replied. Where a filter of system calls ends it, the next one will not either.
+        // No helper replied, and the next one may not either.
         self.give_up(None);
         regions.min(self.trusted)
     }

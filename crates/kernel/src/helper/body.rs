@@ -37,8 +37,9 @@ pub(super) enum Request {
     /// Reads `arguments[1]` bytes from each of the first `arguments[0]` places of the file that came along, one part behind the
     /// other into the data, up to the first that is not there in full.
     Parts = 4,
-    /// Takes `arguments[1]` huge pages of the owner's memory from `arguments[0]` on, as far as there are any, and releases them. The
-    /// helper remains on its processor, whose list they are on, until it has called process_madvise(2) or is to open a file.
+    /// Takes `arguments[1]` huge pages of the owner's memory from `arguments[0]` on, as far as there are any, and releases them. If
+    /// `arguments[2]` is not 0 the helper remains on its processor, whose list they are on, until it has called process_madvise(2) or
+    /// is to open a file.
     Prime = 5,
 }
 
@@ -155,10 +156,10 @@ unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
             }
             Request::Parts => (*slot).answer = read_parts(slot, passed),
             Request::Prime => {
-                let [start, count, ..] = (*slot).arguments;
+                let [start, count, remains, ..] = (*slot).arguments;
                 run_anywhere(slot);
                 (*slot).answer = prime(start, count);
-                if (*slot).answer > 0 {
+                if (*slot).answer > 0 && remains != 0 {
                     run_here(slot);
                 }
             }

@@ -149,9 +149,9 @@ impl Worker {
 
     /// Sends a request to take huge pages from `start` on and to release them. The memory must be reserved for that, and remain so
     /// until the reply: the caller, [`crate::primer::Primer`], sees to that.
-    pub(super) fn request_prime(&mut self, start: usize, count: usize) -> io::Result<()> {
+    pub(super) fn request_prime(&mut self, start: usize, count: usize, remains: bool) -> io::Result<()> {
         // SAFETY: the slot is ours until the request is sent.
-        unsafe { (&raw mut (*self.slot()).arguments).write([start, count, 0, 0, 0, 0]) };
+        unsafe { (&raw mut (*self.slot()).arguments).write([start, count, remains.into(), 0, 0, 0]) };
         self.send(Request::Prime, None)
     }
 
