@@ -78,8 +78,10 @@ impl NewProcesses {
             };
             self.0.insert(seen.id, known);
             let is_new = now.saturating_sub(known.since) < NEW && seen.base >= LARGE;
-            let mut unprobed = working.iter().filter(|(_, last)| last.is_none_or(|last| last < known.since));
-            waits |= is_new && (seen.samples < known.enough || unprobed.any(|(id, _)| *id == seen.id));
+            let is_unprobed = |&(id, last): &(ProcessId, Option<Duration>)| {
+                id == seen.id && last.is_none_or(|last| last < known.since)
+            };
+            waits |= is_new && (seen.samples < known.enough || working.iter().any(is_unprobed));
         }
         waits
     }

@@ -109,12 +109,13 @@ impl Ready {
             return 1;
         }
         // No helper replied, and the next one may not either.
-        self.give_up(None);
+        self.primer = None;
+        self.give_up();
         regions.min(self.trusted)
     }
 
-    fn give_up(&mut self, primer: Option<Primer>) {
-        *self = Ready { primer, given_up: GIVEN_UP, ..Ready::default() };
+    fn give_up(&mut self) {
+        *self = Ready { primer: self.primer.take(), given_up: GIVEN_UP, ..Ready::default() };
     }
 
     fn prepared(&mut self, pages: usize, busy: Duration) {
@@ -135,8 +136,7 @@ impl Ready {
             let is_vain = is_expensive && call.busy_of_region() * 2 > self.cold;
             self.vain = if is_vain { self.vain + 1 } else { 0 };
             if self.vain >= BELIEVED {
-                let primer = self.primer.take();
-                self.give_up(primer);
+                self.give_up();
             }
         } else if self.given_up > 0 {
             self.given_up -= 1;

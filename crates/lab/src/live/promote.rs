@@ -328,8 +328,8 @@ struct Watched {
     cpu: Duration,
 }
 
-/// Waits until what is used is huge, and the program has gained, where there is a `reference` for that. `started`: the start, and how long after it the program began
-/// to work.
+/// Waits until what is used is huge, and the program has gained, where there is a `reference` for that. `started`: the start, and
+/// how long after it the program began to work.
 fn watch(
     worker: &mut Worker,
     first: usize,

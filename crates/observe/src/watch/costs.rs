@@ -58,7 +58,7 @@ struct Model {
     timing: Timing,
     /// The largest slow-down of a process by probes.
     budget: f64,
-    probes: BTreeMap<ProcessId, VecDeque<Probed>>,
+    probes: BTreeMap<ProcessId, VecDeque<Probe>>,
     /// When each was probed last, since boot; by the snapshots.
     probed: BTreeMap<ProcessId, Duration>,
     /// Counts the probes: the one whose turn was longest ago is next.
@@ -68,7 +68,7 @@ struct Model {
 
 /// A probe that was made.
 #[derive(Debug)]
-struct Probed {
+struct Probe {
     /// How much memory the process had.
     resident: Bytes,
     touches: Touches,
@@ -292,7 +292,7 @@ impl Costs {
         // And those of a process less than half as large are of another time.
         let resident = process.backing.total();
         probes.retain(|probe| 2 * probe.resident.0 >= resident.0);
-        probes.push_back(Probed { resident, touches });
+        probes.push_back(Probe { resident, touches });
         if probes.len() > MOST_PROBES {
             probes.pop_front();
         }
