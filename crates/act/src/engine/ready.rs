@@ -10,7 +10,7 @@
 use super::answer::Call;
 use megapage_kernel::primer::Primer;
 use megapage_kernel::process::own_thread_time;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 /// A collapse of one region that takes more processor time than this waits for more than its copy: that takes 0.2 to 1.3 ms, by the
@@ -104,11 +104,11 @@ impl Ready {
 
     /// How many regions the call may name where no page could be made ready.
     fn unready(&mut self, error: &io::Error, regions: usize) -> usize {
-        // The kernel's answer: there are none. The call will fail.
-        if error.raw_os_error().is_some() {
+        // There are none: the call will fail.
+        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory | ErrorKind::ResourceBusy) {
             return 1;
         }
-        // No helper replied, and the next one may not either.
+        // No helper replied, or prctl(PR_SET_THP_DISABLE) has switched huge pages off for this process, and so it may be again.
         self.primer = None;
         self.give_up();
         regions.min(self.trusted)
@@ -266,12 +266,17 @@ mod tests {
     }
 
     #[test]
-    fn without_a_helper_that_replies_calls_are_made_as_before() {
-        let mut ready = Ready { wanted: true, ..Ready::default() };
-        assert_eq!(ready.unready(&io::Error::from_raw_os_error(12), 4), 1);
-        assert!(ready.is_wanted(), "there may be pages for the next call");
-        assert_eq!(ready.unready(&io::ErrorKind::BrokenPipe.into(), 4), 4);
-        assert_eq!((ready.is_wanted(), ready.given_up), (false, GIVEN_UP));
+    fn without_a_helper_that_replies_or_may_have_huge_pages_calls_are_made_as_before() {
+        for error in [11, 12, 16].map(io::Error::from_raw_os_error) {
+            let mut ready = Ready { wanted: true, ..Ready::default() };
+            assert_eq!(ready.unready(&error, 4), 1, "{error}");
+            assert!(ready.is_wanted(), "{error}: there may be pages for the next call");
+        }
+        for error in [ErrorKind::BrokenPipe.into(), io::Error::from_raw_os_error(22)] {
+            let mut ready = Ready { wanted: true, ..Ready::default() };
+            assert_eq!(ready.unready(&error, 4), 4, "{error}");
+            assert_eq!((ready.is_wanted(), ready.given_up), (false, GIVEN_UP), "{error}");
+        }
     }
 
     #[test]
