@@ -7,10 +7,10 @@
 //! collapse copies from is free afterwards, and the kernel hands out last what was freed first. How long it takes to make
 //! pages ready shows that: once a row of them was ready anyway, calls are made without.
 
-use super::answer::Call;
+use super::answer::{Call, Refusal};
 use megapage_kernel::primer::Primer;
 use megapage_kernel::process::own_thread_time;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::time::Duration;
 
 /// A collapse of one region that takes more processor time than this waits for more than its copy: that takes 0.2 to 1.3 ms, by the
@@ -105,7 +105,7 @@ impl Ready {
     /// How many regions the call may name where no page could be made ready.
     fn unready(&mut self, error: &io::Error, regions: usize) -> usize {
         // There are none: the call will fail.
-        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory | ErrorKind::ResourceBusy) {
+        if matches!(Refusal::of(error), Refusal::Busy | Refusal::NoMemory | Refusal::GroupFull) {
             return 1;
         }
         // No helper replied, or prctl(PR_SET_THP_DISABLE) has switched huge pages off for this process, and so it may be again.
@@ -272,7 +272,7 @@ mod tests {
             assert_eq!(ready.unready(&error, 4), 1, "{error}");
             assert!(ready.is_wanted(), "{error}: there may be pages for the next call");
         }
-        for error in [ErrorKind::BrokenPipe.into(), io::Error::from_raw_os_error(22)] {
+        for error in [io::ErrorKind::BrokenPipe.into(), io::Error::from_raw_os_error(22)] {
             let mut ready = Ready { wanted: true, ..Ready::default() };
             assert_eq!(ready.unready(&error, 4), 4, "{error}");
             assert_eq!((ready.is_wanted(), ready.given_up), (false, GIVEN_UP), "{error}");
