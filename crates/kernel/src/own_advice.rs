@@ -14,6 +14,9 @@ use std::ptr;
 pub enum Advice {
     /// Transparent huge pages are wanted (MADV_HUGEPAGE). EINVAL where the kernel has none, or the mapping can have none.
     Huge,
+    /// Neither the next access nor khugepaged may map a transparent huge page from now on (MADV_NOHUGEPAGE); those that
+    /// are mapped stay. EINVAL where the kernel has none.
+    NoHuge,
     /// What is there is to be put on a transparent huge page now (MADV_COLLAPSE, Linux 6.1). EAGAIN, EBUSY, ENOMEM where
     /// none was found; EINVAL where the mapping can have none.
     Collapse,
@@ -25,6 +28,7 @@ pub enum Advice {
 pub fn give(range: VirtRange, advice: Advice) -> io::Result<()> {
     let advice = match advice {
         Advice::Huge => libc::MADV_HUGEPAGE,
+        Advice::NoHuge => libc::MADV_NOHUGEPAGE,
         Advice::Collapse => libc::MADV_COLLAPSE,
         Advice::Populate => libc::MADV_POPULATE_WRITE,
     };
@@ -53,7 +57,7 @@ mod tests {
         let memory = vec![7u8; 4 << 20];
         let start = (memory.as_ptr().addr() as u64).next_multiple_of(BASE_PAGE as u64);
         let range = VirtRange::new(start, start + (3 << 20)).unwrap();
-        for advice in [Advice::Huge, Advice::Populate, Advice::Collapse] {
+        for advice in [Advice::Huge, Advice::Populate, Advice::Collapse, Advice::NoHuge] {
             // A kernel may lack any of them.
             let _ = give(range, advice);
             assert!(memory.iter().all(|byte| *byte == 7), "{advice:?}");

@@ -2,6 +2,7 @@
 
 use megapage_kernel::canary::Canary;
 use megapage_kernel::kpageflags::FrameFlags;
+use megapage_kernel::own_advice::{self, Advice};
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::{KernelRoot, Reservation, maps, thp};
 use megapage_observe::tracker::{BpfTracker, PART_PAGES, RegionBits, TrackError, Tracker, part, select};
@@ -192,6 +193,8 @@ fn smaller_folios_stay_whole() {
             part.populate().unwrap();
         }
     }
+    // Or khugepaged, which comes every 10 s, may collapse them between the two readings.
+    own_advice::give(memory.range(), Advice::NoHuge).unwrap();
     let orders = || -> Vec<u32> {
         let root = KernelRoot::live();
         let flags = FrameFlags::open(&root).unwrap();
