@@ -16,6 +16,10 @@ const LARGE: usize = 128;
 /// what was learned of a server while it was filled is not what it does with its memory since.
 const GROWN: f64 = 0.25;
 
+/// A process with so many more regions than in the snapshot before is being filled: 32 MiB. A probe made by then tells of the
+/// filling, not of what it does with its memory afterwards.
+const FILLING: usize = 16;
+
 /// The processes of the last snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct NewProcesses(BTreeMap<ProcessId, Known>);
@@ -27,11 +31,25 @@ struct Known {
     since: Duration,
     /// Its regions by then.
     regions: usize,
+    /// Its regions in the last snapshot.
+    last_regions: usize,
+    /// When it was last being filled: in the last of its snapshots that had [`FILLING`] regions more than the one before.
+    filled: Duration,
     /// It has been sampled since with so many samples.
     enough: u64,
 }
 
 impl Known {
+    fn new(now: Duration, regions: usize, samples: u64) -> Known {
+        Known { since: now, regions, last_regions: regions, filled: now, enough: samples + ENOUGH_SAMPLES }
+    }
+
+    /// The same process in the next snapshot.
+    fn again(self, now: Duration, regions: usize) -> Known {
+        let is_filling = regions >= self.last_regions + FILLING;
+        Known { last_regions: regions, filled: if is_filling { now } else { self.filled }, ..self }
+    }
+
     fn has_grown(&self, regions: usize) -> bool {
         regions >= self.regions + LARGE.max((self.regions as f64 * GROWN) as usize)
     }
@@ -49,7 +67,7 @@ struct Seen {
 
 impl NewProcesses {
     /// Takes a snapshot in, and says whether a large new process in it waits for its samples, or is one of `working` that was not
-    /// probed since it is new: those that work, and when each was probed last.
+    /// probed since it is new and filled: those that work, and when each was probed last.
     pub fn wait(&mut self, snapshot: &Snapshot, working: &[(ProcessId, Option<Duration>)]) -> bool {
         let tells = snapshot.sampling.as_ref().is_some_and(|sampling| sampling.tracker.tells_accesses());
         let seen = snapshot.processes.iter().map(|process| Seen {
@@ -72,14 +90,14 @@ impl NewProcesses {
         for seen in seen {
             let Seen { regions, .. } = seen;
             let known = match former.get(&seen.id) {
-                Some(known) if !known.has_grown(regions) => *known,
-                Some(_) => Known { since: now, regions, enough: seen.samples + ENOUGH_SAMPLES },
-                None => Known { since: now, regions, enough: ENOUGH_SAMPLES },
+                Some(known) if !known.has_grown(regions) => known.again(now, regions),
+                Some(_) => Known::new(now, regions, seen.samples),
+                None => Known::new(now, regions, 0),
             };
             self.0.insert(seen.id, known);
             let is_new = now.saturating_sub(known.since) < NEW && seen.base >= LARGE;
             let is_unprobed = |&(id, last): &(ProcessId, Option<Duration>)| {
-                id == seen.id && last.is_none_or(|last| last < known.since)
+                id == seen.id && last.is_none_or(|last| last < known.filled)
             };
             waits |= is_new && (seen.samples < known.enough || working.iter().any(is_unprobed));
         }
@@ -123,6 +141,23 @@ mod tests {
         assert!(!note(101, &[(seen(8, 300, 1).id, None)]), "another");
         assert!(note(102, &[(process.id, None)]));
         assert!(!note(130, &[(process.id, None)]), "time is up");
+    }
+
+    #[test]
+    fn a_probe_counts_once_the_process_is_filled() {
+        let mut new_processes = NewProcesses::default();
+        let at = Duration::from_secs;
+        let mut note = |seconds, regions, probed| {
+            let process = seen(7, regions, 1);
+            new_processes.note(at(seconds), [process].into_iter(), &[(process.id, Some(at(probed)))])
+        };
+        assert!(!note(100, 300, 100));
+        assert!(note(101, 320, 100), "it is being filled since");
+        assert!(note(102, 400, 101));
+        assert!(note(103, 401, 101), "it is filled; the last probe was made before");
+        assert!(!note(104, 402, 103));
+        assert!(note(129, 420, 103));
+        assert!(!note(130, 426, 103), "time is up");
     }
 
     #[test]
