@@ -68,6 +68,7 @@ pub mod probe;
 pub mod process;
 mod process_clock;
 pub mod process_madvise;
+pub mod processors;
 pub mod program_file;
 mod raw_syscall;
 pub mod reclaim;

@@ -12,7 +12,7 @@ use megapage_bench::arguments::{scale, share};
 use megapage_bench::workload::{Measurement, retrieval};
 use megapage_lab::persistent::memory_size;
 use megapage_lab::workload::{
-    blocks, concurrent_forks, first_touch, fork, index, keep, pattern, probe, service, steady,
+    blocks, busy, concurrent_forks, first_touch, fork, index, keep, pattern, probe, service, steady,
 };
 use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
@@ -93,6 +93,8 @@ enum Workload {
         #[arg(long, default_value_t = 1.0, value_parser = share)]
         share: f64,
     },
+    /// Say 'ready', then keep every processor busy at nice 19, until it is killed.
+    Busy,
     /// Allocate, write and free blocks of 64 bytes to 1 GiB.
     Blocks {
         /// Memory that they fit into, up to 16g.
@@ -236,6 +238,7 @@ fn main() -> ExitCode {
         Workload::Service { kind, size, share } => {
             return WORKLOAD.ended(service::run(&service::Options { kind, size, share }, io::stdout()));
         }
+        Workload::Busy => return WORKLOAD.ended(busy::run(io::stdout()).map(|never| match never {})),
         Workload::FirstTouch { size } => {
             return WORKLOAD.found(first_touch::run(size));
         }

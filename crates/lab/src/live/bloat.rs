@@ -4,6 +4,7 @@
 use super::configuration::{OURS, OURS_ALWAYS, Running};
 use super::redis::{Ended, Redis};
 use super::stalls::{self, StallReport};
+use super::worker::Worker;
 use super::{Configuration, Failure, Measured, Stage};
 use crate::child::Stopped;
 use crate::experiment::{Order, Section};
@@ -95,7 +96,7 @@ pub struct Sample {
     pub warmed_bytes: u64,
     /// What ended it before its time; `None` where all phases completed.
     pub ended: Option<String>,
-    /// Commands for each second of the server's processor time.
+    /// Commands for each second of the server's processor time, while no processor is idle (`workload::busy`).
     pub throughput: Option<f64>,
     /// Resident bytes after the first phase, after the deletions and a while, and at the end.
     pub rss_bytes: [Option<u64>; 3],
@@ -230,9 +231,12 @@ fn phases(
     redis.script(FILL, 0..keys, &[&VALUE_BYTES.to_string()], signals, &mut look)?;
     redis.ask(keys, signals)?;
     redis.wait(WARM.mul_f64(factor), signals, &mut look)?;
+    // The same for all: beside khugepaged without pauses alone no processor would be idle.
+    let busy = Worker::busy(stage.place, signals)?;
     let before = redis.work(signals)?;
     redis.wait(MEASURED.mul_f64(factor), signals, &mut look)?;
     let after = redis.work(signals)?;
+    drop(busy);
     let seconds = after.1.saturating_sub(before.1).as_secs_f64();
     ensure!(seconds > 0.0 && after.0 > before.0, "redis-server did no work");
     *throughput = Some((after.0 - before.0) as f64 / seconds);

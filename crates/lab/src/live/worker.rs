@@ -75,6 +75,15 @@ impl Worker {
         Worker::start(command, signals)
     }
 
+    /// Starts one that keeps every processor busy, as khugepaged does one when it never pauses, and waits until that is so.
+    pub(super) fn busy(place: &Place, signals: &Signals) -> Result<Worker> {
+        let mut command = Command::new(&place.workload);
+        command.arg("busy");
+        let mut worker = Worker::start(command, signals)?;
+        worker.ready(signals)?;
+        Ok(worker)
+    }
+
     fn start(mut command: Command, signals: &Signals) -> Result<Worker> {
         let (requests_end, requests) = pipe().context("pipe")?;
         let (answers, answers_end) = pipe().context("pipe")?;

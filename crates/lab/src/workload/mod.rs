@@ -1,6 +1,7 @@
 //! The experiments' workloads: programs whose work is known, each on the system allocator.
 
 pub mod blocks;
+pub mod busy;
 pub mod concurrent_forks;
 pub mod first_touch;
 pub mod fork;
