@@ -5,7 +5,7 @@ mod user;
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::smaps::{Mapping, read_smaps};
-use megapage_testing::{MachineLock, require_root};
+use megapage_testing::{MachineLock, ThpSetting, require_root};
 use megapage_units::{Pid, VirtRange};
 use run_support::{compile, mib, signal, text};
 use serde_json::Value;
@@ -164,21 +164,10 @@ fn with_deny_nothing_is_promoted_and_the_setting_is_named() {
     let Some(program) = program(directory.path()) else { return };
     // One of these tests changes a setting of the machine.
     let _lock = MachineLock::take();
-    let root = KernelRoot::live();
-    let file = megapage_kernel::thp::path("shmem_enabled");
-    let former = std::fs::read_to_string(&file).unwrap();
-    let former = former.split(['[', ']']).nth(1).unwrap().to_string();
-    struct Restore<'a>(&'a KernelRoot, &'a str, String);
-    impl Drop for Restore<'_> {
-        fn drop(&mut self) {
-            self.0.write(self.1.trim_start_matches('/'), &self.2).unwrap();
-        }
-    }
-    let restore = Restore(&root, &file, former);
     let mut sharers = Sharers::start(&program, &format!("memfd {MIB} 2"));
-    root.write(file.trim_start_matches('/'), "deny").unwrap();
+    let Some(deny) = ThpSetting::write("shmem_enabled", "deny") else { return };
     let (status, report, err) = attach(sharers.pids[1], &["--require"]);
-    drop(restore);
+    drop(deny);
     assert_eq!((status, mib(&report, "shared_memory.refused_bytes")), (125, MIB), "{err} {report:#}");
     assert!(err.contains("shmem_enabled is 'deny'"), "{err}");
     sharers.assert_intact();

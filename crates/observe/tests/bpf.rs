@@ -4,10 +4,10 @@ use megapage_kernel::canary::Canary;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::own_advice::{self, Advice};
 use megapage_kernel::pagemap::Pagemap;
-use megapage_kernel::{KernelRoot, Reservation, maps, thp};
+use megapage_kernel::{KernelRoot, Reservation, maps};
 use megapage_observe::tracker::{BpfTracker, PART_PAGES, RegionBits, TrackError, Tracker, part, select};
 use megapage_observe::{Leaf, PAGES, TrackerKind};
-use megapage_testing::{MachineLock, PoolGuard, require_root, skip, until, wait_for};
+use megapage_testing::{PoolGuard, ThpSetting, require_root, skip, until, wait_for};
 use megapage_units::{HUGE_2M, PageSize, Pid, VirtRange};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -164,35 +164,18 @@ fn memory_that_cannot_be_cleared_is_not_told() {
     assert_eq!((told[0].1, told[2].1), (Some(0), Some(0)), "the refusal of one holds up no other");
 }
 
-/// Puts a setting of transparent huge pages back.
-struct PutBack(String, String);
-
-impl Drop for PutBack {
-    fn drop(&mut self) {
-        std::fs::write(&self.0, &self.1).unwrap();
-    }
-}
-
 #[test]
 fn smaller_folios_stay_whole() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let _lock = MachineLock::take();
-    let setting = thp::path("hugepages-64kB/enabled");
-    let Ok(former) = std::fs::read_to_string(&setting) else {
-        return skip("needs huge pages of several sizes (Linux 6.8)");
-    };
-    let former = former.split(['[', ']']).nth(1).unwrap().to_string();
+    let Some(setting) = ThpSetting::write("hugepages-64kB/enabled", "madvise") else { return };
     let memory = Memory::new(1);
-    {
-        let _put_back = PutBack(setting.clone(), former);
-        std::fs::write(&setting, "madvise").unwrap();
-        // Half by half: the whole would get one huge page.
-        for part in [memory.0.part(0, HUGE_2M / 2), memory.0.part(HUGE_2M / 2, HUGE_2M / 2)] {
-            part.open().unwrap();
-            part.advise_thp().unwrap();
-            part.populate().unwrap();
-        }
+    // Half by half: the whole would get one huge page.
+    for part in [memory.0.part(0, HUGE_2M / 2), memory.0.part(HUGE_2M / 2, HUGE_2M / 2)] {
+        part.open().unwrap();
+        part.advise_thp().unwrap();
+        part.populate().unwrap();
     }
+    drop(setting);
     // Or khugepaged, which comes every 10 s, may collapse them between the two readings.
     own_advice::give(memory.range(), Advice::NoHuge).unwrap();
     let orders = || -> Vec<u32> {

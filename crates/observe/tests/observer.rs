@@ -2,11 +2,11 @@
 
 use megapage_kernel::own_advice::{self, Advice};
 use megapage_kernel::process::list_processes;
-use megapage_kernel::{KernelRoot, OwnedRange, Reservation, own_memory, thp};
+use megapage_kernel::{KernelRoot, OwnedRange, Reservation, own_memory};
 use megapage_observe::{
     Leaf, MappingKind, MissedWhy, Observer, Options, Process, Region, Snapshot, select_processes,
 };
-use megapage_testing::{MachineLock, PoolGuard, copied, require_root, skip};
+use megapage_testing::{PoolGuard, ThpSetting, copied, require_root, skip};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -179,23 +179,7 @@ fn huge_pages_and_the_zeros_in_them_are_counted() {
 
 #[test]
 fn smaller_folios_are_told_by_their_order() {
-    if !require_root() {
-        return;
-    }
-    let _lock = MachineLock::take();
-    let setting = thp::path("hugepages-64kB/enabled");
-    let Ok(former) = std::fs::read_to_string(&setting) else {
-        return skip("needs huge pages of several sizes (Linux 6.8)");
-    };
-    let former = former.split(['[', ']']).nth(1).unwrap().to_string();
-    struct PutBack(String, String);
-    impl Drop for PutBack {
-        fn drop(&mut self) {
-            std::fs::write(&self.0, &self.1).unwrap();
-        }
-    }
-    let _put_back = PutBack(setting.clone(), former);
-    std::fs::write(&setting, "madvise").unwrap();
+    let Some(_setting) = ThpSetting::write("hugepages-64kB/enabled", "madvise") else { return };
     let mut observer = observer(Options { folios: true, ..Options::default() });
     // Where memory is fragmented the kernel may have had to give base pages for some. Not each time.
     let mut halves = (0..20).map(|_| {

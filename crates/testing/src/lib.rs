@@ -1,4 +1,4 @@
-//! What tests need of the machine: loud skips, the machine lock, pools, swap and control groups that are put back.
+//! What tests need of the machine: loud skips, the machine lock, pools, settings, swap and control groups that are put back.
 //!
 //! A test that needs root or hugetlb pages reads
 //! ```no_run
@@ -19,6 +19,7 @@ mod memory_group;
 mod pool;
 mod refuse;
 mod skip;
+mod thp_setting;
 mod undo;
 mod zram;
 
@@ -32,4 +33,5 @@ pub use skip::{
     MACHINE_VARIABLE, NO_SKIP_VARIABLE, SKIPPED_VARIABLE, is_root, may_change_machine, require_machine,
     require_root, skip,
 };
+pub use thp_setting::ThpSetting;
 pub use zram::ZramSwap;

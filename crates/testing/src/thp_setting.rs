@@ -1,0 +1,71 @@
+//! A setting of transparent huge pages that a test changes.
+
+use crate::undo::Undo;
+use crate::{MachineLock, require_machine, skip};
+use megapage_kernel::thp;
+use std::fs;
+
+/// A file of `/sys/kernel/mm/transparent_hugepage` that holds a word of the test's choice. Dropping the value, like the end
+/// of its process however it comes about, puts the former word back.
+#[derive(Debug)]
+pub struct ThpSetting {
+    // Before the lock is given back.
+    _undo: Undo,
+    _lock: MachineLock,
+}
+
+impl ThpSetting {
+    /// Writes `word` to the file `name`, as `hugepages-64kB/enabled`. `None`, after a loud skip, where tests may not
+    /// change the machine or the kernel has no such file.
+    ///
+    /// # Panics
+    /// Where the file cannot be written or no shell be started, since the test would judge another setting.
+    pub fn write(name: &str, word: &str) -> Option<ThpSetting> {
+        if !require_machine() {
+            return None;
+        }
+        let lock = MachineLock::take();
+        let path = thp::path(name);
+        let Ok(text) = fs::read_to_string(&path) else {
+            skip(&format!("needs {path}"));
+            return None;
+        };
+        let former = selected(&text);
+        let undo = Undo::start("echo \"$2\" > \"$1\"", &[path.as_ref(), former.as_ref()]);
+        let undo = undo.unwrap_or_else(|error| panic!("sh, to restore {path}: {error}"));
+        fs::write(&path, word).unwrap_or_else(|error| panic!("{path}: {error}"));
+        Some(ThpSetting { _undo: undo, _lock: lock })
+    }
+}
+
+/// The word in brackets; of a file that holds one word only, that.
+fn selected(text: &str) -> &str {
+    text.split(['[', ']']).nth(1).unwrap_or(text).trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_in_brackets_is_selected() {
+        assert_eq!(selected("always [madvise] never\n"), "madvise");
+        assert_eq!(selected("1\n"), "1");
+    }
+
+    #[test]
+    fn the_former_word_is_put_back() {
+        if !require_machine() {
+            return;
+        }
+        // Held over both, so that nobody else changes it between.
+        let _lock = MachineLock::take();
+        let read = || selected(&fs::read_to_string(thp::path("defrag")).unwrap()).to_string();
+        let former = read();
+        let other = if former == "never" { "madvise" } else { "never" };
+        let Some(setting) = ThpSetting::write("defrag", other) else { return };
+        assert_eq!(read(), other);
+        drop(setting);
+        assert_eq!(read(), former);
+    }
+}
