@@ -1,7 +1,7 @@
 //! Programs that the bench starts, and how it waits for them: every wait looks for the user's request to stop, and
 //! what was started ends with the value that stands for it.
 
-use crate::workload::pattern::READY;
+use crate::workload::requests::READY;
 use anyhow::{Context, Result, bail, ensure};
 use megapage_bench::signals::SIGNAL_INTERVAL;
 pub(crate) use megapage_bench::signals::{Stopped, check, sleep, stop_signals};

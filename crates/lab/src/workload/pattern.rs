@@ -2,6 +2,7 @@
 //! what `megapage advise` has to tell. Work comes in units, so that two runs can be compared by processor time for
 //! the same work.
 
+use super::requests::READY;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::random::mix;
 use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, idle};
@@ -321,9 +322,6 @@ impl Pattern {
         Ok(())
     }
 }
-
-/// The line by which a serving workload says that its memory is filled.
-pub const READY: &str = "ready";
 
 /// Memory of `lines` cache lines, every word written.
 fn touched(lines: usize, value: impl Fn(usize) -> u64) -> Vec<u64> {

@@ -1,6 +1,7 @@
 //! A service whose requests the kernel counts: each ends with a write of one byte. What huge pages do for it is known from
 //! what a request does.
 
+use super::requests::READY;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::idle;
 use megapage_bench::workload::random::{Random, mix};
@@ -56,8 +57,6 @@ pub struct Options {
     pub share: f64,
 }
 
-/// The line by which it says that its memory is filled.
-pub const READY: &str = "ready";
 /// Steps of a request: of a fraction of a millisecond in all.
 const STEPS: u64 = 2000;
 /// What stands for a read in a request that does not reach the memory, in rounds of arithmetic.
