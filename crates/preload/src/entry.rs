@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::jump::jumps;
 use crate::{threads, wanted};
 use megapage_inside::{ErrnoGuard, set_errno};
 use megapage_memory::LARGE_BLOCK;
@@ -16,10 +17,9 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 
 unsafe extern "C" {
-    fn megapage_malloc(size: usize) -> *mut c_void;
+    fn mi_malloc(size: usize) -> *mut c_void;
     fn mi_calloc(count: usize, size: usize) -> *mut c_void;
     fn megapage_realloc(block: *mut c_void, size: usize) -> *mut c_void;
-    fn megapage_free(block: *mut c_void);
     fn megapage_flush_thread_cache();
     fn mi_malloc_usable_size(block: *const c_void) -> usize;
     fn mi_malloc_aligned(size: usize, alignment: usize) -> *mut c_void;
@@ -34,11 +34,18 @@ fn start_for(size: usize) {
     }
 }
 
-/// malloc(3).
+// malloc(3) and free(3), by its old name too: the caches of threads first. free preserves errno, as POSIX.1-2024 demands.
+jumps! {
+    malloc => megapage_malloc,
+    free => megapage_free,
+    cfree => megapage_free,
+}
+
+/// malloc(3) of a block that the calling thread does not keep, or while a thread of ours is wanted.
 #[unsafe(no_mangle)]
-extern "C" fn malloc(size: usize) -> *mut c_void {
+extern "C" fn megapage_malloc_uncached(size: usize) -> *mut c_void {
     // SAFETY: any size is allowed.
-    let block = unsafe { megapage_malloc(size) };
+    let block = unsafe { mi_malloc(size) };
     if threads::is_wanted() {
         wanted::start_wanted();
     }
@@ -60,15 +67,11 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// `block` must be null or have come from one of these functions and not have been freed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    if size == 0 && !block.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { megapage_free(block) };
-        return ptr::null_mut();
-    }
     // SAFETY: the caller's promise.
     let moved = unsafe { megapage_realloc(block, size) };
     start_for(size);
-    if moved.is_null() { out_of_memory() } else { moved }
+    let is_freed = size == 0 && !block.is_null();
+    if moved.is_null() && !is_freed { out_of_memory() } else { moved }
 }
 
 /// reallocarray(3).
@@ -84,30 +87,10 @@ unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize)
     }
 }
 
-/// free(3). errno is preserved, as POSIX.1-2024 demands.
-///
-/// # Safety
-/// `block` must be null or have come from one of these functions and not have been freed.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn free(block: *mut c_void) {
-    // SAFETY: the caller's promise.
-    unsafe { megapage_free(block) }
-}
-
-/// The old name of free(3).
-///
-/// # Safety
-/// As [`free`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cfree(block: *mut c_void) {
-    // SAFETY: the caller's promise.
-    unsafe { megapage_free(block) }
-}
-
 /// malloc_usable_size(3).
 ///
 /// # Safety
-/// As [`free`].
+/// As [`realloc`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(block: *const c_void) -> usize {
     // SAFETY: the caller's promise.

@@ -7,26 +7,9 @@
 
 #![allow(unsafe_code)]
 
-use std::arch::naked_asm;
+use crate::jump::jumps;
 use std::ffi::CStr;
 use std::os::raw::c_char;
-
-macro_rules! jumps {
-    ($($name:ident => $target:ident),* $(,)?) => {$(
-        unsafe extern "C" {
-            fn $target();
-        }
-
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
-            #[cfg(target_arch = "x86_64")]
-            naked_asm!("jmp {target}", target = sym $target);
-            #[cfg(target_arch = "aarch64")]
-            naked_asm!("b {target}", target = sym $target);
-        }
-    )*};
-}
 
 jumps! {
     dlopen => megapage_dlopen,

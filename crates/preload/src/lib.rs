@@ -12,6 +12,7 @@
 mod collapser;
 mod entry;
 mod interpose;
+mod jump;
 mod lifecycle;
 mod mappings;
 mod next;

@@ -25,23 +25,31 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Held while a thread works on the heap, starts and ends.
 pub static WORKING: Lock = Lock::new();
 
-/// A thread is wanted, and the next call of malloc may start it.
-static WANTED: AtomicBool = AtomicBool::new(false);
+unsafe extern "C" {
+    /// A thread is wanted, and the next call of malloc may start it. Of thread_cache.c, which reads it each time.
+    static megapage_thread_wanted: AtomicBool;
+}
+
+#[inline]
+fn thread_wanted() -> &'static AtomicBool {
+    // SAFETY: it is there as long as the library, and both languages access it as an atomic of one byte.
+    unsafe { &megapage_thread_wanted }
+}
 
 /// Has the next call of malloc start what is wanted: for code within the allocator, which holds locks of it.
 pub fn want() {
-    WANTED.store(true, Relaxed);
+    thread_wanted().store(true, Relaxed);
 }
 
-/// Whether [`crate::wanted::start_wanted`] should be called. One load, for malloc's fast path.
+/// Whether [`crate::wanted::start_wanted`] should be called. One load.
 #[inline]
 pub fn is_wanted() -> bool {
-    WANTED.load(Relaxed)
+    thread_wanted().load(Relaxed)
 }
 
 /// Whether one is wanted: the first caller is to start it.
 pub fn take_wanted() -> bool {
-    WANTED.swap(false, Relaxed)
+    thread_wanted().swap(false, Relaxed)
 }
 
 /// What came of a start.

@@ -1,6 +1,7 @@
 // What a program can see of freed memory that waits to be used again. See parts.h.
 
 #include <malloc.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "parts.h"
 
@@ -46,6 +47,26 @@ static void rests(void) {
   CHECK(status_bytes("VmRSS") - before > 50 * MIB, "the blocks take no memory");
   for (int i = 0; i < COUNT; i++) free(blocks[i]);
   comes_down_to(before + 14 * MIB);
+}
+
+// Without a call of malloc: each thread is a directory.
+static long threads(void) {
+  struct stat tasks;
+  CHECK(stat("/proc/self/task", &tasks) == 0, "no /proc/self/task");
+  return (long)tasks.st_nlink - 2;
+}
+
+// A program that from then on asks for what its thread keeps, and for nothing else.
+static void kept(void) {
+  enum { SIZE = 40 * MIB };
+  char* const block = fill(malloc(SIZE), 1, SIZE);
+  free(fill(malloc(32), 1, 32));
+  for (int i = 0; i < 300 && threads() > 1; i++) usleep(100000);
+  CHECK(threads() == 1, "%ld threads before anything was freed", threads());
+  free(block);
+  CHECK(threads() == 1, "free has started a thread");
+  free(fill(malloc(32), 1, 32));
+  CHECK(threads() == 2, "nobody purges what was freed");
 }
 
 // Two blocks at a time, as the temporaries of an expression over arrays. What went back to the kernel comes again as zeros.
@@ -123,7 +144,7 @@ static void shrinks(void) {
 
 int main(int count, char** words) {
   static const Part parts[] = {
-    {"grows", grows}, {"rests", rests}, {"again", again}, {"arrays", arrays}, {"most", most}, {"moves", moves}, {"shrinks", shrinks},
+    {"grows", grows}, {"rests", rests}, {"kept", kept}, {"again", again}, {"arrays", arrays}, {"most", most}, {"moves", moves}, {"shrinks", shrinks},
     {NULL, NULL},
   };
   return run_part(count, words, parts);

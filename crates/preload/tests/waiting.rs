@@ -16,6 +16,11 @@ fn freed_small_blocks_go_back_though_the_program_rests() {
 }
 
 #[test]
+fn what_was_freed_goes_back_though_only_kept_blocks_are_asked_for() {
+    passes("waiting", "kept");
+}
+
+#[test]
 fn a_large_block_that_is_asked_for_again_is_still_there() {
     passes("waiting", "again");
 }
