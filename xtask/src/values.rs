@@ -2,7 +2,7 @@
 //!
 //! `<!--= restart.json /gates/demand=the same answers/found -->the same<!--=-->` stands for one value. The path's parts
 //! lead into objects by name and into lists by number, or by `KEY=START&KEY=START`: the one element whose KEYs are so, or
-//! else whose KEYs begin so. ` as ms` and the like at its end says what a number is shown as. A gate's `found` or `measured` says so
+//! else whose KEYs begin so. ` as ms` and the like at its end says what a number is shown as. A list of numbers stands for its median. A gate's `found` or `measured` says so
 //! where the gate is not met. `<!--= rows WORD -->7<!--=-->` is the number of the page's table rows whose last cell begins with WORD.
 
 use crate::finding::Finding;
@@ -122,12 +122,23 @@ fn shown(document: &Value, path: &str) -> Result<String> {
         (Value::String(text), None) => text.replace('|', "\\|"),
         (Value::Bool(is_so), None) => if *is_so { "yes" } else { "no" }.to_string(),
         (Value::Number(number), unit) => number_shown(number.as_f64().context("a number")?, unit)?,
-        _ => bail!("a list, an object or null, or a text with a unit"),
+        (Value::Array(elements), unit) => {
+            let numbers: Option<Vec<f64>> = elements.iter().map(Value::as_f64).collect();
+            let median = median(numbers.context("a list, not of numbers alone")?);
+            number_shown(median.context("an empty list")?, unit)?
+        }
+        _ => bail!("an object or null, or a text with a unit"),
     };
     let is_unmet = [("/found", "holds"), ("/measured", "met")]
         .iter()
         .any(|(of, gate)| path.ends_with(of) && parent.get(gate) == Some(&Value::Bool(false)));
     Ok(if is_unmet { format!("{text} (gate not met)") } else { text })
+}
+
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let above = *numbers.get(numbers.len() / 2)?;
+    Some(if numbers.len() % 2 == 1 { above } else { (numbers[numbers.len() / 2 - 1] + above) / 2.0 })
 }
 
 fn step<'a>(value: &'a Value, part: &str) -> Result<&'a Value> {
@@ -191,7 +202,10 @@ mod tests {
                     { "case": "ab", "demand": "at most 2", "found": "1", "holds": true },
                     { "case": "b", "demand": "at most 1: memory", "found": "1.2|3", "holds": false },
                 ],
-                "rows": [{ "bytes": 1_073_741_824u64, "time": 1_234_567.0, "share": 0.031_4 }],
+                "rows": [{
+                    "bytes": 1_073_741_824u64, "time": 1_234_567.0, "share": 0.031_4,
+                    "odd": [0.5, 0.1, 0.2], "even": [0.1, 0.3, 0.2, 0.9], "none": [],
+                }],
             })),
             _ => bail!("no {file}"),
         }
@@ -212,6 +226,8 @@ mod tests {
         assert_eq!(made("x.json /rows/0/time as ms").unwrap(), "1.23 ms");
         assert_eq!(made("x.json /rows/0/share as %").unwrap(), "3.14 %");
         assert_eq!(made("x.json /rows/0/share").unwrap(), "0.0314");
+        assert_eq!(made("x.json /rows/0/odd as %").unwrap(), "20 %");
+        assert_eq!(made("x.json /rows/0/even").unwrap(), "0.250");
         assert_eq!(
             made("x.json /gates/case=a/found").unwrap(),
             "0.8",
@@ -228,7 +244,9 @@ mod tests {
             ("x.json /gates/3/found", "no element 3"),
             ("x.json /gates/demand=at most 1/found", "more than one element"),
             ("x.json /gates/case=c/found", "no element has case=c"),
-            ("x.json /rows/0", "a list, an object"),
+            ("x.json /rows/0", "an object"),
+            ("x.json /gates", "a list, not of numbers"),
+            ("x.json /rows/0/none", "an empty list"),
             ("x.json /rows/0/time as miles", "the unit 'miles'"),
             ("x.json /gates/0/found as ms", "a text with a unit"),
         ] {
