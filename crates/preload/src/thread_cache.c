@@ -41,16 +41,20 @@ _Atomic(bool) megapage_thread_wanted;
 // Defined in entry.rs: malloc(3) of a block that is not kept. Hidden, to be called without a detour by the table of procedures.
 extern void* megapage_malloc_uncached(size_t size) __attribute__((visibility("hidden")));
 
-// The block that the thread freed last of those that such a request gets, or null.
-static inline void* take_cached(size_t size) {
-  if mi_unlikely(size > MI_SMALL_SIZE_MAX) return NULL;
-  cached_class_t* const class = &thread_cache[class_of_words[mi_wsize_from_size(size)]];
+// The block of the class that the thread freed last, or null.
+static inline mi_block_t* take(cached_class_t* class) {
   mi_block_t* const block = class->first;
   if mi_likely(block != NULL) {
     class->first = (mi_block_t*)block->next;
     class->room++;
   }
   return block;
+}
+
+// One that such a request gets, or null.
+static inline void* take_cached(size_t size) {
+  if mi_unlikely(size > MI_SMALL_SIZE_MAX) return NULL;
+  return take(&thread_cache[class_of_words[mi_wsize_from_size(size)]]);
 }
 
 // malloc(3).
@@ -138,13 +142,8 @@ void* megapage_realloc(void* p, size_t size) {
 // Frees what the calling thread keeps.
 void megapage_flush_thread_cache(void) {
   for (size_t class = 1; class < CACHED_CLASSES; class++) {
-    cached_class_t* const kept = &thread_cache[class];
-    while (kept->first != NULL) {
-      mi_block_t* const block = kept->first;
-      kept->first = (mi_block_t*)block->next;
-      kept->room++;
-      mi_free(block);
-    }
+    mi_block_t* block;
+    while ((block = take(&thread_cache[class])) != NULL) mi_free(block);
   }
 }
 
