@@ -2,11 +2,12 @@
 //!
 //! `<!--= restart.json /gates/demand=the same answers/found -->the same<!--=-->` stands for one value. The path's parts
 //! lead into objects by name and into lists by number, or by `KEY=START&KEY=START`: the one element whose KEYs are so, or
-//! else whose KEYs begin so. ` as ms` and the like at its end says what a number is shown as. A list of numbers stands for its median. A gate's `found` or `measured` says so
-//! where the gate is not met. `<!--= rows WORD -->7<!--=-->` is the number of the page's table rows whose last cell begins with WORD.
+//! else whose KEYs begin so. ` as ms` and the like at its end says what a number is shown as. A list of numbers stands for its
+//! median. A gate's `found` or `measured` says so where the gate is not met. `<!--= rows WORD -->7<!--=-->` is the number of the page's table rows whose last cell begins with WORD.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result, bail};
+use megapage_bench::run::Spread;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -124,7 +125,7 @@ fn shown(document: &Value, path: &str) -> Result<String> {
         (Value::Number(number), unit) => number_shown(number.as_f64().context("a number")?, unit)?,
         (Value::Array(elements), unit) => {
             let numbers: Option<Vec<f64>> = elements.iter().map(Value::as_f64).collect();
-            let median = median(numbers.context("a list, not of numbers alone")?);
+            let median = Spread::median_of(&numbers.context("a list, not of numbers alone")?);
             number_shown(median.context("an empty list")?, unit)?
         }
         _ => bail!("an object or null, or a text with a unit"),
@@ -133,12 +134,6 @@ fn shown(document: &Value, path: &str) -> Result<String> {
         .iter()
         .any(|(of, gate)| path.ends_with(of) && parent.get(gate) == Some(&Value::Bool(false)));
     Ok(if is_unmet { format!("{text} (gate not met)") } else { text })
-}
-
-fn median(mut numbers: Vec<f64>) -> Option<f64> {
-    numbers.sort_by(f64::total_cmp);
-    let above = *numbers.get(numbers.len() / 2)?;
-    Some(if numbers.len() % 2 == 1 { above } else { (numbers[numbers.len() / 2 - 1] + above) / 2.0 })
 }
 
 fn step<'a>(value: &'a Value, part: &str) -> Result<&'a Value> {

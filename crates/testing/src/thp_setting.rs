@@ -2,8 +2,7 @@
 
 use crate::undo::Undo;
 use crate::{MachineLock, require_machine, skip};
-use megapage_kernel::thp;
-use std::fs;
+use megapage_kernel::{KernelRoot, thp};
 
 /// A file of `/sys/kernel/mm/transparent_hugepage` that holds a word of the test's choice. Dropping the value, like the end
 /// of its process however it comes about, puts the former word back.
@@ -25,33 +24,27 @@ impl ThpSetting {
             return None;
         }
         let lock = MachineLock::take();
-        let path = thp::path(name);
-        let Ok(text) = fs::read_to_string(&path) else {
+        let (root, path) = (KernelRoot::live(), thp::path(name));
+        let Some(former) = value(&root, name) else {
             skip(&format!("needs {path}"));
             return None;
         };
-        let former = selected(&text);
         let undo = Undo::start("echo \"$2\" > \"$1\"", &[path.as_ref(), former.as_ref()]);
         let undo = undo.unwrap_or_else(|error| panic!("sh, to restore {path}: {error}"));
-        fs::write(&path, word).unwrap_or_else(|error| panic!("{path}: {error}"));
+        thp::write_setting(&root, name, word).unwrap_or_else(|error| panic!("{path}: {error}"));
         Some(ThpSetting { _undo: undo, _lock: lock })
     }
 }
 
-/// The word in brackets; of a file that holds one word only, that.
-fn selected(text: &str) -> &str {
-    text.split(['[', ']']).nth(1).unwrap_or(text).trim()
+/// What the setting holds; `None` where the kernel has none of this name.
+fn value(root: &KernelRoot, name: &str) -> Option<String> {
+    let settings = thp::raw_settings(root).ok()?;
+    settings.into_iter().find(|setting| setting.name == name).map(|setting| setting.value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_word_in_brackets_is_selected() {
-        assert_eq!(selected("always [madvise] never\n"), "madvise");
-        assert_eq!(selected("1\n"), "1");
-    }
 
     #[test]
     fn the_former_word_is_put_back() {
@@ -60,7 +53,7 @@ mod tests {
         }
         // Held over both, so that nobody else changes it between.
         let _lock = MachineLock::take();
-        let read = || selected(&fs::read_to_string(thp::path("defrag")).unwrap()).to_string();
+        let read = || value(&KernelRoot::live(), "defrag").unwrap();
         let former = read();
         let other = if former == "never" { "madvise" } else { "never" };
         let Some(setting) = ThpSetting::write("defrag", other) else { return };
