@@ -3,7 +3,8 @@
 //! `<!--= restart.json /gates/demand=the same answers/found -->the same<!--=-->` stands for one value. The path's parts
 //! lead into objects by name and into lists by number, or by `KEY=START&KEY=START`: the one element whose KEYs are so, or
 //! else whose KEYs begin so. ` as ms` and the like at its end says what a number is shown as. A list of numbers stands for its
-//! median. A gate's `found` or `measured` says so where the gate is not met. `<!--= rows WORD -->7<!--=-->` is the number of the page's table rows whose last cell begins with WORD.
+//! median. A gate's `found` or `measured` says so where the gate is not met. `<!--= rows WORD -->7<!--=-->` is the number of
+//! the page's table rows whose last cell begins with WORD.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result, bail};
