@@ -31,20 +31,11 @@ build: ## the program and its libraries, to target/release
 build-arm64: ## the same for arm64
 	scripts/build-arm64 build --release --locked
 
-# Style, lints, the invariants of ARCHITECTURE.md, and the tests that need neither root nor packages. With MACHINE=1, as root,
-# also unit tests that change the whole machine for their length, under the usual settings of huge pages, which it has meanwhile
-# (scripts/with-usual-settings), as here below.
+# Style, lints, the invariants of ARCHITECTURE.md, and the tests that need neither root nor packages.
 check: ## style, lints, invariants, unit tests: before each commit
 	scripts/install-deps build
-	cargo fmt --check
-	cargo clippy --locked --all-targets -- -D warnings
-	cargo xtask tidy
-	scripts/deny
-	python3 -B bench/programs/test_bench.py --quiet
-	python3 -B bench/test_results.py --quiet
-	cargo test --locked --quiet --lib --bins --no-run
-	scripts/make-room
-	$(if $(MACHINE),scripts/with-usual-settings) cargo test --locked --quiet --lib --bins
+	scripts/lint
+	"$$(scripts/tool cargo-nextest)" nextest run --locked --lib --bins
 
 # Everything, on real programs: closes with "N passed, N failed, N skipped".
 test: ## everything, on real programs and in virtual machines

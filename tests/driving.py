@@ -19,6 +19,15 @@ LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
 LEAST_AVAILABLE_KIB = 2 << 20
 
 
+def cache():
+    """The directory of what is fetched or made once and used by all work trees and runs: MEGAPAGE_CACHE, else below the
+    user's cache directory."""
+    user = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
+    directory = pathlib.Path(os.environ.get("MEGAPAGE_CACHE", user / "megapage-build")).absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
 def memory_available_kib():
     for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

@@ -5,6 +5,9 @@ import pathlib
 import shlex
 import shutil
 import subprocess
+import tempfile
+
+import driving
 
 # What is there before a package of ours: Python is for python3-megapage, whose dependencies dpkg asks for.
 PACKAGES = "python3,python3-numpy"
@@ -67,17 +70,24 @@ class Roots:
         if not mirror:
             raise Unavailable(f"apt knows no mirror of Debian {codename}")
         sources.write_text(f"deb {mirror[0]} {codename} main\n")
-        root = self.directory / "clean"
+        # By what it holds: it is made once for all runs.
+        root = driving.cache() / f"clean-root-{codename}-{PACKAGES.replace(',', '-')}"
+        if root.exists():
+            return root
+        made = pathlib.Path(tempfile.mkdtemp(prefix="clean.", dir=driving.cache()))
+        made.chmod(0o755)
         try:
             # Nothing but what packages are made of: no documentation, and no lists of apt's.
             call("mmdebstrap", "--mode=root", "--variant=apt", f"--include={PACKAGES}", "--aptopt=Acquire::Retries 3",
-                 "--dpkgopt=path-exclude=/usr/share/locale/*", codename, root, sources, seconds=LONGEST_S)
+                 "--dpkgopt=path-exclude=/usr/share/locale/*", codename, made, sources, seconds=LONGEST_S)
         except (Failed, subprocess.TimeoutExpired) as error:
+            shutil.rmtree(made, ignore_errors=True)
             raise Unavailable(f"no clean root: {error}") from error
         # An empty directory as it is on every system: maintainer scripts look whether systemd runs.
-        shutil.rmtree(root / "run/systemd", ignore_errors=True)
+        shutil.rmtree(made / "run/systemd", ignore_errors=True)
         # systemd and procps bring it; a purge leaves it.
-        (root / "etc/sysctl.d").mkdir(exist_ok=True)
+        (made / "etc/sysctl.d").mkdir(exist_ok=True)
+        made.rename(root)
         return root
 
 

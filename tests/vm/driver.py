@@ -17,7 +17,7 @@ A case is a script in cases/ whose first lines are a header; it runs in the mach
 Cases with equal machines share a boot; one that brings the machine down costs the others another boot. What a case may call
 is in guest/vmcheck.py, and the readings that claims are compared with in guest/truth.py.
 
-Every machine is a snapshot: nothing of a run stays but target/vm (or MEGAPAGE_VM_DIR): kernels, disks, and a result for each
+Every machine is a snapshot: nothing of a run stays but the cache (`vm` below driving.cache()): kernels, disks, and a result for each
 case and kernel, which --resume uses again while neither the case nor what was built changed. Kernels and the root come from
 Debian's packages (packages.py, roots.py). KVM is used where a kernel really boots with it, else qemu emulates.
 

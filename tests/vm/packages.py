@@ -1,6 +1,6 @@
 """Kernels and programs of the virtual machines, from Debian's packages by the ordinary apt client.
 
-Everything that is made lies in one cache directory (`target/vm`, or MEGAPAGE_VM_DIR) and is used again: kernels by series
+Everything that is made lies in one cache directory (`vm` below driving.cache()) and is used again: kernels by series
 with a manifest of what was taken, images by the checksum of what they are made from. The system's apt lists stay as they
 are: the suites beside the system's own are read through a configuration with lists of its own.
 """
@@ -19,9 +19,9 @@ import subprocess
 import sys
 import tempfile
 
+import driving
 from architecture import ARCHITECTURES
 
-HERE = pathlib.Path(__file__).resolve().parent
 KEYRING = pathlib.Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # Where each series of kernels is looked for; a suite that the mirror does not have is left out. The last two are for when
 # backports have nothing of Linux 7.
@@ -77,9 +77,8 @@ class Unavailable(Exception):
 
 def cache():
     """The directory of everything that is made."""
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target"))
-    directory = pathlib.Path(os.environ.get("MEGAPAGE_VM_DIR", target / "vm")).absolute()
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = driving.cache() / "vm"
+    directory.mkdir(exist_ok=True)
     return directory
 
 
