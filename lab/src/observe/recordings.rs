@@ -14,7 +14,7 @@ struct Judged {
 }
 
 fn set(name: &str) -> Vec<Judged> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/advice").join(name);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/advice").join(name);
     let mut files: Vec<_> = fs::read_dir(&directory)
         .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
         .map(|entry| entry.unwrap().path())
