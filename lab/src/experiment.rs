@@ -4,10 +4,10 @@
 //! arguments and the machine, installs what is asked for, takes the signals, describes the machine, has the experiment
 //! measure its rows, and judges them. The experiment states what it compares, how it measures, its gates and its tables.
 
+use crate::bench::{Gate, Head, Judged, MachineReport, Place, gates_table, heading, must_fit};
 use crate::child::{Stopped, check, stop_signals};
 use crate::install;
 use anyhow::{Result, bail, ensure};
-use megapage_bench::run::{Gate, Head, Judged, MachineReport, Place, gates_table, heading, must_fit};
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
 use megapage_report::chart::Chart;
@@ -143,7 +143,7 @@ impl Section {
         self
     }
 
-    fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut text = String::from("\n");
         if !self.before.is_empty() {
             text += &wrapped(&self.before);
@@ -222,6 +222,13 @@ pub struct Stage<'a> {
     pub progress: &'a mut dyn FnMut(&str),
 }
 
+impl Stage<'_> {
+    /// A line for the user.
+    pub fn say(&mut self, line: &str) {
+        (self.progress)(line);
+    }
+}
+
 /// In which order rows take their turns in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -270,7 +277,7 @@ pub fn add_note(notes: &mut Vec<String>, text: String) {
 }
 
 /// Of `all` what was asked for by name, in the order of a round; all where nothing was. `what` they are, for the error.
-pub fn select<T: Copy>(
+pub fn select<T: Clone>(
     all: &[T],
     name: impl Fn(&T) -> &'static str,
     asked: &[String],
@@ -281,7 +288,7 @@ pub fn select<T: Copy>(
         bail!("'{unknown}' is no {what}; known: {}", known.join(", "));
     }
     let chosen = |one: &&T| asked.is_empty() || asked.iter().any(|asked| asked == name(one));
-    Ok(all.iter().filter(chosen).copied().collect())
+    Ok(all.iter().filter(chosen).cloned().collect())
 }
 
 /// Refuses what is no experiment: rounds, cases, and what the experiment itself refuses.

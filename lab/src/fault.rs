@@ -3,12 +3,12 @@
 //! Architecture invariant: the sources take turns in each round, on as many pages each, and what the broker is asked for is
 //! ready before it is timed; asking for it and mapping it are counted into the whole.
 
+use crate::bench::{Gate, Place, Pool, Spread};
 use crate::child::{Child, check, sleep};
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use crate::machine::{Clearing, FirstTouch};
 use crate::workload::first_touch::FirstTouches;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::run::{Gate, Place, Pool, Spread};
 use megapage_broker::ask;
 use megapage_kernel::smaps::{backing, read_own_smaps};
 use megapage_kernel::spawn::{Signals, open_pidfd, poll_child, send_signal, signal, wait_readable};

@@ -1,14 +1,14 @@
-//! The tables of peers in docs/bench.md and docs/lab.md, made from `megapage_bench::peers` and checked against it.
+//! The tables of peers in docs/bench.md and docs/lab.md, made from `megapage_lab::peers` and checked against it.
 
 use crate::section::Section;
-use megapage_bench::peers::{allocators_table, kernel_table};
+use megapage_lab::peers::{allocators_table, kernel_table};
 
 const BEGIN: &str = "<!-- peers:begin -->";
 const END: &str = "<!-- peers:end -->";
 
 /// The tables.
 pub fn sections() -> [Section; 2] {
-    let differs = "differs from crates/bench/src/peers; run cargo xtask peers";
+    let differs = "differs from lab/src/peers; run cargo xtask peers";
     [("docs/bench.md", allocators_table()), ("docs/lab.md", kernel_table())]
         .map(|(document, lines)| Section { document, begin: BEGIN, end: END, lines, differs })
 }

@@ -3,9 +3,9 @@
 
 use super::Stage;
 use super::worker::Worker;
+use crate::bench::{Gate, Spread};
 use crate::child::sleep;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::{Gate, Spread};
 use megapage_kernel::ksm::{self, Ksm, KsmChange, KsmControls, KsmRun};
 use megapage_kernel::process::read_stat;
 use megapage_kernel::{KernelRoot, cpu_time_of};

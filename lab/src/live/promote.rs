@@ -5,10 +5,10 @@ use super::configuration::{Running, Who};
 use super::trial::Trial;
 use super::worker::{Steady, Worker, rate};
 use super::{Configuration, Failure, Stage};
+use crate::bench::Spread;
 use crate::child::sleep;
 use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::Spread;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -421,7 +421,7 @@ fn factor(sample: &Sample, heap: u64, hot: u64) -> Option<f64> {
 mod tests {
     use super::super::configuration::OURS;
     use super::*;
-    use megapage_bench::peers::ALWAYS;
+    use crate::peers::ALWAYS;
 
     /// Lines of progress each 50 ms at these rates, in units for each second of processor time.
     fn beats(rates: &[f64]) -> Vec<Beat> {

@@ -10,11 +10,11 @@ mod recordings;
 mod slowdown;
 mod table;
 
+use crate::arguments::scale;
+use crate::bench::Gate;
 use crate::child::Stopped;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use anyhow::{Result, ensure};
-use megapage_bench::arguments::scale;
-use megapage_bench::run::Gate;
 use megapage_kernel::KernelRoot;
 use megapage_observe::{Observer, Options as ObserverOptions, Sampling, TrackerKind};
 use serde::Serialize;

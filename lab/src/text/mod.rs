@@ -13,13 +13,14 @@ mod real;
 mod table;
 mod walks;
 
+use crate::arguments::scale;
+use crate::bench::{Gate, Interval, Place, Pool, warm};
 use crate::child::{Child, check};
 use crate::experiment::{Experiment, Found, Needs, Order, Plan, Section, Stage};
 use crate::install::glibc;
+use crate::peers::FOREIGN_VARIABLES;
 use anyhow::{Context, Result};
-use megapage_bench::arguments::scale;
-use megapage_bench::peers::{FOREIGN_VARIABLES, Library, Package};
-use megapage_bench::run::{Gate, Interval, Place, Pool, warm};
+use megapage_bench::libraries::{Library, Package};
 use megapage_bench::workload::random::Random;
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;

@@ -5,13 +5,13 @@ use super::{
     Absent, Bench, CASES, LIBHUGETLBFS, LONGEST_RUN, POOL, SHORT_ROUNDS, Text, TextFound, Walks, Way, note,
     placement::Draw, program, row, walks,
 };
+use crate::bench::{Pool, Spread, warm};
 use crate::child::{Child, check, sleep};
 use crate::experiment::Order;
 use crate::install::find;
+use crate::peers::FOREIGN_VARIABLES;
 use crate::postgres;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::peers::FOREIGN_VARIABLES;
-use megapage_bench::run::{Pool, Spread, warm};
 use megapage_kernel::mounts::{mount_hugetlbfs_for_code, unmount};
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{cpu_time_of, effective_uid};

@@ -2,10 +2,11 @@
 //! what `megapage advise` has to tell. Work comes in units, so that two runs can be compared by processor time for
 //! the same work.
 
+use super::idle;
 use super::requests::READY;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::random::mix;
-use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, idle};
+use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io::{BufRead, Write};

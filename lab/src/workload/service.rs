@@ -1,9 +1,9 @@
 //! A service whose requests the kernel counts: each ends with a write of one byte. What huge pages do for it is known from
 //! what a request does.
 
+use super::idle;
 use super::requests::READY;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::workload::idle;
 use megapage_bench::workload::random::{Random, mix};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::read_own_status;

@@ -3,7 +3,8 @@
 use super::Options;
 use super::measure::{Heap, Took};
 use super::ways::{PLAIN, Way};
-use crate::run::{Clock, Head, Interval, Spread, heading, milliseconds};
+use crate::head::{Head, heading};
+use crate::statistics::{Clock, Interval, Spread, milliseconds};
 use crate::workload::Spent;
 use megapage_report::line::{Paint, Style, show, wrap};
 use megapage_report::table;

@@ -1,8 +1,8 @@
 //! Memory that is allocated and then mostly freed: how much of it does the allocator release?
 
-use super::access::{small_object, small_words};
-use super::{HeapBacking, Measurement, Phases, Random, scaled};
 use anyhow::Result;
+use megapage_bench::workload::access::{small_object, small_words};
+use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, scaled};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};

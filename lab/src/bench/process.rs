@@ -2,8 +2,9 @@
 
 use super::Place;
 use crate::peers::{FOREIGN_VARIABLES, Peer, Start};
-use crate::workload::{Measurement, Spent};
 use anyhow::{Context, Result, bail};
+use megapage_bench::signals::{SIGNAL_INTERVAL, check};
+use megapage_bench::workload::{Measurement, Spent, nanoseconds};
 use megapage_kernel::spawn::{
     ChildEvent, Signals, open_pidfd, poll_child, send_signal, signal, wait_readable,
 };
@@ -13,9 +14,6 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// How often a waiting runner looks for a signal.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What became of one run.
 #[derive(Debug)]
@@ -114,11 +112,10 @@ fn wait(pid: Pid, start: Instant, longest: Duration, signals: &Signals) -> Resul
             && let Some((event, usage)) = poll_child(pid).context("wait4")?
             && matches!(event, ChildEvent::Exited(_) | ChildEvent::Died(_))
         {
-            let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             let cpu_ns = nanoseconds(usage.user + usage.system);
             return Ok((event, Spent { wall_ns: nanoseconds(wall), cpu_ns }));
         }
-        if let Some(came) = signals.next().context("signalfd")? {
+        if let Err(stopped) = check(signals) {
             // The pool is put back on the way out; the child must not outlive it. SIGTERM first: a launcher
             // passes that on.
             for number in [signal::SIGTERM, signal::SIGKILL] {
@@ -128,7 +125,7 @@ fn wait(pid: Pid, start: Instant, longest: Duration, signals: &Signals) -> Resul
                 }
             }
             poll_child(pid).ok();
-            bail!("stopped by signal {}", came.number);
+            return Err(stopped);
         }
         if wall > longest && !killed {
             killed = true;
