@@ -159,7 +159,7 @@ fn more(pipe: &mut PipeReader, bytes: &mut Vec<u8>) -> Result<bool> {
     Ok(count > 0)
 }
 
-/// A workload that does as many units as it is asked for (`megapage-workload pattern --serve`).
+/// A workload that does as many units as it is asked for (`megapage-lab-workload pattern --serve`).
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
