@@ -15,7 +15,6 @@ use megapage_report::line::{Paint, Style, show, wrap};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// Options of every experiment.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +74,9 @@ pub trait Experiment {
     }
 
     /// What it demands of the machine.
-    fn needs(&self) -> Needs;
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
 
     /// Installs what it needs beyond packages, where the user wants that. Each command is given to `say` before it runs. What it
     /// can do without is no error.
@@ -93,7 +94,9 @@ pub trait Experiment {
 /// What an experiment found: rows of values, as data.
 pub trait Found: Serialize {
     /// What is demanded of them.
-    fn gates(&self) -> Vec<Gate>;
+    fn gates(&self) -> Vec<Gate> {
+        Vec::new()
+    }
 
     /// What was measured, in words that follow the name in the first line.
     fn title(&self, runs: u32) -> String {
@@ -104,7 +107,9 @@ pub trait Found: Serialize {
     fn sections(&self) -> Vec<Section>;
 
     /// What went wrong: a report with a note is not clean.
-    fn notes(&self) -> Vec<String>;
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Pictures, each with a name for its file.
     fn charts(&self) -> Vec<(&'static str, Chart)> {
@@ -333,14 +338,6 @@ pub fn conduct<E: Experiment>(
     head.machine = MachineReport::read()?;
     let gates = found.gates().into_iter().map(Judged::from).collect();
     Ok(Report { head, runs: plan.runs, found, gates })
-}
-
-/// The programs of the laboratory beside the program that is running, and `megapage` with them.
-pub fn place() -> Result<Place> {
-    let this = std::env::current_exe()?;
-    let megapage: PathBuf = this.with_file_name("megapage");
-    ensure!(megapage.exists(), "{} is missing; build it with 'cargo build --release'", megapage.display());
-    Place::of(megapage, "megapage-lab-workload")
 }
 
 #[cfg(test)]

@@ -415,10 +415,6 @@ impl Found for InterferenceFound {
                 )),
         ]
     }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
 }
 
 #[cfg(test)]

@@ -150,7 +150,7 @@ impl<E: Experiment + clap::Args> Run<E> {
             print(&(self.experiment.dry_run(&plan).join("\n") + "\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let place = experiment::place()?;
+        let place = bench::Place::beside_this_program()?;
         let former = bench::Former::of(self.save.as_deref());
         let save = Save::open(self.save.as_deref())?;
         let on_terminal = std::io::stderr().is_terminal();

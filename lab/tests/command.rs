@@ -68,10 +68,10 @@ fn what_is_missing_is_named_in_one_line() {
     let copy = directory.path().join("megapage-lab");
     copied(megapage_lab(), &copy);
     let output = lab(&copy, &["text", "generated"]);
-    assert_refused(&output, 2, "/megapage is missing; build it with 'cargo build --release'");
+    assert_refused(&output, 2, "/megapage is missing; 'make lab' builds it");
     copied("/bin/true", directory.path().join("megapage"));
     let output = lab(&copy, &["text", "generated"]);
-    assert_refused(&output, 2, "megapage-lab-workload is missing from ");
+    assert_refused(&output, 2, "/megapage-lab-workload is missing; 'make lab' builds it");
 }
 
 #[test]

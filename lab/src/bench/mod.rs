@@ -30,7 +30,7 @@ pub use sweep::{SizeRow, Sweep, SweepFound};
 pub use warm::{REPORTED_AFTER, warm, warm_while};
 
 use crate::arguments::{Sizes, scale, sizes};
-use crate::experiment::{Experiment, Needs, Plan, Stage};
+use crate::experiment::{Experiment, Plan, Stage};
 use crate::install;
 use crate::peers::{self, Peer};
 use crate::workload::retrieval;
@@ -198,10 +198,6 @@ impl<B: OfPeers> Experiment for B {
 
     fn validate(&self) -> Result<()> {
         select(&self.asked()).map(|_| ())
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
     }
 
     fn install(&self, say: &mut dyn FnMut(&str)) -> Result<()> {

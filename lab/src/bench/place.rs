@@ -1,10 +1,10 @@
 //! The programs and the library that the runs need.
 
 use crate::peers::{Peer, Start};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use megapage_kernel::effective_uid;
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The programs and the library that the runs need.
 #[derive(Clone, Debug)]
@@ -18,27 +18,16 @@ pub struct Place {
 }
 
 impl Place {
-    /// What belongs to `megapage`, with the workload program of that name: beside it, or where `make install` puts them
-    /// (`../lib/megapage`). Fails where there is no workload program.
-    pub fn of(megapage: PathBuf, workload: &str) -> Result<Place> {
-        let directory = megapage.parent().unwrap_or(Path::new("/")).to_path_buf();
-        let installed = directory.join("../lib/megapage");
-        let find = |name: &str| {
-            let beside = directory.join(name);
-            if beside.exists() { beside } else { installed.join(name) }
-        };
-        let found = find(workload);
-        ensure!(
-            found.exists(),
-            "{workload} is missing from {} and from {}; 'make lab' builds it",
-            directory.display(),
-            installed.display()
-        );
-        let library = match env::var_os("MEGAPAGE_LIBRARY") {
-            Some(chosen) => PathBuf::from(chosen),
-            None => find("libmegapage.so"),
-        };
-        Ok(Place { megapage, workload: found, library })
+    /// The programs of the laboratory beside the program that is running, and `megapage` and its library with them.
+    pub fn beside_this_program() -> Result<Place> {
+        let this = env::current_exe().context("where this program lies")?;
+        let beside = |name: &str| this.with_file_name(name);
+        let (megapage, workload) = (beside("megapage"), beside("megapage-lab-workload"));
+        for program in [&megapage, &workload] {
+            ensure!(program.exists(), "{} is missing; 'make lab' builds it", program.display());
+        }
+        let library = env::var_os("MEGAPAGE_LIBRARY").map_or_else(|| beside("libmegapage.so"), PathBuf::from);
+        Ok(Place { megapage, workload, library })
     }
 
     /// Why `peer` cannot run here; `None` where it can.

@@ -55,7 +55,7 @@ pub struct CaseReport {
 }
 
 /// One case under one peer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// The peer.
     pub peer: &'static str,
@@ -168,17 +168,7 @@ impl CaseReport {
 
 impl Row {
     fn new(peer: &'static str) -> Row {
-        Row {
-            peer,
-            phases_ns: BTreeMap::new(),
-            ratios: BTreeMap::new(),
-            values: BTreeMap::new(),
-            huge_share: None,
-            gigantic_share: None,
-            left_out: Vec::new(),
-            notes: Vec::new(),
-            samples: Vec::new(),
-        }
+        Row { peer, ..Row::default() }
     }
 
     fn summarise(&mut self, clock: Clock) {

@@ -3,9 +3,9 @@
 use super::cases::{Case, retrieval_case};
 use super::kept::{self, Kept};
 use super::process::{self, Ran, command_under};
-use super::{Clock, Gate, Interval, OfPeers, Retrieval, Spread, can_give, fit};
+use super::{Clock, Interval, OfPeers, Retrieval, Spread, can_give, fit};
 use crate::arguments::Sizes;
-use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
+use crate::experiment::{Experiment, Found, Plan, Section, Stage};
 use crate::peers::{BASELINE, OURS, Peer};
 use crate::workload::retrieval;
 use anyhow::{Context, Result, bail, ensure};
@@ -75,10 +75,6 @@ impl Experiment for Sweep {
         let peers = &self.of.common.peers;
         ensure!(peers.is_empty(), "--sizes compares {OURS} with {BASELINE}: leave --peers out");
         Ok(())
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
     }
 
     fn dry_run(&self, plan: &Plan) -> Vec<String> {
@@ -195,10 +191,6 @@ fn pays_from(sizes: &[SizeRow]) -> Option<u64> {
 }
 
 impl Found for SweepFound {
-    fn gates(&self) -> Vec<Gate> {
-        Vec::new()
-    }
-
     fn title(&self, runs: u32) -> String {
         format!("{runs} pairs of runs each, {OURS} beside {BASELINE}")
     }
@@ -222,10 +214,6 @@ impl Found for SweepFound {
             Some(size) => format!("huge pages pay from {} of postings on", Bytes(size)),
             None => "at the largest of these sizes no gain beyond chance was found".into(),
         })]
-    }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
     }
 
     /// Gain by size, with the ends of the intervals.

@@ -82,7 +82,7 @@ pub struct Person {
 }
 
 /// One configuration.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct FairRow {
     /// Its name.
     pub configuration: &'static str,
@@ -429,11 +429,7 @@ impl FairRow {
             configuration: configuration.name,
             kernel_alone: matches!(configuration.who, Who::Kernel(_)) && *configuration != BEFOREHAND,
             warmed,
-            samples: Vec::new(),
-            sensitive_seconds: None,
-            insensitive_seconds: None,
-            sensitive_ratio: None,
-            insensitive_ratio: None,
+            ..FairRow::default()
         }
     }
 }

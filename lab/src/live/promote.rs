@@ -64,7 +64,7 @@ pub struct Promote {
 }
 
 /// One configuration.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct PromoteRow {
     /// Its name.
     pub configuration: &'static str,
@@ -194,14 +194,7 @@ fn longest(stage: &Stage<'_>) -> Duration {
 }
 
 fn row(configuration: &Configuration) -> PromoteRow {
-    PromoteRow {
-        configuration: configuration.name,
-        samples: Vec::new(),
-        seconds_to_huge: None,
-        cpu_seconds: None,
-        seconds_to_gain: None,
-        extrapolated: false,
-    }
+    PromoteRow { configuration: configuration.name, ..PromoteRow::default() }
 }
 
 /// Why no round counts.
@@ -465,14 +458,7 @@ mod tests {
     }
 
     pub(super) fn of(name: &'static str, samples: Vec<Sample>, always: bool) -> PromoteRow {
-        let mut row = PromoteRow {
-            configuration: name,
-            samples,
-            seconds_to_huge: None,
-            cpu_seconds: None,
-            seconds_to_gain: None,
-            extrapolated: false,
-        };
+        let mut row = PromoteRow { configuration: name, samples, ..PromoteRow::default() };
         row.summarise(HEAP, HOT, always);
         row
     }

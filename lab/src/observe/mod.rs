@@ -56,7 +56,7 @@ fn tracker(text: &str) -> Result<TrackerKind, String> {
 }
 
 /// What it found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ObserveFound {
     /// What sizes were multiplied by.
     pub scale: f64,
@@ -104,15 +104,7 @@ impl Experiment for Observe {
 
     /// Runs the cases one after the other: what stands in the way of one does not stand in the way of the next.
     fn measure(&self, stage: &mut Stage<'_>) -> Result<ObserveFound> {
-        let mut found = ObserveFound {
-            scale: self.scale,
-            sampling: None,
-            exact: None,
-            cost: None,
-            slowdown: None,
-            advice: None,
-            failed: Vec::new(),
-        };
+        let mut found = ObserveFound { scale: self.scale, ..ObserveFound::default() };
         for case in Self::CASES.iter().filter(|case| self.wants(case)) {
             if let Err(error) = found.measure(case, self, stage) {
                 if error.is::<Stopped>() {

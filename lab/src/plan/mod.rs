@@ -282,10 +282,6 @@ impl Found for PlanFound {
     fn sections(&self) -> Vec<Section> {
         table::sections(self)
     }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
 }
 
 #[cfg(test)]

@@ -221,21 +221,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A copy for each way; for `file` one that is laid out for 2 MiB.
+    /// A copy for each way.
     fn files(&self, installed: PathBuf, case: &str, ways: &[Way]) -> Result<Files> {
         let files = Files { installed, copies: self.directory.path().join(case) };
         fs::create_dir(&files.copies)?;
         for way in ways {
             let copy = files.of(*way);
-            if *way == Way::Run("file") {
-                let mut command = Command::new(&self.place.megapage);
-                command.args(["remap", "align"]).arg(&files.installed).arg(&copy);
-                Child::output(self.signals, &mut command, LONGEST_RUN)?;
-            }
-            // What is laid out so already is not laid out anew.
-            if !copy.is_file() {
-                fs::copy(&files.installed, &copy).context("a copy of the program")?;
-            }
+            fs::copy(&files.installed, &copy).context("a copy of the program")?;
         }
         Ok(files)
     }

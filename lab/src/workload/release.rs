@@ -24,19 +24,7 @@ pub const RUN: usize = 9118;
 /// Of each five objects (or runs), how many are freed.
 const FREED_SHARE: f64 = 0.8;
 
-impl Case {
-    /// Every case, in the order of the report.
-    pub const ALL: [Case; 3] = [Case::Random, Case::Runs, Case::Big];
-
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Case::Random => "random",
-            Case::Runs => "runs",
-            Case::Big => "big",
-        }
-    }
-}
+megapage_units::named!(Case { Random = "random", Runs = "runs", Big = "big" });
 
 /// How a case is run.
 #[derive(Clone, Copy, Debug)]

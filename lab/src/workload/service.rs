@@ -32,19 +32,10 @@ pub enum Kind {
     Budgeted,
 }
 
-impl Kind {
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Random => "random",
-            Kind::Linked => "linked",
-            Kind::Small => "small",
-            Kind::Sequential => "sequential",
-            Kind::Compute => "compute",
-            Kind::Budgeted => "budgeted",
-        }
-    }
-}
+megapage_units::named!(Kind {
+    Random = "random", Linked = "linked", Small = "small", Sequential = "sequential", Compute = "compute",
+    Budgeted = "budgeted",
+});
 
 /// What the service does.
 #[derive(Clone, Copy, Debug)]

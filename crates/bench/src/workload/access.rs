@@ -19,19 +19,9 @@ pub enum Case {
     Map,
 }
 
+megapage_units::named!(Case { Small = "small", Array = "array", Map = "map" });
+
 impl Case {
-    /// Every case, in the order of the report.
-    pub const ALL: [Case; 3] = [Case::Small, Case::Array, Case::Map];
-
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Case::Small => "small",
-            Case::Array => "array",
-            Case::Map => "map",
-        }
-    }
-
     /// Memory that it takes at this scale, allocators' overhead included.
     pub fn memory(self, scale: f64) -> Bytes {
         let whole = match self {
