@@ -371,7 +371,7 @@ mod tests {
     fn a_collapse_past_the_latency_guard_is_caught() {
         let call = "fn a() {\n    process_madvise::collapse(pidfd, &[region]);\n}\n";
         one("crates/act/src/promote.rs", call, "2: `process_madvise::collapse` outside the engine");
-        one("crates/lab/src/a.rs", "use megapage_kernel::process_madvise::{cold};\n", "outside the engine");
+        one("lab/src/a.rs", "use megapage_kernel::process_madvise::{cold};\n", "outside the engine");
         assert!(found("crates/act/src/engine/target.rs", call).is_empty());
         assert!(found("crates/act/tests/a.rs", call).is_empty(), "tests may");
     }

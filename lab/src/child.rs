@@ -1,0 +1,287 @@
+//! Programs that the bench starts, and how it waits for them: every wait looks for the user's request to stop, and
+//! what was started ends with the value that stands for it.
+
+use crate::workload::requests::READY;
+use anyhow::{Context, Result, bail, ensure};
+use megapage_bench::signals::SIGNAL_INTERVAL;
+pub(crate) use megapage_bench::signals::{Stopped, check, sleep, stop_signals};
+use megapage_bench::workload::{Measurement, Spent, nanoseconds};
+use megapage_kernel::spawn::{
+    ChildEvent, Signals, Usage, open_pidfd, poll_child, send_signal, signal, wait_any_readable, wait_readable,
+};
+use megapage_units::Pid;
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// See [`Child::grace`].
+const GRACE: Duration = Duration::from_secs(5);
+/// No answer of a workload takes longer.
+const LONGEST_ANSWER: Duration = Duration::from_secs(300);
+
+/// A program that runs, until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: Pid,
+    what: String,
+    ended: OwnedFd,
+    /// The signal that asks it to stop; it also comes when the bench is killed.
+    stop: i32,
+    /// For how long it is waited for after that; then it is killed.
+    pub(crate) grace: Duration,
+    collected: bool,
+}
+
+/// What became of a program that was run to its end.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// How it ended; `None` where it took too long, and was ended.
+    pub(crate) event: Option<ChildEvent>,
+    pub(crate) spent: Spent,
+    pub(crate) printed: Vec<u8>,
+    pub(crate) said: String,
+}
+
+impl Child {
+    /// Starts `command`; `stop` is the signal that ends it.
+    pub(crate) fn start(signals: &Signals, command: &mut Command, stop: i32) -> Result<Child> {
+        let what = command.get_program().to_string_lossy().into_owned();
+        let pid = signals.spawn_bound(command, stop).with_context(|| format!("'{what}' did not start"))?;
+        let ended = open_pidfd(pid).context("pidfd_open")?;
+        Ok(Child { pid, what, ended, stop, grace: GRACE, collected: false })
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The signal that asks it to stop.
+    pub(crate) fn stop_signal(&self) -> i32 {
+        self.stop
+    }
+
+    /// What became of it, where it has ended.
+    pub(crate) fn end(&mut self) -> Result<Option<ChildEvent>> {
+        Ok(self.collect()?.map(|(event, _)| event))
+    }
+
+    fn collect(&mut self) -> Result<Option<(ChildEvent, Usage)>> {
+        let ended = poll_child(self.pid).context("wait4")?;
+        let ended = ended.filter(|(event, _)| matches!(event, ChildEvent::Exited(_) | ChildEvent::Died(_)));
+        self.collected |= ended.is_some();
+        Ok(ended)
+    }
+
+    /// Waits until it has ended well; fails where it has not within `limit`, or ended otherwise.
+    pub(crate) fn finish(mut self, signals: &Signals, limit: Duration) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            check(signals)?;
+            if wait_readable(self.ended.as_fd(), SIGNAL_INTERVAL).context("poll")?
+                && let Some(event) = self.end()?
+            {
+                ensure!(event == ChildEvent::Exited(0), "'{}' ended with {event:?}", self.what);
+                return Ok(());
+            }
+        }
+        bail!("'{}' took longer than {} s", self.what, limit.as_secs())
+    }
+
+    /// Runs `command` to its end: what it printed, and what it wrote to standard error. Fails where it takes longer
+    /// than `limit`; how it ended is for the caller to judge from what it printed.
+    pub(crate) fn output(
+        signals: &Signals,
+        command: &mut Command,
+        limit: Duration,
+    ) -> Result<(Vec<u8>, String)> {
+        let ended = Child::run(signals, command, limit)?;
+        let program = command.get_program();
+        ensure!(ended.event.is_some(), "{program:?} took longer than {} s", limit.as_secs());
+        Ok((ended.printed, ended.said))
+    }
+
+    /// Runs `command` to its end, or ends it after `limit`.
+    pub(crate) fn run(signals: &Signals, command: &mut Command, limit: Duration) -> Result<Ended> {
+        let (mut out, out_end) = pipe().context("pipe")?;
+        let (mut said, stderr_end) = pipe().context("pipe")?;
+        command.stdin(Stdio::null()).stdout(out_end).stderr(stderr_end);
+        let start = Instant::now();
+        let mut child = Child::start(signals, command, signal::SIGTERM)?;
+        // The command holds our copies of the writing ends.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let (mut printed, mut complaint) = (Vec::new(), Vec::new());
+        // Side by side: a program that fills the one pipe while the other is waited for would wait for ever.
+        let mut open = vec![(&mut out, &mut printed), (&mut said, &mut complaint)];
+        let mut ended = None;
+        while ended.is_none() && start.elapsed() < limit {
+            check(signals)?;
+            if open.is_empty() {
+                if wait_readable(child.ended.as_fd(), SIGNAL_INTERVAL).context("poll")? {
+                    let wall = start.elapsed();
+                    ended = child.collect()?.map(|(event, usage)| (event, usage, wall));
+                }
+                continue;
+            }
+            let ends: Vec<_> = open.iter().map(|(pipe, _)| pipe.as_fd()).collect();
+            if !wait_any_readable(&ends, SIGNAL_INTERVAL).context("poll")? {
+                continue;
+            }
+            let mut at = 0;
+            while let Some((pipe, bytes)) = open.get_mut(at) {
+                if wait_readable(pipe.as_fd(), Duration::ZERO).context("poll")? && !more(pipe, bytes)? {
+                    open.swap_remove(at);
+                } else {
+                    at += 1;
+                }
+            }
+        }
+        let spent = ended.map(|(_, usage, wall)| Spent {
+            wall_ns: nanoseconds(wall),
+            cpu_ns: nanoseconds(usage.user + usage.system),
+        });
+        let said = String::from_utf8_lossy(&complaint).into_owned();
+        Ok(Ended { event: ended.map(|(event, ..)| event), spent: spent.unwrap_or_default(), printed, said })
+    }
+
+    /// Asks it to stop by its signal and waits; then it is killed. How it ended, where that can be determined.
+    pub(crate) fn stop(mut self) -> Result<Option<ChildEvent>> {
+        if self.collected {
+            return Ok(None);
+        }
+        send_signal(self.pid, self.stop).ok();
+        if wait_readable(self.ended.as_fd(), self.grace).context("poll")? {
+            return self.end();
+        }
+        Ok(None)
+    }
+
+    /// Fails where it has ended.
+    pub(crate) fn must_run(&mut self) -> Result<()> {
+        match self.end()? {
+            Some(event) => bail!("'{}' ended with {event:?}", self.what),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        for number in [self.stop, signal::SIGKILL] {
+            if self.collected {
+                return;
+            }
+            send_signal(self.pid, number).ok();
+            if wait_readable(self.ended.as_fd(), self.grace).unwrap_or(false) {
+                self.collected |= poll_child(self.pid).is_ok();
+            }
+        }
+    }
+}
+
+/// Reads what there is; `false` at the end.
+fn more(pipe: &mut PipeReader, bytes: &mut Vec<u8>) -> Result<bool> {
+    let mut piece = [0; 4096];
+    let count = pipe.read(&mut piece).context("what a program printed")?;
+    bytes.extend(&piece[..count]);
+    Ok(count > 0)
+}
+
+/// A workload that does as many units as it is asked for (`megapage-lab-workload pattern --serve`).
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    requests: PipeWriter,
+    answers: PipeReader,
+    /// What was read of the next answer.
+    pending: Vec<u8>,
+}
+
+impl Server {
+    /// Starts it and waits until its memory is filled.
+    pub(crate) fn start(signals: &Signals, command: &mut Command) -> Result<Server> {
+        let (requests_end, requests) = pipe().context("pipe")?;
+        let (answers, answers_end) = pipe().context("pipe")?;
+        command.stdin(requests_end).stdout(answers_end).stderr(Stdio::inherit());
+        let child = Child::start(signals, command, signal::SIGKILL)?;
+        // The command holds our copies of the other ends.
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut server = Server { child, requests, answers, pending: Vec::new() };
+        let line = server.line(signals)?;
+        ensure!(line == READY, "the workload said '{line}', not '{READY}'");
+        Ok(server)
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    /// Asks for `units`, without waiting for the answer.
+    pub(crate) fn ask(&mut self, units: u64) -> Result<()> {
+        writeln!(self.requests, "{units}").context("the workload does not take requests")
+    }
+
+    /// Waits for the answer to a request.
+    pub(crate) fn answer(&mut self, signals: &Signals) -> Result<Measurement> {
+        let line = self.line(signals)?;
+        serde_json::from_str(&line).with_context(|| format!("the workload said '{line}'"))
+    }
+
+    /// Whether an answer, or its end, can be read now.
+    pub(crate) fn has_answered(&self) -> Result<bool> {
+        wait_readable(self.answers.as_fd(), Duration::ZERO).context("poll")
+    }
+
+    /// Its next line.
+    pub(crate) fn line(&mut self, signals: &Signals) -> Result<String> {
+        let start = Instant::now();
+        loop {
+            if let Some(at) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=at).collect();
+                return Ok(String::from_utf8_lossy(&line[..at]).into_owned());
+            }
+            check(signals)?;
+            ensure!(start.elapsed() < LONGEST_ANSWER, "the workload does not answer");
+            if wait_readable(self.answers.as_fd(), SIGNAL_INTERVAL).context("poll")? {
+                let mut bytes = [0; 4096];
+                let count = self.answers.read(&mut bytes).context("the workload's answer")?;
+                ensure!(count > 0, "the workload ended without an answer");
+                self.pending.extend(&bytes[..count]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of each more than a pipe holds.
+    #[test]
+    fn all_of_both_outputs_is_read() {
+        let script = "i=0; while [ $i -lt 3000 ]; do \
+                      echo 'some words that are said on standard error, a line of them' >&2; i=$((i+1)); done; \
+                      i=0; while [ $i -lt 3000 ]; do echo 'and as many that are printed'; i=$((i+1)); done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let signals = stop_signals().unwrap();
+        let (printed, said) = Child::output(&signals, &mut command, Duration::from_secs(300)).unwrap();
+        assert_eq!(
+            (printed.iter().filter(|byte| **byte == b'\n').count(), said.lines().count()),
+            (3000, 3000)
+        );
+        assert!(said.len() > 64 << 10 && said.lines().all(|line| line.ends_with("a line of them")), "whole");
+    }
+
+    /// A program that has closed one and goes on is not waited for without end.
+    #[test]
+    fn a_limit_holds_for_both_outputs() {
+        for held in ["exec sleep 100 2>&-", "exec sleep 100 >&-"] {
+            let mut command = Command::new("sh");
+            command.args(["-c", held]);
+            let signals = stop_signals().unwrap();
+            let found = Child::output(&signals, &mut command, Duration::from_millis(300));
+            assert!(found.unwrap_err().to_string().contains("took longer"), "{held}");
+        }
+    }
+}

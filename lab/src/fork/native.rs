@@ -1,0 +1,139 @@
+//! Programs of our own: `megapage-lab-workload fork`.
+
+use super::heaps::{Case, Row};
+use super::latency::{Latency, Launches};
+use crate::bench::Spread;
+use crate::workload::fork::{After, Found, Pages, WAYS, WINDOW};
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Base pages that are written while a child lives.
+const WRITES: u32 = 20_000;
+/// What the program takes besides its heap.
+pub(super) const BESIDES: Bytes = Bytes::mib(64);
+
+/// One heap on one kind of pages.
+#[derive(Clone, Debug, Serialize)]
+pub struct NativeRow {
+    /// The heap.
+    pub heap_bytes: u64,
+    /// What it was to lie on: base, thp, hugetlb-private, hugetlb-shared, dontfork.
+    pub pages: &'static str,
+    /// The share of it that was on pages of 2 MiB, 0 to 1.
+    pub huge_share: Option<Spread>,
+    /// Page tables of the process, bytes,
+    pub page_tables_bytes: Option<Spread>,
+    /// and of a child with a copy of it.
+    pub child_page_tables_bytes: Option<Spread>,
+    /// By the name of the way (fork, vfork, posix_spawn), until the call returned.
+    pub call: BTreeMap<&'static str, Latency>,
+    /// Until the program that was started had ended.
+    pub whole: BTreeMap<&'static str, Latency>,
+    /// What the process noticed of a living child.
+    pub after: Option<AfterReport>,
+    /// What went wrong. Empty where nothing did.
+    pub notes: Vec<String>,
+}
+
+/// A child lived while the process wrote: each value's median and ends over the runs. See
+/// [`After`] for what each is.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct AfterReport {
+    pub fork_ns: Spread,
+    pub writes: Spread,
+    pub p50_ns: Spread,
+    pub p99_ns: Spread,
+    pub p999_ns: Spread,
+    pub max_ns: Spread,
+    pub total_ns: Spread,
+    pub copied_bytes: Spread,
+    pub huge_before_bytes: Spread,
+    pub huge_after_bytes: Spread,
+}
+
+impl AfterReport {
+    fn of(found: &[After]) -> Option<AfterReport> {
+        let spread = |value: fn(&After) -> u64| Spread::of(found.iter().map(|after| value(after) as f64));
+        Some(AfterReport {
+            fork_ns: spread(|after| after.fork_ns)?,
+            writes: spread(|after| after.writes)?,
+            p50_ns: spread(|after| after.p50_ns)?,
+            p99_ns: spread(|after| after.p99_ns)?,
+            p999_ns: spread(|after| after.p999_ns)?,
+            max_ns: spread(|after| after.max_ns)?,
+            total_ns: spread(|after| after.total_ns)?,
+            copied_bytes: spread(|after| after.copied_bytes)?,
+            huge_before_bytes: spread(|after| after.huge_before_bytes)?,
+            huge_after_bytes: spread(|after| after.huge_after_bytes)?,
+        })
+    }
+}
+
+/// The most that a heap of this size takes at once.
+pub(super) fn memory(size: Bytes) -> Bytes {
+    size + size.min(WINDOW) + BESIDES
+}
+
+/// Children that are started in each way in each run.
+pub(super) struct Native {
+    pub(super) launches: u32,
+}
+
+impl Case for Native {
+    type Found = Found;
+    const PREFIX: &'static str = "";
+
+    fn arguments(&self, size: Bytes, pages: Pages) -> Vec<String> {
+        let (size, launches, writes) = (size.0.to_string(), self.launches.to_string(), WRITES.to_string());
+        let words = ["fork", pages.name(), "--size", &size, "--launches", &launches, "--writes", &writes];
+        words.map(String::from).into()
+    }
+
+    /// What is written while a child lives is there twice.
+    fn pool(size: Bytes, pages: Pages) -> Bytes {
+        match pages {
+            Pages::HugetlbPrivate => size + size.min(WINDOW),
+            Pages::HugetlbShared => size,
+            _ => Bytes::ZERO,
+        }
+    }
+
+    fn brief(found: &Found) -> String {
+        let ways = WAYS.iter().filter_map(|(name, _)| {
+            let times = found.launches.get(*name)?;
+            let median = Spread::of(times.whole_ns.iter().map(|ns| *ns as f64))?.median;
+            Some(format!("{name} {:.2}", median / 1e6))
+        });
+        format!("{} ms, {:.0} % huge", ways.collect::<Vec<_>>().join(", "), 100.0 * found.huge_share)
+    }
+}
+
+impl NativeRow {
+    pub(super) fn of(row: Row<Found>) -> NativeRow {
+        let spread = |value: fn(&Found) -> f64| Spread::of(row.found.iter().map(value));
+        let latency = |of_calls: bool| {
+            let each = WAYS.iter().filter_map(|(name, _)| {
+                let mut launches = Launches::default();
+                for times in row.found.iter().filter_map(|found| found.launches.get(*name)) {
+                    launches.add(if of_calls { &times.call_ns } else { &times.whole_ns });
+                }
+                Some((*name, launches.latency()?))
+            });
+            each.collect()
+        };
+        let after: Vec<After> = row.found.iter().map(|found| found.after).collect();
+        NativeRow {
+            heap_bytes: row.size.0,
+            pages: row.pages.name(),
+            huge_share: spread(|found| found.huge_share),
+            page_tables_bytes: spread(|found| found.page_tables_bytes as f64),
+            child_page_tables_bytes: spread(|found| found.child_page_tables_bytes as f64),
+            call: latency(true),
+            whole: latency(false),
+            after: AfterReport::of(&after),
+            notes: row.notes,
+        }
+    }
+}

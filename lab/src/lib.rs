@@ -1,0 +1,31 @@
+//! The laboratory: experiments that judge megapage itself, against the kernel's own settings, other programs, and what
+//! it claims. Nothing that is installed is built from it.
+//!
+//! An experiment starts programs of its own (`megapage-lab-workload`) or servers, in rounds, and compares medians; the
+//! statistics and the head of a report are those of `megapage bench`.
+//!
+//! Architecture invariant: unsafe code is in [`machine`] alone, and is linked into no program that is installed.
+
+#![deny(unsafe_code)]
+
+pub mod arguments;
+pub mod bench;
+mod child;
+pub mod experiment;
+pub mod fault;
+pub mod fork;
+pub mod install;
+pub mod interference;
+pub mod live;
+pub mod machine;
+pub mod observe;
+pub mod papers;
+pub mod peers;
+pub mod persistent;
+pub mod plan;
+mod postgres;
+mod redis;
+pub mod snapshot;
+pub mod text;
+pub mod trial;
+pub mod workload;

@@ -1,0 +1,382 @@
+//! `megapage-lab promote`, `bloat`, `fair` and `cost`: the papers' experiments on a live machine, under the kernel's own settings
+//! and under the daemon.
+//!
+//! Architecture invariant: the settings of transparent huge pages are changed as one transaction, and put back at the
+//! end, after a failure, a signal, and when the bench is killed; whatever the bench started ends with it.
+
+mod bloat;
+mod configuration;
+mod cost;
+mod daemon;
+mod fair;
+mod ksm;
+mod promote;
+mod redis;
+mod stalls;
+mod table;
+mod trial;
+mod worker;
+
+use crate::arguments::scale;
+use crate::bench::{Gate, Place, REPORTED_AFTER, can_give, warm_while};
+use crate::child::check;
+use crate::experiment::{Experiment, Found, Needs, Plan, Section, found_or_why};
+use anyhow::{Context, Result, bail};
+use configuration::{ASKED, AT_REST};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::spawn::Signals;
+use megapage_kernel::thp_change::ThpChange;
+use megapage_report::chart::Chart;
+use megapage_units::Bytes;
+use serde::Serialize;
+use std::time::Duration;
+
+pub use crate::experiment::Failure;
+pub use bloat::{Bloat, BloatRow};
+pub use configuration::{CONFIGURATIONS, Configuration, ConfigurationReport, Who};
+pub use cost::{Cost, Slowdown};
+pub(crate) use daemon::Daemon;
+pub use fair::{Fair, FairRow, FairSample, Person};
+pub use ksm::{Merging, RecoveryRow, RecoverySample};
+pub use promote::{Promote, PromoteRow};
+pub use stalls::StallReport;
+
+/// What the experiments on a live machine have in common.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Live {
+    /// Configurations to compare, separated by commas: thp-never, thp-hard, megapage... [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub configurations: Vec<String>,
+    /// Multiply sizes and waits by this, up to 1
+    #[arg(long, default_value_t = 1.0, value_parser = scale(1.0))]
+    pub scale: f64,
+}
+
+impl Live {
+    fn chosen(&self) -> Result<Vec<Configuration>> {
+        Configuration::select(&self.configurations)
+    }
+
+    /// What `bytes` of memory at scale 1 take.
+    fn needs(&self, bytes: u64) -> Needs {
+        Needs {
+            root: Some("the settings of huge pages and other processes are root's"),
+            memory: Bytes((bytes as f64 * self.scale) as u64),
+            smaller: "a smaller --scale",
+            ..Needs::default()
+        }
+    }
+
+    /// Sets the machine, and measures on it.
+    fn measure<T: Measured>(
+        &self,
+        stage: &mut crate::experiment::Stage<'_>,
+        configurations: Vec<Configuration>,
+        run: impl FnOnce(&mut Stage<'_>) -> Result<T>,
+    ) -> Result<LiveFound<T>> {
+        let mut change =
+            ThpChange::begin(&KernelRoot::live()).context("the settings of transparent huge pages")?;
+        change.recovered().iter().for_each(|setting| eprintln!("megapage-lab: {setting}"));
+        change.set(&AT_REST).context("the settings of transparent huge pages")?;
+        let reports = configurations.iter().map(ConfigurationReport::from).collect();
+        let mut stage = Stage {
+            runs: stage.plan.runs,
+            scale: self.scale,
+            configurations,
+            place: stage.place,
+            signals: stage.signals,
+            change,
+            progress: &mut *stage.progress,
+        };
+        let found = run(&mut stage)?;
+        Ok(LiveFound { scale: self.scale, configurations: reports, found })
+    }
+}
+
+fn dry_run(configurations: Result<Vec<Configuration>>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for configuration in configurations.unwrap_or_default() {
+        lines.push(format!("# {}", configuration.name));
+        lines.extend(configuration.shell_lines());
+    }
+    lines.push("# in between, and put back to what was found at the end:".into());
+    lines.extend(AT_REST.shell_lines());
+    lines
+}
+
+/// How soon is a program relieved of its page walks, by khugepaged and by the daemon?
+#[derive(Clone, Debug, clap::Args)]
+pub struct PromoteExperiment {
+    /// How.
+    #[command(flatten)]
+    pub live: Live,
+}
+
+impl Experiment for PromoteExperiment {
+    const NAME: &'static str = "promote";
+    type Found = LiveFound<Promote>;
+
+    fn validate(&self) -> Result<()> {
+        self.live.chosen().map(|_| ())
+    }
+
+    fn needs(&self) -> Needs {
+        self.live.needs(promote::HEAP + promote::HEAP / 16)
+    }
+
+    fn dry_run(&self, _: &Plan) -> Vec<String> {
+        dry_run(self.live.chosen())
+    }
+
+    fn measure(&self, stage: &mut crate::experiment::Stage<'_>) -> Result<LiveFound<Promote>> {
+        self.live.measure(stage, self.live.chosen()?, promote::run)
+    }
+}
+
+/// Does Redis stay within its limit, and what does it notice of the daemon?
+#[derive(Clone, Debug, clap::Args)]
+pub struct BloatExperiment {
+    /// redis, recovery [default: both]
+    pub cases: Vec<String>,
+    /// How.
+    #[command(flatten)]
+    pub live: Live,
+}
+
+impl Experiment for BloatExperiment {
+    const NAME: &'static str = "bloat";
+    const RUNS: [u32; 3] = [3, 1, 100];
+    const CASES: &'static [&'static str] = &bloat::CASES;
+    type Found = LiveFound<Bloat>;
+
+    fn cases(&self) -> &[String] {
+        &self.cases
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.live.chosen().map(|_| ())
+    }
+
+    fn needs(&self) -> Needs {
+        let packages = if self.wants(bloat::CASES[0]) { crate::redis::lacks() } else { Vec::new() };
+        Needs { packages, must_install: true, ..self.live.needs(bloat::LIMIT + bloat::LIMIT / 4) }
+    }
+
+    fn dry_run(&self, _: &Plan) -> Vec<String> {
+        let mut lines = dry_run(self.live.chosen());
+        for setting in ksm::SETTINGS.iter().filter(|_| self.wants(bloat::CASES[1])) {
+            lines.push(format!(
+                "# {}, for a program marked by prctl(PR_SET_MEMORY_MERGE); put back then",
+                setting.name
+            ));
+            lines.extend(setting.shell_lines());
+        }
+        lines
+    }
+
+    fn measure(&self, stage: &mut crate::experiment::Stage<'_>) -> Result<LiveFound<Bloat>> {
+        let wanted = bloat::CASES.map(|case| self.wants(case));
+        self.live.measure(stage, self.live.chosen()?, |stage| bloat::run(stage, wanted))
+    }
+}
+
+/// Who finishes when, where programs that gain from huge pages compete with others?
+#[derive(Clone, Debug, clap::Args)]
+pub struct FairExperiment {
+    /// How.
+    #[command(flatten)]
+    pub live: Live,
+}
+
+impl Experiment for FairExperiment {
+    const NAME: &'static str = "fair";
+    type Found = LiveFound<Fair>;
+
+    fn validate(&self) -> Result<()> {
+        self.live.chosen().map(|_| ())
+    }
+
+    fn needs(&self) -> Needs {
+        // As much again is touched before each run.
+        self.live.needs(2 * fair::MEMORY)
+    }
+
+    fn dry_run(&self, _: &Plan) -> Vec<String> {
+        dry_run(self.live.chosen())
+    }
+
+    fn measure(&self, stage: &mut crate::experiment::Stage<'_>) -> Result<LiveFound<Fair>> {
+        self.live.measure(stage, self.live.chosen()?, fair::run)
+    }
+}
+
+/// What does the daemon take for itself, and cost others, with nothing to do?
+#[derive(Clone, Debug, clap::Args)]
+pub struct CostExperiment {
+    /// How. It knows the policies alone.
+    #[command(flatten)]
+    pub live: Live,
+}
+
+impl CostExperiment {
+    fn chosen(&self) -> Result<Vec<Configuration>> {
+        let chosen = self.live.chosen()?;
+        let is_daemon = |one: &Configuration| matches!(one.who, Who::Daemon(..));
+        if self.live.configurations.is_empty() {
+            return Ok(chosen.into_iter().filter(is_daemon).collect());
+        }
+        if let Some(kernel) = chosen.iter().find(|one| !is_daemon(one)) {
+            bail!("cost is about the daemon: '{}' is none of its policies", kernel.name);
+        }
+        Ok(chosen)
+    }
+}
+
+impl Experiment for CostExperiment {
+    const NAME: &'static str = "cost";
+    const RUNS: [u32; 3] = [3, 1, 100];
+    type Found = LiveFound<Cost>;
+
+    fn validate(&self) -> Result<()> {
+        self.chosen().map(|_| ())
+    }
+
+    fn needs(&self) -> Needs {
+        self.live.needs(cost::LEAST_RESIDENT + cost::LEAST_RESIDENT / 16)
+    }
+
+    fn dry_run(&self, _: &Plan) -> Vec<String> {
+        dry_run(self.chosen())
+    }
+
+    fn measure(&self, stage: &mut crate::experiment::Stage<'_>) -> Result<LiveFound<Cost>> {
+        self.live.measure(stage, self.chosen()?, cost::run)
+    }
+}
+
+/// What an experiment on a live machine found.
+#[derive(Clone, Debug, Serialize)]
+#[serde(bound = "T: Measured")]
+pub struct LiveFound<T: Measured> {
+    /// What sizes were multiplied by.
+    pub scale: f64,
+    /// What was compared.
+    pub configurations: Vec<ConfigurationReport>,
+    /// What was measured, under the experiment's name.
+    #[serde(flatten, serialize_with = "named")]
+    pub found: T,
+}
+
+/// As the one entry of a map.
+fn named<T: Measured, S: serde::Serializer>(found: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map([(T::KEY, found)])
+}
+
+/// What was measured on a live machine.
+pub trait Measured: Serialize {
+    /// Its name in the report.
+    const KEY: &'static str;
+
+    /// Runs that did not end as they should, each with the configuration and the reason.
+    fn failures(&self) -> &[Failure];
+
+    /// The demand.
+    fn gates(&self) -> Vec<Gate>;
+
+    /// Its tables.
+    fn sections(&self) -> Vec<Section>;
+
+    /// Pictures, each with a name for its file.
+    fn charts(&self) -> Vec<(&'static str, Chart)> {
+        Vec::new()
+    }
+}
+
+impl<T: Measured> Found for LiveFound<T> {
+    fn gates(&self) -> Vec<Gate> {
+        self.found.gates()
+    }
+
+    fn title(&self, runs: u32) -> String {
+        format!("{runs} interleaved rounds at the most")
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        self.found.sections()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Failure::notes(self.found.failures())
+    }
+
+    fn charts(&self) -> Vec<(&'static str, Chart)> {
+        self.found.charts()
+    }
+}
+
+/// What a run works with.
+struct Stage<'a> {
+    runs: u32,
+    scale: f64,
+    configurations: Vec<Configuration>,
+    place: &'a Place,
+    signals: &'a Signals,
+    change: ThpChange,
+    progress: &'a mut dyn FnMut(&str),
+}
+
+impl Stage<'_> {
+    /// `bytes` at this scale, in whole huge pages.
+    fn scaled(&self, bytes: u64) -> u64 {
+        (((bytes as f64 * self.scale) as u64) >> 21 << 21).max(2 << 21)
+    }
+
+    /// The largest power of two that is not above `bytes` at this scale.
+    fn scaled_power(&self, bytes: u64) -> u64 {
+        1 << self.scaled(bytes).ilog2()
+    }
+
+    /// Touches and releases free memory, as huge pages, at most so much and never below the safe floor, so that what a run takes
+    /// next the host has backed: a host that backs memory when it is touched would charge the run that takes it first. As huge
+    /// pages, for what is freed as base pages stays in queues of the processor, where they do not merge into a huge page.
+    /// Answers how much.
+    fn warm(&mut self, bytes: u64) -> Result<Bytes> {
+        self.warm_for(bytes, Duration::ZERO)
+    }
+
+    /// As [`Stage::warm`], for what begins at once and takes no longer than 2 s: a host that is told of free memory does not take it
+    /// back meanwhile.
+    fn warm_now(&mut self, bytes: u64) -> Result<Bytes> {
+        self.warm_for(bytes, REPORTED_AFTER)
+    }
+
+    fn warm_for(&mut self, bytes: u64, rest: Duration) -> Result<Bytes> {
+        self.change.set(&ASKED).context("the settings of transparent huge pages")?;
+        let mut ended = Ok(());
+        let warmed = warm_while(Bytes(bytes).min(can_give()?), rest, &mut || {
+            ended = check(self.signals);
+            ended.is_ok()
+        });
+        self.change.set(&AT_REST).context("the settings of transparent huge pages")?;
+        ended.map(|()| warmed)
+    }
+
+    fn say(&mut self, line: &str) {
+        (self.progress)(line);
+    }
+
+    /// A run that failed, as a finding, with the machine idle again; an error where the user asked to stop.
+    fn failed(&mut self, configuration: &'static str, error: anyhow::Error) -> Result<Failure> {
+        let why = match found_or_why::<()>(Err(error))? {
+            Err(why) => why,
+            Ok(()) => String::new(),
+        };
+        self.change.set(&AT_REST).context("the settings of transparent huge pages")?;
+        Ok(Failure { configuration, why })
+    }
+
+    /// Whether the error ends the experiment: the user asked to stop.
+    fn is_final(error: &anyhow::Error) -> bool {
+        error.is::<crate::child::Stopped>()
+    }
+}

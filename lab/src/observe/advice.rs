@@ -1,0 +1,582 @@
+//! Is the advice right? What `megapage advise` predicts for programs on base pages, against what huge pages then
+//! gain them.
+
+use super::Observe;
+use super::programs::{Copy, Pages, Program, huge_share};
+use super::rank::{Agreement, are_apart, median_interval, tau_b};
+use crate::bench::{Gate, Place, Pool, Spread};
+use crate::child::{Child, Stopped, check};
+use crate::experiment::{Stage, select};
+use anyhow::{Context, Result, ensure};
+use megapage_kernel::spawn::Signals;
+use megapage_observe::cost::recording::{Measured, Recording};
+use megapage_units::{Bytes, Pid};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// No advice takes longer.
+const LONGEST_ADVICE: Duration = Duration::from_secs(120);
+/// Units that are done to learn how fast a program is.
+const PROBE_UNITS: f64 = 200.0;
+/// The agreement of the two orders that is demanded (Kendall's tau-b): over all pairs of programs, and over those whose
+/// measured gains are distinguished by their intervals. Of two others it is unknown which gains more: where the first demand
+/// fails and the second holds, it is the measurement that does not show the order.
+const LEAST_TAU: f64 = 0.7;
+/// The share of all pairs that must be distinguished: else the measurement says too little to judge by.
+const LEAST_DISTINGUISHED: f64 = 0.5;
+/// A program that gains less than this is not to be advised to switch.
+const LEAST_GAIN: f64 = 1.03;
+/// Gains that agree to this count as equal: no smaller difference was measured repeatably.
+const RESOLUTION: f64 = 0.01;
+/// Fewer programs give no order worth judging.
+const LEAST_PROGRAMS: usize = 8;
+/// Histories that a recording keeps.
+const MOST_HISTORIES: usize = 250;
+/// The programs that are demanded by name: what one of them would show is not to go unseen because it did not start, or
+/// because the advice was not to know.
+const DEMANDED: [&str; 9] =
+    ["chase", "random", "zipf", "sequential", "hot", "compute", "map", "redis", "postgres"];
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Advice {
+    /// Runs that were asked for: each is several turns of each copy, or one where turns are long.
+    pub runs: u32,
+    /// The programs.
+    pub programs: Vec<ProgramReport>,
+    /// Kendall's tau-b between predicted and measured gain, gains that agree to 0.01 tied, over all pairs of programs.
+    pub tau_b: Option<f64>,
+    /// The same over the pairs whose measured intervals do not overlap.
+    #[serde(rename = "told_apart")]
+    pub distinguished: Distinguished,
+    /// The same without ties but exact ones.
+    pub tau_b_exact: Option<f64>,
+    /// Programs that were left out, each with the reason.
+    pub left_out: Vec<(&'static str, String)>,
+}
+
+/// The pairs of programs of which the measurement shows who gains more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Distinguished {
+    /// All pairs of programs with a prediction.
+    pub all_pairs: u64,
+    /// Those whose measured intervals (90 %) do not overlap.
+    pub pairs: u64,
+    /// Those of them that are predicted in the order in which they were measured.
+    pub right: u64,
+    /// Those predicted the other way round. What is neither is predicted alike.
+    pub wrong: u64,
+    /// Kendall's tau-b over them.
+    pub tau_b: Option<f64>,
+}
+
+/// One program.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProgramReport {
+    /// Its name.
+    pub program: &'static str,
+    /// How many times as fast it is on huge pages: the ratio of work for each second of processor time, turn by turn.
+    pub measured: Spread,
+    /// What holds the median of that with 90 % (sign test).
+    pub interval: [f64; 2],
+    /// Turns of each copy.
+    pub turns: u32,
+    /// Work for each second of processor time on base pages, in the program's own units.
+    pub base_rate: Spread,
+    /// The same on huge pages.
+    pub huge_rate: Spread,
+    /// The share of data on huge pages in the base copy and in the huge one, and its bytes; `None` where those who
+    /// work come and go.
+    pub huge_share: Option<[f64; 2]>,
+    /// The bytes of the base copy's data.
+    pub data_bytes: Option<u64>,
+    /// What all of this took.
+    pub seconds: Seconds,
+    /// What was predicted; `None` where no advice could be had.
+    pub predicted: Option<Predicted>,
+    /// Why not.
+    pub failure: Option<String>,
+}
+
+/// What a program of this bench took, in seconds by the clock on the wall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Seconds {
+    /// To start three copies and fill their memory, and to make one of them huge.
+    pub starting: f64,
+    /// To ask `megapage advise` about one of them.
+    pub asking: f64,
+    /// The turns of the other two, and finding out how fast they are.
+    pub working: f64,
+}
+
+/// The output of `megapage advise --json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Predicted {
+    /// Whether it advises to switch to huge pages.
+    pub recommended: bool,
+    /// The verdict, in its own word: `try-it` is neither.
+    pub verdict: String,
+    /// How many times as fast it expects the program to be: at least, likely, at most.
+    pub gain: [f64; 3],
+    /// Where the value comes from, in its own word.
+    pub source: String,
+}
+
+/// The part of `megapage.advise/1` that is read here.
+#[derive(Deserialize)]
+struct Document {
+    processes: Vec<Verdict>,
+}
+
+#[derive(Deserialize)]
+struct Verdict {
+    pid: i32,
+    recommended: bool,
+    verdict: String,
+    gain: Option<Gain>,
+}
+
+#[derive(Deserialize)]
+struct Gain {
+    low: f64,
+    likely: f64,
+    high: f64,
+    #[serde(default)]
+    source: String,
+}
+
+/// Refuses names that are no program's.
+pub(super) fn validate(programs: &[String]) -> Result<()> {
+    let names: Vec<&'static str> = Program::all().into_iter().map(Program::name).collect();
+    select(&names, |name| *name, programs, "program of advice").map(|_| ())
+}
+
+pub(super) fn run(options: &Observe, stage: &mut Stage<'_>) -> Result<Advice> {
+    let Stage { plan, place, signals, progress } = stage;
+    let mut advice = Advice {
+        runs: plan.runs,
+        programs: Vec::new(),
+        tau_b: None,
+        distinguished: Distinguished::default(),
+        tau_b_exact: None,
+        left_out: Vec::new(),
+    };
+    let all = Program::all();
+    for program in all {
+        if !options.programs.is_empty() && !options.programs.iter().any(|name| name == program.name()) {
+            continue;
+        }
+        let lacks = program.lacks();
+        if !lacks.is_empty() {
+            let remedy = lacks.join(" ");
+            advice.left_out.push((program.name(), format!("not installed: apt-get install {remedy}")));
+            continue;
+        }
+        check(signals)?;
+        match compare(program, options, plan.runs, place, signals, progress) {
+            Ok(report) => {
+                progress(&report.brief());
+                advice.programs.push(report);
+            }
+            Err(error) => {
+                // A request to stop is no reason to go on with the next.
+                if error.is::<Stopped>() {
+                    return Err(error);
+                }
+                progress(&format!("{}: {error:#}", program.name()));
+                advice.left_out.push((program.name(), format!("{error:#}")));
+            }
+        }
+    }
+    advice.judge();
+    Ok(advice)
+}
+
+/// Starts both copies, asks for advice on the one on base pages while it works, then lets them work in turns.
+fn compare(
+    program: Program,
+    options: &Observe,
+    runs: u32,
+    place: &Place,
+    signals: &Signals,
+    progress: &mut dyn FnMut(&str),
+) -> Result<ProgramReport> {
+    let mut seconds = Seconds::default();
+    let mut asked = |doing: &str| progress(&format!("{}: {doing}", program.name()));
+    // Dropped after the copies, which hold its pages.
+    let bytes = program.pool(Pages::Huge);
+    let mut pool = if bytes > Bytes::ZERO { Some(Pool::take()?) } else { None };
+    if let Some(pool) = &mut pool {
+        pool.set(bytes).context("the pool of 2 MiB pages")?;
+    }
+    let (predicted, failure) = match ask(program, options, place, signals, &mut seconds, &mut asked) {
+        Ok(predicted) => (Some(predicted), None),
+        Err(error) => {
+            if error.is::<Stopped>() {
+                return Err(error);
+            }
+            (None, Some(format!("{error:#}")))
+        }
+    };
+    asked("two copies start, one on huge pages");
+    let start = Instant::now();
+    let mut base = program.start(Pages::Base, options.scale, place, signals)?;
+    let mut huge = program.start(Pages::Huge, options.scale, place, signals)?;
+    seconds.starting += start.elapsed().as_secs_f64();
+    let turns = program.turns(runs);
+    asked(&format!("{turns} turns of each, of {:.1} s", program.turn().as_secs_f64()));
+    let start = Instant::now();
+    // Shorter at a smaller scale, for tests.
+    let (turn, probe) = (program.turn().mul_f64(options.scale), (PROBE_UNITS * options.scale).ceil() as u64);
+    // Once for the caches, once for the time.
+    base.work(probe, signals)?;
+    huge.work(probe, signals)?;
+    let rate = base.work(probe, signals)?.rate();
+    let units = ((rate * turn.as_secs_f64()) as u64).clamp(1, 1_000_000);
+    let (mut base_rates, mut huge_rates) = (Vec::new(), Vec::new());
+    for number in 0..turns {
+        // The one that goes first meets another machine: they take turns at that as well.
+        let turn = |copy: &mut Box<dyn Copy>, rates: &mut Vec<f64>| {
+            rates.push(copy.work(units, signals)?.rate());
+            Ok::<(), anyhow::Error>(())
+        };
+        if number % 2 == 0 {
+            turn(&mut base, &mut base_rates)?;
+            turn(&mut huge, &mut huge_rates)?;
+        } else {
+            turn(&mut huge, &mut huge_rates)?;
+            turn(&mut base, &mut base_rates)?;
+        }
+    }
+    seconds.working = start.elapsed().as_secs_f64();
+    let (mut shares, mut data_bytes) = (None, None);
+    if let (Some(base), Some(huge)) = (base.pid(), huge.pid()) {
+        let (of_base, of_huge) = (huge_share(base)?, huge_share(huge)?);
+        shares = Some([of_base.0, of_huge.0]);
+        data_bytes = Some(of_base.1);
+        ensure!(
+            of_base.0 < 0.05 || of_base.1 < Bytes::mib(16).0,
+            "the copy on base pages has {:.0} % of its data on huge pages: this bench needs transparent huge \
+             pages set to madvise or never",
+            100.0 * of_base.0
+        );
+    }
+    let ratios: Vec<f64> = huge_rates.iter().zip(&base_rates).map(|(huge, base)| huge / base).collect();
+    let spread = |rates: &[f64]| Spread::of(rates.iter().copied()).context("no turn");
+    let (interval, measured) = (median_interval(&ratios).context("no turn")?, spread(&ratios)?);
+    if let Some(path) = recording(program, options).filter(|path| path.exists()) {
+        complete(&path, program, Measured { median: measured.median, interval })
+            .with_context(|| path.display().to_string())?;
+    }
+    Ok(ProgramReport {
+        program: program.name(),
+        interval,
+        measured,
+        turns,
+        base_rate: spread(&base_rates)?,
+        huge_rate: spread(&huge_rates)?,
+        huge_share: shares,
+        data_bytes,
+        seconds,
+        predicted,
+        failure,
+    })
+}
+
+/// Asks `megapage advise` about a copy of its own: asking may promote parts of it.
+fn ask(
+    program: Program,
+    options: &Observe,
+    place: &Place,
+    signals: &Signals,
+    seconds: &mut Seconds,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Predicted> {
+    progress("a copy starts, to be asked about");
+    let start = Instant::now();
+    let mut copy = program.start(Pages::Base, options.scale, place, signals)?;
+    let pid = copy.keep_busy(signals)?;
+    seconds.starting += start.elapsed().as_secs_f64();
+    progress("megapage advise observes it");
+    let start = Instant::now();
+    let mut command = Command::new(&place.megapage);
+    command.args(["advise", "--json"]).args(&options.advise).arg(pid.to_string());
+    if let Some(path) = recording(program, options) {
+        command.arg("--record").arg(path);
+    }
+    let output = Child::output(signals, &mut command, LONGEST_ADVICE);
+    seconds.asking = start.elapsed().as_secs_f64();
+    let (printed, said) = output?;
+    let document: Document = serde_json::from_slice(&printed)
+        .with_context(|| format!("megapage advise: {}", said.lines().next().unwrap_or("it said nothing")))?;
+    predicted(document, pid)
+}
+
+/// Where the recording of a program goes.
+fn recording(program: Program, options: &Observe) -> Option<PathBuf> {
+    options.record.as_ref().map(|directory| directory.join(format!("{}.json", program.name())))
+}
+
+/// Adds to a recording what was measured, and takes from it what no test needs.
+fn complete(path: &Path, program: Program, measured: Measured) -> Result<()> {
+    let recording: Recording = serde_json::from_slice(&std::fs::read(path)?)?;
+    let whole = Recording { program: program.name().into(), measured: Some(measured), ..recording };
+    let text = serde_json::to_string(&whole.thinned(MOST_HISTORIES))? + "\n";
+    megapage_kernel::trusted::write_report(path, text.as_bytes())?;
+    Ok(())
+}
+
+fn predicted(document: Document, pid: Pid) -> Result<Predicted> {
+    let verdict = document.processes.into_iter().find(|verdict| verdict.pid == pid.0);
+    let verdict = verdict.context("the advice is not about the process that was asked about")?;
+    let gain = verdict.gain.context("the advice gives no value")?;
+    Ok(Predicted {
+        recommended: verdict.recommended,
+        verdict: verdict.verdict,
+        gain: [gain.low, gain.likely, gain.high],
+        source: gain.source,
+    })
+}
+
+impl Advice {
+    fn judge(&mut self) {
+        let judged: Vec<(f64, &ProgramReport)> = self
+            .programs
+            .iter()
+            .filter_map(|report| Some((report.predicted.as_ref()?.gain[1], report)))
+            .collect();
+        let rounded = |value: f64| (value / RESOLUTION).round();
+        let exact: Vec<_> = judged.iter().map(|(gain, report)| (*gain, report.measured.median)).collect();
+        let tied: Vec<_> = exact.iter().map(|(one, other)| (rounded(*one), rounded(*other))).collect();
+        self.tau_b = tau_b(&tied);
+        self.tau_b_exact = tau_b(&exact);
+        // Apart is apart, however little: only what is predicted may be tied here.
+        let rounded_pairs: Vec<_> = exact.iter().map(|(one, other)| (rounded(*one), *other)).collect();
+        let apart = |one: usize, other: usize| are_apart(judged[one].1.interval, judged[other].1.interval);
+        let found = Agreement::of(&rounded_pairs, apart);
+        let pairs = || (0..judged.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
+        self.distinguished = Distinguished {
+            all_pairs: pairs().count() as u64,
+            pairs: pairs().filter(|(one, other)| apart(*one, *other)).count() as u64,
+            right: found.right,
+            wrong: found.wrong,
+            tau_b: found.tau_b(),
+        };
+    }
+
+    /// The demanded programs that were left out or are not predicted.
+    fn missing(&self) -> Vec<&'static str> {
+        let is_judged =
+            |name: &str| self.programs.iter().any(|one| one.program == name && one.predicted.is_some());
+        DEMANDED.into_iter().filter(|name| !is_judged(name)).collect()
+    }
+
+    /// What is demanded of it.
+    pub(super) fn gates(&self) -> Vec<Gate> {
+        let with_advice = self.programs.iter().filter(|report| report.predicted.is_some()).count();
+        let wrong: Vec<&str> =
+            self.programs.iter().filter(|one| one.misleads()).map(|one| one.program).collect();
+        let missing = self.missing();
+        let gate = |demand: String, found: String, holds: bool| Gate { case: "advice", demand, found, holds };
+        vec![
+            gate(
+                format!("programs with advice and measurement: at least {LEAST_PROGRAMS}"),
+                with_advice.to_string(),
+                with_advice >= LEAST_PROGRAMS,
+            ),
+            gate(
+                format!("without advice or measurement of {}: none", DEMANDED.join(", ")),
+                if missing.is_empty() { "none".into() } else { missing.join(", ") },
+                missing.is_empty(),
+            ),
+            gate(
+                format!(
+                    "order of predicted and measured gain, all pairs of programs: tau-b at least {LEAST_TAU}"
+                ),
+                self.tau_b.map_or("none".into(), |tau| format!("{tau:.2}")),
+                self.tau_b.is_some_and(|tau| tau >= LEAST_TAU),
+            ),
+            gate(
+                format!(
+                    "the same of pairs whose measured intervals do not overlap, {:.0} % of all at least: tau-b at \
+                     least {LEAST_TAU}",
+                    100.0 * LEAST_DISTINGUISHED
+                ),
+                self.distinguished.order(),
+                self.distinguished.tau_b.is_some_and(|tau| tau >= LEAST_TAU)
+                    && self.distinguished.pairs as f64
+                        >= LEAST_DISTINGUISHED * self.distinguished.all_pairs as f64,
+            ),
+            gate(
+                format!("advised to switch though measured under {LEAST_GAIN}: none"),
+                if wrong.is_empty() { "none".into() } else { wrong.join(", ") },
+                wrong.is_empty() && with_advice > 0,
+            ),
+        ]
+    }
+}
+
+impl Distinguished {
+    /// How the orders agree, in words.
+    fn order(&self) -> String {
+        let Distinguished { all_pairs, pairs, right, wrong, tau_b } = self;
+        let tau = tau_b.map_or("none".into(), |tau| format!("{tau:.2}"));
+        format!("{tau}: {right} right, {wrong} wrong of {pairs} in {all_pairs} pairs")
+    }
+}
+
+impl ProgramReport {
+    /// Whether the advice is to switch though that gains next to nothing.
+    fn misleads(&self) -> bool {
+        self.measured.median < LEAST_GAIN && self.predicted.as_ref().is_some_and(|advice| advice.recommended)
+    }
+
+    fn brief(&self) -> String {
+        let predicted = match (&self.predicted, &self.failure) {
+            (Some(advice), _) => format!("predicted {:.2}", advice.gain[1]),
+            (None, why) => why.clone().unwrap_or_default(),
+        };
+        format!("{}: measured {:.2}, {predicted}", self.program, self.measured.median)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(program: &'static str, measured: f64, predicted: f64, recommended: bool) -> ProgramReport {
+        let one = |median: f64| Spread { median, min: median, max: median };
+        ProgramReport {
+            program,
+            measured: one(measured),
+            interval: [measured, measured],
+            turns: 5,
+            base_rate: one(1.0),
+            huge_rate: one(measured),
+            huge_share: None,
+            data_bytes: None,
+            seconds: Seconds::default(),
+            predicted: Some(Predicted {
+                recommended,
+                verdict: if recommended { "use-huge-pages" } else { "do-not-use" }.into(),
+                gain: [predicted, predicted, predicted],
+                source: "estimated".into(),
+            }),
+            failure: None,
+        }
+    }
+
+    fn advice(programs: Vec<ProgramReport>) -> Advice {
+        let mut advice = Advice {
+            runs: 5,
+            programs,
+            tau_b: None,
+            distinguished: Distinguished::default(),
+            tau_b_exact: None,
+            left_out: Vec::new(),
+        };
+        advice.judge();
+        advice
+    }
+
+    fn good() -> Vec<ProgramReport> {
+        let one =
+            |(n, name): (i32, _)| report(name, 1.0 + 0.05 * f64::from(n), 1.0 + 0.03 * f64::from(n), n > 1);
+        (0..).zip(DEMANDED).map(one).collect()
+    }
+
+    #[test]
+    fn each_demand_can_fail_alone() {
+        let verdicts = |programs: Vec<ProgramReport>| -> Vec<bool> {
+            advice(programs).gates().iter().map(|gate| gate.holds).collect()
+        };
+        assert_eq!(verdicts(good()), [true; 5]);
+        let mut others = good();
+        others.iter_mut().take(7).for_each(|one| one.predicted = None);
+        others.extend((0..6).map(|n| report("other", 1.5 + f64::from(n), 1.5 + f64::from(n), true)));
+        assert_eq!(
+            verdicts(others),
+            [true, false, true, true, true],
+            "eight are not enough, if they are others"
+        );
+        let mut few = good();
+        few.iter_mut().take(2).for_each(|one| one.predicted = None);
+        assert_eq!(verdicts(few), [false, false, true, true, true]);
+        let mut backwards = good();
+        backwards.iter_mut().for_each(|one| one.predicted.as_mut().unwrap().gain[1] *= -1.0);
+        assert_eq!(verdicts(backwards), [true, true, false, false, true]);
+        let mut rash = good();
+        rash[0].predicted.as_mut().unwrap().recommended = true;
+        assert_eq!(verdicts(rash), [true, true, true, true, false]);
+        assert_eq!(verdicts(Vec::new()), [false; 5]);
+    }
+
+    #[test]
+    fn only_an_order_that_was_measured_can_be_wrong() {
+        let mut programs = good();
+        // The first two are predicted the wrong way round, and measured alike.
+        programs[0].predicted.as_mut().unwrap().gain[1] = 1.04;
+        let found = advice(programs.clone());
+        assert!(
+            found.distinguished.wrong == 1 && found.distinguished.pairs == 36,
+            "{:?}",
+            found.distinguished
+        );
+        programs[0].interval = [0.9, 1.06];
+        let found = advice(programs.clone());
+        assert_eq!(
+            found.distinguished,
+            Distinguished { all_pairs: 36, pairs: 35, right: 35, wrong: 0, tau_b: Some(1.0) }
+        );
+        assert!(found.tau_b.unwrap() < 1.0, "over all pairs it is seen");
+        // Intervals so wide that they show next to nothing are no way to pass.
+        programs.iter_mut().for_each(|one| one.interval = [0.9, 1.25]);
+        programs[0].interval = [0.8, 0.85];
+        let found = advice(programs);
+        assert_eq!((found.distinguished.pairs, found.distinguished.tau_b.is_some()), (8, true));
+        assert!(!found.gates()[3].holds);
+    }
+
+    #[test]
+    fn a_demanded_program_that_is_left_out_is_named() {
+        let known: Vec<_> = Program::all().into_iter().map(Program::name).collect();
+        assert!(DEMANDED.iter().all(|name| known.contains(name)), "{known:?}");
+        let mut programs = good();
+        programs.retain(|one| one.program != "redis");
+        programs.last_mut().unwrap().predicted = None;
+        let gates = advice(programs).gates();
+        assert!(!gates[1].holds && gates[1].found == "redis, postgres", "{gates:?}");
+    }
+
+    #[test]
+    fn differences_below_the_resolution_are_ties() {
+        let advice = advice(vec![
+            report("a", 1.001, 1.0, false),
+            report("b", 0.999, 1.001, false),
+            report("c", 1.5, 1.3, true),
+        ]);
+        assert_eq!(advice.tau_b, Some(1.0));
+        assert!(advice.tau_b_exact.unwrap() < 0.5);
+    }
+
+    #[test]
+    fn the_advice_on_the_right_process_is_read() {
+        let parse = |text: &str| predicted(serde_json::from_str(text).unwrap(), Pid(7));
+        let text = r#"{"schema": "megapage.advise/1", "processes": [{"pid": 7, "recommended": true,
+            "verdict": "use-huge-pages", "gain": {"low": 1.1, "likely": 1.2, "high": 1.4, "source": "tried"}, "more": 1}]}"#;
+        let expected = Predicted {
+            recommended: true,
+            verdict: "use-huge-pages".into(),
+            gain: [1.1, 1.2, 1.4],
+            source: "tried".into(),
+        };
+        assert_eq!(parse(text).unwrap(), expected);
+        assert!(parse(r#"{"processes": []}"#).is_err());
+        assert!(
+            parse(r#"{"processes": [{"pid": 7, "recommended": false, "verdict": "unknown", "gain": null}]}"#)
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! The allocators and the ways to start a program that the benches compare, each with its settings and the reason for them.
+
+use super::{Peer, Start};
+use megapage_bench::libraries::{JEMALLOC, Library, MIMALLOC_3, Package, TCMALLOC};
+use megapage_units::PageSize;
+
+/// The configuration that all others are measured against: glibc, which never asks for huge pages.
+pub const BASELINE: &str = "glibc";
+/// The configuration that the gates are about: megapage's default.
+pub const OURS: &str = "megapage";
+/// The configuration on 1 GiB pages: shown beside the default, and part of no gate.
+pub const GIGANTIC: &str = "megapage-1g";
+/// The configuration whose start-up cost is bounded: the library alone.
+pub const LIBRARY_ALONE: &str = "megapage-library";
+/// The configuration that takes memory to be short: what it releases is measured, not how fast it is.
+pub const SHORT: &str = "megapage-short";
+
+const MIMALLOC_2: Library =
+    Library { file: "libmimalloc.so.2.0", package: Package::Debian("libmimalloc2.0") };
+/// Google's, with TEMERAIRE: the sources that this crate carries, built as a library to preload.
+const GOOGLE_TCMALLOC: Library =
+    Library { file: "libgoogle_tcmalloc.so", package: Package::Crate("libtcmalloc-sys", "0.1.14") };
+const LIBHUGETLBFS: Library =
+    Library { file: "libhugetlbfs.so.0", package: Package::Debian("libhugetlbfs0") };
+
+const TUNABLES: &str = "https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html";
+const MIMALLOC_OPTIONS: &str = "https://microsoft.github.io/mimalloc/environment.html";
+const JEMALLOC_OPTIONS: &str = "https://jemalloc.net/jemalloc.3.html#tuning";
+const GPERFTOOLS: &str = "https://gperftools.github.io/gperftools/tcmalloc.html";
+const TEMERAIRE: &str = "https://github.com/google/tcmalloc/blob/master/docs/temeraire.md";
+const HUGETLBFS_ISSUE: &str = "https://github.com/libhugetlbfs/libhugetlbfs/issues/52";
+const RUN: &str = "docs/run.md";
+
+const fn plain(name: &'static str, why: &'static str, source: &'static str) -> Peer {
+    Peer { name, start: Start::Plain, variables: &[], pool: None, why, source }
+}
+
+const fn preloaded(library: Library, name: &'static str, why: &'static str, source: &'static str) -> Peer {
+    Peer { name, start: Start::Preload(library), variables: &[], pool: None, why, source }
+}
+
+/// Every peer, in the order in which a round runs them. In the values of variables `{gib}` and `{kib}` stand for the memory that
+/// the workload takes, and `{hugetlbfs}` for a mount of 2 MiB pages that the bench makes.
+pub const PEERS: &[Peer] = &[
+    plain(BASELINE, "base pages; every ratio is to it", TUNABLES),
+    Peer {
+        variables: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
+        ..plain("glibc-thp", "its best on transparent huge pages: the heap is advised", TUNABLES)
+    },
+    Peer {
+        variables: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=2")],
+        pool: Some(PageSize::HUGE_2M),
+        ..plain("glibc-hugetlb", "its best on a pool: the heap is mapped from it", TUNABLES)
+    },
+    Peer {
+        variables: &[("HUGETLB_MORECORE", "yes")],
+        pool: Some(PageSize::HUGE_2M),
+        ..preloaded(
+            LIBHUGETLBFS,
+            "libhugetlbfs",
+            "its one setting for malloc, without effect since glibc 2.34 removed the hook: HUGETLB_SHM is for shmget alone, \
+             HUGETLB_ELFMAP for relinked segments, and hugectl --heap of 2.24 sets glibc's tunable (glibc-hugetlb)",
+            HUGETLBFS_ISSUE,
+        )
+    },
+    preloaded(MIMALLOC_2, "mimalloc2", "as Debian's users have it", MIMALLOC_OPTIONS),
+    Peer {
+        variables: &[("MIMALLOC_LARGE_OS_PAGES", "1")],
+        pool: Some(PageSize::HUGE_2M),
+        ..preloaded(MIMALLOC_2, "mimalloc2-large", "2 MiB pages wherever it maps memory", MIMALLOC_OPTIONS)
+    },
+    preloaded(MIMALLOC_3, "mimalloc3", "the newest, which advises THP by itself", MIMALLOC_OPTIONS),
+    Peer {
+        variables: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1")],
+        pool: Some(PageSize::HUGE_2M),
+        ..preloaded(MIMALLOC_3, "mimalloc3-large", "2 MiB pages wherever it maps memory", MIMALLOC_OPTIONS)
+    },
+    Peer {
+        variables: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"), ("MIMALLOC_RESERVE_OS_MEMORY", "{kib}KiB")],
+        pool: Some(PageSize::HUGE_2M),
+        ..preloaded(
+            MIMALLOC_3,
+            "mimalloc3-reserved",
+            "one arena of 2 MiB pages for all of the work, committed at the start: no mapping on the way",
+            MIMALLOC_OPTIONS,
+        )
+    },
+    Peer {
+        variables: &[("MIMALLOC_RESERVE_HUGE_OS_PAGES", "{gib}")],
+        pool: Some(PageSize::HUGE_2M),
+        ..preloaded(
+            MIMALLOC_3,
+            "mimalloc3-gigantic",
+            "arenas of 1 GiB reserved at the start; on 2 MiB pages where no page of 1 GiB is free",
+            MIMALLOC_OPTIONS,
+        )
+    },
+    Peer {
+        variables: &[("MALLOC_CONF", "thp:always")],
+        ..preloaded(JEMALLOC, "jemalloc-thp", "every extent is advised", JEMALLOC_OPTIONS)
+    },
+    Peer {
+        variables: &[("MALLOC_CONF", "thp:always,metadata_thp:auto")],
+        ..preloaded(
+            JEMALLOC,
+            "jemalloc-metadata",
+            "its tables as well, once there are many: what `bench run` takes",
+            JEMALLOC_OPTIONS,
+        )
+    },
+    Peer {
+        variables: &[("MALLOC_CONF", "thp:always,metadata_thp:always")],
+        ..preloaded(JEMALLOC, "jemalloc-metadata-all", "its tables from the start", JEMALLOC_OPTIONS)
+    },
+    Peer {
+        variables: &[("MALLOC_CONF", "hpa:true,thp:always,metadata_thp:auto")],
+        ..preloaded(
+            JEMALLOC,
+            "jemalloc-hpa",
+            "its huge-page allocator packs small extents; in 5.3 it advises a page once it is full, for khugepaged to collapse",
+            JEMALLOC_OPTIONS,
+        )
+    },
+    preloaded(TCMALLOC, "tcmalloc", "as Debian's users have it; it asks for no huge pages", GPERFTOOLS),
+    Peer {
+        variables: &[
+            ("TCMALLOC_MEMFS_MALLOC_PATH", "{hugetlbfs}/tcmalloc."),
+            ("TCMALLOC_MEMFS_MAP_PRIVATE", "1"),
+        ],
+        pool: Some(PageSize::HUGE_2M),
+        ..preloaded(
+            TCMALLOC,
+            "tcmalloc-memfs",
+            "its heap is a file on a hugetlbfs: its only way to huge pages",
+            GPERFTOOLS,
+        )
+    },
+    preloaded(
+        GOOGLE_TCMALLOC,
+        "tcmalloc-google",
+        "TEMERAIRE, which fills huge pages and advises them by itself; it has no setting for a pool",
+        TEMERAIRE,
+    ),
+    Peer {
+        name: OURS,
+        start: Start::Run(&[]),
+        variables: &[],
+        pool: Some(PageSize::HUGE_2M),
+        why: "the default, and what the gates judge",
+        source: RUN,
+    },
+    Peer {
+        name: GIGANTIC,
+        start: Start::Run(&["--heap", "1g"]),
+        variables: &[],
+        pool: Some(PageSize::HUGE_1G),
+        why: "on a pool of 1 GiB pages, there while it runs alone; `access` and `retrieval` have it, no gate counts it",
+        source: RUN,
+    },
+    Peer {
+        name: "megapage-thp",
+        start: Start::Run(&["--heap", "thp"]),
+        variables: &[],
+        pool: None,
+        why: "without a pool",
+        source: RUN,
+    },
+    Peer {
+        name: LIBRARY_ALONE,
+        start: Start::OwnLibrary,
+        variables: &[("MEGAPAGE_HEAP", "auto")],
+        pool: Some(PageSize::HUGE_2M),
+        why: "without the launcher",
+        source: RUN,
+    },
+    Peer {
+        name: SHORT,
+        start: Start::OwnLibrary,
+        // More than any machine has: memory is always short of it.
+        variables: &[("MEGAPAGE_HEAP", "thp"), ("MEGAPAGE_SHORT_BELOW", "9223372036854775807")],
+        pool: None,
+        why: "the library on THP, with memory taken to be always short: what it returns",
+        source: RUN,
+    },
+];
+
+/// Variables that any peer heeds: removed from the environment before each run, so that none reaches another.
+pub const FOREIGN_VARIABLES: &[&str] = &[
+    "LD_PRELOAD",
+    "GLIBC_TUNABLES",
+    "HUGETLB_MORECORE",
+    "HUGETLB_ELFMAP",
+    "HUGETLB_SHM",
+    "MALLOC_CONF",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_TOP_PAD_",
+    "MIMALLOC_LARGE_OS_PAGES",
+    "MIMALLOC_ALLOW_LARGE_OS_PAGES",
+    "MIMALLOC_RESERVE_HUGE_OS_PAGES",
+    "MIMALLOC_RESERVE_OS_MEMORY",
+    "TCMALLOC_MEMFS_MALLOC_PATH",
+    "TCMALLOC_MEMFS_LIMIT_MB",
+    "TCMALLOC_MEMFS_MAP_PRIVATE",
+    "MEGAPAGE_HEAP",
+    "MEGAPAGE_SHORT_BELOW",
+];

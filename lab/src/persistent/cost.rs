@@ -1,0 +1,43 @@
+//! What a block of memory costs.
+
+use crate::bench::Spread;
+use serde::Serialize;
+
+/// Medians of what one block takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// Blocks that were allocated one after the other, and then freed.
+    pub runs: f64,
+    /// Microseconds to allocate one, what is cleared for it included.
+    pub allocate_us: f64,
+    /// Microseconds to free one, what is cleared then included.
+    pub free_us: f64,
+    /// Microseconds to write all of one: what clearing costs, apart.
+    pub memset_us: f64,
+    /// Bytes cleared when one was allocated; 0 for DPDK, which does not report it.
+    pub cleared_allocating: f64,
+    /// Bytes cleared when one was freed; 0 for DPDK, which does not report it.
+    pub cleared_freeing: f64,
+}
+
+impl Cost {
+    pub(super) const VALUES: [&str; 6] =
+        ["runs", "allocate_us", "free_us", "memset_us", "cleared_allocating", "cleared_freeing"];
+
+    pub(super) fn of(values: [f64; 6]) -> Cost {
+        let [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing] = values;
+        Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing }
+    }
+
+    fn values(&self) -> [f64; 6] {
+        let Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing } = *self;
+        [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing]
+    }
+
+    pub(super) fn median(samples: &[Cost]) -> Cost {
+        let median = |at: usize| {
+            Spread::of(samples.iter().map(|cost| cost.values()[at])).map_or(f64::NAN, |spread| spread.median)
+        };
+        Cost::of(std::array::from_fn(median))
+    }
+}

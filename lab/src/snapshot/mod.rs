@@ -1,0 +1,357 @@
+//! `megapage-lab snapshot`: what a program notices that forks to save its memory: redis-server under a load of a fixed
+//! rate before, during and after BGSAVE, on base pages and on huge ones.
+//!
+//! Architecture invariant: no setting of the machine is changed, and what is started ends with the bench.
+
+mod client;
+mod gates;
+mod server;
+mod table;
+
+use crate::bench::{Gate, Place, Spread};
+use crate::child::{check, sleep};
+use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage, add_note, found_or_why, select};
+use crate::install::find;
+use crate::live::Daemon;
+use crate::redis;
+use crate::workload::fork::percentile;
+use anyhow::{Result, ensure};
+use client::{Asked, Load};
+use megapage_kernel::spawn::Signals;
+use megapage_units::Bytes;
+use serde::Serialize;
+use server::Server;
+use std::time::{Duration, Instant};
+
+pub use server::Who;
+
+/// Bytes of a value.
+const VALUE: usize = 1000;
+/// Requests a second: less than a third of what the server can do on the slowest machine tried.
+const RATE: u32 = 8000;
+/// How long the server's speed is taken,
+const SPEED: Duration = Duration::from_secs(2);
+/// and the latency of a server that does nothing else.
+const QUIET: Duration = Duration::from_millis(1500);
+/// How long huge pages are waited for before and after the save, where any come.
+const WAIT: Duration = Duration::from_secs(12);
+/// They are there when this share of the heap is huge; and again, when this part of what was huge is.
+const THERE: f64 = 0.9;
+const AGAIN: f64 = 0.95;
+/// Requests sent in this time after the fork feel the fork itself.
+const FORK: Duration = Duration::from_millis(200);
+/// No save takes longer.
+const LONGEST: Duration = Duration::from_secs(120);
+/// Between two looks at the server.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Names: what all is compared with,
+const BASE: &str = "base";
+/// huge pages that nobody looks after,
+const THP: &str = "thp";
+/// and what is judged.
+const OURS: &str = "run-snapshot";
+
+/// The configurations by name, in the order of a round.
+pub const CONFIGURATIONS: [(&str, Who); 5] = [
+    (BASE, Who::Nobody),
+    (THP, Who::Allocator),
+    (OURS, Who::Run(&["--fork", "snapshot"])),
+    ("run-outside", Who::Run(&["--fork", "snapshot", "--mechanism", "outside"])),
+    ("daemon", Who::Daemon),
+];
+
+/// What does Redis notice that saves by a fork, on base pages and on huge ones?
+#[derive(Clone, Debug, clap::Args)]
+pub struct Snapshot {
+    /// Bytes of all values, up to 16g
+    #[arg(long, default_value = "1g")]
+    pub size: Bytes,
+    /// Configurations to compare, separated by commas: base, thp, run-snapshot... [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub configurations: Vec<String>,
+}
+
+/// Latencies of one phase of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Phase {
+    /// Requests.
+    pub requests: u64,
+    /// Percentiles of the time from sending to the answer, in nanoseconds.
+    pub p50_ns: u64,
+    /// See there.
+    pub p99_ns: u64,
+    /// See there.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+impl Phase {
+    fn of(asked: &[Asked], from: Instant, to: Instant) -> Phase {
+        let mut times: Vec<u64> = asked
+            .iter()
+            .filter(|asked| from <= asked.sent && asked.sent < to)
+            .map(|asked| asked.took.as_nanos() as u64)
+            .collect();
+        times.sort_unstable();
+        Phase {
+            requests: times.len() as u64,
+            p50_ns: percentile(&times, 50.0),
+            p99_ns: percentile(&times, 99.0),
+            p999_ns: percentile(&times, 99.9),
+            max_ns: percentile(&times, 100.0),
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// The share of the heap that was huge before the save,
+    pub huge_before: f64,
+    /// at its end,
+    pub huge_saved: f64,
+    /// and after the wait that follows.
+    pub huge_after: f64,
+    /// How long it took until the heap was as huge as before, from the save's end; `None` where it was not in the time
+    /// that it is waited for, or never had huge pages.
+    pub back_seconds: Option<f64>,
+    /// Reads for each second of the server's processor time, before and after.
+    pub speed_before: f64,
+    /// See there.
+    pub speed_after: f64,
+    /// What the fork took, by redis' own account, in microseconds.
+    pub fork_us: u64,
+    /// What was copied while the child lived, by redis' own account, in bytes.
+    pub copied_bytes: u64,
+    /// How long the save took, in seconds.
+    pub save_seconds: f64,
+    /// Before the save.
+    pub quiet: Phase,
+    /// From the request to save until the child has gone.
+    pub during: Phase,
+    /// The same without the first 0.2 s, which feel the fork itself.
+    pub settled: Phase,
+    /// From then until huge pages are back, or the wait for them is over.
+    pub after: Phase,
+}
+
+/// One configuration.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub configuration: &'static str,
+    /// Who makes memory huge in it.
+    pub who: Who,
+    /// Every run.
+    pub samples: Vec<Sample>,
+    /// What went wrong.
+    pub notes: Vec<String>,
+}
+
+impl Row {
+    /// A value over all runs.
+    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
+    }
+}
+
+/// What it found.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotFound {
+    /// Keys, with values of so many bytes, and requests a second.
+    pub keys: u64,
+    /// See there.
+    pub value_bytes: usize,
+    /// See there.
+    pub rate: u32,
+    /// One for each configuration.
+    pub rows: Vec<Row>,
+}
+
+impl Snapshot {
+    fn chosen(&self) -> Result<Vec<(&'static str, Who)>> {
+        select(&CONFIGURATIONS, |(name, _)| name, &self.configurations, "configuration of snapshot")
+    }
+}
+
+impl Experiment for Snapshot {
+    const NAME: &'static str = "snapshot";
+    const RUNS: [u32; 3] = [3, 1, 100];
+    type Found = SnapshotFound;
+
+    fn validate(&self) -> Result<()> {
+        let (least, most) = (Bytes::mib(16), Bytes::gib(16));
+        ensure!(
+            (least..=most).contains(&self.size),
+            "values of {}: {least} to {most} are possible",
+            self.size
+        );
+        self.chosen().map(|_| ())
+    }
+
+    fn needs(&self) -> Needs {
+        let packages = if find(redis::SERVER).is_none() { vec![redis::SERVER] } else { Vec::new() };
+        // The values, what the server needs besides, and the copies that a fork may bring.
+        let memory = Bytes(self.size.0 * 5 / 2);
+        Needs { memory, smaller: "a smaller --size", packages, must_install: true, ..Needs::default() }
+    }
+
+    fn dry_run(&self, plan: &Plan) -> Vec<String> {
+        let mut lines = vec![format!("# {} rounds, each:", plan.runs)];
+        for (name, who) in self.chosen().unwrap_or_default() {
+            lines.push(format!("# {name}"));
+            let words = server::words(who)
+                .iter()
+                .map(|word| if word.is_empty() { "''" } else { word })
+                .collect::<Vec<_>>();
+            lines.push(words.join(" "));
+            if who == Who::Daemon {
+                lines.push("megapage daemon &".into());
+            }
+        }
+        lines
+    }
+
+    fn measure(&self, stage: &mut Stage<'_>) -> Result<SnapshotFound> {
+        let keys = self.size.0 / VALUE as u64;
+        let row = |(configuration, who)| Row { configuration, who, samples: Vec::new(), notes: Vec::new() };
+        let mut rows: Vec<Row> = self.chosen()?.into_iter().map(row).collect();
+        for round in 0..stage.plan.runs {
+            for row in &mut rows {
+                check(stage.signals)?;
+                let run = one(row.who, keys, u64::from(round), stage.place, stage.signals);
+                let said = match found_or_why(run)? {
+                    Ok(sample) => {
+                        let phase = sample.during;
+                        row.samples.push(sample);
+                        format!("p99.9 {} us of {} requests", phase.p999_ns / 1000, phase.requests)
+                    }
+                    Err(why) => {
+                        add_note(&mut row.notes, why.clone());
+                        why
+                    }
+                };
+                (stage.progress)(&format!("{}/{} {}: {said}", round + 1, stage.plan.runs, row.configuration));
+            }
+        }
+        Ok(SnapshotFound { keys, value_bytes: VALUE, rate: RATE, rows })
+    }
+}
+
+impl Found for SnapshotFound {
+    fn gates(&self) -> Vec<Gate> {
+        gates::judge(&self.rows)
+    }
+
+    fn title(&self, runs: u32) -> String {
+        format!(
+            "redis-server, {} keys of {} bytes, {} requests a second, half of them writes; medians of {runs} \
+             interleaved runs",
+            self.keys, self.value_bytes, self.rate
+        )
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        table::sections(&self.rows)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let of = |row: &Row| -> Vec<String> {
+            row.notes.iter().map(|note| format!("{}: {note}", row.configuration)).collect()
+        };
+        self.rows.iter().flat_map(of).collect()
+    }
+}
+
+/// One run of all phases.
+fn one(who: Who, keys: u64, seed: u64, place: &Place, signals: &Signals) -> Result<Sample> {
+    let mut server = Server::start(who, place, signals)?;
+    server.fill(keys, VALUE, signals)?;
+    let daemon = match who {
+        Who::Daemon => Some(Daemon::start("megapage", &[server.pid()], place, signals)?),
+        _ => None,
+    };
+    let expects = who != Who::Nobody;
+    let load = Load::start(&server.socket(), keys, VALUE, RATE, seed)?;
+    until(expects, signals, || Ok(server.huge_share()? >= THERE))?;
+    load.stop()?;
+    let speed_before = server.speed(keys, SPEED)?;
+    let huge_before = server.huge_share()?;
+
+    let load = Load::start(&server.socket(), keys, VALUE, RATE, seed + 1000)?;
+    let start = Instant::now();
+    sleep(signals, QUIET)?;
+    let saving = Instant::now();
+    server.save()?;
+    while server.is_saving()? {
+        ensure!(saving.elapsed() < LONGEST, "a save takes longer than {} s", LONGEST.as_secs());
+        sleep(signals, LOOK)?;
+    }
+    let saved = Instant::now();
+    let huge_saved = server.huge_share()?;
+    let back = until(expects, signals, || Ok(server.huge_share()? >= AGAIN * huge_before))?;
+    let end = Instant::now();
+    let asked = load.stop()?;
+    server.must_have_saved()?;
+    if let Some(daemon) = daemon {
+        daemon.stop()?;
+    }
+    Ok(Sample {
+        huge_before,
+        huge_saved,
+        huge_after: server.huge_share()?,
+        back_seconds: (back && expects).then(|| (end - saved).as_secs_f64()),
+        speed_before,
+        speed_after: server.speed(keys, SPEED)?,
+        fork_us: server.info("stats", "latest_fork_usec")?,
+        copied_bytes: server.info("persistence", "rdb_last_cow_size")?,
+        save_seconds: (saved - saving).as_secs_f64(),
+        quiet: Phase::of(&asked, start, saving),
+        during: Phase::of(&asked, saving, saved),
+        settled: Phase::of(&asked, saving + FORK, saved),
+        after: Phase::of(&asked, saved, end),
+    })
+}
+
+/// Waits until something holds; a little while where it is not expected. Whether it does.
+fn until(expects: bool, signals: &Signals, mut holds: impl FnMut() -> Result<bool>) -> Result<bool> {
+    let (start, most) = (Instant::now(), if expects { WAIT } else { WAIT / 8 });
+    loop {
+        if expects && holds()? {
+            return Ok(true);
+        }
+        if start.elapsed() >= most {
+            return Ok(false);
+        }
+        sleep(signals, 4 * LOOK)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_counts_what_was_sent_in_it() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let asked: Vec<Asked> =
+            (1..=1000).map(|ms| Asked { sent: at(ms), took: Duration::from_nanos(ms) }).collect();
+        let phase = Phase::of(&asked, at(501), at(2000));
+        assert_eq!((phase.requests, phase.p50_ns, phase.p999_ns, phase.max_ns), (500, 750, 1000, 1000));
+        assert_eq!(Phase::of(&asked, at(2000), at(3000)), Phase::default());
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused() {
+        let snapshot = Snapshot { configurations: vec![], size: Bytes::mib(1) };
+        assert!(snapshot.validate().unwrap_err().to_string().contains("values of 1 MiB"));
+        let named = Snapshot { size: Bytes::gib(1), configurations: vec!["huge".into()] };
+        assert!(named.validate().unwrap_err().to_string().contains("known: base, thp, run-snapshot"));
+        let lines = Snapshot { size: Bytes::gib(1), ..snapshot }.dry_run(&Plan::of(1));
+        let ours = "megapage run --no-profile --fork snapshot -- redis-server";
+        assert!(lines.iter().any(|line| line.starts_with(ours)), "{lines:?}");
+    }
+}

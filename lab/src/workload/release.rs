@@ -1,0 +1,146 @@
+//! Memory that is allocated and then mostly freed: how much of it does the allocator release?
+
+use anyhow::Result;
+use megapage_bench::workload::access::{small_object, small_words};
+use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, scaled};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// What is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Case {
+    /// Of 2 million small objects, four of five, each chosen at random: nearly every page keeps a live one.
+    Random,
+    /// Of 2 million small objects, four of five runs of [`RUN`] consecutive allocations: whole pages come free.
+    Runs,
+    /// Of objects of 64 KiB to 4 MiB, 920 MB in all, four of five at random.
+    Big,
+}
+
+/// Consecutive allocations that are freed or kept together: 4 MiB of small objects.
+pub const RUN: usize = 9118;
+
+/// Of each five objects (or runs), how many are freed.
+const FREED_SHARE: f64 = 0.8;
+
+megapage_units::named!(Case { Random = "random", Runs = "runs", Big = "big" });
+
+/// How a case is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Multiplies the number of objects; 1 is the published size.
+    pub scale: f64,
+    /// How long to wait after the last free.
+    pub wait: Duration,
+    /// Whether to allocate and free a little while waiting, as a living program does: allocators that
+    /// give back memory as a side effect of the next call do it only then.
+    pub trickle: bool,
+}
+
+/// Runs one case. Phases: `allocate`, `free`. Values: `before_bytes` and `after_bytes` (the resident heap with
+/// everything live, and after the wait), `live_bytes` (asked for and still held).
+pub fn run(case: Case, options: Options) -> Result<Measurement> {
+    let (mut random, mut phases) = (Random::new(5), Phases::default());
+    let mut objects = phases.time("allocate", || match case {
+        Case::Random | Case::Runs => small_objects(options.scale, &mut random),
+        Case::Big => big_objects(options.scale, &mut random),
+    });
+    let before = HeapBacking::of_this_process()?;
+    let run_length = if case == Case::Runs { RUN } else { 1 };
+    phases.time("free", || free_most(&mut objects, run_length, &mut random));
+    wait(options, &mut random);
+    let after = HeapBacking::of_this_process()?;
+
+    let (mut live_bytes, mut checksum) = (0u64, 0u64);
+    for object in objects.iter().flatten() {
+        live_bytes += 8 * object.len() as u64;
+        checksum = checksum.wrapping_add(object[object.len() - 1]);
+    }
+    Ok(Measurement {
+        workload: format!("release {}", case.name()),
+        phases,
+        values: BTreeMap::from([
+            ("before_bytes".into(), before.resident() as f64),
+            ("after_bytes".into(), after.resident() as f64),
+            ("after_huge_share".into(), after.huge_share()),
+            ("live_bytes".into(), live_bytes as f64),
+        ]),
+        checksum,
+        backing: before,
+    })
+}
+
+type Objects = Vec<Option<Box<[u64]>>>;
+
+fn small_objects(scale: f64, random: &mut Random) -> Objects {
+    let count = scaled(2_000_000, scale, 1000);
+    (0..count).map(|index| Some(small_object(small_words(random), index as u64))).collect()
+}
+
+fn big_objects(scale: f64, random: &mut Random) -> Objects {
+    let mut words_left = scaled(920_000_000 / 8, scale, 1 << 20);
+    let mut objects = Vec::new();
+    while words_left > 0 {
+        let words = ((64 << 10) + random.below((4 << 20) - (64 << 10))) / 8;
+        let words = words.min(words_left);
+        objects.push(Some(small_object(words, objects.len() as u64)));
+        words_left -= words;
+    }
+    objects
+}
+
+/// Frees 80 % of the runs of `run_length` objects, each chosen at random.
+fn free_most(objects: &mut Objects, run_length: usize, random: &mut Random) {
+    for run in objects.chunks_mut(run_length) {
+        if random.chance(FREED_SHARE) {
+            run.fill_with(|| None);
+        }
+    }
+}
+
+fn wait(options: Options, random: &mut Random) {
+    const STEP: Duration = Duration::from_millis(10);
+    let (start, mut step) = (Instant::now(), 0);
+    while let Some(left) = options.wait.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+        if options.trickle {
+            let batch: Vec<_> = (0..64).map(|_| small_object(small_words(random), 0)).collect();
+            drop(black_box(batch));
+            // 64 KiB to 2 MiB in turn: some allocators look at what they could release only when something
+            // large is freed.
+            drop(black_box(small_object(((64 << 10) << (step % 6)) / 8, 0)));
+            step += 1;
+        }
+        std::thread::sleep(STEP.min(left));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_of_five_are_freed_in_runs_of_the_stated_length() {
+        for run_length in [1, 10] {
+            let mut objects: Objects = (0..20_000).map(|_| Some(small_object(2, 0))).collect();
+            free_most(&mut objects, run_length, &mut Random::new(11));
+            let live = objects.iter().flatten().count() as f64 / 20_000.0;
+            assert!((0.17..0.23).contains(&live), "{live}");
+            for run in objects.chunks(run_length) {
+                assert!(run.iter().all(|object| object.is_some() == run[0].is_some()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_report_distinguishes_before_from_after() {
+        let options = Options { scale: 0.01, wait: Duration::from_millis(20), trickle: true };
+        for case in Case::ALL {
+            let found = run(case, options).unwrap();
+            let live = found.values["live_bytes"];
+            // What is live is resident, and what is resident beforehand holds all.
+            assert!(found.values["after_bytes"] >= live, "{case:?}: {found:?}");
+            assert!(found.values["before_bytes"] >= 7e6, "{case:?}: {found:?}");
+        }
+    }
+}
