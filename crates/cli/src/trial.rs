@@ -2,7 +2,7 @@
 
 use crate::output::{print, progress, say};
 use anyhow::{Context, Result, anyhow, bail};
-use megapage_judge::{Better, Progress};
+use megapage_decide::judge::{Better, Progress};
 use megapage_kernel::KernelRoot;
 use megapage_launch::profile::date;
 use megapage_launch::request::ReturnAfter;

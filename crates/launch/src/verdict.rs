@@ -10,7 +10,7 @@ pub use forbidden::Forbidden;
 use crate::mechanism::Plan;
 use crate::profile::{FileState, Store, date, digest, verdicts_directory};
 use crate::request::Mechanism;
-use megapage_judge::{Decision, Gain};
+use megapage_decide::judge::{Decision, Gain};
 use megapage_kernel::process::read_cgroup;
 use megapage_kernel::{KernelRoot, machine};
 use megapage_units::Pid;

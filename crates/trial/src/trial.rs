@@ -7,7 +7,7 @@ use crate::reader::{Reader, Service};
 use crate::report::{ProcessReport, Report};
 use megapage_act::promote::{PromoteOutcome, identify, lacking_ability};
 use megapage_act::{Bounds, Movable, RemoteError, Reversible, lacking_right, movable};
-use megapage_judge::{Cost, Progress, Stop, Terms, conduct};
+use megapage_decide::judge::{Cost, Progress, Stop, Terms, conduct};
 use megapage_kernel::cgroup::GroupAccounts;
 use megapage_kernel::process::{own_thread_time, read_exe, read_status};
 use megapage_kernel::spawn::{self, Signals, signal};
