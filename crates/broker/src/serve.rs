@@ -293,7 +293,7 @@ impl<'a> Serving<'a> {
             },
             None => Verdict::Malformed,
         };
-        *self.refused.entry(name(verdict).into()).or_default() += 1;
+        *self.refused.entry(verdict.name().into()).or_default() += 1;
         // Gone already: no client to notify.
         let _ = send(client.stream(), &self.head(verdict, 0, 0).encode(), &[]);
     }
@@ -410,17 +410,4 @@ impl<'a> Serving<'a> {
 /// Bytes of an extent that are there.
 fn weigh(extent: &File) -> u64 {
     extent::present(extent).unwrap_or(u64::MAX)
-}
-
-fn name(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Done => "done",
-        Verdict::Malformed => "malformed",
-        Verdict::Denied => "denied",
-        Verdict::OtherSize => "other-size",
-        Verdict::Empty => "empty",
-        Verdict::Quota => "quota",
-        Verdict::Full => "full",
-        Verdict::Unseen => "unseen",
-    }
 }

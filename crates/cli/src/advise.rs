@@ -3,6 +3,7 @@
 mod text;
 
 use crate::output::{print, progress, say};
+use crate::sampling::tracker;
 use anyhow::{Context, Result, bail};
 use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch, groups};
 use megapage_kernel::KernelRoot;
@@ -75,13 +76,6 @@ fn slowdown(text: &str) -> Result<f64, String> {
         Ok(number) if (1.0..=100.0).contains(&number) => Ok(number / 100.0),
         _ => Err("a trial slows the process by 1 to 100 percent".into()),
     }
-}
-
-fn tracker(text: &str) -> Result<TrackerKind, String> {
-    TrackerKind::ALL
-        .into_iter()
-        .find(|kind| kind.name() == text)
-        .ok_or_else(|| "none of bpf, idle-pages, damon-virtual, pagemap, smaps".into())
 }
 
 /// What is printed as JSON.
