@@ -1,5 +1,6 @@
 //! `megapage pool persist`.
 
+use crate::flags::Root;
 use crate::output::{print, shown_path};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -10,7 +11,6 @@ use megapage_kernel::thp::ThpEnabled;
 use megapage_report::json;
 use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Keep pools over a reboot: sysctl.d for the default size, boot parameters for the others.
@@ -49,9 +49,8 @@ pub struct Args {
     /// Change nothing; print the equivalent shell lines. The default.
     #[arg(long, conflicts_with = "apply")]
     dry_run: bool,
-    /// Edit the files below this directory, such as an image's root.
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    root: PathBuf,
+    #[command(flatten)]
+    root: Root,
     /// The memory of the machine that will boot [default: that of this machine].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -112,9 +111,7 @@ fn request(args: &Args) -> Result<PersistRequest> {
         Ok(size) => Ok(size),
         Err(error) => bail!("--default-size: {error}"),
     });
-    if !args.root.is_dir() {
-        bail!("--root '{}' is not a directory", args.root.display());
-    }
+    let root = args.root.path()?;
     Ok(PersistRequest {
         pools: specs(&args.pools)?,
         overcommit: specs(&args.overcommit)?,
@@ -131,7 +128,7 @@ fn request(args: &Args) -> Result<PersistRequest> {
             LoaderChoice::Grub => Some(Loader::Grub),
             LoaderChoice::SystemdBoot => Some(Loader::SystemdBoot),
         },
-        root: args.root.clone(),
+        root: root.to_path_buf(),
         memory: memory.transpose()?,
     })
 }
