@@ -2,7 +2,7 @@
 
 mod text;
 
-use crate::output::{print, progress, say};
+use crate::output::{answer, progress, say};
 use crate::sampling::tracker;
 use anyhow::{Context, Result, bail};
 use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch, groups};
@@ -146,10 +146,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         write_report(path, text.as_bytes()).with_context(|| path.display().to_string())?;
     }
     if !document.processes.is_empty() {
-        print(&match args.json {
-            true => megapage_report::json(SCHEMA, &document) + "\n",
-            false => text::human(&document.processes),
-        })?;
+        answer(args.json, SCHEMA, &document, || text::human(&document.processes))?;
     }
     if args.stop {
         watch.stop();

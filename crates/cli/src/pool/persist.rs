@@ -1,14 +1,13 @@
 //! `megapage pool persist`.
 
 use crate::flags::Root;
-use crate::output::{print, shown_path};
+use crate::output::{answer, shown_path};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use megapage_act::pool::Spec;
 use megapage_act::pool::persist::{Edit, Loader, PersistPlan, PersistRequest, forget, persist};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::thp::ThpEnabled;
-use megapage_report::json;
 use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -92,11 +91,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if args.apply {
         plan.apply()?;
     }
-    if args.json {
-        print(&(json("megapage.pool-persist/1", &Report { applied: args.apply, plan: &plan }) + "\n"))?;
-    } else {
-        print(&human(&plan, args.apply))?;
-    }
+    answer(args.json, "megapage.pool-persist/1", &Report { applied: args.apply, plan: &plan }, || {
+        human(&plan, args.apply)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
