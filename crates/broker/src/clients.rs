@@ -2,10 +2,10 @@
 
 use megapage_kernel::descriptors::{Peer, peer, peer_groups, peer_process, process_identity};
 use megapage_kernel::process::read_stat;
+use megapage_kernel::service::Pace;
 use megapage_kernel::spawn::wait_readable;
 use megapage_kernel::{KernelRoot, effective_uid};
 use megapage_memory::stock::wire::REQUEST;
-use megapage_service::Pace;
 use megapage_units::Pid;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};

@@ -2,7 +2,7 @@
 
 use megapage_act::pool::AdditionError;
 use megapage_kernel::KernelError;
-use megapage_service::SocketError;
+use megapage_kernel::service::SocketError;
 use megapage_units::{Bytes, PageSize};
 use std::io;
 use std::path::PathBuf;

@@ -9,12 +9,12 @@ use crate::recovery::Recovery;
 use crate::status::{Holder, MOST_HOLDERS, MOST_TEXT, Status};
 use megapage_act::pool::Loan;
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, has_hung_up, raise_limit, refuse, send};
+use megapage_kernel::service::{Notify, SocketFile, SocketLock};
 use megapage_kernel::socket::{Interest, wait_ready};
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::trusted::trusted_directory;
 use megapage_kernel::{KernelRoot, extent};
 use megapage_memory::stock::wire::{Answer, Request, Verdict};
-use megapage_service::{Notify, SocketFile, SocketLock};
 use megapage_units::shown::one_line;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -293,7 +293,7 @@ impl<'a> Serving<'a> {
             },
             None => Verdict::Malformed,
         };
-        *self.refused.entry(name(verdict).into()).or_default() += 1;
+        *self.refused.entry(verdict.name().into()).or_default() += 1;
         // Gone already: no client to notify.
         let _ = send(client.stream(), &self.head(verdict, 0, 0).encode(), &[]);
     }
@@ -410,17 +410,4 @@ impl<'a> Serving<'a> {
 /// Bytes of an extent that are there.
 fn weigh(extent: &File) -> u64 {
     extent::present(extent).unwrap_or(u64::MAX)
-}
-
-fn name(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Done => "done",
-        Verdict::Malformed => "malformed",
-        Verdict::Denied => "denied",
-        Verdict::OtherSize => "other-size",
-        Verdict::Empty => "empty",
-        Verdict::Quota => "quota",
-        Verdict::Full => "full",
-        Verdict::Unseen => "unseen",
-    }
 }

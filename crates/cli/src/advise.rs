@@ -2,7 +2,8 @@
 
 mod text;
 
-use crate::output::{print, progress, say};
+use crate::output::{answer, progress, say};
+use crate::sampling::tracker;
 use anyhow::{Context, Result, bail};
 use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch, groups};
 use megapage_kernel::KernelRoot;
@@ -77,13 +78,6 @@ fn slowdown(text: &str) -> Result<f64, String> {
     }
 }
 
-fn tracker(text: &str) -> Result<TrackerKind, String> {
-    TrackerKind::ALL
-        .into_iter()
-        .find(|kind| kind.name() == text)
-        .ok_or_else(|| "none of bpf, idle-pages, damon-virtual, pagemap, smaps".into())
-}
-
 /// What is printed as JSON.
 #[derive(Serialize)]
 struct Document {
@@ -152,10 +146,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         write_report(path, text.as_bytes()).with_context(|| path.display().to_string())?;
     }
     if !document.processes.is_empty() {
-        print(&match args.json {
-            true => megapage_report::json(SCHEMA, &document) + "\n",
-            false => text::human(&document.processes),
-        })?;
+        answer(args.json, SCHEMA, &document, || text::human(&document.processes))?;
     }
     if args.stop {
         watch.stop();

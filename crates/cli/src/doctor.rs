@@ -5,7 +5,7 @@ mod text;
 mod why;
 
 use crate::one_process::one_process;
-use crate::output::print;
+use crate::output::answer;
 use anyhow::{Result, bail};
 use megapage_doctor::{ParseTargetError, Request, SCHEMA, Target, WHY_SCHEMA, Why, diagnosis, gather_why};
 use megapage_kernel::KernelRoot;
@@ -62,20 +62,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let root = KernelRoot::live();
         let target = target(&root, &text)?;
         let why = Why::of(&gather_why(&root, target)?, target.address)?;
-        if args.json {
-            print(&(megapage_report::json(WHY_SCHEMA, &why) + "\n"))?;
-        } else {
-            print(&why::human(&why))?;
-        }
+        answer(args.json, WHY_SCHEMA, &why, || why::human(&why))?;
         return Ok(ExitCode::from(u8::from(why.has_findings())));
     }
     let request = Request { user: args.user, program: args.program, only_read: args.only_read };
     let diagnosis = diagnosis(&KernelRoot::live(), &request)?;
-    if args.json {
-        print(&(megapage_report::json(SCHEMA, &diagnosis) + "\n"))?;
-    } else {
-        print(&text::human(&diagnosis, args.verbose))?;
-    }
+    answer(args.json, SCHEMA, &diagnosis, || text::human(&diagnosis, args.verbose))?;
     Ok(ExitCode::from(u8::from(diagnosis.has_findings())))
 }
 

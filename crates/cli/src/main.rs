@@ -10,6 +10,7 @@ mod bench;
 mod daemon;
 mod doctor;
 mod enable;
+mod flags;
 mod generate;
 mod lend;
 mod map;

@@ -7,6 +7,7 @@ pub use progress::{end_progress, progress};
 
 use megapage_report::line::Paint;
 use megapage_units::shown;
+use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -67,6 +68,16 @@ pub fn print(text: &str) -> io::Result<bool> {
 /// The same, where `text` may hold the sequences that set colours.
 pub fn print_painted(text: &str) -> io::Result<bool> {
     put(&shown::painted(text))
+}
+
+/// Prints the answer of a command: `value` as JSON of this schema, or the text for people.
+pub fn answer(
+    as_json: bool,
+    schema: &str,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> io::Result<bool> {
+    print(&if as_json { megapage_report::json(schema, value) + "\n" } else { text() })
 }
 
 /// A path as a part of a line.

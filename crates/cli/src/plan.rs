@@ -2,12 +2,11 @@
 
 mod human;
 
-use crate::output::{print, progress, say};
+use crate::output::{answer, progress, say};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::trusted::read_bounded;
 use megapage_plan::recording::MOST_BYTES;
 use megapage_plan::{Options, SCHEMA, plan, read};
-use megapage_report::json;
 use megapage_units::Bytes;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -81,7 +80,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     };
     let found =
         plan(recordings, &options, &|share| progress(format!("simulating hosts, {:.0} %", share * 100.0)))?;
-    print(&if args.json { json(SCHEMA, &found) + "\n" } else { human::plan(&found) })?;
+    answer(args.json, SCHEMA, &found, || human::plan(&found))?;
     Ok(ExitCode::from(u8::from(!failed.is_empty())))
 }
 

@@ -1,11 +1,11 @@
 //! `megapage reclaim`.
 
-use crate::output::{print, say};
+use crate::output::{answer, say};
 use anyhow::{Result, anyhow, bail};
 use megapage_act::reclaim::{Reclaim, Reclaimed};
 use megapage_act::{Bounds, Engine, Latency};
 use megapage_kernel::KernelRoot;
-use megapage_report::{json, table};
+use megapage_report::table;
 use megapage_systemd::{UnitName, processes};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
 use serde::Serialize;
@@ -71,11 +71,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if all.is_empty() {
         bail!("no process could be looked at");
     }
-    if args.json {
-        print(&(json("megapage.reclaim/1", &Report { applied: !args.dry_run, processes: &all }) + "\n"))?;
-    } else {
-        print(&human(&all, args.dry_run))?;
-    }
+    answer(args.json, "megapage.reclaim/1", &Report { applied: !args.dry_run, processes: &all }, || {
+        human(&all, args.dry_run)
+    })?;
     let short = all
         .iter()
         .filter_map(|one| Some((one.bloated, one.outcome?.demoted)))

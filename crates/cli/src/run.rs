@@ -3,6 +3,7 @@
 mod human;
 mod target;
 
+use crate::flags::Backing;
 use crate::one_process::one_process;
 use crate::run::target::Target;
 use megapage_broker::patience_from_environment;
@@ -10,7 +11,7 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
 use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
-use megapage_launch::request::{Fork, Heap, Mechanism, OwnThp, Request, ReturnAfter, Shm, Text, TextRequest};
+use megapage_launch::request::{Heap, Mechanism, OwnThp, Request, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
 use megapage_memory::stock::socket_path;
 use megapage_units::Bytes;
@@ -31,15 +32,11 @@ const PARTLY: u8 = 1;
 /// the program cannot be executed; 127 there is no such program. SIGUSR1 to megapage makes a report at once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The backing of the heap: auto, 1g, 2m, thp or none
-    #[arg(long, value_name = "KIND", default_value = "auto")]
-    heap: Heap,
+    #[command(flatten)]
+    backing: Backing,
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
     #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, require_equals = true, default_missing_value = "default")]
     pool: Option<String>,
-    /// The backing of its shared memory (shmget, shared mappings): 2m, 1g, thp, auto or none
-    #[arg(long, value_name = "KIND", default_value = "auto")]
-    shm: Shm,
     /// The backing of the program's text: auto, file, thp, 2m, 1g or none
     #[arg(long, value_name = "KIND", default_value = "none")]
     text: Text,
@@ -58,31 +55,12 @@ pub struct Args {
     /// Make the report JSON (schema megapage.run/3); on standard output without --report
     #[arg(long)]
     json: bool,
-    /// How the program is reached: auto, preload, tunable, runtime or outside
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = mechanism)]
-    mechanism: Choice,
-    /// Give freed memory back after this time, such as 500ms, 1s, 2m, or never
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    return_after: ReturnAfter,
-    /// Let the program's children run with the preloaded library too
-    #[arg(long)]
-    children: bool,
-    /// The program is a script that starts a JVM: its switches go through JAVA_TOOL_OPTIONS
-    #[arg(long)]
-    jvm: bool,
     /// Add the pages that a JVM lacks for the length of the run; needs root. With --dry-run: who has to run what
     #[arg(long)]
     fix: bool,
-    /// What the program forks for: auto, cheap (to start programs) or snapshot (to save its memory)
-    #[arg(long, value_name = "WHY", default_value = "auto")]
-    fork: Fork,
     /// Neither use what earlier runs of the program have found out, nor keep what this one does
     #[arg(long)]
     no_profile: bool,
-    /// Transparent huge pages of the program and its children: settings (the machine's), never, or advised (only where asked
-    /// for; Linux 6.18)
-    #[arg(long, value_name = "KIND", default_value = "settings")]
-    thp: OwnThp,
     /// What the program sees as its own name
     #[arg(long, value_name = "NAME")]
     argv0: Option<OsString>,
@@ -112,7 +90,12 @@ pub struct Choice(pub Option<Mechanism>);
 
 /// Reads `--mechanism`.
 pub fn mechanism(text: &str) -> Result<Choice, String> {
-    if text == "auto" { Ok(Choice(None)) } else { text.parse().map(|it| Choice(Some(it))) }
+    match Mechanism::parse(text.as_bytes()) {
+        None if text != "auto" => {
+            Err(format!("'{text}' is none of auto, preload, tunable, runtime, outside"))
+        }
+        chosen => Ok(Choice(chosen)),
+    }
 }
 
 /// Runs, reports, and ends as the program has ended.
@@ -142,10 +125,10 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.text_map && args.text == Text::None {
         return Err((FAILED, "--text-map goes with --text auto, file, thp, 2m or 1g".into()));
     }
-    if args.pool.is_some() && args.heap == Heap::None {
+    if args.pool.is_some() && args.backing.heap == Heap::None {
         return Err((FAILED, "--pool asks for huge pages, and --heap none for none: leave one out".into()));
     }
-    if args.shm.is_asked() && args.heap == Heap::None {
+    if args.backing.shm.is_asked() && args.backing.heap == Heap::None {
         return Err((
             FAILED,
             "--shm takes the preloaded library, and --heap none leaves it out: leave one out".into(),
@@ -160,7 +143,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             pid,
             once: args.once,
             require: args.require,
-            fork: args.fork,
+            fork: args.backing.fork,
             after: Duration::ZERO,
             watched: true,
             heed_verdict: !args.no_profile,
@@ -183,20 +166,20 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         program: program.clone(),
         arguments: arguments.to_vec(),
         argv0: args.argv0,
-        thp: args.thp,
-        heap: heap(args.heap, args.thp)?,
-        shm: args.shm,
-        mechanism: args.mechanism.0,
+        thp: args.backing.thp,
+        heap: heap(args.backing.heap, args.backing.thp)?,
+        shm: args.backing.shm,
+        mechanism: args.backing.mechanism.0,
         text: TextRequest { kind: args.text, libraries: args.text_libs, map: args.text_map },
         require: args.require,
-        return_after: args.return_after,
-        children: args.children,
-        fork: args.fork,
+        return_after: args.backing.return_after,
+        children: args.backing.children,
+        fork: args.backing.fork,
         watched: path.is_some() || args.require,
-        jvm: args.jvm,
+        jvm: args.backing.jvm,
         fix: args.fix,
         // What a run without THP costs says nothing of one with them.
-        profile: !args.no_profile && args.thp == OwnThp::Settings,
+        profile: !args.no_profile && args.backing.thp == OwnThp::Settings,
     };
     // Until 0.1 the name stood apart.
     let is_taken_for_program =

@@ -20,9 +20,7 @@ pub struct SamplingArgs {
 
 /// A tracker by its name.
 pub fn tracker(text: &str) -> Result<TrackerKind, String> {
-    TrackerKind::ALL
-        .into_iter()
-        .find(|kind| kind.name() == text)
+    TrackerKind::parse(text.as_bytes())
         .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
 }
 

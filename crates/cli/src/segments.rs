@@ -2,7 +2,7 @@
 
 mod human;
 
-use crate::output::{print, say, shown_path};
+use crate::output::{answer, print, say, shown_path};
 use anyhow::{Result, bail};
 use megapage_kernel::KernelRoot;
 use megapage_report::json;
@@ -109,22 +109,14 @@ impl Where {
 
 fn list(args: &List) -> Result<ExitCode> {
     let found = args.place.look()?;
-    if args.json {
-        print(&(json("megapage.segments-list/1", &found) + "\n"))?;
-    } else {
-        print(&human::list(&found))?;
-    }
+    answer(args.json, "megapage.segments-list/1", &found, || human::list(&found))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn show(args: &Show) -> Result<ExitCode> {
     let found = args.place.look()?;
     let segment = found.find(&args.segment)?;
-    if args.json {
-        print(&(json("megapage.segments-show/1", segment) + "\n"))?;
-    } else {
-        print(&human::show(segment))?;
-    }
+    answer(args.json, "megapage.segments-show/1", segment, || human::show(segment))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -228,11 +220,7 @@ fn verify(args: &Verify) -> Result<ExitCode> {
     let segments: Vec<Verification> = meant.into_iter().map(verification).collect();
     let fine = segments.iter().all(|segment| segment.sound);
     let report = Verifications { segments };
-    if args.json {
-        print(&(json("megapage.segments-verify/1", &report) + "\n"))?;
-    } else {
-        print(&human::verify(&report.segments))?;
-    }
+    answer(args.json, "megapage.segments-verify/1", &report, || human::verify(&report.segments))?;
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

@@ -1,14 +1,15 @@
 //! `megapage status`.
 
+use crate::flags::Root;
 use crate::output::{print, shown_path};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use megapage_kernel::KernelRoot;
 use megapage_launch::profile::date;
 use megapage_launch::verdict::{self, Verdict};
 use megapage_report::{json, table};
 use megapage_systemd::{Enabled, Running, SystemdError, UnitName, find, status};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Show the services that `megapage enable` has put on huge pages: since when, whether they run, what they have, and what trials
@@ -18,9 +19,8 @@ pub struct Args {
     /// Only this service
     #[arg(value_name = "UNIT")]
     unit: Option<String>,
-    /// Look at the files below this directory, such as an image's root
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    root: PathBuf,
+    #[command(flatten)]
+    root: Root,
     /// Print JSON (schema megapage.status/1)
     #[arg(long)]
     json: bool,
@@ -34,20 +34,18 @@ struct Report<'a> {
 }
 
 pub fn main(args: Args) -> Result<ExitCode> {
-    if !args.root.is_dir() {
-        bail!("--root '{}' is not a directory", args.root.display());
-    }
+    let root = args.root.path()?;
     let only = match &args.unit {
         None => None,
-        Some(text) => Some(match find(&args.root, text) {
+        Some(text) => Some(match find(root, text) {
             Ok(unit) => unit,
             Err(error) => UnitName::parse(text).map_err(|_| error)?,
         }),
     };
-    let known = verdicts(&args.root);
+    let known = verdicts(root);
     let is_meant = |it: &&Verdict| only.as_ref().is_none_or(|unit| it.is_meant_by(unit.as_str()));
     let trials: Vec<&Verdict> = known.iter().filter(is_meant).collect();
-    let enabled = match status(&KernelRoot::live(), &args.root, only.as_ref()) {
+    let enabled = match status(&KernelRoot::live(), root, only.as_ref()) {
         // It need not be enabled for a trial.
         Err(SystemdError::NotEnabled { .. }) if !trials.is_empty() => Vec::new(),
         enabled => enabled?,

@@ -1,12 +1,12 @@
 //! `megapage thp`.
 
+use crate::flags::Root;
 use crate::output::{print, shown_path};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use megapage_act::thp::{Persist, Step, apply, commands, find, get, persist, plan};
 use megapage_kernel::KernelRoot;
 use megapage_report::{json, table};
 use serde::Serialize;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Show, set and keep the machine's settings of transparent huge pages.
@@ -60,9 +60,8 @@ struct PersistArgs {
     /// Change nothing; print the equivalent shell lines
     #[arg(long)]
     dry_run: bool,
-    /// Edit the files below this directory, such as an image's root
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    root: PathBuf,
+    #[command(flatten)]
+    root: Root,
     /// Print JSON (schema megapage.thp-persist/1)
     #[arg(long)]
     json: bool,
@@ -150,11 +149,9 @@ fn set(kernel: &KernelRoot, args: &SetArgs) -> Result<()> {
 }
 
 fn keep(kernel: &KernelRoot, args: &PersistArgs) -> Result<()> {
-    if !args.root.is_dir() {
-        bail!("--root '{}' is not a directory", args.root.display());
-    }
+    let root = args.root.path()?;
     let steps = if args.remove { Vec::new() } else { plan(kernel, &args.settings)? };
-    let kept = persist(kernel, &args.root, &steps)?;
+    let kept = persist(kernel, root, &steps)?;
     if !args.dry_run {
         kept.apply()?;
     }

@@ -68,9 +68,7 @@ pub struct Args {
 }
 
 fn key(text: &str) -> Result<Key, String> {
-    Key::ALL
-        .into_iter()
-        .find(|key| key.name() == text)
+    Key::parse(text.as_bytes())
         .ok_or_else(|| format!("sort by one of {}", Key::ALL.map(Key::name).join(", ")))
 }
 

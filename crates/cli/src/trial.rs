@@ -1,8 +1,8 @@
 //! `megapage trial`.
 
-use crate::output::{print, progress, say};
+use crate::output::{answer, print, progress, say};
 use anyhow::{Context, Result, anyhow, bail};
-use megapage_judge::{Better, Progress};
+use megapage_decide::judge::{Better, Progress};
 use megapage_kernel::KernelRoot;
 use megapage_launch::profile::date;
 use megapage_launch::request::ReturnAfter;
@@ -91,7 +91,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let report = trial.run(&mut |so_far: &Progress| {
         progress(format!("{} blocks: {}", so_far.blocks, so_far.gain.in_words()));
     })?;
-    print(&if args.json { json(SCHEMA, &report) + "\n" } else { human(&report) })?;
+    answer(args.json, SCHEMA, &report, || human(&report))?;
     Ok(ExitCode::from(u8::from(!report.is_decided())))
 }
 

@@ -190,7 +190,7 @@ fn what_gains_is_kept_and_what_hurts_is_stopped_and_both_are_known_at_the_next_s
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = json(&output, "megapage.trial/1");
     assert_eq!((&report["decision"], &report["is_huge"]), (&"gains".into(), &false.into()), "{report:#}");
-    // What it costs, and how good the metric becomes, is the machine's; the bounds are tested on models (crates/judge).
+    // What it costs, and how good the metric becomes, is the machine's; the bounds are tested on models (crates/decide/src/judge).
     assert!(report["gain"]["low"].as_f64().unwrap() > 0.0, "{report:#}");
     assert!(report["cost_share"].as_f64().unwrap() > 0.0, "{report:#}");
     assert!(report["share"].as_f64().unwrap() > 0.0 && report["promoted_regions"].as_u64().unwrap() > 0);

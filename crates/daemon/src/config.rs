@@ -500,7 +500,7 @@ impl Config {
 
     /// The tracker that is asked for; `None` for the best.
     pub fn tracker(&self) -> Option<TrackerKind> {
-        TrackerKind::ALL.into_iter().find(|kind| kind.name() == self.observe.tracker)
+        TrackerKind::parse(self.observe.tracker.as_bytes())
     }
 }
 

@@ -5,7 +5,7 @@
 //! observed and actions are system calls, and in the simulator, where both are modelled; there, page faults ask the
 //! policy as well ([`State::on_fault`]).
 //!
-//! Architecture invariant: no I/O, no clock, no chance, no threads, no global state: the same calls give the same
+//! Architecture invariant: no I/O, no clock, no chance but from a seed, no threads, no global state: the same calls give the same
 //! answers. Time is an argument. A policy does not know where it runs.
 
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod hawkeye;
 pub mod hawkeye_g;
 pub mod hawkeye_pmu;
 pub mod ingens;
+pub mod judge;
 mod limits;
 pub mod linux;
 pub mod megapage;

@@ -4,26 +4,17 @@
 
 use serde::Serialize;
 
-/// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Good to know; nothing is wrong.
-    Note,
-    /// Huge pages are to be had, but fewer, later or with a risk.
-    Warning,
-    /// A way to huge pages is closed.
-    Blocker,
-}
-
-impl Severity {
-    /// The word used in reports.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-            Severity::Blocker => "blocker",
-        }
+megapage_units::named! {
+    /// How much a finding matters.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Severity {
+        /// Good to know; nothing is wrong.
+        Note = "note",
+        /// Huge pages are to be had, but fewer, later or with a risk.
+        Warning = "warning",
+        /// A way to huge pages is closed.
+        Blocker = "blocker",
     }
 }
 

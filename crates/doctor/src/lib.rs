@@ -120,7 +120,7 @@ impl Diagnosis {
                     name: ability.name,
                     since: ability.since.to_string(),
                     present: standing.present,
-                    known_by: standing.known_by.word(),
+                    known_by: standing.known_by.name(),
                     without: ability.without,
                 })
                 .collect(),

@@ -52,22 +52,14 @@ enum Probe {
     Call(fn() -> Option<bool>),
 }
 
-/// How it is known whether an ability is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnownBy {
-    /// The kernel was asked.
-    Trial,
-    /// The release of the kernel says so; a backport is not seen.
-    Release,
-}
-
-impl KnownBy {
-    /// The word in reports and JSON.
-    pub const fn word(self) -> &'static str {
-        match self {
-            KnownBy::Trial => "trial",
-            KnownBy::Release => "release",
-        }
+megapage_units::named! {
+    /// How it is known whether an ability is there.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum KnownBy {
+        /// The kernel was asked.
+        Trial = "trial",
+        /// The release of the kernel says so; a backport is not seen.
+        Release = "release",
     }
 }
 

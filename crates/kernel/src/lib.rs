@@ -75,6 +75,7 @@ pub mod reclaim;
 pub mod remote_read;
 mod root;
 pub mod runtime_directory;
+pub mod service;
 mod settings_change;
 mod shared_mapping;
 pub mod shared_memory;

@@ -109,31 +109,20 @@ pub enum Privilege {
     Capabilities,
 }
 
-/// A language runtime that manages its own heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runtime {
-    /// Built by the Go linker.
-    Go,
-    /// The JDK's launcher, or a program that links the JVM.
-    Jvm,
-    /// Node.js.
-    Node,
-    /// CPython.
-    Python,
-    /// PHP.
-    Php,
-}
-
-impl Runtime {
-    /// The name used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Runtime::Go => "Go",
-            Runtime::Jvm => "JVM",
-            Runtime::Node => "Node.js",
-            Runtime::Python => "Python",
-            Runtime::Php => "PHP",
-        }
+megapage_units::named! {
+    /// A language runtime that manages its own heap.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Runtime {
+        /// Built by the Go linker.
+        Go = "Go",
+        /// The JDK's launcher, or a program that links the JVM.
+        Jvm = "JVM",
+        /// Node.js.
+        Node = "Node.js",
+        /// CPython.
+        Python = "Python",
+        /// PHP.
+        Php = "PHP",
     }
 }
 

@@ -9,82 +9,44 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A way to bring a program onto huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mechanism {
-    /// The language runtime's own switch.
-    Runtime,
-    /// libmegapage.so, preloaded, provides malloc.
-    Preload,
-    /// glibc's tunable `glibc.malloc.hugetlb`.
-    Tunable,
-    /// Collapse asked by the launcher, from outside; no code in the process.
-    Outside,
-}
-
-impl Mechanism {
-    /// All of them, in the order in which they are considered.
-    pub const ALL: [Mechanism; 4] =
-        [Mechanism::Runtime, Mechanism::Preload, Mechanism::Tunable, Mechanism::Outside];
-
-    /// As on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mechanism::Runtime => "runtime",
-            Mechanism::Preload => "preload",
-            Mechanism::Tunable => "tunable",
-            Mechanism::Outside => "outside",
-        }
+megapage_units::named! {
+    /// A way to bring a program onto huge pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Mechanism {
+        /// The language runtime's own switch.
+        Runtime = "runtime",
+        /// libmegapage.so, preloaded, provides malloc.
+        Preload = "preload",
+        /// glibc's tunable `glibc.malloc.hugetlb`.
+        Tunable = "tunable",
+        /// Collapse asked by the launcher, from outside; no code in the process.
+        Outside = "outside",
     }
 }
 
-impl fmt::Display for Mechanism {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+megapage_units::named! {
+    /// The pages asked for the program's text: its LOAD segments, and those of chosen libraries.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Text {
+        /// For each file the way that reaches most of it: its own pages, else transparent huge pages.
+        Auto = "auto",
+        /// The file's own pages in the page cache, in huge folios. Nothing is moved, and all processes share them.
+        File = "file",
+        /// Private transparent huge pages, which the segments are moved onto before `main`.
+        Thp = "thp",
+        /// The same with hugetlb pages of 2 MiB for what is never written.
+        #[serde(rename = "2m")]
+        Huge2M = "2m",
+        /// The same with hugetlb pages of 1 GiB for the whole GiB of a segment.
+        #[serde(rename = "1g")]
+        Huge1G = "1g",
+        /// Nothing is asked.
+        #[default]
+        None = "none",
     }
 }
-
-impl FromStr for Mechanism {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Mechanism, String> {
-        Mechanism::ALL
-            .into_iter()
-            .find(|mechanism| mechanism.name() == text)
-            .ok_or_else(|| format!("'{text}' is none of auto, preload, tunable, runtime, outside"))
-    }
-}
-
-/// The pages asked for the program's text: its LOAD segments, and those of chosen libraries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Text {
-    /// For each file the way that reaches most of it: its own pages, else transparent huge pages.
-    Auto,
-    /// The file's own pages in the page cache, in huge folios. Nothing is moved, and all processes share them.
-    File,
-    /// Private transparent huge pages, which the segments are moved onto before `main`.
-    Thp,
-    /// The same with hugetlb pages of 2 MiB for what is never written.
-    #[serde(rename = "2m")]
-    Huge2M,
-    /// The same with hugetlb pages of 1 GiB for the whole GiB of a segment.
-    #[serde(rename = "1g")]
-    Huge1G,
-    /// Nothing is asked.
-    #[default]
-    None,
-}
-
-megapage_units::named!(Text {
-    Auto = "auto",
-    File = "file",
-    Thp = "thp",
-    Huge2M = "2m",
-    Huge1G = "1g",
-    None = "none",
-});
 
 impl Text {
     /// Whether hugetlb pages are asked for.
@@ -93,20 +55,20 @@ impl Text {
     }
 }
 
-/// What becomes of the transparent huge pages of the program and its children.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OwnThp {
-    /// What the machine's settings say.
-    #[default]
-    Settings,
-    /// None (PR_SET_THP_DISABLE).
-    Never,
-    /// Only where the program, or the preloaded library, asks for them (Linux 6.18).
-    Advised,
+megapage_units::named! {
+    /// What becomes of the transparent huge pages of the program and its children.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum OwnThp {
+        /// What the machine's settings say.
+        #[default]
+        Settings = "settings",
+        /// None (PR_SET_THP_DISABLE).
+        Never = "never",
+        /// Only where the program, or the preloaded library, asks for them (Linux 6.18).
+        Advised = "advised",
+    }
 }
-
-megapage_units::named!(OwnThp { Settings = "settings", Never = "never", Advised = "advised" });
 
 /// What is asked for the text of a run.
 #[derive(Clone, Debug, Default)]

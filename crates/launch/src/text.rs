@@ -23,31 +23,21 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A way to bring a file's segments onto huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TextMechanism {
-    /// The file is primed: its own pages lie in huge folios.
-    File,
-    /// A preloaded library moves them onto transparent huge pages.
-    Thp,
-    /// A preloaded library moves them onto hugetlb pages.
-    #[serde(rename = "2m")]
-    Huge2M,
-    /// The same, where a segment holds whole GiB, which get pages of 1 GiB.
-    #[serde(rename = "1g")]
-    Huge1G,
-}
-
-impl TextMechanism {
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TextMechanism::File => "file",
-            TextMechanism::Thp => "thp",
-            TextMechanism::Huge2M => "2m",
-            TextMechanism::Huge1G => "1g",
-        }
+megapage_units::named! {
+    /// A way to bring a file's segments onto huge pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum TextMechanism {
+        /// The file is primed: its own pages lie in huge folios.
+        File = "file",
+        /// A preloaded library moves them onto transparent huge pages.
+        Thp = "thp",
+        /// A preloaded library moves them onto hugetlb pages.
+        #[serde(rename = "2m")]
+        Huge2M = "2m",
+        /// The same, where a segment holds whole GiB, which get pages of 1 GiB.
+        #[serde(rename = "1g")]
+        Huge1G = "1g",
     }
 }
 

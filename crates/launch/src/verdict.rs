@@ -10,7 +10,7 @@ pub use forbidden::Forbidden;
 use crate::mechanism::Plan;
 use crate::profile::{FileState, Store, date, digest, verdicts_directory};
 use crate::request::Mechanism;
-use megapage_judge::{Decision, Gain};
+use megapage_decide::judge::{Decision, Gain};
 use megapage_kernel::process::read_cgroup;
 use megapage_kernel::{KernelRoot, machine};
 use megapage_units::Pid;
@@ -50,7 +50,8 @@ impl Build {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdict {
-    schema: String,
+    /// [`SCHEMA`].
+    pub schema: String,
     /// What it holds for.
     pub build: Build,
     /// What was decided.
@@ -75,43 +76,21 @@ pub struct Verdict {
     pub processor: String,
 }
 
-/// What a trial has found, as [`Verdict::new`] takes it.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// What was decided.
-    pub decision: Decision,
-    /// The gain with its interval.
-    pub gain: Gain,
-    /// The least gain that was worth it.
-    pub least_gain: f64,
-    /// The chance that the interval is wrong.
-    pub error: f64,
-    /// The metric, in words.
-    pub metric: String,
-    /// Blocks that it rests on.
-    pub blocks: u64,
-    /// See [`Verdict::share`].
-    pub share: f64,
-    /// Seconds since 1970.
-    pub decided: u64,
-}
-
 impl Verdict {
-    /// A verdict of this machine.
-    pub fn new(root: &KernelRoot, build: Build, found: Found) -> Verdict {
+    /// A verdict on this machine, of which the fields from `least_gain` to `decided` are still to be set.
+    pub fn new(root: &KernelRoot, build: Build, decision: Decision, gain: Gain) -> Verdict {
         let machine = machine(root).ok();
-        let Found { decision, gain, least_gain, error, metric, blocks, share, decided } = found;
         Verdict {
             schema: SCHEMA.into(),
             build,
             decision,
             gain,
-            least_gain,
-            error,
-            metric,
-            blocks,
-            share,
-            decided,
+            least_gain: 0.0,
+            error: 0.0,
+            metric: String::new(),
+            blocks: 0,
+            share: 0.0,
+            decided: 0,
             kernel: machine.as_ref().map(|it| it.kernel.clone()).unwrap_or_default(),
             processor: machine.map(|it| it.processor).unwrap_or_default(),
         }
@@ -277,17 +256,15 @@ mod tests {
         let build =
             Build { unit: "a.service".into(), program: "/usr/bin/a".into(), bytes: 7, build: "b1".into() };
         let gain = Gain { low: Some(-0.02), likely: Some(-0.01), high: Some(-0.005) };
-        let found = Found {
-            decision,
-            gain,
+        Verdict {
             least_gain: 0.01,
             error: 0.05,
             metric: "requests per CPU second".into(),
             blocks: 12,
             share: 0.9,
             decided: 1_795_472_880,
-        };
-        Verdict::new(&root, build, found)
+            ..Verdict::new(&root, build, decision, gain)
+        }
     }
 
     #[test]

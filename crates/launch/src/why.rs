@@ -8,76 +8,54 @@ use std::cmp::Reverse;
 
 const HUGE: u64 = HUGE_2M as u64;
 
-/// Why base pages are base pages. The names and their meanings are those of `megapage doctor --why` (docs/doctor.md).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The kernel or a device put it there.
-    SpecialMapping,
-    /// The mapping holds no aligned 2 MiB.
-    MappingSmall,
-    /// It lies at an edge of its mapping, outside of the aligned 2 MiB.
-    MappingEdge,
-    /// Address and offset of a file disagree modulo 2 MiB.
-    FileMisplaced,
-    /// The same of shared memory.
-    SharedMisplaced,
-    /// Page cache of a file system without huge folios, or the program's own copies of it.
-    FilePages,
-    /// MADV_NOHUGEPAGE, or a stack of a thread (MAP_STACK).
-    AdvisedAgainst,
-    /// THP are set to `madvise`, and the program has not asked.
-    NotAdvised,
-    /// `shmem_enabled` is `advise`, and the program has not asked.
-    SharedNotAdvised,
-    /// The tmpfs is mounted without `huge=`.
-    TmpfsNotHuge,
-    /// THP are set to `never`.
-    ThpNever,
-    /// The kernel has none.
-    ThpAbsent,
-    /// PR_SET_THP_DISABLE.
-    ThpDisabled,
-    /// `shmem_enabled` is `never` or `deny`.
-    ShmemThpOff,
-    /// userfaultfd(2) watches it.
-    Userfault,
-    /// The kernel says so, for no reason that is shown.
-    NotEligible,
-    /// Too little of its 2 MiB is present.
-    Sparse,
-    /// Nothing stands in the way now.
-    NotCollapsedYet,
-    /// The preloaded heap has not asked for huge pages: its own account says why.
-    HeapsChoice,
-    /// Swapped out.
-    SwappedOut,
-    /// Not known: nothing that is seen from here stands in the way.
-    Unexplained,
+megapage_units::named! {
+    /// Why base pages are base pages. The names and their meanings are those of `megapage doctor --why` (docs/doctor.md).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Why {
+        /// The kernel or a device put it there.
+        SpecialMapping = "special-mapping",
+        /// The mapping holds no aligned 2 MiB.
+        MappingSmall = "mapping-small",
+        /// It lies at an edge of its mapping, outside of the aligned 2 MiB.
+        MappingEdge = "mapping-edge",
+        /// Address and offset of a file disagree modulo 2 MiB.
+        FileMisplaced = "file-misplaced",
+        /// The same of shared memory.
+        SharedMisplaced = "shared-misplaced",
+        /// Page cache of a file system without huge folios, or the program's own copies of it.
+        FilePages = "file-pages",
+        /// MADV_NOHUGEPAGE, or a stack of a thread (MAP_STACK).
+        AdvisedAgainst = "advised-against",
+        /// THP are set to `madvise`, and the program has not asked.
+        NotAdvised = "not-advised",
+        /// `shmem_enabled` is `advise`, and the program has not asked.
+        SharedNotAdvised = "shared-not-advised",
+        /// The tmpfs is mounted without `huge=`.
+        TmpfsNotHuge = "tmpfs-not-huge",
+        /// THP are set to `never`.
+        ThpNever = "thp-never",
+        /// The kernel has none.
+        ThpAbsent = "thp-absent",
+        /// PR_SET_THP_DISABLE.
+        ThpDisabled = "thp-disabled-for-process",
+        /// `shmem_enabled` is `never` or `deny`.
+        ShmemThpOff = "shmem-thp-off",
+        /// userfaultfd(2) watches it.
+        Userfault = "userfault",
+        /// The kernel says so, for no reason that is shown.
+        NotEligible = "not-eligible",
+        /// Too little of its 2 MiB is present.
+        Sparse = "sparse",
+        /// Nothing stands in the way now.
+        NotCollapsedYet = "not-collapsed-yet",
+        /// The preloaded heap has not asked for huge pages: its own account says why.
+        HeapsChoice = "heaps-choice",
+        /// Swapped out.
+        SwappedOut = "swapped-out",
+        /// Not known: nothing that is seen from here stands in the way.
+        Unexplained = "unexplained",
+    }
 }
-
-megapage_units::named!(Why {
-    SpecialMapping = "special-mapping",
-    MappingSmall = "mapping-small",
-    MappingEdge = "mapping-edge",
-    FileMisplaced = "file-misplaced",
-    SharedMisplaced = "shared-misplaced",
-    FilePages = "file-pages",
-    AdvisedAgainst = "advised-against",
-    NotAdvised = "not-advised",
-    SharedNotAdvised = "shared-not-advised",
-    TmpfsNotHuge = "tmpfs-not-huge",
-    ThpNever = "thp-never",
-    ThpAbsent = "thp-absent",
-    ThpDisabled = "thp-disabled-for-process",
-    ShmemThpOff = "shmem-thp-off",
-    Userfault = "userfault",
-    NotEligible = "not-eligible",
-    Sparse = "sparse",
-    NotCollapsedYet = "not-collapsed-yet",
-    HeapsChoice = "heaps-choice",
-    SwappedOut = "swapped-out",
-    Unexplained = "unexplained",
-});
 
 /// Bytes by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

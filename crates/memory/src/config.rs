@@ -1,36 +1,36 @@
 //! What was requested for the heap.
 
-/// The backing asked for, as `megapage run --heap` spells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heap {
-    /// 1 GiB pages for very large heaps, else 2 MiB hugetlb, else THP, else base pages.
-    Auto,
-    /// Like `Auto`, but 1 GiB pages from the first arena on.
-    Hugetlb1G,
-    /// 2 MiB hugetlb, else THP, else base pages.
-    Hugetlb2M,
-    /// THP, else base pages.
-    Thp,
-    /// Base pages.
-    None,
+megapage_units::named! {
+    /// The backing asked for, as `megapage run --heap` spells it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Heap {
+        /// 1 GiB pages for very large heaps, else 2 MiB hugetlb, else THP, else base pages.
+        Auto = "auto",
+        /// Like `Auto`, but 1 GiB pages from the first arena on.
+        Hugetlb1G = "1g",
+        /// 2 MiB hugetlb, else THP, else base pages.
+        Hugetlb2M = "2m",
+        /// THP, else base pages.
+        Thp = "thp",
+        /// Base pages.
+        None = "none",
+    }
 }
 
-megapage_units::named!(Heap { Auto = "auto", Hugetlb1G = "1g", Hugetlb2M = "2m", Thp = "thp", None = "none" });
-
-/// What the program forks for, as `megapage run --fork` spells it: whether, and how, the heap repairs what writes after a
-/// fork have split.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fork {
-    /// Nothing is known: nothing is repaired.
-    #[default]
-    Auto,
-    /// To start other programs: the heap is repaired between the forks, as fast as it goes.
-    Cheap,
-    /// To save its memory: the heap is repaired when the child is gone, in small steps.
-    Snapshot,
+megapage_units::named! {
+    /// What the program forks for, as `megapage run --fork` spells it: whether, and how, the heap repairs what writes after a
+    /// fork have split.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Fork {
+        /// Nothing is known: nothing is repaired.
+        #[default]
+        Auto = "auto",
+        /// To start other programs: the heap is repaired between the forks, as fast as it goes.
+        Cheap = "cheap",
+        /// To save its memory: the heap is repaired when the child is gone, in small steps.
+        Snapshot = "snapshot",
+    }
 }
-
-megapage_units::named!(Fork { Auto = "auto", Cheap = "cheap", Snapshot = "snapshot" });
 
 /// How the heap behaves. Set once, before the program starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

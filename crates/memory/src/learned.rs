@@ -34,29 +34,16 @@ pub struct Hints {
     pub large_heap: bool,
 }
 
-/// Memory that the program maps by itself, by the size of its requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Maps {
-    /// Below 2 MiB.
-    Small = 0,
-    /// From 2 MiB up to 32 MiB.
-    Large = 1,
-    /// From 32 MiB on.
-    Huge = 2,
-}
-
-impl Maps {
-    /// All of them, by their numbers.
-    pub const ALL: [Maps; 3] = [Maps::Small, Maps::Large, Maps::Huge];
-
-    /// The name used in profiles.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Maps::Small => "small",
-            Maps::Large => "large",
-            Maps::Huge => "huge",
-        }
+megapage_units::named! {
+    /// Memory that the program maps by itself, by the size of its requests.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Maps {
+        /// Below 2 MiB.
+        Small = "small",
+        /// From 2 MiB up to 32 MiB.
+        Large = "large",
+        /// From 32 MiB on.
+        Huge = "huge",
     }
 }
 

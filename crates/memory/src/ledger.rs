@@ -45,150 +45,75 @@ const CHUNK: u64 = 2 << 20;
 /// MAX_ERRNO of the kernel.
 const MOST_ERRNO: u64 = 4095;
 
-/// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the most expensive to the plainest, then what
-/// a broker gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Backing {
-    /// Part of a 1 GiB hugetlb page.
-    Hugetlb1G = 0,
-    /// A 2 MiB hugetlb page.
-    Hugetlb2M = 1,
-    /// Advised to be a 2 MiB transparent huge page.
-    Thp = 2,
-    /// Base pages.
-    Base = 3,
-    /// A 2 MiB hugetlb page that a broker had cleared before, of a file that is mapped shared.
-    Broker = 4,
-}
-
-impl Backing {
-    /// All of them, by their numbers.
-    pub const ALL: [Backing; 5] =
-        [Backing::Hugetlb1G, Backing::Hugetlb2M, Backing::Thp, Backing::Base, Backing::Broker];
-
-    /// The name used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backing::Hugetlb1G => "hugetlb-1g",
-            Backing::Hugetlb2M => "hugetlb-2m",
-            Backing::Thp => "thp",
-            Backing::Base => "base",
-            Backing::Broker => "broker-2m",
-        }
+megapage_units::named! {
+    /// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the most expensive to the plainest, then what
+    /// a broker gave.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Backing {
+        /// Part of a 1 GiB hugetlb page.
+        Hugetlb1G = "hugetlb-1g",
+        /// A 2 MiB hugetlb page.
+        Hugetlb2M = "hugetlb-2m",
+        /// Advised to be a 2 MiB transparent huge page.
+        Thp = "thp",
+        /// Base pages.
+        Base = "base",
+        /// A 2 MiB hugetlb page that a broker had cleared before, of a file that is mapped shared.
+        Broker = "broker-2m",
     }
 }
 
-/// What shared memory of the program was mapped as (`megapage run --shm`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum SharedBacking {
-    /// 1 GiB hugetlb pages.
-    Hugetlb1G = 0,
-    /// 2 MiB hugetlb pages.
-    Hugetlb2M = 1,
-    /// Where transparent huge pages can map it, and advised.
-    Aligned = 2,
-}
-
-impl SharedBacking {
-    /// All of them, by their numbers.
-    pub const ALL: [SharedBacking; 3] =
-        [SharedBacking::Hugetlb1G, SharedBacking::Hugetlb2M, SharedBacking::Aligned];
-
-    /// The name used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SharedBacking::Hugetlb1G => "hugetlb-1g",
-            SharedBacking::Hugetlb2M => "hugetlb-2m",
-            SharedBacking::Aligned => "thp",
-        }
+megapage_units::named! {
+    /// What shared memory of the program was mapped as (`megapage run --shm`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum SharedBacking {
+        /// 1 GiB hugetlb pages.
+        Hugetlb1G = "hugetlb-1g",
+        /// 2 MiB hugetlb pages.
+        Hugetlb2M = "hugetlb-2m",
+        /// Where transparent huge pages can map it, and advised.
+        Aligned = "thp",
     }
 }
 
-/// Why a request was served by a plainer backing than the one asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum FallBack {
-    /// mmap found too few unreserved 1 GiB pages in the pool (ENOMEM).
-    PoolShort1G = 0,
-    /// mmap found too few unreserved 2 MiB pages in the pool (ENOMEM).
-    PoolShort2M = 1,
-    /// A control group's limit on hugetlb pages was reached, when they were mapped or when they were populated.
-    CgroupLimit = 2,
-    /// Transparent huge pages are off, for the system or for this process.
-    ThpOff = 3,
-    /// The heap was moved from hugetlb pages to private memory because the program forked.
-    Fork = 4,
-    /// The request is smaller than a huge page, or the heap is still too small to be worth one.
-    TooSmall = 5,
-    /// mmap answered something else; the last errno is in the ledger.
-    Other = 6,
-    /// The broker had no page ready.
-    BrokerEmpty = 7,
-    /// The user has as much of the broker as one may have, or the broker looks after as much as it can.
-    BrokerQuota = 8,
-    /// The broker does not serve this process, or has pages of another size.
-    BrokerRefused = 9,
-    /// No broker answers, not in time, or one that is not to be trusted.
-    BrokerGone = 10,
-    /// The kernel cannot move hugetlb pages behind a heap (Linux 5.16), or not populate them safely (Linux 5.14).
-    KernelTooOld = 11,
-    /// The memory policy allows only nodes on which the pool has no free page.
-    MemoryPolicy = 12,
-    /// The cpuset allows only such nodes.
-    Cpuset = 13,
-    /// The pool had pages, and the kernel refused them; the last errno is in the ledger.
-    Unexplained = 14,
-    /// Too little of the transparent huge pages that the heap has was in use.
-    Sparse = 15,
-    /// The user may not make SysV segments on hugetlb pages.
-    ShmNotPermitted = 16,
-}
-
-impl FallBack {
-    /// All of them.
-    pub const ALL: [FallBack; 17] = [
-        FallBack::PoolShort1G,
-        FallBack::PoolShort2M,
-        FallBack::CgroupLimit,
-        FallBack::ThpOff,
-        FallBack::Fork,
-        FallBack::TooSmall,
-        FallBack::Other,
-        FallBack::BrokerEmpty,
-        FallBack::BrokerQuota,
-        FallBack::BrokerRefused,
-        FallBack::BrokerGone,
-        FallBack::KernelTooOld,
-        FallBack::MemoryPolicy,
-        FallBack::Cpuset,
-        FallBack::Unexplained,
-        FallBack::Sparse,
-        FallBack::ShmNotPermitted,
-    ];
-
-    /// The identifier used in JSON reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FallBack::PoolShort1G => "pool-short-1g",
-            FallBack::PoolShort2M => "pool-short-2m",
-            FallBack::CgroupLimit => "cgroup-limit",
-            FallBack::ThpOff => "thp-off",
-            FallBack::Fork => "fork",
-            FallBack::TooSmall => "too-small",
-            FallBack::Other => "other",
-            FallBack::BrokerEmpty => "broker-empty",
-            FallBack::BrokerQuota => "broker-quota",
-            FallBack::BrokerRefused => "broker-refused",
-            FallBack::BrokerGone => "broker-gone",
-            FallBack::KernelTooOld => "kernel-too-old",
-            FallBack::MemoryPolicy => "memory-policy",
-            FallBack::Cpuset => "cpuset",
-            FallBack::Unexplained => "refused-unexplained",
-            FallBack::Sparse => "sparse",
-            FallBack::ShmNotPermitted => "shm-not-permitted",
-        }
+megapage_units::named! {
+    /// Why a request was served by a plainer backing than the one asked for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum FallBack {
+        /// mmap found too few unreserved 1 GiB pages in the pool (ENOMEM).
+        PoolShort1G = "pool-short-1g",
+        /// mmap found too few unreserved 2 MiB pages in the pool (ENOMEM).
+        PoolShort2M = "pool-short-2m",
+        /// A control group's limit on hugetlb pages was reached, when they were mapped or when they were populated.
+        CgroupLimit = "cgroup-limit",
+        /// Transparent huge pages are off, for the system or for this process.
+        ThpOff = "thp-off",
+        /// The heap was moved from hugetlb pages to private memory because the program forked.
+        Fork = "fork",
+        /// The request is smaller than a huge page, or the heap is still too small to be worth one.
+        TooSmall = "too-small",
+        /// mmap answered something else; the last errno is in the ledger.
+        Other = "other",
+        /// The broker had no page ready.
+        BrokerEmpty = "broker-empty",
+        /// The user has as much of the broker as one may have, or the broker looks after as much as it can.
+        BrokerQuota = "broker-quota",
+        /// The broker does not serve this process, or has pages of another size.
+        BrokerRefused = "broker-refused",
+        /// No broker answers, not in time, or one that is not to be trusted.
+        BrokerGone = "broker-gone",
+        /// The kernel cannot move hugetlb pages behind a heap (Linux 5.16), or not populate them safely (Linux 5.14).
+        KernelTooOld = "kernel-too-old",
+        /// The memory policy allows only nodes on which the pool has no free page.
+        MemoryPolicy = "memory-policy",
+        /// The cpuset allows only such nodes.
+        Cpuset = "cpuset",
+        /// The pool had pages, and the kernel refused them; the last errno is in the ledger.
+        Unexplained = "refused-unexplained",
+        /// Too little of the transparent huge pages that the heap has was in use.
+        Sparse = "sparse",
+        /// The user may not make SysV segments on hugetlb pages.
+        ShmNotPermitted = "shm-not-permitted",
     }
 }
 

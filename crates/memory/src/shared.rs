@@ -32,26 +32,25 @@ const MOST_ADDED: usize = 8;
 /// Looks at which nothing of a range could be collapsed that was full, before it is given up.
 const MOST_VAIN: u8 = 16;
 
-/// The backing asked for shared memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Shm {
-    /// 2 MiB hugetlb pages, else transparent ones.
-    Hugetlb2M,
-    /// 1 GiB hugetlb pages for what holds whole GiB, else 2 MiB ones, else transparent ones.
-    Hugetlb1G,
-    /// Transparent huge pages.
-    Thp,
-    /// Nothing is asked for: what is large is collapsed once it has filled up.
-    #[default]
-    Auto,
-    /// Nothing is done.
-    None,
+megapage_units::named! {
+    /// The backing asked for shared memory.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Shm {
+        /// 2 MiB hugetlb pages, else transparent ones.
+        Hugetlb2M = "2m",
+        /// 1 GiB hugetlb pages for what holds whole GiB, else 2 MiB ones, else transparent ones.
+        Hugetlb1G = "1g",
+        /// Transparent huge pages.
+        Thp = "thp",
+        /// Nothing is asked for: what is large is collapsed once it has filled up.
+        #[default]
+        Auto = "auto",
+        /// Nothing is done.
+        None = "none",
+    }
 }
 
 // In the order of the numbers that `Shared` keeps them as.
-megapage_units::named!(Shm { Hugetlb2M = "2m", Hugetlb1G = "1g", Thp = "thp", Auto = "auto", None = "none" });
-
 impl Shm {
     /// Whether the user requests huge pages.
     pub const fn is_asked(self) -> bool {

@@ -108,32 +108,21 @@ pub struct NodeCounts {
     pub counts: PoolReport,
 }
 
-/// What a process maps hugetlb pages by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MappingKind {
-    /// mmap(MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB): a heap.
-    Private,
-    /// mmap(MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB).
-    Shared,
-    /// A memory file.
-    MemoryFile,
-    /// A System V segment.
-    Segment,
-    /// A file on hugetlbfs.
-    File,
-}
-
-impl MappingKind {
-    /// The name used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            MappingKind::Private => "private",
-            MappingKind::Shared => "shared",
-            MappingKind::MemoryFile => "memory file",
-            MappingKind::Segment => "segment",
-            MappingKind::File => "file",
-        }
+megapage_units::named! {
+    /// What a process maps hugetlb pages by.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum MappingKind {
+        /// mmap(MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB): a heap.
+        Private = "private",
+        /// mmap(MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB).
+        Shared = "shared",
+        /// A memory file.
+        MemoryFile = "memory file",
+        /// A System V segment.
+        Segment = "segment",
+        /// A file on hugetlbfs.
+        File = "file",
     }
 }
 

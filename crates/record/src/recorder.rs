@@ -82,25 +82,16 @@ pub enum RecordError {
     },
 }
 
-/// Why a recording ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The time is over.
-    Time,
-    /// The user asked for it.
-    Signal,
-    /// The file has no room.
-    Full,
-}
-
-impl Why {
-    /// The word in the recording.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Why::Time => "time",
-            Why::Signal => "signal",
-            Why::Full => "full",
-        }
+megapage_units::named! {
+    /// Why a recording ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Why {
+        /// The time is over.
+        Time = "time",
+        /// The user asked for it.
+        Signal = "signal",
+        /// The file has no room.
+        Full = "full",
     }
 }
 

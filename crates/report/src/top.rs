@@ -108,70 +108,38 @@ pub struct Row {
     start_ticks: Option<u64>,
 }
 
-/// What processes are sorted by. Most first, names and pids ascending; what is not known comes last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// The process.
-    Pid,
-    /// The user's name.
-    User,
-    /// The command name.
-    Name,
-    /// The unit, or the control group where there is none.
-    Unit,
-    /// The pod.
-    Pod,
-    /// Resident memory.
-    Resident,
-    /// The share on huge pages.
-    Huge,
-    /// Mean coverage.
-    Coverage,
-    /// Translation cost.
-    Cost,
-    /// Zeros in huge pages.
-    Bloat,
-    /// Change of the huge part.
-    Change,
-    /// Swapped out.
-    Swap,
+megapage_units::named! {
+    /// What processes are sorted by. Most first, names and pids ascending; what is not known comes last.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Key {
+        /// The process.
+        Pid = "pid",
+        /// The user's name.
+        User = "user",
+        /// The command name.
+        Name = "name",
+        /// The unit, or the control group where there is none.
+        Unit = "unit",
+        /// The pod.
+        Pod = "pod",
+        /// Resident memory.
+        Resident = "resident",
+        /// The share on huge pages.
+        Huge = "huge",
+        /// Mean coverage.
+        Coverage = "coverage",
+        /// Translation cost.
+        Cost = "cost",
+        /// Zeros in huge pages.
+        Bloat = "bloat",
+        /// Change of the huge part.
+        Change = "change",
+        /// Swapped out.
+        Swap = "swap",
+    }
 }
 
 impl Key {
-    /// All, in the order of the columns.
-    pub const ALL: [Key; 12] = [
-        Key::Pid,
-        Key::User,
-        Key::Name,
-        Key::Unit,
-        Key::Pod,
-        Key::Resident,
-        Key::Huge,
-        Key::Coverage,
-        Key::Cost,
-        Key::Bloat,
-        Key::Change,
-        Key::Swap,
-    ];
-
-    /// The name that `--sort` takes.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Key::Pid => "pid",
-            Key::User => "user",
-            Key::Name => "name",
-            Key::Unit => "unit",
-            Key::Pod => "pod",
-            Key::Resident => "resident",
-            Key::Huge => "huge",
-            Key::Coverage => "coverage",
-            Key::Cost => "cost",
-            Key::Bloat => "bloat",
-            Key::Change => "change",
-            Key::Swap => "swap",
-        }
-    }
-
     /// The key that is `steps` columns to the right of this one (to the left where negative), around the edge.
     #[must_use]
     pub fn step(self, steps: isize) -> Key {

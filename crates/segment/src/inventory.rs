@@ -18,26 +18,17 @@ use thiserror::Error;
 /// The most directories of applications, and segments of each, that are looked at.
 const MOST: usize = 10_000;
 
-/// What a segment is at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Condition {
-    /// Another process has it open.
-    InUse,
-    /// No process has; it can be opened again, and holds its memory until it is, or is removed.
-    Kept,
-    /// Its files are no whole segment, or hold what is not a segment's.
-    Damaged,
-}
-
-impl Condition {
-    /// The word used in reports.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Condition::InUse => "in use",
-            Condition::Kept => "kept",
-            Condition::Damaged => "damaged",
-        }
+megapage_units::named! {
+    /// What a segment is at the moment.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Condition {
+        /// Another process has it open.
+        InUse = "in use",
+        /// No process has; it can be opened again, and holds its memory until it is, or is removed.
+        Kept = "kept",
+        /// Its files are no whole segment, or hold what is not a segment's.
+        Damaged = "damaged",
     }
 }
 

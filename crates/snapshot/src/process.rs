@@ -20,38 +20,25 @@ pub struct ProcessId {
     pub start_stack: u64,
 }
 
-/// What a mapping is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MappingKind {
-    /// The heap of brk(2).
-    Heap,
-    /// Private anonymous memory.
-    Anonymous,
-    /// A stack.
-    Stack,
-    /// Shared memory: tmpfs, memfd, System V, shared anonymous.
-    Shared,
-    /// Pages of a hugetlb pool, private or shared.
-    Hugetlb,
-    /// A file's pages, private or shared: code, data, mapped files.
-    File,
-    /// What the kernel put there: vdso, vvar, vsyscall, device memory.
-    Special,
-}
-
-impl MappingKind {
-    /// The name used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            MappingKind::Heap => "heap",
-            MappingKind::Anonymous => "anonymous",
-            MappingKind::Stack => "stack",
-            MappingKind::Shared => "shared",
-            MappingKind::Hugetlb => "hugetlb",
-            MappingKind::File => "file",
-            MappingKind::Special => "special",
-        }
+megapage_units::named! {
+    /// What a mapping is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum MappingKind {
+        /// The heap of brk(2).
+        Heap = "heap",
+        /// Private anonymous memory.
+        Anonymous = "anonymous",
+        /// A stack.
+        Stack = "stack",
+        /// Shared memory: tmpfs, memfd, System V, shared anonymous.
+        Shared = "shared",
+        /// Pages of a hugetlb pool, private or shared.
+        Hugetlb = "hugetlb",
+        /// A file's pages, private or shared: code, data, mapped files.
+        File = "file",
+        /// What the kernel put there: vdso, vvar, vsyscall, device memory.
+        Special = "special",
     }
 }
 

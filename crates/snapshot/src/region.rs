@@ -45,26 +45,17 @@ pub struct Accessed {
     pub sampled: Duration,
 }
 
-/// How a program walks a region: what hides, or does not hide, the cost of a TLB miss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AccessClass {
-    /// One page after the other: one miss a page, and the walks are prefetched.
-    Streaming,
-    /// Any page next, but known early: several walks are under way at once.
-    Random,
-    /// The next address comes from the data just read: the program waits for the whole walk.
-    Dependent,
-}
-
-impl AccessClass {
-    /// The word used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            AccessClass::Streaming => "streaming",
-            AccessClass::Random => "random",
-            AccessClass::Dependent => "dependent",
-        }
+megapage_units::named! {
+    /// How a program walks a region: what hides, or does not hide, the cost of a TLB miss.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum AccessClass {
+        /// One page after the other: one miss a page, and the walks are prefetched.
+        Streaming = "streaming",
+        /// Any page next, but known early: several walks are under way at once.
+        Random = "random",
+        /// The next address comes from the data just read: the program waits for the whole walk.
+        Dependent = "dependent",
     }
 }
 

@@ -5,43 +5,25 @@ use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 use std::time::Duration;
 
-/// A way to learn which memory was accessed, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TrackerKind {
-    /// A BPF program reads the page tables; madvise(MADV_COLD) clears the bits.
-    Bpf,
-    /// `/sys/kernel/mm/page_idle/bitmap`.
-    IdlePages,
-    /// DAMON on the process's virtual addresses.
-    DamonVirtual,
-    /// PAGEMAP_SCAN says what is used, DAMON on physical addresses how much of the machine's memory is accessed.
-    Pagemap,
-    /// `Referenced` of `/proc/PID/smaps`, cleared by `/proc/PID/clear_refs`.
-    Smaps,
+megapage_units::named! {
+    /// A way to learn which memory was accessed, best first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum TrackerKind {
+        /// A BPF program reads the page tables; madvise(MADV_COLD) clears the bits.
+        Bpf = "bpf",
+        /// `/sys/kernel/mm/page_idle/bitmap`.
+        IdlePages = "idle-pages",
+        /// DAMON on the process's virtual addresses.
+        DamonVirtual = "damon-virtual",
+        /// PAGEMAP_SCAN says what is used, DAMON on physical addresses how much of the machine's memory is accessed.
+        Pagemap = "pagemap",
+        /// `Referenced` of `/proc/PID/smaps`, cleared by `/proc/PID/clear_refs`.
+        Smaps = "smaps",
+    }
 }
 
 impl TrackerKind {
-    /// All, best first.
-    pub const ALL: [TrackerKind; 5] = [
-        TrackerKind::Bpf,
-        TrackerKind::IdlePages,
-        TrackerKind::DamonVirtual,
-        TrackerKind::Pagemap,
-        TrackerKind::Smaps,
-    ];
-
-    /// The name that `--tracker` takes and reports show.
-    pub const fn name(self) -> &'static str {
-        match self {
-            TrackerKind::Bpf => "bpf",
-            TrackerKind::IdlePages => "idle-pages",
-            TrackerKind::DamonVirtual => "damon-virtual",
-            TrackerKind::Pagemap => "pagemap",
-            TrackerKind::Smaps => "smaps",
-        }
-    }
-
     /// Whether it shows what a process accessed. One that does not clears nothing, and costs a process nothing.
     pub const fn tells_accesses(self) -> bool {
         !matches!(self, TrackerKind::Pagemap)

@@ -2,26 +2,17 @@
 
 use serde::Serialize;
 
-/// Where a value of translation cost comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CostSource {
-    /// Counted by the processor's performance monitoring unit: page-walk cycles over all cycles.
-    Measured,
-    /// Modelled from sampled re-access rates and the TLB's geometry.
-    Estimated,
-    /// Tried: some regions were promoted, and progress compared before and after.
-    Tried,
-}
-
-impl CostSource {
-    /// The word used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            CostSource::Measured => "measured",
-            CostSource::Estimated => "estimated",
-            CostSource::Tried => "tried",
-        }
+megapage_units::named! {
+    /// Where a value of translation cost comes from.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum CostSource {
+        /// Counted by the processor's performance monitoring unit: page-walk cycles over all cycles.
+        Measured = "measured",
+        /// Modelled from sampled re-access rates and the TLB's geometry.
+        Estimated = "estimated",
+        /// Tried: some regions were promoted, and progress compared before and after.
+        Tried = "tried",
     }
 }
 

@@ -2,7 +2,7 @@
 //! where the service's own metric gains.
 //!
 //! [`Trial::prepare`] looks at the processes and the metric and changes nothing; [`Trial::run`] is the trial. What is decided, and
-//! when, is `megapage_judge`'s.
+//! when, is `megapage_decide::judge`'s.
 //!
 //! Architecture invariant: at the end, also after a signal or megapage's death, memory is as it was before, unless the decision
 //! was to keep it. Memory that was huge before is never split. A metric is read within bounds of time and bytes, and one that

@@ -3,7 +3,7 @@
 use crate::processor::Processor;
 use crate::reader::Reader;
 use megapage_act::{RemoteError, Reversible};
-use megapage_judge::{Cost, Reading, Service, Stop};
+use megapage_decide::judge::{Cost, Reading, Service, Stop};
 use megapage_kernel::process::own_thread_time;
 use megapage_kernel::spawn::{self, Signals};
 use megapage_units::{Bytes, HUGE_2M};

@@ -1,6 +1,6 @@
 //! Metrics, as users name them.
 
-use megapage_judge::Better;
+use megapage_decide::judge::Better;
 use megapage_kernel::cgroup::Resource;
 use std::fmt;
 use std::str::FromStr;

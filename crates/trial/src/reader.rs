@@ -8,7 +8,7 @@ mod requests;
 use crate::metric::{Kind, Metric, MetricOptions, Per};
 use crate::processor::Processor;
 use command::Command;
-use megapage_judge::{Better, Reading};
+use megapage_decide::judge::{Better, Reading};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::calls::CallCounter;
 use megapage_kernel::cgroup::{GroupAccounts, Resource, machine_stalled};

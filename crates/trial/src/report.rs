@@ -1,6 +1,6 @@
 //! What came of a trial, as data and as text.
 
-use megapage_judge::{Better, Decision, Outcome};
+use megapage_decide::judge::{Better, Decision, Outcome};
 use megapage_report::WIDTH;
 use megapage_report::line::{Paint, Style, wrap};
 use megapage_units::Bytes;
@@ -144,7 +144,7 @@ pub fn human(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_judge::{Block, Gain};
+    use megapage_decide::judge::{Block, Gain};
 
     #[test]
     fn a_report_says_what_was_found_and_what_is_now() {

@@ -7,14 +7,14 @@ use crate::reader::{Reader, Service};
 use crate::report::{ProcessReport, Report};
 use megapage_act::promote::{PromoteOutcome, identify, lacking_ability};
 use megapage_act::{Bounds, Movable, RemoteError, Reversible, lacking_right, movable};
-use megapage_judge::{Cost, Progress, Stop, Terms, conduct};
+use megapage_decide::judge::{Cost, Progress, Stop, Terms, conduct};
 use megapage_kernel::cgroup::GroupAccounts;
 use megapage_kernel::process::{own_thread_time, read_exe, read_status};
 use megapage_kernel::spawn::{self, Signals, signal};
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_launch::promoter::LEAST_PRESENT;
-use megapage_launch::verdict::{Build, Found, Verdict, store, unit_of};
+use megapage_launch::verdict::{Build, Verdict, store, unit_of};
 use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::path::PathBuf;
@@ -237,17 +237,16 @@ impl Trial {
         let mut verdict_file = None;
         if outcome.decision.is_known() {
             let kept = program.ok_or_else(|| "its program cannot be read".to_string()).and_then(|program| {
-                let found = Found {
-                    decision: outcome.decision,
-                    gain: outcome.gain,
+                let verdict = Verdict {
                     least_gain: options.least_gain,
                     error: options.error,
                     metric: metric.clone(),
                     blocks: outcome.blocks.len() as u64 - u64::from(outcome.empty_blocks),
                     share,
                     decided: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs()),
+                    ..Verdict::new(&root, Build::of(&unit, &program)?, outcome.decision, outcome.gain)
                 };
-                Verdict::new(&root, Build::of(&unit, &program)?, found).keep(&store()?)
+                verdict.keep(&store()?)
             });
             match kept {
                 Ok(file) => verdict_file = Some(file),

@@ -1,24 +1,31 @@
-/// Gives the values of an enum their names: `ALL`, `name`, `parse`, `Display`, and `FromStr`, whose error lists them.
+/// Declares an enum, numbered from 0, with a name for each value: `ALL`, `name`, `parse`, `Display`, and `FromStr`, whose error lists them.
 ///
 /// `FromStr` takes a name that is a page size in every way that [`PageSize`](crate::PageSize) takes it.
 ///
 /// ```
-/// #[derive(Clone, Copy, Debug, PartialEq)]
-/// enum Fruit { Apple, Pear }
-/// megapage_units::named!(Fruit { Apple = "apple", Pear = "pear" });
-///
+/// megapage_units::named! {
+///     #[derive(Clone, Copy, Debug, PartialEq)]
+///     enum Fruit { Apple = "apple", Pear = "pear" }
+/// }
 /// assert_eq!("pear".parse(), Ok(Fruit::Pear));
 /// assert_eq!("kale".parse::<Fruit>(), Err("'kale' is none of apple, pear".to_string()));
 /// assert_eq!(format!("{:>6}", Fruit::ALL[0]), " apple");
 ///
-/// #[derive(Clone, Copy, Debug, PartialEq)]
-/// enum Pages { Huge }
-/// megapage_units::named!(Pages { Huge = "2m" });
+/// megapage_units::named! {
+///     #[derive(Clone, Copy, Debug, PartialEq)]
+///     enum Pages { Huge = "2m" }
+/// }
 /// assert!(["2m", "2M", "2MB", "2MiB"].iter().all(|text| text.parse() == Ok(Pages::Huge)));
 /// ```
 #[macro_export]
 macro_rules! named {
-    ($type:ident { $($value:ident = $name:literal),+ $(,)? }) => {
+    (
+        $(#[$type_attribute:meta])*
+        $visible:vis enum $type:ident { $($(#[$attribute:meta])* $value:ident = $name:literal),+ $(,)? }
+    ) => {
+        $(#[$type_attribute])*
+        $visible enum $type { $($(#[$attribute])* $value),+ }
+
         impl $type {
             /// All of them, in the order of messages.
             pub const ALL: [$type; [$($name),+].len()] = [$($type::$value),+];

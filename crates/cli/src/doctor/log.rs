@@ -1,7 +1,7 @@
 //! `megapage doctor --log`: messages of programs about huge pages, and their meaning.
 
 use super::text::wrapped;
-use crate::output::print;
+use crate::output::answer;
 use anyhow::{Context, Result};
 use megapage_launch::messages::{Explained, explain};
 use megapage_systemd::{UnitName, journal};
@@ -37,11 +37,7 @@ pub fn main(source: &Source, json: bool) -> Result<ExitCode> {
     };
     let found = Found { messages: explain(&text) };
     let any = !found.messages.is_empty();
-    if json {
-        print(&(megapage_report::json(SCHEMA, &found) + "\n"))?;
-    } else {
-        print(&human(&found.messages))?;
-    }
+    answer(json, SCHEMA, &found, || human(&found.messages))?;
     Ok(ExitCode::from(u8::from(any)))
 }
 

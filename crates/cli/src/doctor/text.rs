@@ -82,7 +82,7 @@ fn one(finding: &Finding) -> String {
 
 /// What was found: the title, and the evidence.
 pub(super) fn found(finding: &Finding) -> String {
-    let severity = finding.severity.word();
+    let severity = finding.severity.name();
     let mut text = wrapped(&format!("{severity}: {} [{}]", finding.title, finding.id), "", "    ");
     for evidence in &finding.evidence {
         text += &wrapped(&format!("{}: {}", evidence.source, evidence.value), "    found  ", "           ");

@@ -1,10 +1,10 @@
 //! `megapage pool list`.
 
-use crate::output::print;
+use crate::output::answer;
 use anyhow::Result;
 use megapage_kernel::KernelRoot;
 use megapage_observe::pools::{PoolReport, Pools, pools};
-use megapage_report::{json, table};
+use megapage_report::table;
 use megapage_units::Bytes;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,11 +23,7 @@ pub struct Args {
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = args.kernel_root.map_or_else(KernelRoot::live, KernelRoot::captured);
     let pools = pools(&root)?;
-    if args.json {
-        print(&(json("megapage.pool-list/1", &pools) + "\n"))?;
-    } else {
-        print(&human(&pools))?;
-    }
+    answer(args.json, "megapage.pool-list/1", &pools, || human(&pools))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,16 +1,15 @@
 //! `megapage pool persist`.
 
-use crate::output::{print, shown_path};
+use crate::flags::Root;
+use crate::output::{answer, shown_path};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use megapage_act::pool::Spec;
 use megapage_act::pool::persist::{Edit, Loader, PersistPlan, PersistRequest, forget, persist};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::thp::ThpEnabled;
-use megapage_report::json;
 use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Keep pools over a reboot: sysctl.d for the default size, boot parameters for the others.
@@ -49,9 +48,8 @@ pub struct Args {
     /// Change nothing; print the equivalent shell lines. The default.
     #[arg(long, conflicts_with = "apply")]
     dry_run: bool,
-    /// Edit the files below this directory, such as an image's root.
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    root: PathBuf,
+    #[command(flatten)]
+    root: Root,
     /// The memory of the machine that will boot [default: that of this machine].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -93,11 +91,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if args.apply {
         plan.apply()?;
     }
-    if args.json {
-        print(&(json("megapage.pool-persist/1", &Report { applied: args.apply, plan: &plan }) + "\n"))?;
-    } else {
-        print(&human(&plan, args.apply))?;
-    }
+    answer(args.json, "megapage.pool-persist/1", &Report { applied: args.apply, plan: &plan }, || {
+        human(&plan, args.apply)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,9 +108,7 @@ fn request(args: &Args) -> Result<PersistRequest> {
         Ok(size) => Ok(size),
         Err(error) => bail!("--default-size: {error}"),
     });
-    if !args.root.is_dir() {
-        bail!("--root '{}' is not a directory", args.root.display());
-    }
+    let root = args.root.path()?;
     Ok(PersistRequest {
         pools: specs(&args.pools)?,
         overcommit: specs(&args.overcommit)?,
@@ -131,7 +125,7 @@ fn request(args: &Args) -> Result<PersistRequest> {
             LoaderChoice::Grub => Some(Loader::Grub),
             LoaderChoice::SystemdBoot => Some(Loader::SystemdBoot),
         },
-        root: args.root.clone(),
+        root: root.to_path_buf(),
         memory: memory.transpose()?,
     })
 }

@@ -1,13 +1,13 @@
 //! `megapage pool serve` and `megapage pool stock`: the broker of pre-zeroed pages.
 
-use crate::output::print;
+use crate::output::{answer, print};
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_broker::{Options, SCHEMA, Status, ask, dry_run, patience_from_environment, run};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::identity::account;
+use megapage_kernel::service::group_number;
 use megapage_memory::stock::socket_path;
-use megapage_report::{json, table};
-use megapage_service::group_number;
+use megapage_report::table;
 use megapage_units::{Bytes, PageSize};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -144,7 +144,7 @@ pub fn stock(args: StockArgs) -> Result<ExitCode> {
     let status = ask(&path).map_err(|error| {
         anyhow!("the broker at {}: {error}; 'megapage pool serve' starts one", path.display())
     })?;
-    print(&if args.json { json(SCHEMA, &status) + "\n" } else { human(&status) })?;
+    answer(args.json, SCHEMA, &status, || human(&status))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,10 +1,10 @@
 //! `megapage pool set`.
 
-use crate::output::print;
+use crate::output::{answer, print};
 use anyhow::{Result, bail};
 use megapage_act::pool::{MemoryImpact, Outcome, Request, Shortfall, Spec, plan, title};
 use megapage_kernel::KernelRoot;
-use megapage_report::{json, table, width};
+use megapage_report::{table, width};
 use megapage_units::Bytes;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -53,13 +53,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
         print(&(memory(&plan.memory) + "\n"))?;
     }
     let outcome = if args.dry_run { plan.dry_run() } else { plan.apply(&root)? };
-    if args.json {
-        print(&(json("megapage.pool-set/1", &outcome) + "\n"))?;
-    } else if args.dry_run {
-        print(&dry_run(&outcome))?;
-    } else {
-        print(&human(&outcome))?;
-    }
+    let text = if args.dry_run { dry_run } else { human };
+    answer(args.json, "megapage.pool-set/1", &outcome, || text(&outcome))?;
     if outcome.rolled_back {
         bail!("not every page was obtained: everything was rolled back, as --rollback-on-shortfall requests");
     }

@@ -1,12 +1,12 @@
 //! `megapage remap check`.
 
 use super::{each, status};
-use crate::output::{print, shown_path};
+use crate::output::{answer, shown_path};
 use anyhow::Result;
 use megapage_kernel::KernelRoot;
 use megapage_remap::Placement;
 use megapage_remap::check::{Check, check};
-use megapage_report::{json, table};
+use megapage_report::table;
 use megapage_units::Bytes;
 use megapage_units::shown::one_line;
 use serde::Serialize;
@@ -37,12 +37,9 @@ struct Report<'a> {
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let (checks, failed) = each(&args.files, |file| check(&root, file));
-    if args.json {
-        print(&(json("megapage.remap-check/1", &Report { files: &checks }) + "\n"))?;
-    } else {
-        let texts: Vec<String> = checks.iter().map(human).collect();
-        print(&texts.join("\n"))?;
-    }
+    answer(args.json, "megapage.remap-check/1", &Report { files: &checks }, || {
+        checks.iter().map(human).collect::<Vec<_>>().join("\n")
+    })?;
     Ok(status(checks.len(), failed, checks.iter().all(Check::gains)))
 }
 

@@ -1,7 +1,7 @@
 //! `megapage remap prime`.
 
 use super::{each, status};
-use crate::output::{print, shown_path};
+use crate::output::{answer, print, shown_path};
 use anyhow::Result;
 use megapage_kernel::KernelRoot;
 use megapage_remap::User;
@@ -46,11 +46,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     if args.undo {
         let (undone, failed) = each(&args.files, |file| undo(&root, file, args.dry_run));
-        if args.json {
-            print(&(json(SCHEMA, &Report { files: &undone }) + "\n"))?;
-        } else {
-            print(&undone.iter().map(human_undone).collect::<String>())?;
-        }
+        answer(args.json, SCHEMA, &Report { files: &undone }, || {
+            undone.iter().map(human_undone).collect::<String>()
+        })?;
         return Ok(status(undone.len(), failed, undone.iter().all(|file| file.left_bytes.unwrap_or(0) == 0)));
     }
     let (outcomes, failed) = each(&args.files, |file| prime(&root, file, args.dry_run));

@@ -46,7 +46,7 @@ fn row(segment: &Listed) -> [String; 9] {
         or_dash(shape.map(|shape| shape.most_pages.to_string())),
         or_dash(shape.map(|shape| shape.dirty_pages.to_string())),
         segment.memory.to_string(),
-        segment.condition.word().into(),
+        segment.condition.name().into(),
     ]
 }
 
@@ -56,7 +56,7 @@ pub fn show(segment: &Listed) -> String {
     line("Segment", format!("{}/{}", segment.application, segment.name));
     line("Path", segment.path.display().to_string());
     line("User", segment.uid.to_string());
-    line("Condition", segment.condition.word().into());
+    line("Condition", segment.condition.name().into());
     if let Some(because) = &segment.because {
         line("", because.clone());
     }

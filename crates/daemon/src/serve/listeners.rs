@@ -2,7 +2,7 @@
 
 use crate::reporter_error::ReporterError;
 use crate::{Mode, observability::MetricsConfig};
-use megapage_service::{SocketError, SocketFile, group_number};
+use megapage_kernel::service::{SocketError, SocketFile, group_number};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 

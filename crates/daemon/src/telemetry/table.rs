@@ -1,24 +1,15 @@
 //! Every metric there is: what is exported, documented, and named by alerts and dashboards.
 
-/// The type of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows, until the daemon, or the kernel, starts anew.
-    Counter,
-    /// It goes up and down.
-    Gauge,
-    /// Counts by size.
-    Histogram,
-}
-
-impl Kind {
-    /// As the text formats name it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        }
+megapage_units::named! {
+    /// The type of a metric.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// It only grows, until the daemon, or the kernel, starts anew.
+        Counter = "counter",
+        /// It goes up and down.
+        Gauge = "gauge",
+        /// Counts by size.
+        Histogram = "histogram",
     }
 }
 

@@ -9,25 +9,16 @@ use megapage_units::Pid;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What tasks wait for (Documentation/accounting/psi.rst).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
-    /// A processor.
-    Cpu,
-    /// Memory.
-    Memory,
-    /// Input and output.
-    Io,
-}
-
-impl Resource {
-    /// As in the name of its file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
-            Resource::Io => "io",
-        }
+megapage_units::named! {
+    /// What tasks wait for (Documentation/accounting/psi.rst).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Resource {
+        /// A processor.
+        Cpu = "cpu",
+        /// Memory.
+        Memory = "memory",
+        /// Input and output.
+        Io = "io",
     }
 }
 

@@ -127,7 +127,7 @@ impl Findings {
     fn dense_maps(&self) -> impl Iterator<Item = &Mappings> {
         self.own_mappings.iter().filter(|it| {
             let found = Found { seen: it.seen_bytes, touched: it.touched_bytes };
-            let maps = Maps::ALL.into_iter().find(|maps| maps.name() == it.requests);
+            let maps = Maps::parse(it.requests.as_bytes());
             it.seen_bytes >= LEAST_MAPS && maps.is_some_and(|maps| found.is_dense(maps))
         })
     }

@@ -74,7 +74,7 @@ mod tests {
     use super::super::Build;
     use super::super::tests::verdict;
     use super::*;
-    use megapage_judge::Decision;
+    use megapage_decide::judge::Decision;
 
     #[test]
     fn a_process_is_forbidden_as_long_as_a_verdict_says_so() {

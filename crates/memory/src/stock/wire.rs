@@ -30,41 +30,30 @@ pub enum Request {
     Status,
 }
 
-/// How it went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Verdict {
-    /// As asked for.
-    Done = 0,
-    /// The request could not be read.
-    Malformed = 1,
-    /// The user may not ask.
-    Denied = 2,
-    /// The broker has pages of another size, which the answer names.
-    OtherSize = 3,
-    /// Nothing is ready: come again later.
-    Empty = 4,
-    /// The user has as much as one may have.
-    Quota = 5,
-    /// All users together have as much as the broker can look after.
-    Full = 6,
-    /// The process cannot be seen from where the broker runs, or has ended.
-    Unseen = 7,
+megapage_units::named! {
+    /// How it went.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Verdict {
+        /// As asked for.
+        Done = "done",
+        /// The request could not be read.
+        Malformed = "malformed",
+        /// The user may not ask.
+        Denied = "denied",
+        /// The broker has pages of another size, which the answer names.
+        OtherSize = "other-size",
+        /// Nothing is ready: come again later.
+        Empty = "empty",
+        /// The user has as much as one may have.
+        Quota = "quota",
+        /// All users together have as much as the broker can look after.
+        Full = "full",
+        /// The process cannot be seen from where the broker runs, or has ended.
+        Unseen = "unseen",
+    }
 }
 
 impl Verdict {
-    /// All of them.
-    pub const ALL: [Verdict; 8] = [
-        Verdict::Done,
-        Verdict::Malformed,
-        Verdict::Denied,
-        Verdict::OtherSize,
-        Verdict::Empty,
-        Verdict::Quota,
-        Verdict::Full,
-        Verdict::Unseen,
-    ];
-
     /// In words, for a report or a message.
     pub const fn explain(self) -> &'static str {
         match self {

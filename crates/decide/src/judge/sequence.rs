@@ -119,7 +119,7 @@ fn halve(falling: impl Fn(f64) -> f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conduct::tests::Random;
+    use crate::judge::conduct::tests::Random;
 
     #[test]
     fn clear_blocks_bound_the_effect_from_eight_on() {

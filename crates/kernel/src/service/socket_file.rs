@@ -1,8 +1,8 @@
 //! A socket in the file system.
 
-use megapage_kernel::directory::Directory;
-use megapage_kernel::socket::{FileId, connect_to, listen_at, set_rights};
-use megapage_kernel::trusted::trusted_directory;
+use crate::directory::Directory;
+use crate::socket::{FileId, connect_to, listen_at, set_rights};
+use crate::trusted::trusted_directory;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};

@@ -7,8 +7,6 @@
 //! Architecture invariant: no I/O, clock, randomness but from the seed, threads or global state. A trial of a service that works
 //! and one of a model run the same code.
 
-#![forbid(unsafe_code)]
-
 mod budget;
 mod conduct;
 mod decision;

@@ -1,8 +1,6 @@
 //! What megapage's services, the daemon and the broker of huge pages, share: a socket in the file system that is theirs,
 //! a bound on how fast clients are let in, and word to the service manager.
 
-#![forbid(unsafe_code)]
-
 mod notify;
 mod pace;
 mod socket_file;

@@ -1,6 +1,6 @@
 //! What a trial comes to.
 
-use crate::sequence::Interval;
+use crate::judge::sequence::Interval;
 use serde::{Deserialize, Serialize};
 
 /// What is decided of a change.

@@ -1,10 +1,10 @@
 //! The course of a trial: a base line, then blocks of two windows, until something can be said.
 
-use crate::budget::{Budget, Cost};
-use crate::decision::{Decision, Gain};
-use crate::harm::{Guard, Harm, middle};
-use crate::reading::{Better, Reading};
-use crate::sequence::Sequence;
+use crate::judge::budget::{Budget, Cost};
+use crate::judge::decision::{Decision, Gain};
+use crate::judge::harm::{Guard, Harm, middle};
+use crate::judge::reading::{Better, Reading};
+use crate::judge::sequence::Sequence;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use serde::Serialize;

@@ -1,0 +1,54 @@
+//! Options that several commands have.
+
+use crate::run::{Choice, mechanism};
+use anyhow::{Result, bail};
+use megapage_launch::request::{Fork, Heap, OwnThp, ReturnAfter, Shm};
+use std::path::{Path, PathBuf};
+
+/// `--root`.
+#[derive(Debug, clap::Args)]
+pub struct Root {
+    /// Take the files below this directory, such as an image's root
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+}
+
+impl Root {
+    /// The directory; an error where it is none.
+    pub fn path(&self) -> Result<&Path> {
+        if !self.root.is_dir() {
+            bail!("--root '{}' is not a directory", self.root.display());
+        }
+        Ok(&self.root)
+    }
+}
+
+/// What `run` and `enable` ask for the memory of a program, and how it is reached.
+#[derive(Debug, clap::Args)]
+pub struct Backing {
+    /// The backing of the heap: auto, 1g, 2m, thp or none
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub heap: Heap,
+    /// The backing of its shared memory (shmget, shared mappings): 2m, 1g, thp, auto or none
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub shm: Shm,
+    /// How the program is reached: auto, preload, tunable, runtime or outside
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = mechanism)]
+    pub mechanism: Choice,
+    /// Give freed memory back after this time, such as 500ms, 1s, 2m, or never
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub return_after: ReturnAfter,
+    /// What the program forks for: auto, cheap (to start programs) or snapshot (to save its memory)
+    #[arg(long, value_name = "WHY", default_value = "auto")]
+    pub fork: Fork,
+    /// Let the program's children run with the preloaded library too
+    #[arg(long)]
+    pub children: bool,
+    /// A script starts a JVM: its options go through JAVA_TOOL_OPTIONS
+    #[arg(long)]
+    pub jvm: bool,
+    /// Transparent huge pages of the program and its children: settings (the machine's), never, or advised (only where asked
+    /// for; Linux 6.18)
+    #[arg(long, value_name = "KIND", default_value = "settings")]
+    pub thp: OwnThp,
+}
