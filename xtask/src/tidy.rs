@@ -7,6 +7,7 @@ mod prose;
 mod ratchet;
 mod rust;
 mod scan;
+mod shows;
 mod size;
 mod vendored;
 
@@ -44,6 +45,7 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     findings.extend(manifest::check(&cargo_metadata(root)?)?);
     findings.extend(vendored::check(root)?);
     findings.extend(ratchet::check(&files)?);
+    findings.extend(shows::check(&files));
     findings.extend(crate::header::check(root)?);
     findings.extend(crate::abilities::section().check(root));
     findings.extend(crate::values::check(root)?);
