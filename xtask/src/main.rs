@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
+       cargo xtask tidy --ratchet  lower the numbers of xtask/ratchet.json to the present ones
        cargo xtask header  make include/megapage.h anew from crates/capi
        cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel
        cargo xtask values  make the values of bench/results in pages of docs/ anew
@@ -26,6 +27,9 @@ usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy", "--ratchet"] => {
+            repository().and_then(|root| tidy::lower_ratchet(&root)).map(|()| ExitCode::SUCCESS)
+        }
         ["tidy"] => repository().and_then(|root| tidy::run(&root)),
         ["header"] => repository().and_then(|root| header::write(&root)).map(|()| ExitCode::SUCCESS),
         ["abilities"] => {

@@ -4,8 +4,11 @@
 
 mod manifest;
 mod prose;
+mod ratchet;
 mod rust;
 mod scan;
+mod shows;
+mod size;
 mod vendored;
 
 use anyhow::{Context, Result, ensure};
@@ -41,6 +44,8 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     findings.extend(prose::book(summary, files.keys().map(String::as_str)));
     findings.extend(manifest::check(&cargo_metadata(root)?)?);
     findings.extend(vendored::check(root)?);
+    findings.extend(ratchet::check(&files)?);
+    findings.extend(shows::check(&files));
     findings.extend(crate::header::check(root)?);
     findings.extend(crate::abilities::section().check(root));
     findings.extend(crate::values::check(root)?);
@@ -53,6 +58,11 @@ pub fn run(root: &Path) -> Result<ExitCode> {
     }
     println!("tidy: {} files, {} findings", files.len(), findings.len());
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Lowers the numbers of `xtask/ratchet.json` to the present ones.
+pub fn lower_ratchet(root: &Path) -> Result<()> {
+    ratchet::lower(root, &read_files(root)?)
 }
 
 fn text_of<'a>(files: &'a BTreeMap<String, String>, path: &str) -> Result<&'a str> {

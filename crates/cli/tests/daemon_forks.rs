@@ -20,9 +20,7 @@ use user::{MEGAPAGE, until, until_unlocked};
 /// just then.
 const SIZE: u64 = 64 << 20;
 const MOST_OF_IT: Bytes = Bytes::mib(40);
-/// What a pass comes upon by chance (huge pages that lack, pages that something holds) is tried again by the next, which
-/// without a reason would be in an hour: so the whole is tried again, each time for much longer than it takes.
-const TRIES: u32 = 5;
+/// Much longer than it takes for what a fork has split to be huge again.
 const LONG: Duration = Duration::from_secs(40);
 
 /// Does as it is told by a line: forks a child that lives on, writes a byte of each 64 KiB, ends the child. It answers with
@@ -150,28 +148,24 @@ fn what_a_fork_has_split_is_huge_again_when_the_child_has_ended() {
         return skip("this system gives huge pages unasked: the kernel may bring them back by itself");
     }
     let daemon = Daemon::start(directory.path(), &target);
-    for _ in 0..TRIES {
-        until("promotion", || {
-            daemon.pass();
-            (target.huge() >= MOST_OF_IT).then_some(())
-        });
-        // It has seen what came of that.
+    until("promotion", || {
         daemon.pass();
-        let before = target.huge();
-        target.order("fork");
-        target.order("write");
-        assert!(target.huge() < Bytes(SIZE / 8), "{} are huge though they were written", target.huge());
-        daemon.pass();
-        assert!(target.huge() < Bytes(SIZE / 8), "{} are huge though a child shares them", target.huge());
-        target.order("end");
-        let end = Instant::now() + LONG;
-        while Instant::now() < end {
-            if target.huge().0 >= before.0 - before.0 / 8 {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        (target.huge() >= MOST_OF_IT).then_some(())
+    });
+    // It has seen what came of that.
+    daemon.pass();
+    let before = target.huge();
+    target.order("fork");
+    target.order("write");
+    assert!(target.huge() < Bytes(SIZE / 8), "{} are huge though they were written", target.huge());
+    daemon.pass();
+    assert!(target.huge() < Bytes(SIZE / 8), "{} are huge though a child shares them", target.huge());
+    target.order("end");
+    // Without a reason the next pass would come in an hour.
+    let end = Instant::now() + LONG;
+    while target.huge().0 < before.0 - before.0 / 8 {
+        let log = || std::fs::read_to_string(directory.path().join("log")).unwrap();
+        assert!(Instant::now() < end, "{} are huge after the child: {}", target.huge(), log());
+        std::thread::sleep(Duration::from_millis(20));
     }
-    let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
-    panic!("{} are huge after the child: {log}", target.huge());
 }

@@ -140,11 +140,10 @@ fn the_service_manager_is_told_of_each_change_and_that_it_lives() {
     };
     // Whatever else is told before it is that it lives.
     let until_told = |what: &str| {
-        loop {
-            match hear() {
-                told if told.lines().next() == Some(what) => return,
-                told => assert_eq!(told, "WATCHDOG=1", "before {what}"),
-            }
+        let mut told = hear();
+        while told.lines().next() != Some(what) {
+            assert_eq!(told, "WATCHDOG=1", "before {what}");
+            told = hear();
         }
     };
     let environment = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "3000000")];

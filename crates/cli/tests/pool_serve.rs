@@ -292,7 +292,7 @@ fn clients_that_lie_hang_or_flood_are_outlived() {
     };
     let mut silent = Vec::new();
     for round in 0..600 {
-        let Ok(mut stream) = UnixStream::connect(&path) else { continue };
+        let mut stream = UnixStream::connect(&path).unwrap();
         let length = (random() % 80) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| random() as u8).collect();
         if round % 3 == 0 {

@@ -143,31 +143,25 @@ fn what_the_unit_runs_brings_back_what_was_evicted() {
         Some(program.to_str().unwrap().to_string())
     };
     let (Some(file), Some(other)) = (program("file"), program("other")) else { return skip("needs gcc") };
-    // What the unit does, and whether any of it is on huge pages then.
+    let on_huge_pages = |file: &str| {
+        let check: serde_json::Value = serde_json::from_str(&remap(&["check", "--json", file]).out).unwrap();
+        check["files"][0]["now_bytes"].as_u64().unwrap_or(0) > 0
+    };
+    // Does what the unit does. Returns true if any of the file is on huge pages then.
     let primed = |file: &str| {
         let line = line.replace("%f", file);
         let words: Vec<&str> = line.split(' ').collect();
         let ran = Command::new(words[0]).args(&words[1..]).output().unwrap();
         // As the unit has it: 1 is a success, too.
         assert!(matches!(ran.status.code(), Some(0 | 1)), "{ran:?}");
-        let check: serde_json::Value = serde_json::from_str(&remap(&["check", "--json", file]).out).unwrap();
-        check["files"][0]["now_bytes"].as_u64().unwrap_or(0) > 0
+        on_huge_pages(file)
     };
     let undone = |file: &str| remap(&["prime", "--undo", file]);
-    // A file system without large folios gives none ever; others may take the last free blocks.
-    if !(0..20).any(|_| primed(&file)) {
-        return eprintln!("here a file cannot lie on huge pages");
+    if !primed(&other) {
+        return skip("needs a file system with large folios, and free huge pages");
     }
+    assert!(primed(&file));
     undone(&file);
-    let mut others = 0;
-    for _ in 0..200 {
-        if primed(&file) {
-            return;
-        }
-        undone(&other);
-        others += u32::from(primed(&other));
-        // Another file has come onto huge pages time and again, in the same moments.
-        assert!(others < 20, "it was not brought back");
-    }
-    eprintln!("the machine has no huge pages to give any more");
+    assert!(!on_huge_pages(&file));
+    assert!(primed(&file), "it was not brought back");
 }

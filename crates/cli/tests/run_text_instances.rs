@@ -6,7 +6,7 @@ mod text_support;
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::smaps::{Mapping, read_smaps};
-use megapage_testing::PoolGuard;
+use megapage_testing::{PoolGuard, skip};
 use megapage_units::{HUGE_2M, PageSize, Pid};
 use run_support::*;
 use serde_json::Value;
@@ -68,8 +68,8 @@ impl Code {
     }
 }
 
-/// The code of each of several instances that run at the same time; `None`, with the reason printed, where one of them did
-/// not get all of its huge pages: memory, the pool, or the file system has none.
+/// Returns the code of each of several instances that run at the same time. `None`, after a loud skip,
+/// where one of them did not get all of its huge pages: memory, the pool, or the file system has none.
 fn instances(kind: &str, directory: &Path, path: &str) -> Option<Vec<Code>> {
     let file = |number: u64| directory.join(format!("{kind}.{number}"));
     let launch = |number| {
@@ -88,7 +88,7 @@ fn instances(kind: &str, directory: &Path, path: &str) -> Option<Vec<Code>> {
         let text_file = &report["text"]["files"][0];
         let why = text_file["missing"].as_str().or(text_file["reason"].as_str());
         if let Some(why) = why.filter(|_| text_file["mechanism"] != kind || !text_file["missing"].is_null()) {
-            eprintln!("*** not judged: --text {kind}: {why}");
+            skip(&format!("needs huge pages for --text {kind}: {why}"));
             return None;
         }
         assert!(value(text_file, "possible_bytes") >= CODE, "{text_file:#}");

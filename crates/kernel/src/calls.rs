@@ -223,13 +223,14 @@ mod tests {
     #[test]
     fn functions_are_found_by_name_or_said_to_be_none() {
         let (libc, _) = place(libc::gnu_get_libc_version as *const () as u64);
-        let function = |name: &str| open(own(), &libc, &CallSite::Function(name.into()), false);
-        let Some(counter) = function("gnu_get_libc_version") else { return };
+        let function = |name: &str| CallSite::Function(name.into());
+        let Some(counter) = open(own(), &libc, &function("gnu_get_libc_version"), false) else { return };
         let counter = counter.unwrap();
         let before = counter.read().unwrap().calls;
         black_box(glibc_version());
         assert!(counter.read().unwrap().calls > before);
-        let error = function("gnu_get_libc_colour").unwrap().unwrap_err().to_string();
+        let error = open(own(), &libc, &function("gnu_get_libc_colour"), false);
+        let error = error.unwrap().unwrap_err().to_string();
         assert!(error.ends_with(": it has no function gnu_get_libc_colour"), "{error}");
     }
 }

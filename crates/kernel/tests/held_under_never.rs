@@ -98,6 +98,16 @@ fn begin(root: &KernelRoot) -> Option<ThpChange> {
     None
 }
 
+/// Sets `enabled`. Returns what holds then for pages of 2 MiB; `None` after a loud skip.
+fn set(root: &KernelRoot, change: &mut ThpChange, enabled: ThpEnabled) -> Option<ThpEnabled> {
+    let controls = ThpControls { enabled: Some(enabled), ..ThpControls::default() };
+    if let Err(error) = change.set(&controls) {
+        skip(&format!("needs to change transparent_hugepage/enabled: {error}"));
+        return None;
+    }
+    Some(settings(root).unwrap().expect("it has just been set").anonymous(PageSize::HUGE_2M))
+}
+
 #[test]
 fn page_tables_tell_what_the_page_map_tells_under_never() {
     if !require_root() {
@@ -107,20 +117,11 @@ fn page_tables_tell_what_the_page_map_tells_under_never() {
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
     let root = KernelRoot::live();
     let Some(mut change) = begin(&root) else { return };
-    // What holds then for pages of 2 MiB.
-    let mut set = |enabled| {
-        let controls = ThpControls { enabled: Some(enabled), ..ThpControls::default() };
-        if let Err(error) = change.set(&controls) {
-            skip(&format!("needs to change transparent_hugepage/enabled: {error}"));
-            return None;
-        }
-        Some(settings(&root).unwrap()?.anonymous(PageSize::HUGE_2M))
-    };
-    if set(ThpEnabled::Madvise).is_none() {
+    if set(&root, &mut change, ThpEnabled::Madvise).is_none() {
         return;
     }
     let Some(kinds) = start_with_zeros(&root) else { return };
-    match set(ThpEnabled::Never) {
+    match set(&root, &mut change, ThpEnabled::Never) {
         None => return,
         Some(ThpEnabled::Never) => {}
         Some(_) => return skip("needs hugepages-2048kB/enabled to be 'inherit'"),
@@ -135,16 +136,14 @@ fn page_tables_tell_what_the_page_map_tells_under_never() {
         Err(error) => return skip(&format!("page tables cannot be read here: {error}")),
     };
     let mut pagemap = Pagemap::open(&root, pid).unwrap();
-    let mut differ = String::new();
+    let (mut differ, mut agreed) = (String::new(), None);
     // Somebody else (reclaim, khugepaged) may change memory between the two.
     for _ in 0..50 {
         let told = pagemap.held(&ranges).unwrap();
         let held = tables.held(pid, &ranges).unwrap();
         if held.as_ref() == Some(&told) {
-            assert!(told.iter().any(|region| region.huge == Some(true)), "hugetlb at least: {told:?}");
-            // Nothing but the kernel's flags of frames tells that.
-            assert!(kinds.has_zeros(&told), "the page of zeros at {:#x}: {told:?}", kinds.zeros);
-            return;
+            agreed = Some(told);
+            break;
         }
         let only = |all: &[Region], others: &[Region]| -> Vec<String> {
             all.iter().filter(|one| !others.contains(one)).map(|one| format!("{one:?}")).collect()
@@ -156,5 +155,8 @@ fn page_tables_tell_what_the_page_map_tells_under_never() {
             None => "nothing is told".into(),
         };
     }
-    panic!("{differ}");
+    let told = agreed.unwrap_or_else(|| panic!("{differ}"));
+    assert!(told.iter().any(|region| region.huge == Some(true)), "hugetlb at least: {told:?}");
+    // Nothing but the kernel's flags of frames tells that.
+    assert!(kinds.has_zeros(&told), "the page of zeros at {:#x}: {told:?}", kinds.zeros);
 }

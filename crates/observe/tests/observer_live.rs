@@ -57,26 +57,16 @@ fn what_a_child_accesses_between_two_snapshots_is_seen() {
     let expected =
         [(Leaf::Base, 100), (Leaf::Base, 0), (Leaf::Base, 7), (Leaf::Huge2m, 0), (Leaf::Huge2m, 512)];
     let expected = expected.map(|(leaf, coverage)| (leaf, Some(coverage)));
-    let mut found = Vec::new();
-    // Others who clear accessed bits, such as DAMON, may make a sample miss a page, but not twenty times.
-    for _ in 0..20 {
-        observer.snapshot(&[child.pid()]);
-        child.touch(pages()).unwrap();
-        std::thread::sleep(window);
-        let snapshot = observer.snapshot(&[child.pid()]);
-        found = sampled(&snapshot, &child);
-        if found.last().is_some_and(|(leaf, _)| !leaf.is_huge()) {
-            return skip("needs two free huge pages");
-        }
-        let sampling = snapshot.process(child.pid()).unwrap().sampling.clone().expect("sampled");
-        assert!(sampling.window >= window && sampling.bytes >= Bytes::mib(10) && sampling.slowdown <= 1.0);
-        if found == expected {
-            return;
-        }
-        // The next sample is under way since the snapshot: let its window pass, too.
-        std::thread::sleep(window);
-        observer.snapshot(&[child.pid()]);
+    observer.snapshot(&[child.pid()]);
+    child.touch(pages()).unwrap();
+    std::thread::sleep(window);
+    let snapshot = observer.snapshot(&[child.pid()]);
+    let found = sampled(&snapshot, &child);
+    if found.last().is_some_and(|(leaf, _)| !leaf.is_huge()) {
+        return skip("needs two free huge pages");
     }
+    let sampling = snapshot.process(child.pid()).unwrap().sampling.clone().expect("sampled");
+    assert!(sampling.window >= window && sampling.bytes >= Bytes::mib(10) && sampling.slowdown <= 1.0);
     assert_eq!(found, expected);
 }
 
@@ -125,22 +115,15 @@ fn where_all_would_cost_too_much_a_part_of_each_region_tells_which_are_hot() {
     let window = Duration::from_secs(1);
     let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut child = Canary::start(REGIONS, 1).unwrap();
-    let mut told = Vec::new();
-    // Others who clear accessed bits, such as DAMON, may make a sample miss pages, but not each time.
-    for _ in 0..5 {
-        // The first sample may take 0.1 to 1 s; all pages would take 2.6 s, the parts 0.08 s.
-        let Some(mut observer) = sampling_at(window, 100_000.0) else { return };
-        observer.snapshot(&[child.pid()]);
-        child.touch(COLD * 512..REGIONS * 512).unwrap();
-        std::thread::sleep(window);
-        told = sampled(&observer.snapshot(&[child.pid()]), &child);
-        let is_hot = |at: usize| (COLD..REGIONS).contains(&at);
-        let right = told.iter().enumerate().all(|(at, (_, coverage))| {
-            coverage.is_some_and(|coverage| if is_hot(at) { coverage >= 448 } else { coverage == 0 })
-        });
-        if right && told.len() == REGIONS + 1 && told[REGIONS].0 == Leaf::Huge2m {
-            return;
-        }
-    }
-    panic!("{told:?}");
+    // The first sample may take 0.1 to 1 s; all pages would take 2.6 s, the parts 0.08 s.
+    let Some(mut observer) = sampling_at(window, 100_000.0) else { return };
+    observer.snapshot(&[child.pid()]);
+    child.touch(COLD * 512..REGIONS * 512).unwrap();
+    std::thread::sleep(window);
+    let told = sampled(&observer.snapshot(&[child.pid()]), &child);
+    let is_hot = |at: usize| (COLD..REGIONS).contains(&at);
+    let right = told.iter().enumerate().all(|(at, (_, coverage))| {
+        coverage.is_some_and(|coverage| if is_hot(at) { coverage >= 448 } else { coverage == 0 })
+    });
+    assert!(right && told.len() == REGIONS + 1 && told[REGIONS].0 == Leaf::Huge2m, "{told:?}");
 }

@@ -156,12 +156,10 @@ fn a_region_that_is_not_sampled_keeps_its_old_figures_with_their_time() {
     let world = World::of_base(128, 128 * 512);
     let mut observer = world.observer(Options::default());
     let snapshots = watch(&world, &mut observer, 60 * SECOND);
-    let mut times: Vec<Duration> = Vec::new();
-    for region in &snapshots.last().unwrap().process(PID).unwrap().regions {
-        let Some(accessed) = region.accessed else { continue };
-        assert!(accessed.sampled <= snapshots.last().unwrap().taken);
-        times.push(accessed.sampled);
-    }
+    let last = snapshots.last().unwrap();
+    let regions = last.process(PID).unwrap().regions.iter();
+    let mut times: Vec<Duration> = regions.filter_map(|region| Some(region.accessed?.sampled)).collect();
+    assert!(times.iter().all(|sampled| *sampled <= last.taken));
     times.sort();
     times.dedup();
     assert!(times.len() >= 3, "{times:?}");

@@ -7,15 +7,13 @@ use megapage_remap::RemapError;
 use megapage_remap::align::align;
 use megapage_remap::check::check;
 use megapage_remap::prime::{Outcome, prime, undo};
-use megapage_testing::MachineLock;
+use megapage_testing::{MachineLock, skip, wait_for};
 use megapage_units::Pid;
 use programs::{build, on_disk, output, patiently};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -55,36 +53,21 @@ fn huge_of(pid: i32) -> u64 {
     mappings.iter().map(|mapping| mapping.file_pmd.0 + mapping.shmem_pmd.0).sum()
 }
 
-/// Primes `path` until `enough` says so of the outcome; others may evict what was primed, or take the last free
-/// blocks, so that some attempts may fail. `None` on a file system without large folios, having checked what is said.
-fn primed(path: &Path, enough: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
-    let mut last = None;
-    for _ in 0..20 {
-        let outcome = prime(&KernelRoot::live(), path, false).unwrap();
-        if outcome.missing.as_deref().is_some_and(|why| why.contains("in a folio of 2 MiB")) {
-            assert_eq!(outcome.obtained_bytes, Some(0));
-            eprintln!("here a file cannot lie on huge pages: {}", outcome.missing.unwrap());
-            return None;
-        }
-        assert_eq!(outcome.is_complete(), outcome.missing.is_none(), "{outcome:?}");
-        if enough(&outcome) {
-            return Some(outcome);
-        }
-        last = Some(outcome);
+/// Primes `path`. `None`, after a loud skip, on a file system without large folios.
+fn primed(path: &Path) -> Option<Outcome> {
+    let outcome = prime(&KernelRoot::live(), path, false).unwrap();
+    if let Some(why) = outcome.missing.as_deref().filter(|why| why.contains("in a folio of 2 MiB")) {
+        assert_eq!(outcome.obtained_bytes, Some(0));
+        skip(&format!("needs a file system with large folios: {why}"));
+        return None;
     }
-    panic!("not once in 20 attempts: {last:?}");
+    assert!(outcome.is_complete() && outcome.missing.is_none(), "{outcome:?}");
+    Some(outcome)
 }
 
 /// Undoes it until nothing is left. The kernel itself may hold a page for a moment, which then stays.
 fn let_go(path: &Path) {
-    for _ in 0..500 {
-        let undone = undo(&KernelRoot::live(), path, false).unwrap();
-        if undone.left_bytes == Some(0) {
-            return;
-        }
-        sleep(Duration::from_millis(20));
-    }
-    panic!("{}: its pages do not go", path.display());
+    wait_for("its pages go", || undo(&KernelRoot::live(), path, false).unwrap().left_bytes == Some(0));
 }
 
 /// A program at fixed addresses: 6 MiB of code and 5 of constants, of which at least 6 MiB lie in whole blocks.
@@ -94,36 +77,23 @@ fn a_process_started_afterwards_has_its_code_on_huge_pages() {
     let directory = on_disk();
     let built = build(directory.path(), "primed", &["-no-pie"]).unwrap();
     let expected = output(&built);
-    let found = primed(&built, |outcome| {
-        let running = Running::start(&built);
-        outcome.is_complete() && huge_of(running.pid()) == outcome.possible_bytes
-    });
-    let Some(outcome) = found else { return };
+    let Some(outcome) = primed(&built) else { return };
+    assert_eq!(huge_of(Running::start(&built).pid()), outcome.possible_bytes);
     assert!(outcome.possible_bytes >= 6 * MIB);
     assert_eq!(output(&built), expected);
 
     // What is huge is left alone, and is seen by check.
-    let found = primed(&built, |outcome| outcome.before_bytes == Some(outcome.possible_bytes)).unwrap();
-    assert!(found.commands.is_empty());
-    primed(&built, |outcome| {
-        check(&KernelRoot::live(), &built).unwrap().now_bytes == Some(outcome.possible_bytes)
-    })
-    .unwrap();
+    let again = primed(&built).unwrap();
+    assert!(again.commands.is_empty() && again.before_bytes == Some(outcome.possible_bytes), "{again:?}");
+    assert_eq!(check(&KernelRoot::live(), &built).unwrap().now_bytes, Some(outcome.possible_bytes));
 
     // A process keeps its pages; without it they are let go.
-    let mut kept = false;
-    for _ in 0..20 {
-        primed(&built, Outcome::is_complete).unwrap();
-        let running = Running::start(&built);
-        let huge = huge_of(running.pid());
-        let undone = undo(&KernelRoot::live(), &built, false).unwrap();
-        assert!(undone.users.iter().any(|user| user.pid == running.pid()), "{undone:?}");
-        kept = huge > 0 && undone.left_bytes == Some(huge) && huge_of(running.pid()) == huge;
-        if kept {
-            break;
-        }
-    }
-    assert!(kept, "a running process lost its huge pages, 20 times");
+    let running = Running::start(&built);
+    let undone = undo(&KernelRoot::live(), &built, false).unwrap();
+    assert!(undone.users.iter().any(|user| user.pid == running.pid()), "{undone:?}");
+    assert_eq!(undone.left_bytes, Some(outcome.possible_bytes), "{undone:?}");
+    assert_eq!(huge_of(running.pid()), outcome.possible_bytes);
+    drop(running);
     let_go(&built);
     assert_eq!(huge_of(Running::start(&built).pid()), 0);
     assert_eq!(output(&built), expected);
@@ -139,11 +109,9 @@ fn a_program_laid_out_anew_has_its_code_on_huge_pages() {
     assert!(matches!(&error, RemapError::Unfit { .. }), "{error}");
     let out = directory.path().join("out");
     let aligned = align(&built, &out, false).unwrap();
-    primed(&out, |outcome| {
-        assert_eq!(outcome.possible_bytes, aligned.after_bytes);
-        let running = Running::start(&out);
-        outcome.is_complete() && huge_of(running.pid()) == outcome.possible_bytes
-    });
+    let Some(outcome) = primed(&out) else { return };
+    assert_eq!(outcome.possible_bytes, aligned.after_bytes);
+    assert_eq!(huge_of(Running::start(&out).pid()), outcome.possible_bytes);
     assert_eq!(output(&out), output(&built));
 }
 
@@ -172,34 +140,24 @@ fn a_dry_run_changes_nothing_and_its_lines_do_the_same() {
     }
     let directory = on_disk();
     let built = build(directory.path(), "dry run", &["-no-pie"]).unwrap();
-    if primed(&built, Outcome::is_complete).is_none() {
+    if primed(&built).is_none() {
         return;
     }
     let root = KernelRoot::live();
-    let mut same = false;
-    for _ in 0..20 {
-        let_go(&built);
-        let plan = prime(&root, &built, true).unwrap();
-        assert!(plan.dry_run && plan.obtained_bytes.is_none() && !plan.commands.is_empty());
-        assert_eq!(check(&root, &built).unwrap().now_bytes, Some(0));
-        let shell = Command::new("sh").arg("-ec").arg(plan.commands.join("\n")).output().unwrap();
-        let said = String::from_utf8_lossy(&shell.stderr).into_owned();
-        assert!(shell.status.success(), "{said}");
-        same = check(&root, &built).unwrap().now_bytes == Some(plan.possible_bytes);
-        if same {
-            break;
-        }
-    }
-    assert!(same, "the lines of the dry run did not do it, 20 times");
+    let_go(&built);
+    let plan = prime(&root, &built, true).unwrap();
+    assert!(plan.dry_run && plan.obtained_bytes.is_none() && !plan.commands.is_empty());
+    assert_eq!(check(&root, &built).unwrap().now_bytes, Some(0));
+    let shell = Command::new("sh").arg("-ec").arg(plan.commands.join("\n")).output().unwrap();
+    let said = String::from_utf8_lossy(&shell.stderr).into_owned();
+    assert!(shell.status.success(), "{said}");
+    assert_eq!(check(&root, &built).unwrap().now_bytes, Some(plan.possible_bytes));
     // So do those of undoing it.
     let undone = undo(&root, &built, true).unwrap();
     assert!(undone.left_bytes.is_none());
-    let gone = (0..20).any(|_| {
-        let shell = Command::new("sh").arg("-ec").arg(undone.commands.join("\n")).output().unwrap();
-        assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
-        check(&root, &built).unwrap().now_bytes == Some(0)
-    });
-    assert!(gone, "the lines did not undo it, 20 times");
+    let shell = Command::new("sh").arg("-ec").arg(undone.commands.join("\n")).output().unwrap();
+    assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
+    assert_eq!(check(&root, &built).unwrap().now_bytes, Some(0));
 }
 
 #[test]
