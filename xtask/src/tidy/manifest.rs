@@ -14,8 +14,8 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 30] = [
     ("decide", &["units", "snapshot"]),
     ("report", &["units", "snapshot"]),
     ("judge", &[]),
-    ("simulate", &["units", "tlb", "snapshot", "decide"]),
-    ("plan", &["units", "tlb", "snapshot", "decide", "simulate"]),
+    ("plan", &["units", "tlb", "snapshot", "decide"]),
+    ("simulate", &["units", "snapshot", "decide", "plan"]),
     ("inside", &["units"]),
     ("kernel", &["units", "tlb", "snapshot", "inside"]),
     ("observe", &["units", "tlb", "snapshot", "kernel"]),
@@ -46,9 +46,9 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 30] = [
     (
         "cli",
         &[
-            "units", "snapshot", "kernel", "observe", "decide", "simulate", "act", "daemon", "launch",
-            "doctor", "advise", "bench", "remap", "report", "segment", "broker", "memory", "service",
-            "systemd", "judge", "trial", "plan", "record",
+            "units", "snapshot", "kernel", "observe", "decide", "act", "daemon", "launch", "doctor",
+            "advise", "bench", "remap", "report", "segment", "broker", "memory", "service", "systemd",
+            "judge", "trial", "plan", "record",
         ],
     ),
 ];
