@@ -25,6 +25,7 @@ pub mod persistent;
 pub mod plan;
 mod postgres;
 mod redis;
+pub mod simulate;
 pub mod snapshot;
 pub mod text;
 pub mod trial;

@@ -9,7 +9,8 @@ use megapage_kernel::trusted::write_report;
 use megapage_lab::experiment::{self, Experiment, Found, Plan};
 use megapage_lab::peers;
 use megapage_lab::{
-    bench, fault, fork, install, interference, live, observe, papers, persistent, plan, snapshot, text, trial,
+    bench, fault, fork, install, interference, live, observe, papers, persistent, plan, simulate, snapshot,
+    text, trial,
 };
 use megapage_units::shown;
 use std::fmt::Display;
@@ -46,6 +47,7 @@ enum Command {
     Fork(Run<fork::Fork>),
     Snapshot(Run<snapshot::Snapshot>),
     Trial(Run<trial::TrialExperiment>),
+    Simulate(simulate::Args),
     /// Simulate what the HawkEye and Ingens papers publish, and compare value by value; 1 where a gate is not met
     Papers {
         /// Print JSON (schema megapage.simulate.papers/1)
@@ -125,6 +127,10 @@ fn main() -> ExitCode {
         Command::Fork(run) => run.conduct(),
         Command::Snapshot(run) => run.conduct(),
         Command::Trial(run) => run.conduct(),
+        Command::Simulate(args) => {
+            let printed = simulate::simulate(args, &mut |line| say(line));
+            printed.and_then(|text| print(&text)).map(|()| ExitCode::SUCCESS)
+        }
         Command::Papers { json } => simulate_papers(json),
         Command::Install { peers } => {
             let install = |peers: &[String]| install::install(&peers::select(peers)?, &mut |line| say(line));

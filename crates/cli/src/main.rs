@@ -26,7 +26,6 @@ mod remap;
 mod run;
 mod sampling;
 mod segments;
-mod simulate;
 mod status;
 mod terminal;
 mod thp;
@@ -55,7 +54,6 @@ enum Command {
     Map(map::Args),
     Top(top::Args),
     Daemon(daemon::Args),
-    Simulate(simulate::Args),
     Record(record::Args),
     Plan(plan::Args),
     Segments(segments::Args),
@@ -97,7 +95,6 @@ fn main() -> ExitCode {
         Command::Map(args) => map::main(args),
         Command::Top(args) => top::main(args),
         Command::Daemon(args) => daemon::main(args),
-        Command::Simulate(args) => simulate::main(args),
         Command::Record(args) => record::main(args),
         Command::Plan(args) => plan::main(args),
         Command::Segments(args) => segments::main(args),
@@ -130,7 +127,6 @@ impl Command {
             Command::Advise(args) if !args.starts_a_program() => "observing",
             Command::Map(args) if !args.watches() => "sampling",
             Command::Pool(args) if args.changes() => "sizing pools",
-            Command::Simulate(_) => "simulating",
             Command::Plan(_) => "reading recordings",
             Command::Trial(_) => "switching a few huge pages on and off, to learn what that costs",
             Command::Segments(_) => "reading segments",
@@ -148,7 +144,6 @@ impl Command {
 /// machine, and `doctor`, which reports it as what it found.
 fn base_pages(command: &Command) -> Result<(), OtherBasePages> {
     let is_independent = match command {
-        Command::Simulate(args) => !args.records(),
         Command::Doctor(args) => !args.looks_at_a_process(),
         Command::Generate(_) | Command::Lend(_) | Command::Plan(_) => true,
         _ => false,

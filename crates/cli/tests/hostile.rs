@@ -107,7 +107,7 @@ fn names_of_others_do_not_reach_the_terminal() {
         [text(&["segments", "remove"]), vec![missing]].concat(),
         [text(&["segments", "list", "--directory"]), vec![missing]].concat(),
         [text(&["daemon", "--check-config", "--config"]), vec![missing]].concat(),
-        [text(&["simulate", "--trace"]), vec![missing]].concat(),
+        [text(&["plan"]), vec![missing]].concat(),
         [text(&["pool", "set"]), vec![missing]].concat(),
         [text(&["pool", "stock"]), vec![missing]].concat(),
         [text(&["pool", "serve", "--dry-run", "--socket"]), vec![missing]].concat(),
@@ -188,7 +188,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
 fn what_is_read_has_a_bound() {
     for (arguments, bound) in [
         (&["daemon", "--check-config", "--config", "/dev/zero"][..], "longer than 1048576 bytes"),
-        (&["simulate", "--trace", "/dev/zero"], "longer than 268435456 bytes"),
+        (&["plan", "/dev/zero"], "longer than 268435456 bytes"),
     ] {
         let output = megapage(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -235,7 +235,7 @@ fn a_new_file_is_not_writable_by_all_because_the_old_one_was() {
 
 #[test]
 fn a_cause_is_said_once_and_without_its_number() {
-    let output = megapage(["simulate", "--trace", "/no/such/trace"]);
+    let output = megapage(["plan", "/no/such/recording"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said, "megapage: /no/such/trace: No such file or directory\n");
+    assert_eq!(said, "megapage: /no/such/recording: No such file or directory\n");
 }

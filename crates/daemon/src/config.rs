@@ -31,19 +31,6 @@ const LONGEST: u64 = 1 << 20;
 
 /// The file that is read where none is named; it need not be there.
 pub const DEFAULT_PATH: &str = "/etc/megapage/daemon.toml";
-/// Regions that policy "megapage" has promoted in a second which pay, but not soon: 16 MiB, 2 % of a processor at 1 GiB/s.
-/// Here what pays soon need not wait for them.
-const PATIENT: u64 = 8;
-/// A process is taken to use at least so much more processor time; the default is for the simulator, which begins with
-/// its processes.
-const LEAST_LIFE: Duration = Duration::from_secs(30);
-/// What a process would gain of its time from all that it streams, at least, for that to be promoted: a reader of whom the
-/// model says 0.8 % gains nothing that can be measured (`megapage-lab fair`). Not where counters measure.
-const LEAST_STREAMING: f64 = 0.02;
-/// Gains that differ by less than this factor are alike: a first sample of a 32nd of the pages is no finer, and calls
-/// that name neighbours disturb other processors once for all of them.
-const ALIKE: f64 = 2.0;
-
 /// Why a configuration cannot be used, in one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{file}{}: {what}", line.map(|line| format!(":{line}")).unwrap_or_default())]
@@ -108,7 +95,7 @@ pub struct Thp {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The policy: one of `megapage simulate --list`, such as megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux.
+    /// The policy: one of docs/policies.md, such as megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux.
     pub policy: String,
     /// From one pass to the next, at least; 100ms to 1h.
     #[serde(with = "text::time")]
@@ -400,21 +387,17 @@ impl Default for Limits {
     fn default() -> Limits {
         let limits = megapage_decide::Limits::default();
         Limits {
-            // Collapsing has budgets of its own: bytes per second, time, and the latency guard.
-            moved: Bytes::gib(1),
-            // A pass is to be over soon: another one follows at once while memory is short.
-            scanned: Bytes::mib(256),
+            moved: limits.moved,
+            scanned: limits.scanned,
             actions: limits.actions,
-            // What is left of each huge page stays as bloat: of 16 pages at most 3 %.
-            least_zeros: 16,
+            least_zeros: Parameters::default().least_zeros,
             settle: limits.settle,
             cool_down: limits.cool_down,
             changed_pages: limits.changed_pages,
             relief_percent: limits.relief * 100.0,
             back_off: limits.back_off,
             back_off_most: limits.back_off_most,
-            // A program that saves itself by fork(2) more often than that would have what is promoted split again at once.
-            fork_quiet: Duration::from_secs(10),
+            fork_quiet: limits.fork_quiet,
         }
     }
 }
@@ -479,20 +462,13 @@ impl Config {
         if self.policy != OWN {
             return known(&self.policy).map(|known| known.make_at(self.pace.of_decide()));
         }
-        let claims = self.claims.iter().filter_map(Claim::entitlement).collect();
-        let guarantee = self.shares.guarantee_percent / 100.0;
         let defaults = Parameters::default();
         // What pays soon is paced by what acting may take, which is measured, and not by a value.
-        let work = self.act.promoted_per_second.0.div_ceil(HUGE_2M as u64).max(PATIENT);
+        let work = self.act.promoted_per_second.0.div_ceil(HUGE_2M as u64).max(defaults.promote.work);
         Some(Box::new(Megapage::new(Parameters {
-            claims,
-            guarantee,
-            promote: Pace { work: PATIENT, ..defaults.promote },
+            claims: self.claims.iter().filter_map(Claim::entitlement).collect(),
+            guarantee: self.shares.guarantee_percent / 100.0,
             promote_quick: Pace { work, ..defaults.promote_quick },
-            guaranteed_pays: true,
-            least_life: LEAST_LIFE,
-            least_streaming: LEAST_STREAMING,
-            alike: ALIKE,
             least_zeros: self.limits.least_zeros,
             ..defaults
         })))

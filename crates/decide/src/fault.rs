@@ -38,8 +38,6 @@ pub struct Fault {
     pub present: u16,
     /// Whether a huge page may be mapped: one mapping holds the region whole and does not forbid it.
     pub eligible: bool,
-    /// Whether the program asked for huge pages here (MADV_HUGEPAGE).
-    pub advised: bool,
     /// Whether a 2 MiB block is reserved for this region.
     pub reserved: bool,
     /// The machine.

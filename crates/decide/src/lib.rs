@@ -10,22 +10,16 @@
 
 #![forbid(unsafe_code)]
 
-mod access_map;
 mod action;
 mod fault;
-pub mod freebsd;
 mod guard;
-pub mod hawkeye;
-pub mod hawkeye_g;
-pub mod hawkeye_pmu;
-pub mod ingens;
 pub mod judge;
 mod limits;
-pub mod linux;
 pub mod megapage;
 mod objects;
 mod pace;
 mod policy;
+mod published;
 mod scans;
 mod tick;
 

@@ -34,12 +34,14 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 256 MiB copied and 1 GiB scanned a step: a quarter of a second of one core at the rates measured for
-    /// MADV_COLLAPSE (about 1 GiB/s) and process_vm_readv(2) (5 to 10 GiB/s).
+    /// Returns the bounds of the daemon, the plan and the simulator.
+    ///
+    /// Collapsing has budgets of its own in the actuator: bytes a second, time, and the latency guard. A pass of zero scans
+    /// is to be over soon: another one follows at once while memory is short.
     fn default() -> Limits {
         Limits {
-            moved: Bytes::mib(256),
-            scanned: Bytes::gib(1),
+            moved: Bytes::gib(1),
+            scanned: Bytes::mib(256),
             actions: 4096,
             sample_ranges: 1 << 16,
             settle: Duration::from_secs(2),
@@ -48,7 +50,8 @@ impl Default for Limits {
             relief: 0.3,
             back_off: Duration::from_secs(10),
             back_off_most: Duration::from_secs(3600),
-            fork_quiet: Duration::from_secs(30),
+            // A program that saves itself by fork(2) more often would have what is promoted split again at once.
+            fork_quiet: Duration::from_secs(10),
         }
     }
 }

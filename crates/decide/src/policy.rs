@@ -1,12 +1,12 @@
 //! What a policy is, and the policies by name.
 
-use crate::freebsd::FreeBsd;
-use crate::hawkeye_g::HawkEyeG;
-use crate::hawkeye_pmu::HawkEyePmu;
-use crate::ingens::{self, Ingens};
-use crate::linux::{self, Linux};
 use crate::megapage::{self, Megapage};
-use crate::{Action, Fault, FaultSize, Outcome, Pace, Reservation, Tick, hawkeye};
+use crate::published::freebsd::FreeBsd;
+use crate::published::hawkeye_g::HawkEyeG;
+use crate::published::hawkeye_pmu::HawkEyePmu;
+use crate::published::ingens::{self, Ingens};
+use crate::published::linux::{self, Linux};
+use crate::{Action, Fault, FaultSize, Outcome, Pace, Reservation, Tick, published::hawkeye};
 use std::fmt::Debug;
 use std::time::Duration;
 

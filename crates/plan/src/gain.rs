@@ -1,8 +1,8 @@
 //! What each service would gain, with an interval: by resampling hosts and blocks of time.
 
 use crate::fleet::{Fleet, Host};
+use crate::random::Random;
 use crate::replay::Replays;
-use megapage_simulate::random::Random;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -169,7 +169,7 @@ fn of_host<'a>(name: &str, host: &'a Host, replays: &Replays) -> BTreeMap<&'a st
         before += moment.span;
         for service in &moment.services {
             let of = services.entry(&service.id).or_insert_with(|| {
-                // What was not simulated has nothing that could be huge.
+                // What was not replayed has nothing that could be huge.
                 let relief = replays.of(name, &service.id).map_or(0.0, |replay| replay.relief);
                 OfHost { blocks: vec![Cell::default(); count], relief, seconds }
             });
@@ -195,9 +195,9 @@ mod tests {
 
     fn found(models: &[HostModel]) -> BTreeMap<String, Found> {
         let fleet = Fleet::merge(fleet(models));
-        let how =
-            crate::replay::How { policy: "megapage", memory: None, quantile: 0.99, seed: 1, threads: 2 };
-        gains(&fleet, &crate::replay::replay(&fleet, &how, &|_| ()).unwrap(), 1)
+        let policy = megapage_decide::known("megapage").unwrap();
+        let how = crate::replay::How { policy, memory: None, quantile: 0.99, threads: 2 };
+        gains(&fleet, &crate::replay::replay(&fleet, &how, &|_| ()), 1)
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What huge pages would bring a fleet: recordings of its hosts ([`recording`]), merged ([`fleet`]), replayed in the
-//! simulator ([`replay`](mod@replay)) and judged ([`plan`](fn@plan)).
+//! What huge pages would bring a fleet: recordings of its hosts ([`recording`]), merged ([`fleet`]), replayed under a
+//! policy ([`replay`](mod@replay)) and judged ([`plan`](fn@plan)).
 //!
 //! Architecture invariant: no I/O, no clock, and no chance but from the seed. The same recordings give the same plan, in
 //! whatever order they come.
@@ -12,11 +12,13 @@ mod judge;
 mod need;
 mod plan;
 pub mod prometheus;
+pub mod random;
 pub mod recording;
 pub mod replay;
 mod statistics;
 #[cfg(test)]
 mod synthetic;
+pub mod translation;
 
 pub use gain::Gain;
 pub use judge::{Means, Verdict, WORTH_IT};

@@ -7,8 +7,7 @@ use crate::need::simultaneous;
 use crate::recording::{Recording, Service};
 use crate::replay::{How, MOST_HOSTS, replay};
 use crate::statistics::plain_quantile;
-use megapage_decide::POLICIES;
-use megapage_simulate::CompareError;
+use megapage_decide::{POLICIES, known};
 use megapage_units::{Bytes, HUGE_1G, HUGE_2M};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -28,7 +27,7 @@ pub struct Options {
     pub quantile: f64,
     /// What all chance comes from.
     pub seed: u64,
-    /// Hosts that are simulated at once.
+    /// Hosts that are replayed at once.
     pub threads: usize,
 }
 
@@ -53,9 +52,6 @@ pub enum PlanError {
         /// Those there are.
         known: String,
     },
-    /// A host could not be replayed.
-    #[error("a host cannot be replayed: {0}")]
-    Replay(#[from] CompareError),
 }
 
 /// Values with an interval, such as processor seconds a day.
@@ -93,7 +89,7 @@ pub struct ServicePlan {
     /// Memory at risk: what huge pages would fill with zeros under the policy, at the quantile of each host, over all
     /// hosts; 0 where it is not to have huge pages.
     pub memory_at_risk_bytes: u64,
-    /// The part of the recorded cost that the policy takes away, 0 to 1; `None` where nothing was simulated.
+    /// The part of the recorded cost that the policy takes away, 0 to 1; `None` where nothing was replayed.
     pub relief: Option<f64>,
     /// How it comes to huge pages; `None` where it is not to have any.
     pub means: Option<Means>,
@@ -135,9 +131,9 @@ pub struct Plan {
     pub quantile: f64,
     /// The seed.
     pub seed: u64,
-    /// Hosts, and those that were simulated.
+    /// Hosts.
     pub recorded_hosts: usize,
-    /// Hosts that were simulated; services of the others take their mean.
+    /// Hosts that were replayed; services of the others take their mean.
     pub simulated_hosts: usize,
     /// Seconds recorded, of all hosts.
     pub recorded_seconds: f64,
@@ -159,30 +155,25 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
-/// Plans from recordings, in whatever order. `progress` is told the share of hosts that are simulated.
+/// Plans from recordings, in whatever order. `progress` is told the share of hosts that are replayed.
 pub fn plan(
     recordings: Vec<Recording>,
     options: &Options,
     progress: &(dyn Fn(f64) + Sync),
 ) -> Result<Plan, PlanError> {
-    if !POLICIES.iter().any(|known| known.name == options.policy) {
+    let Some(policy) = known(&options.policy) else {
         let known: Vec<&str> = POLICIES.iter().map(|known| known.name).collect();
         return Err(PlanError::Policy { name: options.policy.clone(), known: known.join(", ") });
-    }
+    };
     let fleet = Fleet::merge(recordings);
     let mut notes = fleet.notes.clone();
     if fleet.hosts.is_empty() {
         let why = notes.first().cloned().unwrap_or_else(|| "no recordings".into());
         return Err(PlanError::Nothing(why));
     }
-    let how = How {
-        policy: &options.policy,
-        memory: options.host_memory,
-        quantile: options.quantile,
-        seed: options.seed,
-        threads: options.threads,
-    };
-    let replays = replay(&fleet, &how, progress)?;
+    let how =
+        How { policy, memory: options.host_memory, quantile: options.quantile, threads: options.threads };
+    let replays = replay(&fleet, &how, progress);
     let found = gains(&fleet, &replays, options.seed);
     let mut total_resampled: Vec<f64> = Vec::new();
     let mut services: Vec<ServicePlan> = Vec::new();
@@ -240,13 +231,13 @@ pub fn plan(
     let hosts = hosts(&fleet, &services, &replays, options);
     if fleet.hosts.len() > MOST_HOSTS {
         notes.push(format!(
-            "{} of {} hosts were simulated: services of the others take their mean",
+            "{} of {} hosts were replayed: services of the others take their mean",
             replays.simulated,
             fleet.hosts.len()
         ));
     }
     for host in &replays.out_of_memory {
-        notes.push(format!("{host}: under {} memory did not suffice in the simulation", options.policy));
+        notes.push(format!("{host}: under {} memory did not suffice in the replay", options.policy));
     }
     let short = fleet.hosts.values().filter(|host| host.seconds() < DAY / 2.0).count();
     if short > 0 {

@@ -1,8 +1,8 @@
 //! Synthetic hosts for tests. Their gains come from a model of their own, which planning does not know: an exact TLB with
 //! least-recently-used replacement, driven by draws; recorded with noise, coarsely.
 
+use crate::random::Random;
 use crate::recording::{Cost, HEAT_STEP, Header, Heat, Moment, Recording, Service, VERSION};
-use megapage_simulate::random::Random;
 use megapage_tlb::{Geometry, GeometrySource};
 use std::collections::BTreeMap;
 

@@ -48,7 +48,8 @@ pub struct Observe {
     pub record: Option<PathBuf>,
 }
 
-fn tracker(text: &str) -> Result<TrackerKind, String> {
+/// Answers the tracker of this name.
+pub(crate) fn tracker(text: &str) -> Result<TrackerKind, String> {
     TrackerKind::ALL
         .into_iter()
         .find(|kind| kind.name() == text)

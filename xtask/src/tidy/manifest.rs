@@ -13,8 +13,8 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     ("snapshot", &["units"]),
     ("decide", &["units", "snapshot"]),
     ("report", &["units", "snapshot"]),
-    ("simulate", &["units", "tlb", "snapshot", "decide"]),
-    ("plan", &["units", "tlb", "snapshot", "decide", "simulate"]),
+    ("plan", &["units", "tlb", "snapshot", "decide"]),
+    ("simulate", &["units", "snapshot", "decide", "plan"]),
     ("inside", &["units"]),
     ("kernel", &["units", "tlb", "snapshot", "inside"]),
     ("observe", &["units", "tlb", "snapshot", "kernel"]),
@@ -44,9 +44,9 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     (
         "cli",
         &[
-            "units", "snapshot", "kernel", "observe", "decide", "simulate", "act", "daemon", "launch",
-            "doctor", "advise", "bench", "remap", "report", "segment", "broker", "memory", "systemd",
-            "trial", "plan", "record",
+            "units", "snapshot", "kernel", "observe", "decide", "act", "daemon", "launch", "doctor",
+            "advise", "bench", "remap", "report", "segment", "broker", "memory", "systemd", "trial",
+            "plan", "record",
         ],
     ),
 ];

@@ -1,7 +1,7 @@
 //! What holds for every policy, on the one that promotes and demotes most readily: FreeBSD's rule.
 
-use super::made::*;
-use crate::freebsd::FreeBsd;
+use crate::published::freebsd::FreeBsd;
+use crate::tests::made::*;
 use crate::{Action, Limits, Obtained, Outcome, State};
 use megapage_snapshot::{
     Leaf, Mapping, MappingKind, Missed, MissedWhy, PAGES, Process, ProcessId, Region, Snapshot,
@@ -60,7 +60,8 @@ fn a_process_without_thp_is_demoted_but_not_promoted() {
 
 #[test]
 fn a_process_that_forks_is_left_alone_while_it_shares_and_where_it_forks_often_until_it_was_quiet() {
-    let mut state = state(FreeBsd::default());
+    let limits = Limits { fork_quiet: SECOND * 30, ..Limits::default() };
+    let mut state = State::new(Box::new(FreeBsd::default()), limits);
     let seen = |children| {
         let mut process = process(20, vec![full(0)]);
         process.sharing_children = Some(children);

@@ -1,11 +1,26 @@
 //! Made-up snapshots.
 
-use crate::{Action, Asked, Limits, ModelAction, Outcome, Policy, State, step, step_on_model};
+use crate::megapage::Parameters;
+use crate::{Action, Asked, Limits, ModelAction, Outcome, Pace, Policy, State, step, step_on_model};
 use megapage_snapshot::{
     Accessed, Counters, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
 };
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::time::Duration;
+
+/// Constants under which every rule shows on small snapshots: those of the daemon ask for more before they promote.
+pub fn constants() -> Parameters {
+    Parameters {
+        guaranteed_pays: false,
+        promote: Pace { work: 32, every: SECOND },
+        promote_quick: Pace { work: 128, every: SECOND },
+        least_life: SECOND * 120,
+        least_streaming: 0.0,
+        alike: 1.0,
+        least_zeros: 64,
+        ..Parameters::default()
+    }
+}
 
 pub const SECOND: Duration = Duration::from_secs(1);
 

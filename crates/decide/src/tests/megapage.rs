@@ -38,7 +38,7 @@ fn reasons(parameters: Parameters, seen: &Snapshot) -> Vec<(i32, u64, Reason)> {
 }
 
 pub(super) fn unguaranteed() -> Parameters {
-    Parameters { guarantee: 0.0, ..Parameters::default() }
+    Parameters { guarantee: 0.0, ..constants() }
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn one_promotion_in_four_goes_to_who_has_less_than_its_share() {
     let sensitive = with_cost(process(2, many(400, 1e5, AccessClass::Dependent)), 0.4);
     // The 440 regions are more than what is left below the low watermark.
     let seen = snapshot(SECOND, 0.72, vec![insensitive, sensitive]);
-    let order = reasons(Parameters::default(), &seen);
+    let order = reasons(constants(), &seen);
     let of = |pid| order.iter().filter(|(other, ..)| *other == pid).count();
     assert_eq!((of(1), of(2)), (16, 112), "{order:?}");
     assert!(order.iter().any(|(pid, _, reason)| (*pid, *reason) == (1, Reason::GuaranteedShare)));
@@ -85,7 +85,7 @@ fn one_promotion_in_four_goes_to_who_has_less_than_its_share() {
 fn where_memory_suffices_for_all_shares_are_served_less_often_but_are_served() {
     let insensitive = with_cost(process(1, many(40, 1e3, AccessClass::Streaming)), 0.0001);
     let sensitive = with_cost(process(2, many(400, 1e5, AccessClass::Dependent)), 0.4);
-    let order = reasons(Parameters::default(), &snapshot(SECOND, 0.3, vec![insensitive, sensitive]));
+    let order = reasons(constants(), &snapshot(SECOND, 0.3, vec![insensitive, sensitive]));
     let served = order.iter().filter(|(.., reason)| *reason == Reason::GuaranteedShare).count();
     assert_eq!((order.len(), served), (128, 2), "{order:?}");
     assert!(order.iter().any(|(pid, ..)| *pid == 1), "{order:?}");
@@ -126,7 +126,7 @@ fn caps_are_never_exceeded_and_an_excess_is_taken_back_where_it_hurts_least() {
     let processes = vec![member(1), member(2)];
     let cap =
         Claim { whom: Whom::Cgroup("/batch".into()), weight: 1.0, cap: Some(Bytes::mib(10)), least: None };
-    let parameters = Parameters { claims: vec![cap], ..Parameters::default() };
+    let parameters = Parameters { claims: vec![cap], ..constants() };
     let mut state = state(Megapage::new(parameters));
     let mut seen = snapshot(SECOND, 0.3, processes);
     assert_eq!(promoted(&run(SECOND, &seen, &mut state)).len(), 5);
@@ -236,7 +236,7 @@ fn in_shortage_the_bloat_that_is_cheapest_to_give_up_goes_first() {
 fn scans_that_find_nothing_become_rare() {
     let full = process(1, (0..10).map(|n| huge(n, 0)).collect());
     let seen = snapshot(SECOND, 0.95, vec![full]);
-    let mut state = state(Megapage::new(Parameters::default()));
+    let mut state = state(Megapage::new(constants()));
     let scans: Vec<u32> = (1..2000)
         .filter(|second| {
             let actions = run(SECOND * *second, &seen, &mut state);
@@ -254,7 +254,6 @@ fn fault(in_use: f64) -> Fault {
         region: at(100),
         present: 0,
         eligible: true,
-        advised: false,
         reserved: false,
         headroom: Headroom { total, free, huge_available: 100, zeroed: 0, fragmentation: None },
     }
@@ -263,7 +262,7 @@ fn fault(in_use: f64) -> Fault {
 /// What faults get at these levels of memory after the process has made forty regions of which each has so many
 /// pages in use.
 fn answers(used: u16, levels: [f64; 3]) -> [FaultSize; 3] {
-    let mut state = State::new(Box::new(Megapage::new(Parameters::default())), Default::default());
+    let mut state = State::new(Box::new(Megapage::new(constants())), Default::default());
     let seen = |regions| snapshot(SECOND, 0.3, vec![process(1, regions)]);
     step(SECOND, &seen(vec![]), &mut state);
     for second in 2..60 {
@@ -286,7 +285,7 @@ fn faults_are_huge_for_who_fills_them_or_while_memory_is_plentiful() {
 #[test]
 fn a_fault_that_cannot_be_huge_gets_less() {
     let small = FaultSize::Mthp(PageSize::new(SMALL).unwrap());
-    let mut state = state(Megapage::new(Parameters::default()));
+    let mut state = state(Megapage::new(constants()));
     assert_eq!(state.on_fault(&Fault { eligible: false, ..fault(0.3) }), FaultSize::Base);
     assert_eq!(state.on_fault(&Fault { present: 9, ..fault(0.3) }), small);
     assert_eq!(state.on_fault(&fault(0.9999)), FaultSize::Base);
@@ -298,7 +297,7 @@ fn a_fault_that_cannot_be_huge_gets_less() {
 #[test]
 fn a_cap_holds_at_faults_too() {
     let cap = Claim { whom: Whom::Name("p1".into()), weight: 1.0, cap: Some(Bytes::mib(4)), least: None };
-    let mut state = state(Megapage::new(Parameters { claims: vec![cap], ..Parameters::default() }));
+    let mut state = state(Megapage::new(Parameters { claims: vec![cap], ..constants() }));
     run(SECOND, &snapshot(SECOND, 0.3, vec![process(1, vec![])]), &mut state);
     let answers = [0, 1, 2].map(|_| state.on_fault(&fault(0.3)));
     assert_eq!(answers[..2], [FaultSize::Huge; 2]);
@@ -313,7 +312,7 @@ fn every_process_reaches_its_guaranteed_share() {
         with_cost(process(2, many(600, 1e2, AccessClass::Streaming)), 0.0001),
         with_cost(process(3, many(100, 1e2, AccessClass::Streaming)), 0.0001),
     ];
-    let parameters = Parameters { promote: Pace { work: 64, every: SECOND }, ..Parameters::default() };
+    let parameters = Parameters { promote: Pace { work: 64, every: SECOND }, ..constants() };
     let mut state = state(Megapage::new(parameters));
     for second in 1..60 {
         let seen = snapshot(SECOND * second, 0.3, processes.clone());
@@ -352,7 +351,7 @@ fn what_was_not_sampled_yet_waits_for_that_but_not_for_long() {
         };
         (20..30).filter(is_promoted).take(1).collect()
     };
-    for parameters in [Parameters::default(), unguaranteed()] {
+    for parameters in [constants(), unguaranteed()] {
         assert_eq!(when(Some(TrackerKind::Bpf), parameters.clone()), [25]);
         assert_eq!(when(Some(TrackerKind::Pagemap), parameters.clone()), [20]);
         assert_eq!(when(None, parameters), [20]);
@@ -386,7 +385,7 @@ fn sampled_hot_regions_come_before_all_and_cold_ones_never_come() {
     let mut regions: Vec<Region> = (0..60).map(|n| base(n, PAGES)).collect();
     regions.extend((60..100).map(|n| accessed(base(n, PAGES), 0, SECOND)));
     regions.extend((100..140).map(|n| accessed(base(n, PAGES), PAGES, SECOND)));
-    let mut state = state(Megapage::new(Parameters::default()));
+    let mut state = state(Megapage::new(constants()));
     let mut asked = Vec::new();
     for second in 1..20 {
         let seen = snapshot(SECOND * second, 0.3, vec![process(1, regions.clone())]);
@@ -405,7 +404,7 @@ fn sampled_hot_regions_come_before_all_and_cold_ones_never_come() {
 #[test]
 fn what_was_not_tried_counts_as_never_asked_for() {
     let cap = Claim { whom: Whom::Name("p1".into()), weight: 1.0, cap: Some(Bytes::mib(200)), least: None };
-    let parameters = Parameters { claims: vec![cap], ..Parameters::default() };
+    let parameters = Parameters { claims: vec![cap], ..constants() };
     let seen = snapshot(SECOND, 0.3, vec![process(1, many(400, 1e5, AccessClass::Dependent))]);
     let mut state = state(Megapage::new(parameters));
     let moment = |n: u32| SECOND + Duration::from_millis(10) * n;
@@ -415,7 +414,7 @@ fn what_was_not_tried_counts_as_never_asked_for() {
     assert_eq!(promoted(&run(moment(1), &seen, &mut state)).len(), 28);
     assert_eq!(promoted(&run(moment(2), &seen, &mut state)), []);
     let mut state = State::new(
-        Box::new(Megapage::new(Parameters::default())),
+        Box::new(Megapage::new(constants())),
         Limits { settle: Duration::from_secs(60), ..Limits::default() },
     );
     let saved = |state: &State| state.saved_regions();
@@ -440,7 +439,7 @@ fn what_was_not_tried_counts_as_never_asked_for() {
 
 #[test]
 fn a_step_within_a_round_may_ask_for_what_the_one_before_had_no_use_for() {
-    let mut state = state(Megapage::new(Parameters::default()));
+    let mut state = state(Megapage::new(constants()));
     let moment = |n: u32| SECOND + Duration::from_millis(10) * n;
     let nothing = snapshot(SECOND, 0.3, vec![process(1, Vec::new())]);
     assert_eq!(promoted(&run(moment(0), &nothing, &mut state)), []);
@@ -467,7 +466,7 @@ fn what_is_guaranteed_need_not_pay_unless_it_is_to() {
     // Visited, but so seldom that a promotion never pays.
     let seldom = many(20, 1.0, AccessClass::Streaming);
     let asked = |guaranteed_pays| {
-        let mut state = state(Megapage::new(Parameters { guaranteed_pays, ..Parameters::default() }));
+        let mut state = state(Megapage::new(Parameters { guaranteed_pays, ..constants() }));
         promoted(&run(SECOND, &snapshot(SECOND, 0.3, vec![process(1, seldom.clone())]), &mut state)).len()
     };
     assert_eq!((asked(false), asked(true)), (20, 0));
@@ -483,7 +482,7 @@ fn estimated(regions: Vec<Region>, share: f64) -> Process {
 }
 
 fn live() -> Parameters {
-    Parameters { least_streaming: 0.02, guaranteed_pays: true, ..Parameters::default() }
+    Parameters { least_streaming: 0.02, guaranteed_pays: true, ..constants() }
 }
 
 #[test]

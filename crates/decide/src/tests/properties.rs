@@ -357,14 +357,14 @@ proptest! {
     fn faults_and_reservations_are_answered_whatever_is_asked(
         policy in 0..POLICIES.len(),
         snapshot in any_snapshot(),
-        (present, eligible, advised, reserved) in (any_pages(), any::<bool>(), any::<bool>(), any::<bool>()),
+        (present, eligible, reserved) in (any_pages(), any::<bool>(), any::<bool>()),
         (total, free, fragmentation) in (any_bytes(), any_bytes(), option::of(any_share())),
         reservations in vec((any_pages(), any_time()), 0..5),
     ) {
         let mut state = State::new(POLICIES[policy].make(), LIMITS);
         step(SECOND, &snapshot, &mut state);
         let headroom = Headroom { total, free, huge_available: 1, zeroed: 0, fragmentation };
-        let fault = Fault { process: id(1), region: at(0), present, eligible, advised, reserved, headroom };
+        let fault = Fault { process: id(1), region: at(0), present, eligible, reserved, headroom };
         let answer = state.on_fault(&fault);
         prop_assert!(eligible || answer == FaultSize::Base);
         if let FaultSize::Mthp(size) = answer {

@@ -1,7 +1,7 @@
 //! Shared memory: promoted once for all processes that map it.
 
 use super::made::*;
-use crate::megapage::{Megapage, Parameters};
+use crate::megapage::Megapage;
 use crate::{Limits, POLICIES, Policy, State};
 use megapage_snapshot::{HugePages, Leaf, MappedObject, MappingKind, PAGES, Process, Region};
 use std::collections::BTreeSet;
@@ -35,7 +35,7 @@ fn promoted_by(policy: Box<dyn Policy>, processes: &[Process]) -> BTreeSet<(i32,
 }
 
 fn ours() -> Box<dyn Policy> {
-    Box::new(Megapage::new(Parameters::default()))
+    Box::new(Megapage::new(constants()))
 }
 
 #[test]

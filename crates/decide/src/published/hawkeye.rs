@@ -1,0 +1,340 @@
+//! What HawkEye-G and HawkEye-PMU have in common: sampling, the access maps, bloat recovery and zeroing ahead.
+//!
+//! Sources: Panwar, Bansal, Gopinath, "HawkEye: Efficient Fine-grained OS Support for Huge Pages" (ASPLOS 2019), and
+//! its released kernel: mm/ohp.c, mm/huge_memory.c, hawkeye_modules/.
+
+use super::access_map::AccessMap;
+pub use super::access_map::{Buckets, Placement, Rules};
+use crate::pace::Rounds;
+use crate::scans::Scans;
+use crate::{Action, Answer, Fault, FaultSize, Obtained, Outcome, Pace, Reason, Tick};
+use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// HawkEye's constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// The name that reports show.
+    pub name: &'static str,
+    /// How the access maps are stored.
+    pub rules: Rules,
+    /// From one sample to the next.
+    pub sample_every: Duration,
+    /// From clearing the bits to reading them.
+    pub window: Duration,
+    /// Regions promoted in a round.
+    pub promote: Pace,
+    /// Regions in lower buckets are not promoted.
+    pub lowest_bucket: usize,
+    /// HawkEye-PMU: a process with less translation cost (a share, 0 to 1) is not promoted.
+    pub least_cost: f64,
+    /// HawkEye-PMU: processes whose costs differ by no more take turns.
+    pub equal_cost: f64,
+    /// HawkEye-PMU: a process is a candidate with so many regions in such a bucket or higher.
+    pub least_candidates: (usize, usize),
+    /// Whether a region whose promotion failed goes to the end of the lowest bucket.
+    pub failures_last: bool,
+    /// Recovery starts at this share of memory in use...
+    pub recover_from: f64,
+    /// ...and ends at this one.
+    pub recover_to: f64,
+    /// From one run of recovery to the next, while it is active.
+    pub recover_every: Duration,
+    /// A huge page with at least so many zero-filled base pages is recovered.
+    pub least_zeros: u16,
+    /// After a process's huge pages were scanned for zeros, how long the result holds.
+    pub rescan: Duration,
+    /// Blocks of 2 MiB zeroed ahead in a round.
+    pub pre_zero: Pace,
+    /// Whether a first touch gets a huge page.
+    pub huge_faults: bool,
+}
+
+impl Parameters {
+    /// As the paper describes it. Where it gives no number (how many zero pages are too many; the pace), the choice
+    /// is ours and stated in docs/policies.md.
+    pub const fn paper() -> Parameters {
+        Parameters {
+            name: "hawkeye-g",
+            rules: Rules {
+                buckets: Buckets::Linear,
+                placement: Placement::RisersFirst,
+                memory: 6,
+                from_zero: false,
+            },
+            sample_every: Duration::from_secs(30),
+            window: Duration::from_secs(1),
+            promote: Pace::PAPERS,
+            lowest_bucket: 0,
+            least_cost: 0.02,
+            equal_cost: 0.01,
+            least_candidates: (1, 0),
+            failures_last: false,
+            recover_from: 0.85,
+            recover_to: 0.70,
+            recover_every: Duration::ZERO,
+            least_zeros: PAGES / 2,
+            rescan: Duration::from_secs(60),
+            pre_zero: Pace { work: 20, every: Duration::from_secs(1) },
+            huge_faults: true,
+        }
+    }
+
+    /// As the released kernel does it: twelve logarithmic buckets, always to the head, averages from zero; a sample
+    /// each 6 s at most (1 s window, 5 s sleep); never from the lowest bucket; recovery every 120 s of whatever page
+    /// holds a zero page; 10 blocks of order 10 zeroed a second.
+    pub const fn code() -> Parameters {
+        Parameters {
+            name: "hawkeye-code",
+            rules: Rules {
+                buckets: Buckets::Logarithmic,
+                placement: Placement::AlwaysFirst,
+                memory: 6,
+                from_zero: true,
+            },
+            sample_every: Duration::from_secs(6),
+            promote: Pace::KHUGEPAGED,
+            lowest_bucket: 1,
+            equal_cost: 0.0,
+            least_candidates: (8, 2),
+            failures_last: true,
+            recover_every: Duration::from_secs(120),
+            least_zeros: 1,
+            least_cost: 0.0,
+            ..Parameters::paper()
+        }
+    }
+
+    /// The same, promoting so many regions in a round.
+    pub const fn at(self, pace: Pace) -> Parameters {
+        Parameters { promote: pace, ..self }
+    }
+
+    /// The same under another name.
+    pub const fn named(self, name: &'static str) -> Parameters {
+        Parameters { name, ..self }
+    }
+
+    /// The same with base pages at faults.
+    pub const fn base_faults(self) -> Parameters {
+        Parameters { huge_faults: false, ..self }
+    }
+}
+
+/// The state that both variants share.
+#[derive(Clone, Debug)]
+pub(crate) struct HawkEye {
+    pub parameters: Parameters,
+    maps: BTreeMap<ProcessId, Tracked>,
+    /// The order among equals: a process that was served goes to the end.
+    turn: VecDeque<ProcessId>,
+    samples: Rounds,
+    promotions: Rounds,
+    recoveries: Rounds,
+    zeroings: Rounds,
+    recovering: bool,
+    scans: Scans,
+}
+
+/// One process's map.
+#[derive(Clone, Debug)]
+struct Tracked {
+    map: AccessMap,
+    /// Which samples it has seen: see [`crate::samples`].
+    samples: u64,
+}
+
+impl Tracked {
+    /// Takes the samples of a process in, and forgets the regions that are gone or huge.
+    fn update(&mut self, process: &Process, is_allowed: impl Fn(&Region) -> bool) {
+        let mut regions = process.regions.iter().peekable();
+        self.map.retain(|start| {
+            while regions.next_if(|region| region.start < start).is_some() {}
+            regions.peek().is_some_and(|region| region.start == start && region.leaf == Leaf::Base)
+        });
+        for region in &process.regions {
+            if let (Leaf::Base, Some(accessed)) = (region.leaf, region.accessed)
+                && is_allowed(region)
+            {
+                self.map.update(region.start, accessed.coverage, accessed.sampled);
+            }
+        }
+    }
+}
+
+impl HawkEye {
+    pub fn new(parameters: Parameters) -> HawkEye {
+        HawkEye {
+            parameters,
+            maps: BTreeMap::new(),
+            turn: VecDeque::new(),
+            samples: Rounds::default(),
+            promotions: Rounds::default(),
+            recoveries: Rounds::default(),
+            zeroings: Rounds::default(),
+            recovering: false,
+            scans: Scans::default(),
+        }
+    }
+
+    /// Takes new samples into the access maps, and asks for the next ones.
+    pub fn track(&mut self, tick: &mut Tick<'_>) {
+        let processes = tick.processes();
+        let alive = |id: &ProcessId| processes.iter().any(|process| process.id == *id);
+        self.maps.retain(|id, _| alive(id));
+        self.scans.retain(alive);
+        self.turn.retain(alive);
+        let due = self.samples.due(tick.now(), Pace { work: 1, every: self.parameters.sample_every }) > 0;
+        for process in processes {
+            if !self.maps.contains_key(&process.id) {
+                self.turn.push_back(process.id);
+            }
+            let tracked = self
+                .maps
+                .entry(process.id)
+                .or_insert_with(|| Tracked { map: AccessMap::new(self.parameters.rules), samples: 0 });
+            // Regions that have become huge meanwhile are found out when they are taken.
+            let samples = crate::samples(process);
+            if tracked.samples != samples || tracked.map.len() > process.regions.len() {
+                tracked.samples = samples;
+                tracked.update(process, |region| tick.is_promotable(process, region));
+            }
+            if due {
+                let _ = tick.sample(process, self.parameters.window, Reason::Period, |region| {
+                    region.leaf == Leaf::Base && region.present > 0
+                });
+            }
+        }
+    }
+
+    /// Promotes what is due: each time the first region of the highest bucket of the process that `choose` picks.
+    pub fn promote(
+        &mut self,
+        tick: &mut Tick<'_>,
+        reason: Reason,
+        choose: impl Fn(&HawkEye) -> Option<ProcessId>,
+    ) {
+        let mut work = self.promotions.due(tick.now(), self.parameters.promote);
+        let processes: BTreeMap<ProcessId, &Process> =
+            tick.processes().into_iter().map(|process| (process.id, process)).collect();
+        while work > 0 {
+            let Some(id) = choose(self) else { return };
+            let Some((start, process)) = self
+                .maps
+                .get_mut(&id)
+                .and_then(|tracked| tracked.map.take())
+                .zip(processes.get(&id).copied())
+            else {
+                return;
+            };
+            let Some(region) = crate::region_at(process, start) else { continue };
+            match tick.promote(process, region, reason) {
+                Answer::Accepted => {
+                    work -= 1;
+                    self.served(id);
+                }
+                Answer::Refused => {}
+                Answer::Spent => return,
+            }
+        }
+    }
+
+    /// While memory is short, splits huge pages that hold many zeros, of the process with the least `cost` first.
+    pub fn recover(&mut self, tick: &mut Tick<'_>, cost: impl Fn(&Process) -> f64) {
+        let in_use = tick.in_use();
+        if in_use >= self.parameters.recover_from {
+            self.recovering = true;
+        } else if in_use <= self.parameters.recover_to {
+            self.recovering = false;
+        }
+        if !self.recovering
+            || self.recoveries.due(tick.now(), Pace { work: 1, every: self.parameters.recover_every }) == 0
+        {
+            return;
+        }
+        let mut goal =
+            ((in_use - self.parameters.recover_to) * tick.snapshot().machine.memory.total.0 as f64) as u64;
+        let mut processes: Vec<(f64, &Process)> =
+            tick.processes().into_iter().map(|process| (cost(process), process)).collect();
+        processes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.id.cmp(&b.1.id)));
+        for (_, process) in processes {
+            for region in &process.regions {
+                if goal == 0 {
+                    return;
+                }
+                if region.zeros.is_some_and(|zeros| zeros >= self.parameters.least_zeros) {
+                    match tick.recover(process, region, Reason::Bloat) {
+                        Answer::Accepted => goal = goal.saturating_sub(region.bloat().0),
+                        Answer::Refused => {}
+                        Answer::Spent => return,
+                    }
+                }
+            }
+            if !self.scans.advance(tick, process, self.parameters.rescan) {
+                return;
+            }
+        }
+    }
+
+    /// Zeroes free blocks for faults to come.
+    pub fn pre_zero(&mut self, tick: &mut Tick<'_>) {
+        let blocks = self.zeroings.due(tick.now(), self.parameters.pre_zero);
+        let _ = tick.pre_zero(blocks, Reason::FaultLatency);
+    }
+
+    pub fn on_fault(&self, fault: &Fault) -> FaultSize {
+        if self.parameters.huge_faults && fault.eligible && fault.present == 0 {
+            FaultSize::Huge
+        } else {
+            FaultSize::Base
+        }
+    }
+
+    pub fn note(&mut self, outcome: &Outcome) {
+        let failed = matches!(outcome.obtained, Obtained::Busy | Obtained::Impossible | Obtained::NoMemory);
+        if let (true, true, Action::Promote { process, region, .. }) =
+            (self.parameters.failures_last, failed, &outcome.action)
+            && let Some(tracked) = self.maps.get_mut(process)
+        {
+            tracked.map.put_last(*region);
+        }
+    }
+
+    /// The region is the first of its bucket again, and its process the next of its equals.
+    pub fn untried(&mut self, action: &Action) {
+        match action {
+            Action::Promote { process, region, .. } => {
+                if let Some(tracked) = self.maps.get_mut(process) {
+                    tracked.map.put_back(*region);
+                }
+                if let Some(at) = self.turn.iter().position(|other| other == process) {
+                    self.turn.remove(at);
+                    self.turn.push_front(*process);
+                }
+                self.promotions.give_back(1);
+            }
+            // One recovery is enough for a whole round of them.
+            Action::Recover { .. } => self.recoveries.give_back(1),
+            _ => {}
+        }
+    }
+
+    pub fn tracked(&self) -> usize {
+        self.maps.values().map(|tracked| 1 + tracked.map.len()).sum::<usize>()
+            + self.scans.len()
+            + self.turn.len()
+    }
+
+    /// The processes, least recently served first.
+    pub fn turns(&self) -> impl Iterator<Item = (ProcessId, &AccessMap)> {
+        self.turn.iter().filter_map(|id| Some((*id, &self.maps.get(id)?.map)))
+    }
+
+    fn served(&mut self, id: ProcessId) {
+        if let Some(at) = self.turn.iter().position(|other| *other == id) {
+            self.turn.remove(at);
+            self.turn.push_back(id);
+        }
+    }
+}

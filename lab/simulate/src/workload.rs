@@ -1,0 +1,316 @@
+//! Generated workloads: those of the Ingens and HawkEye papers, as traces.
+//!
+//! What is published of a workload (its size, its translation cost on base pages) is put in; what follows from a
+//! policy comes out. Visits are solved for, so that the published translation cost on base pages is met: that row is
+//! fitted, all others of the workload are not. `megapage-lab papers` says which rows are which.
+
+mod compute;
+mod faults;
+mod redis;
+
+use crate::hardware::Hardware;
+use crate::machine::Setup;
+use crate::trace::{Operation, Program, Span, Trace};
+use megapage_plan::translation::{Part, translation};
+use megapage_snapshot::AccessClass;
+use megapage_units::Bytes;
+
+pub use redis::BloatPhases;
+
+/// A generated workload.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// The name that a user gives.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub what: &'static str,
+    /// The machine's memory.
+    pub memory: Bytes,
+    /// The free memory fragmentation index at the start.
+    pub fragmentation: f64,
+    /// Whether what fragments it can be moved away.
+    pub movable: bool,
+    /// 2 MiB blocks that background compaction empties in a second.
+    pub compaction: f64,
+    make: fn(&Hardware) -> Vec<Program>,
+}
+
+impl Workload {
+    /// The trace, for a machine like this.
+    pub fn trace(&self, hardware: &Hardware) -> Trace {
+        Trace {
+            memory: Some(self.memory),
+            fragmentation: Some(self.fragmentation),
+            origin: format!("generated: {}", self.name),
+            processes: (self.make)(hardware),
+        }
+    }
+
+    /// The machine that the paper ran it on.
+    pub fn setup(&self) -> Setup {
+        Setup {
+            fragmentation: self.fragmentation,
+            movable: self.movable,
+            compaction: self.compaction,
+            ..Setup::new(self.memory)
+        }
+    }
+}
+
+/// The workload of this name.
+pub fn by_name(name: &str) -> Option<&'static Workload> {
+    WORKLOADS.iter().find(|workload| workload.name == name)
+}
+
+/// All workloads.
+pub const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "touch",
+        what: "writes one byte to each base page of 100 GB (fault table)",
+        memory: Bytes::gib(128),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |_| faults::touch(),
+    },
+    Workload {
+        name: "redis",
+        what: "Redis in three phases on 48 GB: fill with 4 KB values, delete 80 %, fill with 2 MB values",
+        memory: Bytes::gib(48),
+        fragmentation: redis::UNMOVABLE,
+        movable: false,
+        compaction: redis::COMPACTION,
+        make: |_| redis::bloat(redis::BloatPhases::PAPER),
+    },
+    Workload {
+        name: "redis-sparse",
+        what: "Redis after half of its values were deleted, under load (memory against throughput)",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: redis::sparse,
+    },
+    Workload {
+        name: "redis-fill",
+        what: "Redis filled with 45 GB of 2 MB values (page faults)",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |_| faults::redis_fill(),
+    },
+    Workload {
+        name: "sparsehash",
+        what: "a hash table that grows (page faults)",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |_| faults::sparsehash(),
+    },
+    Workload {
+        name: "jvm",
+        what: "a Java virtual machine starts up and touches part of its heap (page faults)",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |_| faults::jvm(),
+    },
+    Workload {
+        name: "vm",
+        what: "a virtual machine starts up and its memory is populated (page faults)",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |_| faults::vm(),
+    },
+    Workload {
+        name: "cg.D",
+        what: "NPB conjugate gradient, 16 GB: a small part of it is read at random",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |hardware| vec![compute::cg(hardware)],
+    },
+    Workload {
+        name: "mg.D",
+        what: "NPB multigrid, 24 GB: streams",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |hardware| vec![compute::streaming(hardware, "mg.D", Bytes::gib(24), 0.0104)],
+    },
+    Workload {
+        name: "bt.D",
+        what: "NPB block tridiagonal solver, 10 GB",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |hardware| vec![compute::streaming(hardware, "bt.D", Bytes::gib(10), 0.064)],
+    },
+    Workload {
+        name: "sp.D",
+        what: "NPB scalar pentadiagonal solver, 12 GB",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |hardware| vec![compute::streaming(hardware, "sp.D", Bytes::gib(12), 0.047)],
+    },
+    Workload {
+        name: "ft.D",
+        what: "NPB fast Fourier transform, 78 GB",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |hardware| vec![compute::streaming(hardware, "ft.D", Bytes::gib(78), 0.039)],
+    },
+    Workload {
+        name: "graph500",
+        what: "Graph500 in fragmented memory: its hot part lies at high addresses",
+        memory: Bytes::gib(96),
+        fragmentation: 1.0,
+        movable: true,
+        compaction: 0.0,
+        make: |hardware| vec![compute::graph500(hardware, "graph500")],
+    },
+    Workload {
+        name: "xsbench",
+        what: "XSBench in fragmented memory: its hot part lies at high addresses",
+        memory: Bytes::gib(96),
+        fragmentation: 1.0,
+        movable: true,
+        compaction: 0.0,
+        make: |hardware| vec![compute::xsbench(hardware, "xsbench")],
+    },
+    Workload {
+        name: "random",
+        what: "random reads of 4 GB beside sequential reads of 4 GB, in fragmented memory",
+        memory: Bytes::gib(96),
+        fragmentation: 1.0,
+        movable: true,
+        compaction: 0.0,
+        make: compute::random_and_sequential,
+    },
+    Workload {
+        name: "cg-mg",
+        what: "cg.D beside mg.D, in fragmented memory",
+        memory: Bytes::gib(96),
+        fragmentation: 1.0,
+        movable: true,
+        compaction: 0.0,
+        make: compute::cg_and_mg,
+    },
+    Workload {
+        name: "three-plus-three",
+        what: "three Graph500 and three XSBench compete for huge pages, in fragmented memory",
+        memory: Bytes::gib(96),
+        fragmentation: 1.0,
+        movable: true,
+        compaction: 0.0,
+        make: compute::three_plus_three,
+    },
+    Workload {
+        name: "omnetpp",
+        what: "SPEC omnetpp, 0.2 GB: follows pointers",
+        memory: Bytes::gib(96),
+        fragmentation: 0.0,
+        movable: true,
+        compaction: 0.0,
+        make: |hardware| vec![compute::omnetpp(hardware)],
+    },
+];
+
+/// How part of a program's memory is accessed, in proportion to the remainder.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    span: Span,
+    /// Pages visited of each region.
+    pages: u16,
+    /// The share of all visits that go here.
+    share: f64,
+    class: AccessClass,
+}
+
+impl Use {
+    fn part(&self, visits: f64) -> Part {
+        Part {
+            regions: f64::from(self.span.count),
+            pages: f64::from(self.span.count) * f64::from(self.pages),
+            visits: visits * self.share,
+            class: self.class,
+            huge: false,
+        }
+    }
+
+    fn access(&self, visits: f64) -> Operation {
+        Operation::Access {
+            span: self.span,
+            pages: self.pages,
+            visits: visits * self.share / f64::from(self.span.count),
+            class: self.class,
+        }
+    }
+}
+
+/// The visits per second of work at which translation costs `share` of the cycles on base pages.
+fn solve(hardware: &Hardware, uses: &[Use], share: f64) -> f64 {
+    // The cost rises with the visits: bisection on a logarithmic scale.
+    let (mut low, mut high) = (1.0f64, 1e12f64);
+    for _ in 0..100 {
+        let middle = (low * high).sqrt();
+        let load: Vec<Part> = uses.iter().map(|part| part.part(middle)).collect();
+        if translation(&hardware.walks, &load, None).share() < share {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// A program that touches its memory, and then works for `seconds`, as measured on base pages, translation included.
+fn program(hardware: &Hardware, name: &str, uses: &[Use], share: f64, seconds: f64) -> Program {
+    let visits = solve(hardware, uses, share);
+    let mut operations = vec![Operation::Phase("fill".to_string())];
+    let regions = uses.iter().map(|part| part.span.first + part.span.count).max().unwrap_or(1);
+    operations.push(Operation::Touch { span: Span::new(0, regions), pages: 512, content: 512, own_ns: 0.0 });
+    operations.extend(uses.iter().map(|part| part.access(visits)));
+    operations.push(Operation::Phase("work".to_string()));
+    let load: Vec<Part> = uses.iter().map(|part| part.part(visits)).collect();
+    let each = translation(&hardware.walks, &load, None).seconds();
+    operations.push(Operation::Work { seconds: seconds / each });
+    Program { name: name.to_string(), start: 0.0, operations }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workload_is_a_valid_trace_and_survives_being_written() {
+        for workload in WORKLOADS {
+            let trace = workload.trace(&Hardware::haswell());
+            trace.check().unwrap_or_else(|error| panic!("{}: {error}", workload.name));
+            let text = crate::trace::write(&trace);
+            assert_eq!(crate::trace::read(&text).unwrap(), trace, "{}", workload.name);
+            assert!(text.len() < 10_000, "{}: {} bytes", workload.name, text.len());
+        }
+    }
+
+    #[test]
+    fn the_published_cost_is_met_on_base_pages() {
+        let hardware = Hardware::haswell();
+        let uses = [Use { span: Span::new(0, 2048), pages: 512, share: 1.0, class: AccessClass::Random }];
+        let visits = solve(&hardware, &uses, 0.39);
+        let share = translation(&hardware.walks, &[uses[0].part(visits)], None).share();
+        assert!((share - 0.39).abs() < 1e-6, "{share}");
+    }
+}
