@@ -39,8 +39,8 @@ pub struct Args {
     /// The most that a trial may slow the process while it lasts, in percent of its processor time
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = slowdown, requires = "trial")]
     trial_budget: f64,
-    /// Use this tracker alone: bpf, idle-pages, damon-virtual, pagemap or smaps; default: the best that works
-    #[arg(long, value_name = "HOW", value_parser = tracker)]
+    /// Use this tracker alone: bpf, idle-pages, pagemap or smaps; default: the best that works
+    #[arg(long, value_name = "HOW", value_parser = crate::sampling::tracker)]
     tracker: Option<TrackerKind>,
     /// Print JSON (schema megapage.advise/1); a program's standard output then goes to standard error
     #[arg(long)]
@@ -75,13 +75,6 @@ fn slowdown(text: &str) -> Result<f64, String> {
         Ok(number) if (1.0..=100.0).contains(&number) => Ok(number / 100.0),
         _ => Err("a trial slows the process by 1 to 100 percent".into()),
     }
-}
-
-fn tracker(text: &str) -> Result<TrackerKind, String> {
-    TrackerKind::ALL
-        .into_iter()
-        .find(|kind| kind.name() == text)
-        .ok_or_else(|| "none of bpf, idle-pages, damon-virtual, pagemap, smaps".into())
 }
 
 /// What is printed as JSON.

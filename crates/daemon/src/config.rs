@@ -186,7 +186,7 @@ pub struct Observe {
     /// From clearing accessed bits to reading them.
     #[serde(with = "text::time")]
     pub window: Duration,
-    /// bpf, idle-pages, damon-virtual, pagemap or smaps; "" for the best that works.
+    /// bpf, idle-pages, pagemap or smaps; "" for the best that works.
     pub tracker: String,
     /// What the daemon may take of one processor while there is nothing to do, in per cent: passes become rarer.
     pub own_percent: f64,

@@ -6,7 +6,7 @@
 import truth
 import vmcheck as vm
 
-TRACKERS = ("bpf", "idle-pages", "damon-virtual", "pagemap", "smaps")
+TRACKERS = ("bpf", "idle-pages", "pagemap", "smaps")
 
 # The first of them calibrates the machine, which takes its time where it is emulated.
 with vm.Holder("--mib", "48", "--mmap", "--advise") as huge, vm.Holder("--mib", "40", "--mmap") as plain:

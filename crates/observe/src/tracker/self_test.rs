@@ -12,7 +12,7 @@ use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) const REGION_PAGES: usize = PAGES as usize;
 /// The child's regions: one that is not touched, one that is touched in parts, one that is touched whole; then a
@@ -23,16 +23,10 @@ const HUGE_REGIONS: usize = 2;
 /// can spoil one, and as long as they are at it the next.
 const TRIES: [u64; 5] = [0, 1, 5, 25, 125];
 
-/// How long DAMON takes to see that memory is in use, and how often the child touches it meanwhile.
-const DAMON_WINDOW: Duration = Duration::from_millis(1200);
-const DAMON_TOUCH_EVERY: Duration = Duration::from_millis(20);
-/// How far an estimated coverage may be off, of 512.
-const DAMON_TOLERANCE: u16 = 128;
-
 /// Checks that `tracker` reads what a child did: nothing where nothing was touched, the touched pages where they
 /// were, one bit for a huge page; that clearing has split no huge page; and that no byte was lost. What a tracker
-/// leaves open (`None`) is not checked, except where telling it is what the tracker is for. About 10 ms and 10 MiB,
-/// with DAMON 3 s. The error says what was wrong.
+/// leaves open (`None`) is not checked, except where telling it is what the tracker is for. About 10 ms and 10 MiB.
+/// The error says what was wrong.
 pub fn self_test(tracker: &mut dyn Tracker) -> Result<(), String> {
     let mut child = start_child(BASE_REGIONS, HUGE_REGIONS)?;
     let mut found = Ok(());
@@ -44,11 +38,7 @@ pub fn self_test(tracker: &mut dyn Tracker) -> Result<(), String> {
         }
     }
     found?;
-    match child.touch(0..(BASE_REGIONS + HUGE_REGIONS) * REGION_PAGES) {
-        Ok(touched) if touched.wrong == 0 => Ok(()),
-        Ok(touched) => Err(format!("{} pages lost their contents when they were cleared", touched.wrong)),
-        Err(error) => Err(error.to_string()),
-    }
+    touch(&mut child, &(0..(BASE_REGIONS + HUGE_REGIONS) * REGION_PAGES).collect::<Vec<_>>())
 }
 
 /// What is expected of one region.
@@ -72,10 +62,6 @@ fn attempt(tracker: &mut dyn Tracker, child: &mut Canary) -> Result<(), String> 
     clear(tracker, child, &ranges)?;
     let expected = |bits: PageBits, n: usize| Expected { bits, leaf: leaves[n] };
     let idle: Vec<Expected> = (0..leaves.len()).map(|n| expected([0; 8], n)).collect();
-    if tracker.kind() == TrackerKind::DamonVirtual {
-        // What its probes have seen before the clearing has to fade first.
-        std::thread::sleep(DAMON_WINDOW);
-    }
     compare(tracker.kind(), &read(tracker, child, &ranges)?, &idle, "before anything was touched")?;
 
     // Every seventh page: no multiple of what the kernel batches by.
@@ -90,7 +76,7 @@ fn attempt(tracker: &mut dyn Tracker, child: &mut Canary) -> Result<(), String> 
         // The kernel clears without a flush for them.
         child.flush_tlb().map_err(|error| error.to_string())?;
     }
-    touch(tracker.kind(), child, &touched)?;
+    touch(child, &touched)?;
     let mut in_parts = [0; 8];
     (0..REGION_PAGES).filter(|&page| sparse(page)).for_each(|page| in_parts[page / 64] |= 1 << (page % 64));
     let of_last = match leaves[BASE_REGIONS + 1].is_huge() {
@@ -108,18 +94,11 @@ fn attempt(tracker: &mut dyn Tracker, child: &mut Canary) -> Result<(), String> 
     compare(tracker.kind(), &read(tracker, child, &ranges)?, &expected, "after some pages were touched")
 }
 
-/// Touches the pages, as often as this kind of tracker needs to see it.
-fn touch(kind: TrackerKind, child: &mut Canary, pages: &[usize]) -> Result<(), String> {
-    let start = Instant::now();
-    loop {
-        let touched = child.touch(pages.iter().copied()).map_err(|error| error.to_string())?;
-        if touched.wrong > 0 {
-            return Err(format!("{} pages lost their contents when they were cleared", touched.wrong));
-        }
-        if kind != TrackerKind::DamonVirtual || start.elapsed() > DAMON_WINDOW {
-            return Ok(());
-        }
-        std::thread::sleep(DAMON_TOUCH_EVERY);
+fn touch(child: &mut Canary, pages: &[usize]) -> Result<(), String> {
+    let touched = child.touch(pages.iter().copied()).map_err(|error| error.to_string())?;
+    match touched.wrong {
+        0 => Ok(()),
+        wrong => Err(format!("{wrong} pages lost their contents when they were cleared")),
     }
 }
 
@@ -133,9 +112,8 @@ fn compare(kind: TrackerKind, read: &[RegionBits], expected: &[Expected], when: 
             return Err("clearing has split a huge page".into());
         }
         let count = count(&expected.bits);
-        let tolerance = if kind == TrackerKind::DamonVirtual { DAMON_TOLERANCE } else { 0 };
         match region.accessed {
-            Some(accessed) if accessed.abs_diff(count) > tolerance => {
+            Some(accessed) if accessed != count => {
                 return Err(format!(
                     "{when} it saw {accessed} accessed pages instead of {count} in region {number}"
                 ));

@@ -253,7 +253,7 @@ fn rates(top: &Top<'_>) -> String {
 
 fn sampling(top: &Top<'_>) -> String {
     let Some(sampling) = top.sampling else { return "none: coverage is not known".into() };
-    let mut text = match sampling.tracker.tells_accesses() {
+    match sampling.tracker.tells_accesses() {
         true => format!(
             "{} tracker, slows a process by {} % at most; a first access costs {} ns",
             sampling.tracker.name(),
@@ -261,13 +261,7 @@ fn sampling(top: &Top<'_>) -> String {
             sampling.first_access_ns.round(),
         ),
         false => format!("none: {}; coverage is not known", crate::tells_use_alone(sampling)),
-    };
-    if let Some(access) = &sampling.machine_access {
-        let [accessed, examined] = [access.accessed, access.examined].map(size);
-        let interval = time(access.interval.as_secs_f64());
-        text += &format!("; the machine: {accessed} of {examined} accessed in {interval}");
     }
-    text
 }
 
 fn columns_line(head: &Head, columns: &Columns) -> Line {
