@@ -44,16 +44,19 @@ const LEAST_STREAMING: f64 = 0.02;
 /// that name neighbours disturb other processors once for all of them.
 const ALIKE: f64 = 2.0;
 
-/// A pass is made at once when tasks have waited for memory for [`STALL`] within [`WITHIN`] (pressure stall information).
+/// A pass is made at once when tasks have waited for memory for [`STALL`] within [`WITHIN`]
+/// (pressure stall information).
 pub(crate) const STALL: Duration = Duration::from_millis(50);
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
-/// Most memory promoted in one pass. Collapsing has budgets besides: bytes per second, time, and the latency guard.
+/// Most memory promoted in one pass. Collapsing has budgets besides: bytes per second, time, and
+/// the latency guard.
 const MOVED: Bytes = Bytes(1 << 30);
-/// Most memory scanned for zeros or recovered in one pass, which is to be over soon: another one follows at once while
-/// memory is short.
+/// Most memory scanned for zeros or recovered in one pass, which is to be over soon: another one
+/// follows at once while memory is short.
 pub(crate) const SCANNED: Bytes = Bytes(256 << 20);
 
-/// Keys of former releases, by table. They have no effect any more, and a file that has one is read all the same.
+/// Keys of former releases, by table. They have no effect any more, and a file that has one is read
+/// all the same.
 const GONE: [(&str, &str); 7] = [
     ("act", "call"),
     ("limits", "actions"),
@@ -273,8 +276,8 @@ pub struct Limits {
     /// What was split is not promoted for so long, and the other way round.
     #[serde(with = "text::time")]
     pub cool_down: Duration,
-    /// After that it is promoted only if so many of its 512 base pages have come or gone, or the part of memory in use
-    /// has fallen by 30 %.
+    /// After that it is promoted only if so many of its 512 base pages have come or gone, or the
+    /// part of memory in use has fallen by 30 %.
     pub changed_pages: u16,
     /// The first wait after a failure; doubled with each further one...
     #[serde(with = "text::time")]

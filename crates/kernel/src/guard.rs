@@ -33,7 +33,8 @@ pub struct Rounds {
 enum Last {
     /// MADV_COLD on ranges of the process behind this descriptor.
     Cool { target: i32, vector: Vec<libc::iovec>, rounds: u32, pause: libc::timespec },
-    /// A text into each of these files; then the file `record` is removed, and the lock on the descriptor ends.
+    /// A text into each of these files; then the file `record` is removed, and the lock on the
+    /// descriptor ends.
     WriteLocked { files: Vec<(CString, Vec<u8>)>, record: CString, lock: i32 },
 }
 
@@ -82,9 +83,10 @@ impl Guard {
         })
     }
 
-    /// Starts a guard that writes to each of these files its text, in this order, and then removes the file `record` that
-    /// lists them. It skips a file that is not there. A flock(2) on `lock` stays until that is done,
-    /// should the owner be killed: the next owner finds everything put back.
+    /// Starts a guard that writes to each of these files its text, in this order, and then removes
+    /// the file `record` that lists them. It skips a file that is not there. A flock(2) on `lock`
+    /// stays until that is done, should the owner be killed: the next owner finds everything put
+    /// back.
     ///
     /// # Errors
     /// Those of pipe(2) and fork(2); EINVAL for a path with a NUL.

@@ -1,4 +1,5 @@
-//! What a helper process runs: it takes requests, makes one system call for each (or reads one file, or parts of one), and replies.
+//! What a helper process runs: it takes requests, makes one system call for each (or reads one
+//! file, or parts of one), and replies.
 //!
 //! File-level obligation: a helper shares all memory with its owner, the thread-local storage of the thread that started it
 //! included. Nothing here may use that: no allocation, no C library, no panic, only raw system calls and the helper's own

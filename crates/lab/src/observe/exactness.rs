@@ -19,12 +19,14 @@ pub struct Exactness {
     pub pages: u64,
     /// Those of them that were touched.
     pub touched: u64,
-    /// Pages that were read as accessed and were not touched, or the other way round, less `disturbed`.
+    /// Pages that were read as accessed and were not touched, or the other way round, less
+    /// `disturbed`.
     pub wrong: u64,
-    /// Pages that were touched and read as not accessed, and that the kernel marks as found idle by DAMON or the
-    /// idle-page bitmap: another process cleared their bit in between.
+    /// Pages that were touched and read as not accessed, and that the kernel marks as found idle by
+    /// DAMON or the idle-page bitmap: another process cleared their bit in between.
     pub disturbed: u64,
-    /// Huge regions that were compared, over all rounds: one bit each. Those that the machine had no huge page for are not.
+    /// Huge regions that were compared, over all rounds: one bit each. Those that the machine had
+    /// no huge page for are not.
     pub huge_regions: u64,
     /// Those of them that were read wrongly, or had been split, less `disturbed_huge`.
     pub wrong_huge: u64,
@@ -32,17 +34,20 @@ pub struct Exactness {
     pub disturbed_huge: u64,
     /// Pages that did not hold any more what had been written there.
     pub lost: u64,
-    /// Processor time of one reading, in milliseconds for each GiB on base pages; the median of the rounds.
+    /// Processor time of one reading, in milliseconds for each GiB on base pages; the median of the
+    /// rounds.
     #[serde(skip)]
     pub read_ms_per_gib: f64,
-    /// Processor time of one clearing, in milliseconds for each GiB on base pages; the median of the rounds.
+    /// Processor time of one clearing, in milliseconds for each GiB on base pages; the median of
+    /// the rounds.
     #[serde(skip)]
     pub clear_ms_per_gib: f64,
 }
 
-/// Has a child touch another pseudo-random set of the base pages in `bytes` (rounded up to 2 MiB) in each of
-/// `rounds`, and compares what the tracker reads page by page; and of a sixteenth of that on huge pages, region by
-/// region. Takes that much memory. The error is for what prevented a comparison.
+/// Has a child touch another pseudo-random set of the base pages in `bytes` (rounded up to 2 MiB)
+/// in each of `rounds`, and compares what the tracker reads page by page; and of a sixteenth of
+/// that on huge pages, region by region. Takes that much memory. The error is for what prevented a
+/// comparison.
 pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Result<Exactness, String> {
     let base_regions = (bytes.0 as usize).div_ceil(HUGE_2M).max(1);
     let huge_regions = base_regions.div_ceil(16);
@@ -50,8 +55,8 @@ pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Resu
     let ranges = [whole(&child)];
     let gib = (base_regions * HUGE_2M) as f64 / (1u64 << 30) as f64;
     let others = Others::open(&child);
-    // A fragmented machine, or one on which another process has just switched them off, may have had no huge page to give. The
-    // tracker is not asked: it is what is tried here.
+    // A fragmented machine, or one on which another process has just switched them off, may have
+    // had no huge page to give. The tracker is not asked: it is what is tried here.
     let given = huge_regions_of(&child)?;
     let mut exactness = Exactness::default();
     let (mut reads, mut clears) = (Vec::new(), Vec::new());
@@ -111,8 +116,8 @@ pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Resu
     Ok(exactness)
 }
 
-/// Returns true if the child touches a page in a round. Every round has another set, scattered, of another density (a half
-/// down to a 64th), and none at all of every eighth region.
+/// Returns true if the child touches a page in a round. Every round has another set, scattered, of
+/// another density (a half down to a 64th), and none at all of every eighth region.
 fn is_in_set(page: usize, round: usize) -> bool {
     if (page / REGION_PAGES + round).is_multiple_of(8) {
         return false;
@@ -136,7 +141,8 @@ impl Others {
         Others { seen: pagemap.ok().zip(FrameFlags::open(&root).ok()) }
     }
 
-    /// Returns true if the kernel marks the page at `address` as one whose bit DAMON or the idle-page bitmap has cleared.
+    /// Returns true if the kernel marks the page at `address` as one whose bit DAMON or the
+    /// idle-page bitmap has cleared.
     fn have_cleared(&self, address: u64) -> bool {
         let seen = || {
             let (pagemap, flags) = self.seen.as_ref()?;

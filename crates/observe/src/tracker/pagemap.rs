@@ -1,5 +1,6 @@
-//! Utilisation alone: what is present and not the shared page of zeros, region by region, exactly. This tracker knows
-//! nothing of accesses: policies that go by use (Ingens, FreeBSD, khugepaged) need no more.
+//! Utilisation alone: what is present and not the shared page of zeros, region by region, exactly.
+//! This tracker knows nothing of accesses: policies that go by use (Ingens, FreeBSD, khugepaged)
+//! need no more.
 
 use super::usage::{open, usage};
 use super::{RegionBits, TrackError, Tracker};

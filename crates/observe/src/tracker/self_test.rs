@@ -22,10 +22,10 @@ const HUGE_REGIONS: usize = 2;
 /// can spoil one, and as long as they are at it the next.
 const TRIES: [u64; 5] = [0, 1, 5, 25, 125];
 
-/// Checks that `tracker` reads what a child did: nothing where nothing was touched, the touched pages where they
-/// were, one bit for a huge page; that clearing has split no huge page; and that no byte was lost. What a tracker
-/// leaves open (`None`) is not checked, except where telling it is what the tracker is for. About 10 ms and 10 MiB.
-/// The error says what was wrong.
+/// Checks that `tracker` reads what a child did: nothing where nothing was touched, the touched
+/// pages where they were, one bit for a huge page; that clearing has split no huge page; and that
+/// no byte was lost. What a tracker leaves open (`None`) is not checked, except where telling it is
+/// what the tracker is for. About 10 ms and 10 MiB. The error says what was wrong.
 pub fn self_test(tracker: &mut dyn Tracker) -> Result<(), String> {
     let mut child = start_child(BASE_REGIONS, HUGE_REGIONS)?;
     let mut found = Ok(());
@@ -144,7 +144,8 @@ pub fn count(bits: &PageBits) -> u16 {
     bits.iter().map(|word| word.count_ones() as u16).sum()
 }
 
-/// Starts a child with regions on base pages, and behind them regions on huge pages as far as there are any.
+/// Starts a child with regions on base pages, and behind them regions on huge pages as far as there
+/// are any.
 pub fn start_child(base_regions: usize, huge_regions: usize) -> Result<Canary, String> {
     let child = Canary::start(base_regions, huge_regions)
         .map_err(|error| format!("no child could be started to try it on: {error}"))?;
