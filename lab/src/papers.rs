@@ -17,19 +17,19 @@ use megapage_simulate::machine::Run;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Where a published value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Source {
-    /// A summary of the paper.
-    Summary,
-    /// Notes of third parties on the paper.
-    Notes,
-    /// Recalled, consistent with the summary, not read in the paper.
-    Recalled,
+megapage_units::named! {
+    /// Where a published value comes from.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Source {
+        /// A summary of the paper.
+        Summary = "summary",
+        /// Notes of third parties on the paper.
+        Notes = "notes",
+        /// Recalled, consistent with the summary, not read in the paper.
+        Recalled = "recalled",
+    }
 }
-
-megapage_units::named!(Source { Summary = "summary", Notes = "notes", Recalled = "recalled" });
 
 /// What a value was used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

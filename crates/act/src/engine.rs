@@ -11,7 +11,6 @@ mod answer;
 #[cfg(test)]
 mod model;
 mod pace;
-mod ready;
 mod target;
 mod turn;
 
@@ -25,7 +24,6 @@ use megapage_kernel::{KernelRoot, boot_time};
 use megapage_snapshot::ProcessId;
 use megapage_units::{Bytes, VirtRange};
 use pace::{Batch, Pause, Speed};
-use ready::Ready;
 use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
@@ -57,7 +55,6 @@ pub struct Engine {
     latency: Latency,
     processes: BTreeMap<ProcessId, Pace>,
     no_memory: Pause,
-    ready: Ready,
     pauses: Pauses,
 }
 
@@ -82,7 +79,6 @@ impl Engine {
             latency,
             processes: BTreeMap::new(),
             no_memory: Pause::default(),
-            ready: Ready::default(),
             pauses: Pauses::default(),
         }
     }
@@ -168,7 +164,7 @@ impl Engine {
             untried[0].answer = Answer::Refused(Refusal::BelowFloor);
             return untried;
         }
-        let Engine { latency, processes, no_memory, ready, pauses, .. } = self;
+        let Engine { latency, processes, no_memory, pauses, .. } = self;
         let pace = processes.entry(id).or_default();
         pace.used = clock.now();
         let mut batch = if promotes { pace.collapse } else { pace.split };
@@ -177,22 +173,12 @@ impl Engine {
         let (mut left, mut shortages, mut to_look) = (regions.len(), 0, FLOOR_LOOK);
         let mut short = false;
         let mut size = named(batch);
-        if promotes {
-            ready.begin();
-            size = ready.before(size.min(left));
-        }
         let tried = advise(target, advice, regions, size, |target, call| {
-            let Some(call) = call else {
-                // What was made ready is ready still.
-                return (!clock.is_up()).then_some(size);
-            };
+            let Some(call) = call else { return (!clock.is_up()).then_some(size) };
             watch(&call);
             batch.learn(call, most);
             left = left.saturating_sub(call.regions);
             to_look = to_look.saturating_sub(call.regions);
-            if promotes {
-                ready.after(&call);
-            }
             match Speed::of(call, latency) {
                 Speed::Fine => pace.pause.ease(),
                 Speed::Slow => {
@@ -240,15 +226,12 @@ impl Engine {
             let asked = (call.took * terms.pause_percent / 100).min(MOST_ASKED_PAUSE);
             sleep((call.took * latency.pause_percent / 100).min(MOST_PAUSE).max(asked));
             size = named(batch);
-            if promotes {
-                if to_look == 0 && left > 0 {
-                    to_look = FLOOR_LOOK;
-                    short = target.is_below_floor();
-                    if short {
-                        return None;
-                    }
+            if promotes && to_look == 0 && left > 0 {
+                to_look = FLOOR_LOOK;
+                short = target.is_below_floor();
+                if short {
+                    return None;
                 }
-                size = ready.before(size.min(left)).max(1);
             }
             Some(size)
         });

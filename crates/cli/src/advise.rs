@@ -3,7 +3,6 @@
 mod text;
 
 use crate::output::{answer, progress, say};
-use crate::sampling::tracker;
 use anyhow::{Context, Result, bail};
 use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch, groups};
 use megapage_kernel::KernelRoot;
@@ -37,11 +36,8 @@ pub struct Args {
     /// Size of the trial's subsample, in percent of what could be huge
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, requires = "trial")]
     trial_share: f64,
-    /// The most that a trial may slow the process while it lasts, in percent of its processor time
-    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = slowdown, requires = "trial")]
-    trial_budget: f64,
-    /// Use this tracker alone: bpf, idle-pages, damon-virtual, pagemap or smaps; default: the best that works
-    #[arg(long, value_name = "HOW", value_parser = tracker)]
+    /// Use this tracker alone: bpf, idle-pages, pagemap or smaps; default: the best that works
+    #[arg(long, value_name = "HOW", value_parser = crate::sampling::tracker)]
     tracker: Option<TrackerKind>,
     /// Print JSON (schema megapage.advise/1); a program's standard output then goes to standard error
     #[arg(long)]
@@ -71,12 +67,8 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-fn slowdown(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if (1.0..=100.0).contains(&number) => Ok(number / 100.0),
-        _ => Err("a trial slows the process by 1 to 100 percent".into()),
-    }
-}
+/// The most that a trial slows the process while it lasts, as a share of its processor time.
+const TRIAL_BUDGET: f64 = 0.1;
 
 /// What is printed as JSON.
 #[derive(Serialize)]
@@ -99,11 +91,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
         bail!("--stop goes with a program to start: -- COMMAND (see megapage advise --help)");
     }
     let root = KernelRoot::live();
-    let trial = args.trial.then_some(Trial {
-        share: args.trial_share,
-        time: args.seconds,
-        budget: args.trial_budget,
-    });
+    let trial =
+        args.trial.then_some(Trial { share: args.trial_share, time: args.seconds, budget: TRIAL_BUDGET });
     let options = Options { time: args.seconds, tracker: args.tracker, trial, ..Options::default() };
     let pids = select_processes(&root, &args.processes)?;
     let mut advisor = Advisor::start(&root, options)?;

@@ -2,7 +2,7 @@
 
 mod text;
 
-use crate::output::print;
+use crate::output::{print, say};
 use anyhow::Result;
 use megapage_daemon::config::Config;
 use megapage_daemon::service::{Options, Overrides, Source, run};
@@ -73,7 +73,9 @@ impl Args {
 pub fn main(args: Args) -> Result<ExitCode> {
     let source = args.source();
     if args.check_config {
-        print(&source.load()?.to_toml())?;
+        let config = source.load()?;
+        config.ignored.iter().for_each(say);
+        print(&config.to_toml())?;
         return Ok(ExitCode::SUCCESS);
     }
     // A service says nothing of each pass on standard output, unless it is asked.

@@ -33,9 +33,9 @@ pub struct Args {
     /// [default: 60]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "no_sample")]
     seconds: Option<Duration>,
-    /// Show heat over time: live on a terminal (q ends it), and at the end as text, SVG or JSON (schema
+    /// Show heat over time: live on a terminal (q ends it), and at the end as text or JSON (schema
     /// megapage.map-watch/1)
-    #[arg(long, conflicts_with = "no_sample")]
+    #[arg(long, conflicts_with_all = ["no_sample", "svg"])]
     watch: bool,
     /// Of a watch: how long to wait between clearing the accessed bits and reading them
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, requires = "watch")]

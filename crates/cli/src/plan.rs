@@ -31,24 +31,15 @@ pub struct Args {
     /// Plan for hosts with this much memory [default: what each has]
     #[arg(long, value_name = "SIZE")]
     host_memory: Option<Bytes>,
-    /// The quantile, in percent, of needs over time and of memory at risk
-    #[arg(long, value_name = "PERCENT", default_value = "99", value_parser = quantile)]
-    quantile: f64,
-    /// Source of all randomness
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     /// Print JSON (schema megapage.plan/1)
     #[arg(long)]
     json: bool,
 }
 
-/// Percent as a share.
-fn quantile(text: &str) -> Result<f64, String> {
-    match text.trim_end_matches('%').parse::<f64>() {
-        Ok(percent) if (50.0..=100.0).contains(&percent) => Ok(percent / 100.0),
-        _ => Err("give percent from 50 to 100".into()),
-    }
-}
+/// The quantile of needs over time and of memory at risk.
+const QUANTILE: f64 = 0.99;
+/// The source of all randomness: the same recordings give the same plan.
+const SEED: u64 = 1;
 
 /// See [`Args`].
 pub fn main(args: Args) -> Result<ExitCode> {
@@ -74,8 +65,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let options = Options {
         policy: args.policy,
         host_memory: args.host_memory,
-        quantile: args.quantile,
-        seed: args.seed,
+        quantile: QUANTILE,
+        seed: SEED,
         threads: available_parallelism().map_or(1, usize::from),
     };
     let found =

@@ -30,8 +30,6 @@ pub enum Request {
     Column(isize),
     /// The order turned round.
     Reverse,
-    /// The lines of the nodes, or without.
-    Nodes,
     /// So many lines down, or up where negative.
     Scroll(isize),
     /// So many screens down, or up where negative.
@@ -211,7 +209,6 @@ fn keys(mut bytes: &[u8], typing: &mut bool) -> Vec<Request> {
             b's' | b'>' => Some(Request::Column(1)),
             b'<' => Some(Request::Column(-1)),
             b'r' => Some(Request::Reverse),
-            b'n' => Some(Request::Nodes),
             b'j' => Some(Request::Scroll(1)),
             b'k' => Some(Request::Scroll(-1)),
             _ => None,
@@ -272,7 +269,7 @@ mod tests {
     fn what_means_nothing_is_skipped() {
         // A function key with a modifier, a letter of two bytes, a sequence that is cut off.
         assert_eq!(pressed(b"\x1b[15;5~r"), [Request::Reverse]);
-        assert_eq!(pressed("än".as_bytes()), [Request::Nodes]);
+        assert_eq!(pressed("är".as_bytes()), [Request::Reverse]);
         assert!(pressed(b"x\x1b[1").is_empty() && pressed(b"").is_empty());
     }
 

@@ -39,9 +39,6 @@ pub struct Args {
     /// Seconds between two refreshes [default: 3, with --once 1]
     #[arg(short, long, value_name = "SECONDS", value_parser = crate::sampling::seconds)]
     delay: Option<Duration>,
-    /// Show a line for each NUMA node
-    #[arg(short, long)]
-    numa: bool,
     /// Show one table, with what changed during --delay, and exit
     #[arg(short, long)]
     once: bool,
@@ -51,9 +48,6 @@ pub struct Args {
     /// Sort by pid, user, name, unit, pod, resident, huge, coverage, cost, bloat, change or swap
     #[arg(short, long, value_name = "COLUMN", default_value = "resident", value_parser = key)]
     sort: Key,
-    /// Sort in ascending order
-    #[arg(short, long)]
-    reverse: bool,
     /// Show processes with at least this much resident memory
     #[arg(long, value_name = "SIZE", default_value = "16m", value_parser = crate::sampling::size, conflicts_with = "processes")]
     least: Bytes,
@@ -130,9 +124,8 @@ impl Args {
         notes.extend(daemon.note());
         Head {
             key: self.sort,
-            reverse: self.reverse,
+            reverse: false,
             every: (!self.once).then(|| watch.pace(self.delay())),
-            numa: self.numa,
             filter: self.filter.as_ref().map(|filter| filter.text.clone()).unwrap_or_default(),
             notes,
         }
@@ -143,7 +136,7 @@ impl Args {
 fn tables(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode> {
     let mut skip = args.once;
     loop {
-        let top = sorted(watch, daemon, args.filter.as_ref(), (args.sort, args.reverse));
+        let top = sorted(watch, daemon, args.filter.as_ref(), (args.sort, false));
         if !skip {
             let text = match args.json {
                 true => json(SCHEMA, &top) + "\n",
@@ -190,7 +183,6 @@ fn ended(args: &Args, watch: &Watch) -> bool {
 struct View {
     key: Key,
     reverse: bool,
-    numa: bool,
     first: usize,
     filter: Filter,
     /// The filter that is being typed, and what is wrong with it.
@@ -202,8 +194,7 @@ impl View {
     fn of(args: &Args) -> View {
         View {
             key: args.sort,
-            reverse: args.reverse,
-            numa: args.numa,
+            reverse: false,
             first: 0,
             filter: args.filter.clone().unwrap_or_default(),
             typed: None,
@@ -238,13 +229,7 @@ impl View {
         let top = sorted(watch, daemon, Some(&self.filter), (self.key, self.reverse));
         self.first = self.first.min(top.processes.len().saturating_sub(1));
         let filter = self.filter.text.clone();
-        let head = Head {
-            key: self.key,
-            reverse: self.reverse,
-            numa: self.numa,
-            filter,
-            ..args.head(watch, daemon)
-        };
+        let head = Head { key: self.key, reverse: false, filter, ..args.head(watch, daemon) };
         let prompt = match &self.typed {
             Some((text, wrong)) => Prompt::Filter(text, wrong.as_deref()),
             None => Prompt::Keys,
@@ -257,7 +242,6 @@ impl View {
         match request {
             Request::Column(steps) => self.key = self.key.step(steps),
             Request::Reverse => self.reverse = !self.reverse,
-            Request::Nodes => self.numa = !self.numa,
             Request::Scroll(by) => self.first = self.first.saturating_add_signed(by),
             Request::Turn(screens) => {
                 self.first = self.first.saturating_add_signed(screens * (lines / 2).max(1) as isize);

@@ -31,6 +31,22 @@ const LONGEST: u64 = 1 << 20;
 
 /// The file that is read where none is named; it need not be there.
 pub const DEFAULT_PATH: &str = "/etc/megapage/daemon.toml";
+/// A pass is made at once when tasks have waited for memory for [`STALL`] within [`WITHIN`]
+/// (pressure stall information).
+pub(crate) const STALL: Duration = Duration::from_millis(50);
+pub(crate) const WITHIN: Duration = Duration::from_secs(1);
+/// Keys of former releases, by table. They have no effect any more, and a file that has one is read
+/// all the same.
+const GONE: [(&str, &str); 7] = [
+    ("act", "call"),
+    ("limits", "actions"),
+    ("limits", "moved"),
+    ("limits", "relief_percent"),
+    ("limits", "scanned"),
+    ("pressure", "stall"),
+    ("pressure", "within"),
+];
+
 /// Why a configuration cannot be used, in one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{file}{}: {what}", line.map(|line| format!(":{line}")).unwrap_or_default())]
@@ -134,6 +150,9 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// What is written to standard error.
     pub log: LogConfig,
+    /// Keys of the file that are ignored: a line for each, which says so.
+    #[serde(skip)]
+    pub ignored: Vec<String>,
 }
 
 /// Which processes are watched. One that is selected by none of these, or is denied, is neither looked at nor touched;
@@ -173,7 +192,7 @@ pub struct Observe {
     /// From clearing accessed bits to reading them.
     #[serde(with = "text::time")]
     pub window: Duration,
-    /// bpf, idle-pages, damon-virtual, pagemap or smaps; "" for the best that works.
+    /// bpf, idle-pages, pagemap or smaps; "" for the best that works.
     pub tracker: String,
     /// What the daemon may take of one processor while there is nothing to do, in per cent: passes become rarer.
     pub own_percent: f64,
@@ -188,12 +207,6 @@ pub struct Observe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PressureWatch {
-    /// A pass is made at once when tasks have waited for memory for so long...
-    #[serde(with = "text::time")]
-    pub stall: Duration,
-    /// ...within so long; 500ms to 10s (pressure stall information).
-    #[serde(with = "text::time")]
-    pub within: Duration,
     /// How often the memory in use is looked at, the machine's and that of limited control groups: a pass is made at once
     /// when much of what was left has gone. Also the shortest time between two passes.
     #[serde(with = "text::time")]
@@ -219,9 +232,6 @@ pub struct Act {
     /// Time in system calls in one pass.
     #[serde(with = "text::time")]
     pub time: Duration,
-    /// How long one call is to take at most: for that long a process can wait.
-    #[serde(with = "text::time")]
-    pub call: Duration,
     /// After a call that took more processor time than this, its process is left alone for a while; also, for the first
     /// such while, after one that took ten times as long because it had to wait.
     #[serde(with = "text::time")]
@@ -238,14 +248,6 @@ pub struct Act {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Most memory promoted in one pass.
-    #[serde(with = "text::size")]
-    pub moved: Bytes,
-    /// Most memory scanned for zeros or recovered in one pass.
-    #[serde(with = "text::size")]
-    pub scanned: Bytes,
-    /// Most actions in one pass; 1 to 65536.
-    pub actions: usize,
     /// Policy "megapage": a huge page with so many base pages of zeros is recovered while memory is short; 1 to 512.
     pub least_zeros: u16,
     /// After an action a region is left alone for so long.
@@ -254,10 +256,9 @@ pub struct Limits {
     /// What was split is not promoted for so long, and the other way round.
     #[serde(with = "text::time")]
     pub cool_down: Duration,
-    /// After that it is promoted only if so many of its 512 base pages have come or gone...
+    /// After that it is promoted only if so many of its 512 base pages have come or gone, or the
+    /// part of memory in use has fallen by 30 %.
     pub changed_pages: u16,
-    /// ...or the part of memory in use has fallen by so much.
-    pub relief_percent: f64,
     /// The first wait after a failure; doubled with each further one...
     #[serde(with = "text::time")]
     pub back_off: Duration,
@@ -323,6 +324,7 @@ impl Default for Config {
             claims: Vec::new(),
             metrics: MetricsConfig::default(),
             log: LogConfig::default(),
+            ignored: Vec::new(),
         }
     }
 }
@@ -358,11 +360,7 @@ impl Default for Observe {
 
 impl Default for PressureWatch {
     fn default() -> PressureWatch {
-        PressureWatch {
-            stall: Duration::from_millis(50),
-            within: Duration::from_secs(1),
-            look: Duration::from_millis(100),
-        }
+        PressureWatch { look: Duration::from_millis(100) }
     }
 }
 
@@ -375,7 +373,6 @@ impl Default for Act {
             recovered_per_second: options.scanned,
             recovered_per_second_of_process: options.scanned_per_process,
             time: options.time,
-            call: options.call,
             latency_guard: options.slow,
             pause: options.pause,
             pause_most: options.pause_most,
@@ -387,14 +384,10 @@ impl Default for Limits {
     fn default() -> Limits {
         let limits = megapage_decide::Limits::default();
         Limits {
-            moved: limits.moved,
-            scanned: limits.scanned,
-            actions: limits.actions,
             least_zeros: Parameters::default().least_zeros,
             settle: limits.settle,
             cool_down: limits.cool_down,
             changed_pages: limits.changed_pages,
-            relief_percent: limits.relief * 100.0,
             back_off: limits.back_off,
             back_off_most: limits.back_off_most,
             fork_quiet: limits.fork_quiet,
@@ -423,12 +416,17 @@ impl Config {
 
     /// Reads and checks a text; `file` names it in errors.
     pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
-        let config: Config = toml::from_str(text).map_err(|error| ConfigError {
+        let error = |error: toml::de::Error| ConfigError {
             file: file.into(),
             line: error.span().map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
             // Some messages have several lines.
             what: error.message().split_whitespace().collect::<Vec<_>>().join(" "),
-        })?;
+        };
+        let mut table: toml::Table = toml::from_str(text).map_err(error)?;
+        let ignored = ignored(file, text, &mut table);
+        // A text has places for errors, a table has none.
+        let read = if ignored.is_empty() { toml::from_str(text) } else { table.try_into() };
+        let config = Config { ignored, ..read.map_err(error)? };
         config.check().map_err(|(key, what)| ConfigError {
             file: file.into(),
             line: validate::line_of(text, &key),
@@ -480,6 +478,20 @@ impl Config {
     }
 }
 
+/// Takes the keys that are [`GONE`] out of `table`, and returns a warning for each.
+fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
+    let mut ignored = Vec::new();
+    for (section, key) in GONE {
+        let Some(toml::Value::Table(within)) = table.get_mut(section) else { continue };
+        if within.remove(key).is_some() {
+            let line = validate::line_of(text, &format!("{section}.{key}"));
+            let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+            ignored.push(format!("{file}{line}: {section}.{key} has no effect any more: delete it"));
+        }
+    }
+    ignored
+}
+
 impl Act {
     /// As the executor takes them.
     pub fn of_executor(&self) -> ExecutorOptions {
@@ -489,7 +501,6 @@ impl Act {
             scanned: self.recovered_per_second,
             scanned_per_process: self.recovered_per_second_of_process,
             time: self.time,
-            call: self.call,
             slow: self.latency_guard,
             pause: self.pause,
             pause_most: self.pause_most,
@@ -502,13 +513,9 @@ impl Limits {
     /// As decide takes them.
     pub fn of_decide(&self) -> megapage_decide::Limits {
         megapage_decide::Limits {
-            moved: self.moved,
-            scanned: self.scanned,
-            actions: self.actions,
             settle: self.settle,
             cool_down: self.cool_down,
             changed_pages: self.changed_pages,
-            relief: self.relief_percent / 100.0,
             back_off: self.back_off,
             back_off_most: self.back_off_most,
             fork_quiet: self.fork_quiet,

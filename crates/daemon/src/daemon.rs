@@ -1,7 +1,7 @@
 //! The daemon: observes, has the policy decide, has the actions carried out, and learns what became of them.
 
 use crate::children::{Children, Watched};
-use crate::config::{Config, ConfigError, OnExit};
+use crate::config::{Config, ConfigError, OnExit, STALL, WITHIN};
 use crate::filling::Filling;
 use crate::left::{Left, Rests, give_back};
 use crate::new_processes::NewProcesses;
@@ -269,8 +269,7 @@ impl Daemon {
         // A shortage that the kernel has reported may be over before its averages show it.
         let reported = snapshot.machine.pressure;
         if let Some(pressure) = snapshot.machine.pressure.as_mut().filter(|_| self.alarmed) {
-            let stalled =
-                100.0 * self.config.pressure.stall.as_secs_f64() / self.config.pressure.within.as_secs_f64();
+            let stalled = 100.0 * STALL.as_secs_f64() / WITHIN.as_secs_f64();
             pressure.some_10s = pressure.some_10s.max(stalled.min(100.0));
         }
         if let Some(costs) = &mut parts.costs {
@@ -437,7 +436,7 @@ impl Daemon {
     fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, Left) {
         let mut done = Vec::new();
         // What the policy requests is within it already.
-        let mut scannable = self.config.limits.scanned;
+        let mut scannable = megapage_decide::Limits::default().scanned;
         let mut changes = Vec::new();
         for action in actions {
             match action {

@@ -1,7 +1,7 @@
 //! The daemon as a service: one on a machine, woken by time, by pressure and by signals, until it is instructed to stop.
 
 use crate::children::{Watched, have_ended};
-use crate::config::{Config, ConfigError, DEFAULT_PATH};
+use crate::config::{Config, ConfigError, DEFAULT_PATH, STALL, WITHIN};
 use crate::daemon::{Daemon, DaemonError};
 use crate::filling::Filling;
 use crate::instance::{Instance, InstanceError};
@@ -134,6 +134,7 @@ pub fn run(
 ) -> Result<(), ServiceError> {
     let config = options.source.load()?;
     log::init(&config.log);
+    config.ignored.iter().for_each(|warning| warn!("{warning}"));
     if let Some(lacking) = rights::lacking(root, options.dry_run)? {
         return Err(ServiceError::Rights(lacking));
     }
@@ -342,6 +343,7 @@ impl<'a> Service<'a> {
                     warn!("the priority cannot be set: {error}");
                 }
                 let config = self.daemon.config();
+                config.ignored.iter().for_each(|warning| warn!("{warning}"));
                 let set = if self.options.dry_run { Ok(()) } else { self.settings.apply(self.root, config) };
                 if let Err(error) = set {
                     warn!("the kernel's settings of huge pages stay as they were found: {error}");
@@ -417,10 +419,9 @@ struct Waker<'a> {
 
 impl<'a> Waker<'a> {
     fn new(root: &'a KernelRoot, config: &Config, signals: &'a Signals) -> Waker<'a> {
-        let (stall, within) = (config.pressure.stall, config.pressure.within);
-        let trigger = Trigger::on_memory(root, stall, within).or_else(|_| {
-            let window = UNPRIVILEGED_WINDOW * within.as_secs_f64().div_euclid(2.0).max(1.0) as u32;
-            Trigger::on_memory(root, stall.mul_f64(window.as_secs_f64() / within.as_secs_f64()), window)
+        let trigger = Trigger::on_memory(root, STALL, WITHIN).or_else(|_| {
+            let longer = UNPRIVILEGED_WINDOW.as_secs_f64() / WITHIN.as_secs_f64();
+            Trigger::on_memory(root, STALL.mul_f64(longer), UNPRIVILEGED_WINDOW)
         });
         let notify = Notify::from_environment();
         // Reported at once, and again well before it matters.

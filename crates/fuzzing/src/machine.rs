@@ -11,8 +11,8 @@ use megapage_kernel::page_tables::{Contents, Layout, contents, physical};
 use megapage_kernel::pageblocks::page_blocks;
 use megapage_kernel::pressure::memory_pressure;
 use megapage_kernel::{
-    KernelRoot, damon, file_locks, hugetlb_users, identity, meminfo as read_meminfo, node_meminfo, processor,
-    thp, thp_change, vmstat as read_vmstat,
+    KernelRoot, file_locks, hugetlb_users, identity, meminfo as read_meminfo, node_meminfo, processor, thp,
+    thp_change, vmstat as read_vmstat,
 };
 use megapage_observe::{machine as observe_machine, outline, pools, process_id, select_processes, unmovable};
 use megapage_report::json;
@@ -86,7 +86,7 @@ pub fn mountinfo(data: &[u8]) {
     }
 }
 
-/// `/proc/sysvipc/shm`, `/proc/locks` and `/proc/iomem`.
+/// `/proc/sysvipc/shm` and `/proc/locks`.
 pub fn tables(data: &[u8]) {
     let lines = String::from_utf8_lossy(data).lines().count();
     if let Ok(segments) = with_file("proc/sysvipc/shm", data, hugetlb_users::sysv_segments) {
@@ -94,8 +94,6 @@ pub fn tables(data: &[u8]) {
     }
     let holders = with_file("proc/locks", data, |root| file_locks::flock_holders(root, 0x2a, 31415));
     assert!(holders.expect("text").iter().all(|pid| pid.0 > 0));
-    let memory = with_file("proc/iomem", data, damon::physical_memory).expect("text");
-    assert!(memory.len() <= lines && memory.iter().all(|range| range.start() <= range.end()));
 }
 
 /// A page table of 512 entries, of either architecture's form, a frame mask, and the frame of the shared page of zeros.

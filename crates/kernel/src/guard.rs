@@ -33,9 +33,8 @@ pub struct Rounds {
 enum Last {
     /// MADV_COLD on ranges of the process behind this descriptor.
     Cool { target: i32, vector: Vec<libc::iovec>, rounds: u32, pause: libc::timespec },
-    /// A text into each of these files.
-    Write(Vec<(CString, Vec<u8>)>),
-    /// The same, after which this file is removed, and with it the lock goes that lies on the descriptor.
+    /// A text into each of these files; then the file `record` is removed, and the lock on the
+    /// descriptor ends.
     WriteLocked { files: Vec<(CString, Vec<u8>)>, record: CString, lock: i32 },
 }
 
@@ -46,7 +45,7 @@ impl Last {
             Last::Cool { rounds, pause, .. } => {
                 PATIENCE + Duration::from_nanos(pause.tv_nsec as u64) * *rounds
             }
-            Last::Write(_) | Last::WriteLocked { .. } => PATIENCE,
+            Last::WriteLocked { .. } => PATIENCE,
         }
     }
 }
@@ -84,14 +83,13 @@ impl Guard {
         })
     }
 
-    /// Starts a guard that writes to each of these files its text, in this order. A file that is not there is passed
-    /// over. Errors are those of pipe(2) and fork(2); EINVAL for a path with a NUL.
-    pub fn of_files(files: Vec<(PathBuf, String)>) -> io::Result<Guard> {
-        Guard::start(&Last::Write(texts(files)?))
-    }
-
-    /// The same, after which the file `record` is removed that lists them. A flock(2) on `lock` stays until that is done,
-    /// should the owner be killed: the next owner finds everything put back.
+    /// Starts a guard that writes to each of these files its text, in this order, and then removes
+    /// the file `record` that lists them. It skips a file that is not there. A flock(2) on `lock`
+    /// stays until that is done, should the owner be killed: the next owner finds everything put
+    /// back.
+    ///
+    /// # Errors
+    /// Those of pipe(2) and fork(2); EINVAL for a path with a NUL.
     pub fn of_locked_files(
         files: Vec<(PathBuf, String)>,
         record: PathBuf,
@@ -187,10 +185,8 @@ unsafe fn child(from: i32, last: &Last) -> ! {
     // SAFETY: no memory is passed.
     unsafe { libc::setsid() };
     // Of the owner's descriptors only these are kept: with the pipe's other end open its end would never be read.
-    let target = match last {
-        Last::Cool { target: kept, .. } | Last::WriteLocked { lock: kept, .. } => *kept,
-        Last::Write(_) => from,
-    };
+    let (Last::Cool { target, .. } | Last::WriteLocked { lock: target, .. }) = last;
+    let target = *target;
     let (low, high) = (from.min(target), from.max(target));
     for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
         if first <= last {
@@ -219,7 +215,6 @@ unsafe fn child(from: i32, last: &Last) -> ! {
                 cool(*target, vector);
             }
         }
-        Last::Write(files) => write(files),
         Last::WriteLocked { files, record, .. } => {
             write(files);
             // SAFETY: the path ends in a NUL.
@@ -352,10 +347,12 @@ mod tests {
     #[test]
     fn files_are_written_to_when_it_is_dropped_and_not_when_it_is_released() {
         let directory = tempfile::tempdir().unwrap();
-        let (file, missing) = (directory.path().join("state"), directory.path().join("missing"));
+        let path = |name: &str| directory.path().join(name);
+        let (file, missing, record) = (path("state"), path("missing"), path("record"));
         std::fs::write(&file, "on").unwrap();
-        let guard =
-            || Guard::of_files(vec![(missing.clone(), "0".into()), (file.clone(), "off".into())]).unwrap();
+        let lock = std::fs::File::open(&file).unwrap();
+        let files = [(missing.clone(), "0".into()), (file.clone(), "off".into())];
+        let guard = || Guard::of_locked_files(files.to_vec(), record.clone(), lock.as_fd()).unwrap();
         guard().release().unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "on");
         drop(guard());

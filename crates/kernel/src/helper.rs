@@ -303,20 +303,6 @@ impl Session {
         reply.result()
     }
 
-    /// Has the helper take `count` huge pages of our own memory from `start` on, and release them: the kernel's answer, how many
-    /// there were or why there was none. What the kernel hands out next on its processor are these, and if it `remains` there, the
-    /// helper makes the next process_madvise(2) there.
-    ///
-    /// The memory must be reserved for that. After an error there was no reply, and the helper may still be at it.
-    pub(crate) fn prime(
-        &mut self,
-        start: usize,
-        count: usize,
-        remains: bool,
-    ) -> io::Result<io::Result<usize>> {
-        Ok(self.ask(|worker| worker.request_prime(start, count, remains))?.result())
-    }
-
     /// Writes `bytes` to a file of the process, in one write.
     pub(crate) fn write(&mut self, file: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
         let Some(data) = self.data().get_mut(..bytes.len()) else {

@@ -237,9 +237,7 @@ impl KernelRoot {
     pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), KernelError> {
         let relative = relative.as_ref();
         let path = self.path(relative);
-        let waits = self.is_live() && relative.starts_with(DAMON);
         let written = match self.locked_by(relative) {
-            None if waits => write_waiting(&path, text),
             None => {
                 let opened = fs::OpenOptions::new().write(true).truncate(true).open(&path);
                 opened.and_then(|mut file| file.write_all(text.as_bytes()))
@@ -251,24 +249,6 @@ impl KernelRoot {
         };
         written.map_err(|source| KernelError::Io { path, source })
     }
-}
-
-/// DAMON's thread takes the mmap lock of what it observes, and a thread that stops it waits for that thread uninterruptibly.
-const DAMON: &str = "sys/kernel/mm/damon";
-
-/// As [`KernelRoot::write`], by a helper, where the kernel may let the writer wait for a process that is unknown.
-fn write_waiting(path: &Path, text: &str) -> io::Result<()> {
-    let own = megapage_units::Pid(std::process::id().cast_signed());
-    let mut session = Session::begin(own, Wait::Uninterruptible)?;
-    let written = session
-        .open(path, libc::O_WRONLY | libc::O_TRUNC)
-        .and_then(|file| session.write(file.as_fd(), text.as_bytes()));
-    written.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => {
-            io::Error::new(error.kind(), "no answer: a process that DAMON observes has its memory map locked")
-        }
-        _ => error,
-    })
 }
 
 /// Whether a file holds what a process has put there itself, of any length.

@@ -42,9 +42,6 @@ use thiserror::Error;
 /// whose page tables do not stay in the second-level cache, 425 ns were lost (medians of eight clearings, reading and
 /// writing at random) where the measurement gave 311 to 375.
 const LARGER: f64 = 1.25;
-/// What the machine as a whole accessed is not asked for before an observer is this old: a count takes minutes, and who
-/// looks once is not to start it.
-const LEAST_STAY: Duration = Duration::from_secs(5);
 
 /// How an observer works.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,7 +128,6 @@ pub struct Observer {
     sampling: Option<Sampling>,
     why_unsampled: Option<String>,
     machine: Machine,
-    began: Duration,
     targets: BTreeMap<Pid, Target>,
     fair: Fair,
 }
@@ -182,7 +178,6 @@ impl Observer {
             skipped: selected.skipped.clone(),
             first_access_ns: selected.first_access_ns,
             budget: options.budget,
-            machine_access: None,
         });
         Ok(Observer {
             machine: machine(root)?,
@@ -193,7 +188,6 @@ impl Observer {
                 flags: if options.folios { FrameFlags::open(root).ok() } else { None },
             },
             options,
-            began: clock.now(),
             clock,
             tracker: selected.map(|selected| selected.tracker),
             why_unsampled: None,
@@ -320,10 +314,6 @@ impl Observer {
             for pid in pids {
                 self.take(pid, &mut round, &mut processes, &mut missed);
             }
-        }
-        let stays = self.clock.now().saturating_sub(self.began) >= LEAST_STAY;
-        if let (Some(sampling), Some(tracker), true) = (&mut self.sampling, &mut self.tracker, stays) {
-            sampling.machine_access = tracker.machine_access();
         }
         // At the end: nothing in a snapshot is newer than the snapshot.
         let taken = self.clock.now();

@@ -4,8 +4,6 @@
 //! them best first, each against a child whose accesses are known, and keeps the first that is accurate.
 
 mod bpf;
-pub mod damon_physical;
-pub mod damon_virtual;
 mod first_access;
 pub mod idle_pages;
 pub mod pagemap;
@@ -19,7 +17,7 @@ pub use select::{SelectError, Selected, select};
 
 use megapage_kernel::KernelError;
 use megapage_kernel::pagemap::Region as Held;
-use megapage_snapshot::{Leaf, MachineAccess, MissedWhy, PAGES, TrackerKind};
+use megapage_snapshot::{Leaf, MissedWhy, PAGES, TrackerKind};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 use thiserror::Error;
 
@@ -126,12 +124,6 @@ pub trait Tracker: Send {
     /// [`clears_parts`](Tracker::clears_parts).
     fn clear_part(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
         self.clear(pid, ranges)
-    }
-
-    /// What the machine as a whole accessed, where that is all that the tracker can report, and it can do so now. Asking
-    /// starts the count.
-    fn machine_access(&mut self) -> Option<MachineAccess> {
-        None
     }
 
     /// What `pid` holds in `ranges` (ascending, disjoint, whole base pages), as [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) shows it, where this

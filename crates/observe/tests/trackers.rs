@@ -2,8 +2,6 @@
 //! what it has.
 
 use megapage_kernel::{KernelRoot, Reservation, own_memory};
-use megapage_observe::tracker::damon_physical::DamonPhysical;
-use megapage_observe::tracker::damon_virtual::DamonVirtual;
 use megapage_observe::tracker::idle_pages::IdlePages;
 use megapage_observe::tracker::pagemap::PagemapTracker;
 use megapage_observe::tracker::smaps::SmapsTracker;
@@ -12,14 +10,11 @@ use megapage_observe::{Leaf, MissedWhy};
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::time::Duration;
 
 const PID: Pid = Pid(4711);
 const MIB: u64 = 1 << 20;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
-const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 
 fn range(start: u64, end: u64) -> VirtRange {
     VirtRange::new(start * MIB, end * MIB).unwrap()
@@ -33,24 +28,6 @@ struct Tree {
 impl Tree {
     fn new() -> Tree {
         Tree { directory: tempfile::tempdir().unwrap() }
-    }
-
-    fn fixture(name: &str) -> Tree {
-        fn copy(from: &Path, to: &Path) {
-            fs::create_dir_all(to).unwrap();
-            for entry in fs::read_dir(from).unwrap() {
-                let entry = entry.unwrap();
-                let to = to.join(entry.file_name());
-                match entry.file_type().unwrap().is_dir() {
-                    true => copy(&entry.path(), &to),
-                    false => drop(fs::copy(entry.path(), to).unwrap()),
-                }
-            }
-        }
-        let tree = Tree::new();
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
-        copy(&fixtures.join(name), tree.directory.path());
-        tree
     }
 
     fn root(&self) -> KernelRoot {
@@ -70,10 +47,6 @@ impl Tree {
     fn word(&self, path: &str, at: usize) -> u64 {
         let bytes = fs::read(self.directory.path().join(path)).unwrap();
         bytes.get(8 * at..8 * at + 8).map_or(0, |bytes| u64::from_ne_bytes(bytes.try_into().unwrap()))
-    }
-
-    fn text(&self, path: &str) -> String {
-        fs::read_to_string(self.directory.path().join(path)).unwrap().trim().to_string()
     }
 }
 
@@ -185,189 +158,6 @@ fn idle_pages_says_what_it_lacks() {
     assert_eq!(error.why(), MissedWhy::Gone);
     // A page map that ends: the address space has gone between two reads.
     assert_eq!(tracker.clear(PID, &[range(100, 102)]).unwrap_err().why(), MissedWhy::Gone);
-}
-
-/// The fixture and a process of three regions.
-fn damon_tree() -> Tree {
-    let tree = Tree::fixture("damon-virtual-by-hand");
-    let pages = |first: u64, count: u64| (first..first + count).map(|n| (n, PRESENT | n));
-    let entries = pages(512, 512).chain(pages(1024, 100)).chain(pages(1536, 512)).chain([(5120, 0)]);
-    tree.words(&format!("proc/{PID}/pagemap"), entries);
-    tree
-}
-
-#[test]
-fn damon_is_configured_at_once_and_given_back() {
-    let tree = damon_tree();
-    let mut tracker = DamonVirtual::new(&tree.root()).unwrap();
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0", "looking leaves nothing behind");
-    let before = tracker.read(PID, &[range(2, 8)]).unwrap();
-    assert_eq!((before.len(), before[0].accessed), (3, None), "nothing is known before the first clearing");
-    tracker.clear(PID, &[range(2, 8)]).unwrap();
-    let context = format!("{KDAMONDS}/0/contexts/0");
-    for (file, value) in [
-        ("operations", "fvaddr"),
-        ("monitoring_attrs/intervals/sample_us", "50000"),
-        ("monitoring_attrs/intervals/aggr_us", "1000000"),
-        ("monitoring_attrs/nr_regions/min", "3"),
-        ("monitoring_attrs/nr_regions/max", "3"),
-        ("targets/nr_targets", "1"),
-        ("targets/0/pid_target", "4711"),
-        ("targets/0/regions/nr_regions", "3"),
-        ("targets/0/regions/0/start", "2097152"),
-        ("targets/0/regions/2/end", "8388608"),
-        ("schemes/nr_schemes", "1"),
-        ("schemes/0/action", "stat"),
-        ("schemes/0/apply_interval_us", "50000"),
-        ("schemes/0/access_pattern/sz/max", "18446744073709551615"),
-        ("schemes/0/ops_filters/nr_filters", "0"),
-    ] {
-        assert_eq!(tree.text(&format!("{context}/{file}")), value, "{file}");
-    }
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "1");
-    assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "on");
-    // The fixture's probes: none, all 20, and 5 of 20 found the region accessed; the second holds 100 pages.
-    let regions = tracker.read(PID, &[range(2, 8)]).unwrap();
-    let accessed: Vec<_> = regions.iter().map(|region| (region.present, region.accessed)).collect();
-    assert_eq!(accessed, [(512, Some(0)), (100, Some(100)), (512, Some(128))]);
-    assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "update_schemes_tried_regions");
-    drop(tracker);
-    assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "off");
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
-}
-
-#[test]
-fn damon_has_a_monitor_for_each_process_and_leaves_the_others_on() {
-    let tree = damon_tree();
-    let (second, third) = (Pid(4712), Pid(4713));
-    let page_map = |pid: Pid| tree.directory.path().join(format!("proc/{pid}/pagemap"));
-    for pid in [second, third] {
-        fs::create_dir_all(page_map(pid).parent().unwrap()).unwrap();
-        fs::copy(page_map(PID), page_map(pid)).unwrap();
-    }
-    let mut tracker = DamonVirtual::new(&tree.root()).unwrap();
-    tracker.clear(PID, &[range(2, 4)]).unwrap();
-    tracker.clear(second, &[range(4, 6)]).unwrap();
-    let target = |monitor: u32| tree.text(&format!("{KDAMONDS}/{monitor}/contexts/0/targets/0/pid_target"));
-    let ranges =
-        |monitor: u32| tree.text(&format!("{KDAMONDS}/{monitor}/contexts/0/targets/0/regions/nr_regions"));
-    let monitors = || tree.text(&format!("{KDAMONDS}/nr_kdamonds"));
-    assert_eq!((target(0), target(1), monitors()), ("4711".into(), "4712".into(), "2".into()));
-    // Other ranges of a process that is watched: its own monitor alone is configured anew.
-    let state = tree.root().path(format!("{KDAMONDS}/0/state"));
-    fs::write(&state, "as it was\n").unwrap();
-    tracker.clear(second, &[range(2, 8)]).unwrap();
-    assert_eq!((ranges(1), monitors()), ("3".into(), "2".into()));
-    assert_eq!(fs::read_to_string(&state).unwrap(), "as it was\n");
-    // A process that has ended leaves its monitor to the next one.
-    fs::remove_file(page_map(PID)).unwrap();
-    tracker.clear(third, &[range(2, 8)]).unwrap();
-    assert_eq!((target(0), target(1), monitors()), ("4713".into(), "4712".into(), "2".into()));
-    assert_eq!(tracker.read(PID, &[range(2, 4)]).unwrap_err().why(), MissedWhy::Gone);
-    // Where a configuration fails, everything is given back.
-    fs::remove_file(tree.root().path(format!("{KDAMONDS}/1/contexts/0/operations"))).unwrap();
-    assert!(tracker.clear(second, &[range(2, 4)]).is_err());
-    assert_eq!(monitors(), "0");
-}
-
-#[test]
-fn damon_is_skipped_with_the_reason() {
-    let reason = |tree: &Tree| DamonVirtual::new(&tree.root()).unwrap_err().to_string();
-    assert!(reason(&Tree::new()).contains("CONFIG_DAMON_SYSFS"));
-    let tree = damon_tree();
-    fs::write(tree.root().path(format!("{KDAMONDS}/0/contexts/0/avail_operations")), "paddr\n").unwrap();
-    assert!(reason(&tree).contains("only paddr (CONFIG_DAMON_VADDR)"), "{}", reason(&tree));
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
-    // Somebody else's session: nothing is written at all.
-    fs::write(tree.root().path(format!("{KDAMONDS}/nr_kdamonds")), "1\n").unwrap();
-    fs::write(tree.root().path(format!("{KDAMONDS}/0/state")), "on\n").unwrap();
-    assert!(reason(&tree).contains("in use by another process"), "{}", reason(&tree));
-    assert_eq!(fs::read_to_string(tree.root().path(format!("{KDAMONDS}/nr_kdamonds"))).unwrap(), "1\n");
-    assert_eq!(tree.text(&format!("{KDAMONDS}/0/state")), "on");
-}
-
-const IOMEM: &str = "proc/iomem";
-
-/// The fixture and 96 MiB of physical memory in two ranges.
-fn physical_tree() -> Tree {
-    let tree = damon_tree();
-    let ranges =
-        "00000000-01ffffff : System RAM\n02000000-02ffffff : PCI Bus\n03000000-06ffffff : System RAM\n";
-    fs::write(tree.root().path(IOMEM), ranges).unwrap();
-    tree
-}
-
-#[test]
-fn damon_counts_the_machine_in_whole_intervals() {
-    let tree = physical_tree();
-    let second = Duration::from_secs(1);
-    let mut damon = DamonPhysical::start(&tree.root(), 5 * second).unwrap();
-    assert_eq!(damon.interval(), 60 * second, "a small machine has the shortest interval");
-    let context = format!("{KDAMONDS}/0/contexts/0");
-    for (file, value) in [
-        ("operations", "paddr"),
-        ("targets/0/regions/nr_regions", "2"),
-        ("targets/0/regions/0/end", "33554432"),
-        ("targets/0/regions/1/start", "50331648"),
-        ("schemes/0/apply_interval_us", "60000000"),
-        ("schemes/0/action", "stat"),
-        ("schemes/0/ops_filters/nr_filters", "1"),
-        ("schemes/0/ops_filters/0/type", "young"),
-        ("schemes/0/ops_filters/0/matching", "Y"),
-        ("schemes/0/ops_filters/0/allow", "Y"),
-    ] {
-        assert_eq!(tree.text(&format!("{context}/{file}")), value, "{file}");
-    }
-    let counted = |tried: u64, passed: u64| {
-        let stats = tree.root().path(format!("{context}/schemes/0/stats"));
-        fs::write(stats.join("sz_tried"), tried.to_string()).unwrap();
-        fs::write(stats.join("sz_ops_filter_passed"), passed.to_string()).unwrap();
-    };
-    let whole = 96 * MIB;
-    assert_eq!(damon.read(64 * second).unwrap(), None);
-    assert_eq!(
-        tree.text(&format!("{KDAMONDS}/0/state")),
-        "on",
-        "the kernel is not asked before an interval is over"
-    );
-    counted(whole, 90 * MIB);
-    assert_eq!(damon.read(65 * second).unwrap(), None, "the first pass only clears");
-    counted(2 * whole, 90 * MIB + 24 * MIB);
-    let access = damon.read(125 * second).unwrap().unwrap();
-    assert_eq!((access.accessed.0, access.examined.0), (24 * MIB, whole));
-    counted(4 * whole, 114 * MIB + 24 * MIB);
-    assert_eq!(damon.read(130 * second).unwrap(), Some(access), "the old value until the next is due");
-    assert_eq!(damon.read(245 * second).unwrap().unwrap().accessed.0, 12 * MIB, "two passes: their mean");
-    drop(damon);
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
-    fs::write(tree.root().path(format!("{KDAMONDS}/nr_kdamonds")), "1\n").unwrap();
-    assert!(DamonPhysical::start(&tree.root(), second).is_err(), "somebody else's monitor");
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "1");
-}
-
-#[test]
-fn the_interval_keeps_the_budget_on_a_large_machine() {
-    let tree = physical_tree();
-    // 1 TiB: 2^28 frames, 1 us each, one per cent.
-    fs::write(tree.root().path(IOMEM), "00000000-ffffffffff : System RAM\n").unwrap();
-    let damon = DamonPhysical::start(&tree.root(), Duration::ZERO).unwrap();
-    assert_eq!(damon.interval(), Duration::from_secs(26_844));
-    fs::write(tree.root().path(IOMEM), "00000000-00000000 : System RAM\n").unwrap();
-    let hidden = DamonPhysical::start(&tree.root(), Duration::ZERO).unwrap_err();
-    assert!(hidden.to_string().contains("needs root"), "{hidden}");
-}
-
-#[test]
-fn pagemap_starts_the_count_when_it_is_asked_for_and_not_before() {
-    let tree = physical_tree();
-    let mut tracker = PagemapTracker::new(&tree.root()).unwrap();
-    tracker.clear(PID, &[range(2, 8)]).unwrap();
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0", "a clearing clears nothing");
-    assert_eq!(tracker.machine_access(), None, "not yet");
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "1");
-    assert_eq!(tracker.machine_access(), None, "not yet");
-    drop(tracker);
-    assert_eq!(tree.text(&format!("{KDAMONDS}/nr_kdamonds")), "0");
 }
 
 /// Three regions of this process between pages that cannot be accessed, so that they are a mapping of their own.

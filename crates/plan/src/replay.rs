@@ -483,7 +483,6 @@ impl<'a> Run<'a> {
                 tracker: TrackerKind::Bpf,
                 lacks: Vec::new(),
                 skipped: Vec::new(),
-                machine_access: None,
                 first_access_ns: 0.0,
                 budget: 0.01,
             }),

@@ -1,9 +1,7 @@
 //! Heat over time as a picture: rows are time, columns are ranges of addresses.
 
-mod svg;
 mod text;
 
-pub use svg::svg;
 pub use text::{screen, text};
 
 use crate::value::percent;

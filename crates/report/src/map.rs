@@ -6,7 +6,6 @@ mod text;
 
 pub use layout::Totals;
 pub use svg::svg;
-pub(crate) use svg::{FONTS, RAMP};
 pub use text::text;
 pub(crate) use text::{COLD, HEAT};
 

@@ -177,7 +177,6 @@ pub fn snapshot(processes: Vec<Process>) -> Snapshot {
             skipped: Vec::new(),
             first_access_ns: 470.0,
             budget: 0.01,
-            machine_access: None,
         }),
         processes,
         missed: Vec::new(),

@@ -25,7 +25,7 @@ pub use process::{
     HugePages, MappedObject, Mapping, MappingFlags, MappingKind, MemoryLimit, Outline, Process, ProcessId,
 };
 pub use region::{AccessClass, AccessProfile, Accessed, Leaf, PAGES, Region};
-pub use sampling::{MachineAccess, Missed, MissedWhy, ProcessSampling, Sampling, TrackerKind};
+pub use sampling::{Missed, MissedWhy, ProcessSampling, Sampling, TrackerKind};
 pub use translation::{CostSource, TranslationCost};
 
 use serde::Serialize;

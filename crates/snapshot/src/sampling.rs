@@ -14,9 +14,7 @@ megapage_units::named! {
         Bpf = "bpf",
         /// `/sys/kernel/mm/page_idle/bitmap`.
         IdlePages = "idle-pages",
-        /// DAMON on the process's virtual addresses.
-        DamonVirtual = "damon-virtual",
-        /// PAGEMAP_SCAN says what is used, DAMON on physical addresses how much of the machine's memory is accessed.
+        /// PAGEMAP_SCAN shows what is used, not what is accessed.
         Pagemap = "pagemap",
         /// `Referenced` of `/proc/PID/smaps`, cleared by `/proc/PID/clear_refs`.
         Smaps = "smaps",
@@ -28,20 +26,6 @@ impl TrackerKind {
     pub const fn tells_accesses(self) -> bool {
         !matches!(self, TrackerKind::Pagemap)
     }
-}
-
-/// How much of the whole machine's memory was accessed, by no process or region.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct MachineAccess {
-    /// Bytes of user memory whose accessed bit was set at the end of the interval.
-    #[serde(serialize_with = "wire::bytes", rename = "accessed_bytes")]
-    pub accessed: Bytes,
-    /// Bytes of physical memory that were looked at.
-    #[serde(serialize_with = "wire::bytes", rename = "examined_bytes")]
-    pub examined: Bytes,
-    /// From clearing the bits to reading them.
-    #[serde(serialize_with = "wire::seconds", rename = "interval_seconds")]
-    pub interval: Duration,
 }
 
 /// How access bits are sampled on this machine.
@@ -58,9 +42,6 @@ pub struct Sampling {
     pub first_access_ns: f64,
     /// The largest slow-down of a target that is allowed, as a share of its processor time (0.01 is 1 %).
     pub budget: f64,
-    /// What the machine as a whole accessed, from a tracker that cannot report by process; `None` where it is not
-    /// known, or not yet.
-    pub machine_access: Option<MachineAccess>,
 }
 
 /// How one process's access bits were sampled.

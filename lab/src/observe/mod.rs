@@ -3,6 +3,7 @@
 mod advice;
 mod cost;
 mod exact;
+mod exactness;
 pub(crate) mod programs;
 pub(crate) mod rank;
 #[cfg(test)]

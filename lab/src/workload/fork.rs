@@ -20,25 +20,22 @@ pub const WINDOW: Bytes = Bytes::mib(512);
 pub const WAYS: [(&str, Launch); 3] =
     [("fork", Launch::Fork), ("vfork", Launch::Vfork), ("posix_spawn", Launch::PosixSpawn)];
 
-/// What the heap lies on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Pages {
-    /// Base pages.
-    Base,
-    /// Transparent huge pages.
-    Thp,
-    /// Private pages of the pool of 2 MiB pages.
-    HugetlbPrivate,
-    /// Shared ones.
-    HugetlbShared,
-    /// Base pages that children do not get (MADV_DONTFORK).
-    Dontfork,
+megapage_units::named! {
+    /// What the heap lies on.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub enum Pages {
+        /// Base pages.
+        Base = "base",
+        /// Transparent huge pages.
+        Thp = "thp",
+        /// Private pages of the pool of 2 MiB pages.
+        HugetlbPrivate = "hugetlb-private",
+        /// Shared ones.
+        HugetlbShared = "hugetlb-shared",
+        /// Base pages that children do not get (MADV_DONTFORK).
+        Dontfork = "dontfork",
+    }
 }
-
-megapage_units::named!(Pages {
-    Base = "base", Thp = "thp", HugetlbPrivate = "hugetlb-private", HugetlbShared = "hugetlb-shared",
-    Dontfork = "dontfork",
-});
 
 impl Pages {
     /// What the kernel is asked for.

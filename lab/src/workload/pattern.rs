@@ -12,33 +12,30 @@ use std::hint::black_box;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
-/// How memory is reached. Each case but `Compute` has 1 GiB and a little.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Case {
-    /// Pointers that lead through all cache lines in no order: each access waits for the one before.
-    Chase,
-    /// Reads at random places that do not wait for each other.
-    Random,
-    /// Random reads of which the k-th most frequent cache line gets a share of about 1/k.
-    Zipf,
-    /// All words one after the other, into a checksum of which each step waits for the one before.
-    Sequential,
-    /// All words one after the other, added up as fast as memory gives them.
-    Stream,
-    /// Random reads within 16 MiB in the middle; the rest was only written once.
-    Hot,
-    /// A hash map with open addressing: lookups that mostly succeed.
-    Map,
-    /// Additions to words at random places.
-    Update,
-    /// Small matrices that fit in the caches, and no large memory.
-    Compute,
+megapage_units::named! {
+    /// How memory is reached. Each case but `Compute` has 1 GiB and a little.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Case {
+        /// Pointers that lead through all cache lines in no order: each access waits for the one before.
+        Chase = "chase",
+        /// Reads at random places that do not wait for each other.
+        Random = "random",
+        /// Random reads of which the k-th most frequent cache line gets a share of about 1/k.
+        Zipf = "zipf",
+        /// All words one after the other, into a checksum of which each step waits for the one before.
+        Sequential = "sequential",
+        /// All words one after the other, added up as fast as memory gives them.
+        Stream = "stream",
+        /// Random reads within 16 MiB in the middle; the rest was only written once.
+        Hot = "hot",
+        /// A hash map with open addressing: lookups that mostly succeed.
+        Map = "map",
+        /// Additions to words at random places.
+        Update = "update",
+        /// Small matrices that fit in the caches, and no large memory.
+        Compute = "compute",
+    }
 }
-
-megapage_units::named!(Case {
-    Chase = "chase", Random = "random", Zipf = "zipf", Sequential = "sequential", Stream = "stream",
-    Hot = "hot", Map = "map", Update = "update", Compute = "compute",
-});
 
 impl Case {
     /// Accesses (rounds, for `compute`) in one unit of work: about 1 ms on base pages.

@@ -7,15 +7,17 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// What is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Case {
-    /// Of 2 million small objects, four of five, each chosen at random: nearly every page keeps a live one.
-    Random,
-    /// Of 2 million small objects, four of five runs of [`RUN`] consecutive allocations: whole pages come free.
-    Runs,
-    /// Of objects of 64 KiB to 4 MiB, 920 MB in all, four of five at random.
-    Big,
+megapage_units::named! {
+    /// What is freed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Case {
+        /// Of 2 million small objects, four of five, each chosen at random: nearly every page keeps a live one.
+        Random = "random",
+        /// Of 2 million small objects, four of five runs of [`RUN`] consecutive allocations: whole pages come free.
+        Runs = "runs",
+        /// Of objects of 64 KiB to 4 MiB, 920 MB in all, four of five at random.
+        Big = "big",
+    }
 }
 
 /// Consecutive allocations that are freed or kept together: 4 MiB of small objects.
@@ -23,8 +25,6 @@ pub const RUN: usize = 9118;
 
 /// Of each five objects (or runs), how many are freed.
 const FREED_SHARE: f64 = 0.8;
-
-megapage_units::named!(Case { Random = "random", Runs = "runs", Big = "big" });
 
 /// How a case is run.
 #[derive(Clone, Copy, Debug)]

@@ -13,29 +13,26 @@ use std::hint::black_box;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// What a request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
-    /// Reads at random, each of which waits for the one before, in all of the memory.
-    Random,
-    /// Follows links from page to page, one in each, in an order without a pattern, as who walks the headers of a buffer pool's
-    /// pages: the caches hold what is read, and no TLB the pages.
-    Linked,
-    /// As `random`, in a part that caches and TLB cover.
-    Small,
-    /// Reads one word after the other.
-    Sequential,
-    /// Small matrices in the caches.
-    Compute,
-    /// A cache that keeps within a budget of resident memory: it looks at what is resident and holds fewer entries where that is
-    /// more. Two base pages in five of its memory are never touched: on huge pages they are resident as well.
-    Budgeted,
+megapage_units::named! {
+    /// What a request does.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Kind {
+        /// Reads at random, each of which waits for the one before, in all of the memory.
+        Random = "random",
+        /// Follows links from page to page, one in each, in an order without a pattern, as who walks the headers of a buffer pool's
+        /// pages: the caches hold what is read, and no TLB the pages.
+        Linked = "linked",
+        /// As `random`, in a part that caches and TLB cover.
+        Small = "small",
+        /// Reads one word after the other.
+        Sequential = "sequential",
+        /// Small matrices in the caches.
+        Compute = "compute",
+        /// A cache that keeps within a budget of resident memory: it looks at what is resident and holds fewer entries where that is
+        /// more. Two base pages in five of its memory are never touched: on huge pages they are resident as well.
+        Budgeted = "budgeted",
+    }
 }
-
-megapage_units::named!(Kind {
-    Random = "random", Linked = "linked", Small = "small", Sequential = "sequential", Compute = "compute",
-    Budgeted = "budgeted",
-});
 
 /// What the service does.
 #[derive(Clone, Copy, Debug)]

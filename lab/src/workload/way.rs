@@ -1,27 +1,24 @@
 //! The ways in which the workload `steady` works.
 
-/// How the memory is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Way {
-    /// Reads at random that do not wait for each other.
-    Random,
-    /// Each read waits for the one before, in no order.
-    Chase,
-    /// The same, but of one cache line in each base page, as of the headers of large objects: the lines fit caches, so
-    /// that what the program waits for is mostly translation.
-    Sparse,
-    /// One word after the other, into a checksum.
-    Sequential,
-    /// Not at all: small matrices in the caches.
-    Compute,
-    /// Nothing is done.
-    Sleep,
+megapage_units::named! {
+    /// How the memory is reached.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Way {
+        /// Reads at random that do not wait for each other.
+        Random = "random",
+        /// Each read waits for the one before, in no order.
+        Chase = "chase",
+        /// The same, but of one cache line in each base page, as of the headers of large objects: the lines fit caches, so
+        /// that what the program waits for is mostly translation.
+        Sparse = "sparse",
+        /// One word after the other, into a checksum.
+        Sequential = "sequential",
+        /// Not at all: small matrices in the caches.
+        Compute = "compute",
+        /// Nothing is done.
+        Sleep = "sleep",
+    }
 }
-
-megapage_units::named!(Way {
-    Random = "random", Chase = "chase", Sparse = "sparse", Sequential = "sequential", Compute = "compute",
-    Sleep = "sleep",
-});
 
 impl Way {
     /// Accesses (rounds, for `compute`) in one unit of work: a fraction of a millisecond.

@@ -59,16 +59,11 @@ with vm.Child(sys.executable, "-c", PROGRAM) as child:
     starts = dict(zip(("base", "contiguous", "thp"), map(int, words)))
     if not vm.check("map", "the process is ready", len(words) == 3, words, "three addresses"):
         sys.exit(1)
-    # The kernel's own monitor, which Debian's 7.3 starts at boot, has DAMON for itself and clears the bits of whole folios.
+    # The kernel's own monitor, which Debian's 7.3 starts at boot, clears the bits of whole folios.
     monitor = pathlib.Path("/sys/module/damon_stat/parameters/enabled")
     if monitor.exists():
-        refused = vm.megapage("map --tracker", "map", child.pid, "--json", "--tracker", "damon-virtual", allowed=(2,))
-        vm.unsupported("map --tracker", "damon-virtual: names the kernel's own monitor", str(monitor) in refused.err, refused.words,
-                       f"{monitor} is {monitor.read_text().strip()}")
         monitor.write_text("N")
         atexit.register(monitor.write_text, "Y")
-    if truth.release() >= (6, 12):
-        vm.megapage("map --tracker", "map", child.pid, "--json", "--tracker", "damon-virtual")
     true = vm.quiet(child.pid)
     if truth.release() >= (6, 8):
         made = int((truth.THP / "hugepages-64kB/stats/anon_fault_alloc").read_text())

@@ -48,7 +48,7 @@ else:
 abilities = {ability["id"]: ability for ability in vm.value(document, "abilities", default=[])}
 for name, ability in abilities.items():
     since = tuple(int(part) for part in ability.get("since", "0.0").split("."))
-    if ability.get("known_by") == "trial" and name != "damon":
+    if ability.get("known_by") == "trial":
         true = since <= truth.release()
         if name == "hugetlb-cma":  # left out of Debian's kernels for a while
             true = true and "CmaTotal" in truth.meminfo()

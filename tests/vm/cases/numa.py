@@ -101,7 +101,7 @@ for node in (0, 1):
             vm.check("run --attach", f"its huge pages are of node {node}", huge.get(node, 0) >= 40 * vm.MIB
                      and not huge.get(1 - node), huge, node)
         holder.intact("run --attach", f"on node {node}")
-document = vm.megapage("top", "top", "--once", "--numa", "--no-sample", "--json").json
+document = vm.megapage("top", "top", "--once", "--no-sample", "--json").json
 claimed = {node["node"]: node["free_bytes"] for node in vm.value(document, "machine", "nodes", default=[])}
 vm.same("top", "the nodes are those that are there", sorted(claimed), truth.nodes())
 for node, free in claimed.items():

@@ -6,7 +6,7 @@
 import truth
 import vmcheck as vm
 
-TRACKERS = ("bpf", "idle-pages", "damon-virtual", "pagemap", "smaps")
+TRACKERS = ("bpf", "idle-pages", "pagemap", "smaps")
 
 # The first of them calibrates the machine, which takes its time where it is emulated.
 with vm.Holder("--mib", "48", "--mmap", "--advise") as huge, vm.Holder("--mib", "40", "--mmap") as plain:
@@ -45,7 +45,6 @@ with vm.Holder("--mib", "48", "--mmap", "--advise") as huge, vm.Holder("--mib", 
     vm.check("map", "a picture is drawn", svg.lstrip().startswith("<") and "</svg>" in svg, svg[:80], "<svg>")
     vm.megapage("map", "map", "999999", allowed=(2,))
     vm.megapage("top", "top", "--once", "--no-sample")
-    vm.megapage("top", "top", "--once", "--numa")
 
 # A busy process is called hot by the best tracker.
 with vm.Holder("--mib", "32", "--mmap", "--busy") as busy:

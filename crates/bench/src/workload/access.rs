@@ -7,19 +7,19 @@ use megapage_units::Bytes;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-/// What memory is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Case {
-    /// Two million objects of 16 to 904 bytes, 920 MB in all, each written in full.
-    Small,
-    /// One array of 4 GiB, zeroed by calloc(3), with one word of each base page written.
-    Array,
-    /// A hash map of 20 million entries with chained buckets and one allocation for each entry,
-    /// as std::unordered_map has it.
-    Map,
+megapage_units::named! {
+    /// What memory is made of.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Case {
+        /// Two million objects of 16 to 904 bytes, 920 MB in all, each written in full.
+        Small = "small",
+        /// One array of 4 GiB, zeroed by calloc(3), with one word of each base page written.
+        Array = "array",
+        /// A hash map of 20 million entries with chained buckets and one allocation for each entry,
+        /// as std::unordered_map has it.
+        Map = "map",
+    }
 }
-
-megapage_units::named!(Case { Small = "small", Array = "array", Map = "map" });
 
 impl Case {
     /// Memory that it takes at this scale, allocators' overhead included.

@@ -1,4 +1,4 @@
-//! `megapage map --watch`: heat over time, live on a terminal, and as text, SVG or JSON at the end.
+//! `megapage map --watch`: heat over time, live on a terminal, and as text or JSON at the end.
 
 use super::Args;
 use crate::output::{is_dumb, paint_blocks, print_painted, progress, say};
@@ -6,9 +6,8 @@ use crate::terminal::{Request, Terminal};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::{Signals, die_of, signal, wait_any_readable};
-use megapage_kernel::trusted::write_report;
 use megapage_observe::{HeatWatch, Options};
-use megapage_report::heat::{HeatMap, SCHEMA, screen, svg, text};
+use megapage_report::heat::{HeatMap, SCHEMA, screen, text};
 use megapage_report::json;
 use megapage_units::Pid;
 use std::io::IsTerminal;
@@ -32,7 +31,7 @@ pub fn main(args: &Args, root: &KernelRoot, pid: Pid) -> Result<ExitCode> {
     let mut watch = HeatWatch::start(root, pid, options)?;
     let name = watch.process().map(|process| process.name.clone()).unwrap_or_default();
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !is_dumb();
-    let end = match is_terminal && !args.json && !args.svg_to_output() {
+    let end = match is_terminal && !args.json {
         true => live(args, &mut watch, pid, &name)?,
         false => blind(args, &mut watch, pid)?,
     };
@@ -47,13 +46,9 @@ pub fn main(args: &Args, root: &KernelRoot, pid: Pid) -> Result<ExitCode> {
         }
     }
     let map = HeatMap { pid, name: &name, heat };
-    if let Some(file) = args.svg.as_ref().filter(|_| !args.svg_to_output()) {
-        write_report(file, svg(&map).as_bytes()).with_context(|| format!("{}", file.display()))?;
-    }
-    print_painted(&match (args.svg_to_output(), args.json) {
-        (true, _) => svg(&map),
-        (false, true) => json(SCHEMA, &map.document(watch.process())) + "\n",
-        (false, false) => text(&map, paint_blocks()),
+    print_painted(&match args.json {
+        true => json(SCHEMA, &map.document(watch.process())) + "\n",
+        false => text(&map, paint_blocks()),
     })?;
     match end {
         End::Enough => {}

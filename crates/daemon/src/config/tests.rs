@@ -75,3 +75,31 @@ fn every_policy_can_be_made() {
         assert_eq!(config.make_policy().unwrap().name(), known.name);
     }
 }
+
+#[test]
+fn a_key_that_is_gone_warns_in_one_line_and_has_no_effect() {
+    for (table, key) in GONE {
+        let text = format!("nice = 3\n[{table}]\n{key} = 'whatever'\n");
+        let config = Config::parse("/etc/x.toml", &text).unwrap();
+        assert_eq!(
+            config.ignored,
+            [format!("/etc/x.toml:3: {table}.{key} has no effect any more: delete it")]
+        );
+        assert_eq!(Config { ignored: Vec::new(), ..config }, Config { nice: 3, ..Config::default() });
+        assert!(!Config::default().to_toml().contains(&format!("\n{key} =")), "{table}.{key} is no option");
+        let wrong = error(&format!("{text}[observe]\nwindows = 1\n"));
+        assert!(wrong.contains("unknown field `windows`"), "others are still errors: {wrong}");
+    }
+    let inline = Config::parse("x", "act = { call = '1ms', time = '1s' }").unwrap();
+    assert_eq!((inline.ignored.len(), inline.act.time), (1, Duration::from_secs(1)));
+}
+
+#[test]
+fn a_tracker_that_is_gone_is_refused_with_the_names_of_the_others() {
+    let refused = error("[observe]\ntracker = 'damon-virtual'");
+    let others = "it is \"\" or one of bpf, idle-pages, pagemap, smaps";
+    assert_eq!(
+        refused,
+        format!("/etc/x.toml:2: observe.tracker: there is no tracker 'damon-virtual'; {others}")
+    );
+}

@@ -61,8 +61,6 @@ impl Config {
             return wrong("observe.tracker", what);
         }
         let pressure = &self.pressure;
-        time("pressure.within", pressure.within, Duration::from_millis(500), Duration::from_secs(10))?;
-        time("pressure.stall", pressure.stall, Duration::from_millis(1), pressure.within)?;
         time("pressure.look", pressure.look, Duration::from_millis(10), Duration::from_secs(10))?;
         self.check_act()?;
         self.check_pace()?;
@@ -119,8 +117,6 @@ impl Config {
             ("act.promoted_per_second_of_process", act.promoted_per_second_of_process),
             ("act.recovered_per_second", act.recovered_per_second),
             ("act.recovered_per_second_of_process", act.recovered_per_second_of_process),
-            ("limits.moved", self.limits.moved),
-            ("limits.scanned", self.limits.scanned),
         ] {
             if bytes.0 < 2 << 20 {
                 return wrong(key, "must be at least 2m, one huge page");
@@ -129,19 +125,14 @@ impl Config {
         let (short, long) = (Duration::from_millis(1), Duration::from_secs(10));
         time("act.latency_guard", act.latency_guard, short, long)?;
         time("act.time", act.time, short, long)?;
-        time("act.call", act.call, Duration::from_micros(100), act.latency_guard)?;
         time("act.pause", act.pause, short, act.pause_most)?;
         time("act.pause_most", act.pause_most, short, Duration::from_secs(3600))?;
         let limits = &self.limits;
-        count("limits.actions", limits.actions, 65_536)?;
         if !(1..=512).contains(&limits.least_zeros) {
             return wrong("limits.least_zeros", "must be from 1 to 512, the base pages of a huge page");
         }
         if limits.changed_pages > 512 {
             return wrong("limits.changed_pages", "must be at most 512, the base pages of a huge page");
-        }
-        if !(0.0..=100.0).contains(&limits.relief_percent) {
-            return wrong("limits.relief_percent", "must be from 0 to 100");
         }
         let day = Duration::from_secs(86_400);
         for (key, value) in [

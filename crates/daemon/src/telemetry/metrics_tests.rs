@@ -27,7 +27,6 @@ fn shared(tree: &str) -> Arc<Shared> {
         skipped: Vec::new(),
         first_access_ns: 400.0,
         budget: 0.01,
-        machine_access: None,
     });
     let mut counted = Counters::default();
     (counted.promote.asked, counted.promote.retried, counted.promote.left.time) = (9, 3, 2);

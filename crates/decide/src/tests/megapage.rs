@@ -333,7 +333,6 @@ fn tracked(mut seen: Snapshot, tracker: TrackerKind) -> Snapshot {
         skipped: Vec::new(),
         first_access_ns: 500.0,
         budget: 0.01,
-        machine_access: None,
     });
     seen
 }

@@ -53,9 +53,6 @@ abilities! {
         Probe::Call(trial::hugetlb_mremap),
         "commit 550a7d60bd5e",
         "hugetlb pages cannot be moved to where a heap wants them; they must be mapped in place.";
-    DAMON = "damon", "DAMON with its sysfs interface", 5 . 18, Probe::Files(&["sys/kernel/mm/damon/admin"]),
-        "Documentation/admin-guide/mm/damon/usage.rst",
-        "Accesses are sampled by idle page tracking, which takes longer.";
     XFS_LARGE_FOLIOS = "xfs-large-folios", "large folios on XFS", 5 . 18, Probe::Release,
         "xfs: Support large folios",
         "Files on XFS stay on base pages, unless CONFIG_READ_ONLY_THP_FOR_FS is set.";
@@ -64,10 +61,7 @@ abilities! {
         "Nothing is promoted on request; khugepaged alone makes memory huge, where the settings or the program ask for it.";
     BPF_PAGE_WALK = "bpf-page-walk", "page tables read by a BPF program", 6 . 2, Probe::Release,
         "Documentation/bpf/kfuncs.rst: bpf_task_release, bpf_rcu_read_lock",
-        "Accesses are sampled by DAMON or idle page tracking, and huge entries are told by smaps and page frames.";
-    DAMON_TRIED_REGIONS = "damon-tried-regions", "DAMON's tried_regions", 6 . 2, Probe::Release,
-        "Documentation/admin-guide/mm/damon/usage.rst",
-        "DAMON cannot say what it has seen; idle page tracking is used.";
+        "Accesses are sampled by idle page tracking, and huge entries are told by smaps and page frames.";
     PAGEMAP_SCAN = "pagemap-scan", "the ioctl PAGEMAP_SCAN", 6 . 7, Probe::Call(trial::pagemap_scan),
         "Documentation/admin-guide/mm/pagemap.rst",
         "Huge entries are told by page frames and smaps: slower, for root only, and not at all where a mapping holds huge pages that are mapped in part.";

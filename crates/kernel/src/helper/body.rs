@@ -1,4 +1,5 @@
-//! What a helper process runs: it takes requests, makes one system call for each (or reads one file, or parts of one, or primes memory), and replies.
+//! What a helper process runs: it takes requests, makes one system call for each (or reads one
+//! file, or parts of one), and replies.
 //!
 //! File-level obligation: a helper shares all memory with its owner, the thread-local storage of the thread that started it
 //! included. Nothing here may use that: no allocation, no C library, no panic, only raw system calls and the helper's own
@@ -8,7 +9,6 @@
 #![allow(unsafe_code)]
 
 use crate::raw_syscall::syscall;
-use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::mem::{offset_of, size_of, zeroed};
 
 /// Bytes that one request can carry, each way.
@@ -17,8 +17,6 @@ pub(super) const DATA: usize = 256 << 10;
 pub(super) const PATH: usize = 128;
 /// The most parts of a file that one request reads.
 pub(super) const PARTS: usize = 16;
-/// Bytes of a set of processors: 8192 of them.
-const PROCESSORS: usize = 1 << 10;
 /// No descriptor goes with the request.
 pub(super) const NO_PLACE: usize = usize::MAX;
 
@@ -37,10 +35,6 @@ pub(super) enum Request {
     /// Reads `arguments[1]` bytes from each of the first `arguments[0]` places of the file that came along, one part behind the
     /// other into the data, up to the first that is not there in full.
     Parts = 4,
-    /// Takes `arguments[1]` huge pages of the owner's memory from `arguments[0]` on, as far as there are any, and releases them. If
-    /// `arguments[2]` is not 0 the helper remains on its processor, whose list they are on, until it has called process_madvise(2) or
-    /// is to open a file.
-    Prime = 5,
 }
 
 /// What owner and helper hand each other.
@@ -62,11 +56,6 @@ pub(super) struct Slot {
     // The owner's and the helper's descriptors of the socket, and the owner: for the start.
     pub(super) socket: i32,
     pub(super) owner: i32,
-    /// The processors that the helper ran on before [`Request::Prime`], how many bytes of them are known (0: it runs where it
-    /// may), and room for a set of one: all zeros.
-    processors: [u8; PROCESSORS],
-    known: usize,
-    one: [u8; PROCESSORS],
     pub(super) data: [u8; DATA],
 }
 
@@ -123,10 +112,6 @@ unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
             let flags = flags | libc::O_CLOEXEC as usize;
             syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0])
         };
-        if matches!((*slot).request, Request::Open | Request::Read) {
-            // Other work: the call has not come.
-            run_anywhere(slot);
-        }
         match (*slot).request {
             Request::Open => {
                 let opened = open((*slot).arguments[0]);
@@ -150,19 +135,8 @@ unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
                     *argument = passed as usize;
                 }
                 (*slot).answer = syscall((*slot).number, arguments);
-                if (*slot).number == libc::SYS_process_madvise {
-                    run_anywhere(slot);
-                }
             }
             Request::Parts => (*slot).answer = read_parts(slot, passed),
-            Request::Prime => {
-                let [start, count, remains, ..] = (*slot).arguments;
-                run_anywhere(slot);
-                (*slot).answer = prime(start, count);
-                if (*slot).answer > 0 && remains != 0 {
-                    run_here(slot);
-                }
-            }
         }
     }
     -1
@@ -197,81 +171,6 @@ unsafe fn read_parts(slot: *mut Slot, file: isize) -> isize {
         }
         done as isize
     }
-}
-
-/// Has the helper run on its present processor alone, where that can be undone.
-///
-/// # Safety
-/// As for [`serve`].
-unsafe fn run_here(slot: *mut Slot) {
-    let mut processor = 0u32;
-    let address = (&raw mut processor).expose_provenance();
-    // SAFETY: as the caller promises; the kernel writes one number, and no more than the size of a set.
-    unsafe {
-        let set = (&raw mut (*slot).processors).expose_provenance();
-        let known = syscall(libc::SYS_sched_getaffinity, [0, PROCESSORS, set, 0, 0, 0]);
-        let found = syscall(libc::SYS_getcpu, [address, 0, 0, 0, 0, 0]);
-        let byte = (processor / 8) as usize;
-        if known <= 0 || found < 0 || byte >= PROCESSORS {
-            return;
-        }
-        let one = (&raw mut (*slot).one).cast::<u8>();
-        one.wrapping_add(byte).write(1 << (processor % 8));
-        syscall(libc::SYS_sched_setaffinity, [0, PROCESSORS, one.expose_provenance(), 0, 0, 0]);
-        one.wrapping_add(byte).write(0);
-        (*slot).known = known as usize;
-    }
-}
-
-/// Undoes [`run_here`].
-///
-/// # Safety
-/// As for [`serve`].
-unsafe fn run_anywhere(slot: *mut Slot) {
-    // SAFETY: as the caller promises; the set was written by the kernel.
-    unsafe {
-        if (*slot).known > 0 {
-            let set = (&raw const (*slot).processors).expose_provenance();
-            syscall(libc::SYS_sched_setaffinity, [0, (*slot).known, set, 0, 0, 0]);
-            (*slot).known = 0;
-        }
-    }
-}
-
-/// Takes so many huge pages, and releases them: how many there were, or a negated error number where there was none.
-///
-/// # Safety
-/// The memory from `start` on is reserved for this, and no other code uses it.
-unsafe fn prime(start: usize, count: usize) -> isize {
-    let advise = |place: usize, length: usize, advice: i32| {
-        let address = start.wrapping_add(place.wrapping_mul(HUGE_2M));
-        // SAFETY: as the caller promises; whatever the memory holds is of no use.
-        unsafe { syscall(libc::SYS_madvise, [address, length, advice as usize, 0, 0, 0]) }
-    };
-    // Without any page there is no page table, and nothing is collapsed.
-    let populate = |place| advise(place, BASE_PAGE, libc::MADV_POPULATE_WRITE);
-    let collapse = |place, count: usize| advise(place, count.wrapping_mul(HUGE_2M), libc::MADV_COLLAPSE);
-    // Each call empties the queues of all processors, which takes long where they are busy: one for all.
-    let (mut place, mut taken, mut answer) = (0usize, 0usize, 0isize);
-    while place < count && populate(place) >= 0 {
-        place = place.wrapping_add(1);
-    }
-    if place == count && collapse(0, count) >= 0 {
-        taken = count;
-    }
-    // One by one: where they run out, those before were had.
-    while taken < count && answer >= 0 {
-        answer = populate(taken);
-        if answer >= 0 {
-            answer = collapse(taken, 1);
-        }
-        if answer >= 0 {
-            taken = taken.wrapping_add(1);
-        }
-    }
-    // Also what a failure has left.
-    advise(0, count.wrapping_mul(HUGE_2M), libc::MADV_DONTNEED);
-    if taken == 0 { answer } else { taken as isize }
 }
 
 /// Fills the data from the open file.

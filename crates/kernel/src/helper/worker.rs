@@ -147,14 +147,6 @@ impl Worker {
         self.send(Request::Parts, Some(descriptor))
     }
 
-    /// Sends a request to take huge pages from `start` on and to release them. The memory must be reserved for that, and remain so
-    /// until the reply: the caller, [`crate::primer::Primer`], sees to that.
-    pub(super) fn request_prime(&mut self, start: usize, count: usize, remains: bool) -> io::Result<()> {
-        // SAFETY: the slot is ours until the request is sent.
-        unsafe { (&raw mut (*self.slot()).arguments).write([start, count, remains.into(), 0, 0, 0]) };
-        self.send(Request::Prime, None)
-    }
-
     fn send(&mut self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let place = if descriptor.is_some() { 0 } else { NO_PLACE };
         // SAFETY: the slot is ours until the request is sent.

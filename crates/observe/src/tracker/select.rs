@@ -1,6 +1,5 @@
 //! The choice of a tracker: the best one that this machine and user can have, and that is accurate.
 
-use super::damon_virtual::DamonVirtual;
 use super::idle_pages::IdlePages;
 use super::pagemap::PagemapTracker;
 use super::smaps::SmapsTracker;
@@ -92,7 +91,6 @@ fn open(root: &KernelRoot, kind: TrackerKind) -> Result<Box<dyn Tracker>, String
     match kind {
         TrackerKind::Bpf => boxed(BpfTracker::open(root)),
         TrackerKind::IdlePages => boxed(IdlePages::new(root)),
-        TrackerKind::DamonVirtual => boxed(DamonVirtual::new(root)),
         TrackerKind::Pagemap => boxed(PagemapTracker::new(root)),
         TrackerKind::Smaps => boxed(SmapsTracker::new(root)),
     }
@@ -127,15 +125,13 @@ mod tests {
             assert_eq!(selected.tracker.kind(), kind);
             assert_eq!(selected.first_access_ns > 0.0, kind.tells_accesses(), "{selected:?}");
         }
-        // Those that this kernel may lack either work or say what lacks.
-        for kind in [TrackerKind::IdlePages, TrackerKind::DamonVirtual] {
-            match select(&KernelRoot::live(), Some(kind)) {
-                Ok(selected) => assert_eq!(selected.tracker.kind(), kind),
-                Err(error) => {
-                    let text = error.to_string();
-                    assert!(text.starts_with(&format!("the tracker {} cannot be used: ", kind.name())));
-                    assert!(!text.contains('\n'), "{text}");
-                }
+        // One that this kernel may lack either works or says what lacks.
+        match select(&KernelRoot::live(), Some(TrackerKind::IdlePages)) {
+            Ok(selected) => assert_eq!(selected.tracker.kind(), TrackerKind::IdlePages),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.starts_with("the tracker idle-pages cannot be used: "), "{text}");
+                assert!(!text.contains('\n'), "{text}");
             }
         }
     }

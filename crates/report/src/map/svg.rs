@@ -53,10 +53,6 @@ const PARTS: [Part; 6] = [
     (|content| content.swapped, "#cc79a7", "swapped out"),
 ];
 
-/// The style sheet of texts.
-pub const FONTS: &str = "<style>text{font-family:'DejaVu Sans','Helvetica Neue',Arial,sans-serif;fill:#1f2933}\
-    .muted{fill:#66727f}.strong{font-weight:bold}.mono{font-family:'DejaVu Sans Mono',Menlo,monospace}</style>\n";
-
 const HEAD: &str = "<defs><pattern id=\"zeros\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
     patternTransform=\"rotate(45)\"><rect width=\"3\" height=\"5\" fill=\"#ffc20e\"/></pattern></defs>\n<style>text{font-family:'DejaVu Sans','Helvetica Neue',Arial,sans-serif;fill:#1f2933}\
     .muted{fill:#66727f}.strong{font-weight:bold}.mono{font-family:'DejaVu Sans Mono',Menlo,monospace}</style>\n";

@@ -256,7 +256,7 @@ mod tests {
         assert!(rows >= 8, "{text}");
         assert!(text.contains("DAEMON") && text.contains("+74M -3G") && text.contains("Decided"), "{text}");
         assert!(!text.contains("SWAP") && !text.contains("a note"), "{text}");
-        assert!(text.ends_with("n nodes\n"), "{text}");
+        assert!(text.ends_with("space refresh\n"), "{text}");
         let text = show(Key::Swap, 24, 80);
         assert!(text.contains("SWAP") && text.contains("DAEMON"), "what it is sorted by: {text}");
         // With room for all nothing is left out.

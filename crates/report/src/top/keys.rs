@@ -28,16 +28,8 @@ impl Prompt<'_> {
 
 /// The keys, as many as fit.
 fn keys(columns: usize) -> Line {
-    const KEYS: [&str; 8] = [
-        "q quit",
-        "? help",
-        "/ filter",
-        "← → sort by",
-        "r reverse",
-        "↑ ↓ scroll",
-        "n nodes",
-        "space refresh",
-    ];
+    const KEYS: [&str; 7] =
+        ["q quit", "? help", "/ filter", "← → sort by", "r reverse", "↑ ↓ scroll", "space refresh"];
     let mut text = String::new();
     for key in KEYS {
         let gap = if text.is_empty() { "" } else { "  " };
@@ -50,13 +42,12 @@ fn keys(columns: usize) -> Line {
 
 /// What the keys and the columns mean, for a screen of so many columns and lines.
 pub fn help(lines: usize, columns: usize) -> Vec<Line> {
-    const KEYS: [(&str, &str); 9] = [
+    const KEYS: [(&str, &str); 8] = [
         ("q, esc", "quit"),
         ("/", "filter by a regular expression: name, user, unit, group, pod, number"),
         ("← →, < >", "sort by the column to the left or right"),
         ("r", "turn the order round"),
         ("↑ ↓, k j", "scroll by a line; page up and down by half a screen; home, end"),
-        ("n", "a line for each NUMA node"),
         ("space", "refresh now"),
         ("? or h", "this help; q or ? leaves it"),
         ("ctrl-z", "stop, until fg"),

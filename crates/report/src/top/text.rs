@@ -33,8 +33,6 @@ pub struct Head {
     pub reverse: bool,
     /// The time between two refreshes; `None` where there is only one.
     pub every: Option<Duration>,
-    /// Whether each NUMA node has a line of its own.
-    pub numa: bool,
     /// The filter, as it was given; empty where there is none.
     pub filter: String,
     /// What else is to be said, one line each.
@@ -44,7 +42,7 @@ pub struct Head {
 impl Head {
     /// Sorted by this, once, with nothing else.
     pub fn by(key: Key) -> Head {
-        Head { key, reverse: false, every: None, numa: false, filter: String::new(), notes: Vec::new() }
+        Head { key, reverse: false, every: None, filter: String::new(), notes: Vec::new() }
     }
 }
 
@@ -140,7 +138,7 @@ fn machine_lines(top: &Top<'_>, head: &Head, decisions: usize, columns: usize) -
         width,
     ));
     lines.extend(fields("Pools", &pools(&machine.pools), width));
-    lines.extend(nodes(top, head, width));
+    lines.extend(nodes(top, width));
     if let Some(settings) = &machine.thp {
         lines.extend(fields("THP", &thp(settings), width));
     }
@@ -193,14 +191,17 @@ fn pools(pools: &[Pool]) -> String {
     }
 }
 
-/// One line for each node where they are asked for or there is but one; else one for all.
-fn nodes(top: &Top<'_>, head: &Head, width: usize) -> Vec<Line> {
+/// The most NUMA nodes that have a line each.
+const MOST_NODES: usize = 4;
+
+/// One line for each node, or one for all where there are more than [`MOST_NODES`].
+fn nodes(top: &Top<'_>, width: usize) -> Vec<Line> {
     let nodes = &top.machine.nodes;
     let text = |free: Bytes, huge: u64, fragmentation: String| {
         format!("{} free, {huge} pages of 2 MiB at once, fragmentation {fragmentation}", size(free))
     };
     let number = |fragmentation: Option<f64>| fragmentation.map_or_else(|| "-".into(), two);
-    if head.numa || nodes.len() == 1 {
+    if nodes.len() <= MOST_NODES {
         let line = |node: &megapage_snapshot::Node| {
             let text = text(node.free, node.huge_available, number(node.fragmentation));
             fields(&format!("Node {}", node.node), &text, width)
@@ -253,7 +254,7 @@ fn rates(top: &Top<'_>) -> String {
 
 fn sampling(top: &Top<'_>) -> String {
     let Some(sampling) = top.sampling else { return "none: coverage is not known".into() };
-    let mut text = match sampling.tracker.tells_accesses() {
+    match sampling.tracker.tells_accesses() {
         true => format!(
             "{} tracker, slows a process by {} % at most; a first access costs {} ns",
             sampling.tracker.name(),
@@ -261,13 +262,7 @@ fn sampling(top: &Top<'_>) -> String {
             sampling.first_access_ns.round(),
         ),
         false => format!("none: {}; coverage is not known", crate::tells_use_alone(sampling)),
-    };
-    if let Some(access) = &sampling.machine_access {
-        let [accessed, examined] = [access.accessed, access.examined].map(size);
-        let interval = time(access.interval.as_secs_f64());
-        text += &format!("; the machine: {accessed} of {examined} accessed in {interval}");
     }
-    text
 }
 
 fn columns_line(head: &Head, columns: &Columns) -> Line {
@@ -410,19 +405,19 @@ mod tests {
     }
 
     #[test]
-    fn several_nodes_are_one_line_unless_asked_for() {
+    fn few_nodes_have_a_line_each_and_many_have_one() {
         let (_, mut now, _) = two();
-        let mut second = now.machine.nodes[0].clone();
-        (second.node, second.fragmentation) = (1, Some(0.5));
-        now.machine.nodes.push(second);
-        let top = Top::new(None, &now, &[]);
-        let text = table(&top, &head(), 100);
+        let first = now.machine.nodes[0].clone();
+        let add = |node| megapage_snapshot::Node { node, fragmentation: Some(0.5), ..first.clone() };
+        now.machine.nodes.push(add(1));
+        let text = table(&Top::new(None, &now, &[]), &head(), 100);
+        assert!(text.contains("Node 0     3G free") && text.contains("Node 1     3G free"), "{text}");
+        now.machine.nodes.extend((2..5).map(add));
+        let text = table(&Top::new(None, &now, &[]), &head(), 100);
         assert!(
-            text.contains("2: 6G free, 824 pages of 2 MiB at once, fragmentation 0.50 at most"),
+            text.contains("5: 15G free, 2060 pages of 2 MiB at once, fragmentation 0.50 at most"),
             "{text}"
         );
-        let text = table(&top, &Head { numa: true, ..head() }, 100);
-        assert!(text.contains("Node 0     3G free") && text.contains("Node 1     3G free"), "{text}");
         assert!(text.contains("from the second refresh on"), "{text}");
     }
 

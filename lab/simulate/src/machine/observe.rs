@@ -72,7 +72,6 @@ impl Machine {
                 tracker: TrackerKind::Bpf,
                 lacks: Vec::new(),
                 skipped: Vec::new(),
-                machine_access: None,
                 first_access_ns: self.setup.hardware.work.first_access_ns,
                 budget: SAMPLING_BUDGET,
             }),
