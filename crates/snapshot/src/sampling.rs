@@ -16,7 +16,8 @@ megapage_units::named! {
         IdlePages = "idle-pages",
         /// DAMON on the process's virtual addresses.
         DamonVirtual = "damon-virtual",
-        /// PAGEMAP_SCAN says what is used, DAMON on physical addresses how much of the machine's memory is accessed.
+        /// PAGEMAP_SCAN says what is used, DAMON on physical addresses how much of the machine's
+        /// memory is accessed.
         Pagemap = "pagemap",
         /// `Referenced` of `/proc/PID/smaps`, cleared by `/proc/PID/clear_refs`.
         Smaps = "smaps",
