@@ -47,8 +47,8 @@ pub struct Backing {
     /// A script starts a JVM: its options go through JAVA_TOOL_OPTIONS
     #[arg(long)]
     pub jvm: bool,
-    /// Transparent huge pages of the program and its children: settings (the machine's), never, or advised (only where asked
-    /// for; Linux 6.18)
+    /// Transparent huge pages of the program and its children: settings (the machine's), never, or
+    /// advised (only where asked for; Linux 6.18)
     #[arg(long, value_name = "KIND", default_value = "settings")]
     pub thp: OwnThp,
 }

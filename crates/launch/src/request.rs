@@ -30,9 +30,11 @@ megapage_units::named! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Text {
-        /// For each file the way that reaches most of it: its own pages, else transparent huge pages.
+        /// For each file the way that reaches most of it: its own pages, else transparent huge
+        /// pages.
         Auto = "auto",
-        /// The file's own pages in the page cache, in huge folios. Nothing is moved, and all processes share them.
+        /// The file's own pages in the page cache, in huge folios. Nothing is moved, and all
+        /// processes share them.
         File = "file",
         /// Private transparent huge pages, which the segments are moved onto before `main`.
         Thp = "thp",

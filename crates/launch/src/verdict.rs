@@ -77,7 +77,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// A verdict on this machine, of which the fields from `least_gain` to `decided` are still to be set.
+    /// A verdict on this machine, of which the fields from `least_gain` to `decided` are still to
+    /// be set.
     pub fn new(root: &KernelRoot, build: Build, decision: Decision, gain: Gain) -> Verdict {
         let machine = machine(root).ok();
         Verdict {

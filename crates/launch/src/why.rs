@@ -9,7 +9,8 @@ use std::cmp::Reverse;
 const HUGE: u64 = HUGE_2M as u64;
 
 megapage_units::named! {
-    /// Why base pages are base pages. The names and their meanings are those of `megapage doctor --why` (docs/doctor.md).
+    /// Why base pages are base pages. The names and their meanings are those of `megapage doctor
+    /// --why` (docs/doctor.md).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Why {
         /// The kernel or a device put it there.

@@ -18,8 +18,8 @@ megapage_units::named! {
 }
 
 megapage_units::named! {
-    /// What the program forks for, as `megapage run --fork` spells it: whether, and how, the heap repairs what writes after a
-    /// fork have split.
+    /// What the program forks for, as `megapage run --fork` spells it: whether, and how, the heap
+    /// repairs what writes after a fork have split.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Fork {
         /// Nothing is known: nothing is repaired.

@@ -46,8 +46,8 @@ const CHUNK: u64 = 2 << 20;
 const MOST_ERRNO: u64 = 4095;
 
 megapage_units::named! {
-    /// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the most expensive to the plainest, then what
-    /// a broker gave.
+    /// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the most
+    /// expensive to the plainest, then what a broker gave.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Backing {
         /// Part of a 1 GiB hugetlb page.
@@ -84,7 +84,8 @@ megapage_units::named! {
         PoolShort1G = "pool-short-1g",
         /// mmap found too few unreserved 2 MiB pages in the pool (ENOMEM).
         PoolShort2M = "pool-short-2m",
-        /// A control group's limit on hugetlb pages was reached, when they were mapped or when they were populated.
+        /// A control group's limit on hugetlb pages was reached, when they were mapped or when they
+        /// were populated.
         CgroupLimit = "cgroup-limit",
         /// Transparent huge pages are off, for the system or for this process.
         ThpOff = "thp-off",
@@ -96,13 +97,15 @@ megapage_units::named! {
         Other = "other",
         /// The broker had no page ready.
         BrokerEmpty = "broker-empty",
-        /// The user has as much of the broker as one may have, or the broker looks after as much as it can.
+        /// The user has as much of the broker as one may have, or the broker looks after as much as
+        /// it can.
         BrokerQuota = "broker-quota",
         /// The broker does not serve this process, or has pages of another size.
         BrokerRefused = "broker-refused",
         /// No broker answers, not in time, or one that is not to be trusted.
         BrokerGone = "broker-gone",
-        /// The kernel cannot move hugetlb pages behind a heap (Linux 5.16), or not populate them safely (Linux 5.14).
+        /// The kernel cannot move hugetlb pages behind a heap (Linux 5.16), or not populate them
+        /// safely (Linux 5.14).
         KernelTooOld = "kernel-too-old",
         /// The memory policy allows only nodes on which the pool has no free page.
         MemoryPolicy = "memory-policy",

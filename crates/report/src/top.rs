@@ -109,7 +109,8 @@ pub struct Row {
 }
 
 megapage_units::named! {
-    /// What processes are sorted by. Most first, names and pids ascending; what is not known comes last.
+    /// What processes are sorted by. Most first, names and pids ascending; what is not known comes
+    /// last.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Key {
         /// The process.

@@ -7,7 +7,8 @@ megapage_units::named! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum CostSource {
-        /// Counted by the processor's performance monitoring unit: page-walk cycles over all cycles.
+        /// Counted by the processor's performance monitoring unit: page-walk cycles over all
+        /// cycles.
         Measured = "measured",
         /// Modelled from sampled re-access rates and the TLB's geometry.
         Estimated = "estimated",
