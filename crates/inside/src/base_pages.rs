@@ -13,7 +13,8 @@ pub fn base_page_size() -> usize {
     usize::try_from(size).unwrap_or(BASE_PAGE)
 }
 
-/// Whether this process's base pages are those that all code here is for. Neither allocates nor changes errno.
+/// Returns true if this process's base pages have the size that all code here is for. Neither
+/// allocates nor changes errno.
 pub fn has_supported_base_pages() -> bool {
     base_page_size() == BASE_PAGE
 }

@@ -15,7 +15,7 @@ unsafe extern "C" {
 /// The longest value that is looked at, in bytes; a longer one counts as absent.
 pub const MAX_VALUE: usize = 4096;
 
-/// Whether the C library has set the environment up yet.
+/// Returns true if the C library has set the environment up.
 pub fn environment_is_ready() -> bool {
     // SAFETY: one thread (see the header); only the pointer is read.
     unsafe { !environ.is_null() }

@@ -21,7 +21,7 @@ impl Errno {
     /// Not permitted.
     pub const EPERM: Errno = Errno(libc::EPERM);
 
-    /// What the calling thread's last failed call of the C library has left in errno.
+    /// Returns what the calling thread's last failed call of the C library has left in errno.
     pub fn last() -> Errno {
         // SAFETY: the location is this thread's own and always valid.
         Errno(unsafe { *libc::__errno_location() })
@@ -48,7 +48,7 @@ impl ErrnoGuard {
         ErrnoGuard { errno: Errno::last().0, _no_cancel: NoCancel::begin() }
     }
 
-    /// What it was.
+    /// Returns the value that was saved.
     pub fn saved(&self) -> Errno {
         Errno(self.errno)
     }

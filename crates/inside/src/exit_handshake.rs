@@ -35,7 +35,7 @@ impl ExitHandshake<'_> {
         self.patience.store(patience.as_millis() as u64, Relaxed);
     }
 
-    /// Whether the program has announced that it is about to exit.
+    /// Returns true if the program has announced that it is about to exit.
     pub fn is_exiting(&self) -> bool {
         self.exiting.load(Acquire) != 0
     }
@@ -53,7 +53,7 @@ impl ExitHandshake<'_> {
     /// The program says that it is about to exit, and waits: 100 ms, or what the launcher has asked for, until the launcher
     /// notices, and 2 s more at most while the launcher reads. Allocates nothing.
     pub fn announce_and_wait(&self) {
-        // What the program has counted before is seen by a reader that sees this.
+        // A reader that sees this also sees all that the program has counted before.
         self.exiting.store(1, Release);
         let mut waited = Duration::ZERO;
         while self.waits_for().is_some_and(|longest| waited < longest) {

@@ -1,4 +1,4 @@
-//! What a [`crate::Lock`] waits on: futex(2).
+//! futex(2), on which a [`crate::Lock`] waits.
 //!
 //! File-level obligation: the futex word outlives every call, for it is borrowed.
 
@@ -6,7 +6,7 @@
 
 pub(crate) use std::sync::atomic::AtomicU32;
 
-/// How many times a lock is looked at before its waiter sleeps.
+/// Attempts to take a lock before the waiter sleeps.
 pub(crate) const SPINS: usize = 100;
 
 /// Sleeps while the word is `expected`, until it is woken, or for no reason.

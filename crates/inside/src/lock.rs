@@ -42,7 +42,7 @@ impl Lock {
 
     #[cold]
     fn lock_contended(&self) {
-        // What is held here, a page fault or a system call long at most, is often over within the spin.
+        // The lock is held for a page fault or a system call at most: often no longer than the spin.
         for _ in 0..SPINS {
             if self.0.load(Relaxed) == FREE && self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok() {
                 return;

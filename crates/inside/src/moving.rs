@@ -16,11 +16,11 @@ use std::ptr;
 /// A move that the kernel has refused. What was to be moved is where it was, and its owner's.
 #[derive(Debug)]
 pub struct NotMoved {
-    /// What was to be moved.
+    /// The pages that were to be moved.
     pub pages: Reservation,
     /// Why.
     pub errno: Errno,
-    /// Whether the target has lost what was mapped there: it is reserved and inaccessible. Else it is as it was.
+    /// True if the target has lost its mapping: it is reserved and inaccessible. Else it is as it was.
     pub target_emptied: bool,
 }
 
@@ -31,7 +31,7 @@ struct MoveError {
     target_emptied: bool,
 }
 
-/// What a kernel lacks for putting hugetlb pages behind a heap.
+/// An ability that the kernel lacks for putting hugetlb pages behind a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHugetlb {
     /// mremap(2) of hugetlb pages. EINVAL: Linux before 5.16; else a filter of system calls.
@@ -180,7 +180,7 @@ impl OwnedRange {
     }
 }
 
-/// Whether anything is mapped at every page of the range, for tests (msync(2)).
+/// Returns true if every page of the range is mapped, for tests (msync(2)).
 #[cfg(test)]
 pub(crate) fn is_mapped(range: OwnedRange) -> bool {
     // SAFETY: MS_ASYNC writes nothing; the kernel checks the range.

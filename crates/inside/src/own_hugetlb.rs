@@ -1,5 +1,5 @@
-//! What else than an empty pool keeps the calling process from hugetlb pages: limits of its control groups, its memory
-//! policy, its cpuset. Read without allocating, for code that runs inside malloc.
+//! Limits that keep the calling process from hugetlb pages though the pool has some: those of its
+//! control groups, its memory policy, its cpuset. Read without allocating, for code inside malloc.
 //!
 //! Sources: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), .../cgroup-v1/hugetlb.rst, get_mempolicy(2).
 //!
@@ -13,13 +13,13 @@ use std::io::Write;
 
 /// The longest path that is looked at, with its terminating NUL: one longer is as one that is not there.
 const PATH: usize = 512;
-/// How many levels of groups are looked at, from the process's own upwards.
+/// The most levels of groups that are read, from the process's own upwards.
 const MOST_LEVELS: usize = 32;
 /// Bits of a mask of nodes; no kernel for x86-64 or arm64 is built for more (NODES_SHIFT of at most 10).
 const MOST_NODES: usize = 1024;
 
-/// What the control groups of the calling process let it have yet of hugetlb pages of one size, in bytes. `None`: no limit
-/// that can be seen. Groups above a container's are not seen.
+/// Bytes of hugetlb pages of one size that the control groups of the calling process still allow.
+/// `None`: no limit that can be seen. Groups above a container's are not seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HugetlbRoom {
     /// Charged when pages are faulted in (`hugetlb.<size>.max`; version 1: `limit_in_bytes`).
@@ -86,7 +86,7 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-/// What one group leaves; `None` where it sets no limit.
+/// Returns what one group leaves; `None` where it sets no limit.
 fn level_room(
     mount: &str,
     group: &[u8],

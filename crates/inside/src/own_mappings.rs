@@ -18,9 +18,9 @@ pub struct OwnMapping {
     pub end: usize,
     /// As mmap(2) names it: PROT_READ and so on.
     pub protection: c_int,
-    /// Whether it is shared (MAP_SHARED).
+    /// True if it is shared (MAP_SHARED).
     pub shared: bool,
-    /// Whether a file is mapped.
+    /// True if a file is mapped.
     pub file: bool,
 }
 
@@ -108,7 +108,7 @@ fn own_lines(path: &CStr, mut visit: impl FnMut(&[u8])) -> Result<(), Errno> {
     result
 }
 
-/// What one line of proc_pid_maps(5) says, without its name; `None` where it is no such line.
+/// Parses one line of proc_pid_maps(5), without its name. `None` where it is no such line.
 pub fn mapping_of(line: &[u8]) -> Option<OwnMapping> {
     let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
     let hex = |text: &[u8]| usize::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok();

@@ -1,4 +1,4 @@
-//! How much of the calling process's own memory was ever written, page by page. Nothing here allocates.
+//! Samples how much of the calling process's own memory was ever written. Nothing here allocates.
 //!
 //! File-level obligation: the kernel writes to the buffers of a [`Sampler`] alone. The memory that is looked at is read by
 //! process_vm_readv(2), which answers EFAULT where it cannot be read, so that no address has to be valid.
@@ -10,7 +10,7 @@ use libc::iovec;
 use megapage_units::{BASE_PAGE, HUGE_2M};
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
-/// Of so many base pages one is looked at.
+/// One base page in this many is sampled.
 const STEP: usize = 16;
 /// Pages that one call reads.
 const BATCH: usize = 4;
@@ -78,7 +78,7 @@ impl Sampler {
         Some(found)
     }
 
-    /// How many of these pages, at most [`BATCH`], are not all zero.
+    /// Counts those of these pages, at most [`BATCH`], that are not all zero.
     fn count_written(&mut self, pages: &[usize]) -> Option<usize> {
         let count = pages.len();
         if count == 0 {

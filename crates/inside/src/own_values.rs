@@ -47,8 +47,8 @@ fn write_path(buffer: &mut [u8; 96], kib: u64, name: &str) -> Option<usize> {
     Some(buffer.len() - left)
 }
 
-/// Whether transparent huge pages can be had by madvise: the setting is not `never` and the process has
-/// not been instructed to do without (PR_SET_THP_DISABLE). Does not allocate.
+/// Returns true if madvise can obtain transparent huge pages: the setting is not `never`, and
+/// PR_SET_THP_DISABLE does not rule them out for the process. Does not allocate.
 pub fn thp_is_possible() -> bool {
     let mut text = [0u8; 64];
     let Some(len) = read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text) else {
@@ -59,7 +59,8 @@ pub fn thp_is_possible() -> bool {
     !disabled && !text[..len].windows(7).any(|window| window == b"[never]")
 }
 
-/// Whether the kernel gives transparent huge pages on advice alone, or not at all. Does not allocate.
+/// Returns true if the kernel gives transparent huge pages on advice alone, or not at all. Does not
+/// allocate.
 pub fn thp_only_on_advice() -> bool {
     let mut text = [0u8; 64];
     let setting = read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text);
@@ -86,13 +87,13 @@ pub fn own_resident() -> Option<u64> {
     Some(first_number(pages)? * megapage_units::BASE_PAGE as u64)
 }
 
-/// How many threads this process has; `None` where /proc is not mounted. Does not allocate.
+/// Returns how many threads this process has; `None` where /proc is not mounted. Does not allocate.
 pub fn thread_count() -> Option<u64> {
     own_stat(|fields| first_number(fields.nth(17)?))
 }
 
-/// Whether the thread that ran `main` has ended (by pthread_exit), and at most `others` further threads are
-/// left. Does not allocate.
+/// Returns true if the thread that ran `main` has ended (by pthread_exit) and at most `others` further
+/// threads remain. Does not allocate.
 pub fn main_has_ended(others: u64) -> bool {
     // A main thread that has ended stays as a zombie, and counts.
     own_stat(|fields| Some(fields.next()? == b"Z")) == Some(true)

@@ -6,33 +6,33 @@
 pub struct Entry(pub u64);
 
 impl Entry {
-    /// Whether the page is present; the shared page of zeros is.
+    /// Returns true if the page is present; the shared page of zeros is.
     pub const fn is_present(self) -> bool {
         self.0 & 1 << 63 != 0
     }
 
-    /// Whether the page is swapped out or migrating.
+    /// Returns true if the page is swapped out or migrating.
     pub const fn is_swapped(self) -> bool {
         self.0 & 1 << 62 != 0
     }
 
-    /// Whether it is a page of a file or of shared memory.
+    /// Returns true for a page of a file or of shared memory.
     pub const fn is_file_or_shared(self) -> bool {
         self.0 & 1 << 61 != 0
     }
 
-    /// Whether this process alone maps it (Linux 4.2). False of the shared page of zeros.
+    /// Returns true if this process alone maps it (Linux 4.2). False for the shared page of zeros.
     pub const fn is_exclusive(self) -> bool {
         self.0 & 1 << 56 != 0
     }
 
-    /// Whether it is an anonymous page that another process maps as well, since a fork(2) or because KSM has merged it;
-    /// also true of the shared page of zeros.
+    /// Returns true for an anonymous page that another process maps as well, since a fork(2) or because
+    /// KSM has merged it; also for the shared page of zeros.
     pub const fn is_shared(self) -> bool {
         self.is_present() && !self.is_file_or_shared() && !self.is_exclusive()
     }
 
-    /// Whether userfaultfd(2) protects it against writing (Linux 5.13).
+    /// Returns true if userfaultfd(2) protects it against writing (Linux 5.13).
     pub const fn is_write_protected(self) -> bool {
         self.0 & 1 << 57 != 0
     }
@@ -70,11 +70,11 @@ pub struct ScanArgument {
     pub start: u64,
     /// The first address after the range.
     pub end: u64,
-    /// Where the walk has ended; written by the kernel.
+    /// The address at which the walk has ended; written by the kernel.
     pub walk_end: u64,
     /// The address of the [`Run`]s.
     pub vec: u64,
-    /// How many of them there is room for.
+    /// The most of them that there is room for.
     pub vec_len: u64,
     /// At most so many pages; 0 for all.
     pub max_pages: u64,

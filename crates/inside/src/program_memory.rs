@@ -111,7 +111,8 @@ fn advise(start: usize, len: usize, advice: c_int) -> Result<(), Errno> {
     if answer == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// How many bytes of a range (of whole base pages) are present, by mincore(2); `None` where some of it is not mapped.
+/// Returns how many bytes of a range (of whole base pages) are present, by mincore(2). `None` where
+/// some of it is not mapped.
 pub fn resident(start: usize, len: usize) -> Option<usize> {
     const PAGES: usize = 1024;
     let mut states = [0u8; PAGES];
@@ -129,7 +130,7 @@ pub fn resident(start: usize, len: usize) -> Option<usize> {
     Some(present)
 }
 
-/// Whether the calling thread makes its system calls through a filter (seccomp(2)).
+/// Returns true if the calling thread makes its system calls through a filter (seccomp(2)).
 pub fn is_filtered() -> bool {
     // SAFETY: this prctl takes no pointer.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0 }
@@ -142,8 +143,8 @@ pub fn program_begins() {
     FILTERED_AT_FIRST.store(is_filtered(), Relaxed);
 }
 
-/// Whether the program has set itself a filter of system calls since [`program_begins`]. One besides a container's is not
-/// seen.
+/// Returns true if the program has set itself a filter of system calls since [`program_begins`]. A
+/// filter on top of a container's is not seen.
 pub fn is_confined() -> bool {
     !FILTERED_AT_FIRST.load(Relaxed) && is_filtered()
 }
@@ -155,7 +156,7 @@ pub struct PresentRun {
     pub start: usize,
     /// The first address after it.
     pub end: usize,
-    /// Whether 2 MiB entries map it.
+    /// True if 2 MiB entries map it.
     pub huge: bool,
 }
 
@@ -205,8 +206,8 @@ impl OwnPagemap {
         Ok(())
     }
 
-    /// Whether another process maps a base page of the aligned 2 MiB from `start` on, as after a fork(2). `None` where the
-    /// kernel does not report it.
+    /// Returns true if another process maps a base page of the aligned 2 MiB from `start` on, as after a
+    /// fork(2). `None` where the kernel does not report it.
     pub fn is_shared(&self, start: usize) -> Option<bool> {
         let mut words = [0u64; HUGE_2M / BASE_PAGE];
         let bytes = size_of_val(&words);

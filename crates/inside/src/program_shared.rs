@@ -17,7 +17,8 @@ use std::ptr;
 
 /// `f_type` of a tmpfs, and of memory files.
 const TMPFS: u64 = 0x0102_1994;
-/// Where the size of hugetlb pages stands in flags of mmap(2), shmget(2) and memfd_create(2), as a power of two.
+/// The lowest bit of the size of hugetlb pages, as a power of two, in flags of mmap(2), shmget(2) and
+/// memfd_create(2).
 const SIZE_SHIFT: u32 = 26;
 
 fn answer(answer: libc::c_long) -> Result<usize, Errno> {
@@ -169,8 +170,8 @@ pub fn map_huge(
     Ok(start)
 }
 
-/// Whether a descriptor is of a file that the kernel keeps in memory (tmpfs, memfd), on base pages of its own. No file system is
-/// asked: a server might never answer.
+/// Returns true if a descriptor is of a file that the kernel keeps in memory (tmpfs, memfd), on base
+/// pages. Asks no file system: a server might never answer.
 pub fn is_memory_file(fd: c_int) -> bool {
     // Files in memory alone, those of hugetlbfs among them, have seals.
     // SAFETY: F_GET_SEALS takes no argument.
@@ -184,7 +185,7 @@ pub fn is_memory_file(fd: c_int) -> bool {
     done == 0 && unsafe { state.assume_init() }.f_type as u64 == TMPFS
 }
 
-/// What a huge page aligns to where the caller asks for no larger one.
+/// The alignment of a huge page where the caller asks for no larger one.
 pub const ALIGNMENT: usize = HUGE_2M;
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl OwnedRange {
         self.len
     }
 
-    /// Whether the range is empty; a reserved one never is.
+    /// Returns true if the range is empty; a reserved one never is.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -166,7 +166,7 @@ impl OwnedRange {
             unsafe { system_mmap(self.address(), self.len, protection, flags, extent.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
             let error = Errno::last();
-            // What lies in a hole by then is another thread's.
+            // Another thread may have mapped something in a hole by then.
             self.reserve_hole();
             return Err(error);
         }
@@ -263,8 +263,8 @@ impl Reservation {
         OwnedRange::reserve(len, alignment).map(|range| Reservation { range })
     }
 
-    /// What the allocator above was given by [`Reservation::keep`], and hands back by address and length; or a mapping that the
-    /// caller has just made.
+    /// Takes back what [`Reservation::keep`] gave to the allocator above, by address and length; or takes
+    /// a mapping that the caller has just made.
     ///
     /// # Safety
     /// All of it is mapped and has no other owner: it is handed back once. No Rust reference leads into it.
@@ -295,7 +295,7 @@ impl Reservation {
     }
 }
 
-/// What is copied out of it is not to be used after it was dropped.
+/// No copy of the range may be used after the reservation was dropped.
 impl std::ops::Deref for Reservation {
     type Target = OwnedRange;
 
@@ -328,8 +328,8 @@ pub fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether the kernel would grant a new private mapping of `len` bytes: its overcommit policy
-/// (vm.overcommit_memory) refuses what cannot be meant.
+/// Returns true if the kernel would grant a new private mapping of `len` bytes. Its overcommit policy
+/// (vm.overcommit_memory) refuses absurd sizes.
 pub fn is_plausible(len: usize) -> bool {
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it goes at once.
     unsafe {
@@ -416,7 +416,7 @@ mod tests {
         target.release().unwrap();
         second.release().unwrap();
         let closed = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
-        // What cannot be written cannot be mapped so.
+        // A file that is open for reading alone cannot be mapped so.
         let read_only = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(closed.map_extent(rustix::fd::AsFd::as_fd(&read_only)).is_err());
         assert!(closed.populate().is_err(), "inaccessible");

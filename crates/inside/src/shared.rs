@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
-/// How many 64-bit words a base page holds.
+/// The 64-bit words of a base page.
 pub const SHARED_WORDS: usize = 512;
 
 /// 64-bit words, whole base pages of them and at least one, mapped from a file that another process may have mapped too.

@@ -1,4 +1,5 @@
-//! Translation cost from recorded counters (fixtures/perf/README.md).
+//! Translation cost from counters that were made by hand from published figures: the formulas are
+//! checked, not a processor (fixtures/perf/README.md).
 
 use megapage_kernel::Processor;
 use megapage_kernel::perf::Reading;

@@ -40,7 +40,7 @@ impl VirtRange {
         Bytes(self.end - self.start)
     }
 
-    /// Whether the range holds no address.
+    /// Returns true if the range holds no address.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }

@@ -5,13 +5,13 @@ use std::error::Error;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What takes the place of a character that is not shown.
+/// Replaces a character that is not shown.
 const NOT_SHOWN: char = '?';
 /// Causes of an error that are shown, at most.
 const MOST_CAUSES: usize = 16;
 
-/// Whether `c` steers a terminal (control characters, among them what escape sequences begin with), breaks a line, or turns
-/// the direction of what follows (UAX #9), so that text is not what it looks like.
+/// Returns true if text with `c` is not what it looks like: `c` steers a terminal (control characters,
+/// which also begin escape sequences), breaks a line, or turns the direction of text (UAX #9).
 pub fn is_steering(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
