@@ -16,7 +16,6 @@ pub mod fix;
 pub mod jvm;
 pub mod kind;
 pub mod kinds;
-pub mod lend;
 mod libraries;
 pub mod machine;
 pub mod mechanism;
