@@ -26,7 +26,7 @@ pub struct Args {
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path
     #[arg(long, value_name = "NAME|PATH")]
     pool: Option<String>,
-    /// The backing of its shared memory: 2m, 1g, thp, auto or none
+    /// The backing of its shared memory: 2m, thp, auto or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     shm: Shm,
     /// The backing of the program's text: file or none

@@ -32,6 +32,33 @@ enum What {
 /// Everything that left.
 pub const GONE: &[Gone] = &[
     Gone {
+        command: "run",
+        what: What::Flag("--fix"),
+        instead: "megapage run --dry-run prints the line that adds the pages.",
+    },
+    Gone { command: "run", what: What::Value("--shm", "1g"), instead: "--shm 2m takes pages of the pool." },
+    Gone {
+        command: "enable",
+        what: What::Value("--shm", "1g"),
+        instead: "--shm 2m takes pages of the pool.",
+    },
+    Gone {
+        command: "trial",
+        what: What::Option("--error"),
+        instead: "the interval holds in 95 of 100 trials.",
+    },
+    Gone {
+        command: "reclaim",
+        what: What::Option("--timeout"),
+        instead: "each process takes at most 10 seconds.",
+    },
+    Gone {
+        command: "prime",
+        what: What::Option("--mapped-by"),
+        instead: "megapage prime takes PIDs, such as those of pgrep.",
+    },
+    Gone { command: "pool serve", what: What::Option("--parcel"), instead: "--extent is its name." },
+    Gone {
         command: "lend",
         what: What::Command,
         instead: "cp -a copies the command and its libraries (docs/containers.md).",

@@ -37,7 +37,7 @@ pub struct Args {
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
     #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, require_equals = true, default_missing_value = "default")]
     pool: Option<String>,
-    /// The backing of its shared memory (shmget, shared mappings): 2m, 1g, thp, auto or none
+    /// The backing of its shared memory (shmget, shared mappings): 2m, thp, auto or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     shm: Shm,
     /// The backing of the program's text: auto, file, thp, 2m, 1g or none
@@ -70,9 +70,6 @@ pub struct Args {
     /// The program is a script that starts a JVM: its switches go through JAVA_TOOL_OPTIONS
     #[arg(long)]
     jvm: bool,
-    /// Add the pages that a JVM lacks for the length of the run; needs root. With --dry-run: who has to run what
-    #[arg(long)]
-    fix: bool,
     /// What the program forks for: auto, cheap (to start programs) or snapshot (to save its memory)
     #[arg(long, value_name = "WHY", default_value = "auto")]
     fork: Fork,
@@ -83,8 +80,8 @@ pub struct Args {
     /// for; Linux 6.18)
     #[arg(long, value_name = "KIND", default_value = "settings")]
     thp: OwnThp,
-    /// What the program sees as its own name
-    #[arg(long, value_name = "NAME")]
+    /// What the program sees as its own name: for drop-ins of units whose ExecStart= has the prefix @
+    #[arg(long, value_name = "NAME", hide = true)]
     argv0: Option<OsString>,
     /// Say what would be done, as shell lines, and do nothing
     #[arg(long)]
@@ -94,7 +91,7 @@ pub struct Args {
     #[arg(long, value_name = "PROCESS",
         conflicts_with_all = [
             "program", "heap", "pool", "shm", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
-            "jvm", "fix", "thp", "argv0",
+            "jvm", "thp", "argv0",
         ])]
     attach: Option<String>,
     /// With --attach: promote what is there now, and leave
@@ -194,7 +191,6 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         fork: args.fork,
         watched: path.is_some() || args.require,
         jvm: args.jvm,
-        fix: args.fix,
         // What a run without THP costs says nothing of one with them.
         profile: !args.no_profile && args.thp == OwnThp::Settings,
     };
@@ -207,7 +203,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             false => (status, message),
         })?;
     if args.dry_run {
-        return print(prepared.dry_run(&root).map_err(failure)?);
+        return print(prepared.dry_run());
     }
     let mut target = Target::open(path).map_err(|message| (FAILED, message))?;
     let report = prepared.run(&root, |report| target.live(&form(report))).map_err(failure)?;

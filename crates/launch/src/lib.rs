@@ -12,7 +12,6 @@ mod backed;
 pub mod broker;
 #[doc(hidden)]
 pub mod elf;
-pub mod fix;
 pub mod jvm;
 pub mod kind;
 pub mod kinds;

@@ -83,23 +83,19 @@ impl Backing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SharedBacking {
-    /// 1 GiB hugetlb pages.
-    Hugetlb1G = 0,
     /// 2 MiB hugetlb pages.
-    Hugetlb2M = 1,
+    Hugetlb2M = 0,
     /// Where transparent huge pages can map it, and advised.
-    Aligned = 2,
+    Aligned = 1,
 }
 
 impl SharedBacking {
     /// All of them, by their numbers.
-    pub const ALL: [SharedBacking; 3] =
-        [SharedBacking::Hugetlb1G, SharedBacking::Hugetlb2M, SharedBacking::Aligned];
+    pub const ALL: [SharedBacking; 2] = [SharedBacking::Hugetlb2M, SharedBacking::Aligned];
 
     /// The name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
-            SharedBacking::Hugetlb1G => "hugetlb-1g",
             SharedBacking::Hugetlb2M => "hugetlb-2m",
             SharedBacking::Aligned => "thp",
         }
@@ -223,9 +219,9 @@ mod word {
     pub const RANGES: usize = 84;
     /// How many ranges found no place.
     pub const UNLISTED: usize = RANGES + 2 * super::MOST_RANGES;
-    /// Bytes of shared memory by what they were mapped as (3 words), and those that were collapsed since.
+    /// Bytes of shared memory by what they were mapped as (2 words), and those that were collapsed since.
     pub const SHARED: usize = UNLISTED + 1;
-    pub const SHARED_COLLAPSED: usize = SHARED + 3;
+    pub const SHARED_COLLAPSED: usize = SHARED + 2;
     /// Events and bytes per reason for which shared memory got less than was asked for, then those of the program's own requests
     /// for hugetlb pages that were refused.
     pub const SHARED_FALL_BACK: usize = SHARED_COLLAPSED + 1;
