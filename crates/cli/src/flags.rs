@@ -29,7 +29,7 @@ pub struct Backing {
     /// The backing of the heap: auto, 1g, 2m, thp or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub heap: Heap,
-    /// The backing of its shared memory (shmget, shared mappings): 2m, 1g, thp, auto or none
+    /// The backing of its shared memory (shmget, shared mappings): 2m, thp, auto or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub shm: Shm,
     /// How the program is reached: auto, preload, tunable, runtime or outside

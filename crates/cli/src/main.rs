@@ -12,7 +12,7 @@ mod doctor;
 mod enable;
 mod flags;
 mod generate;
-mod lend;
+mod gone;
 mod map;
 mod one_process;
 mod output;
@@ -67,7 +67,6 @@ enum Command {
     Thp(thp::Args),
     Reclaim(reclaim::Args),
     Trial(trial::Args),
-    Lend(lend::Args),
     #[command(hide = true)]
     Generate(generate::Args),
 }
@@ -75,7 +74,15 @@ enum Command {
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
 fn main() -> ExitCode {
     output::fit_terminal();
-    let command = match Cli::try_parse() {
+    let kept = match gone::take_out(gone::GONE, &Cli::command(), std::env::args_os().collect()) {
+        Ok(kept) => kept,
+        Err(where_it_went) => {
+            output::say(where_it_went);
+            return ExitCode::from(2);
+        }
+    };
+    kept.warnings.iter().for_each(output::say);
+    let command = match Cli::try_parse_from(kept.arguments) {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&error),
     };
@@ -108,7 +115,6 @@ fn main() -> ExitCode {
         Command::Thp(args) => thp::main(args),
         Command::Reclaim(args) => reclaim::main(args),
         Command::Trial(args) => trial::main(args),
-        Command::Lend(args) => lend::main(args),
         Command::Generate(args) => generate::main(args, Cli::command()),
     };
     output::end_progress();
@@ -145,7 +151,7 @@ impl Command {
 fn base_pages(command: &Command) -> Result<(), OtherBasePages> {
     let is_independent = match command {
         Command::Doctor(args) => !args.looks_at_a_process(),
-        Command::Generate(_) | Command::Lend(_) | Command::Plan(_) => true,
+        Command::Generate(_) | Command::Plan(_) => true,
         _ => false,
     };
     if is_independent { Ok(()) } else { require_base_pages(&KernelRoot::live()) }

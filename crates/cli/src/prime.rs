@@ -22,11 +22,8 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files; or PIDs, for all files of which they map 2 MiB or more, largest first (./NAME for a file of digits)
-    #[arg(value_name = "FILE|PID", required_unless_present = "mapped_by")]
+    #[arg(value_name = "FILE|PID", required = true)]
     what: Vec<PathBuf>,
-    /// Files that processes of this name (a regular expression, as for pgrep) or PID map
-    #[arg(long, value_name = "NAME")]
-    mapped_by: Vec<String>,
     /// Change nothing; print the equivalent shell lines
     #[arg(long)]
     dry_run: bool,
@@ -42,7 +39,7 @@ const MOST_FILES: usize = 4096;
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let mut files: Vec<PathBuf> = Vec::new();
-    let mut pids: BTreeSet<Pid> = select_processes(&root, &args.mapped_by)?.into_iter().collect();
+    let mut pids: BTreeSet<Pid> = BTreeSet::new();
     for what in args.what {
         match process(&what) {
             Some(pid) => pids.extend(select_processes(&root, &[pid])?),

@@ -24,9 +24,6 @@ pub struct Args {
     /// Split huge pages with at least this much of zeros: 4k to 2m
     #[arg(long, value_name = "SIZE", default_value = "256k")]
     least: Bytes,
-    /// Stop after this many seconds for each process
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
     /// Change nothing; print what would be split, as shell lines
     #[arg(long)]
     dry_run: bool,
@@ -34,6 +31,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// The time for each process.
+const LONGEST: Duration = Duration::from_secs(10);
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -48,7 +48,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         bail!("--least {}: give a multiple of 4k, from 4k to 2m", args.least);
     }
     let least = (args.least.0 / page) as u16;
-    let bounds = Bounds { time: Duration::from_secs(args.timeout), ..Bounds::default() };
+    let bounds = Bounds { time: LONGEST, ..Bounds::default() };
     let mut all: Vec<Reclaimed> = Vec::new();
     let mut failed = 0;
     let mut engine = Engine::new(&root, Latency::default());

@@ -1,6 +1,5 @@
 //! `megapage remap`: code and constants of programs on huge pages.
 
-mod align;
 mod check;
 pub mod prime;
 
@@ -18,14 +17,12 @@ pub struct Args {
 enum Command {
     Check(check::Args),
     Prime(prime::Args),
-    Align(align::Args),
 }
 
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Check(args) => check::main(args),
         Command::Prime(args) => prime::main(args),
-        Command::Align(args) => align::main(args),
     }
 }
 

@@ -55,14 +55,11 @@ pub struct Args {
     /// Make the report JSON (schema megapage.run/3); on standard output without --report
     #[arg(long)]
     json: bool,
-    /// Add the pages that a JVM lacks for the length of the run; needs root. With --dry-run: who has to run what
-    #[arg(long)]
-    fix: bool,
     /// Neither use what earlier runs of the program have found out, nor keep what this one does
     #[arg(long)]
     no_profile: bool,
-    /// What the program sees as its own name
-    #[arg(long, value_name = "NAME")]
+    /// What the program sees as its own name: for drop-ins of units whose ExecStart= has the prefix @
+    #[arg(long, value_name = "NAME", hide = true)]
     argv0: Option<OsString>,
     /// Say what would be done, as shell lines, and do nothing
     #[arg(long)]
@@ -72,7 +69,7 @@ pub struct Args {
     #[arg(long, value_name = "PROCESS",
         conflicts_with_all = [
             "program", "heap", "pool", "shm", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
-            "jvm", "fix", "thp", "argv0",
+            "jvm", "thp", "argv0",
         ])]
     attach: Option<String>,
     /// With --attach: promote what is there now, and leave
@@ -177,7 +174,6 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         fork: args.backing.fork,
         watched: path.is_some() || args.require,
         jvm: args.backing.jvm,
-        fix: args.fix,
         // What a run without THP costs says nothing of one with them.
         profile: !args.no_profile && args.backing.thp == OwnThp::Settings,
     };
@@ -190,7 +186,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             false => (status, message),
         })?;
     if args.dry_run {
-        return print(prepared.dry_run(&root).map_err(failure)?);
+        return print(prepared.dry_run());
     }
     let mut target = Target::open(path).map_err(|message| (FAILED, message))?;
     let report = prepared.run(&root, |report| target.live(&form(report))).map_err(failure)?;

@@ -44,9 +44,6 @@ pub struct Args {
     /// The least gain that is worth it
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = least_gain)]
     least_gain: f64,
-    /// The chance that the interval is wrong
-    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = error)]
-    error: f64,
     /// Stop after this time, undecided: 1s to 24h
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = time)]
     most: Duration,
@@ -75,6 +72,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// The chance that the interval does not hold the true gain.
+const ERROR: f64 = 0.05;
 
 pub fn main(args: Args) -> Result<ExitCode> {
     if args.list || args.forget.is_some() {
@@ -125,7 +125,7 @@ fn options(args: &Args) -> Result<Options> {
         metric: args.metric.clone(),
         metric_options: MetricOptions { kind, per: args.per.unwrap_or(Per::Cpu), better },
         least_gain: args.least_gain,
-        error: args.error,
+        error: ERROR,
         most: args.most,
         period: args.period,
         settle: args.settle,
@@ -243,19 +243,11 @@ fn per(text: &str) -> Result<Per, String> {
     }
 }
 
-/// A share in percent, with or without its sign.
-fn percent(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
-    let fits = number.filter(|number| (least..=most).contains(number));
-    fits.map(|number| number / 100.0).ok_or_else(|| format!("give {least} to {most} percent"))
-}
-
+/// Reads a share in percent, with or without its sign.
 fn least_gain(text: &str) -> Result<f64, String> {
-    percent(text, 0.1, 100.0)
-}
-
-fn error(text: &str) -> Result<f64, String> {
-    percent(text, 0.01, 50.0)
+    let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
+    let fits = number.filter(|number| (0.1..=100.0).contains(number));
+    fits.map(|number| number / 100.0).ok_or_else(|| "give 0.1 to 100 percent".into())
 }
 
 /// `500ms`, `10s`, `30m` (or `30min`), `2h`.
@@ -280,6 +272,6 @@ mod tests {
         assert!(time("never").is_err() && time("5").is_err() && time("m").is_err());
         assert_eq!(least_gain("1%"), Ok(0.01));
         assert_eq!(least_gain("2.5"), Ok(0.025));
-        assert!(least_gain("0").is_err() && error("60%").is_err() && error("x").is_err());
+        assert!(least_gain("0").is_err() && least_gain("101%").is_err() && least_gain("x").is_err());
     }
 }

@@ -7,7 +7,6 @@ use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -214,23 +213,6 @@ fn files_of_others_are_no_state_and_no_lock() {
         );
     }
     assert_eq!(fs::read_to_string(&victim).unwrap(), "root:x:0:0:root:/root:/bin/sh\n");
-}
-
-#[test]
-fn a_new_file_is_not_writable_by_all_because_the_old_one_was() {
-    let tree = tempfile::tempdir().unwrap();
-    let (old, new) = (tree.path().join("old"), tree.path().join("new"));
-    fs::copy(env!("CARGO_BIN_EXE_megapage"), &old).unwrap();
-    fs::set_permissions(&old, fs::Permissions::from_mode(0o777)).unwrap();
-    let line = format!(
-        "umask 022; exec {} remap align {} {}",
-        env!("CARGO_BIN_EXE_megapage"),
-        old.display(),
-        new.display()
-    );
-    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
-    assert!(output.status.code().is_some_and(|status| status < 2), "{output:?}");
-    assert_eq!(fs::metadata(&new).unwrap().mode() & 0o777, 0o755);
 }
 
 #[test]

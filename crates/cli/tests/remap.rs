@@ -26,9 +26,7 @@ fn bad_input_is_named_in_one_line() {
     refused(&["prime", "/bin/ls"], "no part of it can be mapped by huge pages");
     refused(&["prime", "--undo", "/etc/passwd"], "not an ELF executable or library");
     refused(&["prime", "--keep", "/bin/ls"], "unexpected argument '--keep'");
-    refused(&["align", "/bin/ls"], "required arguments were not provided");
-    refused(&["align", "/bin/ls", "/bin/ls"], "/bin/ls: a program may be running from it");
-    refused(&["align", "/bin/ls", "/nothing/there/out"], "smaller than 2 MiB: nothing to gain");
+    refused(&["align", "/bin/ls", "out"], "remap align is gone: megapage run --text thp");
     refused(&["move", "/bin/ls"], "unrecognized subcommand 'move'");
 }
 
@@ -43,7 +41,7 @@ fn a_check_fits_the_width_and_its_json_has_the_same() {
     assert_eq!(said.status, 1);
     assert!(said.err.contains("/etc/passwd") && said.err.lines().count() == 1, "{}", said.err);
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!(json["schema"], "megapage.remap-check/1");
+    assert_eq!(json["schema"], "megapage.remap-check/2");
     let files = json["files"].as_array().unwrap();
     assert_eq!(files.len(), 2);
     assert_eq!((&files[0]["file"], &files[0]["placement"]), (&MEGAPAGE.into(), &"independent".into()));
@@ -51,29 +49,28 @@ fn a_check_fits_the_width_and_its_json_has_the_same() {
     let code = segments.iter().find(|segment| segment["execute"] == true).unwrap();
     assert_eq!(code["write"], false);
     assert!(code["file_size"].as_u64().unwrap() > 2 << 20);
-    assert_eq!(files[1]["align_bytes"], serde_json::Value::Null);
-    assert!(files[1]["align_refused"].as_str().unwrap().contains("nothing to gain"));
+    assert_eq!((&files[1]["prime_bytes"], &files[1]["anonymous_bytes"]), (&0.into(), &0.into()));
 }
 
-/// Our own executable is large enough to be laid out anew, and runs from the new file.
-#[test]
-fn our_own_executable_is_laid_out_anew() {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let out = directory.path().join("megapage");
-    let out = out.to_str().unwrap();
-    let said = remap(&["align", MEGAPAGE, out, "--dry-run"]);
-    assert_eq!((said.status, said.err.as_str()), (0, ""));
-    assert!(said.out.starts_with("truncate -s 0 ") && said.out.contains("dd if="), "{}", said.out);
-    assert!(!std::path::Path::new(out).exists());
-    let said = remap(&["align", "--json", MEGAPAGE, out]);
-    assert_eq!((said.status, said.err.as_str()), (0, ""));
-    let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!((&json["schema"], &json["dry_run"]), (&"megapage.remap-align/1".into(), &false.into()));
-    let after = json["after_bytes"].as_u64().unwrap();
-    assert!(after >= 2 << 20 && after >= json["before_bytes"].as_u64().unwrap());
-    let version = |program: &str| Command::new(program).arg("--version").output().unwrap();
-    assert_eq!(version(out), version(MEGAPAGE));
+/// A program with 8 MiB of code at fixed addresses; `None` without a compiler.
+fn large(directory: &Path, name: &str) -> Option<String> {
+    let (source, program) = (directory.join("large.c"), directory.join(name));
+    fs::write(&source, "int main(void) { return 0; }\n__asm__(\".text\\n.skip 8 << 20, 0x90\\n\");\n")
+        .unwrap();
+    let compiled = Command::new("gcc").arg("-no-pie").arg(&source).arg("-o").arg(&program).output().ok()?;
+    assert!(compiled.status.success(), "{compiled:?}");
+    Some(program.to_str().unwrap().to_string())
+}
 
+#[test]
+fn priming_says_the_same_in_all_its_forms() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let Some(out) = large(directory.path(), "large") else { return skip("needs gcc") };
+    let out = out.as_str();
+    let said = remap(&["check", "--json", out]);
+    let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let after = json["files"][0]["prime_bytes"].as_u64().unwrap();
+    assert!(after >= 6 << 20, "{}", said.out);
     // What it would take to prime it, and that nothing was.
     let said = remap(&["prime", "--json", "--dry-run", out]);
     assert_eq!((said.status, said.err.as_str()), (0, ""));
@@ -130,18 +127,9 @@ fn what_the_unit_runs_brings_back_what_was_evicted() {
     let _lock = MachineLock::take();
     // Not in memory, where a file cannot be primed.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let source = directory.path().join("large.c");
-    fs::write(&source, "int main(void) { return 0; }\n__asm__(\".text\\n.skip 8 << 20, 0x90\\n\");\n")
-        .unwrap();
     let unit = shipped("megapage-prime@.service", MEGAPAGE);
     let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap().to_string();
-    let program = |name: &str| {
-        let program = directory.path().join(name);
-        let compiled =
-            Command::new("gcc").arg("-no-pie").arg(&source).arg("-o").arg(&program).output().ok()?;
-        assert!(compiled.status.success(), "{compiled:?}");
-        Some(program.to_str().unwrap().to_string())
-    };
+    let program = |name: &str| large(directory.path(), name);
     let (Some(file), Some(other)) = (program("file"), program("other")) else { return skip("needs gcc") };
     let on_huge_pages = |file: &str| {
         let check: serde_json::Value = serde_json::from_str(&remap(&["check", "--json", file]).out).unwrap();

@@ -246,3 +246,16 @@ fn a_running_process_is_named_as_pgrep_does() {
     assert_eq!(named.status.code(), numbered.status.code());
     assert_refused(&several, 125, "names 2 processes; give one of ");
 }
+
+#[test]
+fn options_that_left_are_warned_of_and_change_nothing_else() {
+    for (options, name) in [(&["--fix"][..], "--fix"), (&["--shm", "1g"], "--shm 1g")] {
+        let output = output(&[options, &["--", "sh", "-c", "echo said; exit 3"]].concat());
+        let warned = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "said\n".into()), "{warned}");
+        let line = format!("megapage: warning: {name} is gone: ");
+        assert!(warned.starts_with(&line) && warned.lines().count() == 1, "{warned}");
+    }
+    let kept = output(&["--", "sh", "-c", "echo $1", "sh", "--fix"]);
+    assert_eq!((text(&kept.stdout), text(&kept.stderr)), ("--fix\n".into(), String::new()));
+}

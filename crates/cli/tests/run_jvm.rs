@@ -172,43 +172,6 @@ fn a_pool_that_holds_the_jvm_gives_it_its_heap() {
 }
 
 #[test]
-fn what_is_missing_is_added_for_the_run_and_taken_out_again() {
-    let Some(class) = class() else { return };
-    let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
-    let before = pool.former().persistent();
-    let program = [
-        "java",
-        "-XX:+UseSerialGC",
-        "-Xmx160m",
-        "-XX:ReservedCodeCacheSize=32m",
-        "-cp",
-        path(&class),
-        "Heap",
-        "64",
-    ];
-    let arguments = ["--fix", "--heap", "2m", "--require"];
-    let (status, report, said) = held_report(&arguments, &program, "32 MiB on hugetlb", |report| {
-        mib(report, "peak.heap.hugetlb_2m_bytes") >= 32
-    });
-    assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
-    let added = mib(&report, "java.added_bytes");
-    assert!(added <= 224, "heap and code cache are 192 MiB: {report:#}");
-    let notes = report["notes"].to_string();
-    assert!(added == 0 || notes.contains("are taken out again"), "{notes}");
-    assert_eq!(pool.counts().persistent(), before);
-
-    let planned = output(&[&["--dry-run"], &arguments[..], &["--"], &program].concat());
-    let (lines, error) = (text(&planned.stdout), text(&planned.stderr));
-    assert_eq!(status_of(&planned), 0, "{error}");
-    assert!(lines.contains("-XX:+UseLargePages"), "{lines}");
-    assert!(
-        added == 0 || lines.trim_end().ends_with(&format!("megapage pool set 2m:-{}", added / 2)),
-        "{lines}"
-    );
-    assert_eq!(pool.counts().persistent(), before, "a dry run does nothing");
-}
-
-#[test]
 fn where_it_is_too_short_the_reason_comes_before_the_start() {
     if Command::new("java").arg("-version").output().is_err() {
         return skip("needs java");
@@ -228,7 +191,6 @@ fn where_it_is_too_short_the_reason_comes_before_the_start() {
         planned.contains("# for large pages, once") && planned.contains("#   megapage pool set 2m:+"),
         "{planned}"
     );
-    assert_refused(&output(&["--fix", "--heap", "2m", "--", "true"]), 125, "known of a JVM alone");
 }
 
 /// The command and its library where every user may run them.
@@ -289,11 +251,6 @@ fn an_ordinary_user_gets_large_pages_once_root_has_run_the_printed_lines() {
     assert_eq!(status_of(&planned), 0, "{}", text(&planned.stderr));
     let printed: Vec<&str> = lines.lines().filter_map(|line| line.strip_prefix("#   megapage ")).collect();
     assert_eq!(printed.len(), 1, "{lines}");
-
-    // The user may not repair it.
-    let fixed =
-        as_user(&prefix, &home, &[&["--heap", "2m", "--fix", "--"], &program[..]].concat()).output().unwrap();
-    assert_refused(&fixed, 125, &format!("helps: megapage {}", printed[0]));
 
     // Root does, as printed; the guard puts it back.
     let status = Command::new(env!("CARGO_BIN_EXE_megapage")).args(printed[0].split(' ')).status().unwrap();

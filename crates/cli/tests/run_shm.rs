@@ -302,7 +302,7 @@ fn own_requests_for_hugetlb_pages_are_told_where_they_fail() {
 
 #[test]
 fn what_does_not_go_together_is_refused() {
-    assert_refused(&output(&["--shm", "4m", "--", "true"]), 125, "is none of 2m, 1g, thp, auto, none");
+    assert_refused(&output(&["--shm", "4m", "--", "true"]), 125, "is none of 2m, thp, auto, none");
     assert_refused(
         &output(&["--shm", "2m", "--heap", "none", "--", "true"]),
         125,

@@ -117,7 +117,6 @@ fn bad_input_is_one_line_and_status_2() {
     refused(&["trial", &own, "--metric", "speed"], "'speed' is no metric");
     refused(&["trial", &own, "--metric", "prometheus:https://a x"], "begins with http://");
     refused(&["trial", &own, "--least-gain", "0"], "give 0.1 to 100 percent");
-    refused(&["trial", &own, "--error", "60%"], "give 0.01 to 50 percent");
     refused(&["trial", &own, "--most", "5"], "write it like 500ms");
     refused(&["trial", &own, "--period", "100ms"], "--period 100ms: give 200ms");
     refused(&["trial", &own, "--lower-is-better"], "go with prometheus, scrape and command");

@@ -2,11 +2,11 @@
 
 use crate::tree::with_file;
 use megapage_launch::{elf, symbols};
-use megapage_remap::{Binary, align, layout, read_binary};
+use megapage_remap::{layout, read_binary};
 
 const FILE: &str = "program";
 
-/// Whatever headers say, no block lies outside of the file, and a new layout neither loses nor doubles a byte.
+/// Whatever headers say, no block lies outside of the file.
 pub fn elf_remap(data: &[u8]) {
     let read = with_file(FILE, data, |root| read_binary(&root.path(FILE)));
     let Ok(binary) = read else { return };
@@ -26,29 +26,6 @@ pub fn elf_remap(data: &[u8]) {
         assert!(layout::relinked(segment) <= segment.file_size.next_multiple_of(4096));
     }
     let _ = (binary.span(), binary.base_alignment());
-    if let Ok(plan) = align::plan(&binary) {
-        check_plan(&binary, &plan);
-    }
-}
-
-fn check_plan(binary: &Binary, plan: &align::Plan) {
-    assert!(plan.after >= plan.before, "{plan:?}");
-    let mut to: Vec<_> = plan.copies.iter().map(|copy| (copy.to, copy.length)).collect();
-    to.sort_unstable();
-    assert!(to.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "written twice: {plan:?}");
-    assert!(
-        plan.copies.windows(2).all(|pair| pair[0].from + pair[0].length <= pair[1].from),
-        "read twice: {plan:?}"
-    );
-    assert!(plan.copies.iter().all(|copy| copy.from + copy.length <= binary.size), "{plan:?}");
-    assert!(plan.copies.iter().all(|copy| copy.to + copy.length <= plan.size), "{plan:?}");
-    assert!(plan.patches.iter().all(|patch| patch.at + 8 <= plan.size), "patched behind the end: {plan:?}");
-    for segment in &binary.segments {
-        let end = segment.offset + segment.file_size;
-        let left_out = plan.left_out(binary.size);
-        let lost = left_out.iter().any(|(from, to)| *from < end && *to > segment.offset);
-        assert!(segment.file_size == 0 || !lost, "bytes of a segment are left out: {plan:?}");
-    }
 }
 
 /// The facts that decide about mechanisms, and the functions that a file names.

@@ -85,7 +85,6 @@ pub mod thp_change;
 mod timed_memory;
 pub mod tree;
 pub mod trusted;
-mod user;
 pub mod vmstat;
 mod word_runs;
 
@@ -110,5 +109,4 @@ pub use process_clock::ProcessClock;
 pub use root::{KernelError, KernelRoot};
 pub use shared_mapping::{Populate, SharedMapping};
 pub use timed_memory::{AccessOrder, TimedMemory, TimedPages};
-pub use user::umask;
 pub use word_runs::{clear_words, fill_words};

@@ -12,11 +12,9 @@ mod backed;
 pub mod broker;
 #[doc(hidden)]
 pub mod elf;
-pub mod fix;
 pub mod jvm;
 pub mod kind;
 pub mod kinds;
-pub mod lend;
 mod libraries;
 pub mod machine;
 pub mod mechanism;

@@ -2,7 +2,6 @@
 
 use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
-use megapage_act::pool::floor;
 use megapage_act::promote::{lacking_ability, lacking_right};
 use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::cgroup::Cgroups;
@@ -12,7 +11,7 @@ use megapage_kernel::own_segments::try_replacing;
 use megapage_kernel::probe::{Answer, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status};
 use megapage_kernel::thp::{ThpEnabled, settings};
-use megapage_kernel::{KernelError, KernelRoot, effective_uid, meminfo};
+use megapage_kernel::{KernelError, KernelRoot, meminfo};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -125,10 +124,6 @@ fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Sur
         let rooms = [groups.hugetlb_fault_room(size), groups.hugetlb_reservation_room(size)];
         rooms.into_iter().flatten().min()
     };
-    let may_add = match effective_uid() {
-        0 => info.available.unwrap_or_default().saturating_sub(floor(total)),
-        _ => Bytes::ZERO,
-    };
     let shm_group = sysctls.hugetlb_shm_group;
     Ok(Surroundings {
         memory: group_limits.fold(total, Bytes::min),
@@ -141,7 +136,6 @@ fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Sur
         shm_permitted: own.capabilities.ipc_lock()
             || shm_group.is_some_and(|group| own.gids[1] == group || own.groups.contains(&group)),
         group: own.gids[1],
-        may_add,
         page_refused: || match attempt(None, &Trial::MapHugetlb(PageSize::HUGE_2M)) {
             Ok(Answer::Refused { call, errno }) => {
                 Some(format!("{call}: {}", std::io::Error::from_raw_os_error(errno)))

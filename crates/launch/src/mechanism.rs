@@ -43,8 +43,6 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// What is known of the JVM; `None` where there is none.
     pub java: Option<JavaPlan>,
-    /// Why `--fix` cannot repair what is in the way: found before the start.
-    pub unfixed: Option<String>,
 }
 
 impl Plan {
@@ -58,7 +56,6 @@ impl Plan {
             arguments: Vec::new(),
             notes: Vec::new(),
             java: None,
-            unfixed: None,
         }
     }
 
@@ -147,11 +144,9 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     };
     let request = &forking;
     if request.heap == Heap::None && request.mechanism.is_none() {
-        let unfixed = request.fix.then(|| "--heap none asks for nothing".to_string());
-        return Ok(Plan { unfixed, ..idle("--heap none asks for nothing") });
+        return Ok(idle("--heap none asks for nothing"));
     }
-    // What --fix adds is not there yet.
-    if request.require && !request.fix {
+    if request.require {
         unobtainable(request.heap, machine).map_or(Ok(()), |why| Err(Refusal::Unobtainable(why)))?;
     }
     let user_arguments: Vec<String> =
@@ -167,8 +162,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     };
     let java = switch.as_ref().ok().and_then(|switch| switch.java.clone());
     let short = switch.as_ref().ok().and_then(|switch| switch.short.clone());
-    let unfixed = if request.fix { unfixed(runtime, request, &switch) } else { None };
-    if let (true, Some(short)) = (request.require && !request.fix, &short) {
+    if let (true, Some(short)) = (request.require, &short) {
         return Err(Refusal::Unobtainable(short.clone()));
     }
     let switch = switch.and_then(|switch| if switch.left_alone { Err(switch.reason) } else { Ok(switch) });
@@ -185,7 +179,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         wanted.push(Mechanism::Outside);
     }
 
-    let mut plan = Plan { unfixed, ..Plan::of(Vec::new(), request.heap) };
+    let mut plan = Plan::of(Vec::new(), request.heap);
     for mechanism in Mechanism::ALL {
         let verdict: Result<String, String> = match mechanism {
             Mechanism::Runtime => switch.as_ref().map(|it| it.reason.clone()).map_err(Clone::clone),
@@ -238,38 +232,6 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         apply_tunable(&mut plan, accepted, machine);
     }
     Ok(plan)
-}
-
-/// Why `--fix` has nothing to repair, or cannot: it is never skipped in silence.
-fn unfixed(runtime: Option<Runtime>, request: &Request, switch: &Result<Switch, String>) -> Option<String> {
-    let other = request.mechanism.filter(|mechanism| *mechanism != Mechanism::Runtime);
-    match (runtime, switch) {
-        (Some(Runtime::Jvm), Err(why)) => Some(why.clone()),
-        (Some(Runtime::Jvm), Ok(Switch { java: Some(java), short, .. })) => {
-            if let Some(mechanism) = other {
-                return Some(format!(
-                    "it makes pages for the JVM's own switch, and --mechanism {mechanism} was asked"
-                ));
-            }
-            if !java.need.heap_is_given {
-                return Some(
-                    "the heap is not sized: without -Xmx it would be a quarter of the memory".into(),
-                );
-            }
-            if let Some(short) = short {
-                return Some(short.clone());
-            }
-            let heap = request.heap.name();
-            (!java.takes_pool).then(|| {
-                format!(
-                    "it makes pages of the pool, and with --heap {heap} this run takes none (--heap 2m does)"
-                )
-            })
-        }
-        _ => Some(
-            "what the program will take is known of a JVM alone: megapage pool set 2MB:+N makes pages".into(),
-        ),
-    }
 }
 
 fn idle(reason: &str) -> Plan {

@@ -162,7 +162,7 @@ fn shm_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     let pages: fn(&Backed) -> u64 = match report.asked.shm {
         Shm::None | Shm::Auto => return,
         // What holds no whole GiB is asked for in pages of 2 MiB.
-        Shm::Hugetlb1G | Shm::Hugetlb2M => |it| it.hugetlb_1g_bytes + it.hugetlb_2m_bytes,
+        Shm::Hugetlb2M => |it| it.hugetlb_1g_bytes + it.hugetlb_2m_bytes,
         Shm::Thp => |it| it.total_bytes - it.base_bytes,
     };
     for (name, moment) in [("peak", &report.peak), ("end", &report.end)] {

@@ -444,8 +444,6 @@ pub struct JavaReport {
     pub tables_bytes: u64,
     /// What stood in the way of pages of the pool.
     pub obstacles: Vec<String>,
-    /// What `--fix` added to the pools for the length of the run.
-    pub added_bytes: u64,
 }
 
 impl JavaReport {
@@ -457,7 +455,6 @@ impl JavaReport {
             code_and_classes_bytes: (plan.need.code_cache + plan.need.class_space).0,
             tables_bytes: plan.need.tables.0,
             obstacles: plan.obstacles.iter().map(ToString::to_string).collect(),
-            added_bytes: plan.add.iter().map(|(size, pages)| size.bytes().0 * pages).sum(),
         }
     }
 }

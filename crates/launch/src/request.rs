@@ -173,8 +173,6 @@ pub struct Request {
     pub watched: bool,
     /// The program is a script that starts a JVM: its switches go through a variable.
     pub jvm: bool,
-    /// Add what is missing in the pools for the length of the run.
-    pub fix: bool,
     /// Use what earlier runs of the program have found out, and keep what this one does.
     pub profile: bool,
 }
@@ -198,7 +196,6 @@ impl Request {
             fork: Fork::Auto,
             watched: false,
             jvm: false,
-            fix: false,
             profile: false,
         }
     }

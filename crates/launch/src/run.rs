@@ -5,7 +5,6 @@ mod running;
 
 use crate::applications::{Application, Needs};
 use crate::broker::Broker;
-use crate::fix::Added;
 use crate::jvm::Java;
 use crate::machine::Machine;
 use crate::mechanism::{Plan, Refusal, choose};
@@ -179,7 +178,7 @@ impl Prepared {
     }
 
     /// The run as shell lines: the reasons as comments, then the command.
-    pub fn dry_run(&self, root: &KernelRoot) -> Result<Vec<String>, RunError> {
+    pub fn dry_run(&self) -> Vec<String> {
         let mut lines: Vec<String> = self
             .plan
             .considered
@@ -219,21 +218,16 @@ impl Prepared {
         for argument in self.arguments() {
             command.push_str(&format!(" {}", shell_word(&argument.to_string_lossy())));
         }
-        let add = self.plan.java.as_ref().map(|java| java.add.as_slice()).unwrap_or_default();
-        let (before, after) = Added::commands(root, add)?;
-        lines.extend(self.plan.unfixed.iter().map(|why| format!("# --fix would refuse: {why}")));
         lines.extend(self.remedies());
-        lines.extend(before);
         lines.push(command);
-        lines.extend(after);
-        Ok(lines)
+        lines
     }
 
     /// What an administrator runs once, so that any user's JVM gets its pages from then on.
     fn remedies(&self) -> Vec<String> {
         let Some(java) = &self.plan.java else { return Vec::new() };
-        let open = java.obstacles.iter().filter(|it| it.missing.is_none_or(|it| !java.add.contains(&it)));
-        let lines: Vec<String> = open.flat_map(|it| &it.remedy).map(|line| format!("#   {line}")).collect();
+        let remedies = java.obstacles.iter().flat_map(|it| &it.remedy);
+        let lines: Vec<String> = remedies.map(|line| format!("#   {line}")).collect();
         match lines.is_empty() {
             true => lines,
             false => {
@@ -278,9 +272,6 @@ impl Prepared {
     /// Runs the program to its end, or in place of this process, which does not return then. `live` is given a report whenever
     /// the launcher receives SIGUSR1.
     pub fn run(mut self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
-        if let Some(why) = &self.plan.unfixed {
-            return Err(RunError::Unfixed(why.clone()));
-        }
         if let Some(text) = &mut self.text {
             text.prime(root, self.request.require)?;
         }
@@ -292,16 +283,7 @@ impl Prepared {
         if self.can_be_in_place() {
             return Err(self.replace_us(root));
         }
-        // Before anything is added: what would end us is taken, so that it is taken out again.
         let signals = Signals::take(&TAKEN).map_err(system("signals"))?;
-        let add = self.plan.java.as_ref().map(|java| java.add.as_slice()).unwrap_or_default();
-        let mut added = Added::make(root, add)?;
-        while let Some(signal) = signals.next().map_err(system("signalfd"))? {
-            if ENDING.contains(&signal.number) {
-                added.take_out();
-                return Err(RunError::Interrupted(signal.number));
-            }
-        }
         let log = RuntimeLog::listen(self.plan.java.is_some() && self.request.watched);
         let (ledger_file, ledger) = match self.plan.uses(Mechanism::Preload) {
             false => (None, None),
@@ -350,7 +332,6 @@ impl Prepared {
         let totals = Totals::of(ended, start.elapsed(), usage);
         // One that was sent while the last look was taken would end us before the report is written.
         signals.finish(signal::SIGUSR1).map_err(system("signals"))?;
-        running.notes.extend(added.take_out());
         running.runtime_log = log.explain();
         let mut report = running.report(Some(totals));
         let seen = if running.has_executed() { Seen::Several } else { Seen::One(running.ledger()) };

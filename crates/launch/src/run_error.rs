@@ -2,7 +2,6 @@
 
 use crate::mechanism::Refusal;
 use crate::program::InspectError;
-use megapage_act::pool::AdditionError;
 use megapage_act::promote::PromoteError;
 use megapage_kernel::KernelError;
 use megapage_units::Pid;
@@ -37,15 +36,6 @@ pub enum RunError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// `--fix` could not make the pages.
-    #[error("--fix: {0}")]
-    Fix(#[from] AdditionError),
-    /// A signal came before the program was started.
-    #[error("ended by signal {0} before the start")]
-    Interrupted(i32),
-    /// `--fix` cannot repair what is in the way.
-    #[error("--fix: {0}")]
-    Unfixed(String),
     /// A process cannot be promoted.
     #[error(transparent)]
     Promote(#[from] PromoteError),

@@ -2,7 +2,7 @@
 //! program in `crates/cli/tests/run_runtimes.rs`.
 
 use crate::jvm::need::Need;
-use crate::jvm::obstacles::{Obstacle, Question, Surroundings, obstacles};
+use crate::jvm::obstacles::{Question, obstacles};
 use crate::jvm::options::Options;
 use crate::jvm::{Java, JavaPlan};
 use crate::machine::Machine;
@@ -115,25 +115,20 @@ fn jvm(
     let wants_pool = asks_hugetlb
         || request.heap == Heap::Auto
             && need.heap_is_given
-            && (request.fix || matches!(way, Way::Arguments | Way::BehindJ))
+            && matches!(way, Way::Arguments | Way::BehindJ)
             && !machine.hugetlb_may_be_refused;
     let looks = wants_pool && by_option.is_none() || options.large == Some(true);
-    let takes_pool = options.large == Some(true);
-    let mut plan = JavaPlan { java, need, page: None, takes_pool, obstacles: Vec::new(), add: Vec::new() };
+    let mut plan = JavaPlan { java, need, page: None, obstacles: Vec::new() };
     if looks {
         let pools = (machine.pool_2m, machine.pool_1g);
         let question = Question { java: &plan.java, options: &options, need: &plan.need, page, pools };
         plan.obstacles = obstacles(&question, around);
     }
-    if request.fix {
-        plan.add = additions(&plan.obstacles, around);
-    }
-    let open = plan.obstacles.iter().filter(|it| it.missing.is_none_or(|it| !plan.add.contains(&it)));
-    let first = open.map(ToString::to_string).next();
+    let first = plan.obstacles.first().map(ToString::to_string);
     if let Some(chosen) = by_option {
-        // Its own switches stay; what --fix adds, and what will come of it, is reported all the same.
+        // Its own switches stay; what will come of them is reported all the same.
         let reason = format!("the arguments choose already: {chosen}");
-        let short = first.filter(|_| asks_hugetlb || request.fix);
+        let short = first.filter(|_| asks_hugetlb);
         return Ok(Switch { reason, java: Some(plan), short, left_alone: true, ..Switch::default() });
     }
     let mut switch = Switch::default();
@@ -146,11 +141,9 @@ fn jvm(
                 words.push(format!("-XX:LargePageSizeInBytes={size}"));
             }
             let why = if asks_hugetlb { "as asked" } else { "the pool can hold all of the JVM" };
-            let why = if plan.add.is_empty() { why } else { "the pool is made to hold all of the JVM" };
             switch.reason =
                 format!("-XX:+UseLargePages with pages of {page}: {why} ({})", plan.need.describe());
             plan.page = Some(page);
-            plan.takes_pool = true;
             words
         }
         (wanted, obstacle) => {
@@ -167,22 +160,13 @@ fn jvm(
                 }
                 _ => "-XX:+UseTransparentHugePages reaches the whole Java heap".into(),
             };
-            switch.short =
-                plan.obstacles.first().map(ToString::to_string).filter(|_| asks_hugetlb || request.fix);
-            plan.add.clear();
+            switch.short = plan.obstacles.first().map(ToString::to_string).filter(|_| asks_hugetlb);
             vec!["-XX:+UseTransparentHugePages".to_string()]
         }
     };
     way.apply(words, machine, &mut switch);
     switch.java = Some(plan);
     Ok(switch)
-}
-
-/// The pages that `--fix` adds: all that are missing, where the caller may and the machine keeps its safe floor.
-fn additions(obstacles: &[Obstacle], around: &Surroundings) -> Vec<(PageSize, u64)> {
-    let missing: Vec<(PageSize, u64)> = obstacles.iter().filter_map(|it| it.missing).collect();
-    let bytes: Bytes = missing.iter().map(|(size, pages)| size.bytes() * *pages).sum();
-    if bytes <= around.may_add { missing } else { Vec::new() }
 }
 
 /// PHP's own heap is made of 2 MiB chunks. When configured so, it maps each from the hugetlb pool, and where that is

@@ -309,12 +309,9 @@ fn room(machine: &Machine, copied: u64) -> Result<(), String> {
 /// `lacks_1g`: why pages of 2 MiB are used where pages of 1 GiB are asked for.
 fn decide(file: TextFile, asked: Text, reach: &Result<(), String>, lacks_1g: Option<&str>) -> PlannedFile {
     let check = &file.check;
-    let primable = match (check.prime_bytes, check.align_bytes.unwrap_or(0)) {
+    let primable = match (check.prime_bytes, check.anonymous_bytes) {
         (0, 0) => Err("no part of the file can be mapped by 2 MiB entries".to_string()),
-        (0, aligned) => Err(format!(
-            "the file is not laid out for 2 MiB: megapage remap align makes one with {} that can be mapped so",
-            Bytes(aligned)
-        )),
+        (0, _) => Err("the file is not laid out for 2 MiB: --text thp moves its segments".into()),
         (bytes, _) => Ok(bytes),
     };
     let own = match (reach, file.at_start, check.anonymous_bytes) {

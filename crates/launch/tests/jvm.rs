@@ -3,7 +3,6 @@
 mod synthetic;
 
 use megapage_launch::jvm::Java;
-use megapage_launch::jvm::obstacles::Surroundings;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Program, Runtime};
@@ -135,46 +134,4 @@ fn the_users_own_choice_stays_and_what_is_in_its_way_is_said() {
         choose(&java, &request(Heap::Auto, &["Main"]), &machine).unwrap()
     };
     assert!(reason(&by_variable).contains("choose already: -XX:-UseTransparentHugePages"));
-}
-
-#[test]
-fn what_is_missing_is_added_where_that_is_asked_and_allowed() {
-    let java = version("17.0.15");
-    let fix = |heap, may_add, words: &[&str]| {
-        let machine = Machine {
-            pool_2m: Bytes::ZERO,
-            surroundings: Surroundings { may_add, ..machine().surroundings },
-            ..machine()
-        };
-        choose(&java, &Request { fix: true, ..request(heap, words) }, &machine).unwrap()
-    };
-    let words = ["-Xmx256m", "Main"];
-    for heap in [Heap::Auto, Heap::Hugetlb2M] {
-        let plan = fix(heap, Bytes::gib(4), &words);
-        assert_eq!(plan.arguments[0], "-XX:+UseLargePages");
-        let [(size, pages)] = plan.java.as_ref().unwrap().add[..] else { panic!("{plan:?}") };
-        assert!(
-            size == PageSize::HUGE_2M && (252..=264).contains(&pages),
-            "{pages}: heap and code cache are 248"
-        );
-        assert_eq!(plan.unfixed, None);
-    }
-    // An ordinary user, and a machine that is too small.
-    let plan = fix(Heap::Auto, Bytes::ZERO, &words);
-    assert!(plan.unfixed.as_ref().unwrap().contains("megapage pool set 2m:+"), "{plan:?}");
-    assert!(plan.java.unwrap().add.is_empty());
-    assert!(fix(Heap::Auto, Bytes::gib(4), &["-Xmx4g", "Main"]).unfixed.is_some());
-    // Never in silence: a heap that nobody has sized, and runs that take nothing from a pool.
-    assert!(fix(Heap::Auto, Bytes::gib(4), &["Main"]).unfixed.unwrap().contains("-Xmx"));
-    assert!(fix(Heap::Thp, Bytes::gib(4), &words).unfixed.unwrap().contains("takes none"));
-    assert!(fix(Heap::None, Bytes::gib(4), &words).unfixed.is_some());
-    let outside = Request { fix: true, mechanism: Some(Mechanism::Outside), ..request(Heap::Auto, &words) };
-    assert!(choose(&java, &outside, &machine()).unwrap().unfixed.unwrap().contains("--mechanism outside"));
-    // The user's own switch gets its pages as well.
-    let plan = fix(Heap::Auto, Bytes::gib(4), &["-XX:+UseLargePages", "-Xmx256m", "Main"]);
-    assert!(plan.arguments.is_empty() && plan.unfixed.is_none() && plan.java.unwrap().add.len() == 1);
-    // Of other programs nobody knows how much they take.
-    let plan =
-        choose(&program(), &Request { fix: true, ..request(Heap::Hugetlb2M, &[]) }, &machine()).unwrap();
-    assert!(plan.unfixed.unwrap().contains("known of a JVM alone"));
 }

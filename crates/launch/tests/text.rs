@@ -42,8 +42,6 @@ fn file(prime_bytes: u64, anonymous_bytes: u64) -> TextFile {
         placed_at_huge: prime_bytes > 0,
         now_bytes: None,
         prime_bytes,
-        align_bytes: Some(62 * MIB),
-        align_refused: None,
         anonymous_bytes,
         relinked_bytes: 64 * MIB,
         flags: linker_flags(None),
@@ -76,7 +74,7 @@ fn the_files_own_pages_come_first() {
     assert_eq!(by(Text::Thp, 60, 62), Some(TextMechanism::Thp));
     assert_eq!(by(Text::Huge2M, 60, 62), Some(TextMechanism::Huge2M));
     let plan = chosen(Text::File, file(0, 62 * MIB), &program(), &machine());
-    assert!(plan.files[0].reason.contains("megapage remap align makes one with 62 MiB"), "{plan:?}");
+    assert!(plan.files[0].reason.contains("--text thp moves its segments"), "{plan:?}");
 }
 
 #[test]

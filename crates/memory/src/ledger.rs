@@ -67,8 +67,6 @@ megapage_units::named! {
     /// What shared memory of the program was mapped as (`megapage run --shm`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum SharedBacking {
-        /// 1 GiB hugetlb pages.
-        Hugetlb1G = "hugetlb-1g",
         /// 2 MiB hugetlb pages.
         Hugetlb2M = "hugetlb-2m",
         /// Where transparent huge pages can map it, and advised.
@@ -151,9 +149,9 @@ mod word {
     pub const RANGES: usize = 84;
     /// How many ranges found no place.
     pub const UNLISTED: usize = RANGES + 2 * super::MOST_RANGES;
-    /// Bytes of shared memory by what they were mapped as (3 words), and those that were collapsed since.
+    /// Bytes of shared memory by what they were mapped as (2 words), and those that were collapsed since.
     pub const SHARED: usize = UNLISTED + 1;
-    pub const SHARED_COLLAPSED: usize = SHARED + 3;
+    pub const SHARED_COLLAPSED: usize = SHARED + 2;
     /// Events and bytes per reason for which shared memory got less than was asked for, then those of the program's own requests
     /// for hugetlb pages that were refused.
     pub const SHARED_FALL_BACK: usize = SHARED_COLLAPSED + 1;

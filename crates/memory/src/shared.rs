@@ -12,7 +12,7 @@ use crate::ledger::{FallBack, Ledger, SharedBacking};
 use crate::sync::AtomicU64;
 use megapage_inside::program_shared as calls;
 use megapage_inside::{Errno, default_hugetlb_size, hugetlb_available, program_memory};
-use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
+use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::time::{Duration, Instant};
@@ -27,8 +27,8 @@ pub const SMALLEST_UNASKED: usize = 64 << 20;
 const MOST_WATCHED: usize = 32;
 /// Regions of a range that are watched, in words of 64: 64 GiB. What lies behind them is only advised.
 const WORDS: usize = 512;
-/// What rounding up to pages of 1 GiB may add, as a share of what was asked for.
-const MOST_ADDED: usize = 8;
+/// The pages of the pool.
+const PAGE: PageSize = PageSize::HUGE_2M;
 /// Looks at which nothing of a range could be collapsed that was full, before it is given up.
 const MOST_VAIN: u8 = 16;
 
@@ -38,8 +38,6 @@ megapage_units::named! {
     pub enum Shm {
         /// 2 MiB hugetlb pages, else transparent ones.
         Hugetlb2M = "2m",
-        /// 1 GiB hugetlb pages for what holds whole GiB, else 2 MiB ones, else transparent ones.
-        Hugetlb1G = "1g",
         /// Transparent huge pages.
         Thp = "thp",
         /// Nothing is asked for: what is large is collapsed once it has filled up.
@@ -54,16 +52,7 @@ megapage_units::named! {
 impl Shm {
     /// Whether the user requests huge pages.
     pub const fn is_asked(self) -> bool {
-        matches!(self, Shm::Hugetlb1G | Shm::Hugetlb2M | Shm::Thp)
-    }
-
-    /// The hugetlb pages to try for a request of `len` bytes, the largest first.
-    fn pages(self, len: usize) -> impl Iterator<Item = PageSize> {
-        let added = len.next_multiple_of(HUGE_1G) - len;
-        let whole = len >= HUGE_1G && added <= len / MOST_ADDED;
-        let large = (self == Shm::Hugetlb1G && whole).then_some(PageSize::HUGE_1G);
-        let small = matches!(self, Shm::Hugetlb1G | Shm::Hugetlb2M).then_some(PageSize::HUGE_2M);
-        large.into_iter().chain(small)
+        matches!(self, Shm::Hugetlb2M | Shm::Thp)
     }
 }
 
@@ -162,7 +151,7 @@ impl Shared {
         let smallest = match self.asked() {
             Shm::None => return false,
             Shm::Auto => SMALLEST_UNASKED,
-            Shm::Thp | Shm::Hugetlb2M | Shm::Hugetlb1G => SMALLEST,
+            Shm::Thp | Shm::Hugetlb2M => SMALLEST,
         };
         len >= smallest && !program_memory::is_confined()
     }
@@ -175,31 +164,29 @@ impl Shared {
     pub fn segment(&self, ledger: &Ledger, key: i32, size: usize, flags: i32) -> Option<i32> {
         const CREATE: i32 = 0o1000;
         const HUGETLB: i32 = 0o4000;
-        let shm = self.asked();
-        if !self.concerns(size) || flags & HUGETLB != 0 || (key != 0 && flags & CREATE == 0) {
+        let is_new = key == 0 || flags & CREATE != 0;
+        let takes_pool = self.asked() == Shm::Hugetlb2M && self.concerns(size);
+        if !takes_pool || flags & HUGETLB != 0 || !is_new {
             return None;
         }
-        for page in shm.pages(size) {
-            match calls::huge_segment(key, size, flags, page) {
-                Ok(id) => {
-                    let populated = if self.populates() { calls::populate_segment(id, size) } else { Ok(()) };
-                    match populated {
-                        Ok(()) => {
-                            ledger.shared_obtained(backing_of(page), round(size, page));
-                            return Some(id);
-                        }
-                        Err(errno) => {
-                            calls::remove_segment(id);
-                            ledger.shared_fell_back(why_not_filled(page, errno), size as u64, errno.0);
-                        }
-                    }
-                }
+        let id = match calls::huge_segment(key, size, flags, PAGE) {
+            Ok(id) => id,
+            Err(errno) => {
                 // There is one of that key, or the arguments are wrong: the program's own call says so.
-                Err(errno) if !is_of_pages(errno) && hugetlb_available(page).is_some() => return None,
-                Err(errno) => ledger.shared_fell_back(why_not(page, errno), size as u64, errno.0),
+                if is_of_pages(errno) || hugetlb_available(PAGE).is_none() {
+                    ledger.shared_fell_back(why_not(PAGE, errno), size as u64, errno.0);
+                }
+                return None;
             }
+        };
+        let populated = if self.populates() { calls::populate_segment(id, size) } else { Ok(()) };
+        if let Err(errno) = populated {
+            calls::remove_segment(id);
+            ledger.shared_fell_back(why_not_filled(errno), size as u64, errno.0);
+            return None;
         }
-        None
+        ledger.shared_obtained(SharedBacking::Hugetlb2M, size.next_multiple_of(HUGE_2M) as u64);
+        Some(id)
     }
 
     /// Attaches a segment where huge pages can map it, for shmat(2) at no particular address; `None`: the program's own call is to
@@ -220,26 +207,21 @@ impl Shared {
         if !self.concerns(len) {
             return None;
         }
-        let shm = self.asked();
         let all = len.checked_next_multiple_of(BASE_PAGE)?;
-        for page in shm.pages(len) {
-            let size = page.bytes().0 as usize;
-            // Whole pages come from the pool; what is behind them is mapped as usual.
-            let whole = all / size * size;
-            if whole == 0 {
-                continue;
-            }
-            let mapped = calls::map_huge(whole, all - whole, protection, flags, page);
-            let mapped = mapped.map_err(|errno| (why_not(page, errno), errno)).and_then(|start| {
+        // Whole pages come from the pool; what is behind them is mapped as usual.
+        let whole = all / HUGE_2M * HUGE_2M;
+        if self.asked() == Shm::Hugetlb2M && whole > 0 {
+            let mapped = calls::map_huge(whole, all - whole, protection, flags, PAGE);
+            let mapped = mapped.map_err(|errno| (why_not(PAGE, errno), errno)).and_then(|start| {
                 let populated = if self.populates() { calls::populate(start, whole) } else { Ok(()) };
                 populated.map(|()| start).map_err(|errno| {
                     calls::give_up(start, all);
-                    (why_not_filled(page, errno), errno)
+                    (why_not_filled(errno), errno)
                 })
             });
             match mapped {
                 Ok(start) => {
-                    ledger.shared_obtained(backing_of(page), whole as u64);
+                    ledger.shared_obtained(SharedBacking::Hugetlb2M, whole as u64);
                     return Some(start);
                 }
                 Err((why, errno)) => ledger.shared_fell_back(why, whole as u64, errno.0),
@@ -383,14 +365,6 @@ fn collapse_full(it: &Watched, start: usize) -> Full {
     full
 }
 
-fn backing_of(page: PageSize) -> SharedBacking {
-    if page == PageSize::HUGE_1G { SharedBacking::Hugetlb1G } else { SharedBacking::Hugetlb2M }
-}
-
-fn round(size: usize, page: PageSize) -> u64 {
-    (size as u64).next_multiple_of(page.bytes().0)
-}
-
 /// Whether an error of shmget(2) is about huge pages, rather than about the key, the size or the limits of segments.
 fn is_of_pages(errno: Errno) -> bool {
     matches!(errno, Errno::ENOMEM | Errno::EPERM)
@@ -401,9 +375,9 @@ fn why_not(page: PageSize, errno: Errno) -> FallBack {
 }
 
 /// Why pages that were reserved could not be populated.
-fn why_not_filled(page: PageSize, errno: Errno) -> FallBack {
+fn why_not_filled(errno: Errno) -> FallBack {
     // Before Linux 5.14 the kernel knows no such request.
-    if errno == Errno::EINVAL { FallBack::KernelTooOld } else { why_not_populated(page) }
+    if errno == Errno::EINVAL { FallBack::KernelTooOld } else { why_not_populated(PAGE) }
 }
 
 /// Notes that a request of the program's own for hugetlb pages was refused: `flags` as of mmap(2) or shmget(2).
@@ -430,15 +404,8 @@ mod tests {
     const ANONYMOUS: i32 = 0x21;
 
     #[test]
-    fn pages_are_tried_from_the_largest_that_is_worth_it() {
-        let pages = |shm: Shm, mib: usize| shm.pages(mib * MIB).collect::<Vec<_>>();
-        let (small, large) = (PageSize::HUGE_2M, PageSize::HUGE_1G);
-        assert_eq!(pages(Shm::Hugetlb2M, 4096), [small]);
-        assert_eq!(pages(Shm::Hugetlb1G, 512), [small]);
-        assert_eq!(pages(Shm::Hugetlb1G, 1500), [small], "a third would be added");
-        assert_eq!(pages(Shm::Hugetlb1G, 1920), [large, small]);
-        assert!(pages(Shm::Thp, 4096).is_empty() && pages(Shm::None, 4096).is_empty());
-        for shm in ["none", "auto", "thp", "2m", "1g"] {
+    fn kinds_are_read() {
+        for shm in ["none", "auto", "thp", "2m"] {
             assert!(Shm::parse(shm.as_bytes()).is_some(), "{shm}");
         }
         assert_eq!(Shm::parse(b"4k"), None);

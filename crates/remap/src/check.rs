@@ -1,6 +1,5 @@
 //! What a file would gain from huge pages, and how.
 
-use crate::align;
 use crate::layout::{self, HUGE, LinkerFlags};
 use crate::prime::{Look, Target, is_placed_huge};
 use crate::{Placement, RemapError, Segment, read_binary};
@@ -28,10 +27,6 @@ pub struct Check {
     pub now_bytes: Option<u64>,
     /// Bytes that 2 MiB entries could map after `megapage remap prime`.
     pub prime_bytes: u64,
-    /// The same of what `megapage remap align` would make of it; `None` where it cannot.
-    pub align_bytes: Option<u64>,
-    /// Why it cannot.
-    pub align_refused: Option<String>,
     /// Bytes that a copy in anonymous memory could have on huge pages, data and .bss included; where the file is placed
     /// at no multiple of 2 MiB, at least so many.
     pub anonymous_bytes: u64,
@@ -69,9 +64,9 @@ pub struct SegmentCheck {
 }
 
 impl Check {
-    /// Whether a part of it lies on huge pages, or could with what megapage offers.
+    /// Returns true if a part of it could be on huge pages: primed, or moved by `megapage run --text`.
     pub fn gains(&self) -> bool {
-        self.prime_bytes > 0 || self.align_bytes.unwrap_or(0) > 0
+        self.prime_bytes > 0 || self.anonymous_bytes > 0
     }
 }
 
@@ -94,7 +89,6 @@ pub fn check(root: &KernelRoot, path: &Path) -> Result<Check, RemapError> {
             segment: segment.clone(),
         })
         .collect();
-    let aligned = align::plan(&binary);
     let flags = layout::linker_flags(binary.linker.as_deref());
     Ok(Check {
         file: path.to_path_buf(),
@@ -103,8 +97,6 @@ pub fn check(root: &KernelRoot, path: &Path) -> Result<Check, RemapError> {
         placed_at_huge: placed,
         now_bytes: if placed { target.huge(root).map_err(Look::at(path))? } else { Some(0) },
         prime_bytes: if placed { target.possible() } else { 0 },
-        align_bytes: aligned.as_ref().ok().map(|plan| plan.after),
-        align_refused: aligned.err(),
         anonymous_bytes: segments.iter().map(|segment| segment.anonymous_bytes).sum(),
         relinked_bytes: binary.segments.iter().map(layout::relinked).sum(),
         flags,

@@ -204,12 +204,8 @@ mod tests {
             placement: crate::Placement::Fixed,
             segments: vec![text(6 * MIB, 6 * MIB, 2 * MIB), text(2 * MIB, 2 * MIB, 4 * MIB)],
             relro: None,
-            sections: Vec::new(),
             linker: None,
             size: 64 * MIB,
-            others: Vec::new(),
-            program_headers: (64, 112),
-            section_headers: (0, 0),
         };
         assert_eq!(primable(&binary), [FileRange { offset: 2 * MIB, length: 6 * MIB }]);
         assert_eq!(primable(&binary)[0].blocks().collect::<Vec<_>>(), [2 * MIB, 4 * MIB, 6 * MIB]);

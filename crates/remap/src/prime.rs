@@ -234,7 +234,7 @@ pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, R
     if !is_placed_huge(path, &binary)? {
         return Err(RemapError::unfit(
             path,
-            format!("it is placed at no multiple of 2 MiB: first megapage remap align {quoted} OUT"),
+            "it is placed at no multiple of 2 MiB: megapage run --text thp moves its code when it starts",
         ));
     }
     prime_target(root, path, &target, dry_run)

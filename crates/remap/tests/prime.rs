@@ -4,8 +4,8 @@ mod programs;
 
 use megapage_kernel::{KernelRoot, smaps};
 use megapage_remap::RemapError;
-use megapage_remap::align::align;
 use megapage_remap::check::check;
+use megapage_remap::layout::linker_flags;
 use megapage_remap::prime::{Outcome, prime, undo};
 use megapage_testing::{MachineLock, skip, wait_for};
 use megapage_units::Pid;
@@ -99,18 +99,19 @@ fn a_process_started_afterwards_has_its_code_on_huge_pages() {
     assert_eq!(output(&built), expected);
 }
 
-/// Position-independent, and packed by lld: neither placed nor congruent before it is laid out anew.
+/// Position-independent, and linked by lld: packed it is neither placed nor congruent, with the options that `check` names both.
 #[test]
-fn a_program_laid_out_anew_has_its_code_on_huge_pages() {
+fn a_program_linked_for_2_mib_has_its_code_on_huge_pages() {
     let _lock = MachineLock::take();
     let directory = on_disk();
-    let Some(built) = build(directory.path(), "packed", &["-fPIE", "-pie", "-fuse-ld=lld"]) else { return };
+    let options = ["-fPIE", "-pie", "-fuse-ld=lld"];
+    let Some(built) = build(directory.path(), "packed", &options) else { return };
     let error = prime(&KernelRoot::live(), &built, false).unwrap_err();
     assert!(matches!(&error, RemapError::Unfit { .. }), "{error}");
-    let out = directory.path().join("out");
-    let aligned = align(&built, &out, false).unwrap();
+    let options = [&options[..], &[linker_flags(Some("lld")).flags]].concat();
+    let out = build(directory.path(), "out", &options).unwrap();
     let Some(outcome) = primed(&out) else { return };
-    assert_eq!(outcome.possible_bytes, aligned.after_bytes);
+    assert_eq!(outcome.possible_bytes, check(&KernelRoot::live(), &out).unwrap().prime_bytes);
     assert_eq!(huge_of(Running::start(&out).pid()), outcome.possible_bytes);
     assert_eq!(output(&out), output(&built));
 }
@@ -176,5 +177,5 @@ fn what_cannot_be_primed_is_refused() {
     refused(Path::new("/etc"), "not a regular file");
     refused(Path::new("/nothing/there"), "No such file");
     let built = build(directory.path(), "unplaced", &["-fPIE", "-pie", "-fuse-ld=bfd"]).unwrap();
-    refused(&built, "first megapage remap align");
+    refused(&built, "megapage run --text thp moves its code");
 }

@@ -22,7 +22,7 @@ def mapped(pid, path):
 
 
 def judge(directory, name):
-    aligned, plain, out = (f"{directory}/{file}" for file in ("bigcode", "bigcode-plain", "bigcode-moved"))
+    aligned, plain = (f"{directory}/{file}" for file in ("bigcode", "bigcode-plain"))
     shutil.copy("/opt/megapage/bigcode", aligned)
     shutil.copy("/opt/megapage/bigcode-plain", plain)
     os.sync()
@@ -37,19 +37,6 @@ def judge(directory, name):
              files.get(plain), "an answer")
     for file in (aligned, plain):
         prime(file, name, right)
-    row = "remap align"
-    done = vm.megapage(row, "remap", "align", plain, out, "--json", allowed=(0, 2))
-    if done.status == 0:
-        child, found = started(out)
-        vm.same(row, f"{name}: the new file computes the same", found, right)
-        child.end()
-        prime(out, name, right)
-        vm.same(row, f"{name}: the file is as large as said", vm.value(done.json, "file_size", default=os.path.getsize(out)),
-                os.path.getsize(out))
-    else:
-        vm.check(row, f"{name}: says why not", bool(done.err.strip()), done.words, "a reason")
-    again = vm.megapage(row, "remap", "align", aligned, out, "--dry-run", allowed=(0, 2))
-    vm.check(row, f"{name}: a dry run writes nothing", again.status in (0, 2), again.words, "nothing")
 
 
 def prime(path, name, right):

@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "PAGES", default_value_t = 64)]
     stock: u64,
     /// Pages of an extent, one memory file that is handed out as a whole: 1 to 512 [default: 16 of 2m, 1 of 1g].
-    #[arg(long, value_name = "PAGES", alias = "parcel")]
+    #[arg(long, value_name = "PAGES")]
     extent: Option<u64>,
     /// Pages to add to the machine's pool meanwhile, within the safe floor of available memory.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]

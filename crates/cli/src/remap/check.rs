@@ -15,8 +15,8 @@ use std::process::ExitCode;
 
 /// Show what executables and libraries would gain: segments, alignment, sizes, linker flags
 ///
-/// Executes and changes nothing. PRIME is what 2 MiB entries could map after megapage remap prime, ANONYMOUS what a copy
-/// in anonymous memory could have on huge pages (as programs that remap themselves do).
+/// Executes and changes nothing. PRIME is what 2 MiB entries could map after megapage remap prime, ANONYMOUS what megapage
+/// run --text thp could move onto huge pages.
 ///
 /// Exit status: 0 something to gain; 1 nothing in at least one file; 2 no file could be read.
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ pub struct Args {
     /// Executables or shared libraries (ELF, 64-bit)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Print JSON (schema megapage.remap-check/1)
+    /// Print JSON (schema megapage.remap-check/2)
     #[arg(long)]
     json: bool,
 }
@@ -37,7 +37,7 @@ struct Report<'a> {
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let (checks, failed) = each(&args.files, |file| check(&root, file));
-    answer(args.json, "megapage.remap-check/1", &Report { files: &checks }, || {
+    answer(args.json, "megapage.remap-check/2", &Report { files: &checks }, || {
         checks.iter().map(human).collect::<Vec<_>>().join("\n")
     })?;
     Ok(status(checks.len(), failed, checks.iter().all(Check::gains)))
@@ -80,23 +80,9 @@ fn human(check: &Check) -> String {
     line("on huge pages now", check.now_bytes.map_or("only root and its owner can see".into(), size));
     let prime = if check.placed_at_huge { "" } else { " (it is placed at no multiple of 2 MiB)" };
     line("megapage remap prime", format!("{}{prime}", size(check.prime_bytes)));
-    match (check.align_bytes, &check.align_refused) {
-        (Some(bytes), _) if bytes <= check.prime_bytes => {
-            line("megapage remap align", "no more than that".into())
-        }
-        (Some(bytes), _) => line("megapage remap align", format!("{}, then primed", size(bytes))),
-        (None, Some(why)) => {
-            let mut name = "megapage remap align";
-            for part in wrapped(&format!("no: {why}")) {
-                line(name, part);
-                name = "";
-            }
-        }
-        (None, None) => {}
-    }
     let least = if check.placed_at_huge || check.anonymous_bytes == 0 { "" } else { "at least " };
-    line("anonymous copy", format!("{least}{}", size(check.anonymous_bytes)));
-    if check.relinked_bytes > check.prime_bytes.max(check.align_bytes.unwrap_or(0)) {
+    line("megapage run --text thp", format!("{least}{}", size(check.anonymous_bytes)));
+    if check.relinked_bytes > check.prime_bytes {
         line("linked again", format!("{}, by {} with", size(check.relinked_bytes), check.flags.linker));
         line("", check.flags.flags.to_string());
         for other in check.other_flags.iter().filter(|other| other.flags != check.flags.flags) {
@@ -108,21 +94,4 @@ fn human(check: &Check) -> String {
 
 fn size(bytes: u64) -> String {
     if bytes == 0 { "nothing".to_string() } else { Bytes(bytes).to_string() }
-}
-
-/// Broken at blanks into lines that fit behind the names.
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("starts with one");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > 74 {
-            lines.push(word.to_string());
-        } else {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
 }

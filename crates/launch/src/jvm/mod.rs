@@ -94,12 +94,8 @@ pub struct JavaPlan {
     pub need: Need,
     /// The pool that its heap comes from; `None`: transparent huge pages, or what its own arguments say.
     pub page: Option<PageSize>,
-    /// Whether its heap is meant to come from a pool, by our switch or by its own arguments.
-    pub takes_pool: bool,
     /// What stands in the way of pages of the pool.
     pub obstacles: Vec<Obstacle>,
-    /// Pages that `--fix` adds for the length of the run.
-    pub add: Vec<(PageSize, u64)>,
 }
 
 impl JavaPlan {

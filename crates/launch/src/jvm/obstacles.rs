@@ -33,8 +33,6 @@ pub struct Surroundings {
     pub shm_permitted: bool,
     /// The main group of the user.
     pub group: u32,
-    /// Memory that the caller may turn into pages of the pools; none where it is not root.
-    pub may_add: Bytes,
     /// Tries whether the caller is given a page of 2 MiB, and says why not. A function, for a trial takes a page.
     pub page_refused: fn() -> Option<String>,
 }
@@ -52,7 +50,6 @@ impl Surroundings {
             sysctls: Sysctls::default(),
             shm_permitted: false,
             group: 0,
-            may_add: Bytes::ZERO,
             page_refused: || None,
         }
     }
@@ -65,8 +62,6 @@ pub struct Obstacle {
     pub what: String,
     /// Shell lines that repair it; for root, unless they begin with `ulimit`.
     pub remedy: Vec<String>,
-    /// Pages that are missing in a pool: what `--fix` adds.
-    pub missing: Option<(PageSize, u64)>,
 }
 
 impl fmt::Display for Obstacle {
@@ -113,7 +108,6 @@ pub fn obstacles(question: &Question<'_>, around: &Surroundings) -> Vec<Obstacle
         found.push(Obstacle {
             what: format!("RLIMIT_DATA is {}, and the JVM maps {total} privately", around.data),
             remedy: vec!["ulimit -d unlimited".into()],
-            missing: None,
         });
     }
     if !around.address_space.admits(total + ADDRESSES_BESIDES) {
@@ -124,7 +118,6 @@ pub fn obstacles(question: &Question<'_>, around: &Surroundings) -> Vec<Obstacle
                 total + ADDRESSES_BESIDES
             ),
             remedy: vec!["ulimit -v unlimited".into()],
-            missing: None,
         });
     }
     if options.shm {
@@ -140,7 +133,7 @@ pub fn obstacles(question: &Question<'_>, around: &Surroundings) -> Vec<Obstacle
 }
 
 fn plain(what: String) -> Obstacle {
-    Obstacle { what, remedy: Vec::new(), missing: None }
+    Obstacle { what, remedy: Vec::new() }
 }
 
 /// Pages needed of each pool.
@@ -165,7 +158,6 @@ fn pools(question: &Question<'_>) -> Vec<Obstacle> {
                 need.describe()
             ),
             remedy: vec![format!("megapage pool set {size}:+{missing}")],
-            missing: Some((size, missing)),
         })
     };
     wanted(need, page).into_iter().filter_map(short).collect()
@@ -196,7 +188,6 @@ fn segments(need: &Need, around: &Surroundings) -> Vec<Obstacle> {
                 around.sysctls.hugetlb_shm_group.unwrap_or(0)
             ),
             remedy: vec![format!("sysctl vm.hugetlb_shm_group={}", around.group)],
-            missing: None,
         });
     }
     let longest = need.heap.max(need.code_cache);
@@ -206,7 +197,6 @@ fn segments(need: &Need, around: &Surroundings) -> Vec<Obstacle> {
                 "kernel.shmmax is {limit}, and -XX:+UseSHM takes a segment of {longest} ({without})"
             ),
             remedy: vec![format!("sysctl kernel.shmmax={}", longest.0)],
-            missing: None,
         });
     }
     let pages = need.total().0.div_ceil(BASE_PAGE as u64);
@@ -214,7 +204,6 @@ fn segments(need: &Need, around: &Surroundings) -> Vec<Obstacle> {
         found.push(Obstacle {
             what: format!("kernel.shmall is {limit} pages, and -XX:+UseSHM takes {pages} ({without})"),
             remedy: vec![format!("sysctl kernel.shmall={pages}")],
-            missing: None,
         });
     }
     found
@@ -252,8 +241,7 @@ mod tests {
             "no right is needed in Java 8 either"
         );
         let found = one(of(17, Bytes::mib(1100), two, false, &around()));
-        let (size, missing) = found.missing.unwrap();
-        assert_eq!((size, found.remedy[0].clone()), (two, format!("megapage pool set 2m:+{missing}")));
+        let missing: u64 = found.remedy[0].strip_prefix("megapage pool set 2m:+").unwrap().parse().unwrap();
         assert!((90..=120).contains(&missing), "{missing}: heap and code cache are 632, 550 are there");
         assert!(found.what.contains("550 available") && found.what.contains("code cache 240 MiB"), "{found}");
     }
@@ -278,7 +266,7 @@ mod tests {
     fn other_page_sizes_came_with_java_17() {
         let big = |version| of(version, Bytes::gib(2), PageSize::HUGE_1G, false, &around());
         let found = one(big(17));
-        assert_eq!(found.missing, Some((PageSize::HUGE_1G, 1)));
+        assert_eq!(found.remedy, ["megapage pool set 1g:+1"]);
         let old = big(11);
         assert!(old[0].what.contains("Java 11 takes pages of the default size alone"), "{old:?}");
     }

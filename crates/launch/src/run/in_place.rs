@@ -27,14 +27,13 @@ pub(super) fn is_supervised(machine: &Machine) -> bool {
 }
 
 impl Prepared {
-    /// Whether the program can take our place: what a report, `--fix` and a map for profilers need is done by the launcher, and
+    /// Whether the program can take our place: what a report and a map for profilers need is done by the launcher, and
     /// text is moved by agreement with it.
     pub(super) fn can_be_in_place(&self) -> bool {
-        let adds = self.plan.java.as_ref().is_some_and(|java| !java.add.is_empty());
         let moves = self.text.as_ref().is_some_and(TextPlan::moves);
         // A helper would become the program's child.
         let alone = !helper::was_started();
-        self.supervised && !self.request.watched && !adds && !moves && !self.request.text.map && alone
+        self.supervised && !self.request.watched && !moves && !self.request.text.map && alone
     }
 
     /// Executes the program. Why it could not.

@@ -1,0 +1,256 @@
+//! Commands and options that left, and what to use instead. An entry stays for one release: options stand in deployed
+//! drop-ins and scripts.
+
+use clap::Command;
+use std::ffi::OsString;
+
+/// A command or option that left.
+#[derive(Clone, Copy, Debug)]
+pub struct Gone {
+    /// The command, of one or two words.
+    command: &'static str,
+    what: What,
+    /// One sentence: what to use instead.
+    instead: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(test), allow(dead_code, reason = "entries leave with the release after"))]
+enum What {
+    /// The command as a whole.
+    Command,
+    /// An option without a value.
+    Flag(&'static str),
+    /// An option with a value.
+    Option(&'static str),
+    /// One value of an option that stays: the option, the value.
+    Value(&'static str, &'static str),
+    /// An option with a value that is gone only beside another: the option, the other.
+    Beside(&'static str, &'static str),
+}
+
+/// Everything that left.
+pub const GONE: &[Gone] = &[
+    Gone {
+        command: "run",
+        what: What::Flag("--fix"),
+        instead: "megapage run --dry-run prints the line that adds the pages.",
+    },
+    Gone { command: "run", what: What::Value("--shm", "1g"), instead: "--shm 2m takes pages of the pool." },
+    Gone {
+        command: "enable",
+        what: What::Value("--shm", "1g"),
+        instead: "--shm 2m takes pages of the pool.",
+    },
+    Gone {
+        command: "trial",
+        what: What::Option("--error"),
+        instead: "the interval holds in 95 of 100 trials.",
+    },
+    Gone {
+        command: "reclaim",
+        what: What::Option("--timeout"),
+        instead: "each process takes at most 10 seconds.",
+    },
+    Gone {
+        command: "prime",
+        what: What::Option("--mapped-by"),
+        instead: "megapage prime takes PIDs, such as those of pgrep.",
+    },
+    Gone { command: "pool serve", what: What::Option("--parcel"), instead: "--extent is its name." },
+    Gone {
+        command: "lend",
+        what: What::Command,
+        instead: "cp -a copies the command and its libraries (docs/containers.md).",
+    },
+    Gone {
+        command: "remap align",
+        what: What::Command,
+        instead: "megapage run --text thp moves code as the program is linked; megapage remap check names linker options.",
+    },
+];
+
+/// Command line arguments without what is gone.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The arguments to parse.
+    pub arguments: Vec<OsString>,
+    /// One line for each option that was taken out.
+    pub warnings: Vec<String>,
+}
+
+/// Takes the options of `table` out of `arguments`, of which the first is the program's name. A command that is gone is an
+/// error that says what to use instead. `commands` are the commands as they are now.
+pub fn take_out(table: &[Gone], commands: &Command, arguments: Vec<OsString>) -> Result<Kept, String> {
+    let word = |index: usize| arguments.get(index).and_then(|word| word.to_str()).unwrap_or_default();
+    let two_words = format!("{} {}", word(1), word(2));
+    let of_command = |gone: &&Gone| [word(1), &two_words].contains(&gone.command);
+    let entries: Vec<&Gone> = table.iter().filter(of_command).collect();
+    if let Some(gone) = entries.iter().find(|gone| matches!(gone.what, What::Command)) {
+        return Err(format!("{} is gone: {}", gone.command, gone.instead));
+    }
+    if entries.is_empty() {
+        return Ok(Kept { arguments, warnings: Vec::new() });
+    }
+    let command = commands.find_subcommand(word(1)).map(|it| it.find_subcommand(word(2)).unwrap_or(it));
+    let mut kept = Kept::default();
+    let mut rest = &arguments[..];
+    while let Some(argument) = rest.first() {
+        let is_own = kept.arguments.len() < 2 || !ends_own(command, argument);
+        let gone = entries.iter().find_map(|gone| Some((gone, gone.words(rest, &arguments)?)));
+        let words = match gone {
+            _ if !is_own => rest.len(),
+            Some((gone, words)) => {
+                let warning = format!("warning: {} is gone: {}", gone.name(), gone.instead);
+                if !kept.warnings.contains(&warning) {
+                    kept.warnings.push(warning);
+                }
+                rest = &rest[words..];
+                continue;
+            }
+            None if takes_value(command, argument) => rest.len().min(2),
+            None => 1,
+        };
+        kept.arguments.extend_from_slice(&rest[..words]);
+        rest = &rest[words..];
+    }
+    Ok(kept)
+}
+
+/// Returns true for `--`, and for the program of a command that starts one: what follows is not megapage's.
+fn ends_own(command: Option<&Command>, argument: &OsString) -> bool {
+    let starts = |it: &Command| it.get_positionals().any(clap::Arg::is_trailing_var_arg_set);
+    argument == "--" || command.is_some_and(starts) && !argument.to_string_lossy().starts_with('-')
+}
+
+/// Returns true for an option, as it is now, whose value is the next argument.
+fn takes_value(command: Option<&Command>, argument: &OsString) -> bool {
+    let is_it = |arg: &&clap::Arg| arg.get_long().is_some_and(|long| *argument == *format!("--{long}"));
+    command
+        .and_then(|it| it.get_arguments().find(is_it))
+        .is_some_and(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
+}
+
+impl Gone {
+    /// Returns how many arguments at the start of `rest` are this option and its value.
+    fn words(&self, rest: &[OsString], all: &[OsString]) -> Option<usize> {
+        let argument = rest.first()?;
+        let (option, wanted) = match self.what {
+            What::Command => return None,
+            What::Flag(option) => return (argument == option).then_some(1),
+            What::Option(option) => (option, None),
+            What::Value(option, value) => (option, Some(value)),
+            What::Beside(option, other) => (all.iter().any(|it| it == other)).then_some((option, None))?,
+        };
+        let (value, words) = match argument.to_string_lossy().strip_prefix(option)? {
+            "" => (rest.get(1)?.to_string_lossy().into_owned(), 2),
+            value => (value.strip_prefix('=')?.to_string(), 1),
+        };
+        wanted.is_none_or(|wanted| wanted == value).then_some(words)
+    }
+
+    fn name(&self) -> String {
+        match self.what {
+            What::Command => self.command.into(),
+            What::Flag(option) | What::Option(option) => option.into(),
+            What::Value(option, value) => format!("{option} {value}"),
+            What::Beside(option, other) => format!("{option} with {other}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Arg;
+
+    const TABLE: &[Gone] = &[
+        Gone { command: "lend", what: What::Command, instead: "copy it." },
+        Gone { command: "remap align", what: What::Command, instead: "use run --text." },
+        Gone { command: "run", what: What::Flag("--fix"), instead: "size the pool." },
+        Gone { command: "run", what: What::Option("--argv0"), instead: "use exec -a." },
+        Gone { command: "map", what: What::Value("--tracker", "damon"), instead: "leave it out." },
+        Gone { command: "map", what: What::Beside("--svg", "--watch"), instead: "use --json." },
+    ];
+
+    fn commands() -> Command {
+        let program = Arg::new("program").num_args(1..).trailing_var_arg(true);
+        let pool = Arg::new("pool").long("pool").num_args(0..=1).require_equals(true);
+        let run = Command::new("run").args([Arg::new("heap").long("heap"), pool, program]);
+        Command::new("megapage").subcommands([run, Command::new("map").arg(Arg::new("process"))])
+    }
+
+    /// What is left of a line, and the warnings.
+    fn left(line: &str) -> (String, Vec<String>) {
+        let arguments = line.split(' ').map(OsString::from).collect();
+        let kept = take_out(TABLE, &commands(), arguments).unwrap();
+        let words: Vec<&str> = kept.arguments.iter().map(|it| it.to_str().unwrap()).collect();
+        (words.join(" "), kept.warnings)
+    }
+
+    #[test]
+    fn options_that_left_are_taken_out_and_warned_of_once() {
+        let (line, warnings) = left("m run --fix --heap 2m --argv0 a --argv0=b --pool x --fix");
+        assert_eq!(line, "m run --heap 2m --pool x --fix", "x is the program");
+        let expected = ["warning: --fix is gone: size the pool.", "warning: --argv0 is gone: use exec -a."];
+        assert_eq!(warnings, expected);
+    }
+
+    #[test]
+    fn what_belongs_to_the_program_stays() {
+        for line in [
+            "m run prog --fix",
+            "m run -- --fix",
+            "m run --heap --fix p",
+            "m run --fixed p",
+            "m run --fix=1 p",
+        ] {
+            assert_eq!(left(line), (line.to_string(), vec![]));
+        }
+        assert_eq!(left("m run --fix -- p --fix").0, "m run -- p --fix");
+    }
+
+    #[test]
+    fn an_option_may_be_gone_for_one_value_or_beside_another() {
+        assert_eq!(left("m map --tracker bpf 1 --svg -").1, Vec::<String>::new());
+        assert_eq!(left("m map 1 --tracker damon"), left("m map 1 --tracker=damon"));
+        let (line, warnings) = left("m map --svg f 1 --watch --tracker damon");
+        assert_eq!(line, "m map 1 --watch");
+        assert!(warnings[0].starts_with("warning: --svg with --watch is gone"), "{warnings:?}");
+        assert!(warnings[1].starts_with("warning: --tracker damon is gone"), "{warnings:?}");
+    }
+
+    #[test]
+    fn commands_that_left_say_where_they_went() {
+        let refused = |line: &str| {
+            take_out(TABLE, &commands(), line.split(' ').map(OsString::from).collect()).unwrap_err()
+        };
+        assert_eq!(refused("m lend /x"), "lend is gone: copy it.");
+        assert_eq!(refused("m remap align a b"), "remap align is gone: use run --text.");
+        assert_eq!(left("m remap check align").0, "m remap check align");
+        assert_eq!(left("m").0, "m");
+    }
+
+    #[test]
+    fn nothing_that_stands_in_the_table_is_there_still() {
+        let commands = <crate::Cli as clap::CommandFactory>::command();
+        for gone in GONE {
+            let mut words = gone.command.split(' ');
+            let first = commands.find_subcommand(words.next().unwrap());
+            let found = words.next().map_or(first, |word| first.and_then(|it| it.find_subcommand(word)));
+            let has = |option: &str| {
+                found.is_some_and(|it| {
+                    it.get_arguments().any(|arg| arg.get_long() == option.strip_prefix("--"))
+                })
+            };
+            match gone.what {
+                What::Command => assert!(found.is_none(), "{gone:?}"),
+                What::Flag(option) | What::Option(option) => {
+                    assert!(found.is_some() && !has(option), "{gone:?}")
+                }
+                What::Value(option, _) | What::Beside(option, _) => assert!(has(option), "{gone:?}"),
+            }
+            assert!(gone.instead.ends_with('.') && !gone.instead.contains('\n'), "{gone:?}");
+        }
+    }
+}
