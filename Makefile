@@ -94,8 +94,8 @@ lab: build
 # two hours and a half with all peers. Those of the daemon are in docs/lab.md; `make results` measures all.
 bench: lab ## the benches against every peer (over two hours)
 	$(CARGO_TARGET_DIR)/release/megapage-lab install
-	$(CARGO_TARGET_DIR)/release/megapage bench access --save bench/results/access.json
-	$(CARGO_TARGET_DIR)/release/megapage bench retrieval --save bench/results/retrieval.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab access --save bench/results/access.json
+	$(CARGO_TARGET_DIR)/release/megapage-lab retrieval --save bench/results/retrieval.json
 	$(CARGO_TARGET_DIR)/release/megapage-lab observe --save bench/results/observe.json
 	$(CARGO_TARGET_DIR)/release/megapage-lab text --install --save bench/results/text.json
 	$(CARGO_TARGET_DIR)/release/megapage-lab restart --install --save bench/results/restart.json
@@ -119,7 +119,7 @@ results: lab ## all of bench/results afresh, on one machine, of one build; resum
 	-bench/programs/install.py
 	bench/results.py $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY))
 
-# The program, its libraries and the workloads of its bench (the library for C with header and pkg-config file, Python's
+# The program and its libraries (the library for C with header and pkg-config file, Python's
 # package), manual pages, completions for bash, zsh and fish, the daemon's unit, its configuration (one that is there is kept),
 # and dist/ for monitoring. GENERATOR writes pages and completions: the megapage of this machine, after a build for another.
 GENERATOR ?= $(CARGO_TARGET_DIR)/release/megapage
@@ -128,7 +128,6 @@ install:
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage-workload $(DESTDIR)$(PREFIX)/lib/megapage/megapage-workload
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage.service
 	if [ -z "$(DESTDIR)" ] && ! printf '6.7\n%s\n' "$$(uname -r)" | sort -VC; then install -D -m 644 dist/systemd/before-6.7.conf $(UNITDIR)/megapage.service.d/before-6.7.conf; fi
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-prime@.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-prime@.service
@@ -146,7 +145,7 @@ install:
 
 # The configuration in SYSCONFDIR stays.
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/megapage-workload $(DESTDIR)$(UNITDIR)/megapage.service
+	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(UNITDIR)/megapage.service
 	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer $(DESTDIR)$(UNITDIR)/megapage-record.service $(DESTDIR)$(UNITDIR)/megapage.service.d/before-6.7.conf
 	rm -f $(DESTDIR)$(LIBDIR)/libmegapage_c.so $(DESTDIR)$(LIBDIR)/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(LIBDIR)/pkgconfig/megapage.pc
 	rm -f $(SHARE)/man/man1/megapage.1 $(SHARE)/man/man1/megapage-*.1 $(SHARE)/bash-completion/completions/megapage $(SHARE)/zsh/site-functions/_megapage $(SHARE)/fish/vendor_completions.d/megapage.fish

@@ -27,7 +27,7 @@ RESULTS = ROOT / "bench/results"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
 STATE = TARGET / "results/state.json"
 # What decides a result, besides the drivers that are scripts.
-PROGRAMS = ("megapage", "megapage-workload", "megapage-lab", "megapage-lab-workload", "libmegapage.so", "libmegapage_text.so")
+PROGRAMS = ("megapage", "megapage-lab", "megapage-lab-workload", "libmegapage.so", "libmegapage_text.so")
 # Where each schema says of which build it is.
 BUILD_FIELDS = ("build", "megapage")
 
@@ -47,27 +47,23 @@ class Step:
         return RESULTS / f"{self.name}.json"
 
 
-def bench(name, minutes, *arguments):
-    return Step(name, minutes, ("{megapage}", "bench", name, *arguments, "--save", "{save}"))
-
-
 def lab(name, minutes, *arguments):
     return Step(name, minutes, ("{lab}", *arguments, "--save", "{save}"))
 
 
 # First what changes no setting of the machine, briefest first, then the daemon's, and last what takes hours.
 STEPS = (
-    bench("idle", 3),
-    bench("startup", 1),
+    lab("idle", 3, "idle"),
+    lab("startup", 1, "startup"),
     lab("fault", 3, "fault"),
     lab("interference", 3, "interference"),
     lab("malloc", 15, "malloc", "--install"),
     lab("restart", 22, "restart", "--install"),
     lab("fork", 15, "fork", "--install"),
     lab("snapshot", 12, "snapshot", "--install"),
-    bench("access", 35),
-    bench("release", 20),
-    bench("retrieval", 40),
+    lab("access", 35, "access"),
+    lab("release", 20, "release"),
+    lab("retrieval", 40, "retrieval"),
     lab("text-generated", 6, "text", "generated", "--install"),
     lab("text", 25, "text", "--install", "cc1plus", "mariadb", "node", "postgres"),
     lab("observe", 16, "observe", "--install"),

@@ -5,9 +5,9 @@ use crate::workload::requests::READY;
 use anyhow::{Context, Result, bail, ensure};
 use megapage_bench::signals::SIGNAL_INTERVAL;
 pub(crate) use megapage_bench::signals::{Stopped, check, sleep, stop_signals};
-use megapage_bench::workload::Measurement;
+use megapage_bench::workload::{Measurement, Spent, nanoseconds};
 use megapage_kernel::spawn::{
-    ChildEvent, Signals, open_pidfd, poll_child, send_signal, signal, wait_any_readable, wait_readable,
+    ChildEvent, Signals, Usage, open_pidfd, poll_child, send_signal, signal, wait_any_readable, wait_readable,
 };
 use megapage_units::Pid;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// For how long a program is waited for after it was asked to stop; then it is killed.
+/// See [`Child::grace`].
 const GRACE: Duration = Duration::from_secs(5);
 /// No answer of a workload takes longer.
 const LONGEST_ANSWER: Duration = Duration::from_secs(300);
@@ -28,7 +28,19 @@ pub(crate) struct Child {
     ended: OwnedFd,
     /// The signal that asks it to stop; it also comes when the bench is killed.
     stop: i32,
+    /// For how long it is waited for after that; then it is killed.
+    pub(crate) grace: Duration,
     collected: bool,
+}
+
+/// What became of a program that was run to its end.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// How it ended; `None` where it took too long, and was ended.
+    pub(crate) event: Option<ChildEvent>,
+    pub(crate) spent: Spent,
+    pub(crate) printed: Vec<u8>,
+    pub(crate) said: String,
 }
 
 impl Child {
@@ -37,7 +49,7 @@ impl Child {
         let what = command.get_program().to_string_lossy().into_owned();
         let pid = signals.spawn_bound(command, stop).with_context(|| format!("'{what}' did not start"))?;
         let ended = open_pidfd(pid).context("pidfd_open")?;
-        Ok(Child { pid, what, ended, stop, collected: false })
+        Ok(Child { pid, what, ended, stop, grace: GRACE, collected: false })
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -51,13 +63,14 @@ impl Child {
 
     /// What became of it, where it has ended.
     pub(crate) fn end(&mut self) -> Result<Option<ChildEvent>> {
-        match poll_child(self.pid).context("wait4")? {
-            Some((event @ (ChildEvent::Exited(_) | ChildEvent::Died(_)), _)) => {
-                self.collected = true;
-                Ok(Some(event))
-            }
-            _ => Ok(None),
-        }
+        Ok(self.collect()?.map(|(event, _)| event))
+    }
+
+    fn collect(&mut self) -> Result<Option<(ChildEvent, Usage)>> {
+        let ended = poll_child(self.pid).context("wait4")?;
+        let ended = ended.filter(|(event, _)| matches!(event, ChildEvent::Exited(_) | ChildEvent::Died(_)));
+        self.collected |= ended.is_some();
+        Ok(ended)
     }
 
     /// Waits until it has ended well; fails where it has not within `limit`, or ended otherwise.
@@ -82,24 +95,34 @@ impl Child {
         command: &mut Command,
         limit: Duration,
     ) -> Result<(Vec<u8>, String)> {
+        let ended = Child::run(signals, command, limit)?;
+        let program = command.get_program();
+        ensure!(ended.event.is_some(), "{program:?} took longer than {} s", limit.as_secs());
+        Ok((ended.printed, ended.said))
+    }
+
+    /// Runs `command` to its end, or ends it after `limit`.
+    pub(crate) fn run(signals: &Signals, command: &mut Command, limit: Duration) -> Result<Ended> {
         let (mut out, out_end) = pipe().context("pipe")?;
         let (mut said, stderr_end) = pipe().context("pipe")?;
         command.stdin(Stdio::null()).stdout(out_end).stderr(stderr_end);
-        let _child = Child::start(signals, command, signal::SIGTERM)?;
+        let start = Instant::now();
+        let mut child = Child::start(signals, command, signal::SIGTERM)?;
         // The command holds our copies of the writing ends.
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let start = Instant::now();
         let (mut printed, mut complaint) = (Vec::new(), Vec::new());
         // Side by side: a program that fills the one pipe while the other is waited for would wait for ever.
         let mut open = vec![(&mut out, &mut printed), (&mut said, &mut complaint)];
-        while !open.is_empty() {
+        let mut ended = None;
+        while ended.is_none() && start.elapsed() < limit {
             check(signals)?;
-            ensure!(
-                start.elapsed() < limit,
-                "{:?} took longer than {} s",
-                command.get_program(),
-                limit.as_secs()
-            );
+            if open.is_empty() {
+                if wait_readable(child.ended.as_fd(), SIGNAL_INTERVAL).context("poll")? {
+                    let wall = start.elapsed();
+                    ended = child.collect()?.map(|(event, usage)| (event, usage, wall));
+                }
+                continue;
+            }
             let ends: Vec<_> = open.iter().map(|(pipe, _)| pipe.as_fd()).collect();
             if !wait_any_readable(&ends, SIGNAL_INTERVAL).context("poll")? {
                 continue;
@@ -113,7 +136,12 @@ impl Child {
                 }
             }
         }
-        Ok((printed, String::from_utf8_lossy(&complaint).into_owned()))
+        let spent = ended.map(|(_, usage, wall)| Spent {
+            wall_ns: nanoseconds(wall),
+            cpu_ns: nanoseconds(usage.user + usage.system),
+        });
+        let said = String::from_utf8_lossy(&complaint).into_owned();
+        Ok(Ended { event: ended.map(|(event, ..)| event), spent: spent.unwrap_or_default(), printed, said })
     }
 
     /// Asks it to stop by its signal and waits; then it is killed. How it ended, where that can be determined.
@@ -122,7 +150,7 @@ impl Child {
             return Ok(None);
         }
         send_signal(self.pid, self.stop).ok();
-        if wait_readable(self.ended.as_fd(), GRACE).context("poll")? {
+        if wait_readable(self.ended.as_fd(), self.grace).context("poll")? {
             return self.end();
         }
         Ok(None)
@@ -144,7 +172,7 @@ impl Drop for Child {
                 return;
             }
             send_signal(self.pid, number).ok();
-            if wait_readable(self.ended.as_fd(), GRACE).unwrap_or(false) {
+            if wait_readable(self.ended.as_fd(), self.grace).unwrap_or(false) {
                 self.collected |= poll_child(self.pid).is_ok();
             }
         }
@@ -159,7 +187,7 @@ fn more(pipe: &mut PipeReader, bytes: &mut Vec<u8>) -> Result<bool> {
     Ok(count > 0)
 }
 
-/// A workload that does as many units as it is asked for (`megapage-workload pattern --serve`).
+/// A workload that does as many units as it is asked for (`megapage-lab-workload pattern --serve`).
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,

@@ -4,10 +4,10 @@
 //! arguments and the machine, installs what is asked for, takes the signals, describes the machine, has the experiment
 //! measure its rows, and judges them. The experiment states what it compares, how it measures, its gates and its tables.
 
+use crate::bench::{Gate, Head, Judged, MachineReport, Place, gates_table, heading, must_fit};
 use crate::child::{Stopped, check, stop_signals};
 use crate::install;
 use anyhow::{Result, bail, ensure};
-use megapage_bench::run::{Gate, Head, Judged, MachineReport, Place, gates_table, heading, must_fit};
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
 use megapage_report::chart::Chart;
@@ -15,7 +15,6 @@ use megapage_report::line::{Paint, Style, show, wrap};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// Options of every experiment.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +74,9 @@ pub trait Experiment {
     }
 
     /// What it demands of the machine.
-    fn needs(&self) -> Needs;
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
 
     /// Installs what it needs beyond packages, where the user wants that. Each command is given to `say` before it runs. What it
     /// can do without is no error.
@@ -93,7 +94,9 @@ pub trait Experiment {
 /// What an experiment found: rows of values, as data.
 pub trait Found: Serialize {
     /// What is demanded of them.
-    fn gates(&self) -> Vec<Gate>;
+    fn gates(&self) -> Vec<Gate> {
+        Vec::new()
+    }
 
     /// What was measured, in words that follow the name in the first line.
     fn title(&self, runs: u32) -> String {
@@ -104,7 +107,9 @@ pub trait Found: Serialize {
     fn sections(&self) -> Vec<Section>;
 
     /// What went wrong: a report with a note is not clean.
-    fn notes(&self) -> Vec<String>;
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Pictures, each with a name for its file.
     fn charts(&self) -> Vec<(&'static str, Chart)> {
@@ -143,7 +148,7 @@ impl Section {
         self
     }
 
-    fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut text = String::from("\n");
         if !self.before.is_empty() {
             text += &wrapped(&self.before);
@@ -222,6 +227,13 @@ pub struct Stage<'a> {
     pub progress: &'a mut dyn FnMut(&str),
 }
 
+impl Stage<'_> {
+    /// A line for the user.
+    pub fn say(&mut self, line: &str) {
+        (self.progress)(line);
+    }
+}
+
 /// In which order rows take their turns in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -270,7 +282,7 @@ pub fn add_note(notes: &mut Vec<String>, text: String) {
 }
 
 /// Of `all` what was asked for by name, in the order of a round; all where nothing was. `what` they are, for the error.
-pub fn select<T: Copy>(
+pub fn select<T: Clone>(
     all: &[T],
     name: impl Fn(&T) -> &'static str,
     asked: &[String],
@@ -281,7 +293,7 @@ pub fn select<T: Copy>(
         bail!("'{unknown}' is no {what}; known: {}", known.join(", "));
     }
     let chosen = |one: &&T| asked.is_empty() || asked.iter().any(|asked| asked == name(one));
-    Ok(all.iter().filter(chosen).copied().collect())
+    Ok(all.iter().filter(chosen).cloned().collect())
 }
 
 /// Refuses what is no experiment: rounds, cases, and what the experiment itself refuses.
@@ -326,14 +338,6 @@ pub fn conduct<E: Experiment>(
     head.machine = MachineReport::read()?;
     let gates = found.gates().into_iter().map(Judged::from).collect();
     Ok(Report { head, runs: plan.runs, found, gates })
-}
-
-/// The programs of the laboratory beside the program that is running, and `megapage` with them.
-pub fn place() -> Result<Place> {
-    let this = std::env::current_exe()?;
-    let megapage: PathBuf = this.with_file_name("megapage");
-    ensure!(megapage.exists(), "{} is missing; build it with 'cargo build --release'", megapage.display());
-    Place::of(megapage, "megapage-lab-workload")
 }
 
 #[cfg(test)]

@@ -3,18 +3,18 @@
 //! Architecture invariant: the sources take turns in each round, on as many pages each, and what the broker is asked for is
 //! ready before it is timed; asking for it and mapping it are counted into the whole.
 
+use crate::bench::{Gate, Place, Pool, Spread};
 use crate::child::{Child, check, sleep};
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use crate::machine::{Clearing, FirstTouch};
 use crate::workload::first_touch::FirstTouches;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::run::{Gate, Place, Pool, Spread};
 use megapage_broker::ask;
 use megapage_kernel::smaps::{backing, read_own_smaps};
-use megapage_kernel::spawn::{Signals, open_pidfd, poll_child, send_signal, signal, wait_readable};
+use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelRoot, extent, hugetlb_available};
 use megapage_memory::stock::take;
-use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use megapage_units::{Bytes, HUGE_2M, PageSize};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
@@ -142,8 +142,7 @@ impl FaultFound {
 
 /// A broker of our own, which ends with this value.
 struct Broker<'a> {
-    pid: Pid,
-    pidfd: OwnedFd,
+    child: Child,
     path: PathBuf,
     signals: &'a Signals,
 }
@@ -158,34 +157,23 @@ impl<'a> Broker<'a> {
         command.args(["--stock", &pages.to_string(), "--grow", &pages.to_string()]);
         command.args(["--extent", &EXTENT.to_string(), "--rate", "64g", "--quota-per-uid", "none", "--keep"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let pid = signals.spawn_bound(&mut command, signal::SIGTERM).context("megapage pool serve")?;
-        let broker = Broker { pid, pidfd: open_pidfd(pid)?, path, signals };
+        let mut child = Child::start(signals, &mut command, signal::SIGTERM)?;
+        child.grace = PATIENCE;
+        let mut broker = Broker { child, path, signals };
         broker.fill()?;
         Ok(broker)
     }
 
     /// Waits until the stock is full.
-    fn fill(&self) -> Result<()> {
+    fn fill(&mut self) -> Result<()> {
         let start = Instant::now();
         while !ask(&self.path).is_ok_and(|status| status.ready_pages >= status.stock_pages) {
             check(self.signals)?;
-            ensure!(
-                !wait_readable(self.pidfd.as_fd(), Duration::from_millis(20))?,
-                "the broker has ended: see what 'megapage pool serve' says"
-            );
+            self.child.must_run().context("see what 'megapage pool serve' says")?;
+            sleep(self.signals, Duration::from_millis(20))?;
             ensure!(start.elapsed() < PATIENCE, "the broker has not filled its stock in {PATIENCE:?}");
         }
         Ok(())
-    }
-}
-
-impl Drop for Broker<'_> {
-    fn drop(&mut self) {
-        // One that has ended cannot be notified.
-        let _ = send_signal(self.pid, signal::SIGTERM);
-        if wait_readable(self.pidfd.as_fd(), PATIENCE).unwrap_or(false) {
-            let _ = poll_child(self.pid);
-        }
     }
 }
 
@@ -260,10 +248,6 @@ impl Found for FaultFound {
             ),
         ]
     }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
 }
 
 /// The rounds. What it adds to the pool is taken out at the end, also after a failure or a signal to stop.
@@ -276,7 +260,7 @@ fn measure(size: Bytes, stage: &mut Stage<'_>) -> Result<FaultFound> {
     added.set(besides).context("pages for the sources besides the broker")?;
     let directory = tempfile::tempdir()?;
     let directory_path = std::fs::canonicalize(directory.path())?;
-    let broker = Broker::start(stage.place, signals, &directory_path, pages)?;
+    let mut broker = Broker::start(stage.place, signals, &directory_path, pages)?;
 
     let mut touches: [Vec<u64>; Source::ALL.len()] = Default::default();
     let mut wholes: [Vec<f64>; Source::ALL.len()] = Default::default();
@@ -286,8 +270,8 @@ fn measure(size: Bytes, stage: &mut Stage<'_>) -> Result<FaultFound> {
         for (at, source) in Source::ALL.into_iter().enumerate() {
             settle(signals, pages)?;
             let (times, whole, share) = match source {
-                Source::RunTransparent | Source::RunPool => program(source, size, stage.place, &broker)?,
-                _ => turn(source, size, &broker)
+                Source::RunTransparent | Source::RunPool => program(source, size, stage.place, &mut broker)?,
+                _ => turn(source, size, &mut broker)
                     .with_context(|| format!("{} of {}, {}", size, source.name(), pool_now()))?,
             };
             let brief = Percentiles::of(times.clone()).p50 / 1e3;
@@ -350,7 +334,7 @@ fn pool_now() -> String {
 }
 
 /// The touches of one source, the whole, and the share of it that is on huge pages.
-fn turn(source: Source, size: Bytes, broker: &Broker<'_>) -> Result<(Vec<u64>, Duration, f64)> {
+fn turn(source: Source, size: Bytes, broker: &mut Broker<'_>) -> Result<(Vec<u64>, Duration, f64)> {
     let bytes = usize::try_from(size.0)?;
     let pages = size.0 / SIZE.bytes().0;
     let each = EXTENT as usize * HUGE_2M;
@@ -403,7 +387,7 @@ fn program(
     source: Source,
     size: Bytes,
     place: &Place,
-    broker: &Broker<'_>,
+    broker: &mut Broker<'_>,
 ) -> Result<(Vec<u64>, Duration, f64)> {
     let mut command = Command::new(&place.megapage);
     command

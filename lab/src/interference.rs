@@ -6,12 +6,12 @@
 //!
 //! Architecture invariant: each slice beside clearing has a slice alone right before it, and the two are compared with each other.
 
+use crate::bench::{Gate, Interval, Pool, Spread};
 use crate::child::check;
 use crate::experiment::{Experiment, Found, Needs, Order, Plan, Section, Stage, select};
 use crate::fault::huge_share;
 use crate::machine::{Clearing, FirstTouch};
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::run::{Gate, Interval, Pool, Spread};
 use megapage_bench::workload::Random;
 use megapage_kernel::extent;
 use megapage_kernel::process::own_thread_time;
@@ -414,10 +414,6 @@ impl Found for InterferenceFound {
                     self.kernel_pages
                 )),
         ]
-    }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
     }
 }
 

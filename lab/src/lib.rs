@@ -2,12 +2,14 @@
 //! it claims. Nothing that is installed is built from it.
 //!
 //! An experiment starts programs of its own (`megapage-lab-workload`) or servers, in rounds, and compares medians; the
-//! general parts are those of `megapage bench`.
+//! statistics and the head of a report are those of `megapage bench`.
 //!
 //! Architecture invariant: unsafe code is in [`machine`] alone, and is linked into no program that is installed.
 
 #![deny(unsafe_code)]
 
+pub mod arguments;
+pub mod bench;
 mod child;
 pub mod experiment;
 pub mod fault;
@@ -18,6 +20,7 @@ pub mod live;
 pub mod machine;
 pub mod observe;
 pub mod papers;
+pub mod peers;
 pub mod persistent;
 pub mod plan;
 mod postgres;

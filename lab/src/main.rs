@@ -4,12 +4,12 @@
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use megapage_bench::peers;
-use megapage_bench::save::{Save, progress};
+use megapage_bench::save::Save;
 use megapage_kernel::trusted::write_report;
 use megapage_lab::experiment::{self, Experiment, Found, Plan};
+use megapage_lab::peers;
 use megapage_lab::{
-    fault, fork, install, interference, live, observe, papers, persistent, plan, snapshot, text, trial,
+    bench, fault, fork, install, interference, live, observe, papers, persistent, plan, snapshot, text, trial,
 };
 use megapage_units::shown;
 use std::fmt::Display;
@@ -27,6 +27,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Access(Run<bench::Access>),
+    Retrieval(Run<bench::Retrieval>),
+    Release(Run<bench::Release>),
+    Idle(Run<bench::Idle>),
+    Startup(Run<bench::Startup>),
     Observe(Run<observe::Observe>),
     Plan(Run<plan::PlanExperiment>),
     Promote(Run<live::PromoteExperiment>),
@@ -47,7 +52,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Install the libraries of peers that 'megapage bench' compares with (apt-get, pip, cargo)
+    /// Install the libraries of peers (apt-get, pip, cargo)
     Install {
         /// Peers by name [default: all]
         peers: Vec<String>,
@@ -98,6 +103,14 @@ fn main() -> ExitCode {
         }
     };
     let done = match command {
+        Command::Access(run) => run.conduct(),
+        Command::Retrieval(run) if run.experiment.sizes.is_some() => {
+            run.map(|of| bench::Sweep { of }).conduct()
+        }
+        Command::Retrieval(run) => run.conduct(),
+        Command::Release(run) => run.conduct(),
+        Command::Idle(run) => run.conduct(),
+        Command::Startup(run) => run.conduct(),
         Command::Observe(run) => run.conduct(),
         Command::Plan(run) => run.conduct(),
         Command::Promote(run) => run.conduct(),
@@ -125,6 +138,11 @@ fn main() -> ExitCode {
 }
 
 impl<E: Experiment + clap::Args> Run<E> {
+    fn map<F: Experiment + clap::Args>(self, to: impl FnOnce(E) -> F) -> Run<F> {
+        let Run { experiment, runs, install, dry_run, check, json, save } = self;
+        Run { experiment: to(experiment), runs, install, dry_run, check, json, save }
+    }
+
     fn conduct(self) -> Result<ExitCode> {
         let plan = Plan { runs: self.runs.unwrap_or(E::RUNS[0]), install: self.install };
         experiment::validate(&self.experiment, &plan)?;
@@ -132,11 +150,18 @@ impl<E: Experiment + clap::Args> Run<E> {
             print(&(self.experiment.dry_run(&plan).join("\n") + "\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let place = experiment::place()?;
-        let mut save = Save::open(self.save.as_deref())?;
-        let mut progress = progress(|line| say(line));
+        let place = bench::Place::beside_this_program()?;
+        let former = bench::Former::of(self.save.as_deref());
+        let save = Save::open(self.save.as_deref())?;
+        let on_terminal = std::io::stderr().is_terminal();
+        // Without a terminal only what is left out because it is not installed.
+        let mut progress = |line: &str| {
+            if on_terminal || line.starts_with("absent:") {
+                say(line);
+            }
+        };
         let mut report = experiment::conduct(&self.experiment, &plan, &place, &mut progress)?;
-        save.carry(E::NAME, &mut report.gates);
+        former.carry(E::NAME, &mut report.gates);
         let json = save.write(&report)?;
         if let Some(path) = &self.save {
             save_charts(path, &report.found)?;

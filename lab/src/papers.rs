@@ -29,16 +29,7 @@ pub enum Source {
     Recalled,
 }
 
-impl Source {
-    /// The word used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Source::Summary => "summary",
-            Source::Notes => "notes",
-            Source::Recalled => "recalled",
-        }
-    }
-}
+megapage_units::named!(Source { Summary = "summary", Notes = "notes", Recalled = "recalled" });
 
 /// What a value was used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -3,11 +3,11 @@
 //! Twenty services of which it is known what huge pages do for them, ten that gain and ten that do not, of which five are hurt.
 //! `megapage trial` is run on each as any user would.
 
+use crate::bench::Gate;
 use crate::child::{Child, Server, check};
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use crate::workload::service::Kind;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::Gate;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::smaps::{backing, read_smaps};
 use megapage_units::{Bytes, Pid};

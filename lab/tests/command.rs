@@ -68,10 +68,10 @@ fn what_is_missing_is_named_in_one_line() {
     let copy = directory.path().join("megapage-lab");
     copied(megapage_lab(), &copy);
     let output = lab(&copy, &["text", "generated"]);
-    assert_refused(&output, 2, "/megapage is missing; build it with 'cargo build --release'");
+    assert_refused(&output, 2, "/megapage is missing; 'make lab' builds it");
     copied("/bin/true", directory.path().join("megapage"));
     let output = lab(&copy, &["text", "generated"]);
-    assert_refused(&output, 2, "megapage-lab-workload is missing from ");
+    assert_refused(&output, 2, "/megapage-lab-workload is missing; 'make lab' builds it");
 }
 
 #[test]
@@ -156,4 +156,74 @@ fn real_programs_are_measured_where_they_are_installed() {
     assert!(["again", "file", "thp", "own"].iter().all(|way| ways.contains(way)), "{ways:?}");
     assert!(findings.iter().all(|finding| finding["shown"] == "too-few-rounds"), "{findings:#?}");
     assert!(findings.iter().all(|finding| finding["to_again"].is_null() == (finding["way"] == "again")));
+}
+
+/// The laboratory's program beside a `megapage` and a workload program that are not theirs.
+fn beside(directory: &Path, workload: &str) -> PathBuf {
+    let copy = directory.join("megapage-lab");
+    copied(env!("CARGO_BIN_EXE_megapage-lab"), &copy);
+    copied("/bin/true", directory.join("megapage"));
+    copied(workload, directory.join("megapage-lab-workload"));
+    copy
+}
+
+#[test]
+fn wrong_arguments_of_the_benches_of_peers_are_refused() {
+    for (arguments, expected) in [
+        (&["access", "--runs", "0"][..], "0 runs: from 1 to 1000 are possible"),
+        (&["access", "--runs", "many"], "many"),
+        (&["access", "--warm-up", "101"], "101 is not in"),
+        (&["access", "--scale", "0"], "a scale is a number above 0, at most 4"),
+        (&["access", "--scale", "-1"], "-1"),
+        (&["access", "--size", "8g"], "--size"),
+        (&["idle", "--clock", "sun"], "sun"),
+        (&["release", "--wait", "60001"], "60001 is not in"),
+        (&["retrieval", "--size", "1023k"], "1 MiB is the least"),
+        (&["retrieval", "--size", "8x"], "unknown unit"),
+        (&["retrieval", "--size", "99999999999g"], "more than 2^64"),
+        (&["retrieval", "--noise", "1.5"], "a share is a number from 0 to 1"),
+        (&["retrieval", "--threads", "0"], "0"),
+        (&["retrieval", "--queries", "0"], "0 is not in"),
+        (&["retrieval", "--seed", "-3"], "-3"),
+        (&["retrieval", "--sizes", "1m,2q"], "unknown unit"),
+        (&["retrieval", "--sizes", "1k"], "1 MiB is the least"),
+        (&["retrieval", "--sizes", "1m", "--size", "1m"], "cannot be used with"),
+    ] {
+        assert_refused(&lab(megapage_lab(), arguments), 2, expected);
+    }
+}
+
+#[test]
+fn what_a_bench_of_peers_does_not_know_is_named_in_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = beside(directory.path(), "/bin/true");
+    let unwritable = directory.path().join("no/such/result.json");
+    let unwritable = unwritable.to_str().unwrap();
+    for (arguments, expected) in [
+        (&["access", "huge"][..], "megapage-lab: 'huge' is no case of access; known: small, array, map"),
+        (&["release", "small"], "'small' is no case of release; known: random, runs, big"),
+        (&["access", "--peers", "glibc,dlmalloc"], "'dlmalloc' is no peer; the peers are glibc, "),
+        (&["idle", "--peers", "glibc", "--save", unwritable], "result.json: No such file or directory"),
+        (&["retrieval", "--size", "900t", "--peers", "glibc"], "of which "),
+        (&["retrieval", "--size", "900t", "--peers", "glibc"], "stay free: the largest that fits is --size "),
+        (&["retrieval", "--threads", "999999", "--peers", "glibc"], "none fits: use fewer --threads"),
+        (&["retrieval", "--sizes", "1m", "--runs", "5"], "5 runs: from 6 to 1000 are possible"),
+        (&["retrieval", "--sizes", "1m", "--runs", "6", "--peers", "glibc"], "leave --peers out"),
+        (&["retrieval", "--sizes", "1m,900t", "--runs", "6"], "stay free: the largest that fits is --size "),
+    ] {
+        assert_refused(&lab(&copy, arguments), 2, expected);
+    }
+}
+
+#[test]
+fn a_failed_run_is_a_finding_for_check_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = beside(directory.path(), "/bin/false");
+    let arguments = ["idle", "--peers", "glibc", "--runs", "1", "--warm-up", "0"];
+    let plain = lab(&copy, &arguments);
+    assert_eq!(plain.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&plain.stdout).contains("! glibc: exit status 1"));
+    let checked = lab(&copy, &[&arguments[..], &["--check", "--json"]].concat());
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&checked.stdout).starts_with("{\n  \"schema\": \"megapage.bench/1\""));
 }

@@ -1,6 +1,6 @@
 //! The bench of forks end to end, in a few MiB.
 
-use megapage_bench::run::Place;
+use megapage_lab::bench::Place;
 use megapage_lab::experiment::{Experiment, Plan, Report, conduct};
 use megapage_lab::fork::{Fork, ForkFound};
 use megapage_lab::workload::{concurrent_forks, fork::Found};

@@ -1,8 +1,8 @@
 //! The benches of a live machine end to end, in a few MiB, with a daemon that does nothing.
 
-use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::thp::settings;
+use megapage_lab::bench::Place;
 use megapage_lab::experiment::{Experiment, Failure, Plan, Report, conduct};
 use megapage_lab::live::{
     BloatExperiment, CostExperiment, FairExperiment, FairSample, Live, LiveFound, Measured, PromoteExperiment,

@@ -1,6 +1,6 @@
 //! `observe` end to end, in a few MiB.
 
-use megapage_bench::run::Place;
+use megapage_lab::bench::Place;
 use megapage_lab::experiment::{Plan, Report, conduct};
 use megapage_lab::observe::{Observe, ObserveFound};
 use megapage_observe::TrackerKind;

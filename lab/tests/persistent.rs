@@ -1,6 +1,6 @@
 //! The experiments on persistent memory end to end, in a few MiB.
 
-use megapage_bench::run::Place;
+use megapage_lab::bench::Place;
 use megapage_lab::experiment::{Plan, conduct};
 use megapage_lab::persistent::RestartExperiment;
 use megapage_testing::PoolGuard;

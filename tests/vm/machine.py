@@ -20,7 +20,6 @@ from architecture import ARCHITECTURES
 HERE = pathlib.Path(__file__).resolve().parent
 BINARIES = (
     "megapage",
-    "megapage-workload",
     "megapage-lab-workload",
     "libmegapage.so",
     "libmegapage_text.so",

@@ -20,7 +20,7 @@ usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
        cargo xtask header  make include/megapage.h anew from crates/capi
        cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel
        cargo xtask values  make the values of bench/results in pages of docs/ anew
-       cargo xtask peers   make the tables of peers in docs/bench.md and docs/lab.md anew from crates/bench
+       cargo xtask peers   make the tables of peers in docs/lab.md anew from lab/src/peers
        cargo xtask results  make the lines of where megapage leads and loses in bench/results/README.md anew from the results";
 
 fn main() -> ExitCode {

@@ -8,7 +8,7 @@
 
 use crate::finding::Finding;
 use anyhow::{Context, Result, bail};
-use megapage_bench::run::Spread;
+use megapage_bench::statistics::Spread;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -1,55 +1,31 @@
-//! What every bench does with its progress and its report.
+//! The file that `--save` names.
 
-use crate::run::{Former, Judged};
 use anyhow::{Context, Result};
-use megapage_kernel::trusted::{open_report, read_regular};
+use megapage_kernel::trusted::open_report;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, IsTerminal, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::path::Path;
 
 /// The schema of all reports.
 const SCHEMA: &str = "megapage.bench/1";
 
-/// Progress for `say`: all of it on a terminal, else only what is left out because it is not installed.
-pub fn progress(say: fn(&str)) -> impl FnMut(&str) {
-    let on_terminal = io::stderr().is_terminal();
-    move |line| {
-        if on_terminal || line.starts_with("absent:") {
-            say(line);
-        }
-    }
-}
-
-/// A former report that is larger is not looked at, in bytes.
-const LARGEST: u64 = 64 << 20;
-
-/// The file that `--save` names, opened before the runs: after them it would be a pity if it could not be written. What is in
-/// it stays until then.
+/// The file, opened before the runs, so that an unwritable one is refused at once. Its former
+/// content stays until the end.
 #[derive(Debug)]
-pub struct Save {
-    file: Option<File>,
-    former: Former,
-}
+pub struct Save(Option<File>);
 
 impl Save {
     /// Opens `path`, if any.
     pub fn open(path: Option<&Path>) -> Result<Save> {
         let open = |path: &Path| open_report(path).with_context(|| path.display().to_string());
-        let former = path.and_then(|path| String::from_utf8(read_regular(path, LARGEST).ok()?).ok());
-        let former = Former::read(&former.unwrap_or_default());
-        Ok(Save { file: path.map(open).transpose()?, former })
+        Ok(Save(path.map(open).transpose()?))
     }
 
-    /// Adds to the gates of `bench` what the file, a former report of it, says they were.
-    pub fn carry(&mut self, bench: &str, gates: &mut [Judged]) {
-        std::mem::take(&mut self.former).carry(bench, gates);
-    }
-
-    /// The report as JSON, which the file then holds, too.
+    /// Returns the report as JSON, and puts it into the file.
     pub fn write(self, report: &impl Serialize) -> Result<String> {
         let json = megapage_report::json(SCHEMA, report) + "\n";
-        if let Some(file) = self.file {
+        if let Some(file) = self.0 {
             replace(file, json.as_bytes()).context("the file for --save")?;
         }
         Ok(json)
@@ -68,32 +44,19 @@ fn replace(mut file: File, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Gate;
-    use serde_json::{Value, json};
+    use serde_json::json;
     use std::fs;
 
-    fn saved(path: &Path, found: &str, holds: bool) {
-        let mut save = Save::open(Some(path)).unwrap();
-        let mut gates = [Judged::from(Gate { case: "x", demand: "fast".into(), found: found.into(), holds })];
-        save.carry("idle", &mut gates);
-        save.write(&json!({ "bench": "idle", "gates": gates })).unwrap();
-    }
-
     #[test]
-    fn a_report_is_replaced_at_the_end_and_its_failed_gates_are_kept() {
+    fn a_report_is_replaced_at_the_end_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("idle.json");
-        saved(&path, "slow, with much to say about it", false);
-        let first = fs::read_to_string(&path).unwrap();
-        // One that is not written leaves what is there.
+        let long = Save::open(Some(&path)).unwrap().write(&json!({ "found": "long".repeat(100) })).unwrap();
         drop(Save::open(Some(&path)).unwrap());
-        assert_eq!(fs::read_to_string(&path).unwrap(), first);
-        saved(&path, "fast", true);
-        let report: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        let gate = &report["gates"][0];
-        assert_eq!((gate["found"].as_str(), gate["holds"].as_bool()), (Some("fast"), Some(true)));
-        assert_eq!(gate["was"][0]["found"], "slow, with much to say about it");
-        assert_eq!(report["schema"], SCHEMA);
+        assert_eq!(fs::read_to_string(&path).unwrap(), long);
+        let short = Save::open(Some(&path)).unwrap().write(&json!({ "found": "short" })).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), short);
+        assert!(short.contains(SCHEMA));
     }
 
     #[test]

@@ -71,6 +71,8 @@ enum Command {
     Lend(lend::Args),
     #[command(hide = true)]
     Generate(generate::Args),
+    #[command(hide = true)]
+    AccessWorkload(bench::Workload),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -112,6 +114,7 @@ fn main() -> ExitCode {
         Command::Trial(args) => trial::main(args),
         Command::Lend(args) => lend::main(args),
         Command::Generate(args) => generate::main(args, Cli::command()),
+        Command::AccessWorkload(args) => bench::workload(args),
     };
     output::end_progress();
     result.unwrap_or_else(|error| {

@@ -6,7 +6,7 @@ mod run_support;
 use megapage_kernel::process::read_stat;
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{KernelRoot, process};
-use megapage_testing::{assert_refused, copied, until};
+use megapage_testing::{assert_refused, until};
 use megapage_units::Pid;
 use run_support::{library, text};
 use serde_json::Value;
@@ -15,8 +15,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 
 fn command(arguments: &[&str]) -> Command {
+    command_of("run", arguments)
+}
+
+fn command_of(bench: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
-    command.args(["bench", "run"]).args(arguments).env("MEGAPAGE_LIBRARY", library());
+    command.args(["bench", bench]).args(arguments).env("MEGAPAGE_LIBRARY", library());
     command.stdin(Stdio::null());
     command
 }
@@ -99,6 +103,40 @@ fn wrong_arguments_are_refused() {
 }
 
 #[test]
+fn random_access_is_compared_as_a_command_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let save = directory.path().join("result.json");
+    for case in ["small", "array", "map"] {
+        let arguments = [case, "--scale", "0.002", "--runs", "1", "--json", "--save", save.to_str().unwrap()];
+        let output = command_of("access", &arguments).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report, serde_json::from_slice::<Value>(&fs::read(&save).unwrap()).unwrap());
+        let ways: Vec<&str> =
+            report["ways"].as_array().unwrap().iter().map(|way| way["way"].as_str().unwrap()).collect();
+        assert_eq!(ways, ["plain", "tunable", "ours"]);
+        let command = report["command"].as_str().unwrap();
+        assert!(command.ends_with(&format!("megapage access-workload {case} --scale 0.002")), "{command}");
+    }
+}
+
+#[test]
+fn wrong_arguments_of_access_are_refused() {
+    for (arguments, expected) in [
+        (&["huge"][..], "huge"),
+        (&["--scale", "0"], "a scale is a number above 0, at most 4"),
+        (&["--scale", "-1"], "-1"),
+        (&["--clock", "sun"], "sun"),
+        (&["--runs", "many"], "many"),
+        (&["--ways", "magic"], "'magic' is no way; the ways are plain, tunable, ours"),
+        (&["--save", "/nonexistent/result.json"], "result.json: No such file or directory"),
+    ] {
+        assert_refused(&command_of("access", arguments).output().unwrap(), 2, expected);
+    }
+    assert_refused(&command_of("speed", &[]).output().unwrap(), 2, "speed");
+}
+
+#[test]
 fn a_dry_run_runs_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mark = directory.path().join("mark");
@@ -127,24 +165,4 @@ fn a_signal_ends_the_command_too() {
     assert!(text(&output.stderr).contains("stopped by signal 15"), "{}", text(&output.stderr));
     let gone = read_stat(&KernelRoot::live(), pid);
     assert!(gone.as_ref().is_ok_and(process::Stat::is_zombie) || gone.is_err(), "{gone:?}");
-}
-
-#[test]
-fn an_installed_command_finds_its_workload() {
-    // As `make install` lays them out.
-    let prefix = tempfile::tempdir().unwrap();
-    let megapage = prefix.path().join("bin/megapage");
-    let workload = prefix.path().join("lib/megapage/megapage-workload");
-    for (from, to) in [(env!("CARGO_BIN_EXE_megapage"), &megapage), ("/bin/true", &workload)] {
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        copied(from, to);
-    }
-    let arguments =
-        ["bench", "startup", "--peers", "glibc", "--runs", "1", "--warm-up", "0", "--scale", "0.01"];
-    let output = Command::new(&megapage).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).starts_with("bench startup: "), "{}", text(&output.stdout));
-    fs::remove_file(&workload).unwrap();
-    let missing = Command::new(&megapage).args(arguments).output().unwrap();
-    assert_refused(&missing, 2, "megapage-workload is missing from ");
 }

@@ -48,7 +48,7 @@ fn a_heap_on_thp_is_proved_by_the_kernel() {
     assert!(mib(&report, "peak_rss_bytes") >= 128, "{report:#}");
     assert!(report["totals"]["minor_faults"].as_u64().unwrap() > 0);
     let cost = report["sampling"]["cost_percent"].as_f64().unwrap();
-    // How much it costs is for `bench startup`: here the machine may be busy with anything.
+    // How much it costs is for `megapage-lab startup`: here the machine may be busy with anything.
     assert!(report["sampling"]["samples"].as_u64().unwrap() >= 1 && cost >= 0.0, "{report:#}");
 }
 

@@ -7,12 +7,13 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
-use megapage_bench::answer::Program;
-use megapage_bench::arguments::{scale, share};
-use megapage_bench::workload::{Measurement, retrieval};
+use megapage_bench::workload::{Measurement, access};
+use megapage_lab::arguments::{scale, share};
 use megapage_lab::persistent::memory_size;
+use megapage_lab::workload::answer::Program;
 use megapage_lab::workload::{
-    blocks, busy, concurrent_forks, first_touch, fork, index, keep, pattern, probe, service, steady,
+    blocks, busy, concurrent_forks, first_touch, fork, idle, index, keep, pattern, probe, release, retrieval,
+    service, steady,
 };
 use megapage_segment::{Layout, Unlink};
 use megapage_units::Bytes;
@@ -34,6 +35,38 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Workload {
+    /// Allocate and touch memory, then read it at random.
+    Access {
+        /// What the memory is made of.
+        #[arg(value_enum)]
+        case: access::Case,
+        /// Multiply sizes and accesses by this.
+        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
+        scale: f64,
+    },
+    /// Allocate 920 MB, free 80 % of it, wait, and see what is still resident.
+    Release {
+        /// What is freed.
+        #[arg(value_enum)]
+        case: release::Case,
+        /// Multiply sizes by this.
+        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
+        scale: f64,
+        /// Milliseconds to wait after the last free.
+        #[arg(long, default_value_t = 1500)]
+        wait: u64,
+        /// Make no call to the allocator while waiting.
+        #[arg(long)]
+        quiet: bool,
+    },
+    /// Compute within the caches: nothing to gain from huge pages.
+    Idle {
+        /// Multiply the work by this.
+        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
+        scale: f64,
+    },
+    /// Do nothing: what it takes to start.
+    Startup,
     /// Find songs by noisy excerpts in an inverted index.
     Retrieval(retrieval::Options),
     /// Reach 1 GiB in one way, over and over.
@@ -225,6 +258,12 @@ fn keep(what: Keep) -> Result<Measurement> {
 /// 0 done; 1 the retrieval found too few songs; 2 bad input, or the workload's own check failed.
 fn main() -> ExitCode {
     let measured = match Cli::parse().workload {
+        Workload::Startup => return ExitCode::SUCCESS,
+        Workload::Access { case, scale } => access::run(case, scale),
+        Workload::Release { case, scale, wait, quiet } => {
+            release::run(case, release::Options { scale, wait: Duration::from_millis(wait), trickle: !quiet })
+        }
+        Workload::Idle { scale } => idle::run(scale),
         Workload::Steady { way, size, hot, interval, units } => {
             let interval = Duration::from_millis(interval);
             let options = steady::Options { way, size: size.0, hot: hot.0, interval, units };

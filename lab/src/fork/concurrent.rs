@@ -3,9 +3,9 @@
 use super::heaps::{Case, Row};
 use super::latency::{Latency, Launches};
 use super::native::BESIDES;
+use crate::bench::Spread;
 use crate::workload::concurrent_forks::Found;
 use crate::workload::fork::Pages;
-use megapage_bench::run::Spread;
 use megapage_units::{BASE_PAGE, Bytes};
 use serde::Serialize;
 

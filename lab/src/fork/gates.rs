@@ -4,7 +4,7 @@
 use super::jvm::{ORDINARY, ROOT};
 use super::native::NativeRow;
 use super::{ConcurrentRow, ForkFound, JvmReport, JvmRow};
-use megapage_bench::run::Gate;
+use crate::bench::Gate;
 use megapage_units::Bytes;
 
 /// The heap, its name, and how many times faster large pages are to be.
@@ -109,7 +109,7 @@ mod tests {
     use super::super::ThreadsRow;
     use super::super::latency::{Latency, Launches};
     use super::*;
-    use megapage_bench::run::Spread;
+    use crate::bench::Spread;
 
     fn launch(ms: f64) -> Latency {
         let mut launches = Launches::default();

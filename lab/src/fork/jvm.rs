@@ -2,11 +2,11 @@
 
 use super::latency::{Latency, Launches};
 use super::{Bench, Fork, note, with_pool};
+use crate::bench::Spread;
 use crate::child::{Child, Server};
 use crate::experiment::add_note;
 use crate::install::find;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::Spread;
 use megapage_kernel::identity::{Account, account};
 use megapage_kernel::smaps::{Mapping, read_smaps};
 use megapage_kernel::spawn::Signals;

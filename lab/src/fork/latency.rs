@@ -1,7 +1,7 @@
 //! What many launches took.
 
+use crate::bench::Spread;
 use crate::workload::fork::percentile;
-use megapage_bench::run::Spread;
 use serde::Serialize;
 
 /// Launches of all runs, in nanoseconds.

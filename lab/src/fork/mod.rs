@@ -12,10 +12,10 @@ mod latency;
 mod native;
 mod table;
 
+use crate::bench::{Gate, PoolOrReason};
 use crate::child::{Child, check};
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage, add_note, found_or_why};
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::{Gate, PoolOrReason};
 use megapage_units::{Bytes, HUGE_2M};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -2,8 +2,8 @@
 
 use super::heaps::{Case, Row};
 use super::latency::{Latency, Launches};
+use crate::bench::Spread;
 use crate::workload::fork::{After, Found, Pages, WAYS, WINDOW};
-use megapage_bench::run::Spread;
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;

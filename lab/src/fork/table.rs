@@ -2,9 +2,9 @@
 
 use super::jvm::MECHANISMS;
 use super::{ConcurrentRow, ForkFound, JvmReport, JvmRow, Latency, NativeRow};
+use crate::bench::Spread;
 use crate::experiment::Section;
 use crate::workload::fork::WINDOW;
-use megapage_bench::run::Spread;
 use megapage_units::Bytes;
 
 /// Its tables.

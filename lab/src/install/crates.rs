@@ -2,7 +2,7 @@
 
 use super::carry_out;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::peers::{Library, Package, crate_libraries};
+use megapage_bench::libraries::{Library, Package, crate_libraries};
 use std::fs;
 use std::process::Command;
 

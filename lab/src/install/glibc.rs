@@ -3,7 +3,7 @@
 
 use super::carry_out;
 use anyhow::{Context, Result, bail};
-use megapage_bench::peers::python_target;
+use megapage_bench::libraries::python_target;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

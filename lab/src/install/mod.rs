@@ -3,8 +3,9 @@
 mod crates;
 pub(crate) mod glibc;
 
+use crate::peers::{Peer, Start};
 use anyhow::{Context, Result, bail};
-use megapage_bench::peers::{Package, Peer, Start, python_target};
+use megapage_bench::libraries::{Package, python_target};
 use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

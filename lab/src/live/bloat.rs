@@ -6,12 +6,12 @@ use super::redis::{Ended, Redis};
 use super::stalls::{self, StallReport};
 use super::worker::Worker;
 use super::{Configuration, Failure, Measured, Stage};
+use crate::bench::{Gate, Spread};
 use crate::child::Stopped;
 use crate::experiment::{Order, Section};
+use crate::peers::{ALWAYS, NEVER, is_tuned};
 use crate::redis::FILL;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::peers::{ALWAYS, NEVER, is_tuned};
-use megapage_bench::run::{Gate, Spread};
 use megapage_report::chart::{Chart, Line};
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -65,7 +65,7 @@ pub struct Bloat {
 }
 
 /// One configuration.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct BloatRow {
     /// Its name.
     pub configuration: &'static str,
@@ -327,17 +327,7 @@ fn compare(rows: &mut [BloatRow]) {
 
 impl BloatRow {
     fn of(configuration: &Configuration) -> BloatRow {
-        BloatRow {
-            configuration: configuration.name,
-            samples: Vec::new(),
-            throughput: None,
-            throughput_of_always: None,
-            throughput_rounds: 0,
-            rss_end_bytes: None,
-            rss_end_of_never: None,
-            rss_rounds: 0,
-            completed: 0,
-        }
+        BloatRow { configuration: configuration.name, ..BloatRow::default() }
     }
 
     fn summarise(&mut self) {

@@ -1,10 +1,10 @@
 //! What the benches compare: settings of the kernel alone, and the daemon under each policy.
 
 use super::daemon::Daemon;
+use crate::bench::Place;
 use crate::experiment::select;
+use crate::peers::{KERNEL_SETTINGS, KernelSetting};
 use anyhow::{Context, Result};
-use megapage_bench::peers::{KERNEL_SETTINGS, KernelSetting};
-use megapage_bench::run::Place;
 use megapage_decide::by_name;
 use megapage_kernel::spawn::Signals;
 use megapage_kernel::thp::ThpEnabled;

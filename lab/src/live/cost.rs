@@ -4,12 +4,12 @@
 use super::configuration::{OURS, OURS_ALWAYS, Running};
 use super::worker::{Steady, Worker, rate};
 use super::{Failure, Measured, Stage};
+use crate::bench::{Gate, Spread};
 use crate::child::sleep;
 use crate::experiment::Section;
 use crate::workload::steady::Way;
 use anyhow::{Context, Result, ensure};
 use megapage_act::pool::floor;
-use megapage_bench::run::{Gate, Spread};
 use megapage_kernel::spawn::signal;
 use megapage_kernel::{KernelRoot, meminfo};
 use megapage_units::Bytes;

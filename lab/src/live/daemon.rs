@@ -1,8 +1,8 @@
 //! `megapage daemon` as a child, with its defaults but for whom it may touch and where its files are.
 
+use crate::bench::Place;
 use crate::child::Child;
 use anyhow::{Context, Result, bail};
-use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::cpu_time_of;
 use megapage_kernel::process::read_stat;

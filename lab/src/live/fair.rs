@@ -7,12 +7,12 @@ use super::promote::{LEAST_GAIN, work_for};
 use super::trial::Trial;
 use super::worker::{Steady, Worker};
 use super::{AT_REST, Configuration, Failure, Measured, Stage};
+use crate::bench::{Gate, Spread};
 use crate::child::sleep;
 use crate::experiment::{Order, Section};
+use crate::peers::{HARD, NEVER};
 use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::peers::{HARD, NEVER};
-use megapage_bench::run::{Gate, Spread};
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ pub struct Person {
 }
 
 /// One configuration.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct FairRow {
     /// Its name.
     pub configuration: &'static str,
@@ -429,11 +429,7 @@ impl FairRow {
             configuration: configuration.name,
             kernel_alone: matches!(configuration.who, Who::Kernel(_)) && *configuration != BEFOREHAND,
             warmed,
-            samples: Vec::new(),
-            sensitive_seconds: None,
-            insensitive_seconds: None,
-            sensitive_ratio: None,
-            insensitive_ratio: None,
+            ..FairRow::default()
         }
     }
 }

@@ -3,9 +3,9 @@
 
 use super::Stage;
 use super::worker::Worker;
+use crate::bench::{Gate, Spread};
 use crate::child::sleep;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::{Gate, Spread};
 use megapage_kernel::ksm::{self, Ksm, KsmChange, KsmControls, KsmRun};
 use megapage_kernel::process::read_stat;
 use megapage_kernel::{KernelRoot, cpu_time_of};
@@ -73,7 +73,7 @@ pub struct Merging {
 }
 
 /// One way to recover memory of zeros.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct RecoveryRow {
     /// Its name.
     pub name: &'static str,
@@ -316,17 +316,7 @@ pub(super) fn turn(
 
 impl RecoveryRow {
     fn of(name: &'static str, settings: Vec<String>) -> RecoveryRow {
-        RecoveryRow {
-            name,
-            settings,
-            samples: Vec::new(),
-            recovered_bytes: None,
-            seconds: None,
-            gib_per_second: None,
-            cpu_seconds: None,
-            cpu_seconds_per_gib: None,
-            extrapolated: false,
-        }
+        RecoveryRow { name, settings, ..RecoveryRow::default() }
     }
 
     fn summarise(&mut self) {

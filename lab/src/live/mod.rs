@@ -17,12 +17,12 @@ mod table;
 mod trial;
 mod worker;
 
+use crate::arguments::scale;
+use crate::bench::{Gate, Place, REPORTED_AFTER, can_give, warm_while};
 use crate::child::check;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, found_or_why};
 use anyhow::{Context, Result, bail};
 use configuration::{ASKED, AT_REST};
-use megapage_bench::arguments::scale;
-use megapage_bench::run::{Gate, Place, REPORTED_AFTER, can_give, warm_while};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::Signals;
 use megapage_kernel::thp_change::ThpChange;

@@ -5,10 +5,10 @@ use super::configuration::{Running, Who};
 use super::trial::Trial;
 use super::worker::{Steady, Worker, rate};
 use super::{Configuration, Failure, Stage};
+use crate::bench::Spread;
 use crate::child::sleep;
 use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::Spread;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,7 @@ pub struct Promote {
 }
 
 /// One configuration.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct PromoteRow {
     /// Its name.
     pub configuration: &'static str,
@@ -194,14 +194,7 @@ fn longest(stage: &Stage<'_>) -> Duration {
 }
 
 fn row(configuration: &Configuration) -> PromoteRow {
-    PromoteRow {
-        configuration: configuration.name,
-        samples: Vec::new(),
-        seconds_to_huge: None,
-        cpu_seconds: None,
-        seconds_to_gain: None,
-        extrapolated: false,
-    }
+    PromoteRow { configuration: configuration.name, ..PromoteRow::default() }
 }
 
 /// Why no round counts.
@@ -421,7 +414,7 @@ fn factor(sample: &Sample, heap: u64, hot: u64) -> Option<f64> {
 mod tests {
     use super::super::configuration::OURS;
     use super::*;
-    use megapage_bench::peers::ALWAYS;
+    use crate::peers::ALWAYS;
 
     /// Lines of progress each 50 ms at these rates, in units for each second of processor time.
     fn beats(rates: &[f64]) -> Vec<Beat> {
@@ -465,14 +458,7 @@ mod tests {
     }
 
     pub(super) fn of(name: &'static str, samples: Vec<Sample>, always: bool) -> PromoteRow {
-        let mut row = PromoteRow {
-            configuration: name,
-            samples,
-            seconds_to_huge: None,
-            cpu_seconds: None,
-            seconds_to_gain: None,
-            extrapolated: false,
-        };
+        let mut row = PromoteRow { configuration: name, samples, ..PromoteRow::default() };
         row.summarise(HEAP, HOT, always);
         row
     }

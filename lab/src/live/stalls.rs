@@ -4,13 +4,13 @@
 use super::ksm::{self, Merging, RecoverySample, Seen};
 use super::worker::Worker;
 use super::{Failure, Stage};
+use crate::bench::{Gate, Spread};
 use crate::child::{check, sleep};
 use crate::experiment::Order;
 use crate::workload::probe::{Stalls, Touches};
 use anyhow::{Context, Result, ensure};
 use megapage_act::execute::{Actuator, Done, Executor, ExecutorOptions};
 use megapage_act::promote::candidates;
-use megapage_bench::run::{Gate, Spread};
 use megapage_decide::{Action, Obtained, Reason};
 use megapage_kernel::lru::LruDrain;
 use megapage_kernel::process::read_stat;

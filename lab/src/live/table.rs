@@ -1,9 +1,9 @@
 //! What the experiments on a live machine found, for people.
 
 use super::{Bloat, Cost, Fair, Merging, Promote};
+use crate::bench::Spread;
 use crate::experiment::Section;
 use crate::workload::probe::Stall;
-use megapage_bench::run::Spread;
 use megapage_units::Bytes;
 
 /// The median, with the ends where they differ.

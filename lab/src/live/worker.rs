@@ -1,5 +1,6 @@
 //! The workloads that report their progress, as seen by the bench.
 
+use crate::bench::Place;
 use crate::child::{Child, check};
 use crate::workload::probe::Touches;
 use crate::workload::requests::{
@@ -10,7 +11,6 @@ use anyhow::{Context, Result, ensure};
 use megapage_act::demote::Demotion;
 use megapage_act::promote::{Bounds, Promotion, candidates, identify};
 use megapage_act::{Engine, Latency};
-use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::read_status;

@@ -4,10 +4,10 @@
 use super::Observe;
 use super::programs::{Copy, Pages, Program, huge_share};
 use super::rank::{Agreement, are_apart, median_interval, tau_b};
+use crate::bench::{Gate, Place, Pool, Spread};
 use crate::child::{Child, Stopped, check};
 use crate::experiment::{Stage, select};
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::{Gate, Place, Pool, Spread};
 use megapage_kernel::spawn::Signals;
 use megapage_observe::cost::recording::{Measured, Recording};
 use megapage_units::{Bytes, Pid};

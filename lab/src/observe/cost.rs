@@ -2,10 +2,10 @@
 //! (`clear_refs`) would cost, and whom it would hold up.
 
 use super::Observe;
+use crate::bench::{Gate, Spread};
 use crate::child::{Server, check};
 use crate::experiment::Stage;
 use anyhow::{Context, Result, anyhow};
-use megapage_bench::run::{Gate, Spread};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::clear_refs::clear_accessed;
 use megapage_kernel::process::own_thread_time;

@@ -1,8 +1,8 @@
 //! Is what is observed true? A child touches sets of pages that are known, and every bit that is read is compared.
 
 use super::Observe;
+use crate::bench::Gate;
 use anyhow::{Context, Result, anyhow};
-use megapage_bench::run::Gate;
 use megapage_observe::Observer;
 use megapage_observe::tracker::self_test::{Exactness, exactness};
 use megapage_units::Bytes;

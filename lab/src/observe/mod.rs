@@ -10,11 +10,11 @@ mod recordings;
 mod slowdown;
 mod table;
 
+use crate::arguments::scale;
+use crate::bench::Gate;
 use crate::child::Stopped;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use anyhow::{Result, ensure};
-use megapage_bench::arguments::scale;
-use megapage_bench::run::Gate;
 use megapage_kernel::KernelRoot;
 use megapage_observe::{Observer, Options as ObserverOptions, Sampling, TrackerKind};
 use serde::Serialize;
@@ -56,7 +56,7 @@ fn tracker(text: &str) -> Result<TrackerKind, String> {
 }
 
 /// What it found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct ObserveFound {
     /// What sizes were multiplied by.
     pub scale: f64,
@@ -104,15 +104,7 @@ impl Experiment for Observe {
 
     /// Runs the cases one after the other: what stands in the way of one does not stand in the way of the next.
     fn measure(&self, stage: &mut Stage<'_>) -> Result<ObserveFound> {
-        let mut found = ObserveFound {
-            scale: self.scale,
-            sampling: None,
-            exact: None,
-            cost: None,
-            slowdown: None,
-            advice: None,
-            failed: Vec::new(),
-        };
+        let mut found = ObserveFound { scale: self.scale, ..ObserveFound::default() };
         for case in Self::CASES.iter().filter(|case| self.wants(case)) {
             if let Err(error) = found.measure(case, self, stage) {
                 if error.is::<Stopped>() {

@@ -4,12 +4,12 @@
 mod postgres;
 mod redis;
 
+use crate::bench::Place;
 use crate::child::Server;
 use crate::workload::pattern;
 use anyhow::{Context, Result, ensure};
 use megapage_act::promote::{Bounds, Promotion, candidates, identify};
 use megapage_act::{Engine, Latency};
-use megapage_bench::run::Place;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::Signals;

@@ -1,6 +1,6 @@
 //! Statistics that need no distribution: how far two rankings agree, and how sure a median is.
 
-use megapage_bench::run::Interval;
+use crate::bench::Interval;
 
 /// Kendall's tau-b of pairs: 1 where both order all pairs alike, -1 where they order them the other way round; ties
 /// are taken into account (Kendall, Rank Correlation Methods, chapter 3). `None` for fewer than two pairs, and where

@@ -2,10 +2,10 @@
 //! for the same work.
 
 use super::Observe;
+use crate::bench::{Gate, Spread};
 use crate::child::{Server, check, sleep};
 use crate::experiment::Stage;
 use anyhow::{Context, Result};
-use megapage_bench::run::{Gate, Spread};
 use megapage_kernel::spawn::Signals;
 use megapage_observe::Observer;
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! What `observe` found, for people.
 
 use super::{Advice, Cost, Exact, ObserveFound, ProgramReport, Seconds, Slowdown};
+use crate::bench::Spread;
 use crate::experiment::Section;
-use megapage_bench::run::Spread;
 use megapage_units::Bytes;
 
 /// Its tables.

@@ -4,11 +4,11 @@
 use super::Bench;
 use super::cost::Cost;
 use super::process::timed;
+use crate::bench::{Spread, command_under, warm};
 use crate::experiment::{add_note, found_or_why};
+use crate::peers::{self, Peer, Start};
 use crate::workload::keep::{KINDS, SIZES};
 use anyhow::{Context, Result, bail};
-use megapage_bench::peers::{self, Peer, Start};
-use megapage_bench::run::{Spread, command_under, warm};
 use megapage_bench::workload::Measurement;
 use megapage_units::Bytes;
 use serde::Serialize;

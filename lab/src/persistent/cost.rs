@@ -1,6 +1,6 @@
 //! What a block of memory costs.
 
-use megapage_bench::run::Spread;
+use crate::bench::Spread;
 use serde::Serialize;
 
 /// Medians of what one block takes.

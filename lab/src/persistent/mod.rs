@@ -13,11 +13,11 @@ mod restart;
 mod sizes;
 mod table;
 
+use crate::arguments::size;
+use crate::bench::{Gate, Place, Pool, must_fit, warm};
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use crate::workload::index::segment_size;
 use anyhow::Result;
-use megapage_bench::arguments::size;
-use megapage_bench::run::{Gate, Place, Pool, must_fit, warm};
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use place::Mounted;

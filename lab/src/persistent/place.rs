@@ -1,7 +1,7 @@
 //! The hugetlbfs of these experiments, and the directories of the two sides on it.
 
+use crate::bench::{Mount, empty};
 use anyhow::{Context, Result};
-use megapage_bench::run::{Mount, empty};
 use std::fs;
 use std::path::{Path, PathBuf};
 

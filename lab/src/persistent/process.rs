@@ -1,8 +1,8 @@
 //! A program that is run to its end, and what it took.
 
+use crate::bench::Spread;
 use crate::child::check;
 use anyhow::{Context, Result, bail};
-use megapage_bench::run::Spread;
 use megapage_kernel::spawn::{
     ChildEvent, Signals, open_pidfd, poll_child, send_signal, signal, wait_readable,
 };

@@ -1,8 +1,8 @@
 //! What these experiments found, for people.
 
 use super::{AllocatorRow, Cost, Curve, Malloc, Restart};
+use crate::bench::Spread;
 use crate::experiment::Section;
-use megapage_bench::run::Spread;
 use megapage_units::Bytes;
 
 fn with_ends(spread: &Spread) -> String {

@@ -1,13 +1,13 @@
 //! What each kind of program gains from huge pages, measured: two copies take turns, one of them on huge pages.
 
 use super::kinds::{KINDS, Kind, Programs};
+use crate::bench::Spread;
 use crate::child::{Server, check};
 use crate::experiment::Stage;
 use crate::observe::programs::promote;
 use crate::observe::rank::median_interval;
 use crate::workload::pattern::Case;
 use anyhow::{Context, Result};
-use megapage_bench::run::Spread;
 use megapage_kernel::spawn::Signals;
 use serde::Serialize;
 

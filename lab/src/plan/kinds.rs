@@ -1,10 +1,10 @@
 //! The kinds of programs: patterns of access in several sizes, each under an executable's name of its own, so that each is a
 //! service of its own.
 
+use crate::bench::Place;
 use crate::child::Server;
 use crate::workload::pattern::Case;
 use anyhow::{Context, Result};
-use megapage_bench::run::Place;
 use megapage_kernel::spawn::Signals;
 use std::process::Command;
 use tempfile::TempDir;

@@ -10,14 +10,14 @@ mod host;
 mod kinds;
 mod table;
 
+use crate::arguments::scale;
+use crate::bench::Gate;
 use crate::child::Child;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
 use crate::observe::rank::tau_b;
 use anyhow::{Context, Result, ensure};
 use gain::Measured;
 use host::{Cost, HostReport};
-use megapage_bench::arguments::scale;
-use megapage_bench::run::Gate;
 use megapage_units::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -281,10 +281,6 @@ impl Found for PlanFound {
 
     fn sections(&self) -> Vec<Section> {
         table::sections(self)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is demanded: latencies while a child saves no worse than on base pages, the speed of huge pages before and after.
 
 use super::{BASE, OURS, Row, THP};
-use megapage_bench::run::Gate;
+use crate::bench::Gate;
 
 /// The least share of the speed that huge pages give.
 const SPEED: f64 = 0.97;

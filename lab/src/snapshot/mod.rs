@@ -8,6 +8,7 @@ mod gates;
 mod server;
 mod table;
 
+use crate::bench::{Gate, Place, Spread};
 use crate::child::{check, sleep};
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage, add_note, found_or_why, select};
 use crate::install::find;
@@ -16,7 +17,6 @@ use crate::redis;
 use crate::workload::fork::percentile;
 use anyhow::{Result, ensure};
 use client::{Asked, Load};
-use megapage_bench::run::{Gate, Place, Spread};
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;
 use serde::Serialize;

@@ -1,10 +1,10 @@
 //! redis-server, by itself or under `megapage run`.
 
 use super::client::{Connection, key};
+use crate::bench::Place;
 use crate::child::{Child, check};
 use crate::redis;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::Place;
 use megapage_kernel::smaps::{backing, read_smaps};
 use megapage_kernel::spawn::{Signals, signal};
 use megapage_kernel::{KernelRoot, cpu_time_of};

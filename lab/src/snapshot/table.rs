@@ -76,6 +76,6 @@ fn costs(row: &Row) -> Vec<String> {
         median(row, |it| it.huge_before, percent),
         median(row, |it| it.huge_saved, percent),
         median(row, |it| it.huge_after, percent),
-        megapage_bench::run::Spread::of(back).map_or("-".into(), |found| format!("{:.1}", found.median)),
+        crate::bench::Spread::of(back).map_or("-".into(), |found| format!("{:.1}", found.median)),
     ]
 }

@@ -1,10 +1,10 @@
 //! g++'s compiler, copies of its file in small folios and primed: nothing of the process is remapped.
 
 use super::{Absent, Bench, CASES, TextFound, Walks, Way, note, program, row, walks};
+use crate::bench::warm;
 use crate::child::{Child, check};
 use crate::experiment::Order;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::run::warm;
 use megapage_kernel::spawn::signal;
 use megapage_units::Bytes;
 use std::fs;

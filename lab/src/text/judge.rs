@@ -1,7 +1,7 @@
 //! What a report's values say: what is demanded, and what is shown of real programs.
 
 use super::{CASES, Gain, Row, TextFound, Walks, Way, real};
-use megapage_bench::run::{Gate, Spread};
+use crate::bench::{Gate, Spread};
 use serde::Serialize;
 
 /// At 4096 and 8192 hot pages of code, huge pages are at least so much faster.

@@ -13,13 +13,14 @@ mod real;
 mod table;
 mod walks;
 
+use crate::arguments::scale;
+use crate::bench::{Gate, Interval, Place, Pool, warm};
 use crate::child::{Child, check};
 use crate::experiment::{Experiment, Found, Needs, Order, Plan, Section, Stage};
 use crate::install::glibc;
+use crate::peers::FOREIGN_VARIABLES;
 use anyhow::{Context, Result};
-use megapage_bench::arguments::scale;
-use megapage_bench::peers::{FOREIGN_VARIABLES, Library, Package};
-use megapage_bench::run::{Gate, Interval, Place, Pool, warm};
+use megapage_bench::libraries::{Library, Package};
 use megapage_bench::workload::random::Random;
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
@@ -124,7 +125,7 @@ impl Way {
 }
 
 /// What it found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct TextFound {
     /// What the calls were multiplied by.
     pub scale: f64,
@@ -150,7 +151,7 @@ pub struct Absent {
 }
 
 /// One way of one case.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// The case.
     pub case: &'static str,
@@ -240,14 +241,7 @@ impl Experiment for Text {
     }
 
     fn measure(&self, stage: &mut Stage<'_>) -> Result<TextFound> {
-        let mut report = TextFound {
-            scale: self.scale,
-            glibc: None,
-            rows: Vec::new(),
-            absent: Vec::new(),
-            findings: Vec::new(),
-            walks: Vec::new(),
-        };
+        let mut report = TextFound { scale: self.scale, ..TextFound::default() };
         let loader = self.loader_or_installed()?;
         report.glibc = loader.as_ref().map(Loader::version);
         let (directory, mount) = (scratch(stage.place)?, real::Mount::new());
@@ -454,17 +448,7 @@ impl Bench<'_> {
 }
 
 fn row(case: &'static str, way: &'static str) -> Row {
-    Row {
-        case,
-        way,
-        ns: BTreeMap::new(),
-        gains: BTreeMap::new(),
-        jitter: Vec::new(),
-        huge_bytes: Vec::new(),
-        moving_ms: Vec::new(),
-        pages_ms: Vec::new(),
-        failures: Vec::new(),
-    }
+    Row { case, way, ..Row::default() }
 }
 
 /// Enters what the launcher's report says of a run.

@@ -5,13 +5,13 @@ use super::{
     Absent, Bench, CASES, LIBHUGETLBFS, LONGEST_RUN, POOL, SHORT_ROUNDS, Text, TextFound, Walks, Way, note,
     placement::Draw, program, row, walks,
 };
+use crate::bench::{Pool, Spread, warm};
 use crate::child::{Child, check, sleep};
 use crate::experiment::Order;
 use crate::install::find;
+use crate::peers::FOREIGN_VARIABLES;
 use crate::postgres;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::peers::FOREIGN_VARIABLES;
-use megapage_bench::run::{Pool, Spread, warm};
 use megapage_kernel::mounts::{mount_hugetlbfs_for_code, unmount};
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{cpu_time_of, effective_uid};
@@ -221,21 +221,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A copy for each way; for `file` one that is laid out for 2 MiB.
+    /// A copy for each way.
     fn files(&self, installed: PathBuf, case: &str, ways: &[Way]) -> Result<Files> {
         let files = Files { installed, copies: self.directory.path().join(case) };
         fs::create_dir(&files.copies)?;
         for way in ways {
             let copy = files.of(*way);
-            if *way == Way::Run("file") {
-                let mut command = Command::new(&self.place.megapage);
-                command.args(["remap", "align"]).arg(&files.installed).arg(&copy);
-                Child::output(self.signals, &mut command, LONGEST_RUN)?;
-            }
-            // What is laid out so already is not laid out anew.
-            if !copy.is_file() {
-                fs::copy(&files.installed, &copy).context("a copy of the program")?;
-            }
+            fs::copy(&files.installed, &copy).context("a copy of the program")?;
         }
         Ok(files)
     }

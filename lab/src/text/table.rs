@@ -1,8 +1,8 @@
 //! What it found, for people.
 
 use super::{Gain, Row, TextFound};
+use crate::bench::Spread;
 use crate::experiment::Section;
-use megapage_bench::run::Spread;
 use megapage_units::Bytes;
 
 /// Its tables.

@@ -3,8 +3,8 @@
 //! look-ups. A page that the processor still knows, in whichever of its buffers, is not counted.
 
 use super::{Bench, CASES, TextFound, Way, program};
+use crate::bench::Spread;
 use anyhow::Result;
-use megapage_bench::run::Spread;
 use megapage_kernel::clear_refs::clear_accessed;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::{KernelRoot, cpu_time_of};

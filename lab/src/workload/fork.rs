@@ -35,18 +35,12 @@ pub enum Pages {
     Dontfork,
 }
 
-impl Pages {
-    /// As on the command line and in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Pages::Base => "base",
-            Pages::Thp => "thp",
-            Pages::HugetlbPrivate => "hugetlb-private",
-            Pages::HugetlbShared => "hugetlb-shared",
-            Pages::Dontfork => "dontfork",
-        }
-    }
+megapage_units::named!(Pages {
+    Base = "base", Thp = "thp", HugetlbPrivate = "hugetlb-private", HugetlbShared = "hugetlb-shared",
+    Dontfork = "dontfork",
+});
 
+impl Pages {
     /// What the kernel is asked for.
     pub const fn kind(self) -> HeapPages {
         match self {

@@ -4,10 +4,8 @@
 //! The root leads to a description, which is stored last: an index that was not finished has none.
 
 use super::keep;
+use crate::workload::retrieval::{Contents, Lists, Options, Searcher, Shape, Tally, excerpts, search_all};
 use anyhow::{Result, ensure};
-use megapage_bench::workload::retrieval::{
-    Contents, Lists, Options, Searcher, Shape, Tally, excerpts, search_all,
-};
 use megapage_bench::workload::{HeapBacking, Measurement, Phases};
 use megapage_segment::heap::{Handle, Request, Tag};
 use megapage_segment::{Heap, Layout, Unlink};
@@ -160,7 +158,7 @@ pub struct PersistentOptions {
     pub rebuild: bool,
 }
 
-/// Finds the index of an earlier start, or builds it, and answers the queries of [`megapage_bench::workload::retrieval::run`], with the same checksum.
+/// Finds the index of an earlier start, or builds it, and answers the queries of [`crate::workload::retrieval::run`], with the same checksum.
 ///
 /// Phases: `open` (the segment and its heap), `build` (where it was not found), `access` (all queries). Values:
 /// `first_answer_ms`, from the start of the workload to the first answer; `found`, 1 where the index was there.
@@ -216,7 +214,7 @@ mod tests {
             noise: 0.5,
         };
         let options = PersistentOptions { search, directory, rebuild: false };
-        let on_heap = megapage_bench::workload::retrieval::run(search).unwrap();
+        let on_heap = crate::workload::retrieval::run(search).unwrap();
         let first = run(&options).unwrap();
         assert_eq!((first.values["found"], first.checksum), (0.0, on_heap.checksum));
         assert!(first.phases.0.contains_key("build"));

@@ -1,15 +1,19 @@
 //! The experiments' workloads: programs whose work is known, each on the system allocator.
 
+pub mod answer;
 pub mod blocks;
 pub mod busy;
 pub mod concurrent_forks;
 pub mod first_touch;
 pub mod fork;
+pub mod idle;
 pub mod index;
 pub mod keep;
 pub mod pattern;
 pub mod probe;
+pub mod release;
 pub mod requests;
+pub mod retrieval;
 pub mod service;
 pub mod steady;
 mod way;

@@ -2,10 +2,11 @@
 //! what `megapage advise` has to tell. Work comes in units, so that two runs can be compared by processor time for
 //! the same work.
 
+use super::idle;
 use super::requests::READY;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::random::mix;
-use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, idle};
+use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io::{BufRead, Write};
@@ -34,35 +35,12 @@ pub enum Case {
     Compute,
 }
 
+megapage_units::named!(Case {
+    Chase = "chase", Random = "random", Zipf = "zipf", Sequential = "sequential", Stream = "stream",
+    Hot = "hot", Map = "map", Update = "update", Compute = "compute",
+});
+
 impl Case {
-    /// Every case.
-    pub const ALL: [Case; 9] = [
-        Case::Chase,
-        Case::Random,
-        Case::Zipf,
-        Case::Sequential,
-        Case::Stream,
-        Case::Hot,
-        Case::Map,
-        Case::Update,
-        Case::Compute,
-    ];
-
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Case::Chase => "chase",
-            Case::Random => "random",
-            Case::Zipf => "zipf",
-            Case::Sequential => "sequential",
-            Case::Stream => "stream",
-            Case::Hot => "hot",
-            Case::Map => "map",
-            Case::Update => "update",
-            Case::Compute => "compute",
-        }
-    }
-
     /// Accesses (rounds, for `compute`) in one unit of work: about 1 ms on base pages.
     pub const fn steps_per_unit(self) -> u64 {
         match self {

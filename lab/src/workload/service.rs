@@ -1,9 +1,9 @@
 //! A service whose requests the kernel counts: each ends with a write of one byte. What huge pages do for it is known from
 //! what a request does.
 
+use super::idle;
 use super::requests::READY;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::workload::idle;
 use megapage_bench::workload::random::{Random, mix};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::read_own_status;
@@ -32,19 +32,10 @@ pub enum Kind {
     Budgeted,
 }
 
-impl Kind {
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Random => "random",
-            Kind::Linked => "linked",
-            Kind::Small => "small",
-            Kind::Sequential => "sequential",
-            Kind::Compute => "compute",
-            Kind::Budgeted => "budgeted",
-        }
-    }
-}
+megapage_units::named!(Kind {
+    Random = "random", Linked = "linked", Small = "small", Sequential = "sequential", Compute = "compute",
+    Budgeted = "budgeted",
+});
 
 /// What the service does.
 #[derive(Clone, Copy, Debug)]

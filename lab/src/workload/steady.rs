@@ -4,11 +4,12 @@
 //! Its memory is one allocation, every word written once in order of address; it works in the part with the highest
 //! addresses, which a scan from the bottom finds last.
 
+use super::idle;
 use super::requests::{READY, Requests, TOUCHED};
 pub use super::way::Way;
 use anyhow::{Context, Result, ensure};
+use megapage_bench::workload::nanoseconds;
 use megapage_bench::workload::random::{Random, mix};
-use megapage_bench::workload::{idle, nanoseconds};
 use megapage_kernel::process_cpu_time;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;

@@ -18,23 +18,12 @@ pub enum Way {
     Sleep,
 }
 
+megapage_units::named!(Way {
+    Random = "random", Chase = "chase", Sparse = "sparse", Sequential = "sequential", Compute = "compute",
+    Sleep = "sleep",
+});
+
 impl Way {
-    /// Every one of them.
-    pub const ALL: [Way; 6] =
-        [Way::Random, Way::Chase, Way::Sparse, Way::Sequential, Way::Compute, Way::Sleep];
-
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Way::Random => "random",
-            Way::Chase => "chase",
-            Way::Sparse => "sparse",
-            Way::Sequential => "sequential",
-            Way::Compute => "compute",
-            Way::Sleep => "sleep",
-        }
-    }
-
     /// Accesses (rounds, for `compute`) in one unit of work: a fraction of a millisecond.
     pub(super) const fn steps(self) -> usize {
         match self {

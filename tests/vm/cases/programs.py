@@ -29,7 +29,7 @@ PROGRAMS = {
     "python3": ["python3", "-c", PYTHON],
     "sqlite3": ["sqlite3", ":memory:", SQL],
     "sort": ["sh", "-c", "seq 400000 | sort -rn -S 64M | sha256sum"],
-    "workload": ["megapage-workload", "release", "random", "--scale", "0.05", "--wait", "200"],
+    "workload": ["megapage-lab-workload", "release", "random", "--scale", "0.05", "--wait", "200"],
 }
 
 

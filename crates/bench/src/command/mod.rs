@@ -11,8 +11,9 @@ mod ways;
 pub use report::{CommandReport, Finding, Samples, WayReport, human};
 pub use ways::{PLAIN, WAYS, Way};
 
-use crate::run::{Clock, Head};
+use crate::head::Head;
 use crate::signals::{check, stop_signals};
+use crate::statistics::Clock;
 use crate::workload::Random;
 use anyhow::{Context, Result, ensure};
 use measure::{Heap, Runner};

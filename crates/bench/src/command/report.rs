@@ -3,7 +3,8 @@
 use super::Options;
 use super::measure::{Heap, Took};
 use super::ways::{PLAIN, Way};
-use crate::run::{Clock, Head, Interval, Spread, heading, milliseconds};
+use crate::head::{Head, heading};
+use crate::statistics::{Clock, Interval, Spread, milliseconds};
 use crate::workload::Spent;
 use megapage_report::line::{Paint, Style, show, wrap};
 use megapage_report::table;
@@ -36,7 +37,7 @@ pub struct CommandReport {
 }
 
 /// One way.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct WayReport {
     /// Its name.
     pub way: &'static str,
@@ -106,14 +107,7 @@ impl CommandReport {
             what: way.what,
             recipe: way.recipe(&options.options, &options.command),
             absent: way.absence(),
-            wall_seconds: None,
-            cpu_seconds: None,
-            peak_bytes: None,
-            of_plain: None,
-            heap_bytes: None,
-            huge_share: None,
-            hugetlb_bytes: 0,
-            samples: Samples::default(),
+            ..WayReport::default()
         };
         CommandReport {
             head,

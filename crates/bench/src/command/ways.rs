@@ -1,6 +1,6 @@
 //! The ways in which a user's command is run.
 
-use crate::peers::{JEMALLOC, Library, MIMALLOC_3, TCMALLOC};
+use crate::libraries::{JEMALLOC, Library, MIMALLOC_3, TCMALLOC};
 use anyhow::{Context, Result, bail};
 use megapage_units::shown::shell_word;
 use std::env;

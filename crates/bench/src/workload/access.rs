@@ -3,6 +3,7 @@
 use super::random::mix;
 use super::{HeapBacking, Measurement, Phases, Random, scaled};
 use anyhow::{Result, ensure};
+use megapage_units::Bytes;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
@@ -18,17 +19,17 @@ pub enum Case {
     Map,
 }
 
-impl Case {
-    /// Every case, in the order of the report.
-    pub const ALL: [Case; 3] = [Case::Small, Case::Array, Case::Map];
+megapage_units::named!(Case { Small = "small", Array = "array", Map = "map" });
 
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Case::Small => "small",
-            Case::Array => "array",
-            Case::Map => "map",
-        }
+impl Case {
+    /// Memory that it takes at this scale, allocators' overhead included.
+    pub fn memory(self, scale: f64) -> Bytes {
+        let whole = match self {
+            Case::Small => Bytes::mib(1100),
+            Case::Array => Bytes::mib(4100),
+            Case::Map => Bytes::mib(1400),
+        };
+        Bytes((whole.0 as f64 * scale) as u64)
     }
 }
 
@@ -48,12 +49,12 @@ pub fn run(case: Case, scale: f64) -> Result<Measurement> {
 }
 
 /// The length in words of each small object: 16 to 904 bytes, 460 on average.
-pub(super) fn small_words(random: &mut Random) -> usize {
+pub fn small_words(random: &mut Random) -> usize {
     2 + random.below(112)
 }
 
 /// A small object: `words` words, all written.
-pub(super) fn small_object(words: usize, value: u64) -> Box<[u64]> {
+pub fn small_object(words: usize, value: u64) -> Box<[u64]> {
     let mut object = Vec::with_capacity(words);
     object.resize(words, value);
     object.into_boxed_slice()

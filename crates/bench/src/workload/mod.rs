@@ -2,10 +2,7 @@
 //! kernel backs its memory while it holds all of it.
 
 pub mod access;
-pub mod idle;
 pub mod random;
-pub mod release;
-pub mod retrieval;
 
 use anyhow::{Context, Result};
 use megapage_kernel::smaps::{Mapping, backing, read_own_smaps};
@@ -17,7 +14,7 @@ use std::time::{Duration, Instant};
 
 pub use random::Random;
 
-/// What one run of a workload found. It is the one line that `megapage-workload` prints, as JSON.
+/// What one run of a workload found. It is the one line that a workload program prints, as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// The workload and its case, such as `access small`.
@@ -117,6 +114,6 @@ pub fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// `count` scaled by `scale`, at least `floor`: the tests' way to the same work in little memory.
-fn scaled(count: usize, scale: f64, floor: usize) -> usize {
+pub fn scaled(count: usize, scale: f64, floor: usize) -> usize {
     ((count as f64 * scale) as usize).max(floor)
 }

@@ -1,7 +1,7 @@
 //! Gates and comparisons on values that are known.
 
 use super::*;
-use megapage_bench::peers::HARD;
+use crate::peers::HARD;
 
 fn row(name: &'static str, ended: Option<&str>, rss: u64, throughput: f64) -> BloatRow {
     let sample = Sample {

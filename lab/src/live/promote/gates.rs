@@ -1,11 +1,11 @@
 //! What is demanded of the daemon, and the gain over time as a picture.
 
 use super::{Promote, PromoteRow};
+use crate::bench::Gate;
 use crate::experiment::Section;
 use crate::live::configuration::OURS;
 use crate::live::{Failure, Measured, table};
-use megapage_bench::peers::{ALWAYS, is_tuned};
-use megapage_bench::run::Gate;
+use crate::peers::{ALWAYS, is_tuned};
 use megapage_report::chart::{Chart, Line};
 
 /// How much sooner than khugepaged at its defaults.
@@ -103,8 +103,8 @@ mod tests {
     use super::super::tests::{of, sample};
     use super::super::{ATTAINED, HEAP, HOT};
     use super::*;
+    use crate::bench::Spread;
     use crate::workload::steady::Way;
-    use megapage_bench::run::Spread;
 
     #[test]
     fn later_or_more_expensive_fails() {

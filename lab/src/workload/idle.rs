@@ -1,8 +1,8 @@
 //! A program that has nothing to gain from huge pages: what it works on fits in the caches.
 
-use super::random::mix;
-use super::{HeapBacking, Measurement, Phases, Random, scaled};
 use anyhow::{Result, ensure};
+use megapage_bench::workload::random::mix;
+use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, scaled};
 use std::collections::BTreeMap;
 
 /// Multiplies small matrices and churns a heap of a few hundred kilobytes, for about a second at scale 1.

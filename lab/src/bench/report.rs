@@ -1,32 +1,24 @@
-//! What a bench found, as data.
+//! What a bench of peers found, as data.
 
-use super::Options;
-use super::build::BuildReport;
-use super::cases::Case;
-use super::judged::Judged;
+use super::cases::{Bench, Case};
 use super::kept::Holding;
 use super::process::Ran;
-use super::statistics::{Clock, Spread};
+use super::{Asked, Clock, Spread};
+use crate::experiment::add_note;
 use crate::peers::{self, BASELINE, Peer};
-use crate::workload::{HeapBacking, Measurement};
-use anyhow::Result;
-use megapage_kernel::thp::{ThpSettings, settings};
-use megapage_kernel::{KernelRoot, machine, meminfo};
+use megapage_bench::workload::{HeapBacking, Measurement};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A whole bench: `megapage.bench/1`.
+/// All cases under all peers.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// What every report begins with.
-    #[serde(flatten)]
-    pub head: Head,
+pub struct BenchFound {
+    /// The bench.
+    #[serde(skip)]
+    pub bench: Bench,
     /// The requested peers, absent ones included.
     pub peers: Vec<PeerReport>,
-    /// Counted rounds.
-    pub runs: u32,
-    /// Rounds before them that do not count. With at least one, all values are of warm memory.
+    /// Rounds before those that count. With at least one, all values are of warm memory.
     pub warm_up_runs: u32,
     /// How the pool of 2 MiB pages was held.
     pub pool: Holding,
@@ -36,66 +28,6 @@ pub struct Report {
     pub clock: Clock,
     /// What each case found.
     pub cases: Vec<CaseReport>,
-    /// What is demanded of megapage, whether it holds, and what it was before.
-    pub gates: Vec<Judged>,
-}
-
-/// One demand and whether it holds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Gate {
-    /// The case.
-    pub case: &'static str,
-    /// What is demanded.
-    pub demand: String,
-    /// What was found.
-    pub found: String,
-    /// Whether it holds.
-    pub holds: bool,
-}
-
-/// What the report of every bench begins with.
-#[derive(Clone, Debug, Serialize)]
-pub struct Head {
-    /// The bench's name, as on the command line.
-    pub bench: &'static str,
-    /// When it began, in seconds since 1970.
-    pub began_unix_seconds: u64,
-    /// Of which build.
-    pub build: BuildReport,
-    /// Where.
-    pub machine: MachineReport,
-}
-
-impl Head {
-    /// That of a bench that begins now, on this machine.
-    pub fn begin(bench: &'static str) -> Result<Head> {
-        let began = SystemTime::now().duration_since(UNIX_EPOCH);
-        Ok(Head {
-            bench,
-            began_unix_seconds: began.map_or(0, |time| time.as_secs()),
-            build: BuildReport::of_this_program(),
-            machine: MachineReport::read()?,
-        })
-    }
-}
-
-/// The machine that a bench ran on.
-#[derive(Clone, Debug, Serialize)]
-pub struct MachineReport {
-    /// The processors' model.
-    pub processor: String,
-    /// How many are online.
-    pub processors: usize,
-    /// Whether it is a virtual machine.
-    pub virtualised: bool,
-    /// The kernel's release.
-    pub kernel: String,
-    /// All memory.
-    pub memory_bytes: u64,
-    /// `enabled` of transparent huge pages; empty on a kernel without them.
-    pub thp_enabled: String,
-    /// `defrag` of transparent huge pages.
-    pub thp_defrag: String,
 }
 
 /// A peer that was asked for.
@@ -123,7 +55,7 @@ pub struct CaseReport {
 }
 
 /// One case under one peer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// The peer.
     pub peer: &'static str,
@@ -148,14 +80,14 @@ pub struct Row {
     pub samples: Vec<Measurement>,
 }
 
-impl Report {
-    /// A report without measurements.
+impl BenchFound {
+    /// Without measurements.
     pub(super) fn begin(
-        options: &Options,
+        asked: &Asked<'_>,
         cases: &[Case],
         peers: &[&'static Peer],
         absence: impl Fn(&Peer) -> Option<String>,
-    ) -> Result<Report> {
+    ) -> BenchFound {
         let peer_report = |peer: &&'static Peer| {
             let absent = absence(peer);
             let version = if absent.is_none() { peers::version(peer) } else { None };
@@ -167,17 +99,15 @@ impl Report {
             arguments: case.arguments.clone(),
             rows: peers.iter().filter(|peer| peer.absent.is_none()).map(|peer| Row::new(peer.name)).collect(),
         };
-        Ok(Report {
-            head: Head::begin(options.bench.name())?,
-            runs: options.runs,
-            warm_up_runs: options.warm_up,
+        BenchFound {
+            bench: asked.bench,
+            warm_up_runs: asked.common.warm_up,
             pool: Holding::None,
-            scale: options.scale,
-            clock: options.clock,
+            scale: asked.scale,
+            clock: asked.common.clock,
             cases: cases.iter().map(case_report).collect(),
             peers,
-            gates: Vec::new(),
-        })
+        }
     }
 
     /// Makes a peer absent that no case has a run of.
@@ -191,35 +121,10 @@ impl Report {
     }
 
     /// Computes spreads and ratios from the samples.
-    pub(super) fn finish(&mut self, options: &Options) {
+    pub(super) fn finish(&mut self) {
         for case in &mut self.cases {
-            case.finish(options.clock);
+            case.finish(self.clock);
         }
-    }
-
-    /// Whether every gate holds and nothing failed.
-    pub fn is_clean(&self) -> bool {
-        self.gates.iter().all(|gate| gate.holds)
-            && self.cases.iter().flat_map(|case| &case.rows).all(|row| row.notes.is_empty())
-    }
-}
-
-impl MachineReport {
-    /// The running one.
-    pub fn read() -> Result<MachineReport> {
-        let root = KernelRoot::live();
-        let machine = machine(&root)?;
-        let thp = settings(&root)?;
-        let setting = |text: fn(&ThpSettings) -> String| thp.as_ref().map(text).unwrap_or_default();
-        Ok(MachineReport {
-            processor: machine.processor,
-            processors: machine.processors,
-            virtualised: machine.virtualised,
-            kernel: machine.kernel,
-            memory_bytes: meminfo(&root)?.total.map_or(0, |total| total.0),
-            thp_enabled: setting(|thp| thp.enabled.to_string()),
-            thp_defrag: setting(|thp| thp.defrag.to_string()),
-        })
     }
 }
 
@@ -232,27 +137,18 @@ impl CaseReport {
     /// Enters one run. What went wrong is noted whether or not the run counts, once.
     pub(super) fn note(&mut self, peer: &Peer, ran: Ran, pool: Option<String>, counted: bool) {
         let Some(row) = self.rows.iter_mut().find(|row| row.peer == peer.name) else { return };
-        let mut note = |text: String| {
-            if !row.notes.contains(&text) {
-                row.notes.push(text);
-            }
-        };
-        if let Some(reason) = pool {
-            note(reason);
-        }
+        pool.into_iter().for_each(|reason| add_note(&mut row.notes, reason));
         match ran {
             Ran::Well(measurement) if counted => row.samples.push(measurement),
             Ran::Well(_) => {}
-            Ran::Failed(how) => note(how),
+            Ran::Failed(how) => add_note(&mut row.notes, how),
         }
     }
 
     /// Enters why a run was left out, once.
     pub(super) fn note_absence(&mut self, peer: &Peer, why: String) {
         let Some(row) = self.rows.iter_mut().find(|row| row.peer == peer.name) else { return };
-        if !row.left_out.contains(&why) {
-            row.left_out.push(why);
-        }
+        add_note(&mut row.left_out, why);
     }
 
     fn finish(&mut self, clock: Clock) {
@@ -272,17 +168,7 @@ impl CaseReport {
 
 impl Row {
     fn new(peer: &'static str) -> Row {
-        Row {
-            peer,
-            phases_ns: BTreeMap::new(),
-            ratios: BTreeMap::new(),
-            values: BTreeMap::new(),
-            huge_share: None,
-            gigantic_share: None,
-            left_out: Vec::new(),
-            notes: Vec::new(),
-            samples: Vec::new(),
-        }
+        Row { peer, ..Row::default() }
     }
 
     fn summarise(&mut self, clock: Clock) {

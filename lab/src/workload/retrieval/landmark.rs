@@ -178,7 +178,7 @@ impl Fingerprinter {
 mod tests {
     use super::super::audio::{Song, add_noise};
     use super::*;
-    use crate::workload::Random;
+    use megapage_bench::workload::Random;
     use std::collections::HashSet;
 
     /// Tones at `bins`, each from its frame on.

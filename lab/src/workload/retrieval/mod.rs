@@ -14,10 +14,10 @@ mod permutation;
 mod search;
 mod size;
 
-use super::random::mix;
-use super::{HeapBacking, Measurement, Phases};
 use crate::arguments::{index_size, share};
 use anyhow::{Result, ensure};
+use megapage_bench::workload::random::mix;
+use megapage_bench::workload::{HeapBacking, Measurement, Phases};
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

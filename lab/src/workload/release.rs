@@ -1,8 +1,8 @@
 //! Memory that is allocated and then mostly freed: how much of it does the allocator release?
 
-use super::access::{small_object, small_words};
-use super::{HeapBacking, Measurement, Phases, Random, scaled};
 use anyhow::Result;
+use megapage_bench::workload::access::{small_object, small_words};
+use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, scaled};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -24,19 +24,7 @@ pub const RUN: usize = 9118;
 /// Of each five objects (or runs), how many are freed.
 const FREED_SHARE: f64 = 0.8;
 
-impl Case {
-    /// Every case, in the order of the report.
-    pub const ALL: [Case; 3] = [Case::Random, Case::Runs, Case::Big];
-
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Case::Random => "random",
-            Case::Runs => "runs",
-            Case::Big => "big",
-        }
-    }
-}
+megapage_units::named!(Case { Random = "random", Runs = "runs", Big = "big" });
 
 /// How a case is run.
 #[derive(Clone, Copy, Debug)]

@@ -8,12 +8,11 @@ mod table;
 pub use kernel::{ALWAYS, HARD, KERNEL_SETTINGS, KERNEL_SOURCE, KernelSetting, NEVER, TUNED, is_tuned};
 pub use manual::{allocators_table, kernel_table};
 pub use table::{BASELINE, FOREIGN_VARIABLES, GIGANTIC, LIBRARY_ALONE, OURS, PEERS, SHORT};
-pub(crate) use table::{JEMALLOC, MIMALLOC_3, TCMALLOC};
 
 use anyhow::{Result, bail};
+use megapage_bench::libraries::{Library, Package};
 use megapage_units::{Bytes, PageSize};
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// How a peer gets hold of the program.
@@ -27,26 +26,6 @@ pub enum Start {
     OwnLibrary,
     /// Through `megapage run` with these arguments.
     Run(&'static [&'static str]),
-}
-
-/// A shared library that is not part of megapage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Library {
-    /// Its file name, the version that programs link to included.
-    pub file: &'static str,
-    /// Where it comes from.
-    pub package: Package,
-}
-
-/// Where a library comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Package {
-    /// A Debian package.
-    Debian(&'static str),
-    /// A package of the Python index at this version, of which only the library is used.
-    Python(&'static str, &'static str),
-    /// The sources in a crate of crates.io at this version, built as a library.
-    Crate(&'static str, &'static str),
 }
 
 /// One configuration.
@@ -117,55 +96,6 @@ impl Peer {
         words.push("PROGRAM".into());
         words.join(" ")
     }
-}
-
-impl Library {
-    /// Where it is installed; `None` where it is not.
-    pub fn find(&self) -> Option<PathBuf> {
-        let directories = match self.package {
-            Package::Debian(_) => system_libraries(),
-            Package::Python(..) => vec![python_libraries()],
-            Package::Crate(..) => vec![crate_libraries()],
-        };
-        directories.into_iter().map(|directory| directory.join(self.file)).find(|path| path.exists())
-    }
-
-    /// The command that installs it.
-    pub fn how_to_install(&self) -> String {
-        match self.package {
-            Package::Debian(name) => format!("apt-get install {name}"),
-            Package::Python(name, version) => format!(
-                "python3 -m pip install --no-deps --target {} {name}=={version}",
-                python_target().display()
-            ),
-            Package::Crate(name, version) => {
-                format!("'megapage-lab install' in a source tree builds it from {name} {version}")
-            }
-        }
-    }
-}
-
-/// The directories of shared libraries of Debian and of others.
-pub fn system_libraries() -> Vec<PathBuf> {
-    let multiarch = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
-    [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"].map(PathBuf::from).into()
-}
-
-/// Where Python packages are unpacked to: `$XDG_CACHE_HOME/megapage/peers`, else under `~/.cache`.
-pub fn python_target() -> PathBuf {
-    let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    cache.unwrap_or_else(env::temp_dir).join("megapage/peers")
-}
-
-/// Where the libraries of those packages lie: the layout of the cmeel wheels.
-pub fn python_libraries() -> PathBuf {
-    python_target().join("cmeel.prefix/lib")
-}
-
-/// Where what is built from crates lies.
-pub fn crate_libraries() -> PathBuf {
-    python_target().join("built")
 }
 
 /// The version of the library behind `peer`: of the package, as far as it can be determined.

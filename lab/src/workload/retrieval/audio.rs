@@ -3,8 +3,8 @@
 //! A song has some voices. Each plays one note after the other: a fundamental with harmonics, which decay from the onset on.
 //! Below lies noise, as in a recording.
 
-use crate::workload::Random;
-use crate::workload::random::mix;
+use megapage_bench::workload::Random;
+use megapage_bench::workload::random::mix;
 use std::f64::consts::TAU;
 
 /// Samples in a second.

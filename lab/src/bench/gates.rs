@@ -1,9 +1,8 @@
 //! What is demanded of megapage's default in each bench, judged from the values.
 
-use super::Options;
 use super::cases::Bench;
-use super::report::{CaseReport, Gate, Report, Row};
-use super::statistics::Spread;
+use super::report::{BenchFound, CaseReport, Row};
+use super::{Gate, Spread};
 use crate::peers::{BASELINE, LIBRARY_ALONE, OURS, Peer, SHORT};
 
 /// Access to memory on huge pages takes at most this share of the time on 4 KiB pages.
@@ -22,8 +21,8 @@ const STARTUP_NS: f64 = 2e6;
 const MOST_NOISE: f64 = 0.10;
 
 /// Judges what ran; a bench without megapage's default has no gates.
-pub(super) fn judge(report: &Report, options: &Options) -> Vec<Gate> {
-    report.cases.iter().flat_map(|case| gates_of(case, options.bench)).collect()
+pub(super) fn judge(found: &BenchFound) -> Vec<Gate> {
+    found.cases.iter().flat_map(|case| gates_of(case, found.bench)).collect()
 }
 
 fn gates_of(case: &CaseReport, bench: Bench) -> Vec<Gate> {
@@ -130,7 +129,7 @@ fn startup(case: &CaseReport) -> Option<Gate> {
 mod tests {
     use super::*;
     use crate::peers::GIGANTIC;
-    use crate::workload::Measurement;
+    use megapage_bench::workload::Measurement;
     use std::collections::BTreeMap;
 
     fn row(peer: &'static str, access: f64, ratio: f64, share: f64) -> Row {

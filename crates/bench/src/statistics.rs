@@ -1,16 +1,15 @@
 //! Medians and spreads.
 
-use crate::workload::{Measurement, Spent};
+use crate::workload::Spent;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// Which time counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
-    /// On the wall: what a user waits for.
+    /// On the wall
     Wall,
-    /// Of the processors, all threads together: steadier where others use the machine too.
+    /// Of the processors, all threads together: steadier on a machine that others use too
     Cpu,
 }
 
@@ -101,37 +100,8 @@ impl Interval {
     }
 }
 
-/// One measurement that stands for several of the same program: each phase's median. All else is the last's.
-pub(super) fn median_measurement(measurements: Vec<Measurement>) -> Measurement {
-    let mut samples: BTreeMap<String, Vec<Spent>> = BTreeMap::new();
-    for measurement in &measurements {
-        for (name, spent) in &measurement.phases.0 {
-            samples.entry(name.clone()).or_default().push(*spent);
-        }
-    }
-    let mut result = measurements.into_iter().next_back().unwrap_or_default();
-    for (name, spent) in samples {
-        let median = |clock: Clock| {
-            Spread::of(spent.iter().map(|one| clock.of(one))).map_or(0, |spread| spread.median as u64)
-        };
-        result.phases.0.insert(name, Spent { wall_ns: median(Clock::Wall), cpu_ns: median(Clock::Cpu) });
-    }
-    result
-}
-
-/// A run in a few words, for the progress line.
-pub(super) fn brief(found: &Measurement) -> String {
-    let phases: Vec<String> = found
-        .phases
-        .0
-        .iter()
-        .map(|(name, spent)| format!("{name} {}", milliseconds(spent.wall_ns as f64)))
-        .collect();
-    format!("{} ms, {:.0} % huge", phases.join(", "), 100.0 * found.backing.huge_share())
-}
-
 /// Nanoseconds as milliseconds in about three digits.
-pub(crate) fn milliseconds(ns: f64) -> String {
+pub fn milliseconds(ns: f64) -> String {
     let ms = ns / 1e6;
     let decimals = if ms >= 100.0 {
         0
@@ -180,14 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn several_starts_count_as_their_median() {
-        let one = |wall_ns| {
-            let mut measurement = Measurement::default();
-            measurement.phases.0.insert("process".into(), Spent { wall_ns, cpu_ns: 1 });
-            measurement
-        };
-        let median = median_measurement(vec![one(10), one(1000), one(30)]);
-        assert_eq!(median.phases.0["process"], Spent { wall_ns: 30, cpu_ns: 1 });
+    fn milliseconds_have_about_three_digits() {
         assert_eq!(milliseconds(1_234_000_000.0), "1234");
         assert_eq!(milliseconds(1_234_000.0), "1.23");
     }

@@ -1,7 +1,8 @@
 //! How a workload program answers its caller: one line of JSON on standard output, and an exit status.
 
-use crate::workload::{Measurement, retrieval};
+use crate::workload::retrieval;
 use anyhow::{Error, Result};
+use megapage_bench::workload::Measurement;
 use serde::Serialize;
 use std::process::ExitCode;
 

@@ -1,12 +1,29 @@
 //! Gates with what they were: a demand that was changed, and one that failed before, keep their former outcome beside the new one.
 
-use super::report::Gate;
+use megapage_kernel::trusted::read_regular;
+use megapage_report::table;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ops::Deref;
+use std::path::Path;
 
+/// A former report that is larger is not looked at, in bytes.
+const LARGEST: u64 = 64 << 20;
 /// Two demands with at least this share of their words in common are one that was reworded.
 const LIKENESS: f64 = 0.4;
+
+/// One demand and whether it holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Gate {
+    /// The case.
+    pub case: &'static str,
+    /// What is demanded.
+    pub demand: String,
+    /// What was found.
+    pub found: String,
+    /// Whether it holds.
+    pub holds: bool,
+}
 
 /// A gate, and its former outcomes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -52,7 +69,7 @@ impl From<Gate> for Judged {
 
 /// A report as it was saved before, as far as it is of interest here.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Former {
+pub struct Former {
     #[serde(default)]
     bench: String,
     #[serde(default)]
@@ -72,14 +89,20 @@ struct FormerGate {
 }
 
 impl Former {
+    /// What the file at `path`, if any, holds before it is replaced.
+    pub fn of(path: Option<&Path>) -> Former {
+        let text = path.and_then(|path| String::from_utf8(read_regular(path, LARGEST).ok()?).ok());
+        Former::read(&text.unwrap_or_default())
+    }
+
     /// The gates and their history; nothing where `text` is no report.
-    pub(crate) fn read(text: &str) -> Former {
+    fn read(text: &str) -> Former {
         serde_json::from_str(text).unwrap_or_default()
     }
 
     /// Adds to `gates` of `bench` what they were: the history that is there, and the last outcome where the demand or the verdict
     /// is another one now.
-    pub(crate) fn carry(self, bench: &str, gates: &mut [Judged]) {
+    pub fn carry(self, bench: &str, gates: &mut [Judged]) {
         if self.bench != bench {
             return;
         }
@@ -154,6 +177,21 @@ fn bare(demand: &str) -> String {
     text.trim().to_string()
 }
 
+/// The demands, and whether they hold; below each what it was.
+pub fn gates_table(gates: &[Judged]) -> String {
+    let verdict = |holds: bool| if holds { "holds" } else { "FAILS" };
+    let rows = gates.iter().flat_map(|gate| {
+        let now =
+            [verdict(gate.holds).to_string(), gate.case.into(), gate.demand.clone(), gate.found.clone()];
+        let was = gate.was.iter().map(|was| {
+            let verdict = format!("was: {}", verdict(was.holds));
+            [verdict, gate.case.into(), was.demand.clone(), was.found.clone()]
+        });
+        std::iter::once(now).chain(was)
+    });
+    table(&["gate", "case", "demand", "found"], rows)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +226,18 @@ mod tests {
         let mut lost = vec![gate(ALL, "9 ms", false)];
         Former::read(&saved(&next)).carry("bloat", &mut lost);
         assert_eq!(was(&lost[0]), [("40 ms".to_string(), false), ("3 ms".to_string(), true)]);
+    }
+
+    #[test]
+    fn a_report_that_is_replaced_keeps_its_failed_gates() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bloat.json");
+        std::fs::write(&path, saved(&[gate(ALL, "40 ms", false)])).unwrap();
+        let mut now = [gate(ALL, "4 ms", true)];
+        Former::of(Some(&path)).carry("bloat", &mut now);
+        assert_eq!((now[0].was[0].found.as_str(), now[0].was[0].holds), ("40 ms", false));
+        Former::of(Some(&directory.path().join("none.json"))).carry("bloat", &mut now);
+        Former::of(None).carry("bloat", &mut now);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The benches, their cases, and how much memory each takes.
 
-use super::Options;
-use crate::workload::{access, release, retrieval};
-use anyhow::{Result, bail};
+use super::Asked;
+use crate::experiment;
+use crate::workload::{release, retrieval};
+use anyhow::Result;
+use megapage_bench::workload::access;
 use megapage_units::Bytes;
 use std::time::Duration;
 
@@ -35,11 +37,13 @@ impl Bench {
 }
 
 /// How memory is waited for after most of it is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct ReleaseOptions {
-    /// Milliseconds from the last free to the reading.
+    /// Milliseconds from the last free to the reading, up to a minute
+    #[arg(long = "wait", default_value_t = 1500, value_parser = clap::value_parser!(u64).range(..=60_000))]
     pub wait_ms: u64,
-    /// Make no call to the allocator in the meantime.
+    /// Make no call to the allocator in the meantime
+    #[arg(long)]
     pub quiet: bool,
 }
 
@@ -92,22 +96,16 @@ const LONGEST_PER_GIB: Duration = Duration::from_secs(20);
 /// A program start takes about a millisecond: many make one run.
 const STARTS_PER_RUN: u32 = 100;
 
-/// The cases that `options` ask for.
-pub(super) fn select(options: &Options) -> Result<Vec<Case>> {
-    let all = all(options);
-    if let Some(unknown) = options.cases.iter().find(|name| all.iter().all(|case| case.name != **name)) {
-        let known: Vec<_> = all.iter().map(|case| case.name).collect();
-        let bench = options.bench.name();
-        bail!("'{unknown}' is no case of bench {bench}; its cases are {}", known.join(", "));
-    }
-    let chosen = |case: &Case| options.cases.is_empty() || options.cases.iter().any(|name| name == case.name);
-    Ok(all.into_iter().filter(chosen).collect())
+/// The cases that were asked for.
+pub(super) fn select(asked: &Asked<'_>) -> Result<Vec<Case>> {
+    let what = format!("case of {}", asked.bench.name());
+    experiment::select(&all(asked), |case| case.name, asked.cases, &what)
 }
 
-fn all(options: &Options) -> Vec<Case> {
-    let bench = options.bench.name();
-    let scaled = |bytes: Bytes| Bytes((bytes.0 as f64 * options.scale) as u64);
-    let scale = ["--scale".to_string(), options.scale.to_string()];
+fn all(asked: &Asked<'_>) -> Vec<Case> {
+    let bench = asked.bench.name();
+    let scaled = |bytes: Bytes| Bytes((bytes.0 as f64 * asked.scale) as u64);
+    let scale = ["--scale".to_string(), asked.scale.to_string()];
     let case = |name: &'static str, memory: Bytes| {
         let mut arguments = vec![bench.to_string()];
         if name != bench {
@@ -118,26 +116,21 @@ fn all(options: &Options) -> Vec<Case> {
         let pool = pool_for(memory);
         Case { name, title, arguments, repeats: 1, memory, pool, gigantic: None, longest: SHORT_RUN }
     };
-    match options.bench {
+    match asked.bench {
         Bench::Access => access::Case::ALL
             .iter()
             .map(|kind| {
-                let memory = match kind {
-                    access::Case::Small => Bytes::mib(1100),
-                    access::Case::Array => Bytes::mib(4100),
-                    access::Case::Map => Bytes::mib(1400),
-                };
-                let case = case(kind.name(), scaled(memory));
+                let case = case(kind.name(), kind.memory(asked.scale));
                 // The array; of the map its buckets.
                 Case { gigantic: Some(Gigantic::of(case.memory, 1)), ..case }
             })
             .collect(),
-        Bench::Release(asked) => release::Case::ALL
+        Bench::Release(wait) => release::Case::ALL
             .iter()
             .map(|kind| {
                 let mut case = case(kind.name(), scaled(Bytes::mib(1100)));
-                case.arguments.push(format!("--wait={}", asked.wait_ms));
-                if asked.quiet {
+                case.arguments.push(format!("--wait={}", wait.wait_ms));
+                if wait.quiet {
                     case.arguments.push("--quiet".into());
                 }
                 case
@@ -147,10 +140,10 @@ fn all(options: &Options) -> Vec<Case> {
         Bench::Startup => {
             let mut startup = case(bench, Bytes::mib(16));
             startup.arguments = vec![bench.into()];
-            startup.repeats = scaled_starts(options.scale);
+            startup.repeats = scaled_starts(asked.scale);
             vec![startup]
         }
-        Bench::Retrieval(asked) => vec![retrieval_case(bench, asked)],
+        Bench::Retrieval(search) => vec![retrieval_case(bench, search)],
     }
 }
 
@@ -179,8 +172,8 @@ pub(super) fn retrieval_case(bench: &'static str, options: retrieval::Options) -
 }
 
 /// What to ask for instead of a case that does not fit into `available` bytes.
-pub(super) fn instead(options: &Options, available: Bytes) -> String {
-    let Bench::Retrieval(search) = options.bench else { return "use a smaller --scale".into() };
+pub(super) fn instead(asked: &Asked<'_>, available: Bytes) -> String {
+    let Bench::Retrieval(search) = asked.bench else { return "use a smaller --scale".into() };
     match retrieval::largest(available, search.threads) {
         Some(size) => format!("the largest that fits is --size {}m", size.0 >> 20),
         None => format!("with {} threads none fits: use fewer --threads", search.threads),

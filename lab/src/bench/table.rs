@@ -1,82 +1,51 @@
-//! What a bench found, for people.
+//! What a bench of peers found, for people.
 
-use super::judged::Judged;
-use super::report::{CaseReport, Head, Report, Row};
-use super::statistics::{Clock, Spread, milliseconds};
+use super::report::{BenchFound, CaseReport, Row};
+use super::{Clock, Gate, Spread, gates};
+use crate::experiment::{Found, Section};
 use crate::peers::{GIGANTIC, OURS};
-use megapage_report::table;
-use megapage_units::Bytes;
-use std::fmt::Write;
+use megapage_bench::statistics::milliseconds;
 
-/// The report as text of at most 100 columns.
-pub fn human(report: &Report) -> String {
-    let mut text = String::new();
-    let clock = match report.clock {
-        Clock::Wall => "time on the wall",
-        Clock::Cpu => "processor time",
-    };
-    let memory = if report.warm_up_runs > 0 { "warm memory" } else { "memory possibly cold" };
-    writeln!(
-        text,
-        "bench {}: median of {} interleaved runs, {clock} in ms, {memory}",
-        report.head.bench, report.runs
-    )
-    .ok();
-    text += &heading(&report.head);
-    for case in &report.cases {
-        writeln!(text, "\n{}", case.case).ok();
-        text += &case_table(case);
-        if let Some(line) = gigantic_line(case) {
-            writeln!(text, "{line}").ok();
-        }
-        for row in &case.rows {
-            let rounds = if row.samples.is_empty() { "" } else { " in some rounds" };
-            for why in &row.left_out {
-                writeln!(text, "! {} did not run{rounds}: {why}", row.peer).ok();
-            }
-            for note in &row.notes {
-                writeln!(text, "! {}: {note}", row.peer).ok();
+impl Found for BenchFound {
+    fn gates(&self) -> Vec<Gate> {
+        gates::judge(self)
+    }
+
+    fn title(&self, runs: u32) -> String {
+        let clock = match self.clock {
+            Clock::Wall => "time on the wall",
+            Clock::Cpu => "processor time",
+        };
+        let memory = if self.warm_up_runs > 0 { "warm memory" } else { "memory possibly cold" };
+        format!("median of {runs} interleaved runs, {clock} in ms, {memory}")
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        let mut sections: Vec<Section> = self.cases.iter().map(case_section).collect();
+        for peer in &self.peers {
+            if let Some(why) = &peer.absent {
+                sections.push(Section::text(format!("! {} did not run: {why}", peer.name)));
             }
         }
+        sections
     }
-    for peer in &report.peers {
-        if let Some(why) = &peer.absent {
-            writeln!(text, "! {} did not run: {why}", peer.name).ok();
+
+    fn notes(&self) -> Vec<String> {
+        let rows = self.cases.iter().flat_map(|case| &case.rows);
+        rows.flat_map(|row| row.notes.iter().map(|note| format!("{}: {note}", row.peer))).collect()
+    }
+}
+
+/// The table of a case, and which runs were left out.
+fn case_section(case: &CaseReport) -> Section {
+    let mut section = gigantic_line(case).into_iter().fold(case_table(case), Section::then);
+    for row in &case.rows {
+        let rounds = if row.samples.is_empty() { "" } else { " in some rounds" };
+        for why in &row.left_out {
+            section = section.then(format!("! {} did not run{rounds}: {why}", row.peer));
         }
     }
-    if !report.gates.is_empty() {
-        writeln!(text, "\n{}", gates_table(&report.gates).trim_end()).ok();
-    }
-    text
-}
-
-/// The machine, in one line.
-pub fn heading(head: &Head) -> String {
-    let machine = &head.machine;
-    format!(
-        "{} x {}{}, {}, Linux {}, THP {}\n",
-        machine.processors,
-        machine.processor,
-        if machine.virtualised { " (virtual)" } else { "" },
-        Bytes(machine.memory_bytes),
-        machine.kernel,
-        machine.thp_enabled
-    )
-}
-
-/// The demands, and whether they hold; below each what it was.
-pub fn gates_table(gates: &[Judged]) -> String {
-    let verdict = |holds: bool| if holds { "holds" } else { "FAILS" };
-    let rows = gates.iter().flat_map(|gate| {
-        let now =
-            [verdict(gate.holds).to_string(), gate.case.into(), gate.demand.clone(), gate.found.clone()];
-        let was = gate.was.iter().map(|was| {
-            let verdict = format!("was: {}", verdict(was.holds));
-            [verdict, gate.case.into(), was.demand.clone(), was.found.clone()]
-        });
-        std::iter::once(now).chain(was)
-    });
-    table(&["gate", "case", "demand", "found"], rows)
+    section
 }
 
 /// Values that are shown beside the phases, with their heading and how to write them.
@@ -97,9 +66,11 @@ const VALUES: [Column; 9] = [
 /// it is all there is.
 const PHASES: [&str; 6] = ["allocate", "access", "free", "compute", "churn", "process"];
 
-fn case_table(case: &CaseReport) -> String {
+fn case_table(case: &CaseReport) -> Section {
     let measured = |row: &&Row| !row.samples.is_empty();
-    let Some(any) = case.rows.iter().find(measured) else { return "no run ended well\n".into() };
+    let Some(any) = case.rows.iter().find(measured) else {
+        return Section::text(format!("{}: no run ended well", case.case));
+    };
     let whole_only = !any.phases_ns.contains_key("access") && !any.phases_ns.contains_key("free");
     let phases: Vec<&str> = PHASES
         .into_iter()
@@ -141,7 +112,7 @@ fn case_table(case: &CaseReport) -> String {
         }
         cells
     });
-    table(&header, rows)
+    Section::new(case.case, &header, rows)
 }
 
 /// The least of a share.
@@ -172,7 +143,7 @@ fn time(spread: &Spread, narrow: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Measurement;
+    use megapage_bench::workload::Measurement;
     use std::collections::BTreeMap;
 
     fn row(peer: &'static str, access: f64, gigantic: f64) -> Row {
@@ -197,12 +168,13 @@ mod tests {
     #[test]
     fn what_lies_on_1_gib_pages_is_shown_where_something_does() {
         let without = case(vec![row("jemalloc-metadata-all", 60e9, 0.0), row(OURS, 40e9, 0.0)]);
-        assert!(!case_table(&without).contains("1 GiB"), "{}", case_table(&without));
+        let table = case_table(&without).render();
+        assert!(!table.contains("1 GiB"), "{table}");
         assert_eq!(gigantic_line(&without), None);
         let mut rows = without.rows;
         rows.push(row(GIGANTIC, 36e9, 0.989));
-        let table = case_table(&case(rows.clone()));
-        assert!(table.lines().next().unwrap().ends_with(" 1 GiB"), "{table}");
+        let table = case_table(&case(rows.clone())).render();
+        assert!(table.lines().nth(2).unwrap().ends_with(" 1 GiB"), "{table}");
         assert!(table.lines().last().unwrap().ends_with(" 99 %"), "{table}");
         assert_eq!(
             gigantic_line(&case(rows.clone())).unwrap(),
@@ -218,6 +190,6 @@ mod tests {
             row.values =
                 VALUES.iter().skip(3).map(|(name, ..)| (name.to_string(), Spread::default())).collect();
         }
-        assert!(!case_table(&case(rows)).contains("1 GiB"));
+        assert!(!case_table(&case(rows)).render().contains("1 GiB"));
     }
 }

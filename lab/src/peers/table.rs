@@ -1,6 +1,7 @@
 //! The allocators and the ways to start a program that the benches compare, each with its settings and the reason for them.
 
-use super::{Library, Package, Peer, Start};
+use super::{Peer, Start};
+use megapage_bench::libraries::{JEMALLOC, Library, MIMALLOC_3, Package, TCMALLOC};
 use megapage_units::PageSize;
 
 /// The configuration that all others are measured against: glibc, which never asks for huge pages.
@@ -16,14 +17,8 @@ pub const SHORT: &str = "megapage-short";
 
 const MIMALLOC_2: Library =
     Library { file: "libmimalloc.so.2.0", package: Package::Debian("libmimalloc2.0") };
-pub(crate) const MIMALLOC_3: Library =
-    Library { file: "libmimalloc.so.3", package: Package::Python("cmeel-mimalloc", "3.4.3") };
-pub(crate) const JEMALLOC: Library =
-    Library { file: "libjemalloc.so.2", package: Package::Debian("libjemalloc2") };
-pub(crate) const TCMALLOC: Library =
-    Library { file: "libtcmalloc_minimal.so.4", package: Package::Debian("libtcmalloc-minimal4") };
 /// Google's, with TEMERAIRE: the sources that this crate carries, built as a library to preload.
-pub(crate) const GOOGLE_TCMALLOC: Library =
+const GOOGLE_TCMALLOC: Library =
     Library { file: "libgoogle_tcmalloc.so", package: Package::Crate("libtcmalloc-sys", "0.1.14") };
 const LIBHUGETLBFS: Library =
     Library { file: "libhugetlbfs.so.0", package: Package::Debian("libhugetlbfs0") };

@@ -8,14 +8,8 @@ use std::io::Read;
 use std::path::Path;
 
 /// What decides what a bench measures, beside the program that is running.
-const PROGRAMS: [&str; 6] = [
-    "megapage",
-    "megapage-workload",
-    "megapage-lab",
-    "megapage-lab-workload",
-    "libmegapage.so",
-    "libmegapage_text.so",
-];
+const PROGRAMS: [&str; 5] =
+    ["megapage", "megapage-lab", "megapage-lab-workload", "libmegapage.so", "libmegapage_text.so"];
 /// Where they are: beside the program, and where `make install` puts them from there.
 const DIRECTORIES: [&str; 2] = [".", "../lib/megapage"];
 /// The commit that they were built from, where the caller has built them itself: `make results` has.

@@ -3,35 +3,32 @@
 use super::cases::{Case, retrieval_case};
 use super::kept::{self, Kept};
 use super::process::{self, Ran, command_under};
-use super::report::{Head, MachineReport};
-use super::table::heading;
-use super::{Bench, Clock, Interval, Options, Place, Spread, fit};
+use super::{Clock, Interval, OfPeers, Retrieval, Spread, can_give, fit};
 use crate::arguments::Sizes;
+use crate::experiment::{Experiment, Found, Plan, Section, Stage};
 use crate::peers::{BASELINE, OURS, Peer};
-use crate::signals::stop_signals;
-use crate::workload::{Measurement, retrieval};
+use crate::workload::retrieval;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_act::pool::floor;
-use megapage_kernel::{KernelRoot, meminfo};
+use megapage_bench::workload::Measurement;
 use megapage_report::chart::{Chart, Line};
-use megapage_report::table;
 use megapage_units::Bytes;
 use serde::Serialize;
-use std::fmt::Write;
 
-/// The probability that intervals are to have; the fewest pairs that reach it.
+/// The probability that intervals are to have.
 const WANTED: f64 = 0.95;
-const LEAST_RUNS: u32 = 6;
 
-/// A whole sweep: `megapage.bench/1`.
+/// `retrieval --sizes`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Sweep {
+    /// The search, of which the size does not count.
+    #[command(flatten)]
+    pub of: Retrieval,
+}
+
+/// A whole sweep.
 #[derive(Clone, Debug, Serialize)]
-pub struct SweepReport {
-    /// What every report begins with.
-    #[serde(flatten)]
-    pub head: Head,
-    /// Pairs of runs that count, of each size.
-    pub runs: u32,
-    /// Pairs before them that do not.
+pub struct SweepFound {
+    /// Pairs before those that count.
     pub warm_up_runs: u32,
     /// The clock that gains are taken from.
     pub clock: Clock,
@@ -68,37 +65,45 @@ impl SizeRow {
     }
 }
 
-/// Each size in turn, in each round; `options.bench` is a retrieval, whose size does not count.
-pub fn sweep(
-    options: &Options,
-    sizes: &Sizes,
-    place: &Place,
-    progress: &mut dyn FnMut(&str),
-) -> Result<SweepReport> {
-    let Bench::Retrieval(search) = options.bench else { bail!("--sizes is of bench retrieval") };
-    ensure!(
-        (LEAST_RUNS..=1000).contains(&options.runs),
-        "--sizes with --runs {}: an interval takes {LEAST_RUNS} to 1000 pairs",
-        options.runs
-    );
-    ensure!(options.peers.is_empty(), "--sizes compares {OURS} with {BASELINE}: leave --peers out");
+impl Experiment for Sweep {
+    const NAME: &'static str = "retrieval-sizes";
+    /// Six pairs are the fewest whose interval has the probability that is wanted.
+    const RUNS: [u32; 3] = [6, 6, 1000];
+    type Found = SweepFound;
+
+    fn validate(&self) -> Result<()> {
+        let peers = &self.of.common.peers;
+        ensure!(peers.is_empty(), "--sizes compares {OURS} with {BASELINE}: leave --peers out");
+        Ok(())
+    }
+
+    fn dry_run(&self, plan: &Plan) -> Vec<String> {
+        vec![format!("# {} pairs of {BASELINE} and {OURS} of each size", plan.runs)]
+    }
+
+    fn measure(&self, stage: &mut Stage<'_>) -> Result<SweepFound> {
+        sweep(&self.of, stage)
+    }
+}
+
+/// Each size in turn, in each round.
+fn sweep(of: &Retrieval, stage: &mut Stage<'_>) -> Result<SweepFound> {
+    let (warm_up, clock) = (of.common.warm_up, of.common.clock);
     let peers = [BASELINE, OURS].map(Peer::named);
     let [Some(baseline), Some(ours)] = peers else { bail!("{BASELINE} and {OURS} are peers") };
-    let sizes = sizes_that_fit(sizes, search)?;
-    let of_size = |size: &Bytes| retrieval_case("retrieval", retrieval::Options { size: *size, ..search });
+    let sizes = sizes_that_fit(of.sizes.as_ref().unwrap_or(&Sizes::All), of.search)?;
+    let of_size = |size: &Bytes| retrieval_case("retrieval", retrieval::Options { size: *size, ..of.search });
     let mut cases: Vec<Case> = sizes.iter().map(of_size).collect();
-    let can_give = fit(&mut cases, options)?;
-    let head = Head { machine: MachineReport::read()?, ..Head::begin("retrieval-sizes")? };
-    let signals = stop_signals()?;
+    let can_give = fit(&mut cases, &of.asked())?;
     // What cannot be had of it is no error: then the heap is on transparent huge pages.
-    let mut pool = Kept::new(kept::holding(&cases, &[baseline, ours], can_give), &cases, options.warm_up > 0);
+    let mut pool = Kept::new(kept::holding(&cases, &[baseline, ours], can_give), &cases, warm_up > 0);
     let mut found: Vec<Vec<[Measurement; 2]>> = vec![Vec::new(); cases.len()];
-    for round in 0..options.warm_up + options.runs {
+    for round in 0..warm_up + stage.plan.runs {
         for ((size, case), found) in sizes.iter().zip(&cases).zip(&mut found) {
             let mut run = |peer: &'static Peer| -> Result<Measurement> {
                 pool.prepare(case, peer);
-                let command = command_under(peer, place, &case.arguments, case.memory, None)?;
-                well(process::run(command, case.longest, &signals)?, case, peer)
+                let command = command_under(peer, stage.place, &case.arguments, case.memory, None)?;
+                well(process::run(command, case.longest, stage.signals)?, case, peer)
             };
             // One first, then the other.
             let pair = if round % 2 == 0 {
@@ -112,28 +117,18 @@ pub fn sweep(
                 pair[0].checksum == pair[1].checksum,
                 "retrieval of {size}: the answers under {OURS} are not those under {BASELINE}"
             );
-            progress(&format!(
-                "round {round} {}: {:.2} times as fast",
-                case.title,
-                gain(&pair, options.clock)
-            ));
-            if round >= options.warm_up {
+            let gain = gain(&pair, clock);
+            stage.say(&format!("round {round} {}: {gain:.2} times as fast", case.title));
+            if round >= warm_up {
                 found.push(pair);
             }
         }
     }
     drop(pool);
-    let rows = sizes.iter().zip(&found).map(|(size, pairs)| row(*size, pairs, options.clock));
+    let rows = sizes.iter().zip(&found).map(|(size, pairs)| row(*size, pairs, clock));
     let rows: Vec<SizeRow> = rows.collect::<Option<_>>().context("no pair of runs counts")?;
-    Ok(SweepReport {
-        head,
-        runs: options.runs,
-        warm_up_runs: options.warm_up,
-        clock: options.clock,
-        peers: [BASELINE, OURS],
-        pays_from_bytes: pays_from(&rows),
-        sizes: rows,
-    })
+    let pays_from_bytes = pays_from(&rows);
+    Ok(SweepFound { warm_up_runs: warm_up, clock, peers: [BASELINE, OURS], pays_from_bytes, sizes: rows })
 }
 
 fn well(ran: Ran, case: &Case, peer: &Peer) -> Result<Measurement> {
@@ -148,14 +143,10 @@ fn sizes_that_fit(sizes: &Sizes, search: retrieval::Options) -> Result<Vec<Bytes
     let mut chosen = match sizes {
         Sizes::These(sizes) => sizes.clone(),
         Sizes::All => {
-            let memory = meminfo(&KernelRoot::live())?;
-            let available = memory.available.unwrap_or_default();
-            let can_give = available.saturating_sub(floor(memory.total.unwrap_or_default()));
+            let can_give = can_give()?;
             let largest = retrieval::largest(can_give, search.threads).with_context(|| {
-                format!(
-                    "{available} are available: with {} threads no index fits: use fewer --threads",
-                    search.threads
-                )
+                let threads = search.threads;
+                format!("{can_give} can be had: with {threads} threads no index fits: use fewer --threads")
             })?;
             // A tenth less: what is available now need not be so in the last round.
             let largest = Bytes(largest.0 / 10 * 9).max(Bytes::mib(1));
@@ -199,12 +190,12 @@ fn pays_from(sizes: &[SizeRow]) -> Option<u64> {
     sizes.get(sizes.len() - paying).map(|row| row.size_bytes)
 }
 
-impl SweepReport {
-    /// The report as text of at most 100 columns.
-    pub fn human(&self) -> String {
-        let mut text = String::new();
-        writeln!(text, "retrieval by size: {} pairs of runs each, {OURS} beside {BASELINE}", self.runs).ok();
-        text += &heading(&self.head);
+impl Found for SweepFound {
+    fn title(&self, runs: u32) -> String {
+        format!("{runs} pairs of runs each, {OURS} beside {BASELINE}")
+    }
+
+    fn sections(&self) -> Vec<Section> {
         let rows = self.sizes.iter().map(|row| {
             let [baseline, ours] = row.access_ns.map(|spread| format!("{:.1}", spread.median / 1e6));
             let Interval { median, low, high, .. } = row.gain;
@@ -218,23 +209,20 @@ impl SweepReport {
                 if row.pays() { "yes" } else { "no" }.to_string(),
             ]
         });
-        text +=
-            &table(&["postings", "heap MB", "4 KiB ms", "huge ms", "times as fast", "huge", "pays"], rows);
-        match self.pays_from_bytes {
-            Some(size) => writeln!(text, "\nhuge pages pay from {} of postings on", Bytes(size)),
-            None => writeln!(text, "\nat the largest of these sizes no gain beyond chance was found"),
-        }
-        .ok();
-        text
+        let header = ["postings", "heap MB", "4 KiB ms", "huge ms", "times as fast", "huge", "pays"];
+        vec![Section::new("", &header, rows).then(match self.pays_from_bytes {
+            Some(size) => format!("huge pages pay from {} of postings on", Bytes(size)),
+            None => "at the largest of these sizes no gain beyond chance was found".into(),
+        })]
     }
 
     /// Gain by size, with the ends of the intervals.
-    pub fn chart(&self) -> Chart {
+    fn charts(&self) -> Vec<(&'static str, Chart)> {
         let points = |of: fn(&Interval) -> f64| -> Vec<(f64, f64)> {
             self.sizes.iter().map(|row| ((row.resident_bytes / 1e6).log2(), of(&row.gain))).collect()
         };
         let line = |name: &str, pale, points| Line { name: name.into(), points, pale };
-        Chart {
+        let chart = Chart {
             title: "Retrieval on huge pages".into(),
             x: "heap: log2 of MB".into(),
             y: "times as fast as on 4 KiB pages".into(),
@@ -243,14 +231,15 @@ impl SweepReport {
                 line("interval", true, points(|gain| gain.low)),
                 line("interval", true, points(|gain| gain.high)),
             ],
-        }
+        };
+        vec![("gain", chart)]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{HeapBacking, Phases, Spent};
+    use megapage_bench::workload::{HeapBacking, Phases, Spent};
     use std::num::NonZeroUsize;
 
     fn measured(wall_ns: u64) -> Measurement {
