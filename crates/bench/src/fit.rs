@@ -5,24 +5,24 @@ use megapage_act::pool::floor;
 use megapage_kernel::{KernelRoot, meminfo};
 use megapage_units::Bytes;
 
-/// Refuses what would leave the machine with too little memory, and names what to use `instead`; else what the machine
-/// can give.
+/// Returns what the machine can give; refuses what would leave it with too little memory, and
+/// names what to use `instead`.
 pub fn must_fit(what: &str, needed: Bytes, instead: &str) -> Result<Bytes> {
     must_fit_or(what, needed, |_| format!("use {instead}"))
 }
 
-/// What the machine can give now: the memory that is available, above the safe floor.
+/// Returns what the machine can give now: the available memory above the safe floor.
 pub fn can_give() -> Result<Bytes> {
     memory_and_floor().map(|(available, least)| available.saturating_sub(least))
 }
 
-/// The memory that is available, and what of it stays free.
+/// Returns the available memory, and what of it stays free.
 fn memory_and_floor() -> Result<(Bytes, Bytes)> {
     let memory = meminfo(&KernelRoot::live())?;
     Ok((memory.available.unwrap_or_default(), floor(memory.total.unwrap_or_default())))
 }
 
-/// Refuses it likewise; `instead` is given what the machine can give.
+/// As [`must_fit`]; `instead` is called with what the machine can give.
 pub fn must_fit_or(what: &str, needed: Bytes, instead: impl FnOnce(Bytes) -> String) -> Result<Bytes> {
     let (available, least) = memory_and_floor()?;
     let can_give = available.saturating_sub(least);

@@ -1,4 +1,4 @@
-//! What every report begins with: the bench, the build and the machine.
+//! The head of every report: the bench, the build and the machine.
 
 use crate::build::BuildReport;
 use anyhow::Result;
@@ -8,21 +8,21 @@ use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What the report of every bench begins with.
+/// The head of every report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Head {
     /// The bench's name, as on the command line.
     pub bench: &'static str,
     /// When it began, in seconds since 1970.
     pub began_unix_seconds: u64,
-    /// Of which build.
+    /// The build.
     pub build: BuildReport,
-    /// Where.
+    /// The machine.
     pub machine: MachineReport,
 }
 
 impl Head {
-    /// That of a bench that begins now, on this machine.
+    /// Returns the head of a bench that begins now, on this machine.
     pub fn begin(bench: &'static str) -> Result<Head> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Head {
@@ -39,9 +39,9 @@ impl Head {
 pub struct MachineReport {
     /// The processors' model.
     pub processor: String,
-    /// How many are online.
+    /// The number of those online.
     pub processors: usize,
-    /// Whether it is a virtual machine.
+    /// True for a virtual machine.
     pub virtualised: bool,
     /// The kernel's release.
     pub kernel: String,

@@ -1,4 +1,4 @@
-//! Allocators of others that a program is run with: which file, where it lies, and the command that installs it.
+//! Allocators of others: file, place, and the command that installs them.
 
 use std::env;
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ pub const TCMALLOC: Library =
 pub struct Library {
     /// Its file name, the version that programs link to included.
     pub file: &'static str,
-    /// Where it comes from.
+    /// Its origin.
     pub package: Package,
 }
 
-/// Where a library comes from.
+/// The origin of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Package {
     /// A Debian package.
@@ -33,7 +33,7 @@ pub enum Package {
 }
 
 impl Library {
-    /// Where it is installed; `None` where it is not.
+    /// Returns its installed file; `None` if there is none.
     pub fn find(&self) -> Option<PathBuf> {
         let directories = match self.package {
             Package::Debian(_) => system_libraries(),
@@ -64,19 +64,20 @@ pub fn system_libraries() -> Vec<PathBuf> {
     [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"].map(PathBuf::from).into()
 }
 
-/// Where Python packages are unpacked to: `$XDG_CACHE_HOME/megapage/peers`, else under `~/.cache`.
+/// Returns the directory of unpacked Python packages: `$XDG_CACHE_HOME/megapage/peers`, else
+/// one under `~/.cache`.
 pub fn python_target() -> PathBuf {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
     cache.unwrap_or_else(env::temp_dir).join("megapage/peers")
 }
 
-/// Where the libraries of those packages lie: the layout of the cmeel wheels.
+/// Returns the directory of their libraries, as cmeel wheels lay it out.
 pub fn python_libraries() -> PathBuf {
     python_target().join("cmeel.prefix/lib")
 }
 
-/// Where what is built from crates lies.
+/// Returns the directory of libraries that are built from crates.
 pub fn crate_libraries() -> PathBuf {
     python_target().join("built")
 }

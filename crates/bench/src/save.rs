@@ -10,7 +10,8 @@ use std::path::Path;
 /// The schema of all reports.
 const SCHEMA: &str = "megapage.bench/1";
 
-/// The file, opened before the runs, so that one that cannot be written is refused at once. What is in it stays until the end.
+/// The file, opened before the runs, so that an unwritable one is refused at once. Its former
+/// content stays until the end.
 #[derive(Debug)]
 pub struct Save(Option<File>);
 
@@ -43,16 +44,17 @@ fn replace(mut file: File, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use std::fs;
 
     #[test]
     fn a_report_is_replaced_at_the_end_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("idle.json");
-        let long = Save::open(Some(&path)).unwrap().write(&["long".repeat(100)]).unwrap();
+        let long = Save::open(Some(&path)).unwrap().write(&json!({ "found": "long".repeat(100) })).unwrap();
         drop(Save::open(Some(&path)).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), long);
-        let short = Save::open(Some(&path)).unwrap().write(&["short"]).unwrap();
+        let short = Save::open(Some(&path)).unwrap().write(&json!({ "found": "short" })).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), short);
         assert!(short.contains(SCHEMA));
     }

@@ -37,7 +37,7 @@ enum BenchArgs {
     },
     /// Read memory at random, as it is and under megapage, pair by pair: many objects, an array or a map
     Access {
-        /// What the memory is made of
+        /// Kind of memory
         #[arg(value_enum, default_value_t = access::Case::Small)]
         case: access::Case,
         /// Multiply sizes (1 to 4 GiB) and work by this
@@ -46,14 +46,20 @@ enum BenchArgs {
         #[command(flatten)]
         how: How,
     },
-    /// What `access` runs.
-    #[command(hide = true)]
-    AccessWorkload {
-        #[arg(value_enum)]
-        case: access::Case,
-        #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
-        scale: f64,
-    },
+}
+
+/// The workload that `bench access` compares
+#[derive(Debug, clap::Args)]
+pub struct Workload {
+    #[arg(value_enum)]
+    case: access::Case,
+    #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
+    scale: f64,
+}
+
+/// Runs the workload: 0 done, 2 if it found its memory damaged.
+pub fn workload(args: Workload) -> Result<ExitCode> {
+    access::run(args.case, args.scale).map(|_| ExitCode::SUCCESS)
 }
 
 #[derive(Debug, clap::Args)]
@@ -94,10 +100,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
         BenchArgs::Access { case, scale, how } => {
             must_fit(&format!("access {}", case.name()), case.memory(scale), "a smaller --scale")?;
             let this = std::env::current_exe().context("where this program lies")?;
-            let workload = ["bench", "access-workload", case.name(), "--scale", &scale.to_string()];
+            let workload = ["access-workload", case.name(), "--scale", &scale.to_string()];
             compare(how, 0, std::iter::once(this.into()).chain(workload.map(OsString::from)).collect())
         }
-        BenchArgs::AccessWorkload { case, scale } => access::run(case, scale).map(|_| ExitCode::SUCCESS),
     }
 }
 

@@ -69,6 +69,8 @@ enum Command {
     Trial(trial::Args),
     #[command(hide = true)]
     Generate(generate::Args),
+    #[command(hide = true)]
+    AccessWorkload(bench::Workload),
 }
 
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
@@ -116,6 +118,7 @@ fn main() -> ExitCode {
         Command::Reclaim(args) => reclaim::main(args),
         Command::Trial(args) => trial::main(args),
         Command::Generate(args) => generate::main(args, Cli::command()),
+        Command::AccessWorkload(args) => bench::workload(args),
     };
     output::end_progress();
     result.unwrap_or_else(|error| {

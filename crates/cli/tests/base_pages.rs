@@ -56,7 +56,7 @@ fn every_command_refuses_other_base_pages_in_one_line() {
         &["record", "--once"],
         &["segments", "list"],
         &["segments", "verify", "a"],
-        &["bench", "idle"],
+        &["bench", "access"],
         &["remap", "check", "/bin/true"],
         &["remap", "prime", "/bin/true"],
         &["remap", "align", "/bin/true", "/dev/null"],

@@ -116,7 +116,7 @@ fn random_access_is_compared_as_a_command_is() {
             report["ways"].as_array().unwrap().iter().map(|way| way["way"].as_str().unwrap()).collect();
         assert_eq!(ways, ["plain", "tunable", "ours"]);
         let command = report["command"].as_str().unwrap();
-        assert!(command.ends_with(&format!("bench access-workload {case} --scale 0.002")), "{command}");
+        assert!(command.ends_with(&format!("megapage access-workload {case} --scale 0.002")), "{command}");
     }
 }
 

@@ -66,7 +66,7 @@ pub struct Access {
     /// Multiply sizes and work by this
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
-    /// What all have.
+    /// Options of every bench.
     #[command(flatten)]
     pub common: Common,
 }
@@ -81,7 +81,7 @@ pub struct Retrieval {
     /// 16m and so on, up to the largest that fits. Takes 6 --runs or more
     #[arg(long, value_name = "LIST", conflicts_with = "size", value_parser = sizes)]
     pub sizes: Option<Sizes>,
-    /// What all have.
+    /// Options of every bench.
     #[command(flatten)]
     pub common: Common,
 }
@@ -97,7 +97,7 @@ pub struct Release {
     /// How memory is waited for.
     #[command(flatten)]
     pub wait: ReleaseOptions,
-    /// What all have.
+    /// Options of every bench.
     #[command(flatten)]
     pub common: Common,
 }
@@ -108,7 +108,7 @@ pub struct Idle {
     /// Multiply the work by this
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
-    /// What all have.
+    /// Options of every bench.
     #[command(flatten)]
     pub common: Common,
 }
@@ -119,7 +119,7 @@ pub struct Startup {
     /// Multiply the number of starts by this
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
-    /// What all have.
+    /// Options of every bench.
     #[command(flatten)]
     pub common: Common,
 }
@@ -129,7 +129,7 @@ pub trait OfPeers {
     /// As on the command line and in the report.
     const NAME: &'static str;
 
-    /// What to measure, and the cases, scale and options that were asked for.
+    /// Returns the bench with the cases, scale and options that were asked for.
     fn asked(&self) -> Asked<'_>;
 }
 
@@ -142,7 +142,7 @@ pub struct Asked<'a> {
     pub cases: &'a [String],
     /// Multiplies sizes and work; 1 is what results are published at.
     pub scale: f64,
-    /// What all have.
+    /// Options of every bench.
     pub common: &'a Common,
 }
 
@@ -212,14 +212,14 @@ impl<B: OfPeers> Experiment for B {
         cases.iter().flat_map(|case| peers.iter().map(move |peer| line(case, peer))).collect()
     }
 
-    /// Runs the rounds one after the other, in each every case under every peer, so that whatever changes on the machine in the
-    /// meantime meets all of them. What it adds to the pools is taken out at the end.
+    /// Runs every case under every peer in each round, so that a change of the machine meets all.
+    /// Takes out at the end what it added to the pools.
     fn measure(&self, stage: &mut Stage<'_>) -> Result<BenchFound> {
         run(&self.asked(), stage)
     }
 }
 
-/// The cases and peers that were asked for.
+/// Returns the cases and peers that were asked for.
 fn select(asked: &Asked<'_>) -> Result<(Vec<Case>, Vec<&'static Peer>)> {
     let (cases, mut peers) = (cases::select(asked)?, peers::select(&asked.common.peers)?);
     if cases.iter().all(|case| case.gigantic.is_none()) {

@@ -18,7 +18,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The programs of the laboratory beside the program that is running, and `megapage` and its library with them.
+    /// Returns the programs and the library beside the running program.
     pub fn beside_this_program() -> Result<Place> {
         let this = env::current_exe().context("where this program lies")?;
         let beside = |name: &str| this.with_file_name(name);
