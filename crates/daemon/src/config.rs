@@ -31,6 +31,7 @@ const LONGEST: u64 = 1 << 20;
 
 /// The file that is read where none is named; it need not be there.
 pub const DEFAULT_PATH: &str = "/etc/megapage/daemon.toml";
+
 /// Why a configuration cannot be used, in one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{file}{}: {what}", line.map(|line| format!(":{line}")).unwrap_or_default())]
