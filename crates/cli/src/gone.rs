@@ -15,7 +15,6 @@ pub struct Gone {
 }
 
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(test), allow(dead_code, reason = "entries leave with the release after"))]
 enum What {
     /// The command as a whole.
     Command,
@@ -28,6 +27,10 @@ enum What {
     /// An option with a value that is gone only beside another: the option, the other.
     Beside(&'static str, &'static str),
 }
+
+const LABORATORY: &str = "megapage-lab in the source tree (make lab) has the benches of allocators.";
+const PEERS: &str = "megapage-lab access in the source tree (make lab) compares all allocators.";
+const TRACKER: &str = "the best tracker of this kernel is used.";
 
 /// Everything that left.
 pub const GONE: &[Gone] = &[
@@ -62,6 +65,38 @@ pub const GONE: &[Gone] = &[
         command: "lend",
         what: What::Command,
         instead: "cp -a copies the command and its libraries (docs/containers.md).",
+    },
+    Gone {
+        command: "simulate",
+        what: What::Command,
+        instead: "megapage-lab simulate in the source tree (make lab) has the modelled machine.",
+    },
+    Gone { command: "bench retrieval", what: What::Command, instead: LABORATORY },
+    Gone { command: "bench release", what: What::Command, instead: LABORATORY },
+    Gone { command: "bench idle", what: What::Command, instead: LABORATORY },
+    Gone { command: "bench startup", what: What::Command, instead: LABORATORY },
+    Gone { command: "bench access", what: What::Option("--peers"), instead: PEERS },
+    Gone { command: "bench access", what: What::Option("--warm-up"), instead: PEERS },
+    Gone { command: "bench access", what: What::Flag("--check"), instead: PEERS },
+    Gone {
+        command: "map",
+        what: What::Beside("--svg", "--watch"),
+        instead: "map --svg without --watch draws one picture.",
+    },
+    Gone { command: "map", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
+    Gone { command: "top", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
+    Gone { command: "advise", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
+    Gone { command: "record", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
+    Gone { command: "top", what: What::Flag("--numa"), instead: "top shows up to four nodes always." },
+    Gone { command: "top", what: What::Flag("-n"), instead: "top shows up to four nodes always." },
+    Gone { command: "top", what: What::Flag("--reverse"), instead: "press r." },
+    Gone { command: "top", what: What::Flag("-r"), instead: "press r." },
+    Gone { command: "plan", what: What::Option("--quantile"), instead: "plan takes the 99th percentile." },
+    Gone { command: "plan", what: What::Option("--seed"), instead: "plan gives the same answer each time." },
+    Gone {
+        command: "advise",
+        what: What::Option("--trial-budget"),
+        instead: "a trial slows its process by at most 10 %.",
     },
     Gone {
         command: "remap align",

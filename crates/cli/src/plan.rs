@@ -15,9 +15,8 @@ use std::thread::available_parallelism;
 
 /// Plan what huge pages would bring a fleet, from recordings of its hosts
 ///
-/// Merges recordings, replays each host in the simulator with and without huge pages, and says what each service would
-/// gain, what memory is at risk, what gains nothing and why, and how large the pools of each host would be. Looks at no
-/// running program. The same recordings give the same plan.
+/// Merges recordings, replays each host under the policy, and says what each service would gain, what memory is at risk,
+/// what gains nothing and why, and how large the pools of each host would be. Looks at no running program. The same recordings give the same plan.
 ///
 /// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or nothing to plan from.
 #[derive(Debug, clap::Args)]
@@ -25,7 +24,7 @@ pub struct Args {
     /// Recordings of megapage record, or answers of Prometheus' /api/v1/query_range
     #[arg(value_name = "RECORDING", required = true)]
     recordings: Vec<PathBuf>,
-    /// The policy that gives huge pages (see megapage simulate list)
+    /// The policy that gives huge pages (docs/policies.md names them)
     #[arg(long, value_name = "NAME", default_value = "megapage")]
     policy: String,
     /// Plan for hosts with this much memory [default: what each has]
@@ -70,7 +69,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         threads: available_parallelism().map_or(1, usize::from),
     };
     let found =
-        plan(recordings, &options, &|share| progress(format!("simulating hosts, {:.0} %", share * 100.0)))?;
+        plan(recordings, &options, &|share| progress(format!("replaying hosts, {:.0} %", share * 100.0)))?;
     answer(args.json, SCHEMA, &found, || human::plan(&found))?;
     Ok(ExitCode::from(u8::from(!failed.is_empty())))
 }

@@ -37,11 +37,6 @@ megapage_units::named! {
     }
 }
 
-megapage_units::named!(Case {
-    Chase = "chase", Random = "random", Zipf = "zipf", Sequential = "sequential", Stream = "stream",
-    Hot = "hot", Map = "map", Update = "update", Compute = "compute",
-});
-
 impl Case {
     /// Accesses (rounds, for `compute`) in one unit of work: about 1 ms on base pages.
     pub const fn steps_per_unit(self) -> u64 {

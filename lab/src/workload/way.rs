@@ -20,11 +20,6 @@ megapage_units::named! {
     }
 }
 
-megapage_units::named!(Way {
-    Random = "random", Chase = "chase", Sparse = "sparse", Sequential = "sequential", Compute = "compute",
-    Sleep = "sleep",
-});
-
 impl Way {
     /// Accesses (rounds, for `compute`) in one unit of work: a fraction of a millisecond.
     pub(super) const fn steps(self) -> usize {

@@ -72,10 +72,9 @@ def refused(row, status, *arguments):
 
 me = os.getpid()
 for arguments in ("pool list", "pool set 2m=+1", "pool serve", "pool stock", f"map {me}", "top --once", f"advise {me}",
-                  "daemon --once", "daemon", "segments list", "remap check /bin/true", f"doctor --why {me}",
-                  f"simulate record {me}"):
+                  "daemon --once", "daemon", "segments list", "remap check /bin/true", f"doctor --why {me}"):
     words = arguments.split()
-    row = "doctor --why" if words[0] == "doctor" else words[0] if words[0] in ("map", "advise", "top", "daemon", "simulate") \
+    row = "doctor --why" if words[0] == "doctor" else words[0] if words[0] in ("map", "advise", "top", "daemon") \
         else " ".join(words[:2])
     refused(row, 2, *words)
 refused("run --heap auto", 125, "run", "--", "touch", STARTED)
@@ -87,5 +86,4 @@ doctor = vm.megapage("doctor", "doctor", "--json", allowed=(1,)).json
 vm.same("doctor", "its one finding", [finding["id"] for finding in vm.value(doctor, "findings", default=[])], ["base-pages-other"])
 vm.same("doctor", "its evidence", vm.value(doctor, "findings", 0, "evidence", 0, "value"), "16 KiB")
 vm.same("doctor", "no verdict", vm.value(doctor, "verdicts"), [])
-vm.megapage("simulate", "simulate", "list")
 vm.megapage("doctor", "--version")

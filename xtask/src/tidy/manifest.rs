@@ -45,8 +45,8 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
         "cli",
         &[
             "units", "snapshot", "kernel", "observe", "decide", "act", "daemon", "launch", "doctor",
-            "advise", "bench", "remap", "report", "segment", "broker", "memory", "systemd", "trial",
-            "plan", "record",
+            "advise", "bench", "remap", "report", "segment", "broker", "memory", "systemd", "trial", "plan",
+            "record",
         ],
     ),
 ];
