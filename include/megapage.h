@@ -1,6 +1,6 @@
 /* megapage.h: huge memory with a name that outlives its program, and advice for huge pages.
  *
- * Made by `cargo xtask header` from crates/capi/src; do not edit. Link with `pkg-config --cflags --libs megapage`. The
+ * Made by `cargo xtask header` from crates/segment/capi/src; do not edit. Link with `pkg-config --cflags --libs megapage`. The
  * library is libmegapage_c.so; it does not replace malloc, as libmegapage.so does.
  *
  * Units       Lengths, sizes and offsets are in bytes.

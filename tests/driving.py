@@ -13,7 +13,7 @@ import tempfile
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # The pool of 2 MiB pages.
 POOL = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
-# The lock that the Rust tests take before they change the machine (crates/testing).
+# The lock that the Rust tests take before they change the machine (lab/testing).
 LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
 # Memory that stays available to everybody else, in KiB.
 LEAST_AVAILABLE_KIB = 2 << 20

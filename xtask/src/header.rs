@@ -1,4 +1,4 @@
-//! `include/megapage.h`, made from the entry points and types of crates/capi, and checked against them.
+//! `include/megapage.h`, made from the entry points and types of crates/segment/capi, and checked against them.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result};
@@ -9,12 +9,12 @@ use std::path::Path;
 /// Where it lies.
 pub const HEADER: &str = "include/megapage.h";
 /// What it is made from, in the order in which it stands there.
-const SOURCES: [&str; 2] = ["crates/capi/src/types.rs", "crates/capi/src/entry.rs"];
+const SOURCES: [&str; 2] = ["crates/segment/capi/src/types.rs", "crates/segment/capi/src/entry.rs"];
 
 const INTRODUCTION: &str = "\
 /* megapage.h: huge memory with a name that outlives its program, and advice for huge pages.
  *
- * Made by `cargo xtask header` from crates/capi/src; do not edit. Link with `pkg-config --cflags --libs megapage`. The
+ * Made by `cargo xtask header` from crates/segment/capi/src; do not edit. Link with `pkg-config --cflags --libs megapage`. The
  * library is libmegapage_c.so; it does not replace malloc, as libmegapage.so does.
  *
  * Units       Lengths, sizes and offsets are in bytes.
@@ -59,7 +59,7 @@ pub fn generate(root: &Path) -> Result<String> {
     for source in SOURCES {
         builder = builder.with_src(root.join(source));
     }
-    let bindings = builder.generate().context("cbindgen cannot read crates/capi")?;
+    let bindings = builder.generate().context("cbindgen cannot read crates/segment/capi")?;
     let mut header = Vec::new();
     bindings.write(&mut header);
     String::from_utf8(header).context("the header is not UTF-8")
@@ -85,7 +85,7 @@ fn compare(wanted: &str, found: &str) -> Vec<Finding> {
         return Vec::new();
     }
     let same = wanted.lines().zip(found.lines()).take_while(|(one, other)| one == other).count();
-    let what = "differs from crates/capi; run cargo xtask header, and raise the library's number if it is for the worse";
+    let what = "differs from crates/segment/capi; run cargo xtask header, and raise the library's number if it is for the worse";
     vec![Finding::new(HEADER, same + 1, what)]
 }
 

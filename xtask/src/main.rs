@@ -18,7 +18,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
        cargo xtask tidy --ratchet  lower the numbers of xtask/ratchet.json to the present ones
-       cargo xtask header  make include/megapage.h anew from crates/capi
+       cargo xtask header  make include/megapage.h anew from crates/segment/capi
        cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel
        cargo xtask values  make the values of bench/results in pages of docs/ anew
        cargo xtask peers   make the tables of peers in docs/lab.md anew from lab/src/peers

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// Directories whose files are not ours to tidy: vendored sources and captured kernel trees.
-const NOT_OURS: [&str; 2] = ["crates/preload/vendor/mimalloc/", "fixtures/"];
+const NOT_OURS: [&str; 2] = ["crates/heap/preload/vendor/mimalloc/", "fixtures/"];
 
 /// Checks the repository at `root`, prints what is wrong and answers 1 where anything is.
 pub fn run(root: &Path) -> Result<ExitCode> {

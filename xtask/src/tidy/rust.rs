@@ -39,15 +39,15 @@ const COLLAPSES: [&str; 4] =
 const MAY_COLLAPSE: [(&str, &str); 3] = [
     ("crates/act/src/engine/target.rs", "makes the calls, under the guard"),
     (
-        "crates/observe/src/tracker/bpf/clear.rs",
+        "crates/watch/observe/src/tracker/bpf/clear.rs",
         "clears accessed bits of whole mappings, within the budget of sampling",
     ),
-    ("crates/observe/src/tracker/self_test.rs", "tries trackers on a child of its own"),
+    ("crates/watch/observe/src/tracker/self_test.rs", "tries trackers on a child of its own"),
 ];
 
 /// Test files that may name kernel paths, and why each must.
 const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 19] = [
-    ("crates/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
+    ("crates/watch/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
     ("crates/cli/tests/enable.rs", "reads by hand what a run passes on to its program"),
     ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
     ("crates/cli/tests/run_kinds.rs", "reads by hand what megapage reports"),
@@ -57,15 +57,15 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 19] = [
     ("crates/cli/tests/run_text_sizes.rs", "has a C program print the size of its pages"),
     ("crates/cli/tests/trial.rs", "has a shell command look whether a process has huge pages"),
     ("crates/cli/tests/run_text_truth.rs", "has a Python program set a probe"),
-    ("crates/doctor/tests/captured.rs", "builds the tree of a kernel with other base pages"),
-    ("crates/launch/src/kinds/tests.rs", "builds the tree of a process from what was captured of it"),
-    ("crates/memory/tests/refused.rs", "puts itself into a control group"),
-    ("crates/observe/tests/synthetic/mod.rs", "makes up a process whose accesses are known"),
-    ("crates/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
-    ("crates/testing/src/memory_group.rs", "gives tests a control group"),
-    ("crates/testing/src/refuse.rs", "bounds what a test may have on top of what it has"),
-    ("crates/testing/src/zram.rs", "gives tests a swap device"),
-    ("crates/observe/tests/trackers.rs", "builds trees of kernels with interfaces that this one lacks"),
+    ("crates/watch/doctor/tests/captured.rs", "builds the tree of a kernel with other base pages"),
+    ("crates/run/launch/src/kinds/tests.rs", "builds the tree of a process from what was captured of it"),
+    ("crates/heap/memory/tests/refused.rs", "puts itself into a control group"),
+    ("crates/watch/observe/tests/synthetic/mod.rs", "makes up a process whose accesses are known"),
+    ("crates/watch/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
+    ("lab/testing/src/memory_group.rs", "gives tests a control group"),
+    ("lab/testing/src/refuse.rs", "bounds what a test may have on top of what it has"),
+    ("lab/testing/src/zram.rs", "gives tests a swap device"),
+    ("crates/watch/observe/tests/trackers.rs", "builds trees of kernels with interfaces that this one lacks"),
 ];
 
 /// Everything that is wrong with the Rust file `path` (relative to the repository) whose text is `text`.
@@ -216,7 +216,7 @@ impl File<'_> {
             if !self.source.test[*number] && names_kernel_path(text) {
                 findings.push(self.finding(
                     *number,
-                    format!("\"{text}\" names a kernel file: only crates/kernel and crates/inside may (a test needs an entry in xtask/src/tidy/rust.rs)"),
+                    format!("\"{text}\" names a kernel file: only crates/kernel and crates/kernel/inside may (a test needs an entry in xtask/src/tidy/rust.rs)"),
                 ));
             }
         }
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_clean_file_has_no_findings() {
-        assert!(found("crates/observe/src/lib.rs", ROOT).is_empty());
+        assert!(found("crates/watch/observe/src/lib.rs", ROOT).is_empty());
         assert!(found("crates/kernel/src/lib.rs", "#![deny(unsafe_code)]\n").is_empty());
         assert!(found("crates/kernel/src/x.rs", "const P: &str = \"proc/meminfo\";\n").is_empty());
     }
@@ -367,7 +367,7 @@ mod tests {
     fn printing_past_the_one_module_is_caught() {
         one("crates/cli/src/map.rs", "fn a() {\n    eprintln!(\"x\");\n}\n", "2: eprintln! outside");
         assert!(found("crates/cli/src/output.rs", "fn a() { eprintln!(\"x\") }\n").is_empty());
-        assert!(found("crates/bench/src/a.rs", "fn a() { eprintln!(\"x\") }\n").is_empty());
+        assert!(found("crates/run/bench/src/a.rs", "fn a() { eprintln!(\"x\") }\n").is_empty());
     }
 
     #[test]
@@ -398,16 +398,24 @@ mod tests {
 
     #[test]
     fn a_crate_root_without_forbid_is_caught() {
-        one("crates/observe/src/lib.rs", "fn a() {}\n", "1: the crate root lacks #![forbid(unsafe_code)]");
-        one("crates/bench/src/bin/w.rs", "fn main() {}\n", "forbid(unsafe_code)");
-        one("crates/bench/src/bin/w/main.rs", "fn main() {}\n", "forbid(unsafe_code)");
+        one(
+            "crates/watch/observe/src/lib.rs",
+            "fn a() {}\n",
+            "1: the crate root lacks #![forbid(unsafe_code)]",
+        );
+        one("crates/run/bench/src/bin/w.rs", "fn main() {}\n", "forbid(unsafe_code)");
+        one("crates/run/bench/src/bin/w/main.rs", "fn main() {}\n", "forbid(unsafe_code)");
         one("crates/kernel/src/lib.rs", "// #![deny(unsafe_code)]\n", "deny(unsafe_code)");
         one("xtask/src/main.rs", "fn main() {}\n", "forbid(unsafe_code)");
     }
 
     #[test]
     fn unsafe_code_outside_its_place_is_caught() {
-        one("crates/observe/src/a.rs", "#![allow(unsafe_code)]\n", "1: unsafe code belongs in crates/kernel");
+        one(
+            "crates/watch/observe/src/a.rs",
+            "#![allow(unsafe_code)]\n",
+            "1: unsafe code belongs in crates/kernel",
+        );
         one(
             "crates/kernel/src/a.rs",
             "//! Maps.\n#![allow(unsafe_code)]\n",
@@ -438,15 +446,15 @@ mod tests {
     #[test]
     fn a_kernel_path_outside_the_kernel_crate_is_caught() {
         for path in ["/proc/meminfo", "proc/meminfo", "/sys/kernel/mm", "sys/kernel", "/proc", "cat /sys/x"] {
-            one("crates/observe/src/a.rs", &format!("const P: &str = \"{path}\";\n"), "1: \"");
+            one("crates/watch/observe/src/a.rs", &format!("const P: &str = \"{path}\";\n"), "1: \"");
         }
         one("crates/cli/tests/a.rs", "const P: &str = \"/proc/meminfo\";\n", "names a kernel file");
         for other in ["procfs", "/etc/sysctl.d", "{root}/sys", "processes", "system"] {
             let text = format!("const P: &str = \"{other}\";\n");
-            assert!(found("crates/observe/src/a.rs", &text).is_empty(), "{other}");
+            assert!(found("crates/watch/observe/src/a.rs", &text).is_empty(), "{other}");
         }
         let in_test = "#[cfg(test)]\nmod tests {\n    const P: &str = \"proc/meminfo\";\n}\n";
-        assert!(found("crates/observe/src/a.rs", in_test).is_empty());
+        assert!(found("crates/watch/observe/src/a.rs", in_test).is_empty());
     }
 
     #[test]
@@ -454,18 +462,24 @@ mod tests {
         one("crates/act/src/a.rs", "fn a() { libc::getpid(); }\n", "`libc::` outside crates/kernel");
         one("crates/act/src/a.rs", "use rustix::fs;\n", "`rustix::`");
         one("crates/act/src/a.rs", "extern \"C\" {}\n", "`extern \"`");
-        assert!(found("crates/preload/src/a.rs", "fn a() { libc::getpid(); }\n").is_empty());
+        assert!(found("crates/heap/preload/src/a.rs", "fn a() { libc::getpid(); }\n").is_empty());
         assert!(found("crates/act/src/a.rs", "// libc::getpid\nuse my_libc::x;\n").is_empty());
     }
 
     #[test]
     fn impurity_in_a_pure_crate_is_caught() {
-        one("crates/units/src/a.rs", "use std::fs;\n", "`std::fs` in crates/units, which is pure");
+        one(
+            "crates/values/units/src/a.rs",
+            "use std::fs;\n",
+            "`std::fs` in crates/values/units, which is pure",
+        );
         one("crates/decide/src/a.rs", "fn a() { std::time::Instant::now(); }\n", "`Instant`");
         assert!(found("crates/decide/src/a.rs", "use std::time::Duration;\n").is_empty());
         one("crates/decide/src/a.rs", "static mut A: u8 = 0;\n", "`static mut`");
-        assert!(found("crates/units/src/a.rs", "#[cfg(test)]\nmod tests {\n use std::fs;\n}\n").is_empty());
-        assert!(found("crates/observe/src/a.rs", "use std::fs;\n").is_empty());
+        assert!(
+            found("crates/values/units/src/a.rs", "#[cfg(test)]\nmod tests {\n use std::fs;\n}\n").is_empty()
+        );
+        assert!(found("crates/watch/observe/src/a.rs", "use std::fs;\n").is_empty());
     }
 
     #[test]

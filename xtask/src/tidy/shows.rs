@@ -1,4 +1,4 @@
-//! A test shows something, or says by `skip()` of crates/testing why it does not.
+//! A test shows something, or says by `skip()` of lab/testing why it does not.
 //!
 //! A way out of a test is a `return` without a value, a `return` that only prints, or a `continue`. It
 //! is allowed where its block calls a gate before it, or where a gate decides about the block:
@@ -13,7 +13,7 @@ use crate::finding::Finding;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The end of each finding.
-const WHAT: &str = "may leave a test that has shown nothing: call skip() of crates/testing, with the reason";
+const WHAT: &str = "may leave a test that has shown nothing: call skip() of lab/testing, with the reason";
 
 /// Everything that is wrong with the tests among `files`.
 pub fn check(files: &BTreeMap<String, String>) -> Vec<Finding> {
@@ -37,7 +37,7 @@ pub fn check(files: &BTreeMap<String, String>) -> Vec<Finding> {
 
 /// Returns true if all of the file is code of tests.
 fn holds_tests(path: &str) -> bool {
-    path.contains("/tests/") || path.ends_with("tests.rs") || path.starts_with("crates/testing/src/")
+    path.contains("/tests/") || path.ends_with("tests.rs") || path.starts_with("lab/testing/src/")
 }
 
 /// The part of a path that names a crate: all before `src` or `tests`.
@@ -48,7 +48,7 @@ fn crate_of(path: &str) -> &str {
 #[derive(PartialEq)]
 enum Kind {
     Test,
-    /// A test that runs only when it is asked for, or a function of crates/testing.
+    /// A test that runs only when it is asked for, or a function of lab/testing.
     Ignored,
     Free,
     Method,
@@ -77,7 +77,7 @@ impl<'a> File<'a> {
         let source = Source::scan(text);
         let text = source.code.join("\n");
         let mut functions = functions(&text);
-        let is_testing = path.starts_with("crates/testing/src/");
+        let is_testing = path.starts_with("lab/testing/src/");
         functions.retain_mut(|function| {
             let line = text[..function.body.0].matches('\n').count();
             let is_test_code = source.test[line] || holds_tests(path) && !is_testing;
@@ -163,7 +163,7 @@ impl<'a> Gates<'a> {
         }
     }
 
-    /// Returns true for a gate of that name in the same file, else in the same crate, else in crates/testing.
+    /// Returns true for a gate of that name in the same file, else in the same crate, else in lab/testing.
     fn hold(&self, path: &str, name: &str) -> bool {
         if let Some(is_gate) = self.0.get(path).and_then(|names| names.get(name)) {
             return *is_gate;
@@ -171,7 +171,7 @@ impl<'a> Gates<'a> {
         let of = |krate: &str, names: &BTreeMap<&str, bool>, file: &str| {
             crate_of(file) == krate && names.get(name).is_some_and(|is_gate| *is_gate)
         };
-        [crate_of(path), "crates/testing"]
+        [crate_of(path), "lab/testing"]
             .iter()
             .any(|krate| self.0.iter().any(|(file, names)| of(krate, names, file)))
     }
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(found(&[("crates/a/tests/a.rs", quiet)]).len(), 1);
         let passed_on = "fn gate() -> bool {\n    if !require_root() { return false; }\n    true\n}\n";
         let testing = "pub fn require_root() -> bool { skip(\"needs root\"); false }\n";
-        let files = [("crates/a/tests/a.rs", passed_on), ("crates/testing/src/skip.rs", testing)];
+        let files = [("crates/a/tests/a.rs", passed_on), ("lab/testing/src/skip.rs", testing)];
         assert!(found(&files).is_empty());
         assert_eq!(found(&files[..1]).len(), 0, "it is no gate where nothing skips");
     }

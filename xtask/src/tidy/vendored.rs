@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Holds the vendored tree, its checksums and the account of where it came from.
-const VENDOR: &str = "crates/preload/vendor";
+const VENDOR: &str = "crates/heap/preload/vendor";
 /// `sha256sum` lines, with paths relative to [`VENDOR`].
 const CHECKSUMS: &str = "CHECKSUMS";
 
@@ -113,7 +113,7 @@ mod tests {
         let name = "mimalloc/src/a.c";
         let found = found(&[(name, "Body")], &[name]);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with("crates/preload/vendor/mimalloc/src/a.c:1: differs"), "{found:?}");
+        assert!(found[0].starts_with("crates/heap/preload/vendor/mimalloc/src/a.c:1: differs"), "{found:?}");
     }
 
     #[test]

@@ -1,0 +1,5 @@
+//! The integration tests of this crate, as one program: it is linked once.
+
+mod linkers;
+mod prime;
+mod programs;

@@ -1,0 +1,260 @@
+//! Integrity: memory is promoted and recovered as fast as the kernel can, while a program uses it in every way at once
+//! and checks every byte; whoever acts is killed at any moment. A minute by default; `MEGAPAGE_SOAK_SECONDS` for longer
+//! (`make soak`).
+
+use megapage_act::execute::{Actuator, Executor, ExecutorOptions};
+use megapage_decide::{Action, Obtained, Reason};
+use megapage_kernel::maps::read_maps;
+use megapage_kernel::pagemap::Pagemap;
+use megapage_kernel::{KernelRoot, boot_time, process, spawn};
+use megapage_snapshot::ProcessId;
+use megapage_testing::ZramSwap;
+use megapage_testing::{MachineLock, require_root, skip};
+use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const SECONDS: &str = "MEGAPAGE_SOAK_SECONDS";
+/// In the environment of the process that acts until it is killed: whom it acts on.
+const TARGET: &str = "MEGAPAGE_SOAK_TARGET";
+/// Longer than anything takes on a machine that works.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// No bound at all: as fast as it can.
+fn options() -> ExecutorOptions {
+    let much = Bytes::gib(1 << 20);
+    ExecutorOptions {
+        moved: much,
+        moved_per_process: much,
+        scanned: much,
+        scanned_per_process: much,
+        slow: PATIENCE,
+        pause: Duration::ZERO,
+        pause_most: Duration::ZERO,
+        ..ExecutorOptions::default()
+    }
+}
+
+/// `pid` and its descendants.
+fn family(root: &KernelRoot, pid: Pid) -> Vec<Pid> {
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = family.get(next) {
+        next += 1;
+        // One that has ended meanwhile has no children.
+        family.extend(process::read_children(root, parent, 4096).ok().flatten().unwrap_or_default());
+    }
+    family
+}
+
+/// What can be done to the anonymous memory of a process now: to each region the opposite of what it is. Recoveries,
+/// and promotions.
+fn actions(root: &KernelRoot, pid: Pid) -> Option<(Vec<Action>, Vec<Action>)> {
+    let stat = process::read_stat(root, pid).ok()?;
+    let process = ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack };
+    let mut pagemap = Pagemap::open(root, pid).ok()?;
+    let (mut recover, mut promote) = (Vec::new(), Vec::new());
+    for mapping in read_maps(root, pid).ok()? {
+        if !mapping.write || mapping.shared || mapping.inode != 0 {
+            continue;
+        }
+        for region in pagemap.regions(mapping.range).ok()? {
+            let (start, reason) = (region.range.start(), Reason::Period);
+            if region.huge == Some(true) {
+                recover.push(Action::Recover { process, region: start, reason });
+            } else if region.present > 0 || region.swapped > 0 {
+                let size = PageSize::HUGE_2M;
+                promote.push(Action::Promote { process, region: start, size, reason });
+            }
+        }
+    }
+    Some((recover, promote))
+}
+
+/// One round over the whole family.
+fn round(root: &KernelRoot, executor: &mut Executor, target: Pid) {
+    for pid in family(root, target) {
+        let Some((recover, promote)) = actions(root, pid) else { continue };
+        for actions in [recover, promote] {
+            for done in executor.carry_out(boot_time(), &actions) {
+                let obtained = done.outcome.obtained;
+                assert!(!matches!(obtained, Obtained::Denied | Obtained::Unsupported), "{done:?}");
+            }
+        }
+    }
+}
+
+/// Not a test: what the test starts to have it killed.
+#[test]
+#[ignore = "acts until it is killed; started by the other test"]
+fn act_until_killed() {
+    let Some(target) = std::env::var_os(TARGET).and_then(|pid| pid.to_str()?.parse().ok().map(Pid)) else {
+        return;
+    };
+    let root = KernelRoot::live();
+    let mut executor = Executor::start(&root, options()).unwrap();
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        round(&root, &mut executor, target);
+        eprintln!("round");
+    }
+}
+
+/// The program, killed when the value is dropped.
+struct Workload(Child);
+
+impl Workload {
+    fn start(executable: &Path, directory: &Path) -> Workload {
+        let mut command = Command::new(executable);
+        command.arg(directory).stdin(Stdio::null()).stdout(Stdio::piped());
+        Workload(command.spawn().unwrap())
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.0.id().cast_signed())
+    }
+
+    fn check_alive(&mut self) {
+        if let Some(status) = self.0.try_wait().unwrap() {
+            panic!("the program ended with {status}: {}", self.output());
+        }
+    }
+
+    fn output(&mut self) -> String {
+        let mut text = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Has it check everything a last time; what it said.
+    fn finish(mut self) -> String {
+        self.check_alive();
+        spawn::send_signal(self.pid(), spawn::signal::SIGTERM).unwrap();
+        let started = Instant::now();
+        let status = loop {
+            match self.0.try_wait().unwrap() {
+                Some(status) => break status,
+                None if started.elapsed() > PATIENCE => panic!("the program does not end"),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let output = self.output();
+        assert!(status.success(), "the program ended with {status}: {output}");
+        output
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One half: acts on the program for `time`, a third of it undisturbed, then in processes that are killed.
+fn soak(executable: &Path, time: Duration, what: &str) {
+    let root = KernelRoot::live();
+    let directory = tempfile::tempdir().unwrap();
+    let mut workload = Workload::start(executable, directory.path());
+    let target = workload.pid();
+    let mut executor = Executor::start(&root, options()).unwrap();
+    let started = Instant::now();
+    // It is to be no rest cure, however busy the machine is.
+    let worked = |executor: &Executor| {
+        let counters = executor.counters();
+        counters.promote.promoted_bytes > 8 * HUGE_2M as u64
+            && counters.recover.count(Obtained::Done) > 8
+            && (!executor.abilities().frees_zeros || counters.recover.freed_bytes > 0)
+    };
+    while started.elapsed() < time / 3 || (!worked(&executor) && started.elapsed() < PATIENCE) {
+        round(&root, &mut executor, target);
+        workload.check_alive();
+    }
+    assert!(worked(&executor), "{:?}", executor.counters());
+    let (mut kills, mut rounds) = (0, 0);
+    while started.elapsed() < time || kills == 0 {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--ignored", "--exact", "soak::act_until_killed", "--nocapture"])
+            .env(TARGET, target.to_string());
+        let mut actor = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(actor.stderr.take().unwrap());
+        // From before its self-test is over to some rounds later, as evenly as it goes without chance.
+        std::thread::sleep(Duration::from_millis(20 + kills * 7919 % 1200));
+        actor.kill().unwrap();
+        let status = actor.wait().unwrap();
+        let lines: Vec<String> = stderr.lines().map_while(Result::ok).collect();
+        assert!(status.code().is_none(), "it should have been killed, not {status}: {lines:?}");
+        rounds += lines.iter().filter(|line| line.contains("round")).count();
+        kills += 1;
+        workload.check_alive();
+    }
+    // Nothing that the killed ones left is in the way of the next.
+    round(&root, &mut executor, target);
+    let output = workload.finish();
+    let counters = executor.counters();
+    println!(
+        "{what}: {} promoted, {} recovered ({} MiB freed), then {kills} kills after {rounds} rounds: {}",
+        counters.promote.count(Obtained::Done),
+        counters.recover.count(Obtained::Done),
+        counters.recover.freed_bytes >> 20,
+        output.replace('\n', " "),
+    );
+    assert!(output.contains("OK, "), "{output}");
+    if output.contains("no O_DIRECT") {
+        skip("the file system of temporary files has no O_DIRECT");
+    }
+}
+
+/// One at a time: each wants the machine to itself.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The workload, compiled; `None`, and a loud skip, where it cannot be run.
+fn workload(directory: &Path) -> Option<PathBuf> {
+    if !require_root() {
+        return None;
+    }
+    let executable = directory.join("workload");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/soak/workload.c");
+    let compiled = Command::new("cc").args(["-O2", "-pthread", "-o"]).arg(&executable).arg(source).status();
+    match compiled {
+        Ok(status) => assert!(status.success(), "cc: {status}"),
+        Err(error) => {
+            skip(&format!("needs a C compiler, cc: {error}"));
+            return None;
+        }
+    }
+    Some(executable)
+}
+
+/// Half of the time that is asked for.
+fn half() -> Duration {
+    Duration::from_secs(std::env::var(SECONDS).map_or(60, |text| text.parse().unwrap())) / 2
+}
+
+#[test]
+fn no_byte_is_lost_and_nobody_dies_without_swap() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(executable) = workload(directory.path()) else { return };
+    let _turn = TURN.lock();
+    soak(&executable, half(), "without swap of its own");
+}
+
+#[test]
+fn no_byte_is_lost_and_nobody_dies_with_swap() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(executable) = workload(directory.path()) else { return };
+    let _turn = TURN.lock();
+    // Others that change the machine, or count pages exactly, do not want it to have swap.
+    let _lock = MachineLock::take();
+    match ZramSwap::start(&KernelRoot::live(), Bytes::mib(512)).unwrap() {
+        Some(swap) => {
+            soak(&executable, half(), "with swap");
+            drop(swap);
+        }
+        None => skip("swap: needs a kernel with zram"),
+    }
+}

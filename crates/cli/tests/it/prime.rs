@@ -1,0 +1,117 @@
+//! `megapage prime`: data files, by name and by the process that maps them.
+
+use crate::user;
+
+use megapage_testing::{require_root, skip};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use user::{megapage, refused};
+
+const MIB: usize = 33;
+
+/// A file of data on a file system with large folios; `None`, after a loud skip, where the first of it cannot be huge.
+fn data(name: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(format!("/var/tmp/megapage-{name}-{}", std::process::id()));
+    let bytes: Vec<u8> = (0..MIB << 20).map(|at| (at / 4096 % 251) as u8).collect();
+    fs::write(&path, bytes).unwrap();
+    let outcome = primed(&[path.to_str().unwrap()]);
+    if outcome[0]["obtained_bytes"] == 0 {
+        let why = outcome[0]["missing"].as_str().unwrap_or_default().to_string();
+        fs::remove_file(&path).unwrap();
+        skip(&format!("/var/tmp: {why}"));
+        return None;
+    }
+    Some(path)
+}
+
+fn primed(arguments: &[&str]) -> Value {
+    let said = megapage(&[&["prime", "--json"], arguments].concat());
+    assert!(said.status <= 1, "{}", said.err);
+    let value: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    assert_eq!(value["schema"], "megapage.prime/1");
+    value["files"].clone()
+}
+
+/// A python3 that maps the file, reads all of it, checks it, and waits.
+struct Reader(Child);
+
+impl Reader {
+    fn start(path: &str, how: &str) -> Option<Reader> {
+        let script = format!(
+            "import mmap, sys\n\
+             f = open('{path}', 'r+b')\n\
+             m = mmap.mmap(f.fileno(), 0, {how})\n\
+             bad = sum(m[at] != at // 4096 % 251 for at in range(0, len(m), 4096))\n\
+             print('ready', bad, flush=True)\n\
+             sys.stdin.read()\n"
+        );
+        let spawned = Command::new("python3")
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = spawned else {
+            skip("needs python3");
+            return None;
+        };
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready 0\n", "every byte is as it was written");
+        Some(Reader(child))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_data_file_is_primed_by_name_and_by_process() {
+    if !require_root() {
+        return;
+    }
+    let Some(path) = data("data") else { return };
+    let name = path.to_str().unwrap();
+    // Whole blocks of 2 MiB: the last MiB is none.
+    let outcome = primed(&[name]);
+    assert_eq!(outcome[0]["possible_bytes"], 32 << 20, "{outcome:#}");
+    assert_eq!(outcome[0]["before_bytes"], outcome[0]["obtained_bytes"], "what is huge is left alone");
+    let Some(reader) = Reader::start(name, "mmap.MAP_SHARED, mmap.PROT_READ") else { return };
+    let pid = reader.0.id().to_string();
+    let outcome = primed(&[pid.as_str()]);
+    let file = outcome.as_array().unwrap().iter().find(|file| file["file"] == name);
+    let file = file.unwrap_or_else(|| panic!("{outcome:#}"));
+    let user = file["users"].as_array().unwrap().iter().find(|user| user["pid"] == reader.0.id()).unwrap();
+    assert_eq!(
+        (&user["private_writable_bytes"], user["misplaced_bytes"].as_u64()),
+        (&Value::from(0), Some(0))
+    );
+    assert!(user["huge_bytes"].as_u64().unwrap() >= 16 << 20, "the page table: {file:#}");
+    drop(reader);
+
+    let Some(private) = Reader::start(name, "mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE") else {
+        return;
+    };
+    let said = megapage(&["prime", name]);
+    assert!(said.out.contains("private and writable"), "{}", said.out);
+    drop(private);
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn bad_input_is_one_line() {
+    refused(&["prime"], "required");
+    refused(&["prime", "999999999"], "no process 999999999");
+    refused(&["prime", "/no/such/file"], "No such file");
+    let directory = tempfile::tempdir().unwrap();
+    let small = directory.path().join("small");
+    fs::write(&small, "small").unwrap();
+    refused(&["prime", small.to_str().unwrap()], "smaller than a huge page");
+    refused(&["prime", directory.path().to_str().unwrap()], "not a regular file");
+}

@@ -1,0 +1,15 @@
+//! What a block takes beside what was asked for (the size classes of build.rs), in a program of its own.
+
+use crate::preloaded;
+
+use preloaded::passes;
+
+#[test]
+fn a_block_is_at_most_an_eighth_larger_than_was_asked_for() {
+    passes("sizes", "classes");
+}
+
+#[test]
+fn blocks_of_a_page_and_a_header_take_a_tenth_more_at_most() {
+    passes("sizes", "pages");
+}

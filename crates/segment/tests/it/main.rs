@@ -1,0 +1,6 @@
+//! The integration tests of this crate, as one program: it is linked once.
+
+mod example;
+mod hugetlb;
+mod kill;
+mod pool;
