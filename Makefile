@@ -62,10 +62,10 @@ test-vm: ## every case on every kernel, in virtual machines (hours)
 soak: ## integrity under stress, ten minutes; as root
 	scripts/install-deps test
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-600} \
-		scripts/with-usual-settings cargo test --release --locked -p megapage-act --test soak -- --nocapture
+		scripts/with-usual-settings cargo test --release --locked -p megapage-act --test it soak:: -- --nocapture
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-300} \
-		scripts/with-usual-settings cargo test --release --locked -p megapage-cli --test daemon_soak -- --nocapture
-	MEGAPAGE_SOAK=1 scripts/with-usual-settings cargo test --release --locked -p megapage-segment --test kill -- --nocapture nothing_is_lost
+		scripts/with-usual-settings cargo test --release --locked -p megapage-cli --test it daemon_soak:: -- --nocapture
+	MEGAPAGE_SOAK=1 scripts/with-usual-settings cargo test --release --locked -p megapage-segment --test it kill::nothing_is_lost -- --nocapture
 
 # Every parser and protocol with inputs that libFuzzer makes up, for SECONDS each (60 without it); TARGET=x for one. Needs a
 # nightly compiler and cargo-fuzz.

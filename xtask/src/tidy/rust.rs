@@ -48,24 +48,30 @@ const MAY_COLLAPSE: [(&str, &str); 3] = [
 /// Test files that may name kernel paths, and why each must.
 const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 19] = [
     ("crates/watch/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
-    ("crates/cli/tests/enable.rs", "reads by hand what a run passes on to its program"),
-    ("crates/cli/tests/run_jvm.rs", "reads by hand what megapage reports"),
-    ("crates/cli/tests/run_kinds.rs", "reads by hand what megapage reports"),
-    ("crates/cli/tests/run_ledger.rs", "has a C program open its launcher's files"),
-    ("crates/cli/tests/run_in_place.rs", "reads by hand which process the program is, and who is beside it"),
-    ("crates/cli/tests/run_support/text.rs", "has a C program print its mappings"),
-    ("crates/cli/tests/run_text_sizes.rs", "has a C program print the size of its pages"),
-    ("crates/cli/tests/trial.rs", "has a shell command look whether a process has huge pages"),
-    ("crates/cli/tests/run_text_truth.rs", "has a Python program set a probe"),
-    ("crates/watch/doctor/tests/captured.rs", "builds the tree of a kernel with other base pages"),
+    ("crates/cli/tests/it/enable.rs", "reads by hand what a run passes on to its program"),
+    ("crates/cli/tests/it/run_jvm.rs", "reads by hand what megapage reports"),
+    ("crates/cli/tests/it/run_kinds.rs", "reads by hand what megapage reports"),
+    ("crates/cli/tests/it/run_ledger.rs", "has a C program open its launcher's files"),
+    (
+        "crates/cli/tests/it/run_in_place.rs",
+        "reads by hand which process the program is, and who is beside it",
+    ),
+    ("crates/cli/tests/it/run_support/text.rs", "has a C program print its mappings"),
+    ("crates/cli/tests/it/run_text_sizes.rs", "has a C program print the size of its pages"),
+    ("crates/cli/tests/it/trial.rs", "has a shell command look whether a process has huge pages"),
+    ("crates/cli/tests/it/run_text_truth.rs", "has a Python program set a probe"),
+    ("crates/watch/doctor/tests/it/captured.rs", "builds the tree of a kernel with other base pages"),
     ("crates/run/launch/src/kinds/tests.rs", "builds the tree of a process from what was captured of it"),
-    ("crates/heap/memory/tests/refused.rs", "puts itself into a control group"),
-    ("crates/watch/observe/tests/synthetic/mod.rs", "makes up a process whose accesses are known"),
-    ("crates/watch/observe/tests/pools.rs", "builds a tree in which a process ends while it is read"),
+    ("crates/heap/memory/tests/it/refused.rs", "puts itself into a control group"),
+    ("crates/watch/observe/tests/it/synthetic/mod.rs", "makes up a process whose accesses are known"),
+    ("crates/watch/observe/tests/it/pools.rs", "builds a tree in which a process ends while it is read"),
     ("lab/testing/src/memory_group.rs", "gives tests a control group"),
     ("lab/testing/src/refuse.rs", "bounds what a test may have on top of what it has"),
     ("lab/testing/src/zram.rs", "gives tests a swap device"),
-    ("crates/watch/observe/tests/trackers.rs", "builds trees of kernels with interfaces that this one lacks"),
+    (
+        "crates/watch/observe/tests/it/trackers.rs",
+        "builds trees of kernels with interfaces that this one lacks",
+    ),
 ];
 
 /// Everything that is wrong with the Rust file `path` (relative to the repository) whose text is `text`.
@@ -85,13 +91,16 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// The directory name of the crate that a file belongs to: `kernel` for `crates/kernel/src/lib.rs`.
-fn crate_of(path: &str) -> &str {
-    if path.starts_with("lab/simulate/") {
-        return "simulate";
+/// Returns the directory name of the crate that a file belongs to: `units` for `crates/values/units/src/lib.rs`.
+pub(super) fn crate_of(path: &str) -> &str {
+    let mut above = "";
+    for part in path.split('/') {
+        if ["src", "tests", "benches", "build.rs"].contains(&part) && !above.is_empty() {
+            break;
+        }
+        above = part;
     }
-    let inside = path.strip_prefix("crates/").unwrap_or(path);
-    inside.split('/').next().unwrap_or_default()
+    above
 }
 
 struct File<'a> {
@@ -261,7 +270,7 @@ impl File<'_> {
             for outside in IMPURE {
                 if has_word(line, outside) {
                     findings.push(
-                        self.finding(number, format!("`{outside}` in crates/{}, which is pure", self.krate)),
+                        self.finding(number, format!("`{outside}` in crate {}, which is pure", self.krate)),
                     );
                 }
             }
@@ -376,7 +385,7 @@ mod tests {
         one("crates/act/src/promote.rs", call, "2: `process_madvise::collapse` outside the engine");
         one("lab/src/a.rs", "use megapage_kernel::process_madvise::{cold};\n", "outside the engine");
         assert!(found("crates/act/src/engine/target.rs", call).is_empty());
-        assert!(found("crates/act/tests/a.rs", call).is_empty(), "tests may");
+        assert!(found("crates/act/tests/it/a.rs", call).is_empty(), "tests may");
     }
 
     #[test]
@@ -448,7 +457,7 @@ mod tests {
         for path in ["/proc/meminfo", "proc/meminfo", "/sys/kernel/mm", "sys/kernel", "/proc", "cat /sys/x"] {
             one("crates/watch/observe/src/a.rs", &format!("const P: &str = \"{path}\";\n"), "1: \"");
         }
-        one("crates/cli/tests/a.rs", "const P: &str = \"/proc/meminfo\";\n", "names a kernel file");
+        one("crates/cli/tests/it/a.rs", "const P: &str = \"/proc/meminfo\";\n", "names a kernel file");
         for other in ["procfs", "/etc/sysctl.d", "{root}/sys", "processes", "system"] {
             let text = format!("const P: &str = \"{other}\";\n");
             assert!(found("crates/watch/observe/src/a.rs", &text).is_empty(), "{other}");
@@ -468,11 +477,7 @@ mod tests {
 
     #[test]
     fn impurity_in_a_pure_crate_is_caught() {
-        one(
-            "crates/values/units/src/a.rs",
-            "use std::fs;\n",
-            "`std::fs` in crates/values/units, which is pure",
-        );
+        one("crates/values/units/src/a.rs", "use std::fs;\n", "`std::fs` in crate units, which is pure");
         one("crates/decide/src/a.rs", "fn a() { std::time::Instant::now(); }\n", "`Instant`");
         assert!(found("crates/decide/src/a.rs", "use std::time::Duration;\n").is_empty());
         one("crates/decide/src/a.rs", "static mut A: u8 = 0;\n", "`static mut`");

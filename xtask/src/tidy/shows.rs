@@ -8,6 +8,7 @@
 //!
 //! A test under `#[ignore]` counts for nothing until it is asked for, so that it may leave.
 
+use super::rust::crate_of;
 use super::scan::Source;
 use crate::finding::Finding;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,11 +39,6 @@ pub fn check(files: &BTreeMap<String, String>) -> Vec<Finding> {
 /// Returns true if all of the file is code of tests.
 fn holds_tests(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("tests.rs") || path.starts_with("lab/testing/src/")
-}
-
-/// The part of a path that names a crate: all before `src` or `tests`.
-fn crate_of(path: &str) -> &str {
-    ["/src/", "/tests/"].iter().find_map(|folder| path.split_once(folder)).map_or("", |(krate, _)| krate)
 }
 
 #[derive(PartialEq)]
@@ -171,7 +167,7 @@ impl<'a> Gates<'a> {
         let of = |krate: &str, names: &BTreeMap<&str, bool>, file: &str| {
             crate_of(file) == krate && names.get(name).is_some_and(|is_gate| *is_gate)
         };
-        [crate_of(path), "lab/testing"]
+        [crate_of(path), "testing"]
             .iter()
             .any(|krate| self.0.iter().any(|(file, names)| of(krate, names, file)))
     }
