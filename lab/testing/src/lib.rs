@@ -31,7 +31,7 @@ pub use pool::{LEAST_AVAILABLE, PoolGuard};
 pub use refuse::{Call, in_child, refuse, with_data_limited};
 pub use skip::{
     MACHINE_VARIABLE, NO_SKIP_VARIABLE, SKIPPED_VARIABLE, is_root, may_change_machine, require_machine,
-    require_root, skip,
+    require_root, skip, skip_scarce,
 };
 pub use thp_setting::ThpSetting;
 pub use zram::ZramSwap;

@@ -4,7 +4,7 @@ mod record;
 
 pub(crate) use self::record::recover;
 use self::record::{Record, restore};
-use crate::{MachineLock, skip};
+use crate::{MachineLock, skip, skip_scarce};
 use megapage_kernel::hugetlb::{self, PoolCounts, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, meminfo, reclaim};
 use megapage_units::{Bytes, PageSize};
@@ -30,10 +30,15 @@ pub struct PoolGuard {
 impl PoolGuard {
     /// Adds `pages` to the machine's pool of `size`. With 0 pages the pool is only put back in the end.
     /// `None`, after a loud skip, where tests may not change the machine, without a pool of that size, where less than
-    /// [`LEAST_AVAILABLE`] would stay available, or where the kernel does not find the pages.
+    /// [`LEAST_AVAILABLE`] would stay available, or where the kernel does not find the pages. A skip for want of
+    /// pages of 1 GiB fails no test.
     pub fn reserve(size: PageSize, pages: u64) -> Option<PoolGuard> {
         PoolGuard::try_reserve(size, pages)
-            .map_err(|why| skip(&format!("needs {pages} hugetlb pages of {size}: {why}")))
+            .map_err(|why| {
+                let why = format!("needs {pages} hugetlb pages of {size}: {why}");
+                let is_scarce = size == PageSize::HUGE_1G && crate::may_change_machine().is_ok();
+                if is_scarce { skip_scarce(&why) } else { skip(&why) }
+            })
             .ok()
     }
 

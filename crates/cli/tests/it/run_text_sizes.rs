@@ -5,7 +5,7 @@ use crate::text_support;
 
 use megapage_kernel::hugetlb::{self, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, hugetlb_available, thp_is_possible};
-use megapage_testing::{PoolGuard, skip};
+use megapage_testing::{PoolGuard, skip_scarce};
 use megapage_units::{HUGE_1G, PageSize};
 use run_support::*;
 use std::fs;
@@ -130,7 +130,7 @@ fn a_whole_gibibyte_gets_a_page_of_that_size() {
         // A gigabyte in one piece is a matter of luck on a machine that has been up for a while: then it says so.
         let reason = file["reason"].as_str().unwrap();
         assert!(reason.contains("the pool of") && reason.contains("are needed"), "{file:#}");
-        return skip("needs a page of 1 GiB: the kernel found none");
+        return skip_scarce("needs a page of 1 GiB: the kernel found none");
     }
     assert_eq!(text(&output.stdout), "az 1048576", "{report:#}");
     assert_eq!(file["mechanism"], "1g", "{file:#}");
