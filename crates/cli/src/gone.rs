@@ -86,7 +86,6 @@ pub const GONE: &[Gone] = &[
     Gone { command: "map", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
     Gone { command: "top", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
     Gone { command: "advise", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
-    Gone { command: "record", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
     Gone { command: "top", what: What::Flag("--numa"), instead: "top shows up to four nodes always." },
     Gone { command: "top", what: What::Flag("-n"), instead: "top shows up to four nodes always." },
     Gone { command: "top", what: What::Flag("--reverse"), instead: "press r." },

@@ -241,21 +241,21 @@ mod tests {
 
     #[test]
     fn work_out_of_time_is_distinguished_from_back_off() {
-        let mut processes = [process(1, 20)];
+        let mut processes = [process(1, 8)];
         // Nothing was tried, but it does not back off: it was not reached.
         let (mut state, mut partly) = (state("megapage"), Partly(3, 0, Some(Duration::ZERO)));
         let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut partly);
-        assert_eq!((asked.len(), left), (20, 20));
+        assert_eq!((asked.len(), left), (8, 8));
         assert_eq!(pass(SECOND + SECOND / 10, &mut processes, &mut state, &mut partly).0, asked);
     }
 
     #[test]
     fn a_process_is_asked_for_as_soon_as_its_back_off_is_over() {
-        let mut processes = [process(1, 20)];
+        let mut processes = [process(1, 8)];
         let tenth = SECOND / 10;
         let (mut state, mut partly) = (state("megapage"), Partly(3, 0, Some(SECOND + tenth)));
         let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut partly);
-        assert_eq!((asked.len() as u64, left), (20, 20));
+        assert_eq!((asked.len() as u64, left), (8, 8));
         assert_eq!(pass(SECOND + tenth / 2, &mut processes, &mut state, &mut partly).0, []);
         // It does not back off any more, and is not let settle either.
         let (again, _) = pass(SECOND + tenth, &mut processes, &mut state, &mut partly);
