@@ -52,23 +52,13 @@ pub struct Interference {
     pub slice: u64,
 }
 
-/// How pages are cleared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Memset,
-    NonTemporal,
-    Kernel,
-}
-
-impl Way {
-    const ALL: [Way; 3] = [Way::Memset, Way::NonTemporal, Way::Kernel];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Way::Memset => "memset",
-            Way::NonTemporal => "non-temporal",
-            Way::Kernel => "kernel",
-        }
+megapage_units::named! {
+    /// How pages are cleared.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Way {
+        Memset = "memset",
+        NonTemporal = "non-temporal",
+        Kernel = "kernel",
     }
 }
 

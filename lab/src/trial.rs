@@ -21,21 +21,13 @@ const COST: f64 = 0.01;
 /// Longer than `--most`, by what settling and the last switch take.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What huge pages do for a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Truth {
-    Gains,
-    Nothing,
-    Hurts,
-}
-
-impl Truth {
-    const fn name(self) -> &'static str {
-        match self {
-            Truth::Gains => "gains",
-            Truth::Nothing => "nothing",
-            Truth::Hurts => "hurts",
-        }
+megapage_units::named! {
+    /// What huge pages do for a service.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Truth {
+        Gains = "gains",
+        Nothing = "nothing",
+        Hurts = "hurts",
     }
 }
 

@@ -261,7 +261,7 @@ impl Jvm {
         };
         server.ask(WARM_UP)?;
         server.line(bench.stage.signals)?;
-        server.ask(bench.launches.into())?;
+        server.ask(bench.launches)?;
         let line = server.line(bench.stage.signals)?;
         let launches: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
         Ok((launches.with_context(|| format!("the JVM said '{line}'"))?, shares))

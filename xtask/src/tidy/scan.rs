@@ -5,11 +5,13 @@
 pub struct Source {
     /// Each line's code: comments and the contents of literals are replaced by spaces.
     pub code: Vec<String>,
+    /// Lines with code or a part of a literal.
+    pub holds_code: Vec<bool>,
     /// Each line's comment text, without the code.
     pub comment: Vec<String>,
     /// String literals: the line (from 0) on which each begins, and its text with escapes as written.
     pub strings: Vec<(usize, String)>,
-    /// Which lines belong to a `#[cfg(test)]` item.
+    /// Lines that belong to an item under `#[cfg(test)]` or `#[cfg(all(test, ...))]`.
     pub test: Vec<bool>,
 }
 
@@ -41,6 +43,7 @@ impl Scanner {
     fn new_line(&mut self) {
         self.source.code.push(String::new());
         self.source.comment.push(String::new());
+        self.source.holds_code.push(false);
         self.line = self.source.code.len() - 1;
     }
 
@@ -55,6 +58,8 @@ impl Scanner {
         self.source.code[self.line].push(if code { c } else { ' ' });
         if comment {
             self.source.comment[self.line].push(c);
+        } else if !c.is_whitespace() {
+            self.source.holds_code[self.line] = true;
         }
         c
     }
@@ -163,24 +168,25 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Marks the lines of each item under `#[cfg(test)]`: to its closing brace, or to a semicolon before any.
+/// Marks the lines of each item that only a test build has: to its closing brace, or to what ends it before any.
 fn test_lines(code: &[String]) -> Vec<bool> {
     let mut test = vec![false; code.len()];
     let mut first = 0;
     while first < code.len() {
-        if !code[first].contains("#[cfg(test)]") {
+        let Some(at) = ["#[cfg(test)]", "#[cfg(all(test"].iter().find_map(|it| code[first].find(it)) else {
             first += 1;
             continue;
-        }
+        };
         let mut depth = 0;
         let mut last = first;
         'item: for (number, line) in code.iter().enumerate().skip(first) {
             last = number;
-            for c in line.chars() {
+            let start = if number == first { at } else { 0 };
+            for c in line[start..].chars() {
                 match c {
-                    '{' => depth += 1,
-                    '}' => depth -= 1,
-                    ';' if depth == 0 => break 'item,
+                    '{' | '(' | '[' => depth += 1,
+                    '}' | ')' | ']' => depth -= 1,
+                    ';' | ',' if depth == 0 => break 'item,
                     _ => continue,
                 }
                 if c == '}' && depth == 0 {
