@@ -15,8 +15,6 @@ use megapage_plan::translation::{Part, translation};
 use megapage_snapshot::AccessClass;
 use megapage_units::Bytes;
 
-pub use redis::BloatPhases;
-
 /// A generated workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
@@ -76,7 +74,7 @@ pub const WORKLOADS: &[Workload] = &[
         ..workload(
             "redis",
             "Redis in three phases on 48 GB: fill with 4 KB values, delete 80 %, fill with 2 MB values",
-            |_| redis::bloat(redis::BloatPhases::PAPER),
+            |_| redis::bloat(),
         )
     },
     workload(

@@ -1,7 +1,8 @@
 //! The ten lines: what each subject compares, by the values that its reports hold.
 
-use super::compare::{Comparison, Spread, Standing};
+use super::compare::{Comparison, Standing, inverse, spread_of};
 use super::{Results, text};
+use megapage_bench::statistics::Spread;
 use serde_json::Value;
 
 /// A line.
@@ -87,7 +88,7 @@ impl<'a> Rows<'a> {
 
 /// Returns what reads the value at a path.
 fn at(path: impl AsRef<str>) -> impl Fn(&Value) -> Option<Spread> {
-    move |row| Spread::of(row.pointer(path.as_ref())?)
+    move |row| spread_of(row.pointer(path.as_ref())?)
 }
 
 fn against(
@@ -106,7 +107,7 @@ fn against_number(
     name: &str,
     number: f64,
 ) -> Option<Comparison> {
-    against(what, ours, Spread::over([number]).map(|number| (name, number)))
+    against(what, ours, Spread::of([number]).map(|number| (name, number)))
 }
 
 fn is_other(peer: &str) -> bool {
@@ -158,7 +159,7 @@ fn programs(results: &Results) -> Vec<Comparison> {
     let of = |case: &str, way: &str| {
         let runs = runs.iter().filter(|run| text(run, "case") == case && text(run, "way") == way);
         let ended = runs.filter(|run| run["failed"].is_null());
-        Spread::over(ended.filter_map(|run| run.pointer("/whole/cpu")?.as_f64()))
+        Spread::of(ended.filter_map(|run| run.pointer("/whole/cpu")?.as_f64()))
     };
     let names = |path| list(results, "programs", path).into_iter().map(|one| text(one, "name"));
     let cases: Vec<&str> = names("/cases").collect();
@@ -186,7 +187,7 @@ const OWN_WAYS: [&str; 3] = ["ours", "learned", "other"];
 /// `None` of none.
 fn geometric_mean(ratios: &[f64]) -> Option<Spread> {
     let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
-    Spread::over((!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp()))
+    Spread::of((!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp()))
 }
 
 fn promote(results: &Results) -> Vec<Comparison> {
@@ -202,7 +203,7 @@ fn promote(results: &Results) -> Vec<Comparison> {
 
 fn bloat(results: &Results) -> Vec<Comparison> {
     let rows = Rows::of(results, "bloat", "/bloat/rows", "configuration");
-    let time = |row: &Value| at("/throughput_of_always")(row).map(Spread::inverse);
+    let time = |row: &Value| at("/throughput_of_always")(row).map(inverse);
     // Of what does not complete no time counts.
     let completed = |row: &Value| {
         let completes = row["completed"].as_u64() == Some(row["samples"].as_array()?.len() as u64);
@@ -276,7 +277,7 @@ fn children(results: &Results) -> Vec<Comparison> {
     let saving = Rows::of(results, "snapshot", "/rows", "configuration");
     let p999 = |row: &Value| {
         let samples = row["samples"].as_array()?;
-        Spread::over(samples.iter().filter_map(|sample| sample.pointer("/during/p999_ns")?.as_f64()))
+        Spread::of(samples.iter().filter_map(|sample| sample.pointer("/during/p999_ns")?.as_f64()))
     };
     for peer in ["base", "thp"] {
         let what = format!("fork and exec, {} MiB on a pool,", largest.unwrap_or_default() >> 20);
@@ -295,7 +296,7 @@ fn code(results: &Results) -> Vec<Comparison> {
     let slower = |row: &Value, path: &str| {
         let gain = row.pointer(path)?;
         let values = ["low", "median", "high"].into_iter().filter_map(|name| gain.get(name)?.as_f64());
-        Spread::over(values).map(Spread::inverse)
+        Spread::of(values).map(inverse)
     };
     let is_ours = |way: &str| ["file", "thp", "2m"].contains(&way);
     let mut compared = Vec::new();

@@ -1,7 +1,8 @@
 //! Lines of Rust code by crate: without comments and empty lines, tests apart from the rest.
 
-use super::scan::Source;
+use super::scan::{Source, test_lines};
 use std::collections::BTreeMap;
+use std::iter::repeat;
 use std::path::Path;
 
 /// Crates that no product is linked from, and folders that are read as crates.
@@ -46,8 +47,53 @@ fn is_test(path: &str) -> bool {
 }
 
 fn lines_without_tests(text: &str) -> u64 {
-    let source = Source::scan(text);
-    source.holds_code.iter().zip(&source.test).filter(|(code, test)| **code && !**test).count() as u64
+    let code = Source::scan(text).text;
+    let masked = blanked(&blanked(&code, '"', string), '\'', character);
+    let tests = test_lines(&masked.split('\n').collect::<Vec<_>>()).into_iter().chain(repeat(false));
+    code.split('\n').zip(tests).filter(|(line, test)| !line.trim().is_empty() && !test).count() as u64
+}
+
+/// Blanks the literals that begin with `quote` and of which `length` knows the length.
+fn blanked(code: &str, quote: char, length: fn(&str) -> Option<usize>) -> String {
+    let (mut blanked, mut rest) = (String::new(), code);
+    while let Some(at) = rest.find(quote) {
+        let (before, inside) = rest.split_at(at + 1);
+        blanked += before;
+        rest = inside;
+        if let Some(length) = length(inside) {
+            blanked
+                .extend(inside[..length].chars().map(|c| if c == '\n' && quote != '\'' { c } else { '_' }));
+            blanked.push(quote);
+            rest = &inside[length + 1..];
+        }
+    }
+    blanked + rest
+}
+
+/// Returns the length of a string in which no line is continued by a backslash.
+fn string(inside: &str) -> Option<usize> {
+    let mut chars = inside.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some(at),
+            '\\' if chars.next().is_none_or(|(_, c)| c == '\n') => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Returns the length of a character; `None` where a lifetime begins.
+fn character(inside: &str) -> Option<usize> {
+    let first = inside.chars().next().filter(|c| !['\'', '\n'].contains(c))?;
+    match first {
+        '\\' => {
+            let escaped = inside[1..].chars().next().filter(|c| *c != '\n')?;
+            let length = 1 + escaped.len_utf8();
+            Some(length + inside[length..].find('\'')?)
+        }
+        c => inside[c.len_utf8()..].starts_with('\'').then_some(c.len_utf8()),
+    }
 }
 
 #[cfg(test)]
