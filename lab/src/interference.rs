@@ -185,7 +185,7 @@ impl Cleared {
 }
 
 /// One program beside one way of clearing at one rate.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// `chase` or `stream`.
     pub program: &'static str,
@@ -280,15 +280,7 @@ impl Experiment for Interference {
         for &program in &programs {
             for way in Way::ALL {
                 for asked_bytes_per_second in [Some(PAPER_RATE), None] {
-                    rows.push(Row {
-                        program,
-                        way: way.name(),
-                        asked_bytes_per_second,
-                        cleared_bytes_per_second: Spread::default(),
-                        speed: None,
-                        samples: Vec::new(),
-                        cleared_samples: Vec::new(),
-                    });
+                    rows.push(Row { program, way: way.name(), asked_bytes_per_second, ..Row::default() });
                 }
             }
         }

@@ -5,7 +5,7 @@
 
 use crate::bench::Gate;
 use crate::child::{Child, Server, check};
-use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
+use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage, found_or_why};
 use crate::workload::service::Kind;
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::KernelRoot;
@@ -178,7 +178,7 @@ impl Experiment for TrialExperiment {
         for round in 0..stage.plan.runs {
             for case in CASES.iter().filter(|case| self.wants(case.name)) {
                 check(stage.signals)?;
-                match self.one(case, round, verdicts.path(), stage) {
+                match found_or_why(self.one(case, round, verdicts.path(), stage))? {
                     Ok(row) => {
                         (stage.progress)(&format!(
                             "{}/{} {}: {}{}",
@@ -190,8 +190,7 @@ impl Experiment for TrialExperiment {
                         ));
                         found.rows.push(row);
                     }
-                    Err(error) if error.is::<crate::child::Stopped>() => return Err(error),
-                    Err(error) => found.failures.push(format!("{}: {error:#}", case.name)),
+                    Err(why) => found.failures.push(format!("{}: {why}", case.name)),
                 }
             }
         }

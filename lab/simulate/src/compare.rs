@@ -32,9 +32,9 @@ pub enum CompareError {
     TooSmall(megapage_units::Bytes),
 }
 
-/// A workload under several policies.
-#[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
+/// The trace and the machine that runs were simulated on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scene {
     /// Where the trace comes from.
     pub origin: String,
     /// The machine's memory, in bytes.
@@ -47,6 +47,27 @@ pub struct Comparison {
     pub host_pages: Option<HostPages>,
     /// The seed.
     pub seed: u64,
+}
+
+impl Scene {
+    pub(crate) fn of(trace: &Trace, setup: &Setup) -> Scene {
+        Scene {
+            origin: trace.origin.clone(),
+            memory_bytes: setup.memory.0,
+            fragmentation: setup.fragmentation,
+            virtualized: setup.host_pages.is_some(),
+            host_pages: setup.host_pages,
+            seed: setup.seed,
+        }
+    }
+}
+
+/// A workload under several policies.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// What they ran on.
+    #[serde(flatten)]
+    pub scene: Scene,
     /// The runs, in the order in which the policies were asked for.
     pub runs: Vec<Run>,
 }
@@ -72,15 +93,7 @@ pub fn compare(
 ) -> Result<Comparison, CompareError> {
     let jobs: Vec<(&str, Setup)> = policies.iter().map(|name| (name.as_str(), setup.clone())).collect();
     let runs = run_all(trace, &jobs, speed, threads, progress)?;
-    Ok(Comparison {
-        origin: trace.origin.clone(),
-        memory_bytes: setup.memory.0,
-        fragmentation: setup.fragmentation,
-        virtualized: setup.host_pages.is_some(),
-        host_pages: setup.host_pages,
-        seed: setup.seed,
-        runs,
-    })
+    Ok(Comparison { scene: Scene::of(trace, setup), runs })
 }
 
 /// Simulates `trace` under each policy on its machine, in this order, on so many threads. `progress` is called, now and
