@@ -81,29 +81,25 @@ pub fn all_policies() -> Vec<String> {
         .collect()
 }
 
-/// Simulates `trace` under each of the policies, on as many threads as there are processors to spare. `progress` is
-/// called, now and then, with the share of all work that is done. Without a `speed` each policy promotes at its own.
+/// Simulates `trace` under each of the policies, on as many threads as there are processors to spare. Without a `speed` each policy promotes at its own.
 pub fn compare(
     trace: &Trace,
     setup: &Setup,
     policies: &[String],
     speed: Option<Speed>,
     threads: usize,
-    progress: impl Fn(f64) + Sync,
 ) -> Result<Comparison, CompareError> {
     let jobs: Vec<(&str, Setup)> = policies.iter().map(|name| (name.as_str(), setup.clone())).collect();
-    let runs = run_all(trace, &jobs, speed, threads, progress)?;
+    let runs = run_all(trace, &jobs, speed, threads)?;
     Ok(Comparison { scene: Scene::of(trace, setup), runs })
 }
 
-/// Simulates `trace` under each policy on its machine, in this order, on so many threads. `progress` is called, now and
-/// then, with the share of all work that is done.
+/// Simulates `trace` under each policy on its machine, in this order, on so many threads.
 pub(crate) fn run_all(
     trace: &Trace,
     jobs: &[(&str, Setup)],
     speed: Option<Speed>,
     threads: usize,
-    progress: impl Fn(f64) + Sync,
 ) -> Result<Vec<Run>, CompareError> {
     trace.check()?;
     for (name, setup) in jobs {
@@ -116,7 +112,6 @@ pub(crate) fn run_all(
         }
     }
     let next = AtomicUsize::new(0);
-    let shares = Mutex::new(vec![0.0; jobs.len()]);
     let results: Mutex<Vec<Option<Run>>> = Mutex::new(vec![None; jobs.len()]);
     let work = || {
         loop {
@@ -124,11 +119,7 @@ pub(crate) fn run_all(
             let Some((name, setup)) = jobs.get(at) else { return Ok(()) };
             let Some(policy) = make(name, speed) else { continue };
             let machine = Machine::new(setup.clone(), trace, policy)?;
-            let run = machine.run(|machine| {
-                let mut shares = lock(&shares);
-                shares[at] = machine.progress();
-                progress(shares.iter().sum::<f64>() / shares.len() as f64);
-            });
+            let run = machine.run(|_| ());
             lock(&results)[at] = Some(run);
         }
     };
@@ -170,7 +161,7 @@ mod tests {
         let setup = Setup { fragmentation, ..Setup::new(memory) };
         let policies: Vec<String> =
             ["linux", "ingens", "hawkeye-g", "hawkeye-pmu", "megapage"].map(String::from).to_vec();
-        let comparison = compare(&trace, &setup, &policies, Some(Speed::TESTBED), 2, |_| ()).unwrap();
+        let comparison = compare(&trace, &setup, &policies, Some(Speed::TESTBED), 2).unwrap();
         let (ours, others) = comparison.runs.split_last().unwrap();
         assert!(ours.is_complete(), "{name}");
         for other in others {

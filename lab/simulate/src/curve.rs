@@ -81,7 +81,6 @@ pub fn curves(
     budgets: &[f64],
     speed: Option<Speed>,
     threads: usize,
-    progress: impl Fn(f64) + Sync,
 ) -> Result<Curves, CompareError> {
     let footprint_regions = footprint(trace);
     let regions = |percent: f64| (footprint_regions as f64 * percent / 100.0).round() as u64;
@@ -92,7 +91,7 @@ pub fn curves(
             budgets.iter().map(move |percent| (policy.as_str(), with(percent)))
         })
         .collect();
-    let mut runs = run_all(trace, &jobs, speed, threads, progress)?.into_iter();
+    let mut runs = run_all(trace, &jobs, speed, threads)?.into_iter();
     let curve = |policy: &String| {
         let point = |(&percent, run): (&f64, crate::Run)| CurvePoint {
             budget_percent: percent,
@@ -139,7 +138,7 @@ mod tests {
     fn of(policies: &[&str], fragmentation: f64) -> Curves {
         let setup = Setup { fragmentation, ..Setup::new(Bytes::gib(2)) };
         let policies: Vec<String> = policies.iter().map(|policy| policy.to_string()).collect();
-        curves(&trace(), &setup, &policies, &BUDGETS, Some(Speed::TESTBED), 2, |_| ()).unwrap()
+        curves(&trace(), &setup, &policies, &BUDGETS, Some(Speed::TESTBED), 2).unwrap()
     }
 
     #[test]
@@ -149,7 +148,7 @@ mod tests {
             assert_eq!(found.footprint_regions, 300);
             let setup = Setup { fragmentation, ..Setup::new(Bytes::gib(2)) };
             let names: Vec<String> = POLICIES.map(String::from).to_vec();
-            let free = compare(&trace(), &setup, &names, Some(Speed::TESTBED), 2, |_| ()).unwrap();
+            let free = compare(&trace(), &setup, &names, Some(Speed::TESTBED), 2).unwrap();
             for (curve, free) in found.curves.iter().zip(&free.runs) {
                 let gains: Vec<f64> = curve.points.iter().map(|point| point.gain_percent).collect();
                 let name = &curve.policy;

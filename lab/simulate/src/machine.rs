@@ -264,15 +264,6 @@ impl Machine {
         self.now
     }
 
-    /// The share of all processes' work that is done, 0 to 1: for a progress bar.
-    pub fn progress(&self) -> f64 {
-        let share = |process: &Process| match process.fate {
-            Fate::Running => process.next as f64 / process.program.operations.len().max(1) as f64,
-            _ => 1.0,
-        };
-        self.processes.iter().map(share).sum::<f64>() / self.processes.len().max(1) as f64
-    }
-
     /// Simulates up to the end: until every process has ended, or the longest time is over.
     pub fn run(mut self, mut progress: impl FnMut(&Machine)) -> Run {
         while self.step() {

@@ -122,6 +122,9 @@ pub const WORKLOADS: &[Workload] = &[
         "three Graph500 and three XSBench compete for huge pages, in fragmented memory",
         compute::three_plus_three,
     ),
+    workload("omnetpp", "SPEC omnetpp, 0.2 GB: follows pointers", |hardware| {
+        vec![compute::omnetpp(hardware)]
+    }),
 ];
 
 type Make = fn(&Hardware) -> Vec<Program>;

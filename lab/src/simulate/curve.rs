@@ -41,7 +41,7 @@ pub(super) fn curve(args: &Args) -> Result<String> {
     let mut budgets = if args.budget.is_empty() { BUDGETS.to_vec() } else { args.budget.clone() };
     budgets.sort_by(f64::total_cmp);
     budgets.dedup();
-    let found = curves(&trace, &setup, &policies, &budgets, args.machine.speed.0, threads(), |_| ())?;
+    let found = curves(&trace, &setup, &policies, &budgets, args.machine.speed.0, threads())?;
     if let Some(file) = &args.svg {
         write_report(file, plots::curves(&found).as_bytes()).with_context(|| file.display().to_string())?;
     }

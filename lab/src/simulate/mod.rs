@@ -145,7 +145,7 @@ fn run(args: RunArgs) -> Result<String> {
         return Ok(String::new());
     }
     let policies = if args.policy.is_empty() { all_policies() } else { args.policy.clone() };
-    let comparison = compare(&trace, &setup, &policies, args.machine.speed.0, threads(), |_| ())?;
+    let comparison = compare(&trace, &setup, &policies, args.machine.speed.0, threads())?;
     if let Some(directory) = &args.svg {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         for (name, svg) in plots::all(&comparison) {

@@ -94,3 +94,10 @@ pub(super) fn three_plus_three(hardware: &Hardware) -> Vec<Program> {
     }
     programs
 }
+
+/// SPEC CPU2006 omnetpp: an event simulator that follows pointers.
+pub(super) fn omnetpp(hardware: &Hardware) -> Program {
+    let span = Span::of_bytes(0, Bytes::mib(200));
+    let uses = [Use { span, pages: 512, share: 1.0, class: AccessClass::Dependent }];
+    program(hardware, "omnetpp", &uses, 0.10, 300.0)
+}
