@@ -12,6 +12,18 @@ pub fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads a number from `least` to `most`; `what` that is, for the error.
+pub fn number(
+    least: f64,
+    most: f64,
+    what: &'static str,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text: &str| {
+        let read = text.parse().ok().filter(|number| (least..=most).contains(number));
+        read.ok_or_else(|| format!("give {what}"))
+    }
+}
+
 /// Reads bytes, such as `4g`, from `least` to `most`.
 pub fn size(
     least: Bytes,

@@ -10,6 +10,7 @@ use megapage_kernel::spawn::{
     ChildEvent, Signals, Usage, open_pidfd, poll_child, send_signal, signal, wait_any_readable, wait_readable,
 };
 use megapage_units::Pid;
+use std::fmt::Display;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -39,6 +40,7 @@ pub(crate) struct Ended {
     /// How it ended; `None` where it took too long, and was ended.
     pub(crate) event: Option<ChildEvent>,
     pub(crate) spent: Spent,
+    pub(crate) usage: Usage,
     pub(crate) printed: Vec<u8>,
     pub(crate) said: String,
 }
@@ -101,11 +103,16 @@ impl Child {
         Ok((ended.printed, ended.said))
     }
 
-    /// Runs `command` to its end, or ends it after `limit`.
+    /// Runs `command` to its end, or ends it after `limit`. It has nothing to read.
     pub(crate) fn run(signals: &Signals, command: &mut Command, limit: Duration) -> Result<Ended> {
+        Child::run_on_input(signals, command.stdin(Stdio::null()), limit)
+    }
+
+    /// The same for a command whose standard input is set.
+    pub(crate) fn run_on_input(signals: &Signals, command: &mut Command, limit: Duration) -> Result<Ended> {
         let (mut out, out_end) = pipe().context("pipe")?;
         let (mut said, stderr_end) = pipe().context("pipe")?;
-        command.stdin(Stdio::null()).stdout(out_end).stderr(stderr_end);
+        command.stdout(out_end).stderr(stderr_end);
         let start = Instant::now();
         let mut child = Child::start(signals, command, signal::SIGTERM)?;
         // The command holds our copies of the writing ends.
@@ -140,8 +147,13 @@ impl Child {
             wall_ns: nanoseconds(wall),
             cpu_ns: nanoseconds(usage.user + usage.system),
         });
-        let said = String::from_utf8_lossy(&complaint).into_owned();
-        Ok(Ended { event: ended.map(|(event, ..)| event), spent: spent.unwrap_or_default(), printed, said })
+        Ok(Ended {
+            event: ended.map(|(event, ..)| event),
+            spent: spent.unwrap_or_default(),
+            usage: ended.map(|(_, usage, _)| usage).unwrap_or_default(),
+            printed,
+            said: String::from_utf8_lossy(&complaint).into_owned(),
+        })
     }
 
     /// Asks it to stop by its signal and waits; then it is killed. How it ended, where that can be determined.
@@ -200,25 +212,36 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it and waits until its memory is filled.
     pub(crate) fn start(signals: &Signals, command: &mut Command) -> Result<Server> {
+        let mut server = Server::open(signals, command)?;
+        server.ready(signals)?;
+        Ok(server)
+    }
+
+    /// Starts it, without waiting for anything.
+    pub(crate) fn open(signals: &Signals, command: &mut Command) -> Result<Server> {
         let (requests_end, requests) = pipe().context("pipe")?;
         let (answers, answers_end) = pipe().context("pipe")?;
         command.stdin(requests_end).stdout(answers_end).stderr(Stdio::inherit());
         let child = Child::start(signals, command, signal::SIGKILL)?;
         // The command holds our copies of the other ends.
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut server = Server { child, requests, answers, pending: Vec::new() };
-        let line = server.line(signals)?;
+        Ok(Server { child, requests, answers, pending: Vec::new() })
+    }
+
+    /// Waits until its memory is filled.
+    pub(crate) fn ready(&mut self, signals: &Signals) -> Result<()> {
+        let line = self.line(signals)?;
         ensure!(line == READY, "the workload said '{line}', not '{READY}'");
-        Ok(server)
+        Ok(())
     }
 
     pub(crate) fn pid(&self) -> Pid {
         self.child.pid()
     }
 
-    /// Asks for `units`, without waiting for the answer.
-    pub(crate) fn ask(&mut self, units: u64) -> Result<()> {
-        writeln!(self.requests, "{units}").context("the workload does not take requests")
+    /// Sends a request, such as a number of units, without waiting for the answer.
+    pub(crate) fn ask(&mut self, request: impl Display) -> Result<()> {
+        writeln!(self.requests, "{request}").context("the workload does not take requests")
     }
 
     /// Waits for the answer to a request.
@@ -236,19 +259,34 @@ impl Server {
     pub(crate) fn line(&mut self, signals: &Signals) -> Result<String> {
         let start = Instant::now();
         loop {
-            if let Some(at) = self.pending.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.pending.drain(..=at).collect();
-                return Ok(String::from_utf8_lossy(&line[..at]).into_owned());
+            if let Some(line) = self.whole_line() {
+                return Ok(line);
             }
             check(signals)?;
             ensure!(start.elapsed() < LONGEST_ANSWER, "the workload does not answer");
-            if wait_readable(self.answers.as_fd(), SIGNAL_INTERVAL).context("poll")? {
-                let mut bytes = [0; 4096];
-                let count = self.answers.read(&mut bytes).context("the workload's answer")?;
-                ensure!(count > 0, "the workload ended without an answer");
-                self.pending.extend(&bytes[..count]);
-            }
+            self.read_within(SIGNAL_INTERVAL)?;
         }
+    }
+
+    /// The lines that it has written by now.
+    pub(crate) fn lines(&mut self) -> Result<Vec<String>> {
+        while self.read_within(Duration::ZERO)? {}
+        Ok(std::iter::from_fn(|| self.whole_line()).collect())
+    }
+
+    fn whole_line(&mut self) -> Option<String> {
+        let at = self.pending.iter().position(|byte| *byte == b'\n')?;
+        let line: Vec<u8> = self.pending.drain(..=at).collect();
+        Some(String::from_utf8_lossy(&line[..at]).into_owned())
+    }
+
+    /// Reads what comes within `time`. Returns false where nothing came.
+    fn read_within(&mut self, time: Duration) -> Result<bool> {
+        let comes = wait_readable(self.answers.as_fd(), time).context("poll")?;
+        if comes {
+            ensure!(more(&mut self.answers, &mut self.pending)?, "the workload ended without an answer");
+        }
+        Ok(comes)
     }
 }
 

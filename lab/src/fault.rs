@@ -43,36 +43,16 @@ pub struct Fault {
     pub size: Bytes,
 }
 
-/// A source of pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Transparent,
-    Hugetlb,
-    Broker,
-    Reused,
-    RunTransparent,
-    RunPool,
-}
-
-impl Source {
-    const ALL: [Source; 6] = [
-        Source::Transparent,
-        Source::Hugetlb,
-        Source::Broker,
-        Source::Reused,
-        Source::RunTransparent,
-        Source::RunPool,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Source::Transparent => "thp",
-            Source::Hugetlb => "hugetlb",
-            Source::Broker => "broker",
-            Source::Reused => "reused",
-            Source::RunTransparent => "run-thp",
-            Source::RunPool => "run-pool",
-        }
+megapage_units::named! {
+    /// A source of pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Source {
+        Transparent = "thp",
+        Hugetlb = "hugetlb",
+        Broker = "broker",
+        Reused = "reused",
+        RunTransparent = "run-thp",
+        RunPool = "run-pool",
     }
 }
 

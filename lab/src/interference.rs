@@ -52,23 +52,13 @@ pub struct Interference {
     pub slice: u64,
 }
 
-/// How pages are cleared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Memset,
-    NonTemporal,
-    Kernel,
-}
-
-impl Way {
-    const ALL: [Way; 3] = [Way::Memset, Way::NonTemporal, Way::Kernel];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Way::Memset => "memset",
-            Way::NonTemporal => "non-temporal",
-            Way::Kernel => "kernel",
-        }
+megapage_units::named! {
+    /// How pages are cleared.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Way {
+        Memset = "memset",
+        NonTemporal = "non-temporal",
+        Kernel = "kernel",
     }
 }
 
@@ -195,7 +185,7 @@ impl Cleared {
 }
 
 /// One program beside one way of clearing at one rate.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// `chase` or `stream`.
     pub program: &'static str,
@@ -290,15 +280,7 @@ impl Experiment for Interference {
         for &program in &programs {
             for way in Way::ALL {
                 for asked_bytes_per_second in [Some(PAPER_RATE), None] {
-                    rows.push(Row {
-                        program,
-                        way: way.name(),
-                        asked_bytes_per_second,
-                        cleared_bytes_per_second: Spread::default(),
-                        speed: None,
-                        samples: Vec::new(),
-                        cleared_samples: Vec::new(),
-                    });
+                    rows.push(Row { program, way: way.name(), asked_bytes_per_second, ..Row::default() });
                 }
             }
         }

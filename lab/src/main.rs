@@ -26,27 +26,53 @@ struct Cli {
     command: Command,
 }
 
+/// The subcommands of experiments, and how each is conducted.
+macro_rules! experiments {
+    ($($name:ident: $experiment:path,)*) => {
+        #[derive(Debug, Subcommand)]
+        enum OneExperiment {
+            $($name(Run<$experiment>),)*
+        }
+
+        impl OneExperiment {
+            fn conduct(self) -> Result<ExitCode> {
+                match self {
+                    OneExperiment::Retrieval(run) if run.experiment.sizes.is_some() => {
+                        run.map(|of| bench::Sweep { of }).conduct()
+                    }
+                    $(OneExperiment::$name(run) => run.conduct(),)*
+                }
+            }
+        }
+    };
+}
+
+experiments! {
+    Access: bench::Access,
+    Retrieval: bench::Retrieval,
+    Release: bench::Release,
+    Idle: bench::Idle,
+    Startup: bench::Startup,
+    Observe: observe::Observe,
+    Plan: plan::PlanExperiment,
+    Promote: live::PromoteExperiment,
+    Bloat: live::BloatExperiment,
+    Fair: live::FairExperiment,
+    Cost: live::CostExperiment,
+    Fault: fault::Fault,
+    Interference: interference::Interference,
+    Restart: persistent::RestartExperiment,
+    Malloc: persistent::MallocExperiment,
+    Text: text::Text,
+    Fork: fork::Fork,
+    Snapshot: snapshot::Snapshot,
+    Trial: trial::TrialExperiment,
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    Access(Run<bench::Access>),
-    Retrieval(Run<bench::Retrieval>),
-    Release(Run<bench::Release>),
-    Idle(Run<bench::Idle>),
-    Startup(Run<bench::Startup>),
-    Observe(Run<observe::Observe>),
-    Plan(Run<plan::PlanExperiment>),
-    Promote(Run<live::PromoteExperiment>),
-    Bloat(Run<live::BloatExperiment>),
-    Fair(Run<live::FairExperiment>),
-    Cost(Run<live::CostExperiment>),
-    Fault(Run<fault::Fault>),
-    Interference(Run<interference::Interference>),
-    Restart(Run<persistent::RestartExperiment>),
-    Malloc(Run<persistent::MallocExperiment>),
-    Text(Run<text::Text>),
-    Fork(Run<fork::Fork>),
-    Snapshot(Run<snapshot::Snapshot>),
-    Trial(Run<trial::TrialExperiment>),
+    #[command(flatten)]
+    Experiment(OneExperiment),
     Simulate(simulate::Args),
     /// Simulate what the HawkEye and Ingens papers publish, and compare value by value; 1 where a gate is not met
     Papers {
@@ -105,28 +131,7 @@ fn main() -> ExitCode {
         }
     };
     let done = match command {
-        Command::Access(run) => run.conduct(),
-        Command::Retrieval(run) if run.experiment.sizes.is_some() => {
-            run.map(|of| bench::Sweep { of }).conduct()
-        }
-        Command::Retrieval(run) => run.conduct(),
-        Command::Release(run) => run.conduct(),
-        Command::Idle(run) => run.conduct(),
-        Command::Startup(run) => run.conduct(),
-        Command::Observe(run) => run.conduct(),
-        Command::Plan(run) => run.conduct(),
-        Command::Promote(run) => run.conduct(),
-        Command::Bloat(run) => run.conduct(),
-        Command::Fair(run) => run.conduct(),
-        Command::Cost(run) => run.conduct(),
-        Command::Fault(run) => run.conduct(),
-        Command::Interference(run) => run.conduct(),
-        Command::Restart(run) => run.conduct(),
-        Command::Malloc(run) => run.conduct(),
-        Command::Text(run) => run.conduct(),
-        Command::Fork(run) => run.conduct(),
-        Command::Snapshot(run) => run.conduct(),
-        Command::Trial(run) => run.conduct(),
+        Command::Experiment(experiment) => experiment.conduct(),
         Command::Simulate(args) => {
             let printed = simulate::simulate(args, &mut |line| say(line));
             printed.and_then(|text| print(&text)).map(|()| ExitCode::SUCCESS)

@@ -5,7 +5,7 @@
 
 use crate::bench::Gate;
 use crate::child::{Child, Server, check};
-use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
+use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage, found_or_why};
 use crate::workload::service::Kind;
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::KernelRoot;
@@ -21,21 +21,13 @@ const COST: f64 = 0.01;
 /// Longer than `--most`, by what settling and the last switch take.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What huge pages do for a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Truth {
-    Gains,
-    Nothing,
-    Hurts,
-}
-
-impl Truth {
-    const fn name(self) -> &'static str {
-        match self {
-            Truth::Gains => "gains",
-            Truth::Nothing => "nothing",
-            Truth::Hurts => "hurts",
-        }
+megapage_units::named! {
+    /// What huge pages do for a service.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Truth {
+        Gains = "gains",
+        Nothing = "nothing",
+        Hurts = "hurts",
     }
 }
 
@@ -186,7 +178,7 @@ impl Experiment for TrialExperiment {
         for round in 0..stage.plan.runs {
             for case in CASES.iter().filter(|case| self.wants(case.name)) {
                 check(stage.signals)?;
-                match self.one(case, round, verdicts.path(), stage) {
+                match found_or_why(self.one(case, round, verdicts.path(), stage))? {
                     Ok(row) => {
                         (stage.progress)(&format!(
                             "{}/{} {}: {}{}",
@@ -198,8 +190,7 @@ impl Experiment for TrialExperiment {
                         ));
                         found.rows.push(row);
                     }
-                    Err(error) if error.is::<crate::child::Stopped>() => return Err(error),
-                    Err(error) => found.failures.push(format!("{}: {error:#}", case.name)),
+                    Err(why) => found.failures.push(format!("{}: {why}", case.name)),
                 }
             }
         }

@@ -27,21 +27,13 @@ usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["tidy", "--ratchet"] => {
-            repository().and_then(|root| tidy::lower_ratchet(&root)).map(|()| ExitCode::SUCCESS)
-        }
+        ["tidy", "--ratchet"] => write(tidy::lower_ratchet),
         ["tidy"] => repository().and_then(|root| tidy::run(&root)),
-        ["header"] => repository().and_then(|root| header::write(&root)).map(|()| ExitCode::SUCCESS),
-        ["abilities"] => {
-            repository().and_then(|root| abilities::section().write(&root)).map(|()| ExitCode::SUCCESS)
-        }
-        ["values"] => repository().and_then(|root| values::write(&root)).map(|()| ExitCode::SUCCESS),
-        ["peers"] => repository()
-            .and_then(|root| peers::sections().iter().try_for_each(|it| it.write(&root)))
-            .map(|()| ExitCode::SUCCESS),
-        ["results"] => {
-            repository().and_then(|root| results::section(&root)?.write(&root)).map(|()| ExitCode::SUCCESS)
-        }
+        ["header"] => write(header::write),
+        ["abilities"] => write(|root| abilities::section().write(root)),
+        ["values"] => write(values::write),
+        ["peers"] => write(|root| peers::sections().iter().try_for_each(|it| it.write(root))),
+        ["results"] => write(|root| results::section(root)?.write(root)),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)
@@ -55,6 +47,11 @@ fn main() -> ExitCode {
         eprintln!("xtask: {error:#}");
         ExitCode::from(2)
     })
+}
+
+/// Has something written below the repository.
+fn write(what: impl FnOnce(&Path) -> Result<()>) -> Result<ExitCode> {
+    what(&repository()?).map(|()| ExitCode::SUCCESS)
 }
 
 /// The root of the repository: where the workspace's `Cargo.toml` lies.

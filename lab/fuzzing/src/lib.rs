@@ -22,10 +22,19 @@ mod tree;
 /// One target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name: of its file in `fuzz/fuzz_targets/`, and of the directory of its seeds.
+    /// Its name: of its binary in `fuzz/Cargo.toml`, and of the directory of its seeds.
     pub name: &'static str,
     /// Panics where the input breaks a property.
     pub run: fn(&[u8]),
+}
+
+/// Runs the target of this name.
+///
+/// # Panics
+/// Where there is none, or the input breaks a property.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name).expect("a fuzzer has a target's name");
+    (target.run)(data);
 }
 
 macro_rules! targets {

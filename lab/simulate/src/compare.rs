@@ -32,9 +32,9 @@ pub enum CompareError {
     TooSmall(megapage_units::Bytes),
 }
 
-/// A workload under several policies.
-#[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
+/// The trace and the machine that runs were simulated on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scene {
     /// Where the trace comes from.
     pub origin: String,
     /// The machine's memory, in bytes.
@@ -47,6 +47,27 @@ pub struct Comparison {
     pub host_pages: Option<HostPages>,
     /// The seed.
     pub seed: u64,
+}
+
+impl Scene {
+    pub(crate) fn of(trace: &Trace, setup: &Setup) -> Scene {
+        Scene {
+            origin: trace.origin.clone(),
+            memory_bytes: setup.memory.0,
+            fragmentation: setup.fragmentation,
+            virtualized: setup.host_pages.is_some(),
+            host_pages: setup.host_pages,
+            seed: setup.seed,
+        }
+    }
+}
+
+/// A workload under several policies.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// What they ran on.
+    #[serde(flatten)]
+    pub scene: Scene,
     /// The runs, in the order in which the policies were asked for.
     pub runs: Vec<Run>,
 }
@@ -60,37 +81,25 @@ pub fn all_policies() -> Vec<String> {
         .collect()
 }
 
-/// Simulates `trace` under each of the policies, on as many threads as there are processors to spare. `progress` is
-/// called, now and then, with the share of all work that is done. Without a `speed` each policy promotes at its own.
+/// Simulates `trace` under each of the policies, on as many threads as there are processors to spare. Without a `speed` each policy promotes at its own.
 pub fn compare(
     trace: &Trace,
     setup: &Setup,
     policies: &[String],
     speed: Option<Speed>,
     threads: usize,
-    progress: impl Fn(f64) + Sync,
 ) -> Result<Comparison, CompareError> {
     let jobs: Vec<(&str, Setup)> = policies.iter().map(|name| (name.as_str(), setup.clone())).collect();
-    let runs = run_all(trace, &jobs, speed, threads, progress)?;
-    Ok(Comparison {
-        origin: trace.origin.clone(),
-        memory_bytes: setup.memory.0,
-        fragmentation: setup.fragmentation,
-        virtualized: setup.host_pages.is_some(),
-        host_pages: setup.host_pages,
-        seed: setup.seed,
-        runs,
-    })
+    let runs = run_all(trace, &jobs, speed, threads)?;
+    Ok(Comparison { scene: Scene::of(trace, setup), runs })
 }
 
-/// Simulates `trace` under each policy on its machine, in this order, on so many threads. `progress` is called, now and
-/// then, with the share of all work that is done.
+/// Simulates `trace` under each policy on its machine, in this order, on so many threads.
 pub(crate) fn run_all(
     trace: &Trace,
     jobs: &[(&str, Setup)],
     speed: Option<Speed>,
     threads: usize,
-    progress: impl Fn(f64) + Sync,
 ) -> Result<Vec<Run>, CompareError> {
     trace.check()?;
     for (name, setup) in jobs {
@@ -103,7 +112,6 @@ pub(crate) fn run_all(
         }
     }
     let next = AtomicUsize::new(0);
-    let shares = Mutex::new(vec![0.0; jobs.len()]);
     let results: Mutex<Vec<Option<Run>>> = Mutex::new(vec![None; jobs.len()]);
     let work = || {
         loop {
@@ -111,11 +119,7 @@ pub(crate) fn run_all(
             let Some((name, setup)) = jobs.get(at) else { return Ok(()) };
             let Some(policy) = make(name, speed) else { continue };
             let machine = Machine::new(setup.clone(), trace, policy)?;
-            let run = machine.run(|machine| {
-                let mut shares = lock(&shares);
-                shares[at] = machine.progress();
-                progress(shares.iter().sum::<f64>() / shares.len() as f64);
-            });
+            let run = machine.run(|_| ());
             lock(&results)[at] = Some(run);
         }
     };
@@ -157,7 +161,7 @@ mod tests {
         let setup = Setup { fragmentation, ..Setup::new(memory) };
         let policies: Vec<String> =
             ["linux", "ingens", "hawkeye-g", "hawkeye-pmu", "megapage"].map(String::from).to_vec();
-        let comparison = compare(&trace, &setup, &policies, Some(Speed::TESTBED), 2, |_| ()).unwrap();
+        let comparison = compare(&trace, &setup, &policies, Some(Speed::TESTBED), 2).unwrap();
         let (ours, others) = comparison.runs.split_last().unwrap();
         assert!(ours.is_complete(), "{name}");
         for other in others {

@@ -3,11 +3,10 @@
 //! A budget is a share of the regions that the programs use. While so many are huge no further huge page is to be had, at a
 //! fault or for a promotion. How soon a curve rises shows how well a policy chooses; where it ends, what all of it gains.
 
-use crate::compare::{CompareError, run_all};
+use crate::compare::{CompareError, Scene, run_all};
 use crate::machine::Setup;
 use crate::testbed::Speed;
 use crate::trace::{Operation, Trace};
-use megapage_plan::translation::HostPages;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -50,18 +49,9 @@ pub struct Curve {
 /// The curves of several policies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Curves {
-    /// Where the trace comes from.
-    pub origin: String,
-    /// The machine's memory, in bytes.
-    pub memory_bytes: u64,
-    /// The fragmentation index at the start.
-    pub fragmentation: f64,
-    /// Whether the programs ran in a virtual machine.
-    pub virtualized: bool,
-    /// By which pages the host backed its memory; `None` where they did not.
-    pub host_pages: Option<HostPages>,
-    /// The seed.
-    pub seed: u64,
+    /// What they ran on.
+    #[serde(flatten)]
+    pub scene: Scene,
     /// Regions of 2 MiB that the programs use, over all their time: what 100 % is.
     pub footprint_regions: u64,
     /// The curves, in the order in which the policies were asked for.
@@ -91,7 +81,6 @@ pub fn curves(
     budgets: &[f64],
     speed: Option<Speed>,
     threads: usize,
-    progress: impl Fn(f64) + Sync,
 ) -> Result<Curves, CompareError> {
     let footprint_regions = footprint(trace);
     let regions = |percent: f64| (footprint_regions as f64 * percent / 100.0).round() as u64;
@@ -102,7 +91,7 @@ pub fn curves(
             budgets.iter().map(move |percent| (policy.as_str(), with(percent)))
         })
         .collect();
-    let mut runs = run_all(trace, &jobs, speed, threads, progress)?.into_iter();
+    let mut runs = run_all(trace, &jobs, speed, threads)?.into_iter();
     let curve = |policy: &String| {
         let point = |(&percent, run): (&f64, crate::Run)| CurvePoint {
             budget_percent: percent,
@@ -117,16 +106,7 @@ pub fn curves(
         Curve { policy: policy.clone(), points: budgets.iter().zip(runs.by_ref()).map(point).collect() }
     };
     let curves = policies.iter().map(curve).collect();
-    Ok(Curves {
-        origin: trace.origin.clone(),
-        memory_bytes: setup.memory.0,
-        fragmentation: setup.fragmentation,
-        virtualized: setup.host_pages.is_some(),
-        host_pages: setup.host_pages,
-        seed: setup.seed,
-        footprint_regions,
-        curves,
-    })
+    Ok(Curves { scene: Scene::of(trace, setup), footprint_regions, curves })
 }
 
 #[cfg(test)]
@@ -158,7 +138,7 @@ mod tests {
     fn of(policies: &[&str], fragmentation: f64) -> Curves {
         let setup = Setup { fragmentation, ..Setup::new(Bytes::gib(2)) };
         let policies: Vec<String> = policies.iter().map(|policy| policy.to_string()).collect();
-        curves(&trace(), &setup, &policies, &BUDGETS, Some(Speed::TESTBED), 2, |_| ()).unwrap()
+        curves(&trace(), &setup, &policies, &BUDGETS, Some(Speed::TESTBED), 2).unwrap()
     }
 
     #[test]
@@ -168,7 +148,7 @@ mod tests {
             assert_eq!(found.footprint_regions, 300);
             let setup = Setup { fragmentation, ..Setup::new(Bytes::gib(2)) };
             let names: Vec<String> = POLICIES.map(String::from).to_vec();
-            let free = compare(&trace(), &setup, &names, Some(Speed::TESTBED), 2, |_| ()).unwrap();
+            let free = compare(&trace(), &setup, &names, Some(Speed::TESTBED), 2).unwrap();
             for (curve, free) in found.curves.iter().zip(&free.runs) {
                 let gains: Vec<f64> = curve.points.iter().map(|point| point.gain_percent).collect();
                 let name = &curve.policy;

@@ -16,7 +16,7 @@ pub mod testbed;
 pub mod trace;
 pub mod workload;
 
-pub use compare::{CompareError, Comparison, all_policies, compare};
+pub use compare::{CompareError, Comparison, Scene, all_policies, compare};
 pub use machine::{Machine, Point, ProcessResult, Run, Setup};
 pub use megapage_plan::translation::HostPages;
 pub use process::{Account, Fate};

@@ -119,7 +119,7 @@ impl ProcessResult {
 }
 
 /// What a simulation came to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Run {
     /// The policy.
     pub policy: String,
@@ -195,24 +195,14 @@ pub struct Machine {
     random: Random,
     processes: Vec<Process>,
     starts: Vec<f64>,
-    results: Vec<ProcessResult>,
+    /// What it has come to so far.
+    run: Run,
     state: State,
     now: f64,
-    steps: u64,
-    region_steps: u64,
     /// Every how many steps a point is stored.
     stride: u64,
-    peak: u64,
-    daemon: f64,
-    /// Seconds of background compaction.
-    compacted: f64,
     /// The daemon's seconds at the ends of the windows.
     daemon_window: (f64, f64),
-    daemon_peak: f64,
-    promotions: u64,
-    demotions: u64,
-    failures: u64,
-    promoted: Vec<(usize, u64)>,
     /// Seconds, decaying, in which programs waited for memory: what PSI reports.
     stalled: f64,
     stalled_total: f64,
@@ -256,21 +246,11 @@ impl Machine {
             memory,
             random,
             processes,
-            results,
+            run: Run { policy: state.policy().to_string(), processes: results, ..Run::default() },
             state,
             now: 0.0,
-            steps: 0,
-            region_steps: 0,
             stride: 1,
-            peak: 0,
-            daemon: 0.0,
-            compacted: 0.0,
             daemon_window: (0.0, 0.0),
-            daemon_peak: 0.0,
-            promotions: 0,
-            demotions: 0,
-            failures: 0,
-            promoted: Vec::new(),
             stalled: 0.0,
             stalled_total: 0.0,
             stalled_now: 0.0,
@@ -282,15 +262,6 @@ impl Machine {
     /// Seconds simulated so far.
     pub fn now(&self) -> f64 {
         self.now
-    }
-
-    /// The share of all processes' work that is done, 0 to 1: for a progress bar.
-    pub fn progress(&self) -> f64 {
-        let share = |process: &Process| match process.fate {
-            Fate::Running => process.next as f64 / process.program.operations.len().max(1) as f64,
-            _ => 1.0,
-        };
-        self.processes.iter().map(share).sum::<f64>() / self.processes.len().max(1) as f64
     }
 
     /// Simulates up to the end: until every process has ended, or the longest time is over.
@@ -317,14 +288,14 @@ impl Machine {
             }
         }
         self.now += length;
-        self.steps += 1;
+        self.run.steps += 1;
         self.read_samples();
         self.compact_ahead(length);
         self.settle_pressure(length);
         self.zeroing = 0.0;
 
         let snapshot = self.snapshot();
-        self.region_steps +=
+        self.run.region_steps +=
             snapshot.processes.iter().map(|process| process.regions.len() as u64).sum::<u64>();
         let now = Duration::from_secs_f64(self.now);
         for asked in step_on_model(now, &snapshot, &mut self.state) {
@@ -340,7 +311,7 @@ impl Machine {
             }
         }
         self.record();
-        debug_assert!(!self.steps.is_multiple_of(64) || self.memory.is_conserved());
+        debug_assert!(!self.run.steps.is_multiple_of(64) || self.memory.is_conserved());
         true
     }
 
@@ -361,7 +332,7 @@ impl Machine {
     /// Takes what is resident as the peak, if it is. Also before memory is released within a step: else a program that
     /// ends just after a step would seem to have needed more than one that ends just before.
     fn note_peak(&mut self) {
-        self.peak = self.peak.max(self.resident());
+        self.run.peak_bytes = self.run.peak_bytes.max(self.resident());
     }
 
     /// Whether one more region may become huge.
@@ -389,7 +360,7 @@ impl Machine {
             match *operation {
                 Operation::Phase(ref name) => {
                     process.phase = Some(name.clone());
-                    self.results[at].phases.push((name.clone(), end - left));
+                    self.run.processes[at].phases.push((name.clone(), end - left));
                     process.advance();
                 }
                 Operation::Map { .. } => process.advance(),
@@ -502,11 +473,11 @@ impl Machine {
         self.note_peak();
         let process = &mut self.processes[at];
         process.fate = fate;
-        self.results[at].fate = fate;
-        self.results[at].account = process.account;
+        self.run.processes[at].fate = fate;
+        self.run.processes[at].account = process.account;
         // The last moment before it is gone.
         let point = self.point(at);
-        self.results[at].points.push(point);
+        self.run.processes[at].points.push(point);
         for owner in self.processes[at].clear() {
             self.memory.leave(owner);
         }
@@ -540,22 +511,22 @@ impl Machine {
     fn record(&mut self) {
         self.note_peak();
         if self.now - self.daemon_window.0 >= DAEMON_WINDOW {
-            let share = (self.daemon - self.daemon_window.1) / (self.now - self.daemon_window.0);
-            self.daemon_peak = self.daemon_peak.max(share);
-            self.daemon_window = (self.now, self.daemon);
+            let share = (self.run.daemon_seconds - self.daemon_window.1) / (self.now - self.daemon_window.0);
+            self.run.daemon_peak_share = self.run.daemon_peak_share.max(share);
+            self.daemon_window = (self.now, self.run.daemon_seconds);
         }
-        if !self.steps.is_multiple_of(self.stride) {
+        if !self.run.steps.is_multiple_of(self.stride) {
             return;
         }
         for at in 0..self.processes.len() {
             if self.processes[at].is_running() && self.starts[at] < self.now {
                 let point = self.point(at);
-                self.results[at].points.push(point);
+                self.run.processes[at].points.push(point);
             }
         }
-        if self.results.iter().any(|result| result.points.len() > MOST_POINTS) {
+        if self.run.processes.iter().any(|result| result.points.len() > MOST_POINTS) {
             self.stride *= 2;
-            for result in &mut self.results {
+            for result in &mut self.run.processes {
                 let mut nth = 0;
                 result.points.retain(|_| {
                     nth += 1;
@@ -567,30 +538,17 @@ impl Machine {
 
     /// What it has come to so far.
     pub fn finish(mut self) -> Run {
-        for (result, process) in self.results.iter_mut().zip(&self.processes) {
+        for (result, process) in self.run.processes.iter_mut().zip(&self.processes) {
             result.account = process.account;
         }
-        let saved_seconds: f64 = self.processes.iter().map(|process| process.account.saved_seconds).sum();
-        let made_huge =
-            self.promotions + self.processes.iter().map(|process| process.account.huge_faults).sum::<u64>();
-        Run {
-            saved_seconds,
-            made_huge,
-            saved_ns_per_promotion: (made_huge > 0).then(|| saved_seconds * 1e9 / made_huge as f64),
-            policy: self.state.policy().to_string(),
-            seconds: self.now,
-            steps: self.steps,
-            region_steps: self.region_steps,
-            processes: self.results,
-            peak_bytes: self.peak,
-            daemon_seconds: self.daemon,
-            compaction_seconds: self.compacted,
-            daemon_peak_share: self.daemon_peak,
-            promotions: self.promotions,
-            demotions: self.demotions,
-            failures: self.failures,
-            promoted: self.promoted,
-        }
+        let run = &mut self.run;
+        run.seconds = self.now;
+        run.saved_seconds = self.processes.iter().map(|process| process.account.saved_seconds).sum();
+        run.made_huge += run.promotions;
+        run.made_huge += self.processes.iter().map(|process| process.account.huge_faults).sum::<u64>();
+        let each = run.saved_seconds * 1e9 / run.made_huge as f64;
+        run.saved_ns_per_promotion = (run.made_huge > 0).then_some(each);
+        self.run
     }
 }
 

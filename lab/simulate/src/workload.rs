@@ -15,8 +15,6 @@ use megapage_plan::translation::{Part, translation};
 use megapage_snapshot::AccessClass;
 use megapage_units::Bytes;
 
-pub use redis::BloatPhases;
-
 /// A generated workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
@@ -32,7 +30,7 @@ pub struct Workload {
     pub movable: bool,
     /// 2 MiB blocks that background compaction empties in a second.
     pub compaction: f64,
-    make: fn(&Hardware) -> Vec<Program>,
+    make: Make,
 }
 
 impl Workload {
@@ -65,168 +63,81 @@ pub fn by_name(name: &str) -> Option<&'static Workload> {
 /// All workloads.
 pub const WORKLOADS: &[Workload] = &[
     Workload {
-        name: "touch",
-        what: "writes one byte to each base page of 100 GB (fault table)",
         memory: Bytes::gib(128),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |_| faults::touch(),
+        ..workload("touch", "writes one byte to each base page of 100 GB (fault table)", |_| faults::touch())
     },
     Workload {
-        name: "redis",
-        what: "Redis in three phases on 48 GB: fill with 4 KB values, delete 80 %, fill with 2 MB values",
         memory: Bytes::gib(48),
         fragmentation: redis::UNMOVABLE,
         movable: false,
         compaction: redis::COMPACTION,
-        make: |_| redis::bloat(redis::BloatPhases::PAPER),
+        ..workload(
+            "redis",
+            "Redis in three phases on 48 GB: fill with 4 KB values, delete 80 %, fill with 2 MB values",
+            |_| redis::bloat(),
+        )
     },
-    Workload {
-        name: "redis-sparse",
-        what: "Redis after half of its values were deleted, under load (memory against throughput)",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: redis::sparse,
-    },
-    Workload {
-        name: "redis-fill",
-        what: "Redis filled with 45 GB of 2 MB values (page faults)",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |_| faults::redis_fill(),
-    },
-    Workload {
-        name: "sparsehash",
-        what: "a hash table that grows (page faults)",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |_| faults::sparsehash(),
-    },
-    Workload {
-        name: "jvm",
-        what: "a Java virtual machine starts up and touches part of its heap (page faults)",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |_| faults::jvm(),
-    },
-    Workload {
-        name: "vm",
-        what: "a virtual machine starts up and its memory is populated (page faults)",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |_| faults::vm(),
-    },
-    Workload {
-        name: "cg.D",
-        what: "NPB conjugate gradient, 16 GB: a small part of it is read at random",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |hardware| vec![compute::cg(hardware)],
-    },
-    Workload {
-        name: "mg.D",
-        what: "NPB multigrid, 24 GB: streams",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |hardware| vec![compute::streaming(hardware, "mg.D", Bytes::gib(24), 0.0104)],
-    },
-    Workload {
-        name: "bt.D",
-        what: "NPB block tridiagonal solver, 10 GB",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |hardware| vec![compute::streaming(hardware, "bt.D", Bytes::gib(10), 0.064)],
-    },
-    Workload {
-        name: "sp.D",
-        what: "NPB scalar pentadiagonal solver, 12 GB",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |hardware| vec![compute::streaming(hardware, "sp.D", Bytes::gib(12), 0.047)],
-    },
-    Workload {
-        name: "ft.D",
-        what: "NPB fast Fourier transform, 78 GB",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |hardware| vec![compute::streaming(hardware, "ft.D", Bytes::gib(78), 0.039)],
-    },
-    Workload {
-        name: "graph500",
-        what: "Graph500 in fragmented memory: its hot part lies at high addresses",
-        memory: Bytes::gib(96),
-        fragmentation: 1.0,
-        movable: true,
-        compaction: 0.0,
-        make: |hardware| vec![compute::graph500(hardware, "graph500")],
-    },
-    Workload {
-        name: "xsbench",
-        what: "XSBench in fragmented memory: its hot part lies at high addresses",
-        memory: Bytes::gib(96),
-        fragmentation: 1.0,
-        movable: true,
-        compaction: 0.0,
-        make: |hardware| vec![compute::xsbench(hardware, "xsbench")],
-    },
-    Workload {
-        name: "random",
-        what: "random reads of 4 GB beside sequential reads of 4 GB, in fragmented memory",
-        memory: Bytes::gib(96),
-        fragmentation: 1.0,
-        movable: true,
-        compaction: 0.0,
-        make: compute::random_and_sequential,
-    },
-    Workload {
-        name: "cg-mg",
-        what: "cg.D beside mg.D, in fragmented memory",
-        memory: Bytes::gib(96),
-        fragmentation: 1.0,
-        movable: true,
-        compaction: 0.0,
-        make: compute::cg_and_mg,
-    },
-    Workload {
-        name: "three-plus-three",
-        what: "three Graph500 and three XSBench compete for huge pages, in fragmented memory",
-        memory: Bytes::gib(96),
-        fragmentation: 1.0,
-        movable: true,
-        compaction: 0.0,
-        make: compute::three_plus_three,
-    },
-    Workload {
-        name: "omnetpp",
-        what: "SPEC omnetpp, 0.2 GB: follows pointers",
-        memory: Bytes::gib(96),
-        fragmentation: 0.0,
-        movable: true,
-        compaction: 0.0,
-        make: |hardware| vec![compute::omnetpp(hardware)],
-    },
+    workload(
+        "redis-sparse",
+        "Redis after half of its values were deleted, under load (memory against throughput)",
+        redis::sparse,
+    ),
+    workload("redis-fill", "Redis filled with 45 GB of 2 MB values (page faults)", |_| faults::redis_fill()),
+    workload("sparsehash", "a hash table that grows (page faults)", |_| faults::sparsehash()),
+    workload("jvm", "a Java virtual machine starts up and touches part of its heap (page faults)", |_| {
+        faults::jvm()
+    }),
+    workload("vm", "a virtual machine starts up and its memory is populated (page faults)", |_| faults::vm()),
+    workload("cg.D", "NPB conjugate gradient, 16 GB: a small part of it is read at random", |hardware| {
+        vec![compute::cg(hardware)]
+    }),
+    workload("mg.D", "NPB multigrid, 24 GB: streams", |hardware| {
+        vec![compute::streaming(hardware, "mg.D", Bytes::gib(24), 0.0104)]
+    }),
+    workload("bt.D", "NPB block tridiagonal solver, 10 GB", |hardware| {
+        vec![compute::streaming(hardware, "bt.D", Bytes::gib(10), 0.064)]
+    }),
+    workload("sp.D", "NPB scalar pentadiagonal solver, 12 GB", |hardware| {
+        vec![compute::streaming(hardware, "sp.D", Bytes::gib(12), 0.047)]
+    }),
+    workload("ft.D", "NPB fast Fourier transform, 78 GB", |hardware| {
+        vec![compute::streaming(hardware, "ft.D", Bytes::gib(78), 0.039)]
+    }),
+    fragmented(
+        "graph500",
+        "Graph500 in fragmented memory: its hot part lies at high addresses",
+        |hardware| vec![compute::graph500(hardware, "graph500")],
+    ),
+    fragmented("xsbench", "XSBench in fragmented memory: its hot part lies at high addresses", |hardware| {
+        vec![compute::xsbench(hardware, "xsbench")]
+    }),
+    fragmented(
+        "random",
+        "random reads of 4 GB beside sequential reads of 4 GB, in fragmented memory",
+        compute::random_and_sequential,
+    ),
+    fragmented("cg-mg", "cg.D beside mg.D, in fragmented memory", compute::cg_and_mg),
+    fragmented(
+        "three-plus-three",
+        "three Graph500 and three XSBench compete for huge pages, in fragmented memory",
+        compute::three_plus_three,
+    ),
+    workload("omnetpp", "SPEC omnetpp, 0.2 GB: follows pointers", |hardware| {
+        vec![compute::omnetpp(hardware)]
+    }),
 ];
+
+type Make = fn(&Hardware) -> Vec<Program>;
+
+/// Returns a workload on the papers' machine of 96 GiB, with its memory in one piece.
+const fn workload(name: &'static str, what: &'static str, make: Make) -> Workload {
+    Workload { name, what, memory: Bytes::gib(96), fragmentation: 0.0, movable: true, compaction: 0.0, make }
+}
+
+/// Returns a workload on that machine in fragmented memory.
+const fn fragmented(name: &'static str, what: &'static str, make: Make) -> Workload {
+    Workload { fragmentation: 1.0, ..workload(name, what, make) }
+}
 
 /// How part of a program's memory is accessed, in proportion to the remainder.
 #[derive(Clone, Copy, Debug)]

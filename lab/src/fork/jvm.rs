@@ -58,7 +58,7 @@ pub struct JvmReport {
 }
 
 /// One user's JVM with one mechanism, one heap and one kind of pages.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct JvmRow {
     /// `root`, `nobody`, or `self` where the bench is not root's.
     pub user: &'static str,
@@ -142,10 +142,7 @@ fn rows(options: &Fork) -> Vec<JvmRow> {
                     mechanism,
                     heap_bytes: size.0,
                     pages,
-                    touched_share: None,
-                    huge_share: None,
-                    launch: None,
-                    notes: Vec::new(),
+                    ..JvmRow::default()
                 }));
             }
         }
@@ -261,7 +258,7 @@ impl Jvm {
         };
         server.ask(WARM_UP)?;
         server.line(bench.stage.signals)?;
-        server.ask(bench.launches.into())?;
+        server.ask(bench.launches)?;
         let line = server.line(bench.stage.signals)?;
         let launches: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
         Ok((launches.with_context(|| format!("the JVM said '{line}'"))?, shares))

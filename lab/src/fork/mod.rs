@@ -28,7 +28,7 @@ use heaps::Heaps;
 pub use jvm::{JvmReport, JvmRow};
 pub use latency::Latency;
 use native::Native;
-pub use native::{AfterReport, NativeRow};
+pub use native::NativeRow;
 
 /// No run of a program of our own takes longer.
 const LONGEST: Duration = Duration::from_secs(300);

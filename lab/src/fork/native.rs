@@ -31,44 +31,17 @@ pub struct NativeRow {
     /// Until the program that was started had ended.
     pub whole: BTreeMap<&'static str, Latency>,
     /// What the process noticed of a living child.
-    pub after: Option<AfterReport>,
+    pub after: Option<BTreeMap<String, Spread>>,
     /// What went wrong. Empty where nothing did.
     pub notes: Vec<String>,
 }
 
-/// A child lived while the process wrote: each value's median and ends over the runs. See
-/// [`After`] for what each is.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct AfterReport {
-    pub fork_ns: Spread,
-    pub writes: Spread,
-    pub p50_ns: Spread,
-    pub p99_ns: Spread,
-    pub p999_ns: Spread,
-    pub max_ns: Spread,
-    pub total_ns: Spread,
-    pub copied_bytes: Spread,
-    pub huge_before_bytes: Spread,
-    pub huge_after_bytes: Spread,
-}
-
-impl AfterReport {
-    fn of(found: &[After]) -> Option<AfterReport> {
-        let spread = |value: fn(&After) -> u64| Spread::of(found.iter().map(|after| value(after) as f64));
-        Some(AfterReport {
-            fork_ns: spread(|after| after.fork_ns)?,
-            writes: spread(|after| after.writes)?,
-            p50_ns: spread(|after| after.p50_ns)?,
-            p99_ns: spread(|after| after.p99_ns)?,
-            p999_ns: spread(|after| after.p999_ns)?,
-            max_ns: spread(|after| after.max_ns)?,
-            total_ns: spread(|after| after.total_ns)?,
-            copied_bytes: spread(|after| after.copied_bytes)?,
-            huge_before_bytes: spread(|after| after.huge_before_bytes)?,
-            huge_after_bytes: spread(|after| after.huge_after_bytes)?,
-        })
-    }
+/// Returns the median and the ends over the runs of each value of [`After`], by its name.
+fn over_runs(found: &[After]) -> Option<BTreeMap<String, Spread>> {
+    let runs: Vec<_> = found.iter().filter_map(|after| serde_json::to_value(after).ok()).collect();
+    let spread = |name: &String| Spread::of(runs.iter().filter_map(|run| run[name].as_f64()));
+    let names = runs.first()?.as_object()?.keys();
+    names.map(|name| Some((name.clone(), spread(name)?))).collect()
 }
 
 /// The most that a heap of this size takes at once.
@@ -132,7 +105,7 @@ impl NativeRow {
             child_page_tables_bytes: spread(|found| found.child_page_tables_bytes as f64),
             call: latency(true),
             whole: latency(false),
-            after: AfterReport::of(&after),
+            after: over_runs(&after),
             notes: row.notes,
         }
     }

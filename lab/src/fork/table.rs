@@ -73,14 +73,14 @@ fn native(rows: &[NativeRow]) -> [Section; 2] {
         Some([
             Bytes(row.heap_bytes).to_string(),
             row.pages.to_string(),
-            format!("{:.0}", after.writes.median),
-            microseconds(after.p50_ns),
-            microseconds(after.p99_ns),
-            microseconds(after.p999_ns),
-            microseconds(after.max_ns),
-            bytes(Some(after.copied_bytes)),
-            bytes(Some(after.huge_before_bytes)),
-            bytes(Some(after.huge_after_bytes)),
+            format!("{:.0}", after["writes"].median),
+            microseconds(after["p50_ns"]),
+            microseconds(after["p99_ns"]),
+            microseconds(after["p999_ns"]),
+            microseconds(after["max_ns"]),
+            bytes(Some(after["copied_bytes"])),
+            bytes(Some(after["huge_before_bytes"])),
+            bytes(Some(after["huge_after_bytes"])),
         ])
     });
     let header =

@@ -8,7 +8,7 @@ use super::worker::Worker;
 use super::{Configuration, Failure, Measured, Stage};
 use crate::bench::{Gate, Spread};
 use crate::child::Stopped;
-use crate::experiment::{Order, Section};
+use crate::experiment::{Order, Section, found_or_why};
 use crate::peers::{ALWAYS, NEVER, is_tuned};
 use crate::redis::FILL;
 use anyhow::{Context, Result, ensure};
@@ -152,15 +152,13 @@ pub(super) fn run(stage: &mut Stage<'_>, [with_redis, with_recovery]: [bool; 2])
         }
     }
     compare(&mut rows);
-    let stalls = match with_recovery.then(|| stalls::run(stage, &mut failures)) {
-        None => None,
-        Some(Ok(found)) => Some(found),
-        Some(Err(error)) if Stage::is_final(&error) => return Err(error),
-        Some(Err(error)) => {
-            failures.push(Failure { configuration: "recovery", why: format!("{error:#}") });
-            None
+    let mut stalls = None;
+    if with_recovery {
+        match found_or_why(stalls::run(stage, &mut failures))? {
+            Ok(found) => stalls = Some(found),
+            Err(why) => failures.push(Failure { configuration: "recovery", why }),
         }
-    };
+    }
     Ok(Bloat { keys, value_bytes: VALUE_BYTES, limit_bytes: limit, rows, stalls, failures })
 }
 

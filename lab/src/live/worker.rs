@@ -1,11 +1,9 @@
 //! The workloads that report their progress, as seen by the bench.
 
 use crate::bench::Place;
-use crate::child::{Child, check};
+use crate::child::Server;
 use crate::workload::probe::Touches;
-use crate::workload::requests::{
-    FAULT, GO, MARKED, MERGE, PAUSE, READY, REPORT, TOUCH, TOUCHED, UNMERGE, WORK,
-};
+use crate::workload::requests::{FAULT, GO, MARKED, MERGE, PAUSE, REPORT, TOUCH, TOUCHED, UNMERGE, WORK};
 use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, ensure};
 use megapage_act::demote::Demotion;
@@ -15,16 +13,11 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::read_status;
 use megapage_kernel::smaps::read_smaps;
-use megapage_kernel::spawn::{Signals, signal, wait_readable};
+use megapage_kernel::spawn::Signals;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
-use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
-use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-/// How long a workload may take to fill its memory, or to answer.
-const LONGEST: Duration = Duration::from_secs(300);
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 /// What the promotion or the splitting of a whole workload may take.
 const BOUNDS: Bounds = Bounds { batch: 64, time: Duration::from_secs(60), pause_percent: 0 };
 /// Regions that [`Worker::huge_share`] looks at, at most.
@@ -35,10 +28,7 @@ const TRIES: u32 = 6;
 /// A workload that runs until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
-    child: Child,
-    requests: PipeWriter,
-    answers: PipeReader,
-    pending: Vec<u8>,
+    server: Server,
     /// What it reported of its progress.
     pub(super) beats: Vec<Beat>,
 }
@@ -85,53 +75,43 @@ impl Worker {
     }
 
     fn start(mut command: Command, signals: &Signals) -> Result<Worker> {
-        let (requests_end, requests) = pipe().context("pipe")?;
-        let (answers, answers_end) = pipe().context("pipe")?;
-        command.stdin(requests_end).stdout(answers_end).stderr(Stdio::inherit());
-        let child = Child::start(signals, &mut command, signal::SIGKILL)?;
-        Ok(Worker { child, requests, answers, pending: Vec::new(), beats: Vec::new() })
+        Ok(Worker { server: Server::open(signals, &mut command)?, beats: Vec::new() })
     }
 
     pub(super) fn pid(&self) -> Pid {
-        self.child.pid()
+        self.server.pid()
     }
 
     /// Waits until its memory is filled.
     pub(super) fn ready(&mut self, signals: &Signals) -> Result<()> {
-        let line = self.wait_for_line(signals)?;
-        ensure!(line == READY, "the workload said '{line}', not '{READY}'");
-        Ok(())
-    }
-
-    fn ask(&mut self, what: &str) -> Result<()> {
-        writeln!(self.requests, "{what}").context("the workload does not take requests")
+        self.server.ready(signals)
     }
 
     /// Has it work.
     pub(super) fn go(&mut self) -> Result<()> {
-        self.ask(GO)
+        self.server.ask(GO)
     }
 
     /// Has it do nothing.
     pub(super) fn pause(&mut self) -> Result<()> {
-        self.ask(PAUSE)
+        self.server.ask(PAUSE)
     }
 
     /// Has it make itself known to khugepaged.
     pub(super) fn fault(&mut self) -> Result<()> {
-        self.ask(FAULT)
+        self.server.ask(FAULT)
     }
 
     /// Has it work in another way, or in another part of its memory, from now on.
     pub(super) fn work(&mut self, way: Way, hot: u64) -> Result<()> {
-        self.ask(&format!("{WORK} {} {hot}", way.name()))
+        self.server.ask(format!("{WORK} {} {hot}", way.name()))
     }
 
     /// Has it read a word of each page of all its memory, and waits for that.
     pub(super) fn touch(&mut self, signals: &Signals) -> Result<()> {
-        self.ask(TOUCH)?;
+        self.server.ask(TOUCH)?;
         loop {
-            let line = self.wait_for_line(signals)?;
+            let line = self.server.line(signals)?;
             if line == TOUCHED {
                 return Ok(());
             }
@@ -141,63 +121,29 @@ impl Worker {
 
     /// A probe's touches since it was last asked.
     pub(super) fn touches(&mut self, signals: &Signals) -> Result<Touches> {
-        self.ask(REPORT)?;
-        let line = self.wait_for_line(signals)?;
+        self.server.ask(REPORT)?;
+        let line = self.server.line(signals)?;
         serde_json::from_str(&line).with_context(|| format!("the probe said '{line}'"))
     }
 
     /// Has a probe mark all its memory for KSM, or take the mark off, which takes apart what was merged. What the kernel
     /// refuses is in the error.
     pub(super) fn merge(&mut self, on: bool, signals: &Signals) -> Result<()> {
-        self.ask(if on { MERGE } else { UNMERGE })?;
-        let line = self.wait_for_line(signals)?;
+        self.server.ask(if on { MERGE } else { UNMERGE })?;
+        let line = self.server.line(signals)?;
         ensure!(line == MARKED, "prctl(PR_SET_MEMORY_MERGE), since Linux 6.4: {line}");
         Ok(())
     }
 
     /// Takes in what it has reported of its progress by now.
     pub(super) fn drain(&mut self) -> Result<()> {
-        while wait_readable(self.answers.as_fd(), Duration::ZERO).context("poll")? {
-            self.read_some()?;
-        }
-        while let Some(line) = self.line() {
-            self.note(&line)?;
-        }
-        Ok(())
+        self.server.lines()?.iter().try_for_each(|line| self.note(line))
     }
 
     fn note(&mut self, line: &str) -> Result<()> {
         let beat = serde_json::from_str(line).with_context(|| format!("the workload said '{line}'"))?;
         self.beats.push(beat);
         Ok(())
-    }
-
-    fn read_some(&mut self) -> Result<()> {
-        let mut bytes = [0; 4096];
-        let count = self.answers.read(&mut bytes).context("what the workload says")?;
-        ensure!(count > 0, "the workload ended early");
-        self.pending.extend(&bytes[..count]);
-        Ok(())
-    }
-
-    fn line(&mut self) -> Option<String> {
-        let at = self.pending.iter().position(|byte| *byte == b'\n')?;
-        let line: Vec<u8> = self.pending.drain(..=at).collect();
-        Some(String::from_utf8_lossy(&line[..at]).into_owned())
-    }
-
-    fn wait_for_line(&mut self, signals: &Signals) -> Result<String> {
-        let start = Instant::now();
-        loop {
-            if let Some(line) = self.line() {
-                return Ok(line);
-            }
-            check(signals)?;
-            ensure!(start.elapsed() < LONGEST, "the workload does not answer");
-            if wait_readable(self.answers.as_fd(), SIGNAL_INTERVAL).context("poll")? {
-                self.read_some()?;
-            }
-        }
     }
 
     /// Makes all its memory in `within` huge, from outside. Fails where less than 95 % could be.

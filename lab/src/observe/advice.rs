@@ -5,8 +5,8 @@ use super::Observe;
 use super::programs::{Copy, Pages, Program, huge_share};
 use super::rank::{Agreement, are_apart, median_interval, tau_b};
 use crate::bench::{Gate, Place, Pool, Spread};
-use crate::child::{Child, Stopped, check};
-use crate::experiment::{Stage, select};
+use crate::child::{Child, check};
+use crate::experiment::{Stage, found_or_why, select};
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::spawn::Signals;
 use megapage_observe::cost::recording::{Measured, Recording};
@@ -40,7 +40,7 @@ const DEMANDED: [&str; 9] =
     ["chase", "random", "zipf", "sequential", "hot", "compute", "map", "redis", "postgres"];
 
 /// What came of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Advice {
     /// Runs that were asked for: each is several turns of each copy, or one where turns are long.
     pub runs: u32,
@@ -155,16 +155,8 @@ pub(super) fn validate(programs: &[String]) -> Result<()> {
 
 pub(super) fn run(options: &Observe, stage: &mut Stage<'_>) -> Result<Advice> {
     let Stage { plan, place, signals, progress } = stage;
-    let mut advice = Advice {
-        runs: plan.runs,
-        programs: Vec::new(),
-        tau_b: None,
-        distinguished: Distinguished::default(),
-        tau_b_exact: None,
-        left_out: Vec::new(),
-    };
-    let all = Program::all();
-    for program in all {
+    let mut advice = Advice { runs: plan.runs, ..Advice::default() };
+    for program in Program::all() {
         if !options.programs.is_empty() && !options.programs.iter().any(|name| name == program.name()) {
             continue;
         }
@@ -175,18 +167,14 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>) -> Result<Advice> {
             continue;
         }
         check(signals)?;
-        match compare(program, options, plan.runs, place, signals, progress) {
+        match found_or_why(compare(program, options, plan.runs, place, signals, progress))? {
             Ok(report) => {
                 progress(&report.brief());
                 advice.programs.push(report);
             }
-            Err(error) => {
-                // A request to stop is no reason to go on with the next.
-                if error.is::<Stopped>() {
-                    return Err(error);
-                }
-                progress(&format!("{}: {error:#}", program.name()));
-                advice.left_out.push((program.name(), format!("{error:#}")));
+            Err(why) => {
+                progress(&format!("{}: {why}", program.name()));
+                advice.left_out.push((program.name(), why));
             }
         }
     }
@@ -211,15 +199,8 @@ fn compare(
     if let Some(pool) = &mut pool {
         pool.set(bytes).context("the pool of 2 MiB pages")?;
     }
-    let (predicted, failure) = match ask(program, options, place, signals, &mut seconds, &mut asked) {
-        Ok(predicted) => (Some(predicted), None),
-        Err(error) => {
-            if error.is::<Stopped>() {
-                return Err(error);
-            }
-            (None, Some(format!("{error:#}")))
-        }
-    };
+    let predicted = found_or_why(ask(program, options, place, signals, &mut seconds, &mut asked))?;
+    let failure = predicted.as_ref().err().cloned();
     asked("two copies start, one on huge pages");
     let start = Instant::now();
     let mut base = program.start(Pages::Base, options.scale, place, signals)?;
@@ -280,7 +261,7 @@ fn compare(
         huge_share: shares,
         data_bytes,
         seconds,
-        predicted,
+        predicted: predicted.ok(),
         failure,
     })
 }

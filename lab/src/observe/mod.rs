@@ -13,8 +13,7 @@ mod table;
 
 use crate::arguments::scale;
 use crate::bench::Gate;
-use crate::child::Stopped;
-use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage};
+use crate::experiment::{Experiment, Found, Needs, Plan, Section, Stage, found_or_why};
 use anyhow::{Result, ensure};
 use megapage_kernel::KernelRoot;
 use megapage_observe::{Observer, Options as ObserverOptions, Sampling, TrackerKind};
@@ -108,11 +107,8 @@ impl Experiment for Observe {
     fn measure(&self, stage: &mut Stage<'_>) -> Result<ObserveFound> {
         let mut found = ObserveFound { scale: self.scale, ..ObserveFound::default() };
         for case in Self::CASES.iter().filter(|case| self.wants(case)) {
-            if let Err(error) = found.measure(case, self, stage) {
-                if error.is::<Stopped>() {
-                    return Err(error);
-                }
-                found.failed.push((case, format!("{error:#}")));
+            if let Err(why) = found_or_why(found.measure(case, self, stage))? {
+                found.failed.push((case, why));
             }
         }
         Ok(found)

@@ -27,7 +27,7 @@ pub(super) const AT_BEST: [&str; 9] = [
 ];
 
 /// An allocator.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct AllocatorRow {
     /// The peer.
     pub peer: &'static str,
@@ -81,15 +81,8 @@ pub(super) fn blocks(
         let (mut row, found) = under(bench, peer, &arguments, size)?;
         for kind in KINDS {
             for bytes in SIZES {
-                let cost = |found: &Measurement| {
-                    let value = |name| found.values.get(&format!("{kind}.{bytes}.{name}")).copied();
-                    let values = Cost::VALUES.map(value);
-                    values
-                        .iter()
-                        .all(Option::is_some)
-                        .then(|| Cost::of(values.map(Option::unwrap_or_default)))
-                };
-                let costs: Vec<Cost> = found.iter().filter_map(cost).collect();
+                let costs = found.iter().filter_map(|found| Cost::read(found, kind, bytes));
+                let costs: Vec<Cost> = costs.collect();
                 if !costs.is_empty() {
                     row.blocks.push(BlockRow { kind, size_bytes: bytes, cost: Cost::median(&costs) });
                 }
@@ -135,14 +128,7 @@ fn under(
     arguments: &[String],
     memory: Bytes,
 ) -> Result<(AllocatorRow, Vec<Measurement>)> {
-    let mut row = AllocatorRow {
-        peer: peer.name,
-        recipe: peer.recipe(),
-        huge_share: None,
-        blocks: Vec::new(),
-        built_ms: None,
-        notes: Vec::new(),
-    };
+    let mut row = AllocatorRow { peer: peer.name, recipe: peer.recipe(), ..AllocatorRow::default() };
     let is_missing = matches!(peer.start, Start::Run(_)) && !bench.place.megapage.exists();
     let missing = is_missing.then(|| format!("{} is missing", bench.place.megapage.display()));
     if let Some(why) = bench.place.absence(peer).or(missing) {

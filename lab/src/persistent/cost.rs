@@ -1,6 +1,7 @@
 //! What a block of memory costs.
 
 use crate::bench::Spread;
+use megapage_bench::workload::Measurement;
 use serde::Serialize;
 
 /// Medians of what one block takes.
@@ -21,10 +22,19 @@ pub struct Cost {
 }
 
 impl Cost {
-    pub(super) const VALUES: [&str; 6] =
+    const VALUES: [&str; 6] =
         ["runs", "allocate_us", "free_us", "memset_us", "cleared_allocating", "cleared_freeing"];
 
-    pub(super) fn of(values: [f64; 6]) -> Cost {
+    /// Reads the values of blocks of one kind and size; `None` where the workload did not say them all.
+    pub(super) fn read(found: &Measurement, kind: &str, bytes: u64) -> Option<Cost> {
+        let mut values = [0.0; 6];
+        for (value, name) in values.iter_mut().zip(Cost::VALUES) {
+            *value = *found.values.get(&format!("{kind}.{bytes}.{name}"))?;
+        }
+        Some(Cost::of(values))
+    }
+
+    fn of(values: [f64; 6]) -> Cost {
         let [runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing] = values;
         Cost { runs, allocate_us, free_us, memset_us, cleared_allocating, cleared_freeing }
     }

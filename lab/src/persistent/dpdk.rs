@@ -15,21 +15,14 @@ pub(super) const HOW_TO_INSTALL: &str = "apt-get install dpdk-dev";
 /// Where DPDK keeps what its processes tell each other.
 const RUNTIME: &str = "/var/run/dpdk";
 
-/// What DPDK's `--huge-unlink` is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unlink {
-    /// Leftovers are removed, memory is fresh.
-    Existing,
-    /// Leftovers are reused.
-    Never,
-}
-
-impl Unlink {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Unlink::Existing => "existing",
-            Unlink::Never => "never",
-        }
+megapage_units::named! {
+    /// The values of DPDK's `--huge-unlink`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Unlink {
+        /// Leftovers are removed, memory is fresh.
+        Existing = "existing",
+        /// Leftovers are reused.
+        Never = "never",
     }
 }
 

@@ -130,10 +130,7 @@ fn megapage(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Costs> {
     let mut values = Costs::new();
     for kind in KINDS {
         for bytes in SIZES {
-            let read = Cost::VALUES.map(|name| found.values.get(&format!("{kind}.{bytes}.{name}")).copied());
-            if read.iter().all(Option::is_some) {
-                values.insert((kind, bytes), Cost::of(read.map(Option::unwrap_or_default)));
-            }
+            values.extend(Cost::read(&found, kind, bytes).map(|cost| ((kind, bytes), cost)));
         }
     }
     Ok(values)

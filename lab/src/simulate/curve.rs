@@ -1,6 +1,7 @@
 //! `megapage-lab simulate curve`.
 
 use super::{MachineArgs, human, plots, prepare, threads};
+use crate::arguments::number;
 use anyhow::{Context, Result};
 use megapage_kernel::trusted::write_report;
 use megapage_report::json;
@@ -20,7 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<String>,
     /// Budgets in per cent of the memory in use, ascending, separated by commas [default: 0,1,2,4,8,16,32,64,100]
-    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = number(0.0, 100.0, "per cent from 0 to 100"))]
     budget: Vec<f64>,
     /// Write the curves as a picture to this file
     #[arg(long, value_name = "FILE")]
@@ -28,13 +29,6 @@ pub struct Args {
     /// Print JSON (schema megapage.simulate.curve/1)
     #[arg(long)]
     json: bool,
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
-        _ => Err("give per cent from 0 to 100".into()),
-    }
 }
 
 /// Returns what is to be printed.
@@ -47,7 +41,7 @@ pub(super) fn curve(args: &Args) -> Result<String> {
     let mut budgets = if args.budget.is_empty() { BUDGETS.to_vec() } else { args.budget.clone() };
     budgets.sort_by(f64::total_cmp);
     budgets.dedup();
-    let found = curves(&trace, &setup, &policies, &budgets, args.machine.speed.0, threads(), |_| ())?;
+    let found = curves(&trace, &setup, &policies, &budgets, args.machine.speed.0, threads())?;
     if let Some(file) = &args.svg {
         write_report(file, plots::curves(&found).as_bytes()).with_context(|| file.display().to_string())?;
     }

@@ -18,10 +18,10 @@ pub fn list() -> String {
 pub fn comparison(comparison: &Comparison) -> String {
     let mut out = format!(
         "{}; {} of memory, fragmentation {:.2}{}\n\n",
-        comparison.origin,
-        Bytes(comparison.memory_bytes),
-        comparison.fragmentation,
-        place(comparison.host_pages)
+        comparison.scene.origin,
+        Bytes(comparison.scene.memory_bytes),
+        comparison.scene.fragmentation,
+        place(comparison.scene.host_pages)
     );
     let several = comparison.runs.iter().any(|run| run.processes.len() > 1);
     out += &table(
@@ -104,10 +104,10 @@ fn place(host: Option<HostPages>) -> &'static str {
 pub fn curves(found: &Curves) -> String {
     let mut out = format!(
         "{}; {} of memory, fragmentation {:.2}{}\n{} in use; gain: translation time saved, in % of the time on base pages\n\n",
-        found.origin,
-        Bytes(found.memory_bytes),
-        found.fragmentation,
-        place(found.host_pages),
+        found.scene.origin,
+        Bytes(found.scene.memory_bytes),
+        found.scene.fragmentation,
+        place(found.scene.host_pages),
         Bytes(found.footprint_regions << 21),
     );
     let names = found.curves.iter().map(|curve| curve.policy.as_str());

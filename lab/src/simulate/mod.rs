@@ -5,6 +5,7 @@ mod human;
 mod plots;
 mod record;
 
+use crate::arguments::number;
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use megapage_kernel::trusted::{read_bounded, write_report};
@@ -70,7 +71,7 @@ struct MachineArgs {
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
     /// The free memory fragmentation index at the start, 0 to 1 [default: the workload's]
-    #[arg(long, value_name = "INDEX", value_parser = share)]
+    #[arg(long, value_name = "INDEX", value_parser = number(0.0, 1.0, "an index from 0 to 1"))]
     fragmentation: Option<f64>,
     /// Run the programs in a virtual machine: each page walk is nested
     #[arg(long)]
@@ -84,10 +85,10 @@ struct MachineArgs {
     #[arg(long, value_name = "REGIONS|own", default_value = "8", value_parser = speed)]
     speed: Pace,
     /// Simulated seconds from one step to the next
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = step)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = number(0.1, 60.0, "seconds from 0.1 to 60"))]
     step: f64,
     /// Stop after this many simulated seconds
-    #[arg(long, value_name = "SECONDS", default_value = "100000", value_parser = longest)]
+    #[arg(long, value_name = "SECONDS", default_value = "100000", value_parser = number(1.0, 1e7, "seconds from 1 to 10000000"))]
     longest: f64,
     /// Source of all randomness
     #[arg(long, default_value_t = 1)]
@@ -115,13 +116,6 @@ impl From<HostPagesArg> for HostPages {
     }
 }
 
-fn share(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err("give an index from 0 to 1".into()),
-    }
-}
-
 /// How fast policies promote: all alike, or each as it does by default.
 #[derive(Clone, Copy, Debug)]
 struct Pace(Option<Speed>);
@@ -131,20 +125,6 @@ fn speed(text: &str) -> Result<Pace, String> {
         Ok(speed) if Speed::RANGE.contains(&speed) => Ok(Pace(Some(Speed(speed)))),
         _ if text == "own" => Ok(Pace(None)),
         _ => Err("give regions a second, from 0.0003 to 10000, or 'own'".into()),
-    }
-}
-
-fn step(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(step) if (0.1..=60.0).contains(&step) => Ok(step),
-        _ => Err("give seconds from 0.1 to 60".into()),
-    }
-}
-
-fn longest(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (1.0..=1e7).contains(&seconds) => Ok(seconds),
-        _ => Err("give seconds from 1 to 10000000".into()),
     }
 }
 
@@ -165,7 +145,7 @@ fn run(args: RunArgs) -> Result<String> {
         return Ok(String::new());
     }
     let policies = if args.policy.is_empty() { all_policies() } else { args.policy.clone() };
-    let comparison = compare(&trace, &setup, &policies, args.machine.speed.0, threads(), |_| ())?;
+    let comparison = compare(&trace, &setup, &policies, args.machine.speed.0, threads())?;
     if let Some(directory) = &args.svg {
         std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         for (name, svg) in plots::all(&comparison) {

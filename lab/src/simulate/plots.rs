@@ -29,7 +29,7 @@ pub fn all(comparison: &Comparison) -> [(&'static str, String); 3] {
         })
     };
     let chart = |title: &str, y: &str, lines: Vec<Line>| {
-        let title = format!("{title} ({})", comparison.origin);
+        let title = format!("{title} ({})", comparison.scene.origin);
         svg(&Chart { title, x: "seconds".to_string(), y: y.to_string(), lines })
     };
     [
@@ -53,7 +53,7 @@ pub fn curves(found: &Curves) -> String {
         pale: false,
     };
     svg(&Chart {
-        title: format!("What huge pages are worth ({})", found.origin),
+        title: format!("What huge pages are worth ({})", found.scene.origin),
         x: "budget of huge pages, % of the memory in use".to_string(),
         y: "translation time saved, % of the time on base pages".to_string(),
         lines: found.curves.iter().map(line).collect(),

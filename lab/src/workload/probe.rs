@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io::{BufRead, Write};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// What the probe holds.
@@ -199,7 +200,7 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Writ
             let (mut touches, mut reported) = (Touches::default(), 0);
             let mut causes = Causes::new();
             while !requests.ended() {
-                if requests.reports() > reported {
+                if requests.reports.load(SeqCst) > reported {
                     reported += 1;
                     writeln!(answers, "{}", serde_json::to_string(&std::mem::take(&mut touches))?)?;
                     answers.flush()?;

@@ -35,9 +35,10 @@ pub const TOUCHED: &str = "touched";
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     working: AtomicBool,
-    faults: AtomicU64,
-    reports: AtomicU64,
-    touches: AtomicU64,
+    /// How many times [`FAULT`] was, [`REPORT`], and [`TOUCH`].
+    pub(super) faults: AtomicU64,
+    pub(super) reports: AtomicU64,
+    pub(super) touches: AtomicU64,
     change: Mutex<Option<(Way, u64)>>,
     merge: Mutex<Option<bool>>,
     ended: AtomicBool,
@@ -77,21 +78,6 @@ impl Requests {
     /// Whether to work.
     pub(super) fn working(&self) -> bool {
         self.working.load(Ordering::SeqCst)
-    }
-
-    /// How many times [`FAULT`] was asked for.
-    pub(super) fn faults(&self) -> u64 {
-        self.faults.load(Ordering::SeqCst)
-    }
-
-    /// How many times [`REPORT`] was.
-    pub(super) fn reports(&self) -> u64 {
-        self.reports.load(Ordering::SeqCst)
-    }
-
-    /// How many times [`TOUCH`] was.
-    pub(super) fn touches(&self) -> u64 {
-        self.touches.load(Ordering::SeqCst)
     }
 
     /// The way and the bytes that were asked for last by [`WORK`]; once.

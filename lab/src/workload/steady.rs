@@ -14,6 +14,7 @@ use megapage_kernel::process_cpu_time;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::io::{BufRead, Write};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// What the program does.
@@ -189,10 +190,10 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut progress: impl Wri
         let mut touched = 0;
         let worked = (|| -> Result<()> {
             while !requests.ended() {
-                while (more.len() as u64) < requests.faults() {
+                while (more.len() as u64) < requests.faults.load(SeqCst) {
                     more.push(black_box(vec![1; FAULT_WORDS]));
                 }
-                while touched < requests.touches() {
+                while touched < requests.touches.load(SeqCst) {
                     steady.touch();
                     touched += 1;
                     writeln!(progress, "{TOUCHED}")?;

@@ -1,50 +1,24 @@
 //! Comparisons of one value of megapage's with one of another's, and how they come out.
 
+use megapage_bench::statistics::Spread;
 use serde_json::Value;
 
 /// What always counts as equal, and what never does, however far runs lie apart.
 const LEAST_NOISE: f64 = 0.02;
 const MOST_NOISE: f64 = 0.10;
 
-/// A median with its ends.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spread {
-    pub median: f64,
-    min: f64,
-    max: f64,
+/// Reads an object with `median`, `min` and `max`, or a number, which has no ends.
+pub(super) fn spread_of(value: &Value) -> Option<Spread> {
+    if let Some(number) = value.as_f64() {
+        return Spread::of([number]);
+    }
+    let number = |name: &str| value.get(name).and_then(Value::as_f64);
+    Some(Spread { median: number("median")?, min: number("min")?, max: number("max")? })
 }
 
-impl Spread {
-    /// Of an object with `median`, `min` and `max`, or of a number, which has no ends.
-    pub(super) fn of(value: &Value) -> Option<Spread> {
-        if let Some(median) = value.as_f64() {
-            return Some(Spread { median, min: median, max: median });
-        }
-        let number = |name: &str| value.get(name).and_then(Value::as_f64);
-        Some(Spread { median: number("median")?, min: number("min")?, max: number("max")? })
-    }
-
-    /// Of all values of several runs; `None` of none.
-    pub(super) fn over(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median = match values.len() % 2 {
-            0 => (values[middle - 1] + values[middle]) / 2.0,
-            _ => values[middle],
-        };
-        Some(Spread { median, min, max })
-    }
-
-    /// The same the other way round: what is better where it is more becomes better where it is less.
-    pub(super) fn inverse(self) -> Spread {
-        Spread { median: 1.0 / self.median, min: 1.0 / self.max, max: 1.0 / self.min }
-    }
-
-    fn noise(self) -> f64 {
-        (self.max - self.min) / 2.0 / self.median
-    }
+/// The same the other way round: what is better where it is more becomes better where it is less.
+pub(super) fn inverse(of: Spread) -> Spread {
+    Spread { median: 1.0 / of.median, min: 1.0 / of.max, max: 1.0 / of.min }
 }
 
 /// How megapage stands.
@@ -117,16 +91,16 @@ mod tests {
 
     #[test]
     fn values_are_read_as_reports_write_them() {
-        let spread = Spread::of(&json!({ "median": 2.0, "min": 1.0, "max": 4.0 })).unwrap();
-        assert_eq!((spread.median, spread.inverse().median, spread.inverse().max), (2.0, 0.5, 1.0));
-        assert!(Spread::of(&json!(null)).is_none() && Spread::of(&json!({ "median": 1.0 })).is_none());
-        assert_eq!(Spread::over([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
-        assert!(Spread::over([]).is_none());
+        let spread = spread_of(&json!({ "median": 2.0, "min": 1.0, "max": 4.0 })).unwrap();
+        assert_eq!((spread.median, inverse(spread).median, inverse(spread).max), (2.0, 0.5, 1.0));
+        assert!(spread_of(&json!(null)).is_none() && spread_of(&json!({ "median": 1.0 })).is_none());
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
+        assert!(Spread::of([]).is_none());
         let of = |ours: f64| Comparison {
             what: "start".into(),
             against: "dpdk".into(),
-            ours: Spread::over([ours]).unwrap(),
-            theirs: Spread::over([100.0]).unwrap(),
+            ours: Spread::of([ours]).unwrap(),
+            theirs: Spread::of([100.0]).unwrap(),
         };
         assert_eq!(of(1.0).text(), "start 1/100 of dpdk");
         assert_eq!(of(75.0).text(), "start 0.75 of dpdk");

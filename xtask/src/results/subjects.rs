@@ -1,7 +1,8 @@
 //! The ten lines: what each subject compares, by the values that its reports hold.
 
-use super::compare::{Comparison, Spread, Standing};
+use super::compare::{Comparison, Standing, inverse, spread_of};
 use super::{Results, text};
+use megapage_bench::statistics::Spread;
 use serde_json::Value;
 
 /// A line.
@@ -43,48 +44,88 @@ fn list<'a>(results: &'a Results, name: &str, path: &str) -> Vec<&'a Value> {
     found.into_iter().flatten().collect()
 }
 
-fn spread(value: &Value, path: &str) -> Option<Spread> {
-    Spread::of(value.pointer(path)?)
+/// Rows of a report, and the key of their names.
+struct Rows<'a>(&'static str, Vec<&'a Value>);
+
+impl<'a> Rows<'a> {
+    fn of(results: &'a Results, report: &str, path: &str, key: &'static str) -> Rows<'a> {
+        Rows(key, list(results, report, path))
+    }
+
+    /// The rows of a case of a bench of allocators, by peer.
+    fn of_case(case: &'a Value) -> Rows<'a> {
+        Rows("peer", case["rows"].as_array().into_iter().flatten().collect())
+    }
+
+    fn only(mut self, counts: impl Fn(&Value) -> bool) -> Rows<'a> {
+        self.1.retain(|row| counts(row));
+        self
+    }
+
+    /// Of the rows that `counts` the one with the least value, by its name.
+    fn least(
+        &self,
+        counts: impl Fn(&str) -> bool,
+        value: impl Fn(&Value) -> Option<Spread>,
+    ) -> Option<(&'a str, Spread)> {
+        let named = self.1.iter().map(|row| (text(row, self.0), row)).filter(|(name, _)| counts(name));
+        let values = named.filter_map(|(name, row)| Some((name, value(row)?)));
+        values.min_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))
+    }
+
+    /// Compares the row `ours` with the least of those that `counts`.
+    fn compare(
+        &self,
+        what: impl Into<String>,
+        ours: &str,
+        counts: impl Fn(&str) -> bool,
+        value: impl Fn(&Value) -> Option<Spread>,
+    ) -> Option<Comparison> {
+        let (_, own) = self.least(|name| name == ours, &value)?;
+        against(what, Some(own), self.least(counts, value))
+    }
 }
 
-fn row<'a>(rows: &[&'a Value], key: &str, name: &str) -> Option<&'a Value> {
-    rows.iter().find(|row| text(row, key) == name).copied()
+/// Returns what reads the value at a path.
+fn at(path: impl AsRef<str>) -> impl Fn(&Value) -> Option<Spread> {
+    move |row| spread_of(row.pointer(path.as_ref())?)
 }
 
-/// Of the rows that `counts` the one with the least value at `path`, by its `key`.
-fn least<'a>(
-    rows: &[&'a Value],
-    key: &str,
-    counts: impl Fn(&str) -> bool,
-    value: impl Fn(&Value) -> Option<Spread>,
-) -> Option<(&'a str, Spread)> {
-    let values = rows.iter().filter(|row| counts(text(row, key)));
-    let values = values.filter_map(|row| Some((text(row, key), value(row)?)));
-    values.min_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))
-}
-
-fn against(what: String, ours: Option<Spread>, theirs: Option<(&str, Spread)>) -> Option<Comparison> {
+fn against(
+    what: impl Into<String>,
+    ours: Option<Spread>,
+    theirs: Option<(&str, Spread)>,
+) -> Option<Comparison> {
     let (name, theirs) = theirs?;
-    Some(Comparison { what, against: name.into(), ours: ours?, theirs })
+    Some(Comparison { what: what.into(), against: name.into(), ours: ours?, theirs })
+}
+
+/// Compares with 1, or another number, under a name.
+fn against_number(
+    what: impl Into<String>,
+    ours: Option<Spread>,
+    name: &str,
+    number: f64,
+) -> Option<Comparison> {
+    against(what, ours, Spread::of([number]).map(|number| (name, number)))
+}
+
+fn is_other(peer: &str) -> bool {
+    !peer.starts_with("megapage")
+}
+
+fn is_kernels(configuration: &str) -> bool {
+    configuration.starts_with("thp-")
 }
 
 /// A phase of a bench of allocators, against the best that is not megapage's.
 fn allocators(results: &Results, bench: &str, phases: &[&str]) -> Vec<Comparison> {
     let mut compared = Vec::new();
     for case in list(results, bench, "/cases") {
-        let rows: Vec<&Value> = case["rows"].as_array().into_iter().flatten().collect();
         for phase in phases {
-            let value = |row: &Value| spread(row, &format!("/phases_ns/{phase}"));
-            let ours = row(&rows, "peer", "megapage").and_then(value);
-            let what = match text(case, "case") {
-                name if name == bench => format!("{bench} {phase}"),
-                name => format!("{name} {phase}"),
-            };
-            compared.extend(against(
-                what,
-                ours,
-                least(&rows, "peer", |peer| !peer.starts_with("megapage"), value),
-            ));
+            let what = format!("{} {phase}", text(case, "case"));
+            let value = at(format!("/phases_ns/{phase}"));
+            compared.extend(Rows::of_case(case).compare(what, "megapage", is_other, value));
         }
     }
     compared
@@ -99,27 +140,14 @@ fn access(results: &Results) -> Vec<Comparison> {
 fn idle(results: &Results) -> Vec<Comparison> {
     let mut compared = allocators(results, "idle", &["process"]);
     for case in list(results, "startup", "/cases") {
-        let rows: Vec<&Value> = case["rows"].as_array().into_iter().flatten().collect();
         for peer in ["megapage-library", "megapage"] {
-            let value = |row: &Value| spread(row, "/phases_ns/process");
-            let ours = row(&rows, "peer", peer).and_then(value);
-            compared.extend(against(
-                format!("start by {peer}"),
-                ours,
-                least(&rows, "peer", |peer| peer == "glibc", value),
-            ));
+            let (what, value) = (format!("start by {peer}"), at("/phases_ns/process"));
+            compared.extend(Rows::of_case(case).compare(what, peer, |peer| peer == "glibc", value));
         }
     }
     for case in list(results, "release", "/cases") {
-        let rows: Vec<&Value> = case["rows"].as_array().into_iter().flatten().collect();
-        let value = |row: &Value| spread(row, "/figures/after_bytes");
-        let ours = row(&rows, "peer", "megapage").and_then(value);
         let what = format!("resident after free, {}", text(case, "case"));
-        compared.extend(against(
-            what,
-            ours,
-            least(&rows, "peer", |peer| !peer.starts_with("megapage"), value),
-        ));
+        compared.extend(Rows::of_case(case).compare(what, "megapage", is_other, at("/figures/after_bytes")));
     }
     compared
 }
@@ -131,29 +159,23 @@ fn programs(results: &Results) -> Vec<Comparison> {
     let of = |case: &str, way: &str| {
         let runs = runs.iter().filter(|run| text(run, "case") == case && text(run, "way") == way);
         let ended = runs.filter(|run| run["failed"].is_null());
-        Spread::over(ended.filter_map(|run| run.pointer("/whole/cpu")?.as_f64()))
+        Spread::of(ended.filter_map(|run| run.pointer("/whole/cpu")?.as_f64()))
     };
-    let cases: Vec<&str> =
-        list(results, "programs", "/cases").into_iter().map(|case| text(case, "name")).collect();
+    let names = |path| list(results, "programs", path).into_iter().map(|one| text(one, "name"));
+    let cases: Vec<&str> = names("/cases").collect();
+    let others: Vec<&str> = names("/ways").filter(|way| !OWN_WAYS.contains(way)).collect();
     let mut compared = Vec::new();
-    for way in list(results, "programs", "/ways") {
-        let way = text(way, "name");
-        if OWN_WAYS.contains(&way) {
-            continue;
-        }
+    for way in &others {
         let ratios = cases.iter().filter_map(|case| Some(of(case, "ours")?.median / of(case, way)?.median));
         let ratios: Vec<f64> = ratios.collect();
         let what = format!("geometric mean of {}", ratios.len());
-        let one = Spread::over([1.0]).map(|one| (way, one));
-        compared.extend(against(what, geometric_mean(&ratios), one));
+        compared.extend(against_number(what, geometric_mean(&ratios), way, 1.0));
     }
     // The single programs in which another way is ahead of ours, beyond what their rounds differ by.
     for case in cases {
-        let others = list(results, "programs", "/ways").into_iter().map(|way| text(way, "name"));
-        let others = others.filter(|way| !OWN_WAYS.contains(way));
-        let best = others.filter_map(|way| Some((way, of(case, way)?)));
+        let best = others.iter().filter_map(|way| Some((*way, of(case, way)?)));
         let best = best.min_by(|(_, one), (_, other)| one.median.total_cmp(&other.median));
-        let one = against(case.into(), of(case, "ours"), best);
+        let one = against(case, of(case, "ours"), best);
         compared.extend(one.filter(|one| one.standing() == Standing::Loses));
     }
     compared
@@ -165,110 +187,74 @@ const OWN_WAYS: [&str; 3] = ["ours", "learned", "other"];
 /// `None` of none.
 fn geometric_mean(ratios: &[f64]) -> Option<Spread> {
     let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
-    Spread::over((!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp()))
+    Spread::of((!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp()))
 }
 
 fn promote(results: &Results) -> Vec<Comparison> {
-    let rows = list(results, "promote", "/promote/rows");
+    let rows = Rows::of(results, "promote", "/promote/rows", "configuration");
     let mut compared = Vec::new();
     for (what, path) in [("time", "/huge_seconds"), ("processor time", "/cpu_seconds")] {
-        let value = |row: &Value| spread(row, path);
-        let ours = row(&rows, "configuration", "megapage").and_then(value);
         for counts in [|name: &str| name.starts_with("thp-hard"), |name: &str| name == "thp-always"] {
-            compared.extend(against(what.into(), ours, least(&rows, "configuration", counts, value)));
+            compared.extend(rows.compare(what, "megapage", counts, at(path)));
         }
     }
     compared
 }
 
 fn bloat(results: &Results) -> Vec<Comparison> {
-    let rows = list(results, "bloat", "/bloat/rows");
+    let rows = Rows::of(results, "bloat", "/bloat/rows", "configuration");
+    let time = |row: &Value| at("/throughput_of_always")(row).map(inverse);
+    // Of what does not complete no time counts.
+    let completed = |row: &Value| {
+        let completes = row["completed"].as_u64() == Some(row["samples"].as_array()?.len() as u64);
+        time(row).filter(|_| completes)
+    };
     let mut compared = Vec::new();
     for name in ["megapage", "megapage-always"] {
-        let Some(ours) = row(&rows, "configuration", name) else { continue };
-        let one = Spread::over([1.0]);
-        let memory = spread(ours, "/rss_end_of_never");
-        compared.extend(against(format!("{name}: memory"), memory, one.map(|one| ("base pages'", one))));
-        let time = spread(ours, "/throughput_of_always").map(Spread::inverse);
-        let best = least(
-            &rows,
-            "configuration",
-            |name| name.starts_with("thp-"),
-            |row| {
-                // Of what does not complete no time counts.
-                let completes = row["completed"].as_u64() == Some(row["samples"].as_array()?.len() as u64);
-                spread(row, "/throughput_of_always").map(Spread::inverse).filter(|_| completes)
-            },
-        );
-        compared.extend(against(format!("{name}: time for a command"), time, best));
+        let Some(ours) = rows.1.iter().find(|row| text(row, rows.0) == name) else { continue };
+        let memory = at("/rss_end_of_never")(ours);
+        compared.extend(against_number(format!("{name}: memory"), memory, "base pages'", 1.0));
+        let best = rows.least(is_kernels, completed);
+        compared.extend(against(format!("{name}: time for a command"), time(ours), best));
     }
     compared
 }
 
 fn fair(results: &Results) -> Vec<Comparison> {
-    let rows: Vec<&Value> = list(results, "fair", "/fair/rows")
+    let rows = Rows::of(results, "fair", "/fair/rows", "configuration").only(|row| row["warmed"] == true);
+    [("those that gain", "/sensitive_ratio"), ("the others", "/insensitive_ratio")]
         .into_iter()
-        .filter(|row| row["warmed"].as_bool() == Some(true))
-        .collect();
-    let mut compared = Vec::new();
-    for (what, path) in [("those that gain", "/sensitive_ratio"), ("the others", "/insensitive_ratio")] {
-        let value = |row: &Value| spread(row, path);
-        let ours = row(&rows, "configuration", "megapage").and_then(value);
-        compared.extend(against(
-            what.into(),
-            ours,
-            least(&rows, "configuration", |name| name.starts_with("thp-"), value),
-        ));
-    }
-    compared
+        .filter_map(|(what, path)| rows.compare(what, "megapage", is_kernels, at(path)))
+        .collect()
 }
 
 /// Against what is demanded of it: no peer has such a cost, and the kernel's is in the other lines.
 fn cost(results: &Results) -> Vec<Comparison> {
-    let rows = list(results, "cost", "/cost/rows");
-    let demand = Spread::over([0.01]).map(|demand| ("1 % of a processor", demand));
+    let rows = Rows::of(results, "cost", "/cost/rows", "configuration");
     let of = |name: &str| {
-        let ours = row(&rows, "configuration", name)?;
-        against(format!("{name} at rest"), spread(ours, "/own_share"), demand)
+        let (_, ours) = rows.least(|configuration| configuration == name, at("/own_share"))?;
+        against_number(format!("{name} at rest"), Some(ours), "1 % of a processor", 0.01)
     };
     ["megapage", "megapage-always"].into_iter().filter_map(of).collect()
 }
 
 fn kept(results: &Results) -> Vec<Comparison> {
     let mut compared = Vec::new();
-    let sources = list(results, "fault", "/sources");
+    let sources = Rows::of(results, "fault", "/sources", "source");
     for (what, name, peer, path) in [
         ("a page of the broker", "broker", "thp", "/touch_ns/p50"),
         ("a page of the broker", "broker", "hugetlb", "/touch_ns/p50"),
         ("a heap from the broker", "run-pool", "run-thp", "/whole_ns"),
     ] {
-        let value = |row: &Value| spread(row, path);
-        let ours = row(&sources, "source", name).and_then(value);
-        compared.extend(against(
-            what.into(),
-            ours,
-            least(&sources, "source", |source| source == peer, value),
-        ));
+        compared.extend(sources.compare(what, name, |source| source == peer, at(path)));
     }
-    let starts = list(results, "restart", "/restart/starts");
     let size = results.get("restart").and_then(|report| report.pointer("/restart/size_bytes"));
     for layout in ["single file", "file per page"] {
-        let seconds: Vec<&Value> = starts
-            .iter()
-            .filter(|row| {
-                text(row, "start") == "second"
-                    && text(row, "layout") == layout
-                    && row.get("size_bytes") == size
-            })
-            .copied()
-            .collect();
-        let value = |row: &Value| spread(row, "/wall_ms");
-        let ours = row(&seconds, "side", "megapage").and_then(value);
-        compared.extend(against(
-            format!("second start, {layout}"),
-            ours,
-            least(&seconds, "side", |side| side == "dpdk", value),
-        ));
+        let seconds = Rows::of(results, "restart", "/restart/starts", "side").only(|row| {
+            text(row, "start") == "second" && text(row, "layout") == layout && row.get("size_bytes") == size
+        });
+        let what = format!("second start, {layout}");
+        compared.extend(seconds.compare(what, "megapage", |side| side == "dpdk", at("/wall_ms")));
     }
     // Time to allocate, write and free a block, over all sizes and modes.
     let whole = |row: &Value, side: &str| -> Option<f64> {
@@ -278,69 +264,58 @@ fn kept(results: &Results) -> Vec<Comparison> {
     let rows = list(results, "malloc", "/malloc/rows");
     let ratios = rows.iter().filter_map(|row| Some(whole(row, "megapage")? / whole(row, "dpdk")?));
     let ratios: Vec<f64> = ratios.filter(|ratio| ratio.is_finite()).collect();
-    let what = "a block of a segment, allocated, written and freed,".to_string();
-    compared.extend(against(what, geometric_mean(&ratios), Spread::over([1.0]).map(|one| ("dpdk", one))));
+    let what = "a block of a segment, allocated, written and freed,";
+    compared.extend(against_number(what, geometric_mean(&ratios), "dpdk", 1.0));
     compared
 }
 
 fn children(results: &Results) -> Vec<Comparison> {
     let mut compared = Vec::new();
-    let rows = list(results, "fork", "/native");
-    if let Some(largest) = rows.iter().filter_map(|row| row["heap_bytes"].as_u64()).max() {
-        let rows: Vec<&Value> =
-            rows.into_iter().filter(|row| row["heap_bytes"].as_u64() == Some(largest)).collect();
-        let value = |row: &Value| spread(row, "/whole/fork/median_ns");
-        let ours = row(&rows, "pages", "hugetlb-private").and_then(value);
-        for peer in ["base", "thp"] {
-            let what = format!("fork and exec, {} MiB on a pool,", largest >> 20);
-            compared.extend(against(what, ours, least(&rows, "pages", |pages| pages == peer, value)));
-        }
-    }
-    let rows = list(results, "snapshot", "/rows");
-    let value = |row: &Value| {
+    let size = |row: &Value| row["heap_bytes"].as_u64();
+    let largest = list(results, "fork", "/native").into_iter().filter_map(size).max();
+    let heaps = Rows::of(results, "fork", "/native", "pages").only(|row| size(row) == largest);
+    let saving = Rows::of(results, "snapshot", "/rows", "configuration");
+    let p999 = |row: &Value| {
         let samples = row["samples"].as_array()?;
-        Spread::over(samples.iter().filter_map(|sample| sample.pointer("/during/p999_ns")?.as_f64()))
+        Spread::of(samples.iter().filter_map(|sample| sample.pointer("/during/p999_ns")?.as_f64()))
     };
-    let ours = row(&rows, "configuration", "run-snapshot").and_then(value);
     for peer in ["base", "thp"] {
-        let theirs = least(&rows, "configuration", |name| name == peer, value);
-        compared.extend(against("p99.9 of Redis while it saves".into(), ours, theirs));
+        let what = format!("fork and exec, {} MiB on a pool,", largest.unwrap_or_default() >> 20);
+        let value = at("/whole/fork/median_ns");
+        compared.extend(heaps.compare(what, "hugetlb-private", |pages| pages == peer, value));
+    }
+    for peer in ["base", "thp"] {
+        let what = "p99.9 of Redis while it saves";
+        compared.extend(saving.compare(what, "run-snapshot", |name| name == peer, p999));
     }
     compared
 }
 
 /// Gains are times as fast, so that the inverse is compared; of each program the best way of megapage's.
 fn code(results: &Results) -> Vec<Comparison> {
+    let slower = |row: &Value, path: &str| {
+        let gain = row.pointer(path)?;
+        let values = ["low", "median", "high"].into_iter().filter_map(|name| gain.get(name)?.as_f64());
+        Spread::of(values).map(inverse)
+    };
+    let is_ours = |way: &str| ["file", "thp", "2m"].contains(&way);
     let mut compared = Vec::new();
-    let rows = list(results, "text-generated", "/rows");
+    let rows = Rows::of(results, "text-generated", "/rows", "way");
     for hot in ["4096", "8192"] {
-        let value = |row: &Value| {
-            let gain = row.pointer(&format!("/gains/{hot}"))?;
-            Spread::over(["low", "median", "high"].into_iter().filter_map(|name| gain.get(name)?.as_f64()))
-                .map(Spread::inverse)
-        };
-        let ours =
-            least(&rows, "way", |way| ["file", "thp", "2m"].contains(&way), value).map(|(_, ours)| ours);
-        for peer in ["none", "libhugetlbfs", "glibc"] {
-            let theirs = least(&rows, "way", |way| way == peer, value);
-            let theirs =
-                theirs.map(|(name, theirs)| (if name == "none" { "base pages" } else { name }, theirs));
+        let value = |row: &Value| slower(row, &format!("/gains/{hot}"));
+        for (peer, shown) in [("none", "base pages"), ("libhugetlbfs", "libhugetlbfs"), ("glibc", "glibc")] {
+            let ours = rows.least(is_ours, value).map(|(_, ours)| ours);
+            let theirs = rows.least(|way| way == peer, value).map(|(_, theirs)| (shown, theirs));
             compared.extend(against(format!("{hot} hot pages of code"), ours, theirs));
         }
     }
-    let findings = list(results, "text", "/findings");
-    let mut cases: Vec<&str> = findings.iter().map(|finding| text(finding, "case")).collect();
+    let mut cases: Vec<&str> =
+        list(results, "text", "/findings").iter().map(|finding| text(finding, "case")).collect();
     cases.dedup();
     for case in cases {
-        let of: Vec<&Value> =
-            findings.iter().filter(|finding| text(finding, "case") == case).copied().collect();
-        let value = |finding: &Value| {
-            let gain = finding.get("to_none")?;
-            Spread::over(["low", "median", "high"].into_iter().filter_map(|name| gain.get(name)?.as_f64()))
-                .map(Spread::inverse)
-        };
-        let ours = least(&of, "way", |way| ["file", "thp", "2m"].contains(&way), value).map(|(_, ours)| ours);
-        compared.extend(against(case.into(), ours, Spread::over([1.0]).map(|one| ("base pages", one))));
+        let of = Rows::of(results, "text", "/findings", "way").only(|finding| text(finding, "case") == case);
+        let ours = of.least(is_ours, |finding| slower(finding, "/to_none")).map(|(_, ours)| ours);
+        compared.extend(against_number(case, ours, "base pages", 1.0));
     }
     compared
 }

@@ -5,11 +5,13 @@
 pub struct Source {
     /// Each line's code: comments and the contents of literals are replaced by spaces.
     pub code: Vec<String>,
+    /// The text without its comments.
+    pub text: String,
     /// Each line's comment text, without the code.
     pub comment: Vec<String>,
     /// String literals: the line (from 0) on which each begins, and its text with escapes as written.
     pub strings: Vec<(usize, String)>,
-    /// Which lines belong to a `#[cfg(test)]` item.
+    /// Lines that belong to an item under `#[cfg(test)]` or `#[cfg(all(test, ...))]`.
     pub test: Vec<bool>,
 }
 
@@ -25,6 +27,9 @@ impl Source {
         source
     }
 }
+
+/// Not as a plain literal: by those, counts of lines lose track of strings.
+const QUOTE: char = '\u{22}';
 
 struct Scanner {
     chars: Vec<char>,
@@ -49,12 +54,15 @@ impl Scanner {
         let c = self.peek(0);
         self.at += 1;
         if c == '\n' {
+            self.source.text.push(c);
             self.new_line();
             return c;
         }
         self.source.code[self.line].push(if code { c } else { ' ' });
         if comment {
             self.source.comment[self.line].push(c);
+        } else {
+            self.source.text.push(c);
         }
         c
     }
@@ -65,9 +73,9 @@ impl Scanner {
             match (self.peek(0), self.peek(1)) {
                 ('/', '/') => self.line_comment(),
                 ('/', '*') => self.block_comment(),
-                ('"', _) => self.string(0, false),
-                ('r', '"' | '#') if !is_word(previous) => self.raw_string(1),
-                ('b' | 'c', 'r') if !is_word(previous) && matches!(self.peek(2), '"' | '#') => {
+                (QUOTE, _) => self.string(0, false),
+                ('r', QUOTE | '#') if !is_word(previous) => self.raw_string(1),
+                ('b' | 'c', 'r') if !is_word(previous) && matches!(self.peek(2), QUOTE | '#') => {
                     self.raw_string(2)
                 }
                 ('\'', _) => self.char_or_lifetime(),
@@ -118,7 +126,7 @@ impl Scanner {
                 text.push(self.take(false, false));
                 continue;
             }
-            if self.peek(0) == '"' && (1..=hashes).all(|i| self.peek(i) == '#') {
+            if self.peek(0) == QUOTE && (1..=hashes).all(|i| self.peek(i) == '#') {
                 for _ in 0..=hashes {
                     self.take(true, false);
                 }
@@ -131,7 +139,7 @@ impl Scanner {
 
     fn raw_string(&mut self, prefix: usize) {
         let hashes = (0..).take_while(|&i| self.peek(prefix + i) == '#').count();
-        if self.peek(prefix + hashes) != '"' {
+        if self.peek(prefix + hashes) != QUOTE {
             // A raw identifier such as r#type.
             self.take(true, false);
             return;
@@ -163,28 +171,31 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Marks the lines of each item under `#[cfg(test)]`: to its closing brace, or to a semicolon before any.
-fn test_lines(code: &[String]) -> Vec<bool> {
+/// Marks the lines of each item that only a test build has: to its closing brace, or to what ends it before any.
+pub fn test_lines(code: &[impl AsRef<str>]) -> Vec<bool> {
     let mut test = vec![false; code.len()];
     let mut first = 0;
     while first < code.len() {
-        if !code[first].contains("#[cfg(test)]") {
+        let Some(at) = ["#[cfg(test)]", "#[cfg(all(test"].iter().find_map(|it| code[first].as_ref().find(it))
+        else {
             first += 1;
             continue;
-        }
-        let mut depth = 0;
+        };
+        let (mut depth, mut braces) = (0, 0);
         let mut last = first;
         'item: for (number, line) in code.iter().enumerate().skip(first) {
             last = number;
-            for c in line.chars() {
+            let start = if number == first { at } else { 0 };
+            for c in line.as_ref()[start..].chars() {
                 match c {
-                    '{' => depth += 1,
-                    '}' => depth -= 1,
-                    ';' if depth == 0 => break 'item,
-                    _ => continue,
-                }
-                if c == '}' && depth == 0 {
-                    break 'item;
+                    '{' => braces += 1,
+                    '}' if braces == 1 => break 'item,
+                    '}' => braces -= 1,
+                    _ if braces > 0 => {}
+                    '(' | '[' => depth += 1,
+                    ')' | ']' => depth -= 1,
+                    ';' | ',' if depth == 0 => break 'item,
+                    _ => {}
                 }
             }
         }

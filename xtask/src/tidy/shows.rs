@@ -141,20 +141,17 @@ impl<'a> Gates<'a> {
         let names = |file: &'a File| file.functions.iter().map(|function| (function.name.as_str(), false));
         let mut gates = Gates(files.iter().map(|file| (file.path, names(file).collect())).collect());
         loop {
-            let mut found = Vec::new();
+            let before = gates.0.clone();
             for file in files {
                 for function in file.functions.iter().filter(|function| is_gate(function)) {
                     let body = &file.text[function.body.0..function.body.1];
-                    if !gates.0[file.path][function.name.as_str()] && gates.are_called(file.path, body) {
-                        found.push((file.path, function.name.as_str()));
+                    if gates.are_called(file.path, body) {
+                        gates.0.entry(file.path).or_default().insert(&function.name, true);
                     }
                 }
             }
-            if found.is_empty() {
+            if gates.0 == before {
                 return gates;
-            }
-            for (path, name) in found {
-                gates.0.entry(path).or_default().insert(name, true);
             }
         }
     }
@@ -164,12 +161,8 @@ impl<'a> Gates<'a> {
         if let Some(is_gate) = self.0.get(path).and_then(|names| names.get(name)) {
             return *is_gate;
         }
-        let of = |krate: &str, names: &BTreeMap<&str, bool>, file: &str| {
-            crate_of(file) == krate && names.get(name).is_some_and(|is_gate| *is_gate)
-        };
-        [crate_of(path), "testing"]
-            .iter()
-            .any(|krate| self.0.iter().any(|(file, names)| of(krate, names, file)))
+        let crates = [crate_of(path), "testing"];
+        self.0.iter().any(|(file, names)| crates.contains(&crate_of(file)) && names.get(name) == Some(&true))
     }
 
     fn are_called(&self, path: &str, text: &str) -> bool {
@@ -179,10 +172,9 @@ impl<'a> Gates<'a> {
 
 /// The names of the functions that `text` calls, with the type where one stands before it.
 fn calls(text: &str) -> BTreeSet<String> {
-    let is_path = |c: char| is_word(c) || c == ':';
     let mut calls = BTreeSet::new();
     for (at, _) in text.match_indices('(') {
-        let start = text[..at].rfind(|c| !is_path(c)).map_or(0, |before| before + 1);
+        let start = text[..at].rfind(|c| !is_word(c) && c != ':').map_or(0, |before| before + 1);
         let mut parts: Vec<&str> = text[start..at].split("::").collect();
         let Some(name) = parts.pop().filter(|name| !name.is_empty()) else { continue };
         match parts.pop().filter(|owner| owner.starts_with(char::is_uppercase)) {
@@ -206,15 +198,12 @@ fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
 /// The place of the brace that is open at the end of `text`.
 fn opening_brace(text: &str) -> Option<usize> {
     let mut depth = 0;
-    text.char_indices().rev().find_map(|(at, c)| {
-        match c {
-            '}' => depth += 1,
-            '{' if depth == 0 => return Some(at),
-            '{' => depth -= 1,
-            _ => {}
-        }
-        None
-    })
+    text.rmatch_indices(['{', '}'])
+        .find(|(_, brace)| {
+            depth += if *brace == "{" { 1 } else { -1 };
+            depth > 0
+        })
+        .map(|(at, _)| at)
 }
 
 /// What stands before a block that opens at the end of `text`: from its `let`, `if`, `match`, or the last statement's end.
@@ -286,12 +275,8 @@ fn functions(text: &str) -> Vec<Function> {
 /// The place after the brace that closes the block that `text` begins with.
 fn closing_brace(text: &str) -> usize {
     let mut depth = 0;
-    let end = text.char_indices().find(|(_, c)| {
-        match c {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            _ => {}
-        }
+    let end = text.match_indices(['{', '}']).find(|(_, brace)| {
+        depth += if *brace == "{" { 1 } else { -1 };
         depth == 0
     });
     end.map_or(text.len(), |(at, _)| at + 1)

@@ -1,6 +1,8 @@
 //! Lines of Rust code by crate: without comments and empty lines, tests apart from the rest.
 
+use super::scan::{Source, test_lines};
 use std::collections::BTreeMap;
+use std::iter::repeat;
 use std::path::Path;
 
 /// Crates that no product is linked from, and folders that are read as crates.
@@ -45,203 +47,53 @@ fn is_test(path: &str) -> bool {
 }
 
 fn lines_without_tests(text: &str) -> u64 {
-    let code: String = without_comments(&text.chars().collect::<Vec<_>>()).into_iter().collect();
-    let tests = test_lines(&code);
-    let lines = code.split('\n').enumerate();
-    lines.filter(|(number, line)| !line.trim().is_empty() && !tests.contains(number)).count() as u64
+    let code = Source::scan(text).text;
+    let masked = blanked(&blanked(&code, '"', string), '\'', character);
+    let tests = test_lines(&masked.split('\n').collect::<Vec<_>>()).into_iter().chain(repeat(false));
+    code.split('\n').zip(tests).filter(|(line, test)| !line.trim().is_empty() && !test).count() as u64
 }
 
-/// The index of `wanted` at or after `from`, or the end.
-fn find(chars: &[char], from: usize, wanted: &[char]) -> usize {
-    let from = from.min(chars.len());
-    let found = chars[from..].windows(wanted.len()).position(|window| window == wanted);
-    found.map_or(chars.len(), |at| from + at)
-}
-
-/// Returns the text without its comments; literals stay as they are.
-fn without_comments(chars: &[char]) -> Vec<char> {
-    let mut code = Vec::with_capacity(chars.len());
-    let mut at = 0;
-    while at < chars.len() {
-        let end = match &chars[at..] {
-            ['/', '/', ..] => {
-                at = find(chars, at, &['\n']);
-                continue;
-            }
-            ['/', '*', ..] => {
-                let end = end_of_block_comment(chars, at);
-                code.extend(chars[at..end].iter().filter(|c| **c == '\n'));
-                at = end;
-                continue;
-            }
-            ['r', ..] | ['b', 'r', ..] if at == 0 || !is_word(chars[at - 1]) => end_of_raw_string(chars, at),
-            ['"', ..] => Some(end_of_string(chars, at)),
-            ['\'', ..] => end_of_character(chars, at),
-            _ => None,
-        };
-        let end = end.unwrap_or(at + 1).min(chars.len());
-        code.extend_from_slice(&chars[at..end]);
-        at = end;
-    }
-    code
-}
-
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-fn end_of_block_comment(chars: &[char], start: usize) -> usize {
-    let (mut depth, mut at) = (1, start + 2);
-    while at < chars.len() && depth > 0 {
-        match &chars[at..] {
-            ['/', '*', ..] => (depth, at) = (depth + 1, at + 2),
-            ['*', '/', ..] => (depth, at) = (depth - 1, at + 2),
-            _ => at += 1,
+/// Blanks the literals that begin with `quote` and of which `length` knows the length.
+fn blanked(code: &str, quote: char, length: fn(&str) -> Option<usize>) -> String {
+    let (mut blanked, mut rest) = (String::new(), code);
+    while let Some(at) = rest.find(quote) {
+        let (before, inside) = rest.split_at(at + 1);
+        blanked += before;
+        rest = inside;
+        if let Some(length) = length(inside) {
+            blanked
+                .extend(inside[..length].chars().map(|c| if c == '\n' && quote != '\'' { c } else { '_' }));
+            blanked.push(quote);
+            rest = &inside[length + 1..];
         }
     }
-    at.min(chars.len())
+    blanked + rest
 }
 
-fn end_of_raw_string(chars: &[char], start: usize) -> Option<usize> {
-    let prefix = if chars[start] == 'b' { 2 } else { 1 };
-    let hashes = chars[start + prefix..].iter().take_while(|c| **c == '#').count();
-    let quote = start + prefix + hashes;
-    if chars.get(quote) != Some(&'"') {
-        return None;
-    }
-    let mut end = vec!['"'];
-    end.resize(1 + hashes, '#');
-    Some(find(chars, quote + 1, &end) + end.len())
-}
-
-fn end_of_string(chars: &[char], start: usize) -> usize {
-    let mut at = start + 1;
-    while at < chars.len() && chars[at] != '"' {
-        at += if chars[at] == '\\' { 2 } else { 1 };
-    }
-    at + 1
-}
-
-/// The end of a character literal; `None` where a lifetime begins.
-fn end_of_character(chars: &[char], start: usize) -> Option<usize> {
-    const LONGEST: usize = 14;
-    match &chars[start + 1..] {
-        ['\\', _, rest @ ..] => {
-            let len = rest.iter().take(LONGEST - 3).position(|c| *c == '\'')?;
-            Some(start + 4 + len)
-        }
-        [c, '\'', ..] if *c != '\'' => Some(start + 3),
-        _ => None,
-    }
-}
-
-/// Returns the code with the contents of its literals blanked.
-fn masked(code: &str) -> Vec<char> {
-    let chars: Vec<char> = code.chars().collect();
-    let mut masked = Vec::with_capacity(chars.len());
-    let mut at = 0;
-    while at < chars.len() {
-        let end = if chars[at] == '"' { end_of_plain_string(&chars, at) } else { None };
-        if let Some(end) = end {
-            masked.push('"');
-            masked.extend(chars[at + 1..end - 1].iter().map(|c| if *c == '\n' { '\n' } else { '_' }));
-            masked.push('"');
-        } else {
-            masked.push(chars[at]);
-        }
-        at = end.unwrap_or(at + 1);
-    }
-    let chars = std::mem::take(&mut masked);
-    let mut at = 0;
-    while at < chars.len() {
-        let end = if chars[at] == '\'' { end_of_plain_character(&chars, at) } else { None };
-        if end.is_some() {
-            masked.extend(['\'', '_', '\'']);
-        } else {
-            masked.push(chars[at]);
-        }
-        at = end.unwrap_or(at + 1);
-    }
-    masked
-}
-
-/// The end of a string in which no line is continued by a backslash.
-fn end_of_plain_string(chars: &[char], start: usize) -> Option<usize> {
-    let mut at = start + 1;
-    loop {
-        match chars.get(at..)? {
-            ['"', ..] => return Some(at + 1),
-            ['\\', c, ..] if *c != '\n' => at += 2,
-            ['\\', ..] | [] => return None,
-            _ => at += 1,
-        }
-    }
-}
-
-fn end_of_plain_character(chars: &[char], start: usize) -> Option<usize> {
-    match &chars[start + 1..] {
-        ['\\', c, rest @ ..] if *c != '\n' => Some(start + 4 + rest.iter().position(|c| *c == '\'')?),
-        [c, '\'', ..] if !['\\', '\'', '\n'].contains(c) => Some(start + 3),
-        _ => None,
-    }
-}
-
-/// The numbers, from 0, of the lines of each item under `#[cfg(test)]` or `#[cfg(all(test, ...))]`.
-fn test_lines(code: &str) -> std::collections::BTreeSet<usize> {
-    let chars = masked(code);
-    let opening: Vec<char> = "#[cfg(".chars().collect();
-    let mut lines = std::collections::BTreeSet::new();
-    let (mut first, mut counted) = (0, 0);
-    let mut from = 0;
-    loop {
-        let start = find(&chars, from, &opening);
-        if start == chars.len() {
-            return lines;
-        }
-        let attribute = find(&chars, start, &[']']);
-        let condition: String = chars[start + opening.len()..attribute].iter().collect();
-        from = start + opening.len();
-        if !(condition == "test)"
-            || condition == "test"
-            || condition == "test))"
-            || condition.starts_with("all(test"))
-        {
-            continue;
-        }
-        let end = end_of_item(&chars, attribute + 1).min(chars.len() - 1);
-        first += chars[counted..start].iter().filter(|c| **c == '\n').count();
-        counted = start;
-        let last = first + chars[start..end].iter().filter(|c| **c == '\n').count();
-        lines.extend(first..=last);
-    }
-}
-
-fn end_of_item(chars: &[char], start: usize) -> usize {
-    let (mut at, mut depth) = (start, 0);
-    while at < chars.len() {
-        match chars[at] {
-            '#' if depth == 0 => at = find(chars, at, &[']']),
-            '(' | '[' => depth += 1,
-            ')' | ']' => depth -= 1,
-            ';' | ',' if depth == 0 => return at,
-            '{' => {
-                let mut braces = 1;
-                at += 1;
-                while at < chars.len() && braces > 0 {
-                    match chars[at] {
-                        '{' => braces += 1,
-                        '}' => braces -= 1,
-                        _ => {}
-                    }
-                    at += 1;
-                }
-                return at;
-            }
+/// Returns the length of a string in which no line is continued by a backslash.
+fn string(inside: &str) -> Option<usize> {
+    let mut chars = inside.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return Some(at),
+            '\\' if chars.next().is_none_or(|(_, c)| c == '\n') => return None,
             _ => {}
         }
-        at += 1;
     }
-    at
+    None
+}
+
+/// Returns the length of a character; `None` where a lifetime begins.
+fn character(inside: &str) -> Option<usize> {
+    let first = inside.chars().next().filter(|c| !['\'', '\n'].contains(c))?;
+    match first {
+        '\\' => {
+            let escaped = inside[1..].chars().next().filter(|c| *c != '\n')?;
+            let length = 1 + escaped.len_utf8();
+            Some(length + inside[length..].find('\'')?)
+        }
+        c => inside[c.len_utf8()..].starts_with('\'').then_some(c.len_utf8()),
+    }
 }
 
 #[cfg(test)]

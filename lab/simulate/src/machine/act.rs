@@ -35,7 +35,7 @@ impl Machine {
     }
 
     fn count(&mut self, obtained: Obtained) -> Obtained {
-        self.failures += u64::from(obtained != Obtained::Done);
+        self.run.failures += u64::from(obtained != Obtained::Done);
         obtained
     }
 
@@ -45,7 +45,7 @@ impl Machine {
     }
 
     fn spend(&mut self, nanoseconds: f64) {
-        self.daemon += nanoseconds * 1e-9;
+        self.run.daemon_seconds += nanoseconds * 1e-9;
     }
 
     fn promote(&mut self, id: ProcessId, address: u64, size: PageSize) -> Obtained {
@@ -103,9 +103,9 @@ impl Machine {
             process.account.disturbed_seconds += cost * 1e-9;
         }
         process.account.promotions += 1;
-        self.promotions += 1;
-        if self.promoted.len() < MOST_LISTED {
-            self.promoted.push((at, address));
+        self.run.promotions += 1;
+        if self.run.promoted.len() < MOST_LISTED {
+            self.run.promoted.push((at, address));
         }
         Obtained::Done
     }
@@ -118,7 +118,7 @@ impl Machine {
                 return;
             }
             let Some(moved) = self.memory.compact() else { return };
-            self.compacted += f64::from(moved) * self.setup.hardware.work.migrate_ns * 1e-9;
+            self.run.compaction_seconds += f64::from(moved) * self.setup.hardware.work.migrate_ns * 1e-9;
         }
     }
 
@@ -144,7 +144,7 @@ impl Machine {
             region.zeros = None;
         });
         process.account.demotions += 1;
-        self.demotions += 1;
+        self.run.demotions += 1;
         self.spend(cost);
         Obtained::Done
     }

@@ -20,7 +20,7 @@ fn machine(gib: u64, trace: &Trace, policy: &str) -> Machine {
 
 fn run(gib: u64, trace: &Trace, policy: &str) -> Run {
     machine(gib, trace, policy)
-        .run(|machine| assert!(!machine.steps.is_multiple_of(16) || machine.is_conserved()))
+        .run(|machine| assert!(!machine.run.steps.is_multiple_of(16) || machine.is_conserved()))
 }
 
 #[test]

@@ -13,29 +13,21 @@ pub(super) const UNMOVABLE: f64 = 0.18;
 /// scattered is repaired during the wait gives the same.
 pub(super) const COMPACTION: f64 = 100.0;
 
-/// The times of the three-phase run that the papers do not give.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BloatPhases {
-    /// From the end of the deletions to the first large value, in seconds.
-    pub wait: f64,
-    /// How fast large values come, in MB/s.
-    pub refill: f64,
-    /// Seconds that it stays at the end.
-    pub stay: f64,
-}
-
-impl BloatPhases {
-    /// Fitted on Linux and Ingens, which have 28 and 20 GB of bloat when memory runs out: bloat is made by the promotions
-    /// of the wait, and about as fast as data while large values come.
-    pub const PAPER: BloatPhases = BloatPhases { wait: 1600.0, refill: 13.0, stay: 30.0 };
-}
+/// The times of the three-phase run that the papers do not give: from the end of the deletions to the first large value, and at the
+/// end, in seconds, and how fast large values come, in MB/s.
+///
+/// Fitted on Linux and Ingens, which have 28 and 20 GB of bloat when memory runs out: bloat is made by the promotions
+/// of the wait, and about as fast as data while large values come.
+const WAIT: f64 = 1600.0;
+const REFILL: f64 = 13.0;
+const STAY: f64 = 30.0;
 
 /// 11 million values of 4 KB (45 GB), 80 % of them deleted at random, then 17,000 values of 2 MB (34 GB).
-pub(super) fn bloat(phases: BloatPhases) -> Vec<Program> {
+pub(super) fn bloat() -> Vec<Program> {
     // "45 GB" of a "48 GB" machine: both in the same unit.
     let small = Span::of_bytes(0, Bytes::gib(45));
     let large = Span::of_bytes(small.count, Bytes::gib(34));
-    let per_page = 4096.0 / (phases.refill * 1e6) * 1e9;
+    let per_page = 4096.0 / (REFILL * 1e6) * 1e9;
     let phase = |name: &str| Operation::Phase(name.to_string());
     // What is left is looked up now and then: no more than that a page was accessed lately.
     let read =
@@ -48,11 +40,11 @@ pub(super) fn bloat(phases: BloatPhases) -> Vec<Program> {
         Operation::Free { span: small, keep: 0.2, own_ns: 750.0 },
         read(small, 102),
         phase("wait"),
-        Operation::Idle { seconds: phases.wait },
+        Operation::Idle { seconds: WAIT },
         phase("refill"),
         Operation::Touch { span: large, pages: 512, content: 512, own_ns: per_page },
         phase("full"),
-        Operation::Idle { seconds: phases.stay },
+        Operation::Idle { seconds: STAY },
     ];
     vec![Program { name: "redis".to_string(), start: 0.0, operations }]
 }
