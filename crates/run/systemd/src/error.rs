@@ -1,6 +1,6 @@
 //! Why a service is not switched on or off.
 
-use crate::name::{BadName, UnitName};
+use crate::name::UnitName;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -9,16 +9,13 @@ use thiserror::Error;
 /// Nothing has been written.
 #[derive(Debug, Error)]
 pub enum SystemdError {
-    /// No name of a service.
-    #[error(transparent)]
-    Name(#[from] BadName),
     /// A unit without a program.
     #[error("{unit}: has no ExecStart=: there is no program to put on huge pages")]
     NoProgram {
         /// The unit.
         unit: UnitName,
     },
-    /// There is no such service, it cannot be reached, or not without harm.
+    /// There is no such name or service, it cannot be reached, or not without harm.
     #[error("{0}")]
     Refused(String),
     /// Another program's file.
