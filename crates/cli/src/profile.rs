@@ -83,8 +83,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn meant(all: Vec<Stored>, name: &str) -> Result<Vec<Stored>> {
-    let meant: Vec<Stored> = all.into_iter().filter(|stored| stored.is_meant_by(name)).collect();
+fn meant(all: Vec<Stored<Profile>>, name: &str) -> Result<Vec<Stored<Profile>>> {
+    let meant: Vec<Stored<Profile>> = all.into_iter().filter(|stored| stored.is_meant_by(name)).collect();
     if meant.is_empty() {
         bail!("no profile of {name}: megapage profile list shows all");
     }
@@ -112,22 +112,22 @@ struct Entry {
 }
 
 impl Entry {
-    fn of(stored: Stored) -> Entry {
-        let profile = stored.profile.as_ref().ok();
+    fn of(stored: Stored<Profile>) -> Entry {
+        let profile = stored.content.as_ref().ok();
         Entry {
             program: profile.map(|it| it.identity.program.clone()),
             arguments: profile.map(|it| it.identity.arguments),
             last_run: profile.and_then(|it| Some(it.runs.last()?.ended)),
             runs: profile.map(|it| it.runs.len()),
             known: profile.map(|it| it.findings.in_words()).unwrap_or_default(),
-            error: stored.profile.as_ref().err().cloned(),
+            error: stored.content.as_ref().err().cloned(),
             file: stored.file.display().to_string(),
             key: stored.key,
         }
     }
 }
 
-fn list(store: &Store, all: Vec<Stored>, as_json: bool) -> Result<()> {
+fn list(store: &Store, all: Vec<Stored<Profile>>, as_json: bool) -> Result<()> {
     let profiles: Vec<Entry> = all.into_iter().map(Entry::of).collect();
     let directory = store.path().display().to_string();
     if as_json {
@@ -169,13 +169,13 @@ struct ShownProfile<'a> {
     error: Option<&'a str>,
 }
 
-fn show(meant: &[Stored], as_json: bool) -> Result<()> {
+fn show(meant: &[Stored<Profile>], as_json: bool) -> Result<()> {
     if as_json {
         let profiles = meant.iter().map(|stored| ShownProfile {
             key: &stored.key,
             file: stored.file.display().to_string(),
-            profile: stored.profile.as_ref().ok(),
-            error: stored.profile.as_ref().err().map(String::as_str),
+            profile: stored.content.as_ref().ok(),
+            error: stored.content.as_ref().err().map(String::as_str),
         });
         print(&(json("megapage.profile-show/1", &Shown { profiles: profiles.collect() }) + "\n"))?;
         return Ok(());
@@ -185,9 +185,9 @@ fn show(meant: &[Stored], as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn human(stored: &Stored) -> String {
+fn human(stored: &Stored<Profile>) -> String {
     let mut text = format!("{}\n", stored.file.display());
-    let profile = match &stored.profile {
+    let profile = match &stored.content {
         Ok(profile) => profile,
         Err(error) => return text + &format!("not used: {error}\n"),
     };

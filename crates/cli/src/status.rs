@@ -66,7 +66,7 @@ fn verdicts(root: &Path) -> Vec<Verdict> {
     }
     // Where none can be read there are none to show.
     let all = verdict::store().ok().and_then(|store| verdict::all(&store).ok()).unwrap_or_default();
-    all.into_iter().filter_map(|it| it.verdict.ok()).collect()
+    all.into_iter().filter_map(|it| it.content.ok()).collect()
 }
 
 fn human(enabled: &[Enabled]) -> String {

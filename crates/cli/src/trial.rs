@@ -4,9 +4,9 @@ use crate::output::{answer, print, progress, say};
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_decide::judge::{Better, Progress};
 use megapage_kernel::KernelRoot;
-use megapage_launch::profile::date;
+use megapage_launch::profile::{Stored, date};
 use megapage_launch::request::ReturnAfter;
-use megapage_launch::verdict::{self, StoredVerdict, Verdict};
+use megapage_launch::verdict::{self, Verdict};
 use megapage_observe::select_processes;
 use megapage_report::{json, table};
 use megapage_systemd::{UnitName, processes};
@@ -33,10 +33,10 @@ pub struct Args {
     metric: Metric,
     /// Whether the values of prometheus, scrape and command are a count that grows or samples [default: counter for scrape,
     /// else gauge]
-    #[arg(long, value_name = "counter|gauge", value_parser = kind)]
+    #[arg(long, value_name = "counter|gauge")]
     kind: Option<Kind>,
     /// What a count is taken by: seconds of the service's processor time, or of the clock [default: cpu]
-    #[arg(long, value_name = "cpu|second", value_parser = per)]
+    #[arg(long, value_name = "cpu|second")]
     per: Option<Per>,
     /// Smaller values of prometheus, scrape and command are better
     #[arg(long)]
@@ -72,9 +72,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-
-/// The chance that the interval does not hold the true gain.
-const ERROR: f64 = 0.05;
 
 pub fn main(args: Args) -> Result<ExitCode> {
     if args.list || args.forget.is_some() {
@@ -125,7 +122,6 @@ fn options(args: &Args) -> Result<Options> {
         metric: args.metric.clone(),
         metric_options: MetricOptions { kind, per: args.per.unwrap_or(Per::Cpu), better },
         least_gain: args.least_gain,
-        error: ERROR,
         most: args.most,
         period: args.period,
         settle: args.settle,
@@ -172,8 +168,8 @@ fn stored(args: &Args) -> Result<ExitCode> {
     let all = verdict::all(&store).with_context(|| directory.clone())?;
     if let Some(name) = &args.forget {
         let is_meant =
-            |it: &&StoredVerdict| it.verdict.as_ref().is_ok_and(|verdict| verdict.is_meant_by(name));
-        let meant: Vec<&StoredVerdict> = all.iter().filter(is_meant).collect();
+            |it: &&Stored<Verdict>| it.content.as_ref().is_ok_and(|verdict| verdict.is_meant_by(name));
+        let meant: Vec<&Stored<Verdict>> = all.iter().filter(is_meant).collect();
         if meant.is_empty() {
             bail!("no trial of {name} is known: megapage trial --list shows all");
         }
@@ -189,16 +185,16 @@ fn stored(args: &Args) -> Result<ExitCode> {
     if args.json {
         let verdicts = all.iter().map(|it| Entry {
             file: it.file.display().to_string(),
-            verdict: it.verdict.as_ref().ok(),
-            current: it.verdict.as_ref().is_ok_and(Verdict::is_current),
-            error: it.verdict.as_ref().err().map(String::as_str),
+            verdict: it.content.as_ref().ok(),
+            current: it.content.as_ref().is_ok_and(Verdict::is_current),
+            error: it.content.as_ref().err().map(String::as_str),
         });
         print(&(json("megapage.trial-list/1", &Listed { directory, verdicts: verdicts.collect() }) + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let known: Vec<&Verdict> = all.iter().filter_map(|it| it.verdict.as_ref().ok()).collect();
-    for broken in all.iter().filter(|it| it.verdict.is_err()) {
-        let why = broken.verdict.as_ref().err().map_or("", String::as_str);
+    let known: Vec<&Verdict> = all.iter().filter_map(|it| it.content.as_ref().ok()).collect();
+    for broken in all.iter().filter(|it| it.content.is_err()) {
+        let why = broken.content.as_ref().err().map_or("", String::as_str);
         say(format!("{}: {why}", broken.file.display()));
     }
     print(&if known.is_empty() { format!("No trials in {directory}.\n") } else { verdicts(&known) })?;
@@ -225,22 +221,6 @@ pub fn verdicts(verdicts: &[&Verdict]) -> String {
         text.push('\n');
     }
     text
-}
-
-fn kind(text: &str) -> Result<Kind, String> {
-    match text {
-        "counter" => Ok(Kind::Counter),
-        "gauge" => Ok(Kind::Gauge),
-        _ => Err("counter or gauge".into()),
-    }
-}
-
-fn per(text: &str) -> Result<Per, String> {
-    match text {
-        "cpu" => Ok(Per::Cpu),
-        "second" => Ok(Per::Second),
-        _ => Err("cpu or second".into()),
-    }
 }
 
 /// Reads a share in percent, with or without its sign.

@@ -2,14 +2,14 @@
 
 use crate::error::{SegmentError, during};
 use crate::files::{self, Content, Whole};
-use crate::header::{Header, Layout, is_segment_page};
+use crate::header::{Header, Layout};
 use crate::name::Name;
-use crate::segment::{Parts, Place, Role, Segment, new_header};
+use crate::segment::{Parts, Place, Role, Segment, check_pages, new_header};
 use megapage_kernel::directory::{Directory, huge_page_size_of, is_link_in_the_way};
 use megapage_kernel::hugetlb::{PoolScope, counts, nodes};
 use megapage_kernel::mounts::{hugetlbfs_mounts, mount_hugetlbfs};
 use megapage_kernel::runtime_directory::{LockFile, runtime_directory};
-use megapage_kernel::{KernelRoot, effective_uid, require_base_pages};
+use megapage_kernel::{KernelRoot, effective_uid};
 use megapage_units::{Bytes, PageSize};
 use std::fs::File;
 use std::io;
@@ -99,13 +99,6 @@ pub struct Plan {
     pub available_pages: Option<u64>,
 }
 
-impl Plan {
-    /// Whether the pool has enough, as far as it can be known before.
-    pub fn is_sufficient(&self) -> bool {
-        self.available_pages.is_none_or(|available| self.new_pages <= available)
-    }
-}
-
 /// What a removal came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removed {
@@ -127,10 +120,7 @@ impl Pool {
     /// none. A mount that has it already is taken first, then the first in which it can be made. Where none is mounted
     /// root mounts one below `/run/megapage`; it stays.
     pub fn open(application: &Name, page_size: PageSize) -> Result<Pool, SegmentError> {
-        require_base_pages(&KernelRoot::live())?;
-        if !is_segment_page(page_size) {
-            return Err(SegmentError::Request(format!("segments have pages of 2m or 1g, not {page_size}")));
-        }
+        check_pages(page_size)?;
         let name = directory_name(effective_uid(), application);
         let found = || -> Result<Vec<PathBuf>, SegmentError> {
             let mounts = hugetlbfs_mounts(&KernelRoot::live())?;
@@ -181,10 +171,7 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_in(parent: &Path, application: &Name, page_size: PageSize) -> Result<Pool, SegmentError> {
-        require_base_pages(&KernelRoot::live())?;
-        if !is_segment_page(page_size) {
-            return Err(SegmentError::Request(format!("segments have pages of 2m or 1g, not {page_size}")));
-        }
+        check_pages(page_size)?;
         let name = directory_name(effective_uid(), application);
         let path = parent.join(&name);
         let directory = Directory::open(parent).and_then(|parent| child_or_new(&parent, &name));
@@ -198,15 +185,12 @@ impl Pool {
     }
 
     fn of(directory: Directory, page_size: PageSize) -> Result<Pool, SegmentError> {
-        let path = directory.path().to_path_buf();
-        let huge = huge_page_size_of(directory.file()).map_err(during(&path, "looking at its pages"))?;
-        if let Some(size) = huge.filter(|size| *size != page_size) {
-            let what = format!("{}: its pages are of {size}, not {page_size}", path.display());
-            return Err(SegmentError::Request(what));
+        let pool = Pool::found(directory, effective_uid())?;
+        if pool.hugetlb && pool.page_size != page_size {
+            let (path, size) = (pool.path().display(), pool.page_size);
+            return Err(SegmentError::Request(format!("{path}: its pages are of {size}, not {page_size}")));
         }
-        let owner = effective_uid();
-        check_directory(&directory, owner)?;
-        Ok(Pool { directory, page_size, hugetlb: huge.is_some(), owner })
+        Ok(Pool { page_size, ..pool })
     }
 
     /// A pool that was found, for looking at it and removing from it: root may do so for all users.
@@ -255,14 +239,7 @@ impl Pool {
         } else {
             Place::Named(directory)
         };
-        let parts = Parts {
-            place,
-            _first: None,
-            path: path.clone(),
-            hugetlb: self.hugetlb,
-            role: Role::Owner,
-            removed,
-        };
+        let parts = Parts { removed, ..Parts::of(place, path, self.hugetlb, Role::Owner) };
         Segment::make(header, None, parts).inspect_err(|_| {
             // Nothing is left of a segment that could not be made. Not empty: what is in the way is named already.
             let _ = self.directory.remove_child(options.name.as_str());
@@ -287,16 +264,7 @@ impl Pool {
             });
         }
         self.check_header(&now.header, name, &path)?;
-        let file = files::single_file(&directory, &now.header)?;
-        let parts = Parts {
-            place: Place::Named(directory),
-            _first: Some(whole.first),
-            path,
-            hugetlb: self.hugetlb,
-            role: Role::Sharer,
-            removed: Bytes::ZERO,
-        };
-        Segment::reuse(now.header, now.slot, file, parts)
+        self.mapped(directory, Whole { first: whole.first, ..now }, Role::Sharer)
     }
 
     /// What opening would take, without changing anything. A segment that is in use is judged as it is.
@@ -418,17 +386,14 @@ impl Pool {
     fn map(&self, directory: Directory, whole: Whole) -> Result<Segment, SegmentError> {
         files::lock_shared(&whole.first, directory.path())?;
         files::trim(&directory, &whole.header)?;
+        self.mapped(directory, whole, Role::Owner)
+    }
+
+    fn mapped(&self, directory: Directory, whole: Whole, role: Role) -> Result<Segment, SegmentError> {
         let file = files::single_file(&directory, &whole.header)?;
         let path = directory.path().to_path_buf();
-        let parts = Parts {
-            place: Place::Named(directory),
-            _first: Some(whole.first),
-            path,
-            hugetlb: self.hugetlb,
-            role: Role::Owner,
-            removed: Bytes::ZERO,
-        };
-        Segment::reuse(whole.header, whole.slot, file, parts)
+        let parts = Parts::of(Place::Named(directory), path, self.hugetlb, role);
+        Segment::reuse(whole.header, whole.slot, file, Parts { _first: Some(whole.first), ..parts })
     }
 
     fn check_header(&self, header: &Header, name: &Name, path: &Path) -> Result<(), SegmentError> {

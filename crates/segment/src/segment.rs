@@ -98,6 +98,13 @@ pub(crate) struct Parts {
     pub removed: Bytes,
 }
 
+impl Parts {
+    /// Of a segment of which nothing was there before.
+    pub fn of(place: Place, path: PathBuf, hugetlb: bool, role: Role) -> Parts {
+        Parts { place, _first: None, path, hugetlb, role, removed: Bytes::ZERO }
+    }
+}
+
 /// Memory with a name. Dropping it unmaps it and lets go of its lock; its files stay, unless they were unlinked.
 ///
 /// Its memory is shared: a child of fork(2) has it, too, and keeps the lock for as long as it lives or until it
@@ -138,22 +145,12 @@ impl Segment {
         size: Bytes,
         most: Bytes,
     ) -> Result<Segment, SegmentError> {
-        require_base_pages(&KernelRoot::live())?;
-        if !header::is_segment_page(page_size) {
-            return Err(SegmentError::Request(format!("segments have pages of 2m or 1g, not {page_size}")));
-        }
+        check_pages(page_size)?;
         let path = PathBuf::from(format!("memory file {name}"));
         let file = memory_file(name.as_str(), hugetlb.then_some(page_size))
             .map_err(during(&path, "making the memory file"))?;
         files::lock(&file, &path)?;
-        let parts = Parts {
-            place: Place::Memory,
-            _first: None,
-            path,
-            hugetlb,
-            role: Role::Owner,
-            removed: Bytes::ZERO,
-        };
+        let parts = Parts::of(Place::Memory, path, hugetlb, Role::Owner);
         let header = new_header(name, page_size, Layout::SingleFile, size, most, None, 0o600)?;
         Segment::make(header, Some(file), parts)
     }
@@ -174,14 +171,8 @@ impl Segment {
             files::lock(&file, &path)?;
         }
         let (header, slot, huge) = header_of(&file, &path)?;
-        let parts = Parts {
-            place: Place::Memory,
-            _first: None,
-            path,
-            hugetlb: huge.is_some(),
-            role: if share { Role::Sharer } else { Role::Owner },
-            removed: Bytes::ZERO,
-        };
+        let role = if share { Role::Sharer } else { Role::Owner };
+        let parts = Parts::of(Place::Memory, path, huge.is_some(), role);
         Segment::reuse(header, slot, Some(file), parts)
     }
 
@@ -558,6 +549,15 @@ fn explain(error: SegmentError, name: &Name, size: PageSize, hugetlb: bool, need
         }
         // The pool has enough: a control group's limit, or a full mount. The kernel's answer is all there is.
         _ => error,
+    }
+}
+
+/// Refuses what no segment is made of here.
+pub(crate) fn check_pages(size: PageSize) -> Result<(), SegmentError> {
+    require_base_pages(&KernelRoot::live())?;
+    match header::is_segment_page(size) {
+        true => Ok(()),
+        false => Err(SegmentError::Request(format!("segments have pages of 2m or 1g, not {size}"))),
     }
 }
 

@@ -46,7 +46,7 @@ pub fn jvm(data: &[u8]) {
     java.argument_files.insert("file".into(), line().to_string());
     for is_java in [true, false] {
         let options = Options::read(&java, &environment, &arguments, is_java);
-        assert!((0.0..=100.0).contains(&options.max_ram_percent), "{options:?}");
+        assert!((0.0..=100.0).contains(&options.max_ram_percent.unwrap_or(25.0)), "{options:?}");
         for memory in [Bytes::ZERO, Bytes::gib(16), Bytes(u64::MAX)] {
             let need = Need::of(&options, &java, memory);
             assert!(need.total() >= need.heap && need.total() >= need.code_cache, "{need:?}");

@@ -1,7 +1,7 @@
 //! What a file would gain from huge pages, and how.
 
 use crate::layout::{self, HUGE, LinkerFlags};
-use crate::prime::{Look, Target, is_placed_huge};
+use crate::prime::{Target, is_placed_huge};
 use crate::{Placement, RemapError, Segment, read_binary};
 use megapage_kernel::KernelRoot;
 use serde::Serialize;
@@ -95,7 +95,7 @@ pub fn check(root: &KernelRoot, path: &Path) -> Result<Check, RemapError> {
         placement: binary.placement,
         relro: binary.relro.map(|(address, bytes)| Relro { address, bytes }),
         placed_at_huge: placed,
-        now_bytes: if placed { target.huge(root).map_err(Look::at(path))? } else { Some(0) },
+        now_bytes: if placed { target.huge(root)? } else { Some(0) },
         prime_bytes: if placed { target.possible() } else { 0 },
         anonymous_bytes: segments.iter().map(|segment| segment.anonymous_bytes).sum(),
         relinked_bytes: binary.segments.iter().map(layout::relinked).sum(),

@@ -57,48 +57,34 @@ pub fn pages_for(segments: usize) -> usize {
     (word::ENTRIES + ENTRY * PARTS_OF_SEGMENT * segments).div_ceil(SHARED_WORDS)
 }
 
-/// What was tried last of a part; what fails says which step it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Step {
-    /// It holds no whole block of 2 MiB.
-    TooSmall = 0,
-    /// It was moved, or advised.
-    Done = 1,
-    /// It can be written, and other threads run already.
-    Threads = 2,
-    /// Taking huge pages for the copy.
-    Pages = 3,
-    /// Reading the part from its file.
-    Read = 4,
-    /// Copying, protecting, and putting the copy in its place.
-    Replace = 5,
-    /// Pages of it are not the file's: a uprobe, a breakpoint, or a relocation has changed them.
-    Changed = 6,
-    /// All was done, and the kernel shows less on huge pages (smaps).
-    Unconfirmed = 7,
-    /// The advice was taken where transparent huge pages are off.
-    Off = 8,
-    /// It can be written and executed at once: code that changes itself.
-    Open = 9,
-    /// All was done, but for pages of 1 GiB, of which there were too few: whole GiB lie on smaller huge pages.
-    Smaller = 10,
-}
-
-impl Step {
-    const ALL: [Step; 11] = [
-        Step::TooSmall,
-        Step::Done,
-        Step::Threads,
-        Step::Pages,
-        Step::Read,
-        Step::Replace,
-        Step::Changed,
-        Step::Unconfirmed,
-        Step::Off,
-        Step::Open,
-        Step::Smaller,
-    ];
+// In the order of the numbers that the ledger keeps them as.
+megapage_units::named! {
+    /// What was tried last of a part; what fails says which step it was.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Step {
+        /// It holds no whole block of 2 MiB.
+        TooSmall = "too-small",
+        /// It was moved, or advised.
+        Done = "done",
+        /// It can be written, and other threads run already.
+        Threads = "threads",
+        /// Taking huge pages for the copy.
+        Pages = "pages",
+        /// Reading the part from its file.
+        Read = "read",
+        /// Copying, protecting, and putting the copy in its place.
+        Replace = "replace",
+        /// Pages of it are not the file's: a uprobe, a breakpoint, or a relocation has changed them.
+        Changed = "changed",
+        /// All was done, and the kernel shows less on huge pages (smaps).
+        Unconfirmed = "unconfirmed",
+        /// The advice was taken where transparent huge pages are off.
+        Off = "off",
+        /// It can be written and executed at once: code that changes itself.
+        Open = "open",
+        /// All was done, but for pages of 1 GiB, of which there were too few: whole GiB lie on smaller huge pages.
+        Smaller = "smaller",
+    }
 }
 
 /// What became of one part of a segment: the whole of what one mapping held of it.

@@ -7,7 +7,7 @@ use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, FILE_COLLAPSE, POPULATE_WRITE,
 use megapage_kernel::file_cache::{self, FileView};
 use megapage_kernel::hugetlb::PoolScope;
 use megapage_kernel::trusted::open_regular;
-use megapage_kernel::{KernelError, KernelRoot, buddyinfo, effective_uid, mounts, reclaim};
+use megapage_kernel::{KernelRoot, buddyinfo, effective_uid, mounts, reclaim};
 use megapage_units::shown::shell_path;
 use megapage_units::{BASE_PAGE, Bytes, PageSize};
 use serde::Serialize;
@@ -65,6 +65,7 @@ pub struct Undone {
 
 /// The file, and the blocks of it that 2 MiB entries could map.
 pub(crate) struct Target {
+    path: PathBuf,
     file: File,
     ranges: Vec<FileRange>,
     /// Whether the kernel reports which pages are in memory.
@@ -73,22 +74,21 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn open(path: &Path, binary: &Binary) -> Result<Target, RemapError> {
-        let file = open_regular(path).map_err(RemapError::io(path))?;
-        let owner = file.metadata().map_err(RemapError::io(path))?.uid();
-        let user = effective_uid();
-        let ranges = primable(binary);
-        Ok(Target { file, ranges, reports_states: user == 0 || user == owner })
+        Target::of(path, |_| primable(binary))
     }
 
-    /// A file whose bytes are data: every whole block of 2 MiB.
+    /// A file whose bytes are data: every whole block of 2 MiB. A block beyond the end is never read as one folio.
     fn of_data(path: &Path) -> Result<Target, RemapError> {
+        let whole = |length: u64| FileRange { offset: 0, length: length / HUGE * HUGE };
+        Target::of(path, |length| Some(whole(length)).filter(|range| range.length > 0).into_iter().collect())
+    }
+
+    fn of(path: &Path, ranges: impl FnOnce(u64) -> Vec<FileRange>) -> Result<Target, RemapError> {
         let file = open_regular(path).map_err(RemapError::io(path))?;
         let metadata = file.metadata().map_err(RemapError::io(path))?;
-        let (owner, user) = (metadata.uid(), effective_uid());
-        // A block beyond the end is never read as one folio.
-        let length = metadata.len() / HUGE * HUGE;
-        let ranges = if length == 0 { Vec::new() } else { vec![FileRange { offset: 0, length }] };
-        Ok(Target { file, ranges, reports_states: user == 0 || user == owner })
+        let user = effective_uid();
+        let reports_states = user == 0 || user == metadata.uid();
+        Ok(Target { path: path.into(), file, ranges: ranges(metadata.len()), reports_states })
     }
 
     pub(crate) fn possible(&self) -> u64 {
@@ -96,7 +96,7 @@ impl Target {
     }
 
     /// The bytes that lie in huge folios; `None` where the kernel does not report it. Reads nothing from the disk.
-    pub(crate) fn huge(&self, root: &KernelRoot) -> Result<Option<u64>, Look> {
+    pub(crate) fn huge(&self, root: &KernelRoot) -> Result<Option<u64>, RemapError> {
         if !self.reports_states {
             return Ok(None);
         }
@@ -105,19 +105,20 @@ impl Target {
     }
 
     /// The state of each block.
-    fn states(&self, root: &KernelRoot) -> Result<Vec<(u64, State)>, Look> {
+    fn states(&self, root: &KernelRoot) -> Result<Vec<(u64, State)>, RemapError> {
+        let io = RemapError::io(&self.path);
         let blocks: Vec<u64> = self.ranges.iter().flat_map(|range| range.blocks()).collect();
         let mut states = Vec::new();
         let can_populate = POPULATE_WRITE.is_there(root);
         for blocks in blocks.chunks(VIEWS_AT_ONCE) {
-            let views: Vec<FileView> =
-                blocks.iter().map(|&at| FileView::map(&self.file, at, HUGE)).collect::<Result<_, _>>()?;
+            let views = blocks.iter().map(|&at| FileView::map(&self.file, at, HUGE));
+            let views = views.collect::<Result<Vec<_>, _>>().map_err(&io)?;
             let mut resident = Vec::new();
             for view in &views {
-                let pages = view.resident()?;
+                let pages = view.resident().map_err(&io)?;
                 if can_populate && pages.iter().all(|&page| page) {
                     // Mapping one page of a huge folio maps it all.
-                    view.populate(0, BASE_PAGE as u64)?;
+                    view.populate(0, BASE_PAGE as u64).map_err(&io)?;
                 }
                 resident.push(pages.iter().filter(|&&page| page).count());
             }
@@ -147,33 +148,6 @@ enum State {
     Small,
     /// Not at all.
     Absent,
-}
-
-/// Why a file's pages could not be looked at.
-pub(crate) enum Look {
-    Io(std::io::Error),
-    Kernel(KernelError),
-}
-
-impl From<std::io::Error> for Look {
-    fn from(error: std::io::Error) -> Look {
-        Look::Io(error)
-    }
-}
-
-impl From<KernelError> for Look {
-    fn from(error: KernelError) -> Look {
-        Look::Kernel(error)
-    }
-}
-
-impl Look {
-    pub(crate) fn at(path: &Path) -> impl Fn(Look) -> RemapError + '_ {
-        |look| match look {
-            Look::Io(source) => RemapError::io(path)(source),
-            Look::Kernel(error) => error.into(),
-        }
-    }
 }
 
 /// Whether the file will be placed at a multiple of 2 MiB. For a library that promises nothing, what the kernel
@@ -250,8 +224,7 @@ fn prime_target(
     if !POPULATE_WRITE.is_there(root) {
         return Err(RemapError::unfit(path, no_populate()));
     }
-    let look = Look::at(path);
-    let before = if target.reports_states { Some(target.states(root).map_err(&look)?) } else { None };
+    let before = if target.reports_states { Some(target.states(root)?) } else { None };
     let is_huge = |at: u64| before.iter().flatten().any(|state| *state == (at, State::Huge));
     let todo = runs(&target.ranges, is_huge);
     let mut outcome = Outcome {
@@ -274,8 +247,8 @@ fn prime_target(
         && let Some(before) = &before
         && before.iter().any(|(_, state)| *state == State::Small)
     {
-        collapse(target, before).map_err(&look)?;
-        let states = target.states(root).map_err(&look)?;
+        collapse(target, before)?;
+        let states = target.states(root)?;
         todo = runs(&target.ranges, |at| states.contains(&(at, State::Huge)));
         obtained = target.possible() - total(&todo);
     }
@@ -283,8 +256,8 @@ fn prime_target(
         if todo.is_empty() {
             break;
         }
-        held = read_in(root, target, &todo).map_err(&look)?;
-        let states = target.states(root).map_err(&look)?;
+        held = read_in(root, target, &todo)?;
+        let states = target.states(root)?;
         let is_huge = |at: u64| states.contains(&(at, State::Huge));
         todo = runs(&target.ranges, is_huge);
         let now = target.possible() - total(&todo);
@@ -309,11 +282,11 @@ const MOST_PASSES: usize = 4;
 
 /// Has the kernel collapse in place what lies in small folios: also what processes have mapped, which cannot be dropped. What it
 /// refuses is read in anew.
-fn collapse(target: &Target, states: &[(u64, State)]) -> Result<(), Look> {
+fn collapse(target: &Target, states: &[(u64, State)]) -> Result<(), RemapError> {
     // Changed pages are not collapsed.
     let _ = file_cache::write_back(&target.file);
     for (at, _) in states.iter().filter(|(_, state)| *state == State::Small) {
-        let view = FileView::map(&target.file, *at, HUGE)?;
+        let view = FileView::map(&target.file, *at, HUGE).map_err(RemapError::io(&target.path))?;
         // The states show afterwards what came of it.
         let _ = view.collapse(0, HUGE);
     }
@@ -321,25 +294,26 @@ fn collapse(target: &Target, states: &[(u64, State)]) -> Result<(), Look> {
 }
 
 /// Drops the pages of `todo`, reads them in again, and answers with the bytes of blocks that could not be dropped.
-fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64, Look> {
+fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64, RemapError> {
+    let io = RemapError::io(&target.path);
     // Changed pages cannot be dropped before they are written. A file system that is read-only has none.
     let _ = file_cache::write_back(&target.file);
     for range in todo {
-        file_cache::drop_cached(&target.file, range.offset, range.length)?;
+        file_cache::drop_cached(&target.file, range.offset, range.length).map_err(&io)?;
     }
     let dropped = if target.reports_states { target.states(root)? } else { Vec::new() };
     let small = |(_, state): &&(u64, State)| *state == State::Small;
     let held = HUGE * dropped.iter().filter(small).count() as u64;
     for range in todo {
-        let view = FileView::map(&target.file, range.offset, range.length)?;
+        let view = FileView::map(&target.file, range.offset, range.length).map_err(&io)?;
         // A kernel without transparent huge pages says EINVAL; that it then reads no huge folios is reported below.
         if let Err(error) = view.want_huge()
             && error.kind() != std::io::ErrorKind::InvalidInput
         {
-            return Err(error.into());
+            return Err(io(error));
         }
         for at in range.blocks() {
-            view.populate(at - range.offset, HUGE)?;
+            view.populate(at - range.offset, HUGE).map_err(&io)?;
         }
     }
     Ok(held)
@@ -459,11 +433,10 @@ fn command(path: &Path, range: &FileRange) -> String {
 /// mapped stays until it ends.
 pub fn undo(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Undone, RemapError> {
     let (binary, target) = open(path)?;
-    let look = Look::at(path);
     let mut undone = Undone {
         file: path.to_path_buf(),
         dry_run,
-        before_bytes: target.huge(root).map_err(&look)?,
+        before_bytes: target.huge(root)?,
         left_bytes: None,
         users: users::users(root, &target.file)?,
         commands: vec![
@@ -477,7 +450,7 @@ pub fn undo(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Undone, Rem
         for _ in 0..MOST_PASSES {
             file_cache::drop_cached(&target.file, 0, binary.size.next_multiple_of(BASE_PAGE as u64))
                 .map_err(RemapError::io(path))?;
-            undone.left_bytes = target.huge(root).map_err(&look)?;
+            undone.left_bytes = target.huge(root)?;
             if undone.left_bytes == Some(0) || !undone.users.is_empty() {
                 break;
             }

@@ -2,9 +2,10 @@
 
 megapage_units::named! {
     /// The backing asked for, as `megapage run --heap` spells it.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Heap {
         /// 1 GiB pages for very large heaps, else 2 MiB hugetlb, else THP, else base pages.
+        #[default]
         Auto = "auto",
         /// Like `Auto`, but 1 GiB pages from the first arena on.
         Hugetlb1G = "1g",

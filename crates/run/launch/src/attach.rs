@@ -2,11 +2,11 @@
 
 use crate::kinds::HeapRuntime;
 use crate::mechanism::{Considered, Plan};
-use crate::program::{Program, Runtime};
+use crate::program::Program;
 use crate::promoter::Promoter;
 use crate::proof::proved;
 use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
-use crate::request::{Fork, Heap, Mechanism, Shm, Text};
+use crate::request::{Fork, Heap, Mechanism, Request, Shm};
 use crate::run_error::RunError;
 use crate::sample::{Places, Samples};
 use crate::verdict;
@@ -62,18 +62,18 @@ impl Attachment {
         let exe = read_exe(root, self.pid).ok();
         let (facts, runtime) = self.facts(root, exe.as_deref());
         let plan = plan();
+        let request = Request {
+            heap: Heap::Thp,
+            mechanism: Some(Mechanism::Outside),
+            shm: Shm::None,
+            require: self.require,
+            fork: self.fork,
+            ..Request::default()
+        };
         let report = |samples: &Samples, promoter: &Promoter, running: bool| {
             proved(Pieces {
                 program: facts.clone(),
-                asked: Asked {
-                    pool: None,
-                    shm: Shm::None,
-                    heap: Heap::Thp,
-                    mechanism: Some(Mechanism::Outside),
-                    require: self.require,
-                    text: Text::None,
-                    fork: self.fork,
-                },
+                asked: Asked::of(&request),
                 plan: &plan,
                 samples,
                 ledger: None,
@@ -179,23 +179,18 @@ impl Attachment {
     /// What the program's file shows, and the runtime that manages its heap.
     fn facts(&self, root: &KernelRoot, exe: Option<&Path>) -> (ProgramFacts, Option<HeapRuntime>) {
         let exe = exe.unwrap_or(Path::new(""));
-        let facts = match Program::inspect(exe) {
-            Ok(program) => {
-                return (ProgramFacts::of(&program, self.pid), HeapRuntime::of(program.runtime));
-            }
-            // A program file that was replaced or lies in another mount namespace: its name is what we have.
-            Err(_) => ProgramFacts {
-                path: read_cmdline(root, self.pid)
-                    .ok()
-                    .and_then(|it| it.into_iter().next())
-                    .unwrap_or_default(),
-                executable: exe.display().to_string(),
-                pid: self.pid.0,
-                linkage: "unknown".into(),
-                runtime: None::<Runtime>.map(Runtime::name),
-                allocator: None,
-                forks: Vec::new(),
-            },
+        if let Ok(program) = Program::inspect(exe) {
+            return (ProgramFacts::of(&program, self.pid), HeapRuntime::of(program.runtime));
+        }
+        let command = read_cmdline(root, self.pid).unwrap_or_default();
+        let facts = ProgramFacts {
+            path: command.into_iter().next().unwrap_or_default(),
+            executable: exe.display().to_string(),
+            pid: self.pid.0,
+            linkage: "unknown".into(),
+            runtime: None,
+            allocator: None,
+            forks: Vec::new(),
         };
         (facts, None)
     }

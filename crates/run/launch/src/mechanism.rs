@@ -27,7 +27,7 @@ pub struct Considered {
 }
 
 /// How a run will be made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Every mechanism, with its reason.
     pub considered: Vec<Considered>,
@@ -48,15 +48,7 @@ pub struct Plan {
 impl Plan {
     /// One for which nothing need be set.
     pub fn of(considered: Vec<Considered>, heap: Heap) -> Plan {
-        Plan {
-            considered,
-            heap,
-            pool: None,
-            environment: Vec::new(),
-            arguments: Vec::new(),
-            notes: Vec::new(),
-            java: None,
-        }
+        Plan { considered, heap, ..Plan::default() }
     }
 
     /// Whether `mechanism` is in use.
@@ -278,10 +270,6 @@ fn automatic(
     wanted
 }
 
-pub(crate) fn sanitized(sanitizer: &str) -> String {
-    format!("it was built with a sanitizer ({sanitizer}), which wants its own malloc and to be loaded first")
-}
-
 pub(crate) fn raised(privilege: Privilege) -> String {
     let what = match privilege {
         Privilege::SetUser(user) => format!("it is set-user-ID to user {user}"),
@@ -291,24 +279,34 @@ pub(crate) fn raised(privilege: Privilege) -> String {
     format!("{what}, and nothing that the caller sets may reach such a program (AT_SECURE)")
 }
 
-fn preload(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted, String> {
-    machine.library.clone()?;
+/// Why no library of ours can be preloaded into `program`.
+pub(crate) fn preloadable(program: &Program) -> Result<(), String> {
     if let Some(privilege) = program.privilege {
         return Err(raised(privilege));
     }
     if !program.native {
         return Err(format!("a program for {} cannot load this machine's library", program.machine));
     }
-    match (&program.linkage, program.runtime) {
-        (Linkage::Static, _) => return Err("it is statically linked: no loader, nothing to preload".into()),
-        (Linkage::Musl, _) => return Err("it uses musl; the library is made for glibc".into()),
-        (Linkage::OtherLoader(loader), _) => return Err(format!("its loader {loader} is not glibc's")),
-        (_, Some(Runtime::Go)) => return Err("Go does not take its heap from malloc".into()),
-        (_, Some(Runtime::Jvm)) => return Err("the Java heap does not come from malloc".into()),
-        (Linkage::Glibc, _) => {}
+    match &program.linkage {
+        Linkage::Static => return Err("it is statically linked: no loader, nothing to preload".into()),
+        Linkage::Musl => return Err("it uses musl; the library is made for glibc".into()),
+        Linkage::OtherLoader(loader) => return Err(format!("its loader {loader} is not glibc's")),
+        Linkage::Glibc => {}
     }
-    if let Some(sanitizer) = program.sanitizer {
-        return Err(sanitized(sanitizer));
+    program.sanitizer.map_or(Ok(()), |sanitizer| {
+        Err(format!(
+            "it was built with a sanitizer ({sanitizer}), which wants its own malloc and to be loaded first"
+        ))
+    })
+}
+
+fn preload(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted, String> {
+    machine.library.clone()?;
+    preloadable(program)?;
+    match program.runtime {
+        Some(Runtime::Go) => return Err("Go does not take its heap from malloc".into()),
+        Some(Runtime::Jvm) => return Err("the Java heap does not come from malloc".into()),
+        _ => {}
     }
     if program.allocator == Some(Allocator::InExecutable) {
         return Err("it defines malloc itself, which comes before any preloaded one".into());

@@ -141,7 +141,7 @@ impl FromStr for ReturnAfter {
 }
 
 /// A run, as asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The program, as execvp(3) takes it.
     pub program: OsString,
@@ -180,24 +180,7 @@ pub struct Request {
 impl Request {
     /// A run of `program` with nothing but defaults, without a report at the end, and of which nothing is stored.
     pub fn plain(program: impl Into<OsString>) -> Request {
-        Request {
-            program: program.into(),
-            arguments: Vec::new(),
-            argv0: None,
-            thp: OwnThp::Settings,
-            heap: Heap::Auto,
-            mechanism: None,
-            pool: None,
-            shm: Shm::Auto,
-            text: TextRequest::default(),
-            require: false,
-            return_after: ReturnAfter::default(),
-            children: false,
-            fork: Fork::Auto,
-            watched: false,
-            jvm: false,
-            profile: false,
-        }
+        Request { program: program.into(), ..Request::default() }
     }
 }
 

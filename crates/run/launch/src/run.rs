@@ -294,10 +294,6 @@ impl Prepared {
                 (Some(file), Some(ledger))
             }
         };
-        if let Some(ledger) = ledger.as_ref().filter(|_| !self.request.watched) {
-            // No reader waits for final values: the program need not wait for us.
-            ledger.exit_handshake().let_go();
-        }
         let moves = self.text.as_ref().filter(|text| text.moves());
         let pages = moves.map(TextPlan::ledger_pages).or(self.waits.as_ref().map(|_| pages_for(0)));
         let (text_file, text_ledger) = match pages {
@@ -307,15 +303,15 @@ impl Prepared {
                 (Some(file), Some(TextLedger::launcher(words)))
             }
         };
-        if let Some(ledger) = text_ledger.as_ref().filter(|_| !self.request.watched) {
-            ledger.exit_handshake().let_go();
-        }
-        if self.request.require {
-            let handshakes = [
-                ledger.as_ref().map(Ledger::exit_handshake),
-                text_ledger.as_ref().map(TextLedger::exit_handshake),
-            ];
-            handshakes.iter().flatten().for_each(|it| it.ask_patience(REQUIRED_PATIENCE));
+        let heap = ledger.iter().map(Ledger::exit_handshake);
+        for handshake in heap.chain(text_ledger.iter().map(TextLedger::exit_handshake)) {
+            if !self.request.watched {
+                // No reader waits for final values: the program need not wait for us.
+                handshake.let_go();
+            }
+            if self.request.require {
+                handshake.ask_patience(REQUIRED_PATIENCE);
+            }
         }
         if let Some(ledger) = text_ledger.as_ref().filter(|_| self.request.text.map) {
             ledger.leave_unnamed();

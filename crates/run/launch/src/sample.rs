@@ -216,7 +216,7 @@ fn overlap(one: &Mapping, other: &Mapping) -> bool {
 }
 
 /// The samples of one process, reduced to what a report shows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// The one with the most memory present.
     pub peak: Option<Sample>,
@@ -247,29 +247,6 @@ pub struct Samples {
     most_anonymous: Bytes,
     /// The machine's settings, as they were when the first was taken.
     thp: Option<ThpRead>,
-}
-
-impl Default for Samples {
-    fn default() -> Samples {
-        Samples {
-            peak: None,
-            last: None,
-            last_full: None,
-            hugetlb_peak: Bytes::ZERO,
-            peak_rss: Bytes::ZERO,
-            text_huge: Vec::new(),
-            by_node: BTreeMap::new(),
-            ran_on: BTreeSet::new(),
-            last_is_final: false,
-            count: 0,
-            cost: Duration::ZERO,
-            first: None,
-            last_cost: Duration::ZERO,
-            growth_seen: 0,
-            most_anonymous: Bytes::ZERO,
-            thp: None,
-        }
-    }
 }
 
 impl Samples {

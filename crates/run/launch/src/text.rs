@@ -7,8 +7,8 @@ mod report;
 pub(crate) use self::report::TextPieces;
 pub use self::report::{TextFileReport, TextReport};
 use crate::machine::Machine;
-use crate::mechanism::{Refusal, raised, sanitized};
-use crate::program::{Linkage, Program, Runtime};
+use crate::mechanism::{Refusal, preloadable};
+use crate::program::{Program, Runtime};
 use crate::request::{Text, TextRequest};
 use crate::symbols::MovedFile;
 use megapage_kernel::KernelRoot;
@@ -238,22 +238,8 @@ pub fn choose(
 /// The library, where the loader of this program takes it.
 pub(crate) fn loadable(program: &Program, machine: &Machine) -> Result<PathBuf, String> {
     let library = machine.text_library.clone()?;
-    if let Some(privilege) = program.privilege {
-        return Err(raised(privilege));
-    }
-    if !program.native {
-        return Err(format!("a program for {} cannot load this machine's library", program.machine));
-    }
-    match &program.linkage {
-        Linkage::Glibc => {}
-        Linkage::Static => return Err("it is statically linked: no loader, nothing to preload".into()),
-        Linkage::Musl => return Err("it uses musl; the library is made for glibc".into()),
-        Linkage::OtherLoader(loader) => return Err(format!("its loader {loader} is not glibc's")),
-    }
-    match program.sanitizer {
-        Some(sanitizer) => Err(sanitized(sanitizer)),
-        None => Ok(library),
-    }
+    preloadable(program)?;
+    Ok(library)
 }
 
 /// Whether the preloaded library can reach this program and move its segments here.

@@ -8,7 +8,7 @@ mod forbidden;
 pub use forbidden::Forbidden;
 
 use crate::mechanism::Plan;
-use crate::profile::{FileState, Store, date, digest, verdicts_directory};
+use crate::profile::{FileState, Store, Stored, date, digest, verdicts_directory};
 use crate::request::Mechanism;
 use megapage_decide::judge::{Decision, Gain};
 use megapage_kernel::process::read_cgroup;
@@ -186,26 +186,10 @@ pub fn store() -> Result<Store, String> {
     verdicts_directory().map(Store::at)
 }
 
-/// A verdict and its file.
-#[derive(Debug)]
-pub struct StoredVerdict {
-    /// Its key.
-    pub key: String,
-    /// Its file.
-    pub file: PathBuf,
-    /// What is in it, or what is wrong with it.
-    pub verdict: Result<Verdict, String>,
-}
-
 /// All of a store, the latest ones first.
-pub fn all(store: &Store) -> std::io::Result<Vec<StoredVerdict>> {
-    let stored = |key: String| {
-        let read = store.read(&key).map_err(|error| error.to_string());
-        let bytes = read.and_then(|bytes| bytes.ok_or_else(|| "it is gone".into()));
-        StoredVerdict { file: store.file(&key), verdict: bytes.and_then(|it| Verdict::parse(&it)), key }
-    };
-    let mut all: Vec<StoredVerdict> = store.keys()?.into_iter().map(stored).collect();
-    let decided = |it: &StoredVerdict| it.verdict.as_ref().map_or(0, |verdict| verdict.decided);
+pub fn all(store: &Store) -> std::io::Result<Vec<Stored<Verdict>>> {
+    let mut all = store.all(Verdict::parse)?;
+    let decided = |it: &Stored<Verdict>| it.content.as_ref().map_or(0, |verdict| verdict.decided);
     all.sort_by(|a, b| (decided(b), &a.key).cmp(&(decided(a), &b.key)));
     Ok(all)
 }
@@ -213,7 +197,7 @@ pub fn all(store: &Store) -> std::io::Result<Vec<StoredVerdict>> {
 /// The latest verdict of a unit whose program is still the build that was on trial.
 pub fn of_unit(unit: &str) -> Option<Verdict> {
     let all = all(&store().ok()?).ok()?;
-    let verdicts = all.into_iter().filter_map(|it| it.verdict.ok());
+    let verdicts = all.into_iter().filter_map(|it| it.content.ok());
     verdicts.filter(|it| it.build.unit == unit).find(Verdict::is_current)
 }
 
@@ -291,7 +275,7 @@ mod tests {
         std::fs::write(&file, "{").unwrap();
         assert!(Verdict::find(&root, &store, &kept.build).unwrap_err().contains("cannot be read"));
         let all = all(&store).unwrap();
-        assert!(all.len() == 1 && all[0].verdict.is_err());
+        assert!(all.len() == 1 && all[0].content.is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How a service's program is brought onto huge pages: what its drop-in says, and why.
 
 use crate::command::{ExecCommand, rewritten};
-use crate::error::SystemdError;
+use crate::error::{SystemdError, refused};
 use crate::files::{Files, Found};
 use crate::reach::{Addition, Asked, Way};
 use crate::sandbox;
@@ -57,7 +57,7 @@ pub fn decide(
     asked: &Asked,
 ) -> Result<Decision, SystemdError> {
     let files = Files::new(files_root);
-    let refused = |why: String| SystemdError::Refused { unit: service.name.clone(), why };
+    let refused = |why: String| refused(&service.name, why);
     let commands = service.commands()?;
     let judged = Judged::of(&files, service, &commands).map_err(refused)?;
     let mut request = Request {
@@ -84,10 +84,7 @@ pub fn decide(
             }
             of_java(variable, judged.path.display().to_string())
         }
-        _ => by_plan(root, service, &request, &environment).map_err(|failure| match failure {
-            Failure::Refused(why) => refused(why),
-            Failure::Run(source) => SystemdError::Run { unit: service.name.clone(), source },
-        })?,
+        _ => by_plan(root, service, &request, &environment).map_err(refused)?,
     };
     decision.program = judged.path.display().to_string();
     for (name, value) in &mut decision.variables {
@@ -204,11 +201,6 @@ fn newest(files: &Files, pattern: &str) -> Option<PathBuf> {
     names.into_iter().rev().map(|name| directory.join(name).join(after)).find(|path| path.is_file())
 }
 
-enum Failure {
-    Refused(String),
-    Run(megapage_launch::run::RunError),
-}
-
 /// A script starts the JVM: its options go by the variable that the script reads.
 fn of_java(variable: &str, program: String) -> Decision {
     Decision {
@@ -231,12 +223,12 @@ fn by_plan(
     service: &Service,
     request: &Request,
     environment: &BTreeMap<String, String>,
-) -> Result<Decision, Failure> {
+) -> Result<Decision, String> {
     if !matches!(request.text.kind, Text::None | Text::File) {
         let kind = request.text.kind.name();
-        return Err(Failure::Refused(format!(
+        return Err(format!(
             "--text {kind} takes a launcher that stays, and the service another main process; use --text file"
-        )));
+        ));
     }
     let adapt = |machine: &mut Machine| {
         machine.environment = environment.clone();
@@ -246,7 +238,8 @@ fn by_plan(
             machine.promotion_lacks = Some(lacking);
         }
     };
-    let (program, plan) = megapage_launch::run::plan(root, request, adapt).map_err(Failure::Run)?;
+    let (program, plan) =
+        megapage_launch::run::plan(root, request, adapt).map_err(|error| error.to_string())?;
     let (way, why, variables) = way(&program, &plan, request)?;
     let preloaded = plan.environment.iter().find(|(name, _)| name == "LD_PRELOAD");
     let library = preloaded.and_then(|(_, list)| list.to_str()?.split([':', ' ']).next().map(PathBuf::from));
@@ -265,7 +258,7 @@ fn by_plan(
 
 type Chosen = (Way, String, Vec<(String, String)>);
 
-fn way(program: &Program, plan: &Plan, request: &Request) -> Result<Chosen, Failure> {
+fn way(program: &Program, plan: &Plan, request: &Request) -> Result<Chosen, String> {
     let launcher = |why: &str| Ok((Way::Launcher, why.to_string(), Vec::new()));
     if request.thp != OwnThp::Settings {
         return launcher("the program inherits PR_SET_THP_DISABLE from who starts it");
@@ -278,7 +271,7 @@ fn way(program: &Program, plan: &Plan, request: &Request) -> Result<Chosen, Fail
         let mut variables = Vec::new();
         for (name, value) in &plan.environment {
             let Some(value) = value.to_str() else {
-                return Err(Failure::Refused(format!("{name} would hold a path that is not UTF-8")));
+                return Err(format!("{name} would hold a path that is not UTF-8"));
             };
             variables.push((name.clone(), value.to_string()));
         }
@@ -307,15 +300,15 @@ fn way(program: &Program, plan: &Plan, request: &Request) -> Result<Chosen, Fail
     if let Some(java) = &plan.java {
         let chosen = plan.considered.iter().find(|it| it.mechanism == Mechanism::Runtime);
         let why = chosen.map_or_else(|| java.need.describe(), |it| it.reason.clone());
-        return Err(Failure::Refused(format!("nothing is left to do: {why}")));
+        return Err(format!("nothing is left to do: {why}"));
     }
     let reasons: Vec<String> =
         plan.considered.iter().map(|it| format!("{}: {}", it.mechanism, it.reason)).collect();
     let name = program.path.file_name().unwrap_or_default().to_string_lossy();
-    Err(Failure::Refused(format!(
+    Err(format!(
         "nothing reaches {name} from within its service ({}); megapage daemon promotes it from outside",
         reasons.join("; ")
-    )))
+    ))
 }
 
 /// What the service lacks to promote from beside its program.

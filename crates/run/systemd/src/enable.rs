@@ -2,7 +2,7 @@
 
 use crate::decide::{Decision, decide, options};
 use crate::drop_in::{DROP_IN, DropIn, Held};
-use crate::error::SystemdError;
+use crate::error::{SystemdError, refused};
 use crate::files::Files;
 use crate::name::UnitName;
 use crate::reach::{Asked, Way};
@@ -68,11 +68,11 @@ pub fn find(root: &Path, text: &str) -> Result<UnitName, SystemdError> {
         }
     }
     match found.as_slice() {
-        [] => Err(SystemdError::Unknown(text.into())),
+        [] => Err(unknown(text)),
         [one] => Ok(one.clone()),
         several => {
             let units = several.iter().map(UnitName::as_str).collect::<Vec<_>>().join(", ");
-            Err(SystemdError::Several { program: text.into(), units })
+            Err(SystemdError::Refused(format!("several services start '{text}': name one of {units}")))
         }
     }
 }
@@ -85,7 +85,7 @@ pub fn enable(
     asked: &Asked,
 ) -> Result<Change, SystemdError> {
     let files = Files::new(root);
-    let unknown = || SystemdError::Unknown(unit.to_string());
+    let unknown = || unknown(unit.as_str());
     let name = Service::load(&files, unit, None)?.ok_or_else(unknown)?.name;
     let (path, before, held) = held(root, &name)?;
     let service = Service::load(&files, &name, Some((&path, None)))?.ok_or_else(unknown)?;
@@ -103,8 +103,7 @@ pub fn enable(
     let options = words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
     let text = DropIn { options, made_directory, lines: decision.lines.clone() }.text();
     let merged = Service::load(&files, &name, Some((&path, Some(&text))))?.ok_or_else(unknown)?;
-    holds(&merged, &decision, &asked.launcher)
-        .map_err(|why| SystemdError::Refused { unit: name.clone(), why })?;
+    holds(&merged, &decision, &asked.launcher).map_err(|why| refused(&name, why))?;
     Ok(Change {
         unit: name.to_string(),
         path,
@@ -136,6 +135,12 @@ pub fn disable(root: &Path, unit: &UnitName) -> Result<Change, SystemdError> {
         root: root.to_path_buf(),
         name,
     })
+}
+
+fn unknown(name: &str) -> SystemdError {
+    SystemdError::Refused(format!(
+        "there is no service '{name}', and none starts a program of that name; systemctl list-unit-files names them"
+    ))
 }
 
 fn open(root: &Path) -> Result<Tree, SystemdError> {

@@ -1,6 +1,6 @@
 //! Where unit files and drop-ins lie, read below a root.
 
-use crate::error::SystemdError;
+use crate::error::{SystemdError, refused};
 use megapage_kernel::trusted::read_bounded;
 use std::collections::BTreeSet;
 use std::fs;
@@ -95,8 +95,7 @@ impl Files {
             }
             let file = fs::File::open(&at).map_err(failed(&at))?;
             let bytes = read_bounded(file, LONGEST).map_err(failed(&at))?;
-            let text = String::from_utf8(bytes)
-                .map_err(|_| SystemdError::Line { path: at.clone(), what: "is not UTF-8".into() })?;
+            let text = String::from_utf8(bytes).map_err(|_| refused(at.display(), "is not UTF-8"))?;
             return Ok(Some(Found::Text(at, text)));
         }
         Err(failed(path)(io::Error::new(ErrorKind::InvalidInput, "too many symbolic links")))

@@ -1,6 +1,6 @@
 //! What a service has logged, by journalctl(1).
 
-use crate::error::SystemdError;
+use crate::error::{SystemdError, refused};
 use crate::name::UnitName;
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 pub fn journal(unit: &UnitName, most: u64) -> Result<String, SystemdError> {
     let arguments = ["--boot", "--quiet", "--no-pager", "--output=cat", &format!("--unit={}", unit.as_str())];
     let command = format!("journalctl {}", arguments.join(" "));
-    let failed = |what: String| SystemdError::Manager { command: command.clone(), what };
+    let failed = |what: String| refused(&command, what);
     let mut child = Command::new("journalctl")
         .args(arguments)
         .stdin(Stdio::null())
@@ -26,7 +26,9 @@ pub fn journal(unit: &UnitName, most: u64) -> Result<String, SystemdError> {
     match (output.status.code(), said.lines().next()) {
         (Some(0) | None, _) if !bytes.is_empty() => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         (_, Some(line)) => Err(failed(line.trim().into())),
-        (Some(0) | None, None) => Err(SystemdError::NothingLogged(unit.clone())),
+        (Some(0) | None, None) => Err(SystemdError::Refused(format!(
+            "the journal shows nothing of {unit} since the machine has started; root, and the group systemd-journal, see all of it"
+        ))),
         (Some(_), None) => Err(failed("failed without a word".into())),
     }
 }

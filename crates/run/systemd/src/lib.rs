@@ -29,7 +29,7 @@ pub use enable::{Change, disable, enable, find};
 pub use error::SystemdError;
 pub use journal::journal;
 pub use manager::{Manager, State};
-pub use name::{BadName, UnitName};
+pub use name::UnitName;
 pub use reach::{Addition, Asked, Way};
 pub use service::{Entry, Service};
 pub use status::{Enabled, Running, processes, status};

@@ -1,6 +1,6 @@
 //! The running systemd, asked by systemctl(1).
 
-use crate::error::SystemdError;
+use crate::error::{SystemdError, refused};
 use crate::name::UnitName;
 use megapage_units::Pid;
 use std::path::Path;
@@ -76,7 +76,7 @@ impl State {
 
 fn systemctl(arguments: &[&str]) -> Result<String, SystemdError> {
     let command = format!("systemctl {}", arguments.join(" "));
-    let failed = |what: String| SystemdError::Manager { command: command.clone(), what };
+    let failed = |what: String| refused(&command, what);
     let output =
         Command::new("systemctl").args(arguments).output().map_err(|error| failed(error.to_string()))?;
     if output.status.success() {

@@ -1,7 +1,7 @@
 //! Names of service units, and the directories of their drop-ins (systemd.unit(5)).
 
+use crate::error::SystemdError;
 use std::fmt;
-use thiserror::Error;
 
 /// The longest name of a unit (UNIT_NAME_MAX).
 const LONGEST: usize = 255;
@@ -12,37 +12,23 @@ const SUFFIX: &str = ".service";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnitName(String);
 
-/// Why a text is no name of a service.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum BadName {
-    /// Characters that no unit has, or too many.
-    #[error("'{0}' is not the name of a unit")]
-    Characters(String),
-    /// A socket, a timer...
-    #[error("'{name}' is not a service: name the service that it starts, such as {stem}.service")]
-    Kind {
-        /// As given.
-        name: String,
-        /// Without its suffix.
-        stem: String,
-    },
-}
-
 /// Kinds of units that start a service or hold one.
 const OTHER_KINDS: [&str; 10] =
     [".socket", ".timer", ".path", ".target", ".slice", ".scope", ".mount", ".automount", ".swap", ".device"];
 
 impl UnitName {
     /// Reads a name; `.service` may be left out.
-    pub fn parse(text: &str) -> Result<UnitName, BadName> {
+    pub fn parse(text: &str) -> Result<UnitName, SystemdError> {
         if let Some(stem) = OTHER_KINDS.iter().find_map(|kind| text.strip_suffix(kind)) {
-            return Err(BadName::Kind { name: text.into(), stem: stem.into() });
+            return Err(SystemdError::Refused(format!(
+                "'{text}' is not a service: name the service that it starts, such as {stem}.service"
+            )));
         }
         let stem = text.strip_suffix(SUFFIX).unwrap_or(text);
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
         let sound = stem.chars().all(is_allowed) && !stem.is_empty() && !stem.starts_with(['@', '.']);
         if !sound || stem.len() + SUFFIX.len() > LONGEST {
-            return Err(BadName::Characters(text.into()));
+            return Err(SystemdError::Refused(format!("'{text}' is not the name of a unit")));
         }
         Ok(UnitName(format!("{stem}{SUFFIX}")))
     }
@@ -114,7 +100,8 @@ mod tests {
     #[test]
     fn what_is_no_service_is_refused() {
         for text in ["", "a/b", "a b", "@x", "..", ".service", "ä", "a\nb"] {
-            assert_eq!(UnitName::parse(text), Err(BadName::Characters(text.into())), "{text}");
+            let error = UnitName::parse(text).unwrap_err().to_string();
+            assert_eq!(error, format!("'{text}' is not the name of a unit"));
         }
         assert!(UnitName::parse(&"x".repeat(300)).is_err());
         let error = UnitName::parse("dbus.socket").unwrap_err();

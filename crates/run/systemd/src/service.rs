@@ -1,7 +1,7 @@
 //! A service as systemd sees it: its unit file and all drop-ins, merged.
 
 use crate::command::{ExecCommand, commands};
-use crate::error::SystemdError;
+use crate::error::{SystemdError, refused};
 use crate::files::{Files, Found, LOAD_PATH};
 use crate::name::UnitName;
 use crate::specifier::resolved;
@@ -52,7 +52,10 @@ impl Service {
         }
         let (fragment, text) = match found {
             None => return Ok(None),
-            Some(Found::Masked(path)) => return Err(SystemdError::Masked { unit: name.clone(), path }),
+            Some(Found::Masked(path)) => {
+                let path = path.display();
+                return Err(refused(name, format!("is masked by {path}; systemctl unmask {name}")));
+            }
             Some(Found::Text(path, text)) => (path, text),
         };
         let name = own_name(name, &fragment);
@@ -100,8 +103,7 @@ impl Service {
     pub fn commands(&self) -> Result<Vec<ExecCommand>, SystemdError> {
         let mut found = Vec::new();
         for entry in self.all("ExecStart") {
-            let line = |what| SystemdError::Line { path: entry.path.clone(), what };
-            found.extend(commands(&entry.value).map_err(line)?);
+            found.extend(commands(&entry.value).map_err(|what| refused(entry.path.display(), what))?);
         }
         match found.is_empty() {
             true => Err(SystemdError::NoProgram { unit: self.name.clone() }),

@@ -2,7 +2,7 @@
 
 use crate::drop_in::{DROP_IN, DropIn, Held};
 use crate::enable::PLACE;
-use crate::error::SystemdError;
+use crate::error::{SystemdError, refused};
 use crate::manager::{Manager, State};
 use crate::name::UnitName;
 use megapage_kernel::process::{list_processes, read_cgroup};
@@ -113,11 +113,7 @@ pub fn status(
 /// The processes of a service that runs; none where it does not.
 pub fn processes(kernel: &KernelRoot, unit: &UnitName) -> Result<Vec<Pid>, SystemdError> {
     let Some(manager) = Manager::of(Path::new("/")) else {
-        let unit = unit.clone();
-        return Err(SystemdError::Refused {
-            unit,
-            why: "systemd does not run here; give process numbers".into(),
-        });
+        return Err(refused(unit, "systemd does not run here; give process numbers"));
     };
     let state = manager.state(unit)?;
     Ok(state.group.iter().flat_map(|group| members(kernel, group)).collect())

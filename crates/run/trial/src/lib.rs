@@ -17,7 +17,7 @@ mod reader;
 mod report;
 mod trial;
 
-pub use metric::{BadMetric, Kind, Metric, MetricOptions, Per};
+pub use metric::{Kind, Metric, MetricOptions, Per};
 pub use report::{ProcessReport, Report, human};
 pub use trial::{Options, Target, Trial, TrialError};
 

@@ -4,7 +4,6 @@ use megapage_decide::judge::Better;
 use megapage_kernel::cgroup::Resource;
 use std::fmt;
 use std::str::FromStr;
-use thiserror::Error;
 
 /// A metric of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,40 +60,28 @@ impl fmt::Display for Point {
     }
 }
 
-/// Why a text names no metric.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum BadMetric {
-    /// No such metric.
-    #[error(
-        "'{0}' is no metric: requests, calls, segments, psi:cpu|memory|io, 'function:[FILE ]NAME', 'latency:[FILE ]NAME', \
-         'usdt:[FILE ]PROVIDER:NAME', 'prometheus:URL QUERY', 'scrape:URL NAME' or 'command:SHELL'"
-    )]
-    Unknown(String),
-    /// A part is missing.
-    #[error("'{text}': {what}")]
-    Incomplete {
-        /// As given.
-        text: String,
-        /// What is missing.
-        what: &'static str,
-    },
-}
-
 impl FromStr for Metric {
-    type Err = BadMetric;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Metric, BadMetric> {
-        let incomplete = |what| BadMetric::Incomplete { text: text.into(), what };
+    fn from_str(text: &str) -> Result<Metric, String> {
+        let incomplete = |what: &str| format!("'{text}': {what}");
+        let unknown = || {
+            format!(
+                "'{text}' is no metric: requests, calls, segments, psi:cpu|memory|io, 'function:[FILE ]NAME', \
+                 'latency:[FILE ]NAME', 'usdt:[FILE ]PROVIDER:NAME', 'prometheus:URL QUERY', 'scrape:URL NAME' or \
+                 'command:SHELL'"
+            )
+        };
         // A URL, a space, and what is asked there.
-        let two = |rest: &str, what| -> Result<(String, String), BadMetric> {
-            let (url, asked) = rest.trim().split_once(char::is_whitespace).ok_or(incomplete(what))?;
+        let two = |rest: &str, what: &str| -> Result<(String, String), String> {
+            let (url, asked) = rest.trim().split_once(char::is_whitespace).ok_or_else(|| incomplete(what))?;
             if !url.starts_with("http://") {
                 return Err(incomplete("the URL begins with http:// (HTTPS is not supported)"));
             }
             Ok((url.to_string(), asked.trim().to_string()))
         };
         // The last word, and what stands before it.
-        let point = |rest: &str, is_static: bool| -> Result<Point, BadMetric> {
+        let point = |rest: &str, is_static: bool| -> Result<Point, String> {
             let (file, name) = match rest.trim().rsplit_once(char::is_whitespace) {
                 Some((file, name)) => (Some(file.trim().to_string()), name),
                 None => (None, rest.trim()),
@@ -118,7 +105,7 @@ impl FromStr for Metric {
                 "requests" => Ok(Metric::Requests),
                 "calls" => Ok(Metric::Calls),
                 "segments" => Ok(Metric::Segments),
-                _ => Err(BadMetric::Unknown(text.into())),
+                _ => Err(unknown()),
             },
             Some(("function", rest)) => Ok(Metric::Function(point(rest, false)?)),
             Some(("latency", rest)) => Ok(Metric::Latency(point(rest, false)?)),
@@ -136,27 +123,31 @@ impl FromStr for Metric {
             Some(("psi", "cpu")) => Ok(Metric::Psi(Resource::Cpu)),
             Some(("psi", "memory")) => Ok(Metric::Psi(Resource::Memory)),
             Some(("psi", "io")) => Ok(Metric::Psi(Resource::Io)),
-            Some(_) => Err(BadMetric::Unknown(text.into())),
+            Some(_) => Err(unknown()),
         }
     }
 }
 
-/// What the values of a metric are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A count that grows: its rate is compared.
-    Counter,
-    /// A value that is sampled: its mean is compared.
-    Gauge,
+megapage_units::named! {
+    /// What the values of a metric are.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// A count that grows: its rate is compared.
+        Counter = "counter",
+        /// A value that is sampled: its mean is compared.
+        Gauge = "gauge",
+    }
 }
 
-/// What a counter's rate is taken by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Per {
-    /// Seconds of the service's processor time.
-    Cpu,
-    /// Seconds on the wall.
-    Second,
+megapage_units::named! {
+    /// What a counter's rate is taken by.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Per {
+        /// Seconds of the service's processor time.
+        Cpu = "cpu",
+        /// Seconds on the wall.
+        Second = "second",
+    }
 }
 
 /// How a metric is read that megapage does not know: from Prometheus or a command.

@@ -21,6 +21,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
+/// The chance that the interval does not hold the true gain.
+const ERROR: f64 = 0.05;
 /// What switching may cost, as a share of the service's processor time.
 const BUDGET: f64 = 0.01;
 /// Regions that are made huge and base once before the trial, to learn what a switch costs.
@@ -56,8 +58,6 @@ pub struct Options {
     pub metric_options: MetricOptions,
     /// The least gain that is worth it: 0.01 for 1 %.
     pub least_gain: f64,
-    /// The chance that the interval is wrong: 0.05.
-    pub error: f64,
     /// For how long at most.
     pub most: Duration,
     /// The least length of a window.
@@ -86,28 +86,13 @@ pub enum TrialError {
     /// A kernel file could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// There is nothing to try.
-    #[error("{service}: nothing can be made huge and base again: {why}")]
-    Nothing {
-        /// The service.
-        service: String,
-        /// Why.
-        why: String,
-    },
-    /// Too many processes.
-    #[error("{service}: {count} processes; at most {MOST_PROCESSES} can be switched together")]
-    TooMany {
-        /// The service.
-        service: String,
-        /// Processes.
-        count: usize,
-    },
-    /// The metric cannot be read.
-    #[error("--metric {0}")]
-    Metric(String),
-    /// A system call of megapage's own failed, or no guard could be started.
+    /// There is nothing to try, a system call failed, or the metric cannot be read.
     #[error("{0}")]
-    System(String),
+    Refused(String),
+}
+
+fn nothing_to_try(service: &str, why: &str) -> TrialError {
+    TrialError::Refused(format!("{service}: nothing can be made huge and base again: {why}"))
 }
 
 /// A process that takes part.
@@ -154,10 +139,13 @@ impl Trial {
             None => format!("{} ({pid})", main.name),
         };
         if processes.len() > MOST_PROCESSES {
-            return Err(TrialError::TooMany { service, count: processes.len() });
+            let count = processes.len();
+            return Err(TrialError::Refused(format!(
+                "{service}: {count} processes; at most {MOST_PROCESSES} can be switched together"
+            )));
         }
         if let Some(why) = nothing(&processes) {
-            return Err(TrialError::Nothing { service, why });
+            return Err(nothing_to_try(&service, &why));
         }
         let program = read_exe(root, pid).ok();
         let group = match target.unit {
@@ -168,7 +156,7 @@ impl Trial {
         let of = Service { root, pids: &pids, group: group.as_ref() };
         let mut wait = std::thread::sleep;
         let reader = Reader::open(&options.metric, &options.metric_options, &of, PATIENCE, &mut wait)
-            .map_err(TrialError::Metric)?;
+            .map_err(|why| TrialError::Refused(format!("--metric {why}")))?;
         Ok(Trial { root: root.clone(), options, service, unit, program, processes, group, reader })
     }
 
@@ -201,7 +189,7 @@ impl Trial {
 
     /// The trial. `progress` is told after each block. A signal (SIGINT, SIGTERM, SIGHUP) ends it, and memory is base again.
     pub fn run(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Report, TrialError> {
-        let system = |what: &str, error: std::io::Error| TrialError::System(format!("{what}: {error}"));
+        let system = |what: &str, error: std::io::Error| TrialError::Refused(format!("{what}: {error}"));
         let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
             .map_err(|error| system("signals", error))?;
         let pilot = self.pilot()?;
@@ -215,7 +203,7 @@ impl Trial {
             match Reversible::guarded(&self.root, process.id, regions, bounds) {
                 Ok(memory) => parts.push(Part { memory, pidfd }),
                 Err(_) if identify(&self.root, pid).is_err() => {}
-                Err(why) => return Err(TrialError::System(why)),
+                Err(why) => return Err(TrialError::Refused(why)),
             }
         }
         let pids: Vec<Pid> = self.processes.iter().map(|it| it.id.pid).collect();
@@ -239,7 +227,7 @@ impl Trial {
             let kept = program.ok_or_else(|| "its program cannot be read".to_string()).and_then(|program| {
                 let verdict = Verdict {
                     least_gain: options.least_gain,
-                    error: options.error,
+                    error: ERROR,
                     metric: metric.clone(),
                     blocks: outcome.blocks.len() as u64 - u64::from(outcome.empty_blocks),
                     share,
@@ -295,12 +283,12 @@ impl Trial {
         let few: Vec<VirtRange> = all.iter().step_by(all.len().div_ceil(PILOT)).copied().collect();
         let bounds = bounds(few.len(), Duration::ZERO, self.options.most);
         let mut memory =
-            Reversible::guarded(&self.root, process.id, few, bounds).map_err(TrialError::System)?;
+            Reversible::guarded(&self.root, process.id, few, bounds).map_err(TrialError::Refused)?;
         let (start, before) = (Instant::now(), own_thread_time());
         let outcome = memory.promote()?.unwrap_or_default();
         let took = start.elapsed();
         let undone = memory.undo();
-        let service = self.service.clone();
+        let service = &self.service;
         let obtained = outcome.obtained_bytes / HUGE_2M as u64;
         if !is_enough(&outcome) {
             let (asked, obtained) = (Bytes(outcome.asked_bytes), Bytes(outcome.obtained_bytes));
@@ -309,11 +297,11 @@ impl Trial {
                 "of {asked} only {obtained} could be made huge ({busy} regions busy, {not_collapsible} not collapsible, \
                  {no_memory} for want of memory, {shared} shared, {not_tried} not tried for want of time)"
             );
-            return Err(TrialError::Nothing { service, why });
+            return Err(nothing_to_try(service, &why));
         }
         if undone.left > 0 {
             let why = format!("{} could not be split again", Bytes(undone.left * HUGE_2M as u64));
-            return Err(TrialError::Nothing { service, why });
+            return Err(nothing_to_try(service, &why));
         }
         let processor = own_thread_time().saturating_sub(before);
         Ok(Pilot {
@@ -328,7 +316,7 @@ impl Trial {
         let half = |time: Duration| time.mul_f64(times / 2.0);
         Terms {
             least_gain: self.options.least_gain,
-            error: self.options.error,
+            error: ERROR,
             most: self.options.most,
             period: self.options.period,
             settle: self.options.settling(),

@@ -309,17 +309,12 @@ impl<'a> Serving<'a> {
         if fresh && (self.options.quota.is_none() || self.processes.has_executed(process)) {
             self.end(process);
         }
+        let head = self.head(Verdict::Done, 0, 0);
         let taken = self.leases.take(client.peer.uid, process, pages);
         let count = match taken {
             Ok(extents) => {
                 let count = extents.len();
-                let head = Answer {
-                    verdict: Verdict::Done,
-                    page_bytes: self.options.size.bytes().0,
-                    extent_pages: self.options.extent,
-                    extents: count as u64,
-                    text: 0,
-                };
+                let head = Answer { extents: count as u64, ..head };
                 let fds: Vec<_> = extents.iter().map(|extent| extent.as_fd()).collect();
                 let bytes = head.encode();
                 let sent = send(client.stream(), &bytes, &fds).is_ok_and(|sent| sent == bytes.len());

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::advice;
-use crate::failure::{Failure, answer, message};
+use crate::failure::{Failure, answer, done, give, message};
 use crate::memory::{
     allocate, block, contents, default_options, find, info, name, options, ours, page_size, theirs,
 };
@@ -57,11 +57,9 @@ pub extern "C" fn megapage_pool_open(
     page_size: u64,
     pool: *mut megapage_pool,
 ) -> c_int {
-    answer(|| {
-        let out = Out::new(pool, "the pool")?;
+    give(pool, "the pool", || {
         let application = name(&text(application, "the application")?)?;
-        out.write(POOLS.add(Pool::open(&application, self::page_size(page_size)?)?));
-        Ok(0)
+        Ok(POOLS.add(Pool::open(&application, self::page_size(page_size)?)?))
     })
 }
 
@@ -74,20 +72,18 @@ pub extern "C" fn megapage_pool_open_in(
     page_size: u64,
     pool: *mut megapage_pool,
 ) -> c_int {
-    answer(|| {
-        let out = Out::new(pool, "the pool")?;
+    give(pool, "the pool", || {
         let directory = text(directory, "the directory")?;
         let application = name(&text(application, "the application")?)?;
         let size = self::page_size(page_size)?;
-        out.write(POOLS.add(Pool::open_in(Path::new(&directory), &application, size)?));
-        Ok(0)
+        Ok(POOLS.add(Pool::open_in(Path::new(&directory), &application, size)?))
     })
 }
 
 /// Closes a pool. Segments of it that are open stay so.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_pool_close(pool: megapage_pool) -> c_int {
-    answer(|| POOLS.close(pool).map(|()| 0))
+    done(|| POOLS.close(pool))
 }
 
 /// Removes a segment, whatever state it is in. memory: the bytes that its files held; may be null.
@@ -112,10 +108,7 @@ pub extern "C" fn megapage_pool_remove(
 /// Fills in what is wanted mostly: fresh memory of size bytes, in one file, of any node, for its user alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_options_init(options: *mut megapage_options, size: u64) -> c_int {
-    answer(|| {
-        Out::new(options, "the options")?.write(default_options(size));
-        Ok(0)
-    })
+    give(options, "the options", || Ok(default_options(size)))
 }
 
 /// Opens a segment as its owner, and makes it where there is none. All its pages are there when this returns: no access
@@ -130,11 +123,7 @@ pub extern "C" fn megapage_segment_open(
     options: *const megapage_options,
     segment: *mut megapage_segment,
 ) -> c_int {
-    answer(|| {
-        let out = Out::new(segment, "the segment")?;
-        out.write(SEGMENTS.add(open_segment(pool, name, options)?));
-        Ok(0)
-    })
+    give(segment, "the segment", || Ok(SEGMENTS.add(open_segment(pool, name, options)?)))
 }
 
 /// Maps a segment where its owner has it, to read and write what is in it. While it is open it is not removed.
@@ -146,11 +135,9 @@ pub extern "C" fn megapage_segment_share(
     name: *const c_char,
     segment: *mut megapage_segment,
 ) -> c_int {
-    answer(|| {
-        let out = Out::new(segment, "the segment")?;
+    give(segment, "the segment", || {
         let name = self::name(&text(name, "the name")?)?;
-        out.write(SEGMENTS.add(POOLS.get(pool)?.share_segment(&name)?));
-        Ok(0)
+        Ok(SEGMENTS.add(POOLS.get(pool)?.share_segment(&name)?))
     })
 }
 
@@ -165,12 +152,10 @@ pub extern "C" fn megapage_segment_in_memory(
     most: u64,
     segment: *mut megapage_segment,
 ) -> c_int {
-    answer(|| {
-        let out = Out::new(segment, "the segment")?;
+    give(segment, "the segment", || {
         let name = self::name(&text(name, "the name")?)?;
         let (pages, most) = (self::page_size(page_size)?, Bytes(most.max(size)));
-        out.write(SEGMENTS.add(Segment::in_memory(name, pages, hugetlb != 0, Bytes(size), most)?));
-        Ok(0)
+        Ok(SEGMENTS.add(Segment::in_memory(name, pages, hugetlb != 0, Bytes(size), most)?))
     })
 }
 
@@ -180,10 +165,7 @@ pub extern "C" fn megapage_segment_about(
     segment: megapage_segment,
     about: *mut megapage_segment_info,
 ) -> c_int {
-    answer(|| {
-        Out::new(about, "what is known")?.write(info(&*SEGMENTS.get(segment)?));
-        Ok(0)
-    })
+    give(about, "what is known", || Ok(info(&*SEGMENTS.get(segment)?)))
 }
 
 /// All memory of a segment that is not its own, as one piece: for programs that keep no heap in it. From then on all of
@@ -208,16 +190,13 @@ pub extern "C" fn megapage_segment_memory(
 /// Errors: -ENOSPC beyond what it may grow to, -ENOMEM the pool is too small.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_grow(segment: megapage_segment, size: u64) -> c_int {
-    answer(|| {
-        SEGMENTS.get(segment)?.grow(Bytes(size))?;
-        Ok(0)
-    })
+    done(|| Ok(SEGMENTS.get(segment)?.grow(Bytes(size))?))
 }
 
 /// Unmaps a segment. Its files stay, unless they were unlinked. All pointers into it are invalid from then on.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_close(segment: megapage_segment) -> c_int {
-    answer(|| SEGMENTS.close(segment).map(|()| 0))
+    done(|| SEGMENTS.close(segment))
 }
 
 /// Opens a segment, as megapage_segment_open does, and the heap in it, or makes one where there is none. found, which may
@@ -253,21 +232,16 @@ pub extern "C" fn megapage_heap_share(
     name: *const c_char,
     heap: *mut megapage_heap,
 ) -> c_int {
-    answer(|| {
-        let out = Out::new(heap, "the heap")?;
+    give(heap, "the heap", || {
         let name = self::name(&text(name, "the name")?)?;
-        out.write(HEAPS.add(Heap::open(POOLS.get(pool)?.share_segment(&name)?)?));
-        Ok(0)
+        Ok(HEAPS.add(Heap::open(POOLS.get(pool)?.share_segment(&name)?)?))
     })
 }
 
 /// What is known of the segment that a heap is in.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_about(heap: megapage_heap, about: *mut megapage_segment_info) -> c_int {
-    answer(|| {
-        Out::new(about, "what is known")?.write(info(HEAPS.get(heap)?.segment()));
-        Ok(0)
-    })
+    give(about, "what is known", || Ok(info(HEAPS.get(heap)?.segment())))
 }
 
 /// Allocates length bytes at a multiple of alignment (a power of two up to 1 GiB, in the segment and in memory; 0: 64).
@@ -284,11 +258,7 @@ pub extern "C" fn megapage_heap_allocate(
     tag: u64,
     handle: *mut megapage_handle,
 ) -> c_int {
-    answer(|| {
-        let out = Out::new(handle, "the handle")?;
-        out.write(theirs(allocate(&*HEAPS.get(heap)?, length, alignment, flags, tag)?));
-        Ok(0)
-    })
+    give(handle, "the handle", || Ok(theirs(allocate(&*HEAPS.get(heap)?, length, alignment, flags, tag)?)))
 }
 
 /// Gives back what a handle leads to. It, and every copy of it, leads to nothing from then on, and pointers to it to
@@ -297,10 +267,7 @@ pub extern "C" fn megapage_heap_allocate(
 /// Errors: -ESTALE it leads to nothing, -EBUSY it is the root.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_free(heap: megapage_heap, handle: megapage_handle) -> c_int {
-    answer(|| {
-        HEAPS.get(heap)?.free(ours(handle))?;
-        Ok(0)
-    })
+    done(|| Ok(HEAPS.get(heap)?.free(ours(handle))?))
 }
 
 /// Makes what a handle leads to length bytes long. Where it cannot grow in its place it is copied, to a multiple of 64,
@@ -349,22 +316,14 @@ pub extern "C" fn megapage_heap_block(
 /// Looks at every block. {0, 0} where there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_find(heap: megapage_heap, tag: u64, handle: *mut megapage_handle) -> c_int {
-    answer(|| {
-        let out = Out::new(handle, "the handle")?;
-        out.write(find(&*HEAPS.get(heap)?, tag)?.map(theirs).unwrap_or_default());
-        Ok(0)
-    })
+    give(handle, "the handle", || Ok(find(&*HEAPS.get(heap)?, tag)?.map(theirs).unwrap_or_default()))
 }
 
 /// What megapage_heap_set_root was given last, in this run or before: the one handle that is found without another.
 /// {0, 0} where there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_root(heap: megapage_heap, handle: *mut megapage_handle) -> c_int {
-    answer(|| {
-        let out = Out::new(handle, "the handle")?;
-        out.write(HEAPS.get(heap)?.root()?.map(theirs).unwrap_or_default());
-        Ok(0)
-    })
+    give(handle, "the handle", || Ok(HEAPS.get(heap)?.root()?.map(theirs).unwrap_or_default()))
 }
 
 /// Lets a later process find a block. One step: a kill leaves the old root or the new one. {0, 0}: no root.
@@ -372,17 +331,16 @@ pub extern "C" fn megapage_heap_root(heap: megapage_heap, handle: *mut megapage_
 /// Errors: -ESTALE, -EPERM the heap is another process's.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_set_root(heap: megapage_heap, handle: megapage_handle) -> c_int {
-    answer(|| {
+    done(|| {
         let root = (handle != megapage_handle::default()).then(|| ours(handle));
-        HEAPS.get(heap)?.set_root(root)?;
-        Ok(0)
+        Ok(HEAPS.get(heap)?.set_root(root)?)
     })
 }
 
 /// Unmaps a heap and its segment. All pointers into it are invalid from then on.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_close(heap: megapage_heap) -> c_int {
-    answer(|| HEAPS.close(heap).map(|()| 0))
+    done(|| HEAPS.close(heap))
 }
 
 /// Opens the heap in a segment that was taken over, or makes one where there is none. The segment's handle is closed, and the
@@ -413,11 +371,9 @@ pub extern "C" fn megapage_heap_of_segment(
 /// Errors: -EPERM what is there is no socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_upgrade_listen(path: *const c_char, listener: *mut megapage_listener) -> c_int {
-    answer(|| {
-        let out = Out::new(listener, "the listener")?;
+    give(listener, "the listener", || {
         let path = text(path, "the path")?;
-        out.write(LISTENERS.add(Waiting::on(Path::new(&path))?));
-        Ok(0)
+        Ok(LISTENERS.add(Waiting::on(Path::new(&path))?))
     })
 }
 
@@ -486,7 +442,7 @@ pub extern "C" fn megapage_upgrade_take_over(
 /// Stops listening, and removes the socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_upgrade_close(listener: megapage_listener) -> c_int {
-    answer(|| LISTENERS.close(listener).map(|()| 0))
+    done(|| LISTENERS.close(listener))
 }
 
 /// Asks for huge pages for the base pages in which length bytes from address on lie, and says what they are mapped with.
@@ -519,10 +475,7 @@ pub extern "C" fn megapage_backing_of(
     length: usize,
     backing: *mut megapage_backing,
 ) -> c_int {
-    answer(|| {
-        Out::new(backing, "the backing")?.write(advice::backing(address.addr(), length)?);
-        Ok(0)
-    })
+    give(backing, "the backing", || advice::backing(address.addr(), length))
 }
 
 /// Moves the segments of the calling program onto huge pages: its code, its constants and, where it has one thread, its

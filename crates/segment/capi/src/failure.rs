@@ -1,5 +1,6 @@
 //! How an entry point reports that it failed: a negative errno, and a message of this thread.
 
+use crate::pointers::Out;
 use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
 use megapage_segment::SegmentError;
 use megapage_segment::heap::HeapError;
@@ -100,6 +101,20 @@ thread_local! {
 /// The message of the last failure in this thread; empty where there was none. Valid until the next failure there.
 pub fn message() -> *const c_char {
     MESSAGE.with_borrow(|message| message.as_ptr())
+}
+
+/// Does what gives no result, by [`answer`].
+pub fn done(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    answer(|| work().map(|()| 0))
+}
+
+/// Writes what `work` gives, by [`answer`]. Nothing is done where the pointer for it is null or misaligned.
+pub fn give<T>(result: *mut T, what: &str, work: impl FnOnce() -> Result<T, Failure>) -> c_int {
+    answer(|| {
+        let out = Out::new(result, what)?;
+        out.write(work()?);
+        Ok(0)
+    })
 }
 
 /// Does what an entry point is for; a failure becomes a negative errno, and a panic one, too.

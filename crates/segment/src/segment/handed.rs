@@ -7,7 +7,7 @@ use crate::files::{self, Content};
 use crate::header::{self, Found, HEADER_BYTES, Header};
 use megapage_kernel::directory::{Directory, can_shrink, huge_page_size_of};
 use megapage_kernel::effective_uid;
-use megapage_units::{Bytes, PageSize};
+use megapage_units::PageSize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -52,13 +52,9 @@ impl Segment {
 
     /// Maps what was offered, without writing to it: [`Segment::adopt`] makes this its owner.
     pub(crate) fn of_offer(offered: Offered, path: PathBuf) -> Result<Segment, SegmentError> {
-        let parts = |place: Place, first: Option<File>, hugetlb: bool| Parts {
-            place,
-            _first: first,
-            path: path.clone(),
-            hugetlb,
-            role: Role::Successor,
-            removed: Bytes::ZERO,
+        let parts = |place: Place, _first: Option<File>, hugetlb: bool| Parts {
+            _first,
+            ..Parts::of(place, path.clone(), hugetlb, Role::Successor)
         };
         match offered {
             Offered::Named(directory) => {

@@ -1,6 +1,6 @@
 //! docs/doctor.md, written from the catalog.
 
-use crate::catalog::{ALL, Kind, Severity};
+use crate::catalog::{ALL, Kind};
 use crate::why::catalog::REASONS;
 
 const HEAD: &str = "\
@@ -92,11 +92,7 @@ fn escaped(text: &str) -> String {
 fn entries(head: &str, kinds: &[&Kind]) -> String {
     let mut text = head.to_string();
     for kind in kinds {
-        let severity = match kind.severity {
-            Severity::Blocker => "blocker",
-            Severity::Warning => "warning",
-            Severity::Note => "note",
-        };
+        let severity = kind.severity.name();
         text +=
             &format!("\n### {}\n\n**{severity}: {}.** {}\n", kind.id, kind.title, escaped(kind.explanation));
         let remedies = kind.remedies();

@@ -50,7 +50,7 @@ pub struct Request {
     pub only_read: bool,
 }
 
-/// Why the facts could not be gathered. The messages say it all: none has a source of its own.
+/// Why the facts could not be gathered.
 #[derive(Debug, Error)]
 pub enum GatherError {
     /// The name service knows no such user.
@@ -68,14 +68,8 @@ pub enum GatherError {
     #[error("--for {0}")]
     Program(InspectError),
     /// A kernel file could not be read.
-    #[error("{0}")]
-    Kernel(KernelError),
-}
-
-impl From<KernelError> for GatherError {
-    fn from(error: KernelError) -> GatherError {
-        GatherError::Kernel(error)
-    }
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
 }
 
 /// The name and number of the user in question.

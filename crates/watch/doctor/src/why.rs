@@ -19,8 +19,8 @@ use megapage_units::{Bytes, Pid, VirtRange};
 use reasons::{is_huge, reasons};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::str::FromStr;
+use thiserror::Error;
 
 /// The name and version of the JSON form.
 pub const WHY_SCHEMA: &str = "megapage.doctor-why/1";
@@ -38,34 +38,20 @@ pub struct Target {
 }
 
 /// Why a target could not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseTargetError {
     /// Not a process number before the colon.
+    #[error(
+        "expected a process number (pgrep finds it by name), or one and an address, such as 4711:7f00deadb000"
+    )]
     Pid,
     /// Not a hexadecimal number after it.
+    #[error("'{0}' is not an address in hexadecimal, such as 7f00deadb000")]
     Address(String),
     /// An address of the kernel's.
+    #[error("{0:x} is an address of the kernel's; a process's are below {KERNEL:x}")]
     Kernel(u64),
 }
-
-impl fmt::Display for ParseTargetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pid => f.write_str(
-                "expected a process number (pgrep finds it by name), or one and an address, such as \
-                     4711:7f00deadb000",
-            ),
-            Self::Address(text) => {
-                write!(f, "'{text}' is not an address in hexadecimal, such as 7f00deadb000")
-            }
-            Self::Kernel(address) => {
-                write!(f, "{address:x} is an address of the kernel's; a process's are below {KERNEL:x}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ParseTargetError {}
 
 impl FromStr for Target {
     type Err = ParseTargetError;

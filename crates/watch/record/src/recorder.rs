@@ -1,7 +1,7 @@
 //! Recording: looks at all processes again and again, and rests in between so that the budget holds.
 
 use crate::file::Output;
-use crate::name::{KeyError, Namer};
+use crate::name::Namer;
 use crate::pace::Pace;
 use crate::sampler::Sampler;
 use megapage_kernel::trusted::{Replace, remove_file, replace_file};
@@ -57,9 +57,6 @@ pub struct Options {
 /// Why nothing can be recorded, or no more.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The key for names.
-    #[error(transparent)]
-    Key(#[from] KeyError),
     /// The observer.
     #[error(transparent)]
     Observe(#[from] ObserveError),

@@ -34,10 +34,10 @@ impl Need {
     /// For these options; `memory` is what the JVM takes the machine to have, that is what its control group may have.
     pub fn of(options: &Options, java: &Java, memory: Bytes) -> Need {
         let ram = memory.min(options.max_ram.unwrap_or(MAX_RAM));
-        let quarter = Bytes((ram.0 as f64 * options.max_ram_percent / 100.0) as u64);
+        let quarter = Bytes((ram.0 as f64 * options.max_ram_percent.unwrap_or(25.0) / 100.0) as u64);
         let heap = options.max_heap.unwrap_or(quarter);
         let code_cache =
-            options.code_cache.unwrap_or(if options.tiered { CODE_CACHE_TIERED } else { CODE_CACHE_PLAIN });
+            options.code_cache.unwrap_or(if options.untiered { CODE_CACHE_PLAIN } else { CODE_CACHE_TIERED });
         let class_space = match options.class_space_large && java.version.is_some_and(|it| it < 17) {
             true => options.class_space.unwrap_or(CLASS_SPACE),
             false => Bytes::ZERO,
@@ -132,7 +132,7 @@ mod tests {
     fn what_no_option_says_is_the_jvms_default() {
         let need = Need::of(&Options::default(), &java(17), Bytes::gib(8));
         assert_eq!((need.heap, need.heap_is_given, need.code_cache), (Bytes::gib(2), false, Bytes::mib(240)));
-        let plain = Options { tiered: false, max_ram: Some(Bytes::gib(4)), ..Options::default() };
+        let plain = Options { untiered: true, max_ram: Some(Bytes::gib(4)), ..Options::default() };
         let need = Need::of(&plain, &java(17), Bytes::gib(8));
         assert_eq!((need.heap, need.code_cache), (Bytes::gib(1), Bytes::mib(48)));
         let large = Need::of(&Options::default(), &java(17), Bytes(u64::MAX / 2));

@@ -20,18 +20,18 @@ pub enum Collector {
 }
 
 /// Options, the last word of each.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// `-Xmx` or `-XX:MaxHeapSize`.
     pub max_heap: Option<Bytes>,
     /// `-XX:MaxRAM`.
     pub max_ram: Option<Bytes>,
-    /// `-XX:MaxRAMPercentage`, or what `-XX:MaxRAMFraction` comes to.
-    pub max_ram_percent: f64,
+    /// `-XX:MaxRAMPercentage`, or what `-XX:MaxRAMFraction` comes to; `None`: 25.
+    pub max_ram_percent: Option<f64>,
     /// `-XX:ReservedCodeCacheSize`.
     pub code_cache: Option<Bytes>,
-    /// Whether code is compiled in tiers, which takes a greater code cache.
-    pub tiered: bool,
+    /// `-XX:-TieredCompilation`: the code cache is smaller.
+    pub untiered: bool,
     /// The collector, where one is named.
     pub collector: Option<Collector>,
     /// `-XX:CompressedClassSpaceSize`.
@@ -44,24 +44,6 @@ pub struct Options {
     pub large: Option<bool>,
     /// The first word that chooses pages already.
     pub chosen: Option<String>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            max_heap: None,
-            max_ram: None,
-            max_ram_percent: 25.0,
-            code_cache: None,
-            tiered: true,
-            collector: None,
-            class_space: None,
-            class_space_large: false,
-            shm: false,
-            large: None,
-            chosen: None,
-        }
-    }
 }
 
 /// Options of the launcher whose value is the next word.
@@ -131,12 +113,11 @@ impl Options {
                 "MaxHeapSize" => self.max_heap = size(value).or(self.max_heap),
                 "MaxRAM" => self.max_ram = size(value).or(self.max_ram),
                 "MaxRAMPercentage" => {
-                    self.max_ram_percent =
-                        value.parse().ok().filter(|it| (0.0..=100.0).contains(it)).unwrap_or(25.0);
+                    self.max_ram_percent = value.parse().ok().filter(|it| (0.0..=100.0).contains(it));
                 }
                 "MaxRAMFraction" => {
                     let fraction = value.parse::<f64>().ok().filter(|it| *it >= 1.0);
-                    self.max_ram_percent = fraction.map_or(25.0, |it| 100.0 / it);
+                    self.max_ram_percent = fraction.map(|it| 100.0 / it);
                 }
                 "ReservedCodeCacheSize" => self.code_cache = size(value).or(self.code_cache),
                 "CompressedClassSpaceSize" => self.class_space = size(value).or(self.class_space),
@@ -154,7 +135,7 @@ impl Options {
             "UseTransparentHugePages" if on => self.large = Some(false),
             "UseSHM" => self.shm = on,
             "UseLargePagesInMetaspace" => self.class_space_large = on,
-            "TieredCompilation" => self.tiered = on,
+            "TieredCompilation" => self.untiered = !on,
             "UseSerialGC" | "UseEpsilonGC" if on => self.collector = Some(Collector::Serial),
             "UseParallelGC" | "UseParallelOldGC" if on => self.collector = Some(Collector::Parallel),
             "UseG1GC" if on => self.collector = Some(Collector::G1),
@@ -276,10 +257,10 @@ mod tests {
         ];
         let options = read(11, &[], &words, true);
         assert_eq!(options.collector, Some(Collector::Shenandoah));
-        assert!(!options.tiered && options.class_space_large && options.chosen.is_none());
+        assert!(options.untiered && options.class_space_large && options.chosen.is_none());
         assert_eq!((options.code_cache, options.class_space), (Some(Bytes::mib(64)), Some(Bytes::mib(256))));
-        assert_eq!((options.max_ram_percent, options.max_ram), (70.0, Some(Bytes::gib(4))));
-        assert_eq!(read(8, &[], &["-XX:MaxRAMFraction=2"], true).max_ram_percent, 50.0);
+        assert_eq!((options.max_ram_percent, options.max_ram), (Some(70.0), Some(Bytes::gib(4))));
+        assert_eq!(read(8, &[], &["-XX:MaxRAMFraction=2"], true).max_ram_percent, Some(50.0));
         assert!(read(11, &[], &["-XX:+UseSHM"], true).shm);
     }
 }

@@ -6,33 +6,40 @@ use std::path::{Path, PathBuf};
 /// Digits of a key that name it.
 const LEAST_DIGITS: usize = 8;
 
-/// A profile and its file.
+/// A file of a store.
 #[derive(Debug)]
-pub struct Stored {
+pub struct Stored<T> {
     /// Its key.
     pub key: String,
-    /// Its file.
+    /// Its path.
     pub file: PathBuf,
     /// What is in it, or what is wrong with it.
-    pub profile: Result<Profile, String>,
+    pub content: Result<T, String>,
 }
 
-impl Stored {
-    /// All of a store, those of one program beside each other.
-    pub fn all(store: &Store) -> std::io::Result<Vec<Stored>> {
+impl Store {
+    /// Everything that is in it, as `parse` reads it.
+    pub fn all<T>(&self, parse: fn(&[u8]) -> Result<T, String>) -> std::io::Result<Vec<Stored<T>>> {
         let stored = |key: String| {
-            let read = store.read(&key).map_err(|error| error.to_string());
+            let read = self.read(&key).map_err(|error| error.to_string());
             let bytes = read.and_then(|bytes| bytes.ok_or_else(|| "it is gone".into()));
-            Stored { file: store.file(&key), profile: bytes.and_then(|bytes| Profile::parse(&bytes)), key }
+            Stored { file: self.file(&key), content: bytes.and_then(|bytes| parse(&bytes)), key }
         };
-        let mut all: Vec<Stored> = store.keys()?.into_iter().map(stored).collect();
+        Ok(self.keys()?.into_iter().map(stored).collect())
+    }
+}
+
+impl Stored<Profile> {
+    /// The profiles of a store, those of one program beside each other.
+    pub fn all(store: &Store) -> std::io::Result<Vec<Stored<Profile>>> {
+        let mut all = store.all(Profile::parse)?;
         all.sort_by(|a, b| (a.program(), &a.key).cmp(&(b.program(), &b.key)));
         Ok(all)
     }
 
     /// The program that it is of; nothing where it cannot be read.
     pub fn program(&self) -> &str {
-        self.profile.as_ref().map_or("", |profile| profile.identity.program.as_str())
+        self.content.as_ref().map_or("", |profile| profile.identity.program.as_str())
     }
 
     /// Whether a user means it by `name`: a program's path or file name, or the first digits of the key.

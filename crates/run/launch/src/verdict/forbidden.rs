@@ -58,7 +58,7 @@ impl Forbidden {
         }
         (self.changed, self.read) = (changed, Some(Instant::now()));
         let processor = processor(root);
-        let verdicts = all(store).unwrap_or_default().into_iter().filter_map(|it| it.verdict.ok());
+        let verdicts = all(store).unwrap_or_default().into_iter().filter_map(|it| it.content.ok());
         let forbid = verdicts.filter(|it| it.forbids() && it.processor == processor && it.is_current());
         self.programs = forbid.filter_map(program).collect();
     }

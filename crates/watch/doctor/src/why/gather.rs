@@ -21,7 +21,7 @@ use thiserror::Error;
 /// Regions of which the shared pages are counted: 16 GiB. About 15 ms for each GiB.
 const MOST_COUNTED: usize = 8192;
 
-/// Why there is no answer. The messages say it all: none has a source of its own.
+/// Why there is no answer.
 #[derive(Debug, Error)]
 pub enum WhyError {
     /// The process has ended, is denied to us, or is a kernel thread.
@@ -44,18 +44,12 @@ pub enum WhyError {
     #[error("{0}")]
     Observe(ObserveError),
     /// A kernel file could not be read.
-    #[error("{0}")]
-    Kernel(KernelError),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
 }
 
 fn hint(nearest: Option<VirtRange>) -> String {
     nearest.map(|range| format!("; the nearest mapping is {range}")).unwrap_or_default()
-}
-
-impl From<KernelError> for WhyError {
-    fn from(error: KernelError) -> WhyError {
-        WhyError::Kernel(error)
-    }
 }
 
 /// Reads the machine and the process; for an address also on what folios its memory lies, as far as that is shown.
