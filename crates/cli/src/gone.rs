@@ -93,6 +93,7 @@ pub const GONE: &[Gone] = &[
     Gone { command: "top", what: What::Flag("-r"), instead: "press r." },
     Gone { command: "plan", what: What::Option("--quantile"), instead: "plan takes the 99th percentile." },
     Gone { command: "plan", what: What::Option("--seed"), instead: "plan gives the same answer each time." },
+    Gone { command: "plan", what: What::Option("--host-memory"), instead: "each host has what it has." },
     Gone {
         command: "advise",
         what: What::Option("--trial-budget"),

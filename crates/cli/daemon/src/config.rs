@@ -37,15 +37,19 @@ pub(crate) const STALL: Duration = Duration::from_millis(50);
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
 /// Keys of former releases, by table. They have no effect any more, and a file that has one is read
 /// all the same.
-const GONE: [(&str, &str); 7] = [
+const GONE: [(&str, &str); 8] = [
     ("act", "call"),
     ("limits", "actions"),
     ("limits", "moved"),
     ("limits", "relief_percent"),
     ("limits", "scanned"),
+    ("metrics", "decisions"),
     ("pressure", "stall"),
     ("pressure", "within"),
 ];
+
+/// The tracker of a former release: a file that names it has the best one.
+const GONE_TRACKER: &str = "damon-virtual";
 
 /// Why a configuration cannot be used, in one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -478,12 +482,14 @@ impl Config {
     }
 }
 
-/// Takes the keys that are [`GONE`] out of `table`, and returns a warning for each.
+/// Takes the keys that are [`GONE`], and a [`GONE_TRACKER`], out of `table`, and returns a warning for each.
 fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
     let mut ignored = Vec::new();
-    for (section, key) in GONE {
+    for (section, key) in GONE.into_iter().chain([("observe", "tracker")]) {
         let Some(toml::Value::Table(within)) = table.get_mut(section) else { continue };
-        if within.remove(key).is_some() {
+        let is_gone = |value: &toml::Value| key != "tracker" || value.as_str() == Some(GONE_TRACKER);
+        if within.get(key).is_some_and(is_gone) {
+            within.remove(key);
             let line = validate::line_of(text, &format!("{section}.{key}"));
             let line = line.map(|line| format!(":{line}")).unwrap_or_default();
             ignored.push(format!("{file}{line}: {section}.{key} has no effect any more: delete it"));

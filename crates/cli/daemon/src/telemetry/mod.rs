@@ -1,7 +1,7 @@
 //! The state of the passes so far: sums, the last decisions, and the processes that they were about.
 //!
 //! All of it is bounded: sums by policies, kinds of action and results; processes by [`MOST_PROCESSES`]; decisions by
-//! the configuration.
+//! what the caller gives.
 
 mod executor;
 mod histogram;
@@ -140,12 +140,9 @@ impl Telemetry {
         }
     }
 
-    /// Changes how many processes and decisions are reported.
-    pub fn resize(&mut self, shown: usize, kept: usize) {
-        (self.shown, self.kept) = (shown, kept);
-        while self.decisions.len() > kept {
-            self.decisions.pop_front();
-        }
+    /// Changes how many processes are reported.
+    pub fn resize(&mut self, shown: usize) {
+        self.shown = shown;
     }
 
     /// Passes so far.
