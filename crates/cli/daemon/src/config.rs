@@ -465,7 +465,8 @@ impl Config {
     }
 }
 
-/// Takes the keys that are [`GONE`], and a [`GONE_TRACKER`], out of `table`, and returns a warning for each.
+/// Takes the keys that are [`GONE`], and a [`GONE_TRACKER`], out of `table`, and returns a warning
+/// for each.
 fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
     let mut ignored = Vec::new();
     for (section, key) in GONE.into_iter().chain([("observe", "tracker")]) {

@@ -5,7 +5,8 @@ use crate::plan::QUANTILE;
 use crate::recording::Service;
 use crate::statistics::quantile;
 
-/// What `count` says of the services of a host, at [`QUANTILE`] over time of their sum: moments count as long as they span.
+/// Returns the [`QUANTILE`] over time of what `count` says of all services of a host. Moments count
+/// as long as they span.
 pub(crate) fn simultaneous(host: &Host, count: impl Fn(&Service) -> u64) -> u64 {
     let sums: Vec<(f64, f64)> = host
         .moments

@@ -61,7 +61,8 @@ impl Replays {
     }
 }
 
-/// Replays the hosts of a fleet under a policy, `threads` at once. `progress` takes the share of hosts that are done.
+/// Replays the hosts of a fleet under a policy, `threads` at once. `progress` takes the share of
+/// hosts that are done.
 pub fn replay(fleet: &Fleet, policy: &Known, threads: usize, progress: &(dyn Fn(f64) + Sync)) -> Replays {
     let stride = fleet.hosts.len().div_ceil(MOST_HOSTS).max(1);
     let hosts: Vec<(&String, &Host)> = fleet.hosts.iter().step_by(stride).collect();
@@ -246,7 +247,8 @@ fn scaled(host: &Host, scale: f64) -> WalkCosts {
     walks
 }
 
-/// Returns the bytes that the services have among them: what was available and what they had, at the least moment.
+/// Returns the bytes that the services have among them: what was available and what they had, at
+/// the least moment.
 fn memory(host: &Host, scale: u64) -> u64 {
     let theirs = |services: &[Service]| services.iter().map(present).sum::<u64>();
     let together = host.moments.iter().map(|(_, moment)| moment.available + theirs(&moment.services)).min();

@@ -49,8 +49,8 @@ pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
     if product.is_finite() { product.max(0.0) } else { 0.0 }
 }
 
-/// Returns, for each amount that claims name, its huge pages less those that there are, and the amounts of each process, as
-/// indices: a name's is of each process, a control group's of all together.
+/// Returns for each amount that claims name its huge pages, less those that there are, and the
+/// amounts of each process, as indices. A name's amount is of each process, a control group's of all.
 fn left(
     claims: &[Claim],
     processes: &[&Process],

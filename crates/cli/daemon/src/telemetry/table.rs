@@ -12,7 +12,7 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// Returns `counter`, `histogram` or `gauge`, as Prometheus' rules for names have it: only counters end in `_total`, and
+    /// Returns `counter`, `histogram` or `gauge`, by the name: only counters end in `_total`, and
     /// spans of time that are not added up are histograms.
     pub fn kind(&self) -> &'static str {
         match self.name {
