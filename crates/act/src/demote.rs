@@ -6,7 +6,7 @@
 
 use crate::engine::{Advice, Answer, Clock, Engine, Latency, Refusal, Target, Terms};
 use crate::execute::split_line;
-use crate::remote::{Bounds, RemoteError, call_failed, identify, lacking_right, refusal};
+use crate::remote::{Bounds, RemoteError, call_failed, identify};
 use megapage_kernel::pagemap::Region;
 use megapage_kernel::{KernelRoot, boot_time};
 use megapage_snapshot::ProcessId;
@@ -138,14 +138,8 @@ impl Demotion {
         urgent: bool,
     ) -> Result<(DemoteOutcome, Vec<VirtRange>), RemoteError> {
         let root = &engine.root().clone();
-        if !root.is_live() {
-            return Err(RemoteError::NotLive);
-        }
         let pid = self.process.pid;
-        if let Some(lacking) = lacking_right(root, Some(pid)).map_err(|error| refusal(root, pid, error))? {
-            return Err(RemoteError::NotAllowed { pid, lacking });
-        }
-        let mut target = Target::open(root, self.process)?;
+        let mut target = Target::open_permitted(root, self.process)?;
         target.require_leaves()?;
         let before: BTreeMap<u64, Region> =
             target.look(&self.regions)?.into_iter().filter(|(_, region)| region.huge == Some(true)).collect();

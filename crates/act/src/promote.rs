@@ -213,10 +213,7 @@ impl Promotion {
     /// [`PromoteError::Gone`] also where another process has its number now, or it runs another program.
     pub fn apply(&self, engine: &mut Engine) -> Result<Applied, PromoteError> {
         let root = &engine.root().clone();
-        if !root.is_live() {
-            return Err(PromoteError::NotLive);
-        }
-        if let Some(ability) = lacking_ability(root) {
+        if let Some(ability) = lacking_ability(root).filter(|_| root.is_live()) {
             return Err(PromoteError::Unsupported(ability));
         }
         let pid = self.process.pid;
@@ -224,10 +221,7 @@ impl Promotion {
             asked_bytes: self.regions.len() as u64 * HUGE_2M as u64,
             ..PromoteOutcome::default()
         };
-        if let Some(lacking) = lacking_right(root, Some(pid)).map_err(|error| refusal(root, pid, error))? {
-            return Err(PromoteError::NotAllowed { pid, lacking });
-        }
-        let mut target = Target::open(root, self.process)?;
+        let mut target = Target::open_permitted(root, self.process)?;
         // Where the page map shows no huge entries (before Linux 6.7), what was huge before is reported by smaps, of whole mappings.
         let before = if PAGEMAP_SCAN.is_there(root) { None } else { Some(self.smaps(root)?) };
         let start = Instant::now();

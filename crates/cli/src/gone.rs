@@ -1,6 +1,7 @@
 //! Commands and options that left, and what to use instead. An entry stays for one release: options stand in deployed
 //! drop-ins and scripts.
 
+use What::{Beside, Flag, Value, Whole, WithValue};
 use clap::Command;
 use std::ffi::OsString;
 
@@ -17,15 +18,19 @@ pub struct Gone {
 #[derive(Clone, Copy, Debug)]
 enum What {
     /// The command as a whole.
-    Command,
+    Whole,
     /// An option without a value.
     Flag(&'static str),
     /// An option with a value.
-    Option(&'static str),
+    WithValue(&'static str),
     /// One value of an option that stays: the option, the value.
     Value(&'static str, &'static str),
     /// An option with a value that is gone only beside another: the option, the other.
     Beside(&'static str, &'static str),
+}
+
+const fn gone(command: &'static str, what: What, instead: &'static str) -> Gone {
+    Gone { command, what, instead }
 }
 
 const LABORATORY: &str = "megapage-lab in the source tree (make lab) has the benches of allocators.";
@@ -34,74 +39,39 @@ const TRACKER: &str = "the best tracker of this kernel is used.";
 
 /// Everything that left.
 pub const GONE: &[Gone] = &[
-    Gone {
-        command: "run",
-        what: What::Flag("--fix"),
-        instead: "megapage run --dry-run prints the line that adds the pages.",
-    },
-    Gone { command: "run", what: What::Value("--shm", "1g"), instead: "--shm 2m takes pages of the pool." },
-    Gone {
-        command: "enable",
-        what: What::Value("--shm", "1g"),
-        instead: "--shm 2m takes pages of the pool.",
-    },
-    Gone {
-        command: "trial",
-        what: What::Option("--error"),
-        instead: "the interval holds in 95 of 100 trials.",
-    },
-    Gone {
-        command: "reclaim",
-        what: What::Option("--timeout"),
-        instead: "each process takes at most 10 seconds.",
-    },
-    Gone {
-        command: "prime",
-        what: What::Option("--mapped-by"),
-        instead: "megapage prime takes PIDs, such as those of pgrep.",
-    },
-    Gone { command: "pool serve", what: What::Option("--parcel"), instead: "--extent is its name." },
-    Gone {
-        command: "lend",
-        what: What::Command,
-        instead: "cp -a copies the command and its libraries (docs/containers.md).",
-    },
-    Gone {
-        command: "simulate",
-        what: What::Command,
-        instead: "megapage-lab simulate in the source tree (make lab) has the modelled machine.",
-    },
-    Gone { command: "bench retrieval", what: What::Command, instead: LABORATORY },
-    Gone { command: "bench release", what: What::Command, instead: LABORATORY },
-    Gone { command: "bench idle", what: What::Command, instead: LABORATORY },
-    Gone { command: "bench startup", what: What::Command, instead: LABORATORY },
-    Gone { command: "bench access", what: What::Option("--peers"), instead: PEERS },
-    Gone { command: "bench access", what: What::Option("--warm-up"), instead: PEERS },
-    Gone { command: "bench access", what: What::Flag("--check"), instead: PEERS },
-    Gone {
-        command: "map",
-        what: What::Beside("--svg", "--watch"),
-        instead: "map --svg without --watch draws one picture.",
-    },
-    Gone { command: "map", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
-    Gone { command: "top", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
-    Gone { command: "advise", what: What::Value("--tracker", "damon-virtual"), instead: TRACKER },
-    Gone { command: "top", what: What::Flag("--numa"), instead: "top shows up to four nodes always." },
-    Gone { command: "top", what: What::Flag("-n"), instead: "top shows up to four nodes always." },
-    Gone { command: "top", what: What::Flag("--reverse"), instead: "press r." },
-    Gone { command: "top", what: What::Flag("-r"), instead: "press r." },
-    Gone { command: "plan", what: What::Option("--quantile"), instead: "plan takes the 99th percentile." },
-    Gone { command: "plan", what: What::Option("--seed"), instead: "plan gives the same answer each time." },
-    Gone {
-        command: "advise",
-        what: What::Option("--trial-budget"),
-        instead: "a trial slows its process by at most 10 %.",
-    },
-    Gone {
-        command: "remap align",
-        what: What::Command,
-        instead: "megapage run --text thp moves code as the program is linked; megapage remap check names linker options.",
-    },
+    gone("run", Flag("--fix"), "megapage run --dry-run prints the line that adds the pages."),
+    gone("run", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
+    gone("enable", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
+    gone("trial", WithValue("--error"), "the interval holds in 95 of 100 trials."),
+    gone("reclaim", WithValue("--timeout"), "each process takes at most 10 seconds."),
+    gone("prime", WithValue("--mapped-by"), "megapage prime takes PIDs, such as those of pgrep."),
+    gone("pool serve", WithValue("--parcel"), "--extent is its name."),
+    gone("lend", Whole, "cp -a copies the command and its libraries (docs/containers.md)."),
+    gone("simulate", Whole, "megapage-lab simulate in the source tree (make lab) has the modelled machine."),
+    gone("bench retrieval", Whole, LABORATORY),
+    gone("bench release", Whole, LABORATORY),
+    gone("bench idle", Whole, LABORATORY),
+    gone("bench startup", Whole, LABORATORY),
+    gone("bench access", WithValue("--peers"), PEERS),
+    gone("bench access", WithValue("--warm-up"), PEERS),
+    gone("bench access", Flag("--check"), PEERS),
+    gone("map", Beside("--svg", "--watch"), "map --svg without --watch draws one picture."),
+    gone("map", Value("--tracker", "damon-virtual"), TRACKER),
+    gone("top", Value("--tracker", "damon-virtual"), TRACKER),
+    gone("advise", Value("--tracker", "damon-virtual"), TRACKER),
+    gone("top", Flag("--numa"), "top shows up to four nodes always."),
+    gone("top", Flag("-n"), "top shows up to four nodes always."),
+    gone("top", Flag("--reverse"), "press r."),
+    gone("top", Flag("-r"), "press r."),
+    gone("plan", WithValue("--quantile"), "plan takes the 99th percentile."),
+    gone("plan", WithValue("--seed"), "plan gives the same answer each time."),
+    gone("plan", WithValue("--host-memory"), "each host has what it has."),
+    gone("advise", WithValue("--trial-budget"), "a trial slows its process by at most 10 %."),
+    gone(
+        "remap align",
+        Whole,
+        "megapage run --text thp moves code as the program is linked; megapage remap check names linker options.",
+    ),
 ];
 
 /// Command line arguments without what is gone.
@@ -120,7 +90,7 @@ pub fn take_out(table: &[Gone], commands: &Command, arguments: Vec<OsString>) ->
     let two_words = format!("{} {}", word(1), word(2));
     let of_command = |gone: &&Gone| [word(1), &two_words].contains(&gone.command);
     let entries: Vec<&Gone> = table.iter().filter(of_command).collect();
-    if let Some(gone) = entries.iter().find(|gone| matches!(gone.what, What::Command)) {
+    if let Some(gone) = entries.iter().find(|gone| matches!(gone.what, Whole)) {
         return Err(format!("{} is gone: {}", gone.command, gone.instead));
     }
     if entries.is_empty() {
@@ -170,11 +140,11 @@ impl Gone {
     fn words(&self, rest: &[OsString], all: &[OsString]) -> Option<usize> {
         let argument = rest.first()?;
         let (option, wanted) = match self.what {
-            What::Command => return None,
-            What::Flag(option) => return (argument == option).then_some(1),
-            What::Option(option) => (option, None),
-            What::Value(option, value) => (option, Some(value)),
-            What::Beside(option, other) => (all.iter().any(|it| it == other)).then_some((option, None))?,
+            Whole => return None,
+            Flag(option) => return (argument == option).then_some(1),
+            WithValue(option) => (option, None),
+            Value(option, value) => (option, Some(value)),
+            Beside(option, other) => (all.iter().any(|it| it == other)).then_some((option, None))?,
         };
         let (value, words) = match argument.to_string_lossy().strip_prefix(option)? {
             "" => (rest.get(1)?.to_string_lossy().into_owned(), 2),
@@ -185,10 +155,10 @@ impl Gone {
 
     fn name(&self) -> String {
         match self.what {
-            What::Command => self.command.into(),
-            What::Flag(option) | What::Option(option) => option.into(),
-            What::Value(option, value) => format!("{option} {value}"),
-            What::Beside(option, other) => format!("{option} with {other}"),
+            Whole => self.command.into(),
+            Flag(option) | WithValue(option) => option.into(),
+            Value(option, value) => format!("{option} {value}"),
+            Beside(option, other) => format!("{option} with {other}"),
         }
     }
 }
@@ -199,12 +169,12 @@ mod tests {
     use clap::Arg;
 
     const TABLE: &[Gone] = &[
-        Gone { command: "lend", what: What::Command, instead: "copy it." },
-        Gone { command: "remap align", what: What::Command, instead: "use run --text." },
-        Gone { command: "run", what: What::Flag("--fix"), instead: "size the pool." },
-        Gone { command: "run", what: What::Option("--argv0"), instead: "use exec -a." },
-        Gone { command: "map", what: What::Value("--tracker", "damon"), instead: "leave it out." },
-        Gone { command: "map", what: What::Beside("--svg", "--watch"), instead: "use --json." },
+        gone("lend", Whole, "copy it."),
+        gone("remap align", Whole, "use run --text."),
+        gone("run", Flag("--fix"), "size the pool."),
+        gone("run", WithValue("--argv0"), "use exec -a."),
+        gone("map", Value("--tracker", "damon"), "leave it out."),
+        gone("map", Beside("--svg", "--watch"), "use --json."),
     ];
 
     fn commands() -> Command {
@@ -278,11 +248,11 @@ mod tests {
                 })
             };
             match gone.what {
-                What::Command => assert!(found.is_none(), "{gone:?}"),
-                What::Flag(option) | What::Option(option) => {
+                Whole => assert!(found.is_none(), "{gone:?}"),
+                Flag(option) | WithValue(option) => {
                     assert!(found.is_some() && !has(option), "{gone:?}")
                 }
-                What::Value(option, _) | What::Beside(option, _) => assert!(has(option), "{gone:?}"),
+                Value(option, _) | Beside(option, _) => assert!(has(option), "{gone:?}"),
             }
             assert!(gone.instead.ends_with('.') && !gone.instead.contains('\n'), "{gone:?}");
         }

@@ -48,7 +48,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
-    Pool(pool::Args),
+    #[command(subcommand)]
+    Pool(pool::Command),
     Doctor(doctor::Args),
     Advise(advise::Args),
     Map(map::Args),
@@ -56,15 +57,19 @@ enum Command {
     Daemon(daemon::Args),
     Record(record::Args),
     Plan(plan::Args),
-    Segments(segments::Args),
+    #[command(subcommand)]
+    Segments(segments::Command),
     Bench(bench::Args),
-    Remap(remap::Args),
+    #[command(subcommand)]
+    Remap(remap::Command),
     Prime(prime::Args),
-    Profile(profile::Args),
+    #[command(subcommand)]
+    Profile(profile::Command),
     Enable(enable::Args),
     Disable(enable::DisableArgs),
     Status(status::Args),
-    Thp(thp::Args),
+    #[command(subcommand)]
+    Thp(thp::Command),
     Reclaim(reclaim::Args),
     Trial(trial::Args),
     #[command(hide = true)]

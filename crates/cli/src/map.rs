@@ -4,6 +4,7 @@ mod watch;
 
 use crate::one_process::one_process;
 use crate::output::{paint_blocks, print_painted, say};
+use crate::sampling::seconds;
 use anyhow::{Context, Result, bail};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::trusted::write_report;
@@ -31,14 +32,14 @@ pub struct Args {
     json: bool,
     /// How long to wait between clearing the accessed bits and reading them [default: 1]; of a watch, how long it lasts
     /// [default: 60]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "no_sample")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds(0.001, 3600.0), conflicts_with = "no_sample")]
     seconds: Option<Duration>,
     /// Show heat over time: live on a terminal (q ends it), and at the end as text or JSON (schema
     /// megapage.map-watch/1)
     #[arg(long, conflicts_with_all = ["no_sample", "svg"])]
     watch: bool,
     /// Of a watch: how long to wait between clearing the accessed bits and reading them
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, requires = "watch")]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds(0.001, 3600.0), requires = "watch")]
     every: Duration,
     #[command(flatten)]
     sampling: crate::sampling::SamplingArgs,
@@ -58,13 +59,6 @@ impl Args {
     /// Whether the picture is what is printed.
     fn svg_to_output(&self) -> bool {
         self.svg.as_ref().is_some_and(|file| file.as_os_str() == "-")
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("give seconds from 0.001 to 3600".into()),
     }
 }
 

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, bail};
 use megapage_kernel::trusted::read_bounded;
 use megapage_plan::recording::MOST_BYTES;
 use megapage_plan::{Options, SCHEMA, plan, read};
-use megapage_units::Bytes;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,18 +26,10 @@ pub struct Args {
     /// The policy that gives huge pages (docs/policies.md names them)
     #[arg(long, value_name = "NAME", default_value = "megapage")]
     policy: String,
-    /// Plan for hosts with this much memory [default: what each has]
-    #[arg(long, value_name = "SIZE")]
-    host_memory: Option<Bytes>,
     /// Print JSON (schema megapage.plan/1)
     #[arg(long)]
     json: bool,
 }
-
-/// The quantile of needs over time and of memory at risk.
-const QUANTILE: f64 = 0.99;
-/// The source of all randomness: the same recordings give the same plan.
-const SEED: u64 = 1;
 
 /// See [`Args`].
 pub fn main(args: Args) -> Result<ExitCode> {
@@ -61,13 +52,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         bail!("{first}{}", if others > 0 { format!("; and {others} more") } else { String::new() });
     }
     failed.iter().for_each(say);
-    let options = Options {
-        policy: args.policy,
-        host_memory: args.host_memory,
-        quantile: QUANTILE,
-        seed: SEED,
-        threads: available_parallelism().map_or(1, usize::from),
-    };
+    let options = Options { policy: args.policy, threads: available_parallelism().map_or(1, usize::from) };
     let found =
         plan(recordings, &options, &|share| progress(format!("replaying hosts, {:.0} %", share * 100.0)))?;
     answer(args.json, SCHEMA, &found, || human::plan(&found))?;

@@ -9,14 +9,8 @@ use anyhow::Result;
 use std::process::ExitCode;
 
 /// Show, size and keep the pools of hugetlb pages.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub enum Command {
     List(list::Args),
     Set(set::Args),
     Persist(persist::Args),
@@ -24,15 +18,15 @@ enum Command {
     Stock(serve::StockArgs),
 }
 
-impl Args {
+impl Command {
     /// Whether pools are sized, which compaction may take long for.
     pub fn changes(&self) -> bool {
-        matches!(self.command, Command::Set(_))
+        matches!(self, Command::Set(_))
     }
 }
 
-pub fn main(args: Args) -> Result<ExitCode> {
-    match args.command {
+pub fn main(command: Command) -> Result<ExitCode> {
+    match command {
         Command::List(args) => list::main(args),
         Command::Set(args) => set::main(args),
         Command::Persist(args) => persist::main(args),

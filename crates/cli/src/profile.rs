@@ -13,14 +13,8 @@ use std::process::ExitCode;
 const DIGITS: usize = 12;
 
 /// See and forget what `megapage run` has found out about programs.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub enum Command {
     List(ListArgs),
     Show(ShowArgs),
     Forget(ForgetArgs),
@@ -28,7 +22,7 @@ enum Command {
 
 /// List the profiles of the calling user.
 #[derive(Debug, clap::Args)]
-struct ListArgs {
+pub struct ListArgs {
     /// Print JSON (schema megapage.profile-list/1).
     #[arg(long)]
     json: bool,
@@ -36,7 +30,7 @@ struct ListArgs {
 
 /// Show what is known of a program, and what its last runs cost.
 #[derive(Debug, clap::Args)]
-struct ShowArgs {
+pub struct ShowArgs {
     /// The program's path or file name, or the first digits of a profile's key.
     #[arg(value_name = "PROGRAM")]
     program: String,
@@ -47,7 +41,7 @@ struct ShowArgs {
 
 /// Remove the profiles of a program, or all.
 #[derive(Debug, clap::Args)]
-struct ForgetArgs {
+pub struct ForgetArgs {
     /// The program's path or file name, or the first digits of a profile's key.
     #[arg(value_name = "PROGRAM", required_unless_present = "all")]
     program: Option<String>,
@@ -59,11 +53,11 @@ struct ForgetArgs {
     dry_run: bool,
 }
 
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(command: Command) -> Result<ExitCode> {
     let path = directory().map_err(|why| anyhow!("no directory of profiles: {why}"))?;
     let store = Store::at(path);
     let all = Stored::all(&store).with_context(|| store.path().display().to_string())?;
-    match args.command {
+    match command {
         Command::List(args) => list(&store, all, args.json)?,
         Command::Show(args) => show(&meant(all, &args.program)?, args.json)?,
         Command::Forget(args) => {

@@ -1,6 +1,7 @@
 //! `megapage record`.
 
 use crate::output::{print, say};
+use crate::sampling::seconds;
 use anyhow::{Context, Result, bail};
 use megapage_advise::Watch;
 use megapage_kernel::KernelRoot;
@@ -30,10 +31,10 @@ pub struct Args {
     #[arg(long, short, value_name = "FILE|-", default_value = "-")]
     output: PathBuf,
     /// Recording time
-    #[arg(long, value_name = "SECONDS", default_value = "86400", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "86400", value_parser = seconds(0.1, 31_536_000.0))]
     seconds: Duration,
     /// Interval between looks; longer where the budget does not suffice
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds(0.1, 31_536_000.0))]
     every: Duration,
     /// The most that recording takes of one processor, and slows a program by, in percent
     #[arg(long, value_name = "PERCENT", default_value = "0.5", value_parser = crate::sampling::budget)]
@@ -56,14 +57,6 @@ pub struct Args {
     /// Print what was recorded as JSON (schema megapage.record/1); takes --output FILE
     #[arg(long)]
     json: bool,
-}
-
-/// Seconds, with or without an `s` behind them.
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {
-        Ok(seconds) if (0.1..=31_536_000.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("give seconds from 0.1 to 31536000, a year".into()),
-    }
 }
 
 /// What is printed as JSON.

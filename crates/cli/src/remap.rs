@@ -7,20 +7,14 @@ use anyhow::Result;
 use std::process::ExitCode;
 
 /// Put code and constants of programs on huge pages
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub enum Command {
     Check(check::Args),
     Prime(prime::Args),
 }
 
-pub fn main(args: Args) -> Result<ExitCode> {
-    match args.command {
+pub fn main(command: Command) -> Result<ExitCode> {
+    match command {
         Command::Check(args) => check::main(args),
         Command::Prime(args) => prime::main(args),
     }

@@ -24,11 +24,14 @@ pub fn tracker(text: &str) -> Result<TrackerKind, String> {
         .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
 }
 
-/// The interval between snapshots, or the time for which they are taken.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("give seconds from 0.1 to 86400".into()),
+/// Returns what reads seconds, with or without an `s` behind them, within these bounds.
+pub fn seconds(
+    least: f64,
+    most: f64,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text: &str| match text.strip_suffix('s').unwrap_or(text).parse::<f64>() {
+        Ok(seconds) if (least..=most).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("give seconds from {least} to {most}")),
     }
 }
 

@@ -14,14 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Show, check and remove segments: named huge memory that outlives its program
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub enum Command {
     List(List),
     Show(Show),
     Remove(Remove),
@@ -29,7 +23,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Where {
+pub struct Where {
     /// Search this directory besides all mounted hugetlbfs. Repeatable
     #[arg(long, value_name = "DIR")]
     directory: Vec<PathBuf>,
@@ -37,7 +31,7 @@ struct Where {
 
 /// Show every segment: its size, how much of it may hold old bytes, whether it is in use
 #[derive(Debug, clap::Args)]
-struct List {
+pub struct List {
     #[command(flatten)]
     place: Where,
     /// Print JSON (schema megapage.segments-list/1)
@@ -47,7 +41,7 @@ struct List {
 
 /// Show everything about one segment
 #[derive(Debug, clap::Args)]
-struct Show {
+pub struct Show {
     /// NAME, APPLICATION/NAME, or the path
     #[arg(value_name = "SEGMENT")]
     segment: String,
@@ -62,7 +56,7 @@ struct Show {
 ///
 /// Exit status: 0 all removed; 1 some; 2 none.
 #[derive(Debug, clap::Args)]
-struct Remove {
+pub struct Remove {
     /// NAME, APPLICATION/NAME, or the path
     #[arg(value_name = "SEGMENT", required = true)]
     segments: Vec<String>,
@@ -81,7 +75,7 @@ struct Remove {
 /// Opens each as its program would, which completes an operation that a kill interrupted. Without a name, checks all of
 /// the user's segments that are not in use. Exit status: 0 all sound; 1 not all; 2 bad input.
 #[derive(Debug, clap::Args)]
-struct Verify {
+pub struct Verify {
     /// NAME, APPLICATION/NAME, or the path
     #[arg(value_name = "SEGMENT")]
     segments: Vec<String>,
@@ -92,8 +86,8 @@ struct Verify {
     json: bool,
 }
 
-pub fn main(args: Args) -> Result<ExitCode> {
-    match args.command {
+pub fn main(command: Command) -> Result<ExitCode> {
+    match command {
         Command::List(args) => list(&args),
         Command::Show(args) => show(&args),
         Command::Remove(args) => remove(&args),

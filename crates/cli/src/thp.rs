@@ -10,14 +10,8 @@ use serde::Serialize;
 use std::process::ExitCode;
 
 /// Show, set and keep the machine's settings of transparent huge pages.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub enum Command {
     Get(GetArgs),
     Set(SetArgs),
     Persist(PersistArgs),
@@ -25,7 +19,7 @@ enum Command {
 
 /// Show settings: enabled, defrag, shmem_enabled, khugepaged/..., and those of each size.
 #[derive(Debug, clap::Args)]
-struct GetArgs {
+pub struct GetArgs {
     /// Only these settings: enabled, khugepaged/max_ptes_none, 64k, 64k/shmem
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -36,7 +30,7 @@ struct GetArgs {
 
 /// Set them now: all, or none where one is refused. They hold until the next boot.
 #[derive(Debug, clap::Args)]
-struct SetArgs {
+pub struct SetArgs {
     /// Such as enabled=madvise, 64k=inherit, khugepaged/max_ptes_none=0
     #[arg(value_name = "NAME=VALUE")]
     settings: Vec<String>,
@@ -50,7 +44,7 @@ struct SetArgs {
 
 /// Keep them over a reboot, by /etc/tmpfiles.d; names what else sets the same. A call states the whole.
 #[derive(Debug, clap::Args)]
-struct PersistArgs {
+pub struct PersistArgs {
     /// Such as enabled=madvise, 64k=inherit
     #[arg(value_name = "NAME=VALUE", required_unless_present = "remove")]
     settings: Vec<String>,
@@ -92,9 +86,9 @@ struct Kept<'a> {
     persist: &'a Persist,
 }
 
-pub fn main(args: Args) -> Result<ExitCode> {
+pub fn main(command: Command) -> Result<ExitCode> {
     let kernel = KernelRoot::live();
-    match args.command {
+    match command {
         Command::Get(args) => show(&kernel, &args)?,
         Command::Set(args) => set(&kernel, &args)?,
         Command::Persist(args) => keep(&kernel, &args)?,

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(value_name = "PROCESS")]
     processes: Vec<String>,
     /// Seconds between two refreshes [default: 3, with --once 1]
-    #[arg(short, long, value_name = "SECONDS", value_parser = crate::sampling::seconds)]
+    #[arg(short, long, value_name = "SECONDS", value_parser = crate::sampling::seconds(0.1, 86_400.0))]
     delay: Option<Duration>,
     /// Show one table, with what changed during --delay, and exit
     #[arg(short, long)]

@@ -2,8 +2,7 @@
 
 use crate::megapage::{self, Megapage};
 use crate::published::freebsd::FreeBsd;
-use crate::published::hawkeye_g::HawkEyeG;
-use crate::published::hawkeye_pmu::HawkEyePmu;
+use crate::published::hawkeye::HawkEye;
 use crate::published::ingens::{self, Ingens};
 use crate::published::linux::{self, Linux};
 use crate::{Action, Fault, FaultSize, Outcome, Pace, Reservation, Tick, published::hawkeye};
@@ -104,11 +103,11 @@ fn ingens(parameters: ingens::Parameters, pace: Option<Pace>) -> Box<dyn Policy>
 }
 
 fn by_coverage(parameters: hawkeye::Parameters, pace: Option<Pace>) -> Box<dyn Policy> {
-    Box::new(HawkEyeG::new(pace.map_or(parameters, |pace| parameters.at(pace))))
+    Box::new(HawkEye::by_coverage(pace.map_or(parameters, |pace| parameters.at(pace))))
 }
 
 fn by_counters(parameters: hawkeye::Parameters, pace: Option<Pace>) -> Box<dyn Policy> {
-    Box::new(HawkEyePmu::new(pace.map_or(parameters, |pace| parameters.at(pace))))
+    Box::new(HawkEye::by_cost(pace.map_or(parameters, |pace| parameters.at(pace))))
 }
 
 fn own(pace: Option<Pace>) -> Box<dyn Policy> {

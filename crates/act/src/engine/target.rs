@@ -3,7 +3,7 @@
 use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Refusal};
 use super::floor;
-use crate::remote::{RemoteError, identify, joined, refusal};
+use crate::remote::{RemoteError, identify, joined, lacking_right, refusal};
 use crate::sharing::Sharing;
 use megapage_kernel::canary::Canary;
 use megapage_kernel::maps::read_maps;
@@ -80,6 +80,21 @@ impl Target {
         }
         let tables = tables.map_err(|error| refusal(root, pid, error))?;
         Ok(Target { root: root.clone(), id, pidfd, tables })
+    }
+
+    /// The same, for a caller that may lack the right to act on it.
+    ///
+    /// # Errors
+    /// [`RemoteError::NotAllowed`] then.
+    pub(crate) fn open_permitted(root: &KernelRoot, id: ProcessId) -> Result<Target, RemoteError> {
+        if !root.is_live() {
+            return Err(RemoteError::NotLive);
+        }
+        let pid = id.pid;
+        match lacking_right(root, Some(pid)).map_err(|error| refusal(root, pid, error))? {
+            Some(lacking) => Err(RemoteError::NotAllowed { pid, lacking }),
+            None => Target::open(root, id),
+        }
     }
 
     /// The process.

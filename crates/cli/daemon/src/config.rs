@@ -37,15 +37,20 @@ pub(crate) const STALL: Duration = Duration::from_millis(50);
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
 /// Keys of former releases, by table. They have no effect any more, and a file that has one is read
 /// all the same.
-const GONE: [(&str, &str); 7] = [
+const GONE: [(&str, &str); 9] = [
     ("act", "call"),
     ("limits", "actions"),
     ("limits", "moved"),
     ("limits", "relief_percent"),
     ("limits", "scanned"),
+    ("metrics", "decisions"),
     ("pressure", "stall"),
     ("pressure", "within"),
+    ("shares", "guarantee_percent"),
 ];
+
+/// The tracker of a former release: a file that names it has the best one.
+const GONE_TRACKER: &str = "damon-virtual";
 
 /// Why a configuration cannot be used, in one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -141,8 +146,6 @@ pub struct Config {
     pub limits: Limits,
     /// The published policies: how fast they promote.
     pub pace: PublishedPace,
-    /// The policy "megapage": who is entitled to how much.
-    pub shares: Shares,
     /// The policy "megapage": weights, caps and guaranteed shares, by name or control group.
     #[serde(rename = "claim")]
     pub claims: Vec<Claim>,
@@ -271,14 +274,6 @@ pub struct Limits {
     pub fork_quiet: Duration,
 }
 
-/// Who is entitled to how much, of policy "megapage".
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Shares {
-    /// The part of all huge memory that is guaranteed, divided by weight.
-    pub guarantee_percent: f64,
-}
-
 /// What one name or control group is entitled to. Exactly one of `name` and `cgroup`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -320,7 +315,6 @@ impl Default for Config {
             act: Act::default(),
             limits: Limits::default(),
             pace: PublishedPace::default(),
-            shares: Shares::default(),
             claims: Vec::new(),
             metrics: MetricsConfig::default(),
             log: LogConfig::default(),
@@ -395,12 +389,6 @@ impl Default for Limits {
     }
 }
 
-impl Default for Shares {
-    fn default() -> Shares {
-        Shares { guarantee_percent: Parameters::default().guarantee * 100.0 }
-    }
-}
-
 impl Config {
     /// Reads and checks a file. `needed`: whether it is an error that there is none; else the defaults are answered.
     pub fn read(path: &Path, needed: bool) -> Result<Config, ConfigError> {
@@ -465,7 +453,6 @@ impl Config {
         let work = self.act.promoted_per_second.0.div_ceil(HUGE_2M as u64).max(defaults.promote.work);
         Some(Box::new(Megapage::new(Parameters {
             claims: self.claims.iter().filter_map(Claim::entitlement).collect(),
-            guarantee: self.shares.guarantee_percent / 100.0,
             promote_quick: Pace { work, ..defaults.promote_quick },
             least_zeros: self.limits.least_zeros,
             ..defaults
@@ -478,12 +465,18 @@ impl Config {
     }
 }
 
-/// Takes the keys that are [`GONE`] out of `table`, and returns a warning for each.
+/// Takes the keys that are [`GONE`], and a [`GONE_TRACKER`], out of `table`, and returns a warning
+/// for each.
 fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
     let mut ignored = Vec::new();
-    for (section, key) in GONE {
+    for (section, key) in GONE.into_iter().chain([("observe", "tracker")]) {
         let Some(toml::Value::Table(within)) = table.get_mut(section) else { continue };
-        if within.remove(key).is_some() {
+        let is_gone = |value: &toml::Value| key != "tracker" || value.as_str() == Some(GONE_TRACKER);
+        if within.get(key).is_some_and(is_gone) {
+            within.remove(key);
+            if within.is_empty() {
+                table.remove(section);
+            }
             let line = validate::line_of(text, &format!("{section}.{key}"));
             let line = line.map(|line| format!(":{line}")).unwrap_or_default();
             ignored.push(format!("{file}{line}: {section}.{key} has no effect any more: delete it"));

@@ -222,7 +222,6 @@ impl Daemon {
         let former = &self.config;
         let decides_alike = config.policy == former.policy
             && config.limits == former.limits
-            && config.shares == former.shares
             && config.act.promoted_per_second == former.act.promoted_per_second
             && config.claims == former.claims;
         let fresh = if decides_alike { None } else { Some(state(&config)?) };

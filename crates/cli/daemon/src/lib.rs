@@ -38,4 +38,4 @@ pub use reporter::{Reporter, ReporterError};
 pub use saved_state::SavedState;
 pub use select::Veto;
 pub use telemetry::metrics::{CLASSIC, OPENMETRICS};
-pub use telemetry::table::{Kind, METRICS, Metric};
+pub use telemetry::table::{METRICS, Metric, PREFIX};

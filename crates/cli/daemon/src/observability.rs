@@ -29,9 +29,6 @@ pub struct MetricsConfig {
     /// How many processes have metrics of their own, 0 to 1000: those with most huge memory, or acted on most.
     #[serde(deserialize_with = "processes")]
     pub processes: usize,
-    /// How many decisions are stored for queries, 1 to 10000.
-    #[serde(deserialize_with = "decisions")]
-    pub decisions: usize,
 }
 
 impl Default for MetricsConfig {
@@ -43,7 +40,6 @@ impl Default for MetricsConfig {
             listen: Listen(None),
             textfile: PathBuf::new(),
             processes: 20,
-            decisions: 256,
         }
     }
 }
@@ -181,19 +177,9 @@ fn textfile<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
 }
 
 fn processes<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-    within(from, 0, 1000)
-}
-
-fn decisions<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-    within(from, 1, 10_000)
-}
-
-fn within<'de, D: Deserializer<'de>>(from: D, least: usize, most: usize) -> Result<usize, D::Error> {
     let found = i64::deserialize(from)?;
-    usize::try_from(found)
-        .ok()
-        .filter(|count| (least..=most).contains(count))
-        .ok_or_else(|| D::Error::custom(format!("{found} is out of range: give {least} to {most}")))
+    let count = usize::try_from(found).ok().filter(|count| *count <= 1000);
+    count.ok_or_else(|| D::Error::custom(format!("{found} is out of range: give 0 to 1000")))
 }
 
 #[cfg(test)]
@@ -208,7 +194,7 @@ mod tests {
     fn what_is_not_given_is_as_by_default_and_all_can_be_given() {
         assert_eq!(toml::from_str::<MetricsConfig>("").unwrap(), MetricsConfig::default());
         let text = "socket = '/run/m/s'\nsocket_mode = '0660'\nsocket_group = 'adm'\nlisten = '[::1]:9781'\n\
-                    textfile = '/var/lib/x.prom'\nprocesses = 0\ndecisions = 10000\n";
+                    textfile = '/var/lib/x.prom'\nprocesses = 0\n";
         let config: MetricsConfig = toml::from_str(text).unwrap();
         assert_eq!((config.socket_mode, config.processes), (Mode(0o660), 0));
         assert_eq!(toml::from_str::<MetricsConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
@@ -238,8 +224,7 @@ mod tests {
             ("textfile = 'x.prom'", "give an absolute path that ends in .prom"),
             ("textfile = '/var/x.txt'", "give an absolute path that ends in .prom"),
             ("processes = 1001", "1001 is out of range: give 0 to 1000"),
-            ("decisions = 0", "0 is out of range: give 1 to 10000"),
-            ("decisions = -1", "-1 is out of range"),
+            ("processes = -1", "-1 is out of range"),
             ("sockets = '/x'", "unknown field `sockets`"),
         ] {
             assert!(refused(text).contains(what), "{text}: {}", refused(text));

@@ -11,6 +11,9 @@ use megapage_kernel::trusted::try_replace_file;
 use megapage_kernel::{KernelRoot, boot_time};
 use std::sync::Arc;
 
+/// Decisions that are stored.
+const MOST_DECISIONS: usize = 256;
+
 /// Stores the reports of passes, and answers requests for them, in a thread of its own. Dropping it ends that, and takes the
 /// socket and the textfile away.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ impl Reporter {
     /// Opens what `config` asks for. Call it after the signals that the loop wants have been blocked: the thread takes
     /// over what is blocked. `root` is where kernel counters are read from.
     pub fn start(root: &KernelRoot, config: &MetricsConfig) -> Result<Reporter, ReporterError> {
-        let telemetry = Telemetry::new(boot_time(), config.processes, config.decisions);
+        let telemetry = Telemetry::new(boot_time(), config.processes, MOST_DECISIONS);
         let shared = Arc::new(Shared::new(root.clone(), telemetry));
         try_textfile(config)?;
         let listeners = Listeners::open(config, None)?;
@@ -57,7 +60,7 @@ impl Reporter {
         let opened = Listeners::open(config, Some((&self.config, &mut open)));
         let result = match opened {
             Ok(opened) => {
-                self.shared.telemetry().resize(config.processes, config.decisions);
+                self.shared.telemetry().resize(config.processes);
                 self.config = config.clone();
                 open = opened;
                 Ok(())

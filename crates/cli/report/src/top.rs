@@ -52,7 +52,7 @@ pub struct Top<'a> {
 }
 
 /// One process. What is not known is `None`, never 0.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// The process.
     #[serde(serialize_with = "wire::pid")]
@@ -331,24 +331,13 @@ impl Row {
             resident_bytes: outline.resident().0,
             hugetlb_bytes: outline.hugetlb.0,
             huge_bytes: none.then_some(0),
-            huge_share: None,
-            coverage: None,
-            translation: None,
-            bloat_bytes: None,
-            bloat_share: None,
-            huge_change_bytes: None,
             swap_bytes: outline.swap.0,
-            sampling: None,
-            sampled_ago_seconds: None,
-            oldest_sample_seconds: None,
-            sampled_share: None,
-            daemon: None,
-            start_ticks: None,
             missed: Some(missed.cloned().unwrap_or_else(|| Missed {
                 pid: outline.pid,
                 why: MissedWhy::Failed,
                 what: format!("process {} was not observed", outline.pid),
             })),
+            ..Row::default()
         }
     }
 }

@@ -259,7 +259,6 @@ fn bad_input_is_one_line_and_status_2() {
     refused(&["plan", &hello, &later], "and 1 more");
     refused(&["plan", "/dev/zero"], "longer than");
     refused(&["plan", &good, "--policy", "best"], "no policy is named 'best'");
-    refused(&["plan", &good, "--host-memory", "lots"], "lots");
     refused(&["record", "--json"], "--output FILE");
     refused(&["record", "--output", &other], "no recording");
     refused(&["record", "--budget", "0"], "above 0");

@@ -196,8 +196,7 @@ mod tests {
     fn found(models: &[HostModel]) -> BTreeMap<String, Found> {
         let fleet = Fleet::merge(fleet(models));
         let policy = megapage_decide::known("megapage").unwrap();
-        let how = crate::replay::How { policy, memory: None, quantile: 0.99, threads: 2 };
-        gains(&fleet, &crate::replay::replay(&fleet, &how, &|_| ()), 1)
+        gains(&fleet, &crate::replay::replay(&fleet, policy, 2, &|_| ()), 1)
     }
 
     #[test]

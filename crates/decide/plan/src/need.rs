@@ -1,17 +1,19 @@
 //! How many huge pages a host needs at once.
 
 use crate::fleet::Host;
+use crate::plan::QUANTILE;
 use crate::recording::Service;
 use crate::statistics::quantile;
 
-/// What `count` says of the services of a host, at the quantile over time of their sum: moments count as long as they span.
-pub(crate) fn simultaneous(host: &Host, at: f64, count: impl Fn(&Service) -> u64) -> u64 {
+/// Returns the [`QUANTILE`] over time of what `count` says of all services of a host. Moments count
+/// as long as they span.
+pub(crate) fn simultaneous(host: &Host, count: impl Fn(&Service) -> u64) -> u64 {
     let sums: Vec<(f64, f64)> = host
         .moments
         .iter()
         .map(|(_, moment)| (moment.services.iter().map(&count).sum::<u64>() as f64, moment.span))
         .collect();
-    quantile(&sums, at) as u64
+    quantile(&sums, QUANTILE) as u64
 }
 
 #[cfg(test)]
@@ -27,14 +29,14 @@ mod tests {
             let KnownNeed { recordings, exact } = known_need(seed);
             let fleet = Fleet::merge(recordings);
             let host = fleet.hosts.values().next().unwrap();
-            let planned = simultaneous(host, 0.99, |service| service.need.into()) as f64;
+            let planned = simultaneous(host, |service| service.need.into()) as f64;
             let known = crate::plain_quantile(&exact, 0.99);
             assert!((planned / known - 1.0).abs() <= 0.05, "seed {seed}: {planned}, known {known}");
             // Peaks of several services do not fall together: their sum would be too much.
             let apart: f64 = host
                 .services()
                 .iter()
-                .map(|name| simultaneous(host, 0.99, |it| if it.id == *name { it.need.into() } else { 0 }))
+                .map(|name| simultaneous(host, |it| if it.id == *name { it.need.into() } else { 0 }))
                 .sum::<u64>() as f64;
             assert!(apart >= planned, "seed {seed}: {apart} {planned}");
         }

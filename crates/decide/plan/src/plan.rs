@@ -5,7 +5,7 @@ use crate::gain::{DAY, Gain, gains};
 use crate::judge::{Means, Traits, Verdict};
 use crate::need::simultaneous;
 use crate::recording::{Recording, Service};
-use crate::replay::{How, MOST_HOSTS, replay};
+use crate::replay::{MOST_HOSTS, replay};
 use crate::statistics::plain_quantile;
 use megapage_decide::{POLICIES, known};
 use megapage_units::{Bytes, HUGE_1G, HUGE_2M};
@@ -13,6 +13,10 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
+/// The quantile of needs over time and of memory at risk.
+pub(crate) const QUANTILE: f64 = 0.99;
+/// The source of all randomness.
+const SEED: u64 = 1;
 /// Services that the closing sentence names.
 const FIRST: usize = 3;
 
@@ -21,20 +25,14 @@ const FIRST: usize = 3;
 pub struct Options {
     /// The policy, by name (see [`megapage_decide::POLICIES`]).
     pub policy: String,
-    /// The memory of each host, where it is not to be the recorded one.
-    pub host_memory: Option<Bytes>,
-    /// The quantile of needs and of memory at risk, above 0 and at most 1.
-    pub quantile: f64,
-    /// What all chance comes from.
-    pub seed: u64,
     /// Hosts that are replayed at once.
     pub threads: usize,
 }
 
 impl Default for Options {
-    /// megapage's own policy, the 99th percentile.
+    /// megapage's own policy.
     fn default() -> Options {
-        Options { policy: "megapage".into(), host_memory: None, quantile: 0.99, seed: 1, threads: 1 }
+        Options { policy: "megapage".into(), threads: 1 }
     }
 }
 
@@ -171,10 +169,8 @@ pub fn plan(
         let why = notes.first().cloned().unwrap_or_else(|| "no recordings".into());
         return Err(PlanError::Nothing(why));
     }
-    let how =
-        How { policy, memory: options.host_memory, quantile: options.quantile, threads: options.threads };
-    let replays = replay(&fleet, &how, progress);
-    let found = gains(&fleet, &replays, options.seed);
+    let replays = replay(&fleet, policy, options.threads, progress);
+    let found = gains(&fleet, &replays, SEED);
     let mut total_resampled: Vec<f64> = Vec::new();
     let mut services: Vec<ServicePlan> = Vec::new();
     for (name, found) in &found {
@@ -184,7 +180,7 @@ pub fn plan(
         let mut reliefs = Vec::new();
         for (host_name, host) in hosts {
             let own = |it: &Service| if it.id == *name { u64::from(it.need) } else { 0 };
-            huge_pages += simultaneous(host, options.quantile, own);
+            huge_pages += simultaneous(host, own);
             if let Some(replay) = replays.of(host_name, name) {
                 at_risk += replay.bloat;
                 reliefs.push(replay.relief);
@@ -228,7 +224,7 @@ pub fn plan(
     });
     let saved_likely: f64 = services.iter().map(|it| it.saved_cpu_seconds_per_day.likely).sum();
     let saved = amount(saved_likely, &total_resampled);
-    let hosts = hosts(&fleet, &services, &replays, options);
+    let hosts = hosts(&fleet, &services, &replays);
     if fleet.hosts.len() > MOST_HOSTS {
         notes.push(format!(
             "{} of {} hosts were replayed: services of the others take their mean",
@@ -263,8 +259,8 @@ pub fn plan(
     let first: Vec<String> = of(Verdict::Enable).chain(of(Verdict::TryIt)).take(FIRST).collect();
     Ok(Plan {
         policy: options.policy.clone(),
-        quantile: options.quantile,
-        seed: options.seed,
+        quantile: QUANTILE,
+        seed: SEED,
         recorded_hosts: fleet.hosts.len(),
         simulated_hosts: replays.simulated,
         recorded_seconds: fleet.hosts.values().map(|host| host.seconds()).sum(),
@@ -290,12 +286,7 @@ fn amount(likely: f64, resampled: &[f64]) -> Amount {
     }
 }
 
-fn hosts(
-    fleet: &Fleet,
-    services: &[ServicePlan],
-    replays: &crate::replay::Replays,
-    options: &Options,
-) -> Vec<HostPlan> {
+fn hosts(fleet: &Fleet, services: &[ServicePlan], replays: &crate::replay::Replays) -> Vec<HostPlan> {
     let means: BTreeMap<&str, Means> =
         services.iter().filter_map(|it| it.means.map(|means| (it.service.as_str(), means))).collect();
     fleet
@@ -307,18 +298,17 @@ fn hosts(
                 _ => 0,
             };
             let is_giant = |means| means == Means::Pool1g;
-            let at = options.quantile;
             let giant = |service: &Service| match need(service, &is_giant) {
                 0 => 0,
                 _ => u64::from(service.giant),
             };
-            let pool_2m = simultaneous(host, at, |service| {
+            let pool_2m = simultaneous(host, |service| {
                 // What 1 GiB pages leave over.
                 let left = need(service, &is_giant).saturating_sub(giant(service) * 512);
                 left + need(service, &|means| matches!(means, Means::Pool2m | Means::OwnSetting))
             });
-            let pool_1g = simultaneous(host, at, giant);
-            let memory = options.host_memory.map_or(host.header.memory, |bytes| bytes.0);
+            let pool_1g = simultaneous(host, giant);
+            let memory = host.header.memory;
             let pool = pool_2m * HUGE_2M as u64 + pool_1g * HUGE_1G as u64;
             let names = host.services();
             let chosen: Vec<&&str> = names.iter().filter(|name| means.contains_key(**name)).collect();
@@ -330,7 +320,7 @@ fn hosts(
                 processors: host.header.processors,
                 seconds: host.seconds(),
                 services: chosen.len(),
-                huge_pages: simultaneous(host, at, |service| need(service, &|_| true)),
+                huge_pages: simultaneous(host, |service| need(service, &|_| true)),
                 pool_2m_pages: pool_2m,
                 pool_1g_pages: pool_1g,
                 pool_share: if memory > 0 { pool as f64 / memory as f64 } else { 0.0 },

@@ -8,11 +8,12 @@ mod run;
 mod shape;
 
 use crate::fleet::{Fleet, Host};
+use crate::plan::QUANTILE;
 use crate::recording::Service;
 use crate::statistics::quantile;
 use crate::translation::{WalkCosts, translation};
 use megapage_decide::Known;
-use megapage_units::{BASE_PAGE, Bytes};
+use megapage_units::BASE_PAGE;
 use run::Run;
 use shape::{Series, Shape, present};
 use std::collections::BTreeMap;
@@ -36,7 +37,7 @@ pub const MOST_HOSTS: usize = 64;
 pub struct Replay {
     /// The part of the recorded cost that goes, 0 to 1.
     pub relief: f64,
-    /// Memory that huge pages fill with zeros, in bytes, at the quantile that was asked for.
+    /// Memory that huge pages fill with zeros, in bytes, at [`QUANTILE`].
     pub bloat: f64,
 }
 
@@ -60,32 +61,20 @@ impl Replays {
     }
 }
 
-/// How hosts are replayed.
-#[derive(Clone, Debug)]
-pub struct How<'a> {
-    /// The policy, as the daemon runs it by default.
-    pub policy: &'a Known,
-    /// The memory of each host, where it is not to be the recorded one.
-    pub memory: Option<Bytes>,
-    /// The quantile of bloat, 0 to 1.
-    pub quantile: f64,
-    /// Hosts that are replayed at once; at least 1.
-    pub threads: usize,
-}
-
-/// Replays the hosts of a fleet. `progress` is told the share of hosts that are done.
-pub fn replay(fleet: &Fleet, how: &How<'_>, progress: &(dyn Fn(f64) + Sync)) -> Replays {
+/// Replays the hosts of a fleet under a policy, `threads` at once. `progress` takes the share of
+/// hosts that are done.
+pub fn replay(fleet: &Fleet, policy: &Known, threads: usize, progress: &(dyn Fn(f64) + Sync)) -> Replays {
     let stride = fleet.hosts.len().div_ceil(MOST_HOSTS).max(1);
     let hosts: Vec<(&String, &Host)> = fleet.hosts.iter().step_by(stride).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results: Mutex<Vec<Option<OfHost>>> = Mutex::new((0..hosts.len()).map(|_| None).collect());
     std::thread::scope(|scope| {
-        for _ in 0..how.threads.clamp(1, hosts.len().max(1)) {
+        for _ in 0..threads.clamp(1, hosts.len().max(1)) {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some((_, host)) = hosts.get(at) else { return };
-                    let found = of_host(host, how);
+                    let found = of_host(host, policy);
                     results.lock().unwrap_or_else(|poisoned| poisoned.into_inner())[at] = Some(found);
                     let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                     progress(done as f64 / hosts.len() as f64);
@@ -120,15 +109,15 @@ struct OfHost {
     out_of_memory: bool,
 }
 
-fn of_host(host: &Host, how: &How<'_>) -> OfHost {
-    let Some(model) = Model::of(host, how.memory) else { return OfHost::default() };
-    let mut run = Run::new(&model, how.policy);
+fn of_host(host: &Host, policy: &Known) -> OfHost {
+    let Some(model) = Model::of(host) else { return OfHost::default() };
+    let mut run = Run::new(&model, policy);
     model.frames.iter().for_each(|frame| run.frame(frame));
     let services = model.services.iter().zip(run.accounts).map(|(service, account)| {
         let mut bloat = account.bloat;
         // It has none while it is not there.
         bloat.push((0.0, model.seconds - account.seconds));
-        let bloat = quantile(&bloat, how.quantile) * model.scale;
+        let bloat = quantile(&bloat, QUANTILE) * model.scale;
         (service.id.clone(), Replay { relief: account.totals.relief(service, model.seconds), bloat })
     });
     OfHost { services: services.collect(), out_of_memory: run.out_of_memory && model.base_pages_suffice() }
@@ -175,7 +164,7 @@ struct Modelled {
 
 impl Model {
     /// Returns `None` where no service has memory that huge pages could hold.
-    fn of(host: &Host, asked: Option<Bytes>) -> Option<Model> {
+    fn of(host: &Host) -> Option<Model> {
         let all: Vec<(&str, Series<'_>)> =
             Series::all(host).into_iter().filter(|(_, series)| series.most > 0).collect();
         let regions: u64 = all.iter().map(|(_, series)| u64::from(series.most)).sum();
@@ -223,7 +212,7 @@ impl Model {
             }
         }
         let fragmentation = host.moments.iter().find_map(|(_, moment)| moment.fragmentation).unwrap_or(0.0);
-        let memory = memory(host, asked, scale).0 / BASE_PAGE as u64;
+        let memory = memory(host, scale) / BASE_PAGE as u64;
         Some(Model { walks, frames, seconds, step, memory, fragmentation, scale: scale as f64, services })
     }
 
@@ -258,18 +247,16 @@ fn scaled(host: &Host, scale: f64) -> WalkCosts {
     walks
 }
 
-/// The memory that the services have among them: what was available and what they had, at the least moment; with another
-/// size of memory, so much more or less.
-fn memory(host: &Host, asked: Option<Bytes>, scale: u64) -> Bytes {
+/// Returns the bytes that the services have among them: what was available and what they had, at
+/// the least moment.
+fn memory(host: &Host, scale: u64) -> u64 {
     let theirs = |services: &[Service]| services.iter().map(present).sum::<u64>();
     let together = host.moments.iter().map(|(_, moment)| moment.available + theirs(&moment.services)).min();
     let peak = host.moments.iter().map(|(_, moment)| theirs(&moment.services)).max().unwrap_or(0);
     let recorded = host.header.memory;
-    let asked = asked.map_or(recorded, |bytes| bytes.0);
-    let memory = (together.unwrap_or(recorded).min(recorded.max(peak)) + asked).saturating_sub(recorded);
+    let memory = together.unwrap_or(recorded).min(recorded.max(peak));
     // It has to hold what it did hold, and the regions that are cut short.
-    let least = if asked == recorded { peak + peak / 50 } else { 0 };
-    Bytes((memory.max(least) / scale).max(64 << 20))
+    (memory.max(peak + peak / 50) / scale).max(64 << 20)
 }
 
 #[cfg(test)]
@@ -278,17 +265,17 @@ mod tests {
     use crate::synthetic::{HostModel, fleet};
     use megapage_decide::known;
 
-    fn how(policy: &str) -> How<'_> {
-        How { policy: known(policy).unwrap(), memory: None, quantile: 0.99, threads: 2 }
+    fn replayed(fleet: &Fleet, policy: &str) -> Replays {
+        replay(fleet, known(policy).unwrap(), 2, &|_| ())
     }
 
     #[test]
     fn the_policy_takes_away_what_translation_costs_and_without_it_nothing_goes() {
         let fleet = Fleet::merge(fleet(&[HostModel::plain("h", 0.3)]));
-        let with = replay(&fleet, &how("megapage"), &|_| ());
+        let with = replayed(&fleet, "megapage");
         let found = with.of("h", "plain").unwrap();
         assert!(found.relief > 0.8, "{found:?}");
-        let without = replay(&fleet, &how("linux-4k"), &|_| ());
+        let without = replayed(&fleet, "linux-4k");
         assert_eq!(without.of("h", "plain").unwrap(), Replay { relief: 0.0, bloat: 0.0 });
         // A host that was not replayed takes the mean.
         assert_eq!(with.of("another", "plain").unwrap(), found);
@@ -312,7 +299,7 @@ mod tests {
     fn a_large_host_is_replayed_by_a_part_of_its_regions() {
         let small = Fleet::merge(fleet(&[HostModel::plain("h", 0.3)]));
         let large = Fleet::merge(fleet(&[HostModel { regions: 40_000, ..HostModel::plain("h", 0.3) }]));
-        let found = |fleet: &Fleet| replay(fleet, &how("megapage"), &|_| ()).of("h", "plain").unwrap();
+        let found = |fleet: &Fleet| replayed(fleet, "megapage").of("h", "plain").unwrap();
         let (small, large) = (found(&small), found(&large));
         assert!((small.relief - large.relief).abs() < 0.2, "{small:?} {large:?}");
     }
@@ -327,7 +314,7 @@ mod tests {
             moment.span = if at == 0 { 0.0 } else { 1.5e8 };
         }
         let fleet = Fleet::merge(recordings);
-        let model = Model::of(&fleet.hosts["h"], None).unwrap();
+        let model = Model::of(&fleet.hosts["h"]).unwrap();
         let mut run = Run::new(&model, known("megapage").unwrap());
         model.frames.iter().for_each(|frame| run.frame(frame));
         assert!((1000..=2 * MOST_STEPS as u64).contains(&run.steps), "{}", run.steps);
@@ -347,7 +334,7 @@ mod tests {
             (service.need, service.could) = (need, u64::from(need) << 20);
         }
         let fleet = Fleet::merge(recordings);
-        let starved = |policy| !replay(&fleet, &how(policy), &|_| ()).out_of_memory.is_empty();
+        let starved = |policy| !replayed(&fleet, policy).out_of_memory.is_empty();
         assert!(starved("linux") && !starved("linux-4k") && !starved("megapage"));
     }
 }

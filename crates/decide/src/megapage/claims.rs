@@ -49,6 +49,28 @@ pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
     if product.is_finite() { product.max(0.0) } else { 0.0 }
 }
 
+/// Returns for each amount that claims name its huge pages, less those that there are, and the
+/// amounts of each process, as indices. A name's amount is of each process, a control group's of all.
+fn left(
+    claims: &[Claim],
+    processes: &[&Process],
+    amount: impl Fn(&Claim) -> Option<Bytes>,
+) -> (Vec<i64>, BTreeMap<ProcessId, Vec<usize>>) {
+    let (mut left, mut of) = (Vec::new(), BTreeMap::<ProcessId, Vec<usize>>::new());
+    for claim in claims {
+        let Some(amount) = amount(claim) else { continue };
+        let members: Vec<&Process> =
+            processes.iter().copied().filter(|process| claim.covers(process)).collect();
+        let size = if matches!(claim.whom, Whom::Name(_)) { 1 } else { members.len().max(1) };
+        for members in members.chunks(size) {
+            members.iter().for_each(|process| of.entry(process.id).or_default().push(left.len()));
+            let had = HugePages::of(members.iter().copied());
+            left.push((amount.0 / HUGE_2M as u64) as i64 - had as i64);
+        }
+    }
+    (left, of)
+}
+
 /// Huge pages that are to be had before any process gets more, as far as they lack.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grants {
@@ -61,24 +83,8 @@ pub(crate) struct Grants {
 impl Grants {
     /// What lacks, from the huge pages that each process has.
     pub fn new(claims: &[Claim], processes: &[&Process]) -> Grants {
-        let mut grants = Grants::default();
-        let mut grant = |least: Bytes, members: Vec<&Process>| {
-            let had = HugePages::of(members.iter().copied());
-            for process in members {
-                grants.of.entry(process.id).or_default().push(grants.lacking.len());
-            }
-            grants.lacking.push((least.0 / HUGE_2M as u64).saturating_sub(had));
-        };
-        for claim in claims {
-            let Some(least) = claim.least else { continue };
-            let members: Vec<&Process> =
-                processes.iter().copied().filter(|process| claim.covers(process)).collect();
-            match claim.whom {
-                Whom::Name(_) => members.into_iter().for_each(|process| grant(least, vec![process])),
-                Whom::Cgroup(_) => grant(least, members),
-            }
-        }
-        grants
+        let (left, of) = left(claims, processes, |claim| claim.least);
+        Grants { lacking: left.into_iter().map(|pages| pages.max(0) as u64).collect(), of }
     }
 
     /// How many a process may still have before others.
@@ -106,24 +112,8 @@ pub(crate) struct Caps {
 impl Caps {
     /// The caps as they stand, from the huge pages that each process has.
     pub fn new(claims: &[Claim], processes: &[&Process]) -> Caps {
-        let mut caps = Caps::default();
-        let mut bind = |pages: Bytes, members: Vec<&Process>| {
-            let had = HugePages::of(members.iter().copied());
-            for process in members {
-                caps.bound.entry(process.id).or_default().push(caps.left.len());
-            }
-            caps.left.push((pages.0 / HUGE_2M as u64) as i64 - had as i64);
-        };
-        for claim in claims {
-            let Some(cap) = claim.cap else { continue };
-            let members: Vec<&Process> =
-                processes.iter().copied().filter(|process| claim.covers(process)).collect();
-            match claim.whom {
-                Whom::Name(_) => members.into_iter().for_each(|process| bind(cap, vec![process])),
-                Whom::Cgroup(_) => bind(cap, members),
-            }
-        }
-        caps
+        let (left, bound) = left(claims, processes, |claim| claim.cap);
+        Caps { left, bound }
     }
 
     /// Huge pages that the process may still get: negative where it has too many; `None` where nothing caps it.

@@ -5,9 +5,10 @@
 
 use super::access_map::AccessMap;
 pub use super::access_map::{Buckets, Placement, Rules};
+use super::{hawkeye_g, hawkeye_pmu};
 use crate::pace::Rounds;
 use crate::scans::Scans;
-use crate::{Action, Answer, Fault, FaultSize, Obtained, Outcome, Pace, Reason, Tick};
+use crate::{Action, Answer, Fault, FaultSize, Obtained, Outcome, Pace, Policy, Reason, Tick};
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -126,6 +127,8 @@ impl Parameters {
 #[derive(Clone, Debug)]
 pub(crate) struct HawkEye {
     pub parameters: Parameters,
+    /// True if counters choose, false if access coverage does.
+    by_cost: bool,
     maps: BTreeMap<ProcessId, Tracked>,
     /// The order among equals: a process that was served goes to the end.
     turn: VecDeque<ProcessId>,
@@ -164,9 +167,20 @@ impl Tracked {
 }
 
 impl HawkEye {
-    pub fn new(parameters: Parameters) -> HawkEye {
+    /// HawkEye-G with these constants.
+    pub fn by_coverage(parameters: Parameters) -> HawkEye {
+        HawkEye::new(parameters, false)
+    }
+
+    /// HawkEye-PMU with these constants.
+    pub fn by_cost(parameters: Parameters) -> HawkEye {
+        HawkEye::new(parameters, true)
+    }
+
+    fn new(parameters: Parameters, by_cost: bool) -> HawkEye {
         HawkEye {
             parameters,
+            by_cost,
             maps: BTreeMap::new(),
             turn: VecDeque::new(),
             samples: Rounds::default(),
@@ -283,7 +297,34 @@ impl HawkEye {
         let _ = tick.pre_zero(blocks, Reason::FaultLatency);
     }
 
-    pub fn on_fault(&self, fault: &Fault) -> FaultSize {
+    /// The processes, least recently served first.
+    pub fn turns(&self) -> impl Iterator<Item = (ProcessId, &AccessMap)> {
+        self.turn.iter().filter_map(|id| Some((*id, &self.maps.get(id)?.map)))
+    }
+
+    fn served(&mut self, id: ProcessId) {
+        if let Some(at) = self.turn.iter().position(|other| *other == id) {
+            self.turn.remove(at);
+            self.turn.push_back(id);
+        }
+    }
+}
+
+impl Policy for HawkEye {
+    fn name(&self) -> &'static str {
+        self.parameters.name
+    }
+
+    fn tick(&mut self, tick: &mut Tick<'_>) {
+        self.track(tick);
+        match self.by_cost {
+            true => hawkeye_pmu::act(self, tick),
+            false => hawkeye_g::act(self, tick),
+        }
+        self.pre_zero(tick);
+    }
+
+    fn on_fault(&mut self, fault: &Fault) -> FaultSize {
         if self.parameters.huge_faults && fault.eligible && fault.present == 0 {
             FaultSize::Huge
         } else {
@@ -291,7 +332,7 @@ impl HawkEye {
         }
     }
 
-    pub fn note(&mut self, outcome: &Outcome) {
+    fn note(&mut self, _now: Duration, outcome: &Outcome) {
         let failed = matches!(outcome.obtained, Obtained::Busy | Obtained::Impossible | Obtained::NoMemory);
         if let (true, true, Action::Promote { process, region, .. }) =
             (self.parameters.failures_last, failed, &outcome.action)
@@ -302,7 +343,7 @@ impl HawkEye {
     }
 
     /// The region is the first of its bucket again, and its process the next of its equals.
-    pub fn untried(&mut self, action: &Action) {
+    fn untried(&mut self, action: &Action) {
         match action {
             Action::Promote { process, region, .. } => {
                 if let Some(tracked) = self.maps.get_mut(process) {
@@ -320,21 +361,17 @@ impl HawkEye {
         }
     }
 
-    pub fn tracked(&self) -> usize {
+    fn tracked(&self) -> usize {
         self.maps.values().map(|tracked| 1 + tracked.map.len()).sum::<usize>()
             + self.scans.len()
             + self.turn.len()
     }
 
-    /// The processes, least recently served first.
-    pub fn turns(&self) -> impl Iterator<Item = (ProcessId, &AccessMap)> {
-        self.turn.iter().filter_map(|id| Some((*id, &self.maps.get(id)?.map)))
+    fn needs_costs(&self) -> bool {
+        self.by_cost
     }
 
-    fn served(&mut self, id: ProcessId) {
-        if let Some(at) = self.turn.iter().position(|other| *other == id) {
-            self.turn.remove(at);
-            self.turn.push_back(id);
-        }
+    fn prefers_zeroed(&self) -> bool {
+        true
     }
 }

@@ -30,10 +30,3 @@ pub struct TranslationCost {
     /// Where it comes from.
     pub source: CostSource,
 }
-
-impl TranslationCost {
-    /// How many times as fast the process would be without any page walk: `1 / (1 - share)`.
-    pub fn attainable_speedup(&self) -> f64 {
-        1.0 / (1.0 - self.share.clamp(0.0, 0.99))
-    }
-}

@@ -15,7 +15,7 @@ pub use page::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize, ParsePageSizeError};
 pub use range::VirtRange;
 
 /// A process identifier, as in `/proc/PID`. Always positive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pid(pub i32);
 
 impl std::fmt::Display for Pid {

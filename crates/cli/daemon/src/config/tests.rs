@@ -95,11 +95,14 @@ fn a_key_that_is_gone_warns_in_one_line_and_has_no_effect() {
 }
 
 #[test]
-fn a_tracker_that_is_gone_is_refused_with_the_names_of_the_others() {
-    let refused = error("[observe]\ntracker = 'damon-virtual'");
+fn a_tracker_that_is_gone_warns_and_the_best_is_taken_but_an_unknown_one_is_refused() {
+    let config = Config::parse("/etc/x.toml", "[observe]\ntracker = 'damon-virtual'").unwrap();
+    assert_eq!(config.ignored, ["/etc/x.toml:2: observe.tracker has no effect any more: delete it"]);
+    assert_eq!((config.tracker(), config.observe), (None, Observe::default()));
+    assert_eq!(Config::parse("x", "[observe]\ntracker = 'smaps'").unwrap().ignored, [""; 0]);
     let others = "it is \"\" or one of bpf, idle-pages, pagemap, smaps";
     assert_eq!(
-        refused,
-        format!("/etc/x.toml:2: observe.tracker: there is no tracker 'damon-virtual'; {others}")
+        error("[observe]\ntracker = 'damon'"),
+        format!("/etc/x.toml:2: observe.tracker: there is no tracker 'damon'; {others}")
     );
 }

@@ -148,9 +148,6 @@ impl Config {
     }
 
     fn check_claims(&self) -> Result<(), Wrong> {
-        if !(0.0..=100.0).contains(&self.shares.guarantee_percent) {
-            return wrong("shares.guarantee_percent", "must be from 0 to 100");
-        }
         if self.policy != OWN && !self.claims.is_empty() {
             let what = format!("policy '{}' knows no claims, only policy 'megapage' does", self.policy);
             return wrong("claim", what);

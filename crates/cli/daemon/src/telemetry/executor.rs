@@ -15,19 +15,19 @@ pub(super) fn write_all(to: &mut DescriptorEncoder<'_>, counters: &Counters) -> 
     let results = OBTAINED.map(|(_, name)| name);
     let left = |kind: &Kind| [kind.left.budget, kind.left.time, kind.left.pause];
     let pauses = counters.pauses().into_iter().map(|(why, times)| (label(why), Value::Count(times)));
-    write(to, "megapage_executor_asked_total", each(|kind| kind.asked))?;
-    write(to, "megapage_executor_results_total", by(&kinds, results, |kind| kind.obtained))?;
-    write(to, "megapage_executor_refusals_total", by(&kinds, ERRORS, |kind| kind.refused))?;
-    write(to, "megapage_executor_shared_total", each(|kind| kind.shared))?;
-    write(to, "megapage_executor_retried_total", each(|kind| kind.retried))?;
-    write(to, "megapage_executor_dropped_total", each(Kind::dropped))?;
-    write(to, "megapage_executor_left_total", by(&kinds, ["budget", "time", "pause"], left))?;
-    write(to, "megapage_executor_pauses_total", pauses)?;
-    write(to, "megapage_executor_promoted_bytes_total", each(|kind| kind.promoted_bytes))?;
-    write(to, "megapage_executor_freed_bytes_total", each(|kind| kind.freed_bytes))?;
-    write(to, "megapage_executor_call_seconds", one(spread(&counters.calls)))?;
-    write(to, "megapage_executor_held_seconds", one(spread(&counters.held)))?;
-    write(to, "megapage_executor_forgotten_total", one(Value::Count(counters.forgotten)))
+    write(to, "executor_asked_total", each(|kind| kind.asked))?;
+    write(to, "executor_results_total", by(&kinds, results, |kind| kind.obtained))?;
+    write(to, "executor_refusals_total", by(&kinds, ERRORS, |kind| kind.refused))?;
+    write(to, "executor_shared_total", each(|kind| kind.shared))?;
+    write(to, "executor_retried_total", each(|kind| kind.retried))?;
+    write(to, "executor_dropped_total", each(Kind::dropped))?;
+    write(to, "executor_left_total", by(&kinds, ["budget", "time", "pause"], left))?;
+    write(to, "executor_pauses_total", pauses)?;
+    write(to, "executor_promoted_bytes_total", each(|kind| kind.promoted_bytes))?;
+    write(to, "executor_freed_bytes_total", each(|kind| kind.freed_bytes))?;
+    write(to, "executor_call_seconds", one(spread(&counters.calls)))?;
+    write(to, "executor_held_seconds", one(spread(&counters.held)))?;
+    write(to, "executor_forgotten_total", one(Value::Count(counters.forgotten)))
 }
 
 /// One row for each action and each of `names`.

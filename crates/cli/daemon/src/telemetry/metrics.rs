@@ -87,39 +87,39 @@ fn info(labels: &[&str]) -> [(Labels, Value<'static>); 1] {
 
 /// The metrics of the passes.
 fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
-    write(to, "megapage_build_info", info(&[env!("CARGO_PKG_VERSION")]))?;
+    write(to, "build_info", info(&[env!("CARGO_PKG_VERSION")]))?;
     let last = from.last.as_ref();
     if let Some(last) = last {
-        write(to, "megapage_policy_info", info(&[last.policy, &last.dry_run.to_string()]))?;
+        write(to, "policy_info", info(&[last.policy, &last.dry_run.to_string()]))?;
         if let Some(tracker) = last.tracker {
-            write(to, "megapage_tracker_info", info(&[tracker.name()]))?;
+            write(to, "tracker_info", info(&[tracker.name()]))?;
         }
         let source = last.costs.map_or("none", CostSource::name);
-        write(to, "megapage_translation_info", info(&[source]))?;
+        write(to, "translation_info", info(&[source]))?;
     }
-    write(to, "megapage_passes_total", one(Value::Count(from.passes)))?;
+    write(to, "passes_total", one(Value::Count(from.passes)))?;
     let level = |of: fn(&Last) -> f64| last.map(|last| (Vec::new(), Value::Level(of(last))));
-    write(to, "megapage_last_pass_timestamp_seconds", level(|last| last.wall.as_secs_f64()))?;
+    write(to, "last_pass_timestamp_seconds", level(|last| last.wall.as_secs_f64()))?;
     let parts = PARTS.iter().zip(&from.pass_seconds);
-    write(to, "megapage_pass_seconds", parts.map(|(part, spread)| (label(part), Value::Spread(spread))))?;
-    write(to, "megapage_pass_cpu_seconds_total", one(Value::Seconds(from.pass_cpu.as_secs_f64())))?;
+    write(to, "pass_seconds", parts.map(|(part, spread)| (label(part), Value::Spread(spread))))?;
+    write(to, "pass_cpu_seconds_total", one(Value::Seconds(from.pass_cpu.as_secs_f64())))?;
     let actions = from.actions.iter().map(|((policy, action, result), count)| {
         (vec![policy.to_string(), action.to_string(), result.to_string()], Value::Count(*count))
     });
-    write(to, "megapage_actions_total", actions)?;
-    write(to, "megapage_actions_left_total", one(Value::Count(from.left)))?;
+    write(to, "actions_total", actions)?;
+    write(to, "actions_left_total", one(Value::Count(from.left)))?;
     let spreads = from.action_seconds.iter().map(|(action, spread)| (label(action), Value::Spread(spread)));
-    write(to, "megapage_action_seconds", spreads)?;
-    write(to, "megapage_latency_backoffs_total", one(Value::Count(from.backed_off)))?;
+    write(to, "action_seconds", spreads)?;
+    write(to, "latency_backoffs_total", one(Value::Count(from.backed_off)))?;
     let moved = from.moved.iter();
     let promoted = moved.clone().map(|(policy, sum)| (label(policy), Value::Count(sum.promoted_bytes)));
-    write(to, "megapage_promoted_bytes_total", promoted)?;
+    write(to, "promoted_bytes_total", promoted)?;
     let freed = moved.map(|(policy, sum)| (label(policy), Value::Count(sum.freed_bytes)));
-    write(to, "megapage_freed_bytes_total", freed)?;
-    write(to, "megapage_watched_processes", level(|last| last.watched as f64))?;
-    write(to, "megapage_skipped_processes", level(|last| last.skipped as f64))?;
-    write(to, "megapage_huge_bytes", level(|last| last.huge as f64))?;
-    write(to, "megapage_memory_short", level(|last| f64::from(u8::from(last.short))))?;
+    write(to, "freed_bytes_total", freed)?;
+    write(to, "watched_processes", level(|last| last.status.watched as f64))?;
+    write(to, "skipped_processes", level(|last| last.status.skipped as f64))?;
+    write(to, "huge_bytes", level(|last| last.status.huge_bytes as f64))?;
+    write(to, "memory_short", level(|last| f64::from(u8::from(last.status.short))))?;
     if let Some(counters) = &from.executor {
         executor::write_all(to, counters)?;
     }
@@ -134,7 +134,7 @@ fn processes(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
         let (pid, uid) = (id.pid.0.to_string(), known.uid.to_string());
         (vec![pid, known.name.clone(), uid, known.cgroup.clone(), unit, pod], Value::Level(1.0))
     });
-    write(to, "megapage_process_info", infos)?;
+    write(to, "process_info", infos)?;
     let mut each = |name: &str, value: &dyn Fn(&super::Known) -> Option<Value<'static>>| {
         let rows = heaviest
             .iter()
@@ -142,31 +142,31 @@ fn processes(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
         write(to, name, rows)
     };
     let level = |bytes: u64| Some(Value::Level(bytes as f64));
-    each("megapage_process_huge_bytes", &|known| level(known.huge))?;
-    each("megapage_process_resident_bytes", &|known| level(known.resident))?;
-    each("megapage_process_bloat_bytes", &|known| level(known.bloat))?;
-    each("megapage_process_translation_ratio", &|known| known.translation.map(Value::Level))?;
-    each("megapage_process_actions_total", &|known| Some(Value::Count(known.done.actions)))?;
-    each("megapage_process_promoted_bytes_total", &|known| Some(Value::Count(known.done.promoted_bytes)))?;
-    each("megapage_process_freed_bytes_total", &|known| Some(Value::Count(known.done.freed_bytes)))
+    each("process_huge_bytes", &|known| level(known.huge))?;
+    each("process_resident_bytes", &|known| level(known.resident))?;
+    each("process_bloat_bytes", &|known| level(known.bloat))?;
+    each("process_translation_ratio", &|known| known.translation.map(Value::Level))?;
+    each("process_actions_total", &|known| Some(Value::Count(known.done.actions)))?;
+    each("process_promoted_bytes_total", &|known| Some(Value::Count(known.done.promoted_bytes)))?;
+    each("process_freed_bytes_total", &|known| Some(Value::Count(known.done.freed_bytes)))
 }
 
 /// What the daemon itself takes.
 fn daemon(to: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
-    write(to, "megapage_daemon_cpu_seconds_total", one(Value::Seconds(process_cpu_time().as_secs_f64())))?;
+    write(to, "daemon_cpu_seconds_total", one(Value::Seconds(process_cpu_time().as_secs_f64())))?;
     let resident = shared.resident().map(|bytes| (Vec::new(), Value::Level(bytes as f64)));
-    write(to, "megapage_daemon_resident_bytes", resident)?;
+    write(to, "daemon_resident_bytes", resident)?;
     let responses = shared.responses().into_iter();
     let responses = responses.map(|(code, count)| (label(&code.to_string()), Value::Count(count)));
-    write(to, "megapage_http_responses_total", responses)?;
+    write(to, "http_responses_total", responses)?;
     let count = |of: &std::sync::atomic::AtomicU64| one(Value::Count(of.load(Ordering::Relaxed)));
-    write(to, "megapage_http_dropped_total", count(&shared.dropped))?;
-    write(to, "megapage_kernel_read_errors_total", count(&shared.read_errors))?;
+    write(to, "http_dropped_total", count(&shared.dropped))?;
+    write(to, "kernel_read_errors_total", count(&shared.read_errors))?;
     let helpers = helper::counts();
-    write(to, "megapage_locked_processes", one(Value::Level(helpers.locked as f64)))?;
-    write(to, "megapage_deadlines_missed_total", one(Value::Count(helpers.missed)))?;
-    write(to, "megapage_stuck_helpers", one(Value::Level(helpers.stuck as f64)))?;
-    write(to, "megapage_helper_refusals_total", one(Value::Count(helpers.refused)))
+    write(to, "locked_processes", one(Value::Level(helpers.locked as f64)))?;
+    write(to, "deadlines_missed_total", one(Value::Count(helpers.missed)))?;
+    write(to, "stuck_helpers", one(Value::Level(helpers.stuck as f64)))?;
+    write(to, "helper_refusals_total", one(Value::Count(helpers.refused)))
 }
 
 /// What the kernel counts and no other exporter exports. The inner result is of reading.
@@ -189,35 +189,35 @@ fn kernel(to: &mut DescriptorEncoder<'_>, root: &KernelRoot) -> Result<Result<()
     let pressure = pressure.into_iter().flatten().map(|(kind, window, percent)| {
         (vec![kind.to_string(), window.to_string()], Value::Level(percent / 100.0))
     });
-    write(to, "megapage_memory_pressure_ratio", pressure)?;
+    write(to, "memory_pressure_ratio", pressure)?;
     for (event, count) in &machine.counters {
         if event.starts_with("thp_") || event.starts_with("compact_") {
-            write(to, &format!("megapage_{event}_total"), one(Value::Count(*count)))?;
+            write(to, &format!("{event}_total"), one(Value::Count(*count)))?;
         }
     }
     let collapsed = machine.thp.as_ref().and_then(|thp| thp.khugepaged).map(|own| own.pages_collapsed);
     let count = |count: Option<u64>| count.map(|count| (Vec::new(), Value::Count(count)));
-    write(to, "megapage_khugepaged_collapsed_pages_total", count(collapsed))?;
-    write(to, "megapage_khugepaged_full_scans_total", count(full_scans))?;
+    write(to, "khugepaged_collapsed_pages_total", count(collapsed))?;
+    write(to, "khugepaged_full_scans_total", count(full_scans))?;
     let nodes = machine.nodes.iter();
     let fragmentation = nodes
         .clone()
         .filter_map(|node| Some((label(&node.node.to_string()), Value::Level(node.fragmentation?))));
-    write(to, "megapage_node_fragmentation_ratio", fragmentation)?;
+    write(to, "node_fragmentation_ratio", fragmentation)?;
     let available =
         nodes.map(|node| (label(&node.node.to_string()), Value::Level(node.huge_available as f64)));
-    write(to, "megapage_node_huge_pages_available", available)?;
+    write(to, "node_huge_pages_available", available)?;
     let pages = pools.iter().map(|pool| {
         (
             vec![pool.size.clone(), pool.node.to_string(), pool.state.to_string()],
             Value::Level(pool.pages as f64),
         )
     });
-    write(to, "megapage_hugetlb_pages", pages)?;
+    write(to, "hugetlb_pages", pages)?;
     let reserved = machine.pools.iter();
     let reserved =
         reserved.map(|pool| (label(&pool.page_size.to_string()), Value::Level(pool.reserved as f64)));
-    write(to, "megapage_hugetlb_reserved_pages", reserved)?;
+    write(to, "hugetlb_reserved_pages", reserved)?;
     Ok(Ok(()))
 }
 

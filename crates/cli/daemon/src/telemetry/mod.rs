@@ -1,7 +1,7 @@
 //! The state of the passes so far: sums, the last decisions, and the processes that they were about.
 //!
 //! All of it is bounded: sums by policies, kinds of action and results; processes by [`MOST_PROCESSES`]; decisions by
-//! the configuration.
+//! what the caller gives.
 
 mod executor;
 mod histogram;
@@ -14,7 +14,7 @@ use crate::Pass;
 use histogram::Histogram;
 use megapage_act::execute::{Counters, Done};
 use megapage_decide::{Action, Obtained, Reason};
-use megapage_snapshot::daemon::Totals;
+use megapage_snapshot::daemon::{Decision, PassStatus, Totals};
 use megapage_snapshot::{CostSource, ProcessId, TrackerKind};
 use megapage_units::shown::one_line;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -54,27 +54,19 @@ pub struct Telemetry {
     executor: Option<Counters>,
     processes: HashMap<ProcessId, Known>,
     decided: u64,
-    decisions: VecDeque<Decided>,
+    /// As they are reported, but for the time since.
+    decisions: VecDeque<Decision>,
 }
 
 /// The last pass, without its snapshot: that may be large.
 #[derive(Debug)]
 struct Last {
-    number: u64,
-    at: Duration,
+    status: PassStatus,
     ended: Duration,
     /// Since the epoch.
     wall: Duration,
     policy: &'static str,
     dry_run: bool,
-    times: crate::Times,
-    watched: usize,
-    skipped: usize,
-    huge: u64,
-    short: bool,
-    left: u64,
-    backed_off: u64,
-    sum: Totals,
     tracker: Option<TrackerKind>,
     costs: Option<CostSource>,
 }
@@ -97,24 +89,6 @@ impl Known {
     fn weight(&self) -> u64 {
         self.huge.saturating_add(self.done.promoted_bytes).saturating_add(self.done.freed_bytes)
     }
-}
-
-/// A decision, as short as it can be stored.
-#[derive(Debug)]
-struct Decided {
-    number: u64,
-    at: Duration,
-    process: ProcessId,
-    name: String,
-    action: &'static str,
-    region: Option<u64>,
-    reason: Reason,
-    obtained: Obtained,
-    promoted: u64,
-    freed: u64,
-    took: Duration,
-    why: Option<String>,
-    dry_run: bool,
 }
 
 impl Telemetry {
@@ -140,12 +114,9 @@ impl Telemetry {
         }
     }
 
-    /// Changes how many processes and decisions are reported.
-    pub fn resize(&mut self, shown: usize, kept: usize) {
-        (self.shown, self.kept) = (shown, kept);
-        while self.decisions.len() > kept {
-            self.decisions.pop_front();
-        }
+    /// Changes how many processes are reported.
+    pub fn resize(&mut self, shown: usize) {
+        self.shown = shown;
     }
 
     /// Passes so far.
@@ -182,20 +153,29 @@ impl Telemetry {
         }
         self.moved.entry(pass.policy).or_default().add(&sum);
         self.last = Some(Last {
-            number: pass.number,
-            at: pass.at,
+            status: PassStatus {
+                number: pass.number,
+                at_seconds: pass.at.as_secs_f64(),
+                ago_seconds: 0.0,
+                observe_seconds: pass.times.observe.as_secs_f64(),
+                decide_seconds: pass.times.decide.as_secs_f64(),
+                act_seconds: pass.times.act.as_secs_f64(),
+                cpu_seconds: pass.times.cpu.as_secs_f64(),
+                watched: pass.watched as u64,
+                skipped: pass.skipped as u64,
+                huge_bytes: pass.huge.0,
+                short: pass.short,
+                actions: sum.actions,
+                obtained: sum.obtained,
+                left: pass.left,
+                backed_off: pass.backed_off,
+                promoted_bytes: sum.promoted_bytes,
+                freed_bytes: sum.freed_bytes,
+            },
             ended: now,
             wall: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             policy: pass.policy,
             dry_run: pass.dry_run,
-            times: pass.times,
-            watched: pass.watched,
-            skipped: pass.skipped,
-            huge: pass.huge.0,
-            short: pass.short,
-            left: pass.left,
-            backed_off: pass.backed_off,
-            sum,
             tracker: pass.snapshot.sampling.as_ref().map(|sampling| sampling.tracker),
             costs: pass.costs,
         });
@@ -227,18 +207,19 @@ impl Telemetry {
         if self.decisions.len() >= self.kept {
             self.decisions.pop_front();
         }
-        self.decisions.push_back(Decided {
+        self.decisions.push_back(Decision {
             number: self.decided,
-            at: pass.at,
-            process,
-            name: self.processes.get(&process).map(|known| known.name.clone()).unwrap_or_default(),
-            action: kind(action),
-            region: action.region(),
-            reason: action.reason(),
-            obtained: done.outcome.obtained,
-            promoted: done.promoted.0,
-            freed: done.freed.0,
-            took: done.took,
+            at_seconds: pass.at.as_secs_f64(),
+            ago_seconds: 0.0,
+            pid: Some(process.pid.0),
+            process: self.processes.get(&process).map(|known| known.name.clone()).unwrap_or_default(),
+            action: kind(action).into(),
+            region: action.region().map(|start| format!("{start:x}")),
+            reason: reason(action.reason()),
+            obtained: result(done.outcome.obtained).into(),
+            promoted_bytes: done.promoted.0,
+            freed_bytes: done.freed.0,
+            took_seconds: done.took.as_secs_f64(),
             why: done.why.as_deref().map(clean),
             dry_run: pass.dry_run,
         });

@@ -1,6 +1,6 @@
 //! The JSON that is reported over the socket.
 
-use super::{Decided, Last, Telemetry, reason, result};
+use super::Telemetry;
 use megapage_snapshot::daemon::{
     DECISIONS_SCHEMA, DaemonStatus, Decision, Decisions, PassStatus, ProcessStatus, STATUS_SCHEMA, Totals,
 };
@@ -19,7 +19,10 @@ impl Telemetry {
             policy: self.last.as_ref().map(|last| last.policy.to_string()).unwrap_or_default(),
             dry_run: self.last.as_ref().is_some_and(|last| last.dry_run),
             passes: self.passes,
-            last_pass: self.last.as_ref().map(|last| last.status(now)),
+            last_pass: self.last.as_ref().map(|last| PassStatus {
+                ago_seconds: now.saturating_sub(last.ended).as_secs_f64(),
+                ..last.status.clone()
+            }),
             totals,
             cpu_seconds: cpu.as_secs_f64(),
             resident_bytes: resident,
@@ -54,53 +57,12 @@ impl Telemetry {
                 .decisions
                 .iter()
                 .skip(self.decisions.len() - shown)
-                .map(|decided| decided.report(addresses, now))
+                .map(|decision| Decision {
+                    ago_seconds: (now.as_secs_f64() - decision.at_seconds).max(0.0),
+                    region: decision.region.clone().filter(|_| addresses),
+                    ..decision.clone()
+                })
                 .collect(),
-        }
-    }
-}
-
-impl Last {
-    fn status(&self, now: Duration) -> PassStatus {
-        PassStatus {
-            number: self.number,
-            at_seconds: self.at.as_secs_f64(),
-            ago_seconds: now.saturating_sub(self.ended).as_secs_f64(),
-            observe_seconds: self.times.observe.as_secs_f64(),
-            decide_seconds: self.times.decide.as_secs_f64(),
-            act_seconds: self.times.act.as_secs_f64(),
-            cpu_seconds: self.times.cpu.as_secs_f64(),
-            watched: self.watched as u64,
-            skipped: self.skipped as u64,
-            huge_bytes: self.huge,
-            short: self.short,
-            actions: self.sum.actions,
-            obtained: self.sum.obtained,
-            left: self.left,
-            backed_off: self.backed_off,
-            promoted_bytes: self.sum.promoted_bytes,
-            freed_bytes: self.sum.freed_bytes,
-        }
-    }
-}
-
-impl Decided {
-    fn report(&self, addresses: bool, now: Duration) -> Decision {
-        Decision {
-            number: self.number,
-            at_seconds: self.at.as_secs_f64(),
-            ago_seconds: now.saturating_sub(self.at).as_secs_f64(),
-            pid: Some(self.process.pid.0),
-            process: self.name.clone(),
-            action: self.action.into(),
-            region: self.region.filter(|_| addresses).map(|start| format!("{start:x}")),
-            reason: reason(self.reason),
-            obtained: result(self.obtained).into(),
-            promoted_bytes: self.promoted,
-            freed_bytes: self.freed,
-            took_seconds: self.took.as_secs_f64(),
-            why: self.why.clone(),
-            dry_run: self.dry_run,
         }
     }
 }

@@ -141,8 +141,6 @@ fn the_last_decisions_are_kept_and_no_more() {
     assert_eq!(numbers(&telemetry.decisions(0, 1, true, NOW)), [6]);
     assert_eq!(numbers(&telemetry.decisions(6, 9, true, NOW)), [0; 0]);
     assert_eq!(numbers(&telemetry.decisions(u64::MAX, 9, true, NOW)), [0; 0]);
-    telemetry.resize(2, 2);
-    assert_eq!(numbers(&telemetry.decisions(0, usize::MAX, true, NOW)), [5, 6]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One metric with its rows, as the encoder takes it.
 
-use super::table::{Kind, METRICS};
+use super::table::{METRICS, PREFIX};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use std::fmt;
@@ -26,16 +26,14 @@ pub(super) fn write<'a>(
 ) -> fmt::Result {
     let metric = METRICS.iter().find(|metric| matches(metric.name, name)).ok_or(fmt::Error)?;
     let mut rows = rows.into_iter().peekable();
-    if rows.peek().is_none() {
-        return Ok(());
-    }
-    let kind = match metric.kind {
-        Kind::Counter => MetricType::Counter,
-        Kind::Gauge => MetricType::Gauge,
-        Kind::Histogram => MetricType::Histogram,
+    let Some((_, first)) = rows.peek() else { return Ok(()) };
+    let kind = match first {
+        Value::Count(_) | Value::Seconds(_) => MetricType::Counter,
+        Value::Level(_) => MetricType::Gauge,
+        Value::Spread(_) | Value::Buckets(..) => MetricType::Histogram,
     };
-    let short = name.strip_suffix("_total").unwrap_or(name);
-    let mut family = encoder.encode_descriptor(short, metric.help, None, kind)?;
+    let name = format!("{PREFIX}{}", name.strip_suffix("_total").unwrap_or(name));
+    let mut family = encoder.encode_descriptor(&name, metric.help, None, kind)?;
     for (labels, value) in rows {
         let labels: Vec<(&str, String)> = metric.labels.iter().copied().zip(labels).collect();
         match labels.is_empty() {

@@ -1,7 +1,7 @@
 //! What is shipped beside the program (`dist/`) and told of it (`docs/metrics.md`) is true of the code.
 
-use megapage_daemon::METRICS;
 use megapage_daemon::config::Config;
+use megapage_daemon::{METRICS, PREFIX};
 use megapage_testing::skip;
 use std::collections::BTreeSet;
 use std::fs;
@@ -72,6 +72,7 @@ fn named(text: &str) -> BTreeSet<String> {
 fn is_exported(name: &str) -> bool {
     let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
     let is = |name: &str, histogram: bool| {
+        let name = name.strip_prefix(PREFIX).unwrap_or_default();
         METRICS.iter().any(|metric| {
             let fits = match metric.name.split_once("EVENT") {
                 Some((before, after)) => {
@@ -81,7 +82,7 @@ fn is_exported(name: &str) -> bool {
                 }
                 None => metric.name == name,
             };
-            fits && (metric.kind.name() == "histogram") == histogram
+            fits && (metric.kind() == "histogram") == histogram
         })
     };
     is(name, false) || family.is_some_and(|family| is(family, true))
@@ -129,8 +130,8 @@ fn the_documentation_has_every_metric() {
     let rows: BTreeSet<&str> = documented.lines().filter(|line| line.starts_with("| `megapage_")).collect();
     let row = |metric: &megapage_daemon::Metric| {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-        format!("| `{}` | {} | {} | {} |", metric.name, metric.kind.name(), labels.join(", "), metric.help)
-            .replace("|  |", "| |")
+        let (name, kind, help) = (metric.name, metric.kind(), metric.help);
+        format!("| `{PREFIX}{name}` | {kind} | {} | {help} |", labels.join(", ")).replace("|  |", "| |")
     };
     let expected: Vec<String> = METRICS.iter().map(row).collect();
     let table = expected.join("\n");

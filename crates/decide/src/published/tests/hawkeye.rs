@@ -1,8 +1,7 @@
 //! HawkEye's order, recovery and differences between paper and code.
 
+use crate::published::hawkeye::HawkEye;
 use crate::published::hawkeye::Parameters;
-use crate::published::hawkeye_g::HawkEyeG;
-use crate::published::hawkeye_pmu::HawkEyePmu;
 use crate::tests::made::*;
 use crate::{
     Action, Asked, Fault, FaultSize, Headroom, Limits, ModelAction, Obtained, Pace, Policy, Reason, State,
@@ -28,7 +27,7 @@ fn with_cost(mut process: Process, share: f64) -> Process {
 
 fn order(parameters: Parameters, processes: Vec<Process>) -> Vec<(i32, u64)> {
     let seen = snapshot(SECOND, 0.5, processes);
-    promoted(&run(SECOND, &seen, &mut state(HawkEyeG::new(fast(parameters)))))
+    promoted(&run(SECOND, &seen, &mut state(HawkEye::by_coverage(fast(parameters)))))
 }
 
 /// The value of the summary names the regions and their order, not their coverages. The order of HawkEye's rule
@@ -59,7 +58,7 @@ fn the_code_never_promotes_the_lowest_bucket_and_takes_the_last_sampled_first() 
 fn the_pmu_variant_follows_cost_and_stops_where_there_is_none() {
     let run_pmu = |parameters, processes| {
         let seen = snapshot(SECOND, 0.5, processes);
-        promoted(&run(SECOND, &seen, &mut state(HawkEyePmu::new(fast(parameters)))))
+        promoted(&run(SECOND, &seen, &mut state(HawkEye::by_cost(fast(parameters)))))
     };
     let low = with_cost(process(1, covered(&[512, 512])), 0.015);
     let high = with_cost(process(2, covered(&[100, 200])), 0.39);
@@ -75,7 +74,7 @@ fn the_pmu_variant_follows_cost_and_stops_where_there_is_none() {
 
 #[test]
 fn samples_are_asked_for_each_thirty_seconds_of_base_pages_only() {
-    let mut state = state(HawkEyeG::new(Parameters::paper()));
+    let mut state = state(HawkEye::by_coverage(Parameters::paper()));
     let seen = snapshot(SECOND, 0.5, vec![process(1, vec![base(0, 9), base(1, 9), huge(2, 0), base(3, 9)])]);
     let mut samples = |second: u32| -> Vec<Vec<(u64, u64)>> {
         let sampled = sampled_ranges(SECOND * second, &seen, &mut state);
@@ -91,7 +90,7 @@ fn samples_are_asked_for_each_thirty_seconds_of_base_pages_only() {
 
 fn recoveries(in_use: f64, parameters: Parameters, processes: Vec<Process>) -> Vec<(i32, u64)> {
     let seen = snapshot(SECOND, in_use, processes);
-    demoted(&run(SECOND, &seen, &mut state(HawkEyePmu::new(parameters))))
+    demoted(&run(SECOND, &seen, &mut state(HawkEye::by_cost(parameters))))
 }
 
 #[test]
@@ -106,7 +105,7 @@ fn bloat_is_recovered_from_the_process_with_the_least_cost_when_memory_is_short(
 
 #[test]
 fn recovery_goes_on_to_the_lower_mark_and_no_further() {
-    let mut state = state(HawkEyeG::new(Parameters::paper()));
+    let mut state = state(HawkEye::by_coverage(Parameters::paper()));
     let seen =
         |in_use, n| snapshot(SECOND, in_use, vec![process(1, (n..n + 3).map(|n| huge(n, 512)).collect())]);
     assert_eq!(demoted(&run(SECOND, &seen(0.80, 0), &mut state)), []);
@@ -123,7 +122,7 @@ fn recovery_goes_on_to_the_lower_mark_and_no_further() {
 #[test]
 fn uncounted_zeros_are_counted_piecewise() {
     let limits = Limits { scanned: Bytes::mib(6), ..Limits::default() };
-    let mut state = State::new(Box::new(HawkEyeG::new(Parameters::paper())), limits);
+    let mut state = State::new(Box::new(HawkEye::by_coverage(Parameters::paper())), limits);
     let unknown = |n| Region { zeros: None, ..huge(n, 0) };
     let seen = snapshot(SECOND, 0.9, vec![process(1, (0..5).map(unknown).collect())]);
     let mut scans = |second: u32| -> Vec<u64> {
@@ -143,7 +142,7 @@ fn uncounted_zeros_are_counted_piecewise() {
 
 #[test]
 fn blocks_are_zeroed_ahead_at_twenty_a_second() {
-    let mut state = state(HawkEyeG::new(Parameters::paper()));
+    let mut state = state(HawkEye::by_coverage(Parameters::paper()));
     let empty = snapshot(SECOND, 0.1, Vec::new());
     let mut blocks = |second: u32| -> u64 {
         step_on_model(SECOND * second, &empty, &mut state)
@@ -160,11 +159,11 @@ fn blocks_are_zeroed_ahead_at_twenty_a_second() {
 #[test]
 fn on_a_running_machine_nothing_is_zeroed_and_that_is_known() {
     let empty = snapshot(SECOND, 0.1, Vec::new());
-    let mut hawkeye = state(HawkEyeG::new(Parameters::paper()));
+    let mut hawkeye = state(HawkEye::by_coverage(Parameters::paper()));
     assert!(!hawkeye.lacked_zeroing());
     assert_eq!(run(SECOND, &empty, &mut hawkeye), []);
     assert!(hawkeye.lacked_zeroing());
-    let mut modelled = state(HawkEyeG::new(Parameters::paper()));
+    let mut modelled = state(HawkEye::by_coverage(Parameters::paper()));
     assert!(!step_on_model(SECOND, &empty, &mut modelled).is_empty());
     assert!(!modelled.lacked_zeroing(), "the model does it");
     let mut linux = crate::State::new(crate::by_name("linux").unwrap(), crate::Limits::default());
@@ -174,7 +173,7 @@ fn on_a_running_machine_nothing_is_zeroed_and_that_is_known() {
 
 #[test]
 fn a_failed_region_goes_to_the_end_in_the_code() {
-    let mut state = state(HawkEyeG::new(Parameters {
+    let mut state = state(HawkEye::by_coverage(Parameters {
         promote: Pace { work: 1, every: SECOND * 10 },
         lowest_bucket: 0,
         ..Parameters::code()
@@ -198,9 +197,9 @@ fn faults_are_huge_and_prefer_zeroed_blocks() {
         reserved: false,
         headroom: Headroom::default(),
     };
-    let mut huge = HawkEyeG::new(Parameters::paper());
+    let mut huge = HawkEye::by_coverage(Parameters::paper());
     assert_eq!(huge.on_fault(&fault), FaultSize::Huge);
     assert_eq!(huge.on_fault(&Fault { present: 3, ..fault }), FaultSize::Base);
     assert!(huge.prefers_zeroed());
-    assert_eq!(HawkEyeG::new(Parameters::paper().base_faults()).on_fault(&fault), FaultSize::Base);
+    assert_eq!(HawkEye::by_coverage(Parameters::paper().base_faults()).on_fault(&fault), FaultSize::Base);
 }
