@@ -9,6 +9,7 @@
 mod advise;
 mod answer;
 #[cfg(test)]
+#[path = "engine/model_tests.rs"]
 mod model;
 mod pace;
 mod target;

@@ -368,8 +368,10 @@ fn refusal(root: &KernelRoot, source: io::Error) -> OpenError {
 }
 
 #[cfg(test)]
+#[path = "page_tables/synthetic_tests.rs"]
 mod synthetic;
 #[cfg(test)]
+#[path = "page_tables/synthetic_arm64_tests.rs"]
 mod synthetic_arm64;
 #[cfg(test)]
 mod tests;

@@ -81,7 +81,8 @@ pub fn all_policies() -> Vec<String> {
         .collect()
 }
 
-/// Simulates `trace` under each of the policies, on as many threads as there are processors to spare. Without a `speed` each policy promotes at its own.
+/// Simulates `trace` under each of the policies, on a thread for each spare processor. Without
+/// a `speed` each policy promotes at its own.
 pub fn compare(
     trace: &Trace,
     setup: &Setup,

@@ -30,8 +30,8 @@ pub struct PoolGuard {
 impl PoolGuard {
     /// Adds `pages` to the machine's pool of `size`. With 0 pages the pool is only put back in the end.
     /// `None`, after a loud skip, where tests may not change the machine, without a pool of that size, where less than
-    /// [`LEAST_AVAILABLE`] would stay available, or where the kernel does not find the pages. A skip for want of
-    /// pages of 1 GiB fails no test.
+    /// [`LEAST_AVAILABLE`] would stay available, or where the kernel does not find the pages. A skip
+    /// for want of pages of 1 GiB fails no test.
     pub fn reserve(size: PageSize, pages: u64) -> Option<PoolGuard> {
         PoolGuard::try_reserve(size, pages)
             .map_err(|why| {

@@ -82,7 +82,7 @@ megapage_units::named! {
         Off = "off",
         /// It can be written and executed at once: code that changes itself.
         Open = "open",
-        /// All was done, but for pages of 1 GiB, of which there were too few: whole GiB lie on smaller huge pages.
+        /// All was done, but there were too few pages of 1 GiB: whole GiB lie on smaller huge pages.
         Smaller = "smaller",
     }
 }

@@ -10,6 +10,7 @@ pub mod line;
 pub mod map;
 pub mod svg;
 #[cfg(test)]
+#[path = "synthetic_tests.rs"]
 mod synthetic;
 pub mod top;
 pub mod value;

@@ -17,6 +17,7 @@ pub mod recording;
 pub mod replay;
 mod statistics;
 #[cfg(test)]
+#[path = "synthetic_tests.rs"]
 mod synthetic;
 pub mod translation;
 
