@@ -229,7 +229,7 @@ impl View {
         let top = sorted(watch, daemon, Some(&self.filter), (self.key, self.reverse));
         self.first = self.first.min(top.processes.len().saturating_sub(1));
         let filter = self.filter.text.clone();
-        let head = Head { key: self.key, reverse: false, filter, ..args.head(watch, daemon) };
+        let head = Head { key: self.key, reverse: self.reverse, filter, ..args.head(watch, daemon) };
         let prompt = match &self.typed {
             Some((text, wrong)) => Prompt::Filter(text, wrong.as_deref()),
             None => Prompt::Keys,

@@ -217,8 +217,10 @@ impl File<'_> {
         // This file has to spell the paths that it looks for.
         // Fuzz targets build trees for kernel's readers.
         let may = ["inside", "kernel", "xtask", "fuzzing"].contains(&self.krate);
-        let is_unit_test = self.path.ends_with("/tests.rs");
-        if may || is_unit_test || TESTS_THAT_NAME_KERNEL_PATHS.iter().any(|(path, _)| *path == self.path) {
+        if may
+            || self.path.ends_with("/tests.rs")
+            || TESTS_THAT_NAME_KERNEL_PATHS.iter().any(|(path, _)| *path == self.path)
+        {
             return;
         }
         for (number, text) in &self.source.strings {

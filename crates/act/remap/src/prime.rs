@@ -77,7 +77,8 @@ impl Target {
         Target::of(path, |_| primable(binary))
     }
 
-    /// A file whose bytes are data: every whole block of 2 MiB. A block beyond the end is never read as one folio.
+    /// A file whose bytes are data: every whole block of 2 MiB. The kernel reads no block beyond
+    /// the end as one folio.
     fn of_data(path: &Path) -> Result<Target, RemapError> {
         let whole = |length: u64| FileRange { offset: 0, length: length / HUGE * HUGE };
         Target::of(path, |length| Some(whole(length)).filter(|range| range.length > 0).into_iter().collect())

@@ -320,7 +320,7 @@ fn another_users_process_is_denied_with_what_helps() {
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
         .arg(&program)
-        .args(["--exact", "observe_as_another_user", "--ignored", "--nocapture"])
+        .args(["--exact", "observer::observe_as_another_user", "--ignored", "--nocapture"])
         .env(OBSERVE, target.0.id().to_string())
         .current_dir("/")
         .output()
