@@ -12,7 +12,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 DATE := $(shell sed -n 's/^\#\# [0-9.]* - //p' CHANGELOG.md | head -1)
 export CARGO_TARGET_DIR
 # What is installed: not the laboratory, nor what only tests and chores need.
-PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-fuzzing megapage-testing xtask)
+PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-simulate megapage-fuzzing megapage-testing xtask)
 
 .PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs results install uninstall packages image book clean
 
