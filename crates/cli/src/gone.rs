@@ -243,9 +243,12 @@ mod tests {
             let first = commands.find_subcommand(words.next().unwrap());
             let found = words.next().map_or(first, |word| first.and_then(|it| it.find_subcommand(word)));
             let has = |option: &str| {
-                found.is_some_and(|it| {
-                    it.get_arguments().any(|arg| arg.get_long() == option.strip_prefix("--"))
-                })
+                let is_it = |arg: &clap::Arg| {
+                    let long = arg.get_long().map(|long| format!("--{long}"));
+                    let short = arg.get_short().map(|short| format!("-{short}"));
+                    [long, short].iter().flatten().any(|name| name == option)
+                };
+                found.is_some_and(|it| it.get_arguments().any(is_it))
             };
             match gone.what {
                 Whole => assert!(found.is_none(), "{gone:?}"),
