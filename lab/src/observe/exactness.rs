@@ -169,7 +169,7 @@ mod tests {
         if !megapage_testing::require_root() {
             return;
         }
-        // Tests that make room for a pool compact memory: a page that is moved loses its accessed bit.
+        // Other tests compact memory for a pool: a page that moves loses its accessed bit.
         let _lock = megapage_testing::MachineLock::take();
         let mut tracker = BpfTracker::open(&KernelRoot::live()).unwrap();
         let exactness = exactness(&mut tracker, Bytes::mib(64), 6).unwrap();

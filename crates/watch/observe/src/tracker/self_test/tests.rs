@@ -62,7 +62,7 @@ fn the_truth_passes() {
     if !megapage_testing::require_root() {
         return;
     }
-    // Tests that make room for a pool compact memory: a page that is moved loses its accessed bit.
+    // Other tests compact memory for a pool: a page that moves loses its accessed bit.
     let _lock = megapage_testing::MachineLock::take();
     self_test(&mut BpfTracker::open(&KernelRoot::live()).unwrap()).unwrap();
 }
