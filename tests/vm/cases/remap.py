@@ -1,4 +1,4 @@
-# title: remap check, prime and align on ext4: what is said against FilePmdMapped of a process, and the code's own sum
+# title: remap check and prime on ext4: what is said against FilePmdMapped of a process, and the code's own sum
 # kernels: x86-64 arm64
 # seconds: 400
 # quick: 7.3

@@ -1,4 +1,4 @@
-# title: remap prime and align on btrfs
+# title: remap prime on btrfs
 # kernels: x86-64 arm64-7.3
 # data: btrfs:512M
 # seconds: 400

@@ -1,4 +1,4 @@
-# title: remap prime and align, and segments in a directory, on XFS
+# title: remap prime, and segments in a directory, on XFS
 # kernels: x86-64 arm64-7.3
 # data: xfs:512M
 # seconds: 400

@@ -57,7 +57,7 @@ pub struct SegmentCheck {
     pub bss_bytes: u64,
     /// Whether file offset and address agree modulo 2 MiB.
     pub congruent: bool,
-    /// Bytes that 2 MiB entries could map after priming; 0 where the file is placed at no multiple of 2 MiB.
+    /// Bytes that 2 MiB entries could map after priming; 0 where its segments are not aligned to 2 MiB.
     pub prime_bytes: u64,
     /// Bytes that a copy in anonymous memory could have on huge pages, or at least so many.
     pub anonymous_bytes: u64,

@@ -79,7 +79,7 @@ pub fn total(ranges: &[FileRange]) -> u64 {
 }
 
 /// The bytes of a segment, .bss included, that lie in whole blocks of 2 MiB by address: what a copy in anonymous
-/// memory can have on huge pages. Where the file is placed at no multiple of 2 MiB (`placed` is false), what it has
+/// memory can have on huge pages. Where the segments are not aligned to 2 MiB (`placed` is false), what it has
 /// at least, wherever it comes to lie.
 pub fn anonymous(segment: &Segment, placed: bool) -> u64 {
     whole_pages(segment, placed, HUGE)

@@ -209,7 +209,7 @@ pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, R
     if !is_placed_huge(path, &binary)? {
         return Err(RemapError::unfit(
             path,
-            "it is placed at no multiple of 2 MiB: megapage run --text thp moves its code when it starts",
+            "its segments are not aligned to 2 MiB: use megapage run --text thp, which moves its code when it starts",
         ));
     }
     prime_target(root, path, &target, dry_run)

@@ -78,7 +78,7 @@ fn human(check: &Check) -> String {
         line("RELRO", format!("{} at {:#x}", Bytes(relro.bytes), relro.address));
     }
     line("on huge pages now", check.now_bytes.map_or("only root and its owner can see".into(), size));
-    let prime = if check.placed_at_huge { "" } else { " (it is placed at no multiple of 2 MiB)" };
+    let prime = if check.placed_at_huge { "" } else { " (its segments are not aligned to 2 MiB)" };
     line("megapage remap prime", format!("{}{prime}", size(check.prime_bytes)));
     let least = if check.placed_at_huge || check.anonymous_bytes == 0 { "" } else { "at least " };
     line("megapage run --text thp", format!("{least}{}", size(check.anonymous_bytes)));
