@@ -5,7 +5,6 @@
 mod abilities;
 mod finding;
 mod header;
-mod peers;
 mod results;
 mod section;
 mod tidy;
@@ -21,7 +20,6 @@ usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
        cargo xtask header  make include/megapage.h anew from crates/segment/capi
        cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel
        cargo xtask values  make the values of bench/results in pages of docs/ anew
-       cargo xtask peers   make the tables of peers in docs/lab.md anew from lab/src/peers
        cargo xtask results  make the lines of where megapage leads and loses in bench/results/README.md anew from the results";
 
 fn main() -> ExitCode {
@@ -32,7 +30,6 @@ fn main() -> ExitCode {
         ["header"] => write(header::write),
         ["abilities"] => write(|root| abilities::section().write(root)),
         ["values"] => write(values::write),
-        ["peers"] => write(|root| peers::sections().iter().try_for_each(|it| it.write(root))),
         ["results"] => write(|root| results::section(root)?.write(root)),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

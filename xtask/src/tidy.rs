@@ -11,6 +11,7 @@ mod shows;
 mod size;
 mod vendored;
 
+use crate::finding::Finding;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,11 +21,21 @@ use std::process::{Command, ExitCode};
 /// Directories whose files are not ours to tidy: vendored sources and captured kernel trees.
 const NOT_OURS: [&str; 2] = ["crates/heap/preload/vendor/mimalloc/", "fixtures/"];
 
-/// Checks the repository at `root`, prints what is wrong and answers 1 where anything is.
+/// Checks the repository at `root` and prints the findings. Returns 1 if there are any.
 pub fn run(root: &Path) -> Result<ExitCode> {
     let files = read_files(root)?;
+    let findings = findings(root, &files)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("tidy: {} files, {} findings", files.len(), findings.len());
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the findings in the repository at `root`, whose text files are `files`, in order.
+fn findings(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    for (path, text) in &files {
+    for (path, text) in files {
         findings.extend(prose::whitespace(path, text));
         if path.ends_with(".rs") {
             findings.extend(rust::check(path, text));
@@ -34,30 +45,25 @@ pub fn run(root: &Path) -> Result<ExitCode> {
         }
     }
     let commands = prose::Commands {
-        subcommands: prose::subcommands(text_of(&files, "crates/cli/src/main.rs")?),
-        targets: prose::make_targets(text_of(&files, "Makefile")?),
+        subcommands: prose::subcommands(text_of(files, "crates/cli/src/main.rs")?),
+        targets: prose::make_targets(text_of(files, "Makefile")?),
     };
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".md")) {
         findings.extend(commands.check(path, text));
     }
-    let summary = text_of(&files, "docs/SUMMARY.md")?;
+    let summary = text_of(files, "docs/SUMMARY.md")?;
     findings.extend(prose::book(summary, files.keys().map(String::as_str)));
     findings.extend(manifest::check(&cargo_metadata(root)?)?);
     findings.extend(vendored::check(root)?);
-    findings.extend(ratchet::check(&files)?);
-    findings.extend(shows::check(&files));
+    findings.extend(ratchet::check(files)?);
+    findings.extend(shows::check(files));
     findings.extend(crate::header::check(root)?);
     findings.extend(crate::abilities::section().check(root));
     findings.extend(crate::values::check(root)?);
-    findings.extend(crate::peers::sections().iter().filter_map(|it| it.check(root)));
     findings.extend(crate::results::section(root)?.check(root));
 
     findings.sort();
-    for finding in &findings {
-        println!("{finding}");
-    }
-    println!("tidy: {} files, {} findings", files.len(), findings.len());
-    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(findings)
 }
 
 /// Lowers the numbers of `xtask/ratchet.json` to the present ones.
@@ -111,4 +117,18 @@ fn stdout(command: &mut Command) -> Result<String> {
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the whole of `cargo xtask tidy` in the build that the other tests have.
+    #[test]
+    fn the_repository_has_no_findings() {
+        let root = crate::repository().unwrap();
+        let findings = findings(&root, &read_files(&root).unwrap()).unwrap();
+        let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        assert!(lines.is_empty(), "{}", lines.join("\n"));
+    }
 }

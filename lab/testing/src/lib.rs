@@ -12,6 +12,7 @@
 
 #![deny(unsafe_code)]
 
+mod built;
 mod command;
 mod held_lock;
 mod lock;
@@ -23,6 +24,7 @@ mod thp_setting;
 mod undo;
 mod zram;
 
+pub use built::build_programs;
 pub use command::{PATIENCE, assert_refused, copied, script, until, until_within, wait_for};
 pub use held_lock::HeldLock;
 pub use lock::MachineLock;

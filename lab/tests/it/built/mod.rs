@@ -1,30 +1,16 @@
-//! Programs of other packages that the tests run, built by Cargo, once for each test program.
+//! Programs of other packages that the tests run, built by cargo.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use megapage_testing::copied;
+use megapage_testing::{build_programs, copied};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
 fn directory() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_BIN_EXE_megapage-lab")).parent().unwrap();
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet"]);
-        build.args(
-            ["megapage-cli", "megapage-preload", "megapage-text"]
-                .map(|package| format!("--package={package}")),
-        );
-        build.arg("--target-dir").arg(directory.parent().unwrap());
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo starts").success(), "the programs are built");
-        directory.to_path_buf()
-    })
+    let directory = Path::new(env!("CARGO_BIN_EXE_megapage-lab")).parent().unwrap();
+    build_programs(directory);
+    directory
 }
 
 /// `megapage`.

@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use megapage_testing::skip;
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub use megapage_testing::{assert_refused, copied, script, wait_for};
+use megapage_testing::{build_programs, skip};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The built library, with the one for text beside it, which programs without the preloaded heap get under `--require`. Cargo
-/// builds both for whoever asks, once for each test program.
+/// The built library. The one for text, which `--require` preloads alone, is beside it.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let directory = Path::new(env!("CARGO_BIN_EXE_megapage")).parent().unwrap();
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet", "--package", "megapage-preload", "--package", "megapage-text"]);
-        build.arg("--target-dir").arg(directory.parent().unwrap());
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo starts").success(), "the libraries are built");
+        build_programs(directory);
         directory.join("libmegapage.so")
     })
 }

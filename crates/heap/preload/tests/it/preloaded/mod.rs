@@ -5,12 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The library that this package builds; cargo does so for its tests' sake only where it is asked.
+/// The library that this package builds.
 fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target directory");
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    build.args(["build", "--quiet", "--package", "megapage-preload", "--target-dir"]).arg(target);
-    assert!(build.status().expect("cargo starts").success(), "the library is built");
+    megapage_testing::build_programs(&target.join("debug"));
     target.join("debug/libmegapage.so")
 }
 
