@@ -20,6 +20,8 @@ pub enum Mapping {
     Reserved(Backing),
     /// Mapped and ready.
     Mapped(Backing),
+    /// Not even reserved: the allocator has given the addresses up, and never asks for them again.
+    GivenUp,
 }
 
 impl Mapping {
@@ -28,6 +30,7 @@ impl Mapping {
             Mapping::None => 0,
             Mapping::Reserved(backing) => 0x10 | backing as u64,
             Mapping::Mapped(backing) => 0x20 | backing as u64,
+            Mapping::GivenUp => 0x30,
         }
     }
 
@@ -36,6 +39,7 @@ impl Mapping {
         match word >> 4 {
             0 => Mapping::None,
             1 => Mapping::Reserved(backing),
+            3 => Mapping::GivenUp,
             _ => Mapping::Mapped(backing),
         }
     }
@@ -166,7 +170,9 @@ mod tests {
     #[test]
     fn mappings_survive_packing() {
         for backing in Backing::ALL {
-            for mapping in [Mapping::None, Mapping::Reserved(backing), Mapping::Mapped(backing)] {
+            for mapping in
+                [Mapping::None, Mapping::Reserved(backing), Mapping::Mapped(backing), Mapping::GivenUp]
+            {
                 assert_eq!(Mapping::decode(mapping.encode()), mapping);
             }
         }

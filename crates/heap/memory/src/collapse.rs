@@ -218,6 +218,9 @@ impl Collapser {
         let start = Instant::now();
         let mut look = Look { resident: own_resident().unwrap_or(0), ..Look::default() };
         self.now.count = 0;
+        if heap.measured_every().is_some() {
+            heap.measure();
+        }
         let mut largest = Largest::default();
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
         persistence.begin();
@@ -248,7 +251,8 @@ impl Collapser {
             }
             if !advised && !of_heap {
                 look.may_grow |= untouched >= MAY_GROW;
-                look.pending |= fill.is_growing() && mapped.advise(&Kernel, start, end);
+                let advise = !heap.is_near_limit() && fill.is_growing();
+                look.pending |= advise && mapped.advise(&Kernel, start, end);
             }
         })?;
         note(largest.0, heap, mapped);
@@ -276,6 +280,11 @@ impl Collapser {
             done
         };
         for region in self.now.regions() {
+            // A collapse takes a huge page before it gives base pages back.
+            if heap.is_near_limit() {
+                look.pending = true;
+                break;
+            }
             let chunk = heap.chunk_at(region);
             if chunk.is_some_and(|chunk| chunk.mapping() != Mapping::Mapped(Backing::Base)) {
                 continue;

@@ -20,6 +20,7 @@ mod fork;
 mod give_back;
 pub(crate) mod hugetlb;
 mod repair;
+mod room;
 
 pub use repair::{Repair, Repaired};
 
@@ -28,6 +29,7 @@ use self::broker::Stock;
 use self::density::InUse;
 use self::first::FirstChunks;
 use self::hugetlb::{Dry, Fit};
+use self::room::Headroom;
 use crate::chunk::{Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
 use crate::learned::{Hints, LARGE_BLOCK};
@@ -38,7 +40,7 @@ use megapage_inside::{
 };
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Ranges shorter than this hold the allocator's own tables, the longest of which is just over 2 MiB, and are
@@ -54,8 +56,6 @@ const GROUP: usize = 16;
 /// Commits of at least this many bytes are one large object: it is populated at first touch where that is
 /// safe, for a program may never touch all of it.
 const BULK: usize = LARGE_BLOCK;
-/// How often, in milliseconds, the available memory is looked at.
-const SHORT_MS: u64 = 100;
 const LOCKS: usize = 64;
 /// How many times the broker is asked for one chunk, whose pages other threads took each time, before another backing is.
 const MOST_ASKS: usize = 16;
@@ -81,6 +81,8 @@ pub struct HugeHeap {
     thp_off: AtomicBool,
     /// The program has forked while it held hugetlb pages: no new ones.
     forked: AtomicBool,
+    /// The program has asked for all memory that it maps from now on to be locked (mlockall(2)).
+    locks: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
     first_chunks: FirstChunks,
@@ -88,8 +90,7 @@ pub struct HugeHeap {
     /// The large blocks, and what is known of such at the start.
     blocks: Blocks,
     collapsed: AtomicBool,
-    short_checked: AtomicU64,
-    short: AtomicBool,
+    room: Headroom,
 }
 
 /// A large object that is being committed.
@@ -134,13 +135,13 @@ impl HugeHeap {
             fit: Fit::new(),
             thp_off: AtomicBool::new(false),
             forked: AtomicBool::new(false),
+            locks: AtomicBool::new(false),
             split: AtomicBool::new(false),
             first_chunks: FirstChunks::new(),
             in_use: InUse::new(),
             blocks: Blocks::new(),
             collapsed: AtomicBool::new(false),
-            short_checked: AtomicU64::new(0),
-            short: AtomicBool::new(false),
+            room: Headroom::new(),
         }
     }
 
@@ -149,6 +150,7 @@ impl HugeHeap {
         let _errno = ErrnoGuard::save();
         self.config.with(|current| *current = config);
         self.thp_off.store(!thp_is_possible(), Relaxed);
+        self.measure();
     }
 
     /// What was asked for.
@@ -272,6 +274,7 @@ impl HugeHeap {
         let start = part.start() - span.range.start();
         let clean = self.commit_in(&span, start, start + part.len());
         self.collapse_first_chunks();
+        self.sweep_if_due();
         clean.ok_or(Errno::ENOMEM)
     }
 
@@ -360,30 +363,39 @@ impl HugeHeap {
                 }
             }
             Mapping::None => {}
+            Mapping::GivenUp => return false,
         }
         self.map_fresh(span, index, group_end, bulk, mask)
     }
 
     /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays.
     fn map_fresh(&self, span: &Span, index: usize, group_end: usize, bulk: Option<Bulk>, mask: u32) -> bool {
-        let is_sparse = bulk.is_some_and(|bulk| bulk.is_sparse);
-        let (ahead, bulk) = (bulk.map(|bulk| bulk.end - index), bulk.is_some());
-        let config = self.config();
-        let held = self.held();
-        if config.heap == Heap::None {
+        if self.config().heap == Heap::None {
             return self.map_base(span, index);
         }
-        if !bulk && self.is_small(held) {
-            self.ledger().fell_back(FallBack::TooSmall, HUGE_2M as u64, 0);
+        let huge = self.may_be_huge(bulk, mask);
+        if huge == Err(FallBack::TooSmall) {
             self.first_chunks.remember(span.chunk_range(index, 1).start());
-            return self.map_base(span, index);
+        } else if !self.forked.load(Relaxed) && self.map_from_pools(span, index, group_end, bulk) {
+            return true;
         }
-        if self.forked.load(Relaxed) {
-            return self.map_thp(span, index, mask);
+        match huge {
+            _ if span.chunk(index).mapping() != Mapping::None => false,
+            Ok(()) => self.map_thp(span, index, mask),
+            Err(why) => {
+                self.ledger().fell_back(why, HUGE_2M as u64, 0);
+                self.map_base(span, index)
+            }
         }
+    }
+
+    /// Pages of a broker, or of the pool.
+    fn map_from_pools(&self, span: &Span, index: usize, group_end: usize, bulk: Option<Bulk>) -> bool {
+        let config = self.config();
+        let (ahead, bulk) = (bulk.map(|bulk| bulk.end - index), bulk.is_some());
         let end = if bulk {
             group_end
-        } else if held >= GROUP_AT {
+        } else if self.held() >= GROUP_AT {
             ((index / GROUP + 1) * GROUP).min(span.chunks())
         } else {
             index + 1
@@ -392,21 +404,13 @@ impl HugeHeap {
         if fresh > 0 && self.map_from_broker(span, index, fresh, ahead) {
             return true;
         }
-        if config.heap != Heap::Thp
+        config.heap != Heap::Thp
             && self.reserve_hugetlb(span, index, fresh)
             && (if bulk && !config.populate {
                 self.accept_reserved(span, index, fresh)
             } else {
                 self.populate_reserved(span, index, Backing::Hugetlb2M)
             })
-        {
-            return true;
-        }
-        if is_sparse {
-            self.ledger().fell_back(FallBack::Sparse, HUGE_2M as u64, 0);
-            return self.map_base(span, index);
-        }
-        self.map_thp(span, index, mask)
     }
 
     fn populate(&self, range: OwnedRange) -> Result<(), Errno> {
@@ -418,26 +422,16 @@ impl HugeHeap {
         result
     }
 
-    /// For a commit of these slices.
+    /// For a commit of these slices. Advice comes first: where memory is locked (mlockall(2)),
+    /// opening the chunk faults it in.
     fn map_thp(&self, span: &Span, index: usize, mask: u32) -> bool {
-        if span.chunk(index).mapping() != Mapping::None {
-            return false;
-        }
-        if self.is_sparse(mask) {
-            self.ledger().fell_back(FallBack::Sparse, HUGE_2M as u64, 0);
-            return self.map_base(span, index);
-        }
         let range = span.chunk_range(index, 1);
-        if self.thp_off.load(Relaxed) {
-            self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, 0);
+        if let Err(errno) = self.lock_if_asked(range).and_then(|()| range.advise_thp()) {
+            self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
             return self.map_base(span, index);
         }
         if range.open().is_err() {
             return false;
-        }
-        if let Err(errno) = range.advise_thp() {
-            self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
-            return self.map_base(span, index);
         }
         // Small objects are about to be touched: populating is as cheap as the fault, and its time is known. Where it fails
         // (a memory cgroup at its limit), faults will do what they can. A large object may never be touched all over.
@@ -450,7 +444,8 @@ impl HugeHeap {
     }
 
     fn map_base(&self, span: &Span, index: usize) -> bool {
-        if span.chunk_range(index, 1).open().is_err() {
+        let range = span.chunk_range(index, 1);
+        if self.lock_if_asked(range).and_then(|()| range.open()).is_err() {
             return false;
         }
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Base));

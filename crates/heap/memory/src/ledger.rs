@@ -115,6 +115,8 @@ megapage_units::named! {
         Sparse = "sparse",
         /// The user may not make SysV segments on hugetlb pages.
         ShmNotPermitted = "shm-not-permitted",
+        /// A limit on memory was near: the machine's, a control group's or the process's own.
+        Room = "no-room",
     }
 }
 

@@ -14,6 +14,7 @@ mod entry;
 mod interpose;
 mod jump;
 mod lifecycle;
+mod limits;
 mod mappings;
 mod next;
 mod primitives;

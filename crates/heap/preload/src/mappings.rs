@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::next::Next;
-use crate::{HEAP, MAPPED, SHARED, collapser, segments, threads};
+use crate::{HEAP, MAPPED, SHARED, collapser, limits, segments, threads};
 use libc::off_t;
 use megapage_inside::program_memory::program_begins;
 use megapage_inside::{ErrnoGuard, has_supported_base_pages, thp_is_possible};
@@ -89,8 +89,13 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: the caller's promise, here and below.
-    let ask = || unsafe { next_mmap(address, len, protection, flags, fd, offset) };
+    let ask = || {
+        // SAFETY: the caller's promise, here and below.
+        let next = || unsafe { next_mmap(address, len, protection, flags, fd, offset) };
+        let mapped = next();
+        let again = mapped == libc::MAP_FAILED && limits::make_room_for_mapping();
+        if again { next() } else { mapped }
+    };
     if flags & libc::MAP_HUGETLB != 0 {
         let mapped = ask();
         if mapped == libc::MAP_FAILED {
@@ -155,7 +160,8 @@ fn map_shared(
 
 /// Private memory at any address.
 fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mut c_void {
-    let mapped = match MAPPED.place(&Kernel, len, reserve) {
+    let place = || if HEAP.is_near_limit() { None } else { MAPPED.place(&Kernel, len, reserve) };
+    let mapped = match place() {
         Some(address) => address as *mut c_void,
         None => {
             let mut mapped = ask();

@@ -35,7 +35,28 @@ static void thread_done(mi_theap_t* theap);
 #include "util/random.c"
 #include "util/stats.c"
 #include "util/threadlocal.c"
+
+// Under a limit on addresses (RLIMIT_AS), and once the program has needed those that arenas do not
+// use.
+static _Atomic(bool) few_addresses;
+// Defined in primitives.rs: whether so many addresses can be had now.
+extern bool megapage_has_addresses(size_t size);
+
+// The least arena is one chunk of bits; each eight are twice as large as those before. One is had
+// only where as many addresses are left then: without it, pages come from the system one by one.
+#define LEAST_ARENA (MI_BCHUNK_BITS * MI_ARENA_SLICE_SIZE)
+// Larger blocks come from the system: an arena for one is up to 64 MiB longer.
+#define LARGEST_IN_LEAST_ARENA (8 * MI_MiB)
+static size_t arena_option(mi_option_t option) {
+  if mi_likely(!mi_atomic_load_relaxed(&few_addresses)) return mi_option_get_size(option);
+  if (option == mi_option_arena_max_object_size) return LARGEST_IN_LEAST_ARENA;
+  const size_t arenas = mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count);
+  const size_t next = LEAST_ARENA << mi_clamp(arenas / 8, 0, 16);
+  return (megapage_has_addresses(2 * next) ? LEAST_ARENA : 0);
+}
+#define mi_option_get_size(option) arena_option(option)
 #include "arena/arena.c"
+#undef mi_option_get_size
 
 // Upstream has an option for what waiting.c decides.
 #include "waiting.c"
@@ -64,9 +85,10 @@ static void thread_done(mi_theap_t* theap);
 extern void megapage_configure(void);
 extern int megapage_reserve(size_t size, size_t alignment, bool commit, bool* is_zero, void** addr);
 extern int megapage_release(void* addr, size_t size);
-extern int megapage_commit(void* addr, size_t size, bool* is_zero);
+extern int megapage_commit(void* addr, size_t size, size_t threads, bool* is_zero);
 extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
 extern void megapage_forget(void* addr, size_t size);
+extern bool megapage_give_up(void* addr, size_t size);
 
 // What ours reckon with. On a kernel with other base pages the library stays out of the way: mimalloc then takes its
 // memory from the system, in that kernel's pages, and gives it back as it does upstream; no page is huge on our request.
@@ -119,7 +141,13 @@ int _mi_prim_free(void* addr, size_t size) {
 int _mi_prim_commit(void* addr, size_t size, bool* is_zero) {
   if (other_pages) return upstream_prim_commit(addr, size, is_zero);
   make_room(size);
-  return megapage_commit(addr, size, is_zero);
+  const size_t threads = mi_atomic_load_relaxed(&_mi_subproc_main()->thread_count);
+  const int error = megapage_commit(addr, size, threads, is_zero);
+  if mi_likely(error == 0) return 0;
+  // A limit of the process (RLIMIT_DATA), or strict accounting: what waits goes before a block is
+  // refused.
+  purge_all(0);
+  return megapage_commit(addr, size, threads, is_zero);
 }
 
 int _mi_prim_decommit(void* addr, size_t size, bool* needs_recommit) {
@@ -142,11 +170,12 @@ int _mi_prim_getenv(const char* name, char* result, size_t result_size) {
   return 0;
 }
 
-// Purges what has been free for longer than the delay. Unlike mi_collect, it gives the calling thread no heap.
-// Answers the milliseconds after which more will have expired; 0 when nothing waits to be purged.
-long megapage_purge_expired(void) {
+// Purges what has been free for longer than the delay, or all that is free. Unlike mi_collect, it
+// gives the calling thread no heap. Answers the milliseconds after which more will have expired; 0
+// when nothing waits to be purged.
+long megapage_purge_expired(bool all) {
   mi_subproc_t* const subproc = _mi_subproc_main();
-  mi_arenas_try_purge(false /* force */, true /* visit all */, subproc, 0);
+  mi_arenas_try_purge(all /* force */, true /* visit all */, subproc, 0);
   mi_msecs_t first = 0;
   const size_t count = mi_arenas_get_count(subproc);
   for (size_t i = 0; i < count; i++) {
@@ -157,6 +186,40 @@ long megapage_purge_expired(void) {
   if (first == 0) return 0;
   const mi_msecs_t wait = first - _mi_clock_now();
   return (wait < 1 ? 1 : (long)wait);
+}
+
+// New arenas are small from now on.
+void megapage_keep_addresses(void) {
+  mi_atomic_store_relaxed(&few_addresses, true);
+}
+
+// Gives the addresses of whole huge pages back that arenas do not use: no block will lie there any
+// more. Whether any went.
+bool megapage_give_up_addresses(void) {
+  enum { HUGE_SLICES = (2 * MI_MiB) / MI_ARENA_SLICE_SIZE };
+  if (other_pages) return false;
+  megapage_keep_addresses();
+  bool any = false;
+  mi_subproc_t* const subproc = _mi_subproc_main();
+  const size_t count = mi_arenas_get_count(subproc);
+  for (size_t i = 0; i < count; i++) {
+    mi_arena_t* const arena = mi_arena_from_index(subproc, i);
+    if (arena == NULL) continue;
+    const size_t first = mi_align_up(mi_arena_info_slices(arena), HUGE_SLICES);
+    for (size_t slice = first; slice + HUGE_SLICES <= arena->slice_count; slice += HUGE_SLICES) {
+      // What describes the pages of 256 MiB lies before them, is never free, and is not there
+      // unless one is.
+      const size_t meta = (slice % MI_PAGE_META_ALIGNED_COUNT == 0 ? mi_arena_page_meta_aligned_slice_count() : 0);
+      if (!mi_bbitmap_try_clearNC(arena->slices_free, slice + meta, HUGE_SLICES - meta)) continue;
+      if (megapage_give_up(mi_arena_slice_start(arena, slice), HUGE_SLICES * MI_ARENA_SLICE_SIZE)) {
+        any = true;
+      }
+      else {
+        mi_bbitmap_setN(arena->slices_free, slice + meta, HUGE_SLICES - meta);
+      }
+    }
+  }
+  return any;
 }
 
 // The locks that a forked child may need, and that another thread may hold when it is made. Each is held for

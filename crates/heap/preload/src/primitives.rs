@@ -5,8 +5,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::{HEAP, collapser, lifecycle, returner};
-use megapage_inside::{OwnedRange, Reservation};
+use crate::{HEAP, collapser, lifecycle, limits, returner};
+use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, has_addresses};
 use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_void};
 
@@ -14,6 +14,7 @@ use std::os::raw::{c_int, c_void};
 #[unsafe(no_mangle)]
 extern "C" fn megapage_configure() {
     lifecycle::configure();
+    limits::configure();
 }
 
 /// Reserves (and commits) `size` bytes; 0 or an errno.
@@ -56,14 +57,21 @@ extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
     HEAP.release(range).map_or_else(|errno| errno.0, |()| 0)
 }
 
-/// Commits a part of a reserved range; 0 or an errno.
+/// Commits a part of a reserved range, for a program in which so many threads allocate; 0 or an
+/// errno.
 ///
 /// # Safety
 /// `is_zero` must be valid for writing, as prim.h promises.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn megapage_commit(address: *mut c_void, size: usize, is_zero: *mut bool) -> c_int {
+unsafe extern "C" fn megapage_commit(
+    address: *mut c_void,
+    size: usize,
+    threads: usize,
+    is_zero: *mut bool,
+) -> c_int {
     // SAFETY: the allocator commits a part of what it was given and still has.
     let part = unsafe { OwnedRange::of_allocator(address as usize, size) };
+    HEAP.note_threads(threads as u64);
     match HEAP.commit(part) {
         Ok(clean) => {
             returner::consider();
@@ -106,6 +114,28 @@ unsafe extern "C" fn megapage_decommit(
 extern "C" fn megapage_forget(address: *mut c_void, size: usize) {
     // SAFETY: a part of a block, which its owner frees next.
     HEAP.forget(unsafe { OwnedRange::of_allocator(address as usize, size) });
+}
+
+/// The allocator gives the addresses of one whole huge page up for good. False where something lies
+/// there: then they stay the allocator's.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_give_up(address: *mut c_void, size: usize) -> bool {
+    // SAFETY: a part of what the allocator was given; it holds no block, and none will come to lie
+    // there.
+    HEAP.give_up(unsafe { Reservation::of_allocator(address as usize, size) })
+}
+
+/// Returns true if so many bytes of addresses can be had.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_has_addresses(size: usize) -> bool {
+    let _errno = ErrnoGuard::save();
+    has_addresses(size)
+}
+
+/// Returns true if a limit on memory is near.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_room_is_short() -> bool {
+    HEAP.is_short()
 }
 
 /// So much freed memory waits to be used again that it is to be purged once the delay has passed. From within the

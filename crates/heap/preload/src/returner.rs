@@ -1,10 +1,12 @@
 //! The thread that releases freed memory when the program has stopped calling the allocator, and repairs what forks have
 //! split.
 //!
-//! mimalloc returns memory on later calls. A program that frees most of its heap and then waits would keep
-//! it. So a process whose heap has outgrown [`THRESHOLD`], or that has freed much (waiting.c), gets one thread, which blocks
-//! every signal, wakes when something expires (or once per delay, to look) and purges it. It ends when the heap is small and
-//! nothing waits. With `--return-after never` there is none, unless forks are to be repaired.
+//! mimalloc returns memory on later calls. A program that frees most of its heap and then waits
+//! would keep it. So a process whose heap is large, by the room that it has, or that has freed much
+//! (waiting.c), gets one thread, which blocks every signal, wakes when something expires (or once
+//! per delay, to look) and purges it. Near a limit on memory it purges all that is free. It ends
+//! when the heap is small and nothing waits. With `--return-after never` there is none, unless
+//! forks are to be repaired.
 //!
 //! File-level obligation: mimalloc's functions are called with its contract, which lets any thread purge.
 
@@ -13,14 +15,13 @@
 use crate::HEAP;
 use crate::threads::{self, Started, WORKING};
 use megapage_inside::leave_descriptors;
+use megapage_inside::program_memory::is_confined;
 use megapage_memory::{Fork, Repair, Repaired};
 use std::os::raw::{c_long, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Bytes of heap below which no thread is worth having, unless much was freed.
-const THRESHOLD: u64 = 64 << 20;
 /// The thread wakes at most this often, however short the delay, in milliseconds.
 const SHORTEST_MS: u64 = 50;
 
@@ -35,7 +36,7 @@ const RESTS: [u64; 2] = [3, 1];
 const MOST_PAUSE: Duration = Duration::from_millis(50);
 
 unsafe extern "C" {
-    fn megapage_purge_expired() -> c_long;
+    fn megapage_purge_expired(all: bool) -> c_long;
 }
 
 /// The delay in milliseconds; 0 for "never": nothing is released.
@@ -61,12 +62,12 @@ pub fn configure(delay_ms: Option<u64>, fork: Fork) {
 }
 
 fn has_work() -> bool {
-    DELAY_MS.load(Relaxed) != 0 || REPAIRS.load(Relaxed)
+    DELAY_MS.load(Relaxed) != 0 || REPAIRS.load(Relaxed) || HEAP.measured_every().is_some()
 }
 
 /// Called after the heap has grown.
 pub fn consider() {
-    if !RUNNING.load(Relaxed) && has_work() && held() >= THRESHOLD {
+    if !RUNNING.load(Relaxed) && HEAP.is_worth_a_thread() && has_work() {
         want();
     }
 }
@@ -76,10 +77,6 @@ pub fn much_waits() {
     if !RUNNING.load(Relaxed) && DELAY_MS.load(Relaxed) != 0 {
         want();
     }
-}
-
-fn held() -> u64 {
-    HEAP.ledger().total_held()
 }
 
 /// Starts the thread where one is wanted: see [`crate::wanted::start_wanted`].
@@ -97,15 +94,14 @@ fn want() {
     threads::want();
 }
 
-/// How long to sleep until something is due: a look for what forks have split, or a purge.
+/// How long to sleep until something is due: a look for what forks have split, a purge, or a
+/// reading of the limits.
 fn pause(look: Instant, purge: Instant) -> Duration {
     let now = Instant::now();
     let until = |due: Instant| due.saturating_duration_since(now);
-    match (REPAIRS.load(Relaxed), DELAY_MS.load(Relaxed) != 0) {
-        (true, true) => until(look).min(until(purge)),
-        (true, false) => until(look),
-        (false, _) => until(purge),
-    }
+    let look = REPAIRS.load(Relaxed).then(|| until(look));
+    let purge = (DELAY_MS.load(Relaxed) != 0).then(|| until(purge));
+    [look, purge, HEAP.measured_every()].into_iter().flatten().min().unwrap_or_default()
 }
 
 /// Walks over the heap and repairs it, where the program has forked. Answers what looking cost; what repairing took is paid
@@ -138,21 +134,27 @@ fn repair() -> Duration {
 
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     threads::set_name(c"megapage-return");
-    // Looking opens /proc/self/pagemap: in the program's table that would meet descriptors which another thread closes
-    // and replaces by their numbers. Where there is no other table nothing is repaired.
-    if REPAIRS.load(Relaxed) && !leave_descriptors() {
+    // Looking opens files: in the program's table that would meet descriptors which another thread
+    // closes and replaces by their numbers. Where there is no other table nothing is repaired, and
+    // no limit read again.
+    let can_look = !is_confined() && leave_descriptors();
+    if !can_look {
         REPAIRS.store(false, Relaxed);
     }
     let mut look = Instant::now();
     let mut purge = look + Duration::from_millis(DELAY_MS.load(Relaxed));
     let mut waits = true;
-    while has_work() && (waits || held() >= THRESHOLD) && !threads::program_has_ended() {
+    while has_work() && (waits || HEAP.is_worth_a_thread()) && !threads::program_has_ended() {
         std::thread::sleep(pause(look, purge));
+        if can_look && !is_confined() {
+            HEAP.measure();
+        }
+        let short = HEAP.is_short();
         let delay = DELAY_MS.load(Relaxed);
-        if delay != 0 && purge <= Instant::now() {
+        if delay != 0 && (short || purge <= Instant::now()) {
             let next = WORKING.with(|| {
                 // SAFETY: mimalloc lets any thread purge.
-                let next = unsafe { megapage_purge_expired() };
+                let next = unsafe { megapage_purge_expired(short) };
                 HEAP.sweep();
                 waits = next > 0;
                 match u64::try_from(next) {

@@ -26,8 +26,13 @@
 #define MOST_RESERVE (8 * MI_MiB)
 #define RESERVE_SHARE 16
 
-// Defined in primitives.rs: more waits than always may, so that somebody has to purge it after the delay.
+// Near a limit on memory less waits: this.
+#define WAITS_WHEN_SHORT MI_MiB
+
+// Defined in primitives.rs: more waits than always may, so that somebody has to purge it after the
+// delay; and whether a limit on memory is near.
 extern void megapage_much_waits(void);
+extern bool megapage_room_is_short(void);
 
 static size_t most_waiting = LEAST_MOST_WAITING;
 
@@ -86,6 +91,7 @@ static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subpro
 
 // How many bytes may wait, where so many are in use and committed, and `most` were in use at once.
 static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most) {
+  if (megapage_room_is_short()) return WAITS_WHEN_SHORT;
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
   most += mi_min(MOST_RESERVE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
   return mi_max(always_waits(committed), mi_min(mi_min(LARGEST_TIMES * largest, most_waiting), most - mi_min(in_use, most)));
@@ -104,7 +110,8 @@ static size_t immediate_purge_size(size_t slice_count) {
   if (size > most_waiting) return 0;
   raise(&largest_freed, size);
   const size_t at_most = mi_atomic_add_relaxed(&waiting_at_most, size) + size;
-  if (mi_likely(at_most <= mi_atomic_load_relaxed(&count_at))) return SIZE_MAX;
+  const size_t count_from = mi_atomic_load_relaxed(&count_at);
+  if (mi_likely(at_most <= count_from) && (at_most <= WAITS_WHEN_SHORT || !megapage_room_is_short())) return SIZE_MAX;
 
   // This range is not marked as free yet.
   const bytes_t now = count_bytes();
@@ -127,7 +134,8 @@ static size_t immediate_purge_size(size_t slice_count) {
 static void make_room(size_t size) {
   static _Atomic(size_t) grown;
   static _Atomic(size_t) count_after = COUNT_AFTER;
-  if (mi_atomic_load_relaxed(&waiting_at_most) <= ALWAYS_WAITS) return;
+  const size_t waiting = mi_atomic_load_relaxed(&waiting_at_most);
+  if (waiting <= ALWAYS_WAITS && (waiting <= WAITS_WHEN_SHORT || !megapage_room_is_short())) return;
   if (mi_atomic_add_relaxed(&grown, size) + size < mi_atomic_load_relaxed(&count_after)) return;
   mi_atomic_store_relaxed(&grown, 0);
   const bytes_t now = count_bytes();

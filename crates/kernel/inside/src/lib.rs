@@ -30,6 +30,7 @@ pub mod passing;
 pub mod program_memory;
 pub mod program_shared;
 mod range;
+pub mod room;
 pub mod runtime_file;
 mod shared;
 mod user;
@@ -49,6 +50,9 @@ pub use own_values::{
     default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
     thp_is_possible, thp_only_on_advice, thread_count,
 };
-pub use range::{OwnedRange, Reservation, allocate_words, is_plausible, release_words, without_signals};
+pub use range::{
+    OwnedRange, Reservation, allocate_words, has_addresses, is_plausible, lock_all_memory, release_words,
+    without_signals,
+};
 pub use shared::{SHARED_WORDS, SharedWords};
 pub use user::{effective_gid, effective_uid};

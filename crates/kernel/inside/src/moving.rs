@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
+use crate::program_memory::{system_mmap, unmap};
 use crate::range::{OwnedRange, Reservation, without_signals};
 use libc::c_int;
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
@@ -84,14 +85,13 @@ impl OwnedRange {
     pub fn reserve_hole(self) -> bool {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: with MAP_FIXED_NOREPLACE (Linux 4.17) no mapping is replaced.
-        let got = unsafe { libc::mmap(self.address(), self.len(), libc::PROT_NONE, flags, -1, 0) };
+        let got = unsafe { system_mmap(self.address(), self.len(), libc::PROT_NONE, flags, -1, 0) };
         if got == self.address() {
             return true;
         }
         if got != libc::MAP_FAILED {
             // A kernel older than the flag takes the address as a hint.
-            // SAFETY: the mapping was just made, and nothing else knows of it.
-            unsafe { libc::munmap(got, self.len()) };
+            unmap(got as usize, self.len());
         }
         false
     }

@@ -10,11 +10,17 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::program_memory::{system_mmap, system_mprotect};
+use crate::program_memory::{self, system_mmap, system_mprotect};
 use libc::{c_int, c_void};
 use megapage_units::PageSize;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Aligned places that are tried one below the other, each costing a system call.
+const GAPS: usize = 4;
+/// The lowest place that was found so: those above it are likely taken.
+static LOWEST: AtomicUsize = AtomicUsize::new(0);
 
 fn check(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::last()) }
@@ -35,36 +41,53 @@ pub struct OwnedRange {
 }
 
 impl OwnedRange {
+    /// Reserves `len` bytes at a multiple of `alignment`. Where the kernel's own choice is not
+    /// aligned, the next free multiples below it are tried: more than `len` bytes are asked for
+    /// only after these, for a limit on addresses (RLIMIT_AS) may leave no more.
     fn reserve(len: usize, alignment: usize) -> Result<OwnedRange, Errno> {
         assert!(alignment.is_power_of_two() && len > 0);
-        let padded = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let address = unsafe {
-            system_mmap(
-                ptr::null_mut(),
-                padded,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(Errno::last());
+        let range = OwnedRange::map_anywhere(len)?;
+        if range.start.is_multiple_of(alignment) {
+            return Ok(range);
         }
-        let base = address as usize;
-        let start = base.next_multiple_of(alignment);
-        let (before, after) = (start - base, base + padded - (start + len));
-        // SAFETY: both pieces are ends of the mapping made above, which nothing else knows of yet.
-        unsafe {
-            if before > 0 {
-                libc::munmap(base as *mut c_void, before);
+        let below = range.start & !(alignment - 1);
+        range.unmap();
+        let lowest = LOWEST.load(Relaxed);
+        for first in [below, lowest & !(alignment - 1)] {
+            let starts = (0..GAPS).map_while(|gap| first.checked_sub(gap * alignment)).filter(|&it| it > 0);
+            let gap = starts.map(|start| OwnedRange { start, len }).find(|gap| gap.reserve_hole());
+            if let Some(gap) = gap {
+                if gap.start < lowest || lowest == 0 {
+                    LOWEST.store(gap.start, Relaxed);
+                }
+                return Ok(gap);
             }
-            if after > 0 {
-                libc::munmap((start + len) as *mut c_void, after);
+        }
+        let padded = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
+        let whole = OwnedRange::map_anywhere(padded)?;
+        let start = whole.start.next_multiple_of(alignment);
+        for end in [(whole.start, start), (start + len, whole.end())] {
+            if end.0 < end.1 {
+                OwnedRange { start: end.0, len: end.1 - end.0 }.unmap();
             }
         }
         Ok(OwnedRange { start, len })
+    }
+
+    /// Reserves `len` bytes at an address of the kernel's choice.
+    fn map_anywhere(len: usize) -> Result<OwnedRange, Errno> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let address = unsafe { system_mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        Ok(OwnedRange { start: address as usize, len })
+    }
+
+    /// Unmaps what was mapped just now, of which nothing else knows.
+    fn unmap(self) {
+        program_memory::unmap(self.start, self.len);
     }
 
     /// A part of a range that the allocator above got from this heap and names by address and length, as C
@@ -339,6 +362,19 @@ pub fn is_plausible(len: usize) -> bool {
     }
 }
 
+/// Returns true if `len` bytes of addresses can be reserved now: a limit (RLIMIT_AS) leaves as
+/// many.
+pub fn has_addresses(len: usize) -> bool {
+    OwnedRange::map_anywhere(len).map(OwnedRange::unmap).is_ok()
+}
+
+/// Locks the memory of the process (mlockall(2)), what it maps from now on included, as `flags`
+/// say.
+pub fn lock_all_memory(flags: c_int) -> Result<(), Errno> {
+    // SAFETY: the call takes a number; locked memory keeps its contents and its protection.
+    check(unsafe { libc::syscall(libc::SYS_mlockall, flags) } as c_int)
+}
+
 /// `count` zeroed words that live until the process ends or [`release_words`] is called on them.
 pub fn allocate_words(count: usize) -> Result<&'static [std::sync::atomic::AtomicU64], Errno> {
     let len = (8 * count).next_multiple_of(megapage_units::BASE_PAGE);
@@ -390,6 +426,30 @@ mod tests {
         chunk.close().unwrap();
         assert!(chunk.populate().is_err(), "inaccessible again");
         range.release().unwrap();
+    }
+
+    // In a process of its own: the limit is the whole process's.
+    #[test]
+    fn an_aligned_range_takes_no_more_addresses_than_it_is_long() {
+        let name = "range::tests::an_aligned_range_takes_no_more_addresses_than_it_is_long";
+        megapage_testing::in_child(name, || {
+            const ALIGNMENT: usize = 256 << 20;
+            const MORE: usize = 64 << 20;
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: usize = text.split(' ').next().unwrap().parse().unwrap();
+            let limit = (pages * megapage_units::BASE_PAGE + MORE) as u64;
+            // SAFETY: the structure is valid, and read only.
+            let set = unsafe {
+                libc::setrlimit(libc::RLIMIT_AS, &libc::rlimit { rlim_cur: limit, rlim_max: limit })
+            };
+            assert_eq!(set, 0);
+            assert!(has_addresses(MORE / 2) && !has_addresses(2 * MORE));
+            // More of them than places that are tried below the kernel's own choice.
+            let ranges: Vec<_> =
+                (0..3 * GAPS).map(|_| Reservation::new(2 * HUGE_2M, ALIGNMENT).unwrap()).collect();
+            assert!(ranges.iter().all(|range| range.start().is_multiple_of(ALIGNMENT)));
+            assert!(Reservation::new(MORE, ALIGNMENT).is_err(), "the limit stands");
+        });
     }
 
     #[test]

@@ -182,9 +182,9 @@ impl HugeHeap {
     pub(super) fn wants_stock(&self, span: &Span, index: usize, bulk: bool) -> bool {
         span.chunk(index).mapping() == Mapping::None
             && self.config().heap != Heap::None
+            && self.stock.with(|stock| stock.is_dry(self.now_ms()))
             && (bulk || !self.is_small(self.held()))
             && !self.forked.load(Relaxed)
-            && self.stock.with(|stock| stock.is_dry(self.now_ms()))
             // What came could not be moved behind a chunk.
             && self.unfit().is_none()
     }

@@ -3,7 +3,7 @@
 use super::HugeHeap;
 use crate::chunk::Mapping;
 use crate::ledger::Backing;
-use megapage_inside::{ErrnoGuard, thread_count};
+use megapage_inside::ErrnoGuard;
 use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -50,7 +50,7 @@ impl HugeHeap {
         if more == 0 || more > MOST_FOR_THREADS {
             return more == 0;
         }
-        more <= thread_count().unwrap_or(1).saturating_sub(1).saturating_mul(PER_THREAD)
+        more <= self.threads().saturating_sub(1).saturating_mul(PER_THREAD)
     }
 
     /// Collapses the chunk at `address` if it is one on base pages. Whether it is huge now.

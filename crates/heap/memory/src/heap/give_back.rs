@@ -1,14 +1,13 @@
 //! Memory on its way back to the kernel: whole chunks always, single slices where that is worth a huge page.
 
 use super::density::{FEW, STEPS};
-use super::{GROUP, HugeHeap, SHORT_MS};
+use super::{GROUP, HugeHeap};
 use crate::SLICE;
 use crate::chunk::{Mapping, runs, slice_mask};
 use crate::ledger::Backing;
 use crate::span::Span;
-use megapage_inside::{Errno, ErrnoGuard, OwnedRange, memory_available_and_total};
+use megapage_inside::{Errno, ErrnoGuard, OwnedRange, Reservation};
 use megapage_units::HUGE_2M;
-use std::sync::atomic::Ordering::Relaxed;
 
 impl HugeHeap {
     /// Takes a part of what [`HugeHeap::reserve`] returned back from the allocator. `Ok(true)` when it must be committed
@@ -90,26 +89,32 @@ impl HugeHeap {
         }
     }
 
-    /// Releases the dirty slices of a chunk in use: always on base pages, and out of a transparent huge page, which splits
-    /// it, while memory is short, or where at most `few` of its slices are in use and the heap is sparse. With its group locked.
+    /// Releases the slices of a chunk that are not in use: always on base pages, and out of a
+    /// transparent huge page, which splits it, while room is short, or where at most `few` of its
+    /// slices are in use and the heap is sparse. With its group locked.
     fn return_slices(&self, span: &Span, index: usize, few: u32) {
         let chunk = span.chunk(index);
-        let dirty = chunk.used() & !chunk.committed();
-        let Mapping::Mapped(backing @ (Backing::Thp | Backing::Base)) = chunk.mapping() else { return };
-        let sparse = backing == Backing::Thp && self.is_worth_splitting(chunk.committed(), few);
-        let splits = || sparse || self.memory_is_short();
-        if dirty == 0 || (backing == Backing::Thp && !splits()) {
-            return;
-        }
+        let unused = match chunk.mapping() {
+            Mapping::Mapped(Backing::Base) => chunk.used() & !chunk.committed(),
+            // What was never in use is there as well.
+            Mapping::Mapped(Backing::Thp)
+                if self.is_short() || self.is_worth_splitting(chunk.committed(), few) =>
+            {
+                !chunk.committed()
+            }
+            _ => 0,
+        };
         let range = span.chunk_range(index, 1);
-        for (first, count) in runs(dirty) {
+        let mut splits = false;
+        for (first, count) in runs(unused) {
             let part = range.part(first * SLICE, count * SLICE);
             if part.discard().is_ok() {
                 let mask = slice_mask(first * SLICE, (first + count) * SLICE, true);
                 chunk.set_slices(chunk.committed(), chunk.used() & !mask);
+                splits = chunk.mapping() == Mapping::Mapped(Backing::Thp);
             }
         }
-        if sparse {
+        if splits {
             // When it has filled up again it is collapsed.
             self.in_use.sub(chunk, chunk.committed());
             chunk.set_mapping(Mapping::Mapped(Backing::Base));
@@ -117,12 +122,38 @@ impl HugeHeap {
         }
     }
 
-    /// Releases the dirty slices of every chunk, if memory is short, or of those that are least in use, until the heap is
-    /// not sparse any more. For use after a purge.
+    /// Gives up the addresses of one chunk for good, which the allocator will not use again.
+    /// Refused where something lies there, or may: waits for no lock.
+    pub fn give_up(&self, part: Reservation) -> bool {
+        let _errno = ErrnoGuard::save();
+        let view = *part;
+        let mut owner = Some(part);
+        if let Some(Some(span)) = self.spans.try_with(|spans| spans.find(view.start())) {
+            let index = (view.start() - span.range.start()) / HUGE_2M;
+            let (lock, chunk) = (self.group_lock(&span, index), span.chunk(index));
+            if lock.try_lock() {
+                if chunk.mapping() == Mapping::None
+                    && view == span.chunk_range(index, 1)
+                    && owner.take().is_some_and(|owner| owner.release().is_ok())
+                {
+                    chunk.set_mapping(Mapping::GivenUp);
+                }
+                lock.unlock();
+                if chunk.mapping() == Mapping::GivenUp {
+                    return true;
+                }
+            }
+        }
+        owner.map(Reservation::keep);
+        false
+    }
+
+    /// Releases the unused slices of every chunk, if room is short, or of those that are least in
+    /// use, until the heap is not sparse any more. For use after a purge.
     pub fn sweep(&self) {
         let _errno = ErrnoGuard::save();
         for few in STEPS {
-            if !self.memory_is_short() && !self.has_unused() {
+            if !self.is_short() && !self.has_unused() {
                 return;
             }
             let mut slot = 0;
@@ -141,21 +172,5 @@ impl HugeHeap {
             }
         }
         more
-    }
-
-    fn memory_is_short(&self) -> bool {
-        let now = self.now_ms() + 1;
-        let checked = self.short_checked.load(Relaxed);
-        if (checked == 0 || now >= checked + SHORT_MS)
-            && self.short_checked.compare_exchange(checked, now, Relaxed, Relaxed).is_ok()
-            && let Some((available, total)) = memory_available_and_total()
-        {
-            let below = match self.config().short_below {
-                0 => total / 10,
-                bytes => bytes,
-            };
-            self.short.store(available < below, Relaxed);
-        }
-        self.short.load(Relaxed)
     }
 }

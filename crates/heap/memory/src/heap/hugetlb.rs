@@ -6,6 +6,7 @@ use crate::chunk::Mapping;
 use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
 use crate::span::Span;
+use megapage_inside::program_memory::is_confined;
 use megapage_inside::{
     Errno, Lock, NoHugetlb, OwnedRange, hugetlb_available, hugetlb_free_by_node, hugetlb_room,
 };
@@ -80,7 +81,10 @@ impl Fit {
 /// Why the kernel did not map a page of `size`, and answered `errno`.
 pub(crate) fn why_not_mapped(size: PageSize, errno: Errno) -> FallBack {
     let short = if size == PageSize::HUGE_1G { FallBack::PoolShort1G } else { FallBack::PoolShort2M };
-    if errno != Errno::ENOMEM {
+    // A filter of the program's own may not let files be read.
+    if is_confined() && errno == Errno::ENOMEM {
+        short
+    } else if errno != Errno::ENOMEM {
         FallBack::Other
     } else if is_less(hugetlb_room(size).reservation, size) {
         FallBack::CgroupLimit
@@ -93,6 +97,9 @@ pub(crate) fn why_not_mapped(size: PageSize, errno: Errno) -> FallBack {
 
 /// Why the kernel did not populate a page of `size` that it had reserved.
 pub(crate) fn why_not_populated(size: PageSize) -> FallBack {
+    if is_confined() {
+        return FallBack::Unexplained;
+    }
     if is_less(hugetlb_room(size).fault, size) {
         return FallBack::CgroupLimit;
     }
@@ -220,7 +227,8 @@ impl HugeHeap {
             return;
         }
         // A machine without such a pool, as most are, has not fallen back from one.
-        if heap == Heap::Auto && hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) == 0 {
+        let has_any = || !is_confined() && hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) > 0;
+        if heap == Heap::Auto && !has_any() {
             return;
         }
         if let Some((why, errno)) = self.unfit() {

@@ -1,6 +1,7 @@
 //! The integration tests of this crate, as one program: it is linked once.
 
 mod exec;
+mod limits;
 mod mapped;
 mod preloaded;
 mod sizes;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The library that this package builds.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target directory");
     megapage_testing::build_programs(&target.join("debug"));
     target.join("debug/libmegapage.so")

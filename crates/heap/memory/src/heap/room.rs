@@ -1,0 +1,246 @@
+//! The room that is left for the heap, and the one rule by which a fresh chunk gets a huge page or
+//! base pages.
+//!
+//! What fits without the library has to fit with it. So near a limit (of the machine, a control
+//! group, or the process) a fresh chunk gets base pages, freed memory goes back at once, and huge
+//! pages that are not full are split. Limits are read before `main` and by threads of the library.
+//! In between, the heap's own growth is what is known: [`HugeHeap::measure`] says how far it may
+//! go, and the program's own threads only compare.
+
+use super::{Bulk, HugeHeap};
+use crate::ledger::FallBack;
+use megapage_inside::room::{Limits, Room, machine_room};
+use megapage_inside::{Errno, OwnedRange};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A limit is near once less than this part of it is left,
+const MARGIN_SHARE: u64 = 8;
+/// but at least so many bytes of a limit, and at most so many.
+const LEAST_MARGIN: u64 = 8 << 20;
+const MOST_MARGIN: u64 = 256 << 20;
+/// Bytes of heap from which on it is worth a thread,
+const THREAD_AT: u64 = 64 << 20;
+/// and this part of what a limit leaves at the start.
+const THREAD_SHARE: u64 = 4;
+/// Where there are limits they are read so often.
+const MEASURED_EVERY: Duration = Duration::from_millis(100);
+
+/// What is known of the room.
+#[derive(Debug)]
+pub(super) struct Headroom {
+    limits: OnceLock<Limits>,
+    /// The bytes of heap from which on a limit is near, so that nothing more becomes huge;
+    ceiling: AtomicU64,
+    /// and from which on memory is short, so that what is not used goes back. No more than those.
+    short_from: AtomicU64,
+    /// The bytes of heap from which on a thread of the library is worth having.
+    thread_at: AtomicU64,
+    /// Memory was short when a chunk was mapped last,
+    was_short: AtomicBool,
+    /// and the heap has to be swept for that.
+    is_due: AtomicBool,
+    /// Threads of the program that use the heap.
+    threads: AtomicU64,
+}
+
+impl Headroom {
+    pub(super) const fn new() -> Headroom {
+        Headroom {
+            limits: OnceLock::new(),
+            ceiling: AtomicU64::new(u64::MAX),
+            short_from: AtomicU64::new(u64::MAX),
+            thread_at: AtomicU64::new(THREAD_AT),
+            was_short: AtomicBool::new(false),
+            is_due: AtomicBool::new(false),
+            threads: AtomicU64::new(1),
+        }
+    }
+
+    fn limits(&self) -> &Limits {
+        self.limits.get_or_init(Limits::find)
+    }
+}
+
+/// The bytes below a limit in which it is near.
+fn margin(limit: u64) -> u64 {
+    (limit / MARGIN_SHARE).clamp(LEAST_MARGIN, MOST_MARGIN)
+}
+
+/// The size up to which a heap of `held` bytes may grow until this limit is near.
+fn ceiling(held: u64, room: Room) -> u64 {
+    held.saturating_add(room.left).saturating_sub(margin(room.limit))
+}
+
+impl HugeHeap {
+    /// Reads the limits. Before `main`, and in threads of the library.
+    pub fn measure(&self) {
+        let held = self.held();
+        let short_below = self.config().short_below;
+        let (mut lowest, mut short) = (u64::MAX, u64::MAX);
+        if let Some(room) = machine_room() {
+            let below = if short_below == 0 { room.limit / 10 } else { short_below };
+            lowest = ceiling(held, room);
+            short = held.saturating_add(room.left).saturating_sub(below);
+        }
+        self.room.limits().rooms(|room| {
+            lowest = lowest.min(ceiling(held, room));
+            self.room.thread_at.fetch_min(held + room.left / THREAD_SHARE, Relaxed);
+        });
+        self.set_ceilings(lowest, short);
+    }
+
+    fn set_ceilings(&self, ceiling: u64, short: u64) {
+        self.room.ceiling.store(ceiling, Relaxed);
+        self.room.short_from.store(short.min(ceiling), Relaxed);
+        if !self.is_short() {
+            self.room.was_short.store(false, Relaxed);
+        }
+    }
+
+    /// Returns true if a limit is near: nothing more is to become huge.
+    pub fn is_near_limit(&self) -> bool {
+        self.held() >= self.room.ceiling.load(Relaxed)
+    }
+
+    /// Returns true if memory is short: what is not used is to go back.
+    pub fn is_short(&self) -> bool {
+        self.held() >= self.room.short_from.load(Relaxed)
+    }
+
+    /// The time after which a thread reads the limits again; `None` without limits.
+    pub fn measured_every(&self) -> Option<Duration> {
+        self.room.limits().any().then_some(MEASURED_EVERY)
+    }
+
+    /// Returns true if the process was started with a limit on addresses.
+    pub fn has_few_addresses(&self) -> bool {
+        self.room.limits().of_addresses()
+    }
+
+    /// Returns true if the heap is large enough for a thread that reads limits and returns memory.
+    pub fn is_worth_a_thread(&self) -> bool {
+        self.held() >= self.room.thread_at.load(Relaxed)
+    }
+
+    /// Notes how many threads of the program use the heap.
+    pub fn note_threads(&self, count: u64) {
+        self.room.threads.store(count, Relaxed);
+    }
+
+    /// Threads of the program that use the heap.
+    pub(super) fn threads(&self) -> u64 {
+        self.room.threads.load(Relaxed)
+    }
+
+    /// Decides on a fresh chunk that no pool has a page for, for a commit of the slices of `mask`,
+    /// which is a part of `bulk`: `Ok` for a transparent huge page, or the reason for base pages.
+    pub(super) fn may_be_huge(&self, bulk: Option<Bulk>, mask: u32) -> Result<(), FallBack> {
+        if bulk.is_none() && self.is_small(self.held()) {
+            return Err(FallBack::TooSmall);
+        }
+        if self.is_short() && !self.room.was_short.swap(true, Relaxed) {
+            self.room.is_due.store(true, Relaxed);
+        }
+        if self.is_near_limit() {
+            return Err(FallBack::Room);
+        }
+        if bulk.is_some_and(|bulk| bulk.is_sparse) || self.is_sparse(mask) {
+            return Err(FallBack::Sparse);
+        }
+        if self.thp_off.load(Relaxed) { Err(FallBack::ThpOff) } else { Ok(()) }
+    }
+
+    /// Has chunks that are mapped from now on locked, or not (MCL_FUTURE of mlockall(2)).
+    pub fn lock_new_memory(&self, lock: bool) {
+        self.locks.store(lock, Relaxed);
+    }
+
+    /// Has the kernel lock a reserved chunk, as it does with all that is mapped after mlockall(2).
+    pub(super) fn lock_if_asked(&self, range: OwnedRange) -> Result<(), Errno> {
+        if self.locks.load(Relaxed) { range.close() } else { Ok(()) }
+    }
+
+    /// Sweeps the heap once memory has become short. With no lock of the heap held.
+    pub(super) fn sweep_if_due(&self) {
+        if self.room.is_due.load(Relaxed) && self.room.is_due.swap(false, Relaxed) {
+            self.sweep();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::{Mapping, SLICE};
+    use crate::ledger::Backing;
+    use crate::{Config, Heap};
+    use megapage_inside::thp_is_possible;
+    use megapage_units::HUGE_2M;
+
+    const BASE: Mapping = Mapping::Mapped(Backing::Base);
+    const THP: Mapping = Mapping::Mapped(Backing::Thp);
+
+    /// A heap of `chunks` chunks of which all but the last slice of each is in use.
+    fn heap(chunks: usize) -> (HugeHeap, megapage_inside::Reservation) {
+        let heap = HugeHeap::new();
+        heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
+        heap.set_ceilings(u64::MAX, u64::MAX);
+        let arena = heap.reserve(2 * chunks * HUGE_2M, HUGE_2M, false).unwrap();
+        heap.commit(arena.range.part(0, chunks * HUGE_2M)).unwrap();
+        for index in 0..chunks {
+            heap.decommit(arena.range.part((index + 1) * HUGE_2M - SLICE, SLICE)).unwrap();
+        }
+        (heap, arena.range)
+    }
+
+    #[test]
+    fn near_a_limit_a_fresh_chunk_is_on_base_pages_and_what_is_unused_goes_back() {
+        if !thp_is_possible() {
+            return megapage_testing::skip("needs transparent huge pages");
+        }
+        let (heap, arena) = heap(20);
+        let mapping = |index: usize| heap.chunk_at(arena.start() + index * HUGE_2M).unwrap().mapping();
+        let used = |index: usize| heap.chunk_at(arena.start() + index * HUGE_2M).unwrap().used();
+        let commit = |index: usize| heap.commit(arena.part(index * HUGE_2M, HUGE_2M)).unwrap();
+        assert_eq!((mapping(10), used(10)), (THP, u32::MAX), "nearly full ones stay huge");
+        // Two chunks more may be had before the limit is near.
+        heap.set_ceilings(heap.held() + 2 * HUGE_2M as u64, u64::MAX);
+        for index in 20..23 {
+            assert_eq!((heap.is_short(), heap.is_near_limit()), (index == 22, index == 22));
+            commit(index);
+        }
+        assert_eq!([20, 21, 22].map(mapping), [THP, THP, BASE]);
+        assert_eq!(heap.ledger().fall_backs(FallBack::Room), (1, HUGE_2M as u64));
+        assert_eq!((mapping(10), used(10)), (BASE, u32::MAX >> 1), "swept once, when it came near");
+        assert_eq!((mapping(21), used(21)), (THP, u32::MAX), "one in use as a whole is left alone");
+        // With room again it is as before.
+        heap.set_ceilings(u64::MAX, u64::MAX);
+        commit(23);
+        assert_eq!(mapping(23), THP);
+        heap.release(arena).unwrap();
+        assert_eq!(heap.ledger().total_held(), 0);
+    }
+
+    #[test]
+    fn a_limit_is_near_by_its_size() {
+        let room = |limit, left| ceiling(100 << 20, Room { limit, left });
+        assert_eq!(room(400 << 20, 300 << 20), 350 << 20);
+        assert_eq!(room(400 << 20, 20 << 20), 70 << 20, "near already");
+        assert_eq!(room(16 << 20, 0), 92 << 20);
+        assert_eq!(room(1 << 50, 1 << 40), (100 << 20) + (1 << 40) - MOST_MARGIN);
+        assert_eq!(ceiling(0, Room { limit: 1, left: 1 }), 0);
+    }
+
+    #[test]
+    fn the_machines_memory_is_a_limit() {
+        let heap = HugeHeap::new();
+        let configure = |short_below| {
+            heap.configure(Config { heap: Heap::Thp, short_below, ..Config::DEFAULT });
+            heap.is_short()
+        };
+        assert!(configure(u64::MAX));
+        assert!(!configure(1) || megapage_inside::room::machine_room().is_none());
+    }
+}

@@ -1,0 +1,69 @@
+//! Limits of the process on addresses and locked memory: what the heap has reserved and does not
+//! use must not count.
+//!
+//! File-level obligation: an export has the signature and the contract of the C function whose name
+//! it bears.
+
+#![allow(unsafe_code)]
+
+use crate::HEAP;
+use megapage_inside::program_memory::is_confined;
+use megapage_inside::room::addresses_are_limited;
+use megapage_inside::{Errno, ErrnoGuard, lock_all_memory, set_errno};
+use std::os::raw::c_int;
+
+unsafe extern "C" {
+    fn megapage_give_up_addresses() -> bool;
+    fn megapage_keep_addresses();
+}
+
+/// Keeps arenas small where addresses are limited. Before the first one is reserved.
+pub fn configure() {
+    if HEAP.has_few_addresses() {
+        // SAFETY: no argument can be wrong.
+        unsafe { megapage_keep_addresses() };
+    }
+}
+
+/// Gives back the addresses that the heap does not use, where the program was refused some for a
+/// limit on them. Returns true if any went. Waits for no lock, so that a signal's handler may call
+/// it.
+#[cold]
+pub fn make_room_for_mapping() -> bool {
+    let errno = ErrnoGuard::save();
+    // SAFETY: no argument can be wrong.
+    errno.saved() == Errno::ENOMEM
+        && !is_confined()
+        && addresses_are_limited()
+        && unsafe { megapage_give_up_addresses() }
+}
+
+/// mlockall(2). The kernel compares RLIMIT_MEMLOCK with all addresses that the process has.
+#[unsafe(no_mangle)]
+extern "C" fn mlockall(flags: c_int) -> c_int {
+    let lock = || {
+        let _errno = ErrnoGuard::save();
+        let answer = lock_all_memory(flags);
+        // SAFETY: no argument can be wrong.
+        let retry = answer == Err(Errno::ENOMEM) && unsafe { megapage_give_up_addresses() };
+        if retry { lock_all_memory(flags) } else { answer }
+    };
+    match lock() {
+        Ok(()) => {
+            HEAP.lock_new_memory(flags & libc::MCL_FUTURE != 0);
+            0
+        }
+        Err(errno) => {
+            set_errno(errno.0);
+            -1
+        }
+    }
+}
+
+/// munlockall(2).
+#[unsafe(no_mangle)]
+extern "C" fn munlockall() -> c_int {
+    HEAP.lock_new_memory(false);
+    // SAFETY: the call takes nothing; unlocked memory keeps its contents.
+    unsafe { libc::syscall(libc::SYS_munlockall) as c_int }
+}

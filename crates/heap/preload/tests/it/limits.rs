@@ -1,0 +1,81 @@
+//! Limits on memory and addresses: what fits without the library fits with it. In programs of their
+//! own.
+
+use crate::preloaded;
+
+use megapage_inside::thp_is_possible;
+use megapage_kernel::KernelRoot;
+use megapage_testing::{MemoryGroup, require_root, skip};
+use megapage_units::Bytes;
+use preloaded::{library, passes, preloaded, program, text};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The program under a shell's `set-up`, with the library where a heap is named, from the shell on.
+fn run(set_up: &str, program: &Path, arguments: &[&str], heap: Option<&str>) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{set_up}; exec \"$@\""), "sh"]).arg(program).args(arguments);
+    if let Some(heap) = heap {
+        command.env("LD_PRELOAD", library()).env("MEGAPAGE_HEAP", heap);
+    }
+    command.output().expect("the shell starts")
+}
+
+#[test]
+fn a_limit_on_addresses_leaves_room_for_the_programs_own_mappings() {
+    let Some(program) = program("limits", "addresses") else { return };
+    for heap in [None, Some("thp"), Some("none")] {
+        let run = run("ulimit -v 250000", &program, &["addresses"], heap);
+        assert!(run.status.success(), "{heap:?}: {}: {}", run.status, text(&run.stderr));
+    }
+}
+
+#[test]
+fn addresses_that_the_heap_does_not_use_go_back_once_the_program_needs_them() {
+    passes("limits", "late");
+}
+
+#[test]
+fn freed_memory_makes_room_below_a_limit_on_writable_memory() {
+    passes("limits", "data");
+}
+
+#[test]
+fn a_user_locks_what_the_program_uses_and_not_what_the_heap_has_reserved() {
+    passes("limits", "locked-now");
+}
+
+#[test]
+fn what_is_mapped_after_mlockall_is_locked_and_huge() {
+    if !require_root() {
+        return;
+    }
+    let Some(program) = program("limits", "locked-later") else { return };
+    let huge = if thp_is_possible() { "locked-huge" } else { "locked-later" };
+    for (heap, part) in [("thp", huge), ("none", "locked-later")] {
+        let run = preloaded(&program, &[part], heap);
+        assert!(run.status.success(), "{heap}: {}: {}", run.status, text(&run.stderr));
+    }
+}
+
+#[test]
+fn a_control_group_that_holds_the_program_holds_it_with_the_library() {
+    if !require_root() {
+        return;
+    }
+    let Some(program) = program("limits", "group") else { return };
+    let plain = run("true", &program, &["churn"], None);
+    let peak: u64 = text(&plain.stdout).trim().parse().expect("a peak in KiB");
+    let limit = Bytes::kib(peak + peak / 20 + (4 << 10));
+    for heap in [None, Some("thp"), Some("auto")] {
+        let name = format!("megapage-limits-{}", std::process::id());
+        let group = match MemoryGroup::create(&KernelRoot::live(), &name, limit) {
+            Ok(group) => group,
+            Err(error) => return skip(&format!("no memory group can be made here: {error}")),
+        };
+        let enter = format!("echo $$ > {}/cgroup.procs", group.directory().display());
+        let run = run(&enter, &program, &["churn"], heap);
+        assert!(run.status.success(), "{heap:?}, {limit:?}: {}: {}", run.status, text(&run.stderr));
+        assert_eq!(group.usage().expect("usage").oom_kills, 0, "{heap:?}");
+    }
+}

@@ -1,0 +1,138 @@
+// Programs that live near a limit: of addresses, of writable or locked memory, of a control group.
+#define _GNU_SOURCE
+#include "parts.h"
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define MIB (1ul << 20)
+// As many blocks as there are, of which it is then known how many.
+#define FILLS(blocks, count, size) CHECK(fill(blocks, count, size) == (count), "no %d blocks of %zu KiB", (int)(count), (size_t)(size) >> 10)
+
+static void limit(int resource, size_t bytes) {
+  struct rlimit value = {bytes, bytes};
+  CHECK(setrlimit(resource, &value) == 0, "no limit");
+}
+
+// So many blocks, written; how many there were.
+static size_t fill(void** blocks, size_t count, size_t size) {
+  for (size_t i = 0; i < count; i++) {
+    blocks[i] = malloc(size);
+    if (blocks[i] == NULL) return i;
+    memset(blocks[i], 1, size);
+  }
+  return count;
+}
+
+static void* run_thread(void* argument) { return argument; }
+
+static void map(size_t bytes) {
+  void* const mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(mapped != MAP_FAILED, "no mapping of %zu MiB", bytes / MIB);
+}
+
+// Under `ulimit -v`: blocks, one large block, a mapping and a thread.
+static void addresses(void) {
+  static void* blocks[100];
+  pthread_t thread;
+  FILLS(blocks, 100, MIB);
+  map(48 * MIB);
+  FILLS(blocks, 1, 30 * MIB);
+  CHECK(pthread_create(&thread, NULL, run_thread, NULL) == 0 && pthread_join(thread, NULL) == 0, "no thread");
+}
+
+// The program sets the limit itself, when the heap has reserved what it has.
+static void late(void) {
+  static void* blocks[64];
+  FILLS(blocks, 32, MIB);
+  limit(RLIMIT_AS, 256 * MIB);
+  map(100 * MIB);
+  FILLS(blocks + 32, 32, MIB);
+  map(16 * MIB);
+}
+
+// What was freed makes room for other blocks.
+static void data(void) {
+  static void* blocks[1600];
+  limit(RLIMIT_DATA, status_bytes("VmData") + 110 * MIB);
+  for (int round = 0; round < 3; round++) {
+    const size_t size = (round % 2 ? MIB : 64 << 10);
+    const size_t count = 100 * MIB / size;
+    FILLS(blocks, count, size);
+    for (size_t i = 0; i < count; i++) free(blocks[i]);
+  }
+}
+
+// As a user who may lock more than the program uses, and less than the heap has reserved.
+static void locked_now(void) {
+  static void* blocks[32];
+  limit(RLIMIT_MEMLOCK, 64 * MIB);
+  CHECK(geteuid() != 0 || setuid(65534) == 0, "no other user");
+  CHECK(mlockall(MCL_CURRENT) == 0, "mlockall is refused");
+  CHECK(status_bytes("VmLck") > (long)MIB, "nothing is locked");
+  FILLS(blocks, 32, MIB / 4);
+  CHECK(mlockall(MCL_CURRENT | MCL_FUTURE) == 0, "mlockall of what comes is refused");
+  FILLS(blocks, 32, MIB / 8);
+  CHECK(munlockall() == 0, "munlockall is refused");
+}
+
+// As root: what the heap gets from then on is locked.
+static void locked_later(void) {
+  static void* blocks[256];
+  CHECK(mlockall(MCL_FUTURE) == 0, "mlockall is refused");
+  FILLS(blocks, 256, MIB / 4);
+  const size_t locked = status_bytes("VmLck");
+  CHECK(locked >= 58 * MIB, "%zu MiB of 64 are locked", locked / MIB);
+}
+
+// And as huge as ever.
+static void locked_huge(void) {
+  locked_later();
+  char line[256];
+  long kib = 0;
+  FILE* const file = fopen("/proc/self/smaps_rollup", "r");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) sscanf(line, "AnonHugePages: %ld", &kib);
+  CHECK(kib >> 10 >= 48, "%ld MiB of 64 are huge", kib >> 10);
+}
+
+static unsigned seed = 1;
+static unsigned next(void) {
+  seed = seed * 1103515245 + 12345;
+  return seed >> 8;
+}
+
+// Fills, frees in the middle of what it has filled, and fills again with other sizes; then says the
+// peak in KiB.
+static void churn(void) {
+  enum { BLOCKS = 200000 };
+  static void* blocks[BLOCKS];
+  for (int round = 0; round < 4; round++) {
+    for (int i = 0; i < BLOCKS; i++) {
+      if (blocks[i] != NULL) continue;
+      size_t size = (next() % 64 == 0 ? 4000 + next() % 30000 : 16 + next() % 600);
+      blocks[i] = malloc(size);
+      memset(blocks[i], 1, size);
+    }
+    // A buffer that is there for a moment.
+    char* buffer = malloc(24 * MIB);
+    memset(buffer, 1, 24 * MIB);
+    free(buffer);
+    for (int i = 0; i < BLOCKS && round < 3; i++) {
+      if (next() % 3 == 0) free(blocks[i]), blocks[i] = NULL;
+    }
+  }
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  printf("%ld\n", usage.ru_maxrss);
+}
+
+int main(int count, char** words) {
+  const Part parts[] = {
+      {"addresses", addresses},       {"late", late},
+      {"data", data},                 {"locked-now", locked_now},
+      {"locked-later", locked_later}, {"locked-huge", locked_huge},
+      {"churn", churn},               {NULL, NULL},
+  };
+  return run_part(count, words, parts);
+}
