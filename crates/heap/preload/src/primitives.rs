@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::{HEAP, collapser, lifecycle, returner};
-use megapage_inside::{OwnedRange, Reservation};
+use megapage_inside::{OwnedRange, Reservation, program_memory};
 use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_void};
 
@@ -14,6 +14,47 @@ use std::os::raw::{c_int, c_void};
 #[unsafe(no_mangle)]
 extern "C" fn megapage_configure() {
     lifecycle::configure();
+}
+
+/// mmap(2) of mimalloc, by no name that this library exports.
+///
+/// # Safety
+/// As for mmap(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_system_mmap(
+    address: *mut c_void,
+    size: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { program_memory::system_mmap(address, size, protection, flags, fd, offset) }
+}
+
+/// munmap(2) of mimalloc.
+///
+/// # Safety
+/// As for munmap(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_system_munmap(address: *mut c_void, size: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { program_memory::system_munmap(address, size) }
+}
+
+/// mprotect(2) of mimalloc.
+///
+/// # Safety
+/// As for mprotect(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_system_mprotect(
+    address: *mut c_void,
+    size: usize,
+    protection: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { program_memory::system_mprotect(address, size, protection) }
 }
 
 /// Reserves (and commits) `size` bytes; 0 or an errno.

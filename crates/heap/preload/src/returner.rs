@@ -119,7 +119,7 @@ fn repair() -> Duration {
     loop {
         // A fork waits for one step at most.
         while FORKING.load(Relaxed) > 0 {
-            std::thread::sleep(GIVE_WAY);
+            threads::sleep(GIVE_WAY);
         }
         let (step, took) = WORKING.with(|| {
             let start = Instant::now();
@@ -130,14 +130,14 @@ fn repair() -> Duration {
             Repaired::Ready => {}
             // The process ends only when this thread does.
             Repaired::Chunk if threads::program_has_ended() => return looked,
-            Repaired::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_PAUSE)),
+            Repaired::Chunk => threads::sleep((took * REST.load(Relaxed) as u32).min(MOST_PAUSE)),
             Repaired::End { .. } => return looked + took,
         }
     }
 }
 
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
-    threads::set_name(c"megapage-return");
+    threads::begin(c"megapage-return");
     // Looking opens /proc/self/pagemap: in the program's table that would meet descriptors which another thread closes
     // and replaces by their numbers. Where there is no other table nothing is repaired.
     if REPAIRS.load(Relaxed) && !leave_descriptors() {
@@ -147,7 +147,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     let mut purge = look + Duration::from_millis(DELAY_MS.load(Relaxed));
     let mut waits = true;
     while has_work() && (waits || held() >= THRESHOLD) && !threads::program_has_ended() {
-        std::thread::sleep(pause(look, purge));
+        threads::sleep(pause(look, purge));
         let delay = DELAY_MS.load(Relaxed);
         if delay != 0 && purge <= Instant::now() {
             let next = WORKING.with(|| {

@@ -1,9 +1,11 @@
 //! The integration tests of this crate, as one program: it is linked once.
 
 mod exec;
+mod guest;
 mod mapped;
 mod preloaded;
 mod sizes;
+mod symbols;
 mod thp_disable;
 mod thread_cache;
 mod waiting;
