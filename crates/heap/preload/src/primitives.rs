@@ -48,11 +48,7 @@ unsafe extern "C" fn megapage_system_munmap(address: *mut c_void, size: usize) -
 /// # Safety
 /// As for mprotect(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn megapage_system_mprotect(
-    address: *mut c_void,
-    size: usize,
-    protection: c_int,
-) -> c_int {
+unsafe extern "C" fn megapage_system_mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { program_memory::system_mprotect(address, size, protection) }
 }
@@ -140,6 +136,12 @@ unsafe extern "C" fn megapage_decommit(
         }
         Err(errno) => errno.0,
     }
+}
+
+/// Bytes that the heap holds of the kernel's.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_held() -> usize {
+    HEAP.ledger().total_held() as usize
 }
 
 /// What lies in a part of a block that is in use is wanted no more; the part stays committed.

@@ -44,10 +44,11 @@ unsafe extern "C" fn shmget(key: key_t, size: usize, flags: c_int) -> c_int {
     let answer = match NEXT_SHMGET.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Shmget>(next)(key, size, flags) },
-        // SAFETY: it takes no pointer.
-        None => as_c(unsafe {
-            call_for_program(libc::SYS_shmget, [key as usize, size, flags as usize])
-        }) as c_int,
+        None => {
+            let arguments = [key as usize, size, flags as usize];
+            // SAFETY: it takes no pointer.
+            as_c(unsafe { call_for_program(libc::SYS_shmget, arguments) }) as c_int
+        }
     };
     if answer < 0 && flags & libc::SHM_HUGETLB != 0 {
         let errno = ErrnoGuard::save();

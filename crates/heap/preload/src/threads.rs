@@ -11,7 +11,8 @@
 use crate::next::Next;
 use megapage_inside::program_memory::is_confined;
 use megapage_inside::{
-    ErrnoGuard, Lock, main_has_ended, own_pid, own_thread, set_thread_name, sleep_while, thread_exists, wake_all,
+    ErrnoGuard, Lock, main_has_ended, own_pid, own_thread, set_thread_name, sleep_while, thread_exists,
+    wake_all,
 };
 use std::ffi::CStr;
 use std::mem::{MaybeUninit, transmute};
@@ -41,12 +42,8 @@ const FORK_LOOKS: usize = 20;
 const FORK_LOOK: Duration = Duration::from_micros(100);
 
 type Work = extern "C" fn(*mut c_void) -> *mut c_void;
-type Create = unsafe extern "C" fn(
-    *mut libc::pthread_t,
-    *const libc::pthread_attr_t,
-    Work,
-    *mut c_void,
-) -> c_int;
+type Create =
+    unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Work, *mut c_void) -> c_int;
 
 /// The C library's, whatever the program calls by that name.
 static NEXT_CREATE: Next = Next::new(c"pthread_create");

@@ -132,7 +132,7 @@ static void work_confined(void) {
 
 static void confined(void) {
   // The C library's first one asks for a random number.
-  free(malloc(100));
+  use(100);
   confine(false);
   work_confined();
 }

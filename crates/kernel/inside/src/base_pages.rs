@@ -14,11 +14,13 @@ const LARGEST: usize = 64 << 10;
 /// The size of this process's base pages in bytes: the least address but 0 that madvise(2) takes for the
 /// beginning of a page. Neither allocates nor changes errno.
 pub fn base_page_size() -> usize {
+    let is_inside_one = |address: usize| {
+        // SAFETY: no byte is advised, so that the call only looks whether a page begins at the address.
+        let answer = unsafe { call(libc::SYS_madvise, [address, 0, libc::MADV_NORMAL as usize]) };
+        answer == Err(Errno::EINVAL)
+    };
     let mut size = BASE_PAGE;
-    // SAFETY: no byte is advised, so that the call only looks whether a page begins at the address.
-    while size < LARGEST
-        && unsafe { call(libc::SYS_madvise, [size, 0, libc::MADV_NORMAL as usize]) } == Err(Errno::EINVAL)
-    {
+    while size < LARGEST && is_inside_one(size) {
         size *= 2;
     }
     size

@@ -52,9 +52,7 @@ pub fn sleep_while(word: &AtomicU32, expected: u32, time: Duration) {
         let timeout = libc::timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         let timeout = (&raw const timeout) as usize;
         // SAFETY: the word and the timeout live as long as the call.
-        let _ = unsafe {
-            call(libc::SYS_futex, [word.as_ptr() as usize, WAIT, expected as usize, timeout])
-        };
+        let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, WAIT, expected as usize, timeout]) };
     }
 }
 

@@ -110,7 +110,8 @@ mod tests {
         assert!(holds_locks());
         set_fork_state(7);
         std::thread::scope(|scope| {
-            scope.spawn(|| assert!(!holds_locks() && !lock.try_lock() && !holds_locks() && fork_state() == 0));
+            scope
+                .spawn(|| assert!(!holds_locks() && !lock.try_lock() && !holds_locks() && fork_state() == 0));
         });
         lock.unlock();
         assert!(!holds_locks() && fork_state() == 7);

@@ -53,8 +53,8 @@ pub use moving::{NoHugetlb, NotMoved};
 pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
 pub use own_region::{OwnRegion, leave_descriptors};
 pub use own_values::{
-    Descriptor, default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total, own_resident,
-    thp_is_possible, thp_only_on_advice, thread_count,
+    Descriptor, default_hugetlb_size, hugetlb_available, main_has_ended, memory_available_and_total,
+    own_resident, thp_is_possible, thp_only_on_advice, thread_count,
 };
 pub use range::{OwnedRange, Reservation, allocate_words, is_plausible, release_words, without_signals};
 pub use shared::{SHARED_WORDS, SharedWords};

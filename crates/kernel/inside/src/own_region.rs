@@ -51,10 +51,7 @@ pub fn leave_descriptors() -> bool {
     // all others have ended, no process is left to use them.
     own_thread() as u32 != own_pid()
         && unsafe {
-            call(
-                libc::SYS_close_range,
-                [0, libc::c_uint::MAX as usize, libc::CLOSE_RANGE_UNSHARE as usize],
-            )
+            call(libc::SYS_close_range, [0, libc::c_uint::MAX as usize, libc::CLOSE_RANGE_UNSHARE as usize])
         }
         .is_ok()
 }

@@ -175,16 +175,15 @@ mod tests {
     fn calls_answer_as_the_c_librarys_and_leave_errno_alone() {
         crate::set_errno(libc::EXDEV);
         // SAFETY: neither call takes a pointer that is followed.
-        let (pid, refused) = unsafe {
-            (call(libc::SYS_getpid, []), call(libc::SYS_munmap, [1, 4096]))
-        };
+        let (pid, refused) = unsafe { (call(libc::SYS_getpid, []), call(libc::SYS_munmap, [1, 4096])) };
         assert_eq!(pid, Ok(std::process::id() as usize));
         assert_eq!(refused, Err(Errno::EINVAL));
         assert_eq!(Errno::last(), Errno(libc::EXDEV));
         let mut six = [0u8; 4];
         // SAFETY: six arguments: the buffer is writable and of the given length.
         let read = unsafe {
-            let file = call(libc::SYS_openat, [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, 0]);
+            let file =
+                call(libc::SYS_openat, [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, 0]);
             let file = file.unwrap();
             let at = [file, six.as_mut_ptr() as usize, six.len(), 0];
             (call(libc::SYS_pread64, at), call(libc::SYS_close, [file]))
@@ -203,9 +202,8 @@ mod tests {
                 let pid = own_pid();
                 program_confines();
                 // SAFETY: no pointer is followed.
-                let (asked, unmapped) = unsafe {
-                    (call(libc::SYS_getppid, []), call(libc::SYS_munmap, [1, 4096]))
-                };
+                let (asked, unmapped) =
+                    unsafe { (call(libc::SYS_getppid, []), call(libc::SYS_munmap, [1, 4096])) };
                 assert_eq!((asked, unmapped), (Err(Errno::EPERM), Err(Errno::EINVAL)));
                 assert_eq!(own_pid(), pid);
                 assert!(is_filtered() && crate::memory_available_and_total().is_none());

@@ -125,7 +125,8 @@ fn a_program_in_a_new_root_is_started_without_a_word() {
         return;
     }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let named = |part: &str| maps.lines().filter_map(|line| line.split_once('/')).find(|it| it.1.contains(part));
+    let named =
+        |part: &str| maps.lines().filter_map(|line| line.split_once('/')).find(|it| it.1.contains(part));
     for (_, library) in ["libc.so.6", "ld-linux"].into_iter().filter_map(named) {
         let to = root.path().join(library);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();

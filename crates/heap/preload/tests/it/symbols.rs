@@ -14,8 +14,11 @@ fn no_call_of_files_clocks_processes_or_memory_goes_by_a_name() {
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    for (package, library) in [("megapage-preload", "libmegapage.so"), ("megapage-text", "libmegapage_text.so")] {
-        let listed = Command::new("nm").args(["-D", "--undefined-only"]).arg(built(package, library)).output();
+    for (package, library) in
+        [("megapage-preload", "libmegapage.so"), ("megapage-text", "libmegapage_text.so")]
+    {
+        let listed =
+            Command::new("nm").args(["-D", "--undefined-only"]).arg(built(package, library)).output();
         let Ok(listed) = listed else { return megapage_testing::skip("needs nm") };
         let listed = String::from_utf8(listed.stdout).unwrap();
         let names = listed.lines().filter_map(|line| line.split_whitespace().last());

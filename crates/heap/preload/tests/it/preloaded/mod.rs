@@ -23,7 +23,8 @@ pub fn program(name: &str, test: &str) -> Option<PathBuf> {
 /// Compiles `tests/NAME.c` to `to`; false, after a loud skip, without a compiler.
 pub fn compile(name: &str, to: &Path, options: &[&str]) -> bool {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
-    let built = Command::new("cc").args(["-O1", "-w", "-pthread"]).args(options).arg("-o").arg(to).arg(here).output();
+    let built =
+        Command::new("cc").args(["-O1", "-w", "-pthread"]).args(options).arg("-o").arg(to).arg(here).output();
     match built {
         Ok(built) if built.status.success() => true,
         failed => {
