@@ -91,6 +91,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=src/mimalloc.c");
     println!("cargo:rerun-if-changed=src/thread_cache.c");
+    println!("cargo:rerun-if-changed=src/statistics.c");
     println!("cargo:rerun-if-changed=src/waiting.c");
     println!("cargo:rerun-if-changed=src/interpose.c");
     println!("cargo:rerun-if-changed=vendor");

@@ -97,9 +97,9 @@ pub use mapped_vec::MappedVec;
 pub use megapage_inside::{
     Errno, ErrnoGuard, ExitHandshake, Locked, MAX_VALUE, NoHugetlb, OwnedRange, Reservation, SHARED_WORDS,
     SharedWords, base_page_size, effective_gid, effective_uid, environment_is_ready, environment_variable,
-    extent, has_supported_base_pages, hugetlb_available, is_plausible, own_mappings, program_memory,
-    remove_environment_variable, remove_from_environment_list, thp_is_possible, thread_count,
-    without_signals,
+    extent, find_clock, has_supported_base_pages, hugetlb_available, is_plausible, own_mappings, own_names,
+    program_memory, remove_environment_variable, remove_from_environment_list, thp_is_possible, thread_count,
+    usual_own_names, without_signals,
 };
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use own_code::unmap_own_code;

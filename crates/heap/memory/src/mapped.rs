@@ -254,6 +254,13 @@ impl Mapped {
         self.state.unlock_after_fork();
     }
 
+    /// Frees the locks in a child whose fork took none: see [`megapage_inside::Lock::reset`].
+    pub fn free_locks_in_child(&self) {
+        self.state.reset();
+        self.advised.reset();
+        self.scattered.reset();
+    }
+
     /// `None` where nothing was ever advised, or the table cannot be had: a signal's handler has interrupted its holder.
     fn look_up<R>(&self, work: impl FnOnce(&mut Advised) -> R) -> Option<R> {
         if !self.any.load(Relaxed) {

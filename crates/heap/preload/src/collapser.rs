@@ -79,7 +79,7 @@ fn rest() {
 }
 
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
-    threads::set_name(c"megapage-huge");
+    threads::begin(c"megapage-huge");
     // Looking opens files: see `returner`. Where that or the page map is not to be had, RUNNING stays set: never again.
     let collapser = if leave_descriptors() { Collapser::new() } else { None };
     if let Some(mut collapser) = collapser {
@@ -98,7 +98,7 @@ fn watch(collapser: &mut Collapser) {
     // Of shared memory, which other processes may fill.
     let mut present = 0;
     loop {
-        std::thread::sleep(pause);
+        threads::sleep(pause);
         if is_confined() || threads::program_has_ended() {
             return;
         }

@@ -35,10 +35,15 @@ fn start_for(size: usize) {
 }
 
 // malloc(3) and free(3), by its old name too: the caches of threads first. free preserves errno, as POSIX.1-2024 demands.
+// Statistics are of this heap (statistics.c).
 jumps! {
     malloc => megapage_malloc,
     free => megapage_free,
     cfree => megapage_free,
+    mallinfo => megapage_mallinfo,
+    mallinfo2 => megapage_mallinfo2,
+    malloc_info => megapage_malloc_info,
+    malloc_stats => megapage_malloc_stats,
 }
 
 /// malloc(3) of a block that the calling thread does not keep, or while a thread of ours is wanted.

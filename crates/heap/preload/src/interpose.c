@@ -7,32 +7,153 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
+#include <malloc.h>
+#include <sched.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 extern char** environ;
 
+// The kernel's calls, by no name that this library exports for the program. In primitives.rs.
+extern void* megapage_system_mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset);
+extern int megapage_system_munmap(void* address, size_t size);
+extern int megapage_system_mprotect(void* address, size_t size, int protection);
+
 // ---- dlopen -------------------------------------------------------------------------------------------
+// RTLD_DEEPBIND lets a library find the C library's malloc and free before ours: it would hand our memory to a free that
+// does not know it, and PHP's extensions die of that. What else it finds there first is what the program has asked for, so
+// the flag stays. Instead the C library's own table of symbols leads to our functions from then on.
 
 static void* (*real_dlopen)(const char*, int);
 void megapage_find_real(void);
 
-// RTLD_DEEPBIND lets a library find the C library's free before ours, and hand it our memory: PHP's
-// extensions die of that. A tail call keeps the caller's return address, by which dlopen finds its RUNPATH.
+static const struct {
+  const char* name;
+  void* function;
+} ours[] = {
+  {"aligned_alloc", aligned_alloc},
+  {"calloc", calloc},
+  {"free", free},
+  {"malloc", malloc},
+  {"malloc_trim", malloc_trim},
+  {"malloc_usable_size", malloc_usable_size},
+  {"memalign", memalign},
+  {"posix_memalign", posix_memalign},
+  {"pvalloc", pvalloc},
+  {"realloc", realloc},
+  {"reallocarray", reallocarray},
+  {"valloc", valloc},
+};
+enum { OURS = sizeof ours / sizeof ours[0] };
+
+typedef struct {
+  const ElfW(Sym)* symbols;
+  const char* names;
+  size_t count;
+  ElfW(Addr) base;
+} symbols_t;
+
+// The number of symbols, by the table in which the loader looks them up.
+static size_t symbol_count(const uint32_t* hash) {
+  const uint32_t buckets = hash[0];
+  const uint32_t first = hash[1];
+  const uint32_t* const bucket = hash + 4 + hash[2] * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+  const uint32_t* const chain = bucket + buckets;
+  uint32_t last = 0;
+  for (uint32_t i = 0; i < buckets; i++) {
+    if (bucket[i] > last) last = bucket[i];
+  }
+  if (last < first) return 0;
+  while ((chain[last - first] & 1) == 0) last++;
+  return last + 1;
+}
+
+static int find_c_library(struct dl_phdr_info* object, size_t size, void* found) {
+  (void)size;
+  const char* const slash = strrchr(object->dlpi_name, '/');
+  if (slash == NULL || strcmp(slash + 1, "libc.so.6") != 0) return 0;
+  const ElfW(Dyn)* entry = NULL;
+  for (int i = 0; i < object->dlpi_phnum; i++) {
+    const ElfW(Phdr)* const segment = &object->dlpi_phdr[i];
+    if (segment->p_type == PT_DYNAMIC) entry = (const ElfW(Dyn)*)(object->dlpi_addr + segment->p_vaddr);
+  }
+  symbols_t* const symbols = found;
+  for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
+    // The loader has made addresses of most.
+    const ElfW(Addr) value = entry->d_un.d_ptr;
+    const void* const at = (const void*)(value < object->dlpi_addr ? value + object->dlpi_addr : value);
+    if (entry->d_tag == DT_SYMTAB) symbols->symbols = at;
+    if (entry->d_tag == DT_STRTAB) symbols->names = at;
+    if (entry->d_tag == DT_GNU_HASH) symbols->count = symbol_count(at);
+  }
+  symbols->base = object->dlpi_addr;
+  return 1;
+}
+
+// False where malloc is the program's own, or another library's: then a free of the C library's never meets our memory.
+static bool is_malloc_ours(void) {
+  // Where this library begins and ends, by the linker.
+  extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+  extern const char _end[] __attribute__((visibility("hidden")));
+  return (uintptr_t)malloc >= (uintptr_t)__ehdr_start && (uintptr_t)malloc < (uintptr_t)_end;
+}
+
+// Has the table lead to ours; false where the kernel refuses to change it.
+static bool change_table(void) {
+  symbols_t found = {0};
+  dl_iterate_phdr(find_c_library, &found);
+  if (found.symbols == NULL || found.names == NULL || found.count == 0) return false;
+  const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  const uintptr_t start = (uintptr_t)found.symbols & -page;
+  const uintptr_t end = ((uintptr_t)(found.symbols + found.count) + page - 1) & -page;
+  // Private, of a file: what is written there is this process's.
+  if (megapage_system_mprotect((void*)start, end - start, PROT_READ | PROT_WRITE) != 0) return false;
+  for (size_t i = 0; i < found.count; i++) {
+    ElfW(Sym)* const symbol = (ElfW(Sym)*)found.symbols + i;
+    if (symbol->st_shndx == SHN_UNDEF || ELF64_ST_TYPE(symbol->st_info) != STT_FUNC) continue;
+    for (size_t j = 0; j < OURS; j++) {
+      // Values are relative to where the library begins.
+      if (strcmp(found.names + symbol->st_name, ours[j].name) == 0) symbol->st_value = (uintptr_t)ours[j].function - found.base;
+    }
+  }
+  megapage_system_mprotect((void*)start, end - start, PROT_READ);
+  return true;
+}
+
+// True if a library that looks for malloc and its relatives in the C library first may do so.
+static bool may_bind_deeply(void) {
+  enum { NOT_TRIED, UNDER_WAY, POSSIBLE, REFUSED };
+  static _Atomic(int) state = NOT_TRIED;
+  int expected = NOT_TRIED;
+  if (atomic_compare_exchange_strong(&state, &expected, UNDER_WAY)) {
+    state = (!is_malloc_ours() || change_table() ? POSSIBLE : REFUSED);
+  }
+  while (state == UNDER_WAY) sched_yield();
+  return state == POSSIBLE;
+}
+
+// A tail call keeps the caller's return address, by which dlopen finds its RUNPATH.
 __attribute__((optimize("O2"))) void* megapage_dlopen(const char* file, int flags) {
   // The constructors of libraries that the program needs run before ours.
   if (real_dlopen == NULL) megapage_find_real();
-  return real_dlopen(file, flags & ~RTLD_DEEPBIND);
+  if ((flags & RTLD_DEEPBIND) != 0 && !may_bind_deeply()) flags &= ~RTLD_DEEPBIND;
+  return real_dlopen(file, flags);
 }
 
 // ---- exec ---------------------------------------------------------------------------------------------
 // The environment that brought the library here was taken out, so that children go without. A process that
-// replaces itself (a wrapper script's last line) is still the program that was asked for: it takes it along.
+// replaces itself (a wrapper script's last line) is still the program that was asked for: it takes it along, if its
+// loader will load the library. All of it may run in a signal's handler.
 
-enum { MAX_SAVED = 12, MAX_TEXT = 4096 };
+enum { MAX_SAVED = 12, MAX_TEXT = 4096, MAX_PATH = 4096, MAX_NAME = 256 };
 static char saved_text[MAX_TEXT];
 static char* saved[MAX_SAVED];
 static int saved_count;
@@ -66,37 +187,121 @@ void megapage_remember(const char* name, size_t name_length, const char* value) 
   saved_pid = getpid();
 }
 
-// Whether the program would be loaded by glibc's loader. A static one would only pass the variables on to its
-// children, and another C library's loader may refuse ours. A script's interpreter is taken for one.
-static bool is_for_glibc(int fd) {
-  Elf64_Ehdr header;
-  if (pread(fd, &header, sizeof header, 0) != sizeof header || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return true;
-  }
-  for (int i = 0; i < header.e_phnum; i++) {
+#if defined(__x86_64__)
+enum { MACHINE = EM_X86_64 };
+#elif defined(__aarch64__)
+enum { MACHINE = EM_AARCH64 };
+#endif
+
+// As the kernel follows scripts whose interpreters are scripts.
+enum { MAX_SCRIPTS = 4, MAX_SEGMENTS = 256 };
+
+static int open_to_read(const char* path) {
+  // Not to wait for the other end of a pipe that cannot be executed anyway.
+  return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+// True if an ELF file would be loaded by glibc's loader for this library's machine. A static program would only pass the
+// variables on to its children, and another C library's loader, or that of another machine, may refuse the library.
+static bool is_for_glibc(int fd, const Elf64_Ehdr* header) {
+  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB || header->e_machine != MACHINE) return false;
+  for (int i = 0; i < header->e_phnum && i < MAX_SEGMENTS; i++) {
     Elf64_Phdr segment;
-    const off_t offset = (off_t)(header.e_phoff + (size_t)i * header.e_phentsize);
-    if (pread(fd, &segment, sizeof segment, offset) != sizeof segment) return true;
+    const off_t offset = (off_t)(header->e_phoff + (size_t)i * header->e_phentsize);
+    if (pread(fd, &segment, sizeof segment, offset) != sizeof segment) return false;
     if (segment.p_type != PT_INTERP) continue;
-    char loader[256] = {0};
-    pread(fd, loader, sizeof loader - 1, (off_t)segment.p_offset);
+    char loader[MAX_NAME] = {0};
+    (void)!pread(fd, loader, sizeof loader - 1, (off_t)segment.p_offset);
     return strstr(loader, "ld-linux") != NULL;
   }
   return false;
 }
 
-static bool takes_along(const char* path) {
+// The file that would be executed with this one as its script, or -1. Closes neither.
+static int open_interpreter(char* line) {
+  char* const name = line + 2 + strspn(line + 2, " \t");
+  name[strcspn(name, " \t\n")] = 0;
+  return open_to_read(name);
+}
+
+// True if the program in an open file loads our library; `shell`: a file of no known kind goes to /bin/sh (execvp(3)).
+// Leaves the file open. What cannot be read is taken for such a program.
+static bool loads_ours(int fd, bool shell) {
+  int current = fd;
+  bool loads = false;
+  for (int level = 0; level <= MAX_SCRIPTS; level++) {
+    union {
+      Elf64_Ehdr header;
+      char line[MAX_NAME];
+    } start = {.line = {0}};
+    const ssize_t length = pread(current, start.line, sizeof start.line - 1, 0);
+    int next = -1;
+    if (length >= (ssize_t)sizeof start.header && memcmp(start.line, ELFMAG, SELFMAG) == 0) {
+      loads = is_for_glibc(current, &start.header);
+    } else if (length > 2 && start.line[0] == '#' && start.line[1] == '!') {
+      next = open_interpreter(start.line);
+      loads = (next < 0 && errno == EACCES);
+    } else if (shell && level == 0 && length >= 0) {
+      next = open_to_read("/bin/sh");
+    }
+    if (current != fd) close(current);
+    current = next;
+    if (next < 0) return loads;
+  }
+  close(current);
+  return false;
+}
+
+// True if our library is found where the environment names it: the program may have a new root by then.
+static bool is_ours_there(void) {
+  for (int i = 0; i < saved_count; i++) {
+    if (strncmp(saved[i], preload_name, sizeof preload_name - 1) != 0) continue;
+    const char* const path = saved[i] + sizeof preload_name - 1;
+    if (path[0] != '/') return true;
+    const int fd = open_to_read(path);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+  }
+  return true;
+}
+
+// Whether this process takes its variables along at all. A child of vfork shares our memory but not our process id.
+static bool is_taker(void) {
   if (real_execve == NULL) megapage_find_real();
-  // A child of vfork shares our memory but not our process id.
-  if (saved_count == 0 || getpid() != saved_pid) return false;
-  if (path == NULL) return true;
+  return saved_count > 0 && getpid() == saved_pid;
+}
+
+static bool takes_along(const char* path, bool shell) {
   const int error = errno;
-  // Not to wait for the other end of a pipe that cannot be executed anyway.
-  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  const bool taken = fd < 0 || is_for_glibc(fd);
+  const int fd = open_to_read(path);
+  const bool taken = (fd < 0 ? errno == EACCES : loads_ours(fd, shell)) && is_ours_there();
   if (fd >= 0) close(fd);
   errno = error;
   return taken;
+}
+
+// The same for a program that execvpe(3) looks for in PATH.
+__attribute__((noinline)) static bool found_takes_along(const char* file) {
+  if (strchr(file, '/') != NULL) return takes_along(file, true);
+  const char* list = NULL;
+  for (char** variable = environ; variable != NULL && *variable != NULL && list == NULL; variable++) {
+    if (strncmp(*variable, "PATH=", 5) == 0) list = *variable + 5;
+  }
+  if (list == NULL) list = "/bin:/usr/bin";
+  const size_t length = strlen(file);
+  char path[MAX_PATH];
+  for (;;) {
+    const size_t directory = strcspn(list, ":");
+    if (directory + 1 + length + 1 <= sizeof path) {
+      memcpy(path, list, directory);
+      path[directory] = '/';
+      // An empty one is the current directory.
+      memcpy(path + directory + (directory > 0), file, length + 1);
+      if (access(path, X_OK) == 0) return takes_along(path, true);
+    }
+    if (list[directory] == 0) return false;
+    list += directory + 1;
+  }
 }
 
 static size_t count(char* const* list) {
@@ -137,27 +342,52 @@ static void extend(char** extended, char* list, char* const* environment) {
   extended[n] = NULL;
 }
 
-#define EXTENDED(environment)                                                            \
-  char** const extended = alloca((count(environment) + MAX_SAVED + 1) * sizeof(char*)); \
-  char* const list = alloca(MAX_TEXT);                                                   \
-  extend(extended, list, environment)
+// An environment with our variables, in a mapping of its own: a thread's stack may be as small as 16 KiB.
+typedef struct {
+  char** variables;
+  size_t size;
+} extended_t;
+
+// NULL for `variables` where there is no memory: the program goes without.
+static extended_t extended(char* const* environment) {
+  const size_t pointers = (count(environment) + MAX_SAVED + 1) * sizeof(char*);
+  extended_t it = {NULL, pointers + MAX_TEXT};
+  void* const block = megapage_system_mmap(NULL, it.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block == MAP_FAILED) return it;
+  it.variables = block;
+  extend(it.variables, (char*)block + pointers, environment);
+  return it;
+}
+
+static int after_failure(extended_t it) {
+  const int error = errno;
+  megapage_system_munmap(it.variables, it.size);
+  errno = error;
+  return -1;
+}
 
 int megapage_execve(const char* path, char* const* arguments, char* const* environment) {
-  if (!takes_along(path)) return real_execve(path, arguments, environment);
-  EXTENDED(environment);
-  return real_execve(path, arguments, extended);
+  extended_t with = {0};
+  if (is_taker() && takes_along(path, false)) with = extended(environment);
+  if (with.variables == NULL) return real_execve(path, arguments, environment);
+  real_execve(path, arguments, with.variables);
+  return after_failure(with);
 }
 
 int megapage_execvpe(const char* file, char* const* arguments, char* const* environment) {
-  if (!takes_along(strchr(file, '/') != NULL ? file : NULL)) return real_execvpe(file, arguments, environment);
-  EXTENDED(environment);
-  return real_execvpe(file, arguments, extended);
+  extended_t with = {0};
+  if (is_taker() && found_takes_along(file)) with = extended(environment);
+  if (with.variables == NULL) return real_execvpe(file, arguments, environment);
+  real_execvpe(file, arguments, with.variables);
+  return after_failure(with);
 }
 
 int megapage_fexecve(int fd, char* const* arguments, char* const* environment) {
-  if (!takes_along(NULL) || !is_for_glibc(fd)) return real_fexecve(fd, arguments, environment);
-  EXTENDED(environment);
-  return real_fexecve(fd, arguments, extended);
+  extended_t with = {0};
+  if (is_taker() && loads_ours(fd, false) && is_ours_there()) with = extended(environment);
+  if (with.variables == NULL) return real_fexecve(fd, arguments, environment);
+  real_fexecve(fd, arguments, with.variables);
+  return after_failure(with);
 }
 
 int megapage_execv(const char* path, char* const* arguments) {

@@ -8,8 +8,9 @@
 use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, threads};
 use megapage_inside::{
-    MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item, environment_variable,
-    remove_environment_variable, remove_from_environment_list, set_errno,
+    Errno, MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item,
+    environment_variable, exit_process, fork_state, holds_locks, own_pid, remove_environment_variable,
+    remove_from_environment_list, set_errno, set_fork_state,
 };
 use megapage_memory::shared::{SHM_VARIABLE, Shm};
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
@@ -20,7 +21,7 @@ use megapage_memory::{
 use std::ffi::CStr;
 use std::mem::transmute;
 use std::os::raw::{c_char, c_int, c_long, c_void};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Where ld.so(8) finds the library.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -29,9 +30,17 @@ const LIBRARY: &[u8] = b"libmegapage.so";
 /// The purge delay until something else is asked, in milliseconds.
 const RETURN_AFTER_MS: c_long = 1000;
 
+// What the standard library, mimalloc and this one call by the C library's names goes to the kernel directly.
+megapage_inside::usual_own_names! {}
+megapage_inside::own_names! {
+    pthread_mutex_destroy => pthread_mutex_destroy, pthread_mutex_lock => pthread_mutex_lock,
+    pthread_mutex_trylock => pthread_mutex_trylock, pthread_mutex_unlock => pthread_mutex_unlock,
+}
+
 unsafe extern "C" {
     fn megapage_lock_for_fork();
     fn megapage_unlock_after_fork();
+    fn megapage_free_locks_in_child();
     fn megapage_set_return_after(milliseconds: c_long);
 }
 
@@ -76,7 +85,7 @@ pub fn configure() {
     if environment_is_ready()
         && let Some(socket) = environment_variable(POOL_VARIABLE, &mut buffer)
     {
-        HEAP.use_broker(socket.to_bytes(), std::process::id());
+        HEAP.use_broker(socket.to_bytes(), own_pid());
         if let Some(value) = environment_variable(POOL_PATIENCE_VARIABLE, &mut buffer) {
             // The launcher has refused one that is no number.
             set_patience(value.to_bytes());
@@ -113,7 +122,7 @@ extern "C" fn start() {
     if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
         && let Ok(words) = SharedWords::open(path)
     {
-        MAPPED.learn(HEAP.attach_ledger(words, std::process::id()));
+        MAPPED.learn(HEAP.attach_ledger(words, own_pid()));
     }
     leave_environment();
 }
@@ -156,7 +165,7 @@ fn leave_environment() {
 /// last values.
 extern "C" fn end() {
     let ledger = HEAP.ledger();
-    if ledger.pid() != std::process::id() {
+    if ledger.pid() != own_pid() {
         return;
     }
     HEAP.judge_blocks();
@@ -169,9 +178,7 @@ extern "C" fn end() {
 #[unsafe(no_mangle)]
 extern "C" fn _exit(status: c_int) -> ! {
     end();
-    // SAFETY: exit_group(2) takes a number and does not return.
-    unsafe { libc::syscall(libc::SYS_exit_group, status) };
-    std::process::abort()
+    exit_process(status)
 }
 
 /// _Exit(3), another name for _exit(2).
@@ -188,22 +195,29 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-/// The thread that is inside [`checked`], which has made the fork safe; 0 for none. Other forks of the C library's own go
-/// without it.
-static CHECKED: AtomicUsize = AtomicUsize::new(0);
+// The state of a fork in the thread that forks (`fork_state`), of which its child has a copy.
 
-/// Names the calling thread; the same in a forked child.
-fn this_thread() -> usize {
-    // SAFETY: the call takes nothing and cannot fail.
-    unsafe { libc::pthread_self() as usize }
-}
+/// The thread is inside [`checked`], which has made the fork safe. Other forks of the C library's own go without it.
+const CHECKED: u32 = 1;
+/// The handlers hold, or are about to take, every lock.
+const LOCKED: u32 = 2;
+/// A fork that took none, for it came from a signal's handler that had interrupted code which holds locks. There may be
+/// several, one within the other.
+const WITHIN: u32 = 4;
 
-fn is_checked() -> bool {
-    CHECKED.load(Relaxed) == this_thread()
+/// Whether the code that the fork comes from may hold locks, apart from those of an outer fork that it begins: a signal's
+/// handler has interrupted it. To wait for a lock would be for ever.
+fn is_within(state: u32) -> bool {
+    state & LOCKED != 0 || (state & CHECKED == 0 && holds_locks())
 }
 
 unsafe extern "C" fn fork_prepare() {
-    if !is_checked() {
+    let state = fork_state();
+    if is_within(state) {
+        return set_fork_state(state + WITHIN);
+    }
+    set_fork_state(state | LOCKED);
+    if state & CHECKED == 0 {
         // It cannot be refused here, but the heap can still be moved. What `fork` holds, this holds too.
         let _ = HEAP.before_fork(returner::lock_for_fork());
     }
@@ -213,26 +227,50 @@ unsafe extern "C" fn fork_prepare() {
     HEAP.lock_for_fork();
 }
 
-unsafe extern "C" fn fork_parent() {
-    HEAP.unlock_after_fork(false);
+/// Releases what [`fork_prepare`] took, in the parent and in the child.
+fn unlock(child: bool) {
+    HEAP.unlock_after_fork(child);
     MAPPED.unlock_after_fork();
-    // SAFETY: taken by `fork_prepare`.
+    // SAFETY: taken by `fork_prepare`, in the parent by the thread that a child's is a copy of.
     unsafe { megapage_unlock_after_fork() };
-    if !is_checked() {
+}
+
+/// The end of a fork whose handlers hold every lock.
+fn locked_is_over() {
+    let state = fork_state();
+    if state & CHECKED == 0 {
         returner::unlock_after_fork();
     }
+    set_fork_state(state & !LOCKED);
+}
+
+unsafe extern "C" fn fork_parent() {
+    let state = fork_state();
+    if state >= WITHIN {
+        return set_fork_state(state - WITHIN);
+    }
+    unlock(false);
+    locked_is_over();
 }
 
 unsafe extern "C" fn fork_child() {
-    HEAP.unlock_after_fork(true);
-    MAPPED.unlock_after_fork();
-    // SAFETY: taken by `fork_prepare` in the parent, by the thread that this one is a copy of.
-    unsafe { megapage_unlock_after_fork() };
+    let state = fork_state();
+    if state >= WITHIN {
+        set_fork_state(state - WITHIN);
+        // Nobody else is here: a lock is held by the interrupted code, which goes on later, or by none that is.
+        HEAP.free_locks_in_child();
+        MAPPED.free_locks_in_child();
+        // SAFETY: as in `fork_prepare`, and this is a child.
+        unsafe { megapage_free_locks_in_child() };
+        threads::WORKING.reset();
+    } else {
+        unlock(true);
+    }
     threads::forget_in_child();
     returner::forget_in_child();
     collapser::forget_in_child();
-    if !is_checked() {
-        returner::unlock_after_fork();
+    if state < WITHIN {
+        locked_is_over();
     }
 }
 
@@ -269,11 +307,20 @@ fn checked(forks: Option<impl FnOnce() -> c_int>) -> c_int {
     };
     // daemon(3) and forkpty(3) have cancellation points in which a lock would be held for ever.
     let _no_cancel = NoCancel::begin();
+    let is_first = fork_state() == 0 && !holds_locks();
+    let answer = if is_first { forks_checked(forks) } else { forks_within(forks) };
+    answer.unwrap_or_else(|errno| {
+        set_errno(errno.0);
+        -1
+    })
+}
+
+fn forks_checked(forks: impl FnOnce() -> c_int) -> Result<c_int, Errno> {
     let safe = HEAP.before_fork(returner::lock_for_fork());
     let answer = safe.map(|()| {
-        CHECKED.store(this_thread(), Relaxed);
+        set_fork_state(CHECKED);
         let answer = forks();
-        CHECKED.store(0, Relaxed);
+        set_fork_state(0);
         if answer == -1 {
             // It may have failed before it came to the fork, and so to the handlers.
             HEAP.fork_failed();
@@ -281,10 +328,18 @@ fn checked(forks: Option<impl FnOnce() -> c_int>) -> c_int {
         answer
     });
     returner::unlock_after_fork();
-    answer.unwrap_or_else(|errno| {
-        set_errno(errno.0);
-        -1
-    })
+    answer
+}
+
+/// The fork of a signal's handler that has interrupted code which holds locks: it waits for none.
+fn forks_within(forks: impl FnOnce() -> c_int) -> Result<c_int, Errno> {
+    HEAP.before_fork_within()?;
+    let paused = fork_state() == 0 && threads::pause_briefly();
+    let answer = forks();
+    if paused {
+        returner::unlock_after_fork();
+    }
+    Ok(answer)
 }
 
 /// fork(2).

@@ -9,7 +9,7 @@
 use crate::HEAP;
 use megapage_inside::program_memory::is_confined;
 use megapage_inside::room::addresses_are_limited;
-use megapage_inside::{Errno, ErrnoGuard, lock_all_memory, set_errno};
+use megapage_inside::{Errno, ErrnoGuard, call_for_program, lock_all_memory, set_errno};
 use std::os::raw::c_int;
 
 unsafe extern "C" {
@@ -65,5 +65,11 @@ extern "C" fn mlockall(flags: c_int) -> c_int {
 extern "C" fn munlockall() -> c_int {
     HEAP.lock_new_memory(false);
     // SAFETY: the call takes nothing; unlocked memory keeps its contents.
-    unsafe { libc::syscall(libc::SYS_munlockall) as c_int }
+    match unsafe { call_for_program(libc::SYS_munlockall, []) } {
+        Ok(_) => 0,
+        Err(errno) => {
+            set_errno(errno.0);
+            -1
+        }
+    }
 }

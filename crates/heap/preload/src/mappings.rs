@@ -13,7 +13,7 @@ use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, limits, segments, threads};
 use libc::off_t;
 use megapage_inside::program_memory::program_begins;
-use megapage_inside::{ErrnoGuard, has_supported_base_pages, thp_is_possible};
+use megapage_inside::{ErrnoGuard, find_clock, has_supported_base_pages, thp_is_possible};
 use megapage_memory::Heap;
 use megapage_memory::mapped::{Kernel, SMALLEST};
 use megapage_memory::shared::{Shm, note_refused};
@@ -43,6 +43,7 @@ type Mprotect = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 /// Looks at the program's mappings from now on, where huge pages are asked for and can be had. Before any thread exists.
 pub fn begin() {
+    find_clock();
     for function in [&NEXT_MMAP, &NEXT_MUNMAP, &NEXT_MREMAP, &NEXT_MPROTECT] {
         function.find();
     }
@@ -209,7 +210,7 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Munmap>(next)(address, len) },
         // SAFETY: the caller's promise.
-        None => unsafe { libc::syscall(libc::SYS_munmap, address, len) as c_int },
+        None => unsafe { megapage_inside::program_memory::system_munmap(address, len) },
     };
     if answer != 0 && advised {
         let _errno = ErrnoGuard::save();
@@ -244,7 +245,7 @@ unsafe extern "C" fn mremap(
         Some(next) => unsafe { transmute::<usize, Mremap>(next)(old, old_len, new_len, flags, wanted) },
         // SAFETY: the caller's promise.
         None => unsafe {
-            libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, wanted) as *mut c_void
+            megapage_inside::program_memory::system_mremap(old, old_len, new_len, flags, wanted)
         },
     };
     if advised {

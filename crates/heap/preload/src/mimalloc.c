@@ -3,6 +3,20 @@
 // six are compiled under other names and dropped by the compiler.
 
 #define _DEFAULT_SOURCE
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+// This library exports these names for the program, so that another may export them too: mimalloc's own calls go to the
+// kernel. Its other calls are bound within the library (names.rs of crates/kernel/inside).
+extern void* megapage_system_mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset);
+extern int megapage_system_munmap(void* address, size_t size);
+extern int megapage_system_mprotect(void* address, size_t size, int protection);
+#define mmap megapage_system_mmap
+#define munmap megapage_system_munmap
+#define mprotect megapage_system_mprotect
+// It names mappings by it, which nobody asks for.
+#define prctl(...) (-1)
+
 #include "mimalloc.h"
 #include "mimalloc/internal.h"
 #include "mimalloc/prim.h"
@@ -16,6 +30,7 @@
 #define _mi_prim_decommit static __attribute__((unused)) upstream_prim_decommit
 #define _mi_prim_reset static __attribute__((unused)) upstream_prim_reset
 #define _mi_prim_getenv static __attribute__((unused)) upstream_prim_getenv
+#define _mi_prim_out_stderr static __attribute__((unused)) upstream_prim_out_stderr
 // The end of a thread comes to us first.
 static void thread_done(mi_theap_t* theap);
 #define _mi_thread_done thread_done
@@ -28,6 +43,7 @@ static void thread_done(mi_theap_t* theap);
 #undef _mi_prim_decommit
 #undef _mi_prim_reset
 #undef _mi_prim_getenv
+#undef _mi_prim_out_stderr
 
 #include "prim/prim-tls.c"
 #include "util/libc.c"
@@ -96,6 +112,7 @@ enum { BASE_PAGE = 4096 };
 static bool other_pages;
 
 #include "thread_cache.c"
+#include "statistics.c"
 
 void _mi_prim_mem_init(mi_os_mem_config_t* config) {
   upstream_prim_mem_init(config);
@@ -160,6 +177,11 @@ int _mi_prim_reset(void* addr, size_t size) {
   (void)addr;
   (void)size;
   return 0;
+}
+
+// It prints nothing.
+void _mi_prim_out_stderr(const char* message) {
+  (void)message;
 }
 
 // No MIMALLOC_* variable reaches the allocator: one could make it print or work around our primitives.
@@ -266,6 +288,12 @@ void megapage_unlock_after_fork(void) {
   fork_locked = false;
   mi_lock_t* locks[FORK_LOCKS];
   for (size_t i = fork_locks(locks); i > 0; i--) mi_lock_release(locks[i - 1]);
+}
+
+// In a child of a fork that took none of them: it has one thread.
+void megapage_free_locks_in_child(void) {
+  mi_lock_t* locks[FORK_LOCKS];
+  for (size_t i = fork_locks(locks); i > 0; i--) mi_lock_init(locks[i - 1]);
 }
 
 // Milliseconds after which freed memory is purged; negative for never.

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::{HEAP, collapser, lifecycle, limits, returner};
-use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, has_addresses};
+use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, has_addresses, program_memory};
 use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_void};
 
@@ -15,6 +15,43 @@ use std::os::raw::{c_int, c_void};
 extern "C" fn megapage_configure() {
     lifecycle::configure();
     limits::configure();
+}
+
+/// mmap(2) of mimalloc, by no name that this library exports.
+///
+/// # Safety
+/// As for mmap(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_system_mmap(
+    address: *mut c_void,
+    size: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: libc::off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { program_memory::system_mmap(address, size, protection, flags, fd, offset) }
+}
+
+/// munmap(2) of mimalloc.
+///
+/// # Safety
+/// As for munmap(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_system_munmap(address: *mut c_void, size: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { program_memory::system_munmap(address, size) }
+}
+
+/// mprotect(2) of mimalloc.
+///
+/// # Safety
+/// As for mprotect(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_system_mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { program_memory::system_mprotect(address, size, protection) }
 }
 
 /// Reserves (and commits) `size` bytes; 0 or an errno.
@@ -107,6 +144,12 @@ unsafe extern "C" fn megapage_decommit(
         }
         Err(errno) => errno.0,
     }
+}
+
+/// Bytes that the heap holds of the kernel's.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_held() -> usize {
+    HEAP.ledger().total_held() as usize
 }
 
 /// What lies in a part of a block that is in use is wanted no more; the part stays committed.

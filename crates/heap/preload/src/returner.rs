@@ -115,7 +115,7 @@ fn repair() -> Duration {
     loop {
         // A fork waits for one step at most.
         while FORKING.load(Relaxed) > 0 {
-            std::thread::sleep(GIVE_WAY);
+            threads::sleep(GIVE_WAY);
         }
         let (step, took) = WORKING.with(|| {
             let start = Instant::now();
@@ -126,14 +126,14 @@ fn repair() -> Duration {
             Repaired::Ready => {}
             // The process ends only when this thread does.
             Repaired::Chunk if threads::program_has_ended() => return looked,
-            Repaired::Chunk => std::thread::sleep((took * REST.load(Relaxed) as u32).min(MOST_PAUSE)),
+            Repaired::Chunk => threads::sleep((took * REST.load(Relaxed) as u32).min(MOST_PAUSE)),
             Repaired::End { .. } => return looked + took,
         }
     }
 }
 
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
-    threads::set_name(c"megapage-return");
+    threads::begin(c"megapage-return");
     // Looking opens files: in the program's table that would meet descriptors which another thread
     // closes and replaces by their numbers. Where there is no other table nothing is repaired, and
     // no limit read again.
@@ -145,7 +145,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     let mut purge = look + Duration::from_millis(DELAY_MS.load(Relaxed));
     let mut waits = true;
     while has_work() && (waits || HEAP.is_worth_a_thread()) && !threads::program_has_ended() {
-        std::thread::sleep(pause(look, purge));
+        threads::sleep(pause(look, purge));
         if can_look && !is_confined() {
             HEAP.measure();
         }

@@ -8,7 +8,8 @@
 use crate::next::Next;
 use crate::{HEAP, SHARED, collapser};
 use libc::key_t;
-use megapage_inside::ErrnoGuard;
+use megapage_inside::program_memory::as_c;
+use megapage_inside::{ErrnoGuard, call_for_program};
 use megapage_memory::shared::{Shm, note_refused};
 use std::mem::transmute;
 use std::os::raw::{c_int, c_void};
@@ -43,8 +44,11 @@ unsafe extern "C" fn shmget(key: key_t, size: usize, flags: c_int) -> c_int {
     let answer = match NEXT_SHMGET.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Shmget>(next)(key, size, flags) },
-        // SAFETY: it takes no pointer.
-        None => unsafe { libc::syscall(libc::SYS_shmget, key, size, flags) as c_int },
+        None => {
+            let arguments = [key as usize, size, flags as usize];
+            // SAFETY: it takes no pointer.
+            as_c(unsafe { call_for_program(libc::SYS_shmget, arguments) }) as c_int
+        }
     };
     if answer < 0 && flags & libc::SHM_HUGETLB != 0 {
         let errno = ErrnoGuard::save();
@@ -71,7 +75,9 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Shmat>(next)(id, address, flags) },
         // SAFETY: the caller's promise.
-        None => unsafe { libc::syscall(libc::SYS_shmat, id, address, flags) as *mut c_void },
+        None => as_c(unsafe {
+            call_for_program(libc::SYS_shmat, [id as usize, address as usize, flags as usize])
+        }) as *mut c_void,
     }
 }
 
@@ -86,6 +92,6 @@ unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Shmdt>(next)(address) },
         // SAFETY: the caller's promise.
-        None => unsafe { libc::syscall(libc::SYS_shmdt, address) as c_int },
+        None => as_c(unsafe { call_for_program(libc::SYS_shmdt, [address as usize]) }) as c_int,
     }
 }

@@ -8,12 +8,18 @@
 
 #![allow(unsafe_code)]
 
-use megapage_inside::{ErrnoGuard, Lock, main_has_ended};
+use crate::next::Next;
+use megapage_inside::program_memory::is_confined;
+use megapage_inside::{
+    ErrnoGuard, Lock, main_has_ended, own_pid, own_thread, set_thread_name, sleep_while, thread_exists,
+    wake_all,
+};
 use std::ffi::CStr;
-use std::mem::MaybeUninit;
-use std::os::raw::c_void;
+use std::mem::{MaybeUninit, transmute};
+use std::os::raw::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Bytes of stack: a thread makes system calls and walks bit maps and short tables.
 const STACK: usize = 128 << 10;
@@ -24,6 +30,23 @@ static ALIVE: AtomicU64 = AtomicU64::new(0);
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Held while a thread works on the heap, starts and ends.
 pub static WORKING: Lock = Lock::new();
+/// The threads that have begun: an id, or its negative once the thread has nothing more to do.
+static BEGUN: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
+/// 1: every thread is to end.
+static STOPPED: AtomicU32 = AtomicU32::new(0);
+/// A program that forbids itself system calls waits so long for threads that end, looking this often.
+const STOP_LOOKS: usize = 500;
+const STOP_LOOK: Duration = Duration::from_micros(200);
+/// A signal's handler that forks in the midst of an allocation waits so long for threads that work, looking this often.
+const FORK_LOOKS: usize = 20;
+const FORK_LOOK: Duration = Duration::from_micros(100);
+
+type Work = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create =
+    unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Work, *mut c_void) -> c_int;
+
+/// The C library's, whatever the program calls by that name.
+static NEXT_CREATE: Next = Next::new(c"pthread_create");
 
 unsafe extern "C" {
     /// A thread is wanted, and the next call of malloc may start it. Of thread_cache.c, which reads it each time.
@@ -65,11 +88,17 @@ pub enum Started {
 
 /// Starts a thread. The caller holds no lock of the allocator; what pthread_create allocates comes back to it.
 #[cold]
-pub fn start(work: extern "C" fn(*mut c_void) -> *mut c_void) -> Started {
-    // A child of vfork(2) shares our memory, and must have no thread.
-    if ![0, std::process::id()].contains(&OWNER.load(Relaxed)) {
-        return Started::Busy;
+pub fn start(work: Work) -> Started {
+    // A thread is more than a malloc may ask for, and would inherit what the program has forbidden itself.
+    if is_confined() {
+        return Started::Refused;
     }
+    // A child of vfork(2) shares our memory, and must have no thread.
+    let Some(create) = NEXT_CREATE.get().filter(|_| OWNER.load(Relaxed) == own_pid()) else {
+        return Started::Busy;
+    };
+    // SAFETY: the C library's function has this type.
+    let create = unsafe { transmute::<usize, Create>(create) };
     let _errno = ErrnoGuard::save();
     // SAFETY: every object is initialised by the call named for it before it is used, and outlives it. The
     // thread's function is part of this library, which is never unloaded. All signals are blocked around
@@ -89,7 +118,7 @@ pub fn start(work: extern "C" fn(*mut c_void) -> *mut c_void) -> Started {
         // Not waited for: the calling thread may be in a fork, and hold it itself.
         let started = if WORKING.try_lock() {
             ALIVE.fetch_add(1, Relaxed);
-            let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
+            let error = create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
             if error != 0 {
                 ALIVE.fetch_sub(1, Relaxed);
             }
@@ -104,20 +133,68 @@ pub fn start(work: extern "C" fn(*mut c_void) -> *mut c_void) -> Started {
     }
 }
 
-/// Names the calling thread; at most 15 bytes.
-pub fn set_name(name: &CStr) {
-    // SAFETY: the name is a C string.
-    unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
+/// The calling thread of ours begins, under a name of at most 15 bytes.
+pub fn begin(name: &CStr) {
+    let own = own_thread();
+    let free = |place: &&AtomicI32| {
+        let former = place.load(Relaxed);
+        former <= 0 && place.compare_exchange(former, own, Relaxed, Relaxed).is_ok()
+    };
+    let _ = BEGUN.iter().find(free);
+    set_thread_name(name);
 }
 
 /// The calling thread of ours does nothing more.
 pub fn end() {
+    let own = own_thread();
+    for place in &BEGUN {
+        let _ = place.compare_exchange(own, -own, Relaxed, Relaxed);
+    }
     WORKING.with(|| ALIVE.fetch_sub(1, Relaxed));
 }
 
-/// Whether the main thread and all others of the program have ended: the process ends only when ours do.
+/// Returns true if a thread of ours is to end: the program's have ended, and the process ends only when ours do, or
+/// [`stop`] was called.
 pub fn program_has_ended() -> bool {
-    main_has_ended(ALIVE.load(Relaxed))
+    STOPPED.load(Relaxed) != 0 || main_has_ended(ALIVE.load(Relaxed))
+}
+
+/// Sleeps, in a thread of ours: [`stop`] ends it.
+pub fn sleep(time: Duration) {
+    sleep_while(&STOPPED, 0, time);
+}
+
+/// Ends all threads of ours and waits, 100 ms at most, until they are gone: the program is about to forbid itself, and
+/// perhaps them, what a thread needs in order to end. No other starts.
+pub fn stop() {
+    if OWNER.load(Relaxed) != own_pid() {
+        return;
+    }
+    STOPPED.store(1, Relaxed);
+    wake_all(&STOPPED);
+    for _ in 0..STOP_LOOKS {
+        let exists = |place: &AtomicI32| match place.load(Relaxed) {
+            0 => false,
+            thread => thread_exists(thread.abs()),
+        };
+        if ALIVE.load(Relaxed) == 0 && !BEGUN.iter().any(exists) {
+            return;
+        }
+        megapage_inside::sleep(STOP_LOOK);
+    }
+}
+
+/// Keeps threads of ours off the heap for a signal's handler that forks and has interrupted an allocation, if they
+/// leave it within 2 ms: they may wait for what the interrupted code holds. True: [`WORKING`] is held.
+pub fn pause_briefly() -> bool {
+    ALIVE.load(Relaxed) > 0
+        && (0..FORK_LOOKS).any(|_| {
+            let taken = WORKING.try_lock();
+            if !taken {
+                megapage_inside::sleep(FORK_LOOK);
+            }
+            taken
+        })
 }
 
 /// How many threads of ours there are. With [`WORKING`] held.
@@ -127,11 +204,13 @@ pub fn alive() -> u64 {
 
 /// This process is the one that may have threads of ours.
 pub fn own() {
-    OWNER.store(std::process::id(), Relaxed);
+    OWNER.store(own_pid(), Relaxed);
+    NEXT_CREATE.find();
 }
 
 /// In a forked child: no thread was copied.
 pub fn forget_in_child() {
-    own();
+    OWNER.store(own_pid(), Relaxed);
+    BEGUN.iter().for_each(|place| place.store(0, Relaxed));
     ALIVE.store(0, Relaxed);
 }

@@ -1,11 +1,19 @@
 // What the wrappers of exec make of an environment; run by exec.rs under the address sanitizer.
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 extern char** environ;
 void megapage_remember(const char* name, size_t name_length, const char* value);
 int megapage_execve(const char* path, char* const* arguments, char* const* environment);
+
+// In the library these go past the names that it exports.
+void* megapage_system_mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset) {
+  return mmap(address, size, protection, flags, fd, offset);
+}
+int megapage_system_munmap(void* address, size_t size) { return munmap(address, size); }
+int megapage_system_mprotect(void* address, size_t size, int protection) { return mprotect(address, size, protection); }
 
 int main(int count, char** arguments) {
   if (count > 1) {
@@ -16,7 +24,7 @@ int main(int count, char** arguments) {
   memset(full + strlen(full), 'x', 4096);
   char* const twice[] = {"LD_PRELOAD=/a.so", "A=1", "LD_PRELOAD=/b.so", full, "LD_PRELOAD=/c.so:/d.so", "B=2", NULL};
   megapage_remember("MEGAPAGE_HEAP", 13, "2m");
-  megapage_remember("LD_PRELOAD", 10, "/lib/libmegapage.so");
+  megapage_remember("LD_PRELOAD", 10, arguments[0]);
   char* const child[] = {arguments[0], "child", NULL};
   megapage_execve("/proc/self/exe", child, twice);
   perror("execve");

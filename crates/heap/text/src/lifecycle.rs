@@ -7,14 +7,15 @@
 
 use megapage_kernel::own_segments::exit_at_once;
 use megapage_kernel::{
-    ErrnoGuard, MAX_VALUE, SharedWords, environment_is_ready, environment_variable, has_supported_base_pages,
-    remove_environment_variable, remove_from_environment_list,
+    ErrnoGuard, MAX_VALUE, SharedWords, environment_is_ready, environment_variable, find_clock,
+    has_supported_base_pages, remove_environment_variable, remove_from_environment_list,
 };
 use megapage_remap::ledger::{
     LEDGER_VARIABLE, OBJECTS_VARIABLE, PAGES_VARIABLE, REQUIRE_VARIABLE, TextLedger,
 };
 use megapage_remap::own::{Pages, move_segments, objects};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Where ld.so(8) finds the library.
 const PRELOAD: &str = "LD_PRELOAD";
@@ -24,6 +25,27 @@ const LIBRARY: &[u8] = b"libmegapage_text.so";
 const NOT_OBTAINED: i32 = 125;
 
 static LEDGER: OnceLock<TextLedger> = OnceLock::new();
+/// This process is a child of the one that the library was loaded into.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+// What the standard library and this one call by the C library's names goes to the kernel directly.
+megapage_kernel::usual_own_names! {}
+megapage_kernel::own_names! {
+    _exit => _exit, mmap => mmap, mmap64 => mmap, mprotect => mprotect, mremap => mremap, munmap => munmap,
+    prctl => prctl,
+}
+
+unsafe extern "C" fn in_child() {
+    FORKED.store(true, Relaxed);
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> i32;
+}
 
 /// Before the program's own constructors and `main`. Without a launcher's ledger nothing is moved.
 extern "C" fn start() {
@@ -31,6 +53,9 @@ extern "C" fn start() {
         return;
     }
     let _errno = ErrnoGuard::save();
+    find_clock();
+    // SAFETY: the handler is a function of this library, which is never unloaded.
+    unsafe { pthread_atfork(None, None, Some(in_child)) };
     let mut buffer = [0; MAX_VALUE];
     // On other base pages than 4 KiB every segment stays where it is.
     let pages = environment_variable(PAGES_VARIABLE, &mut buffer)
@@ -64,9 +89,10 @@ extern "C" fn start() {
     remove_from_environment_list(PRELOAD, is_library);
 }
 
-/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last values.
+/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last values. Makes no call but
+/// futex(2): the program may have forbidden itself all others.
 extern "C" fn end() {
-    let Some(ledger) = LEDGER.get().filter(|ledger| ledger.pid() == std::process::id()) else { return };
+    let Some(ledger) = LEDGER.get().filter(|_| !FORKED.load(Relaxed)) else { return };
     ledger.exit_handshake().announce_and_wait();
 }
 

@@ -1,5 +1,6 @@
 //! A connection to a socket of the Unix domain that is refused instead of waited for.
 
+use crate::system::is_confined;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io;
@@ -9,6 +10,9 @@ use std::path::Path;
 /// Connects to the socket at `path` without waiting. EAGAIN: it listens, and too many wait to be accepted already.
 /// ECONNREFUSED: no process listens. Reading and writing do not wait either, until the caller says so.
 pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
+    if is_confined() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     let socket = unix_socket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))

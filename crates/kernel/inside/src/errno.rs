@@ -1,4 +1,4 @@
-//! errno, which an allocator leaves as it finds it, and cancellation, which it must not be hit by.
+//! errno, which an allocator leaves as it finds it, and cancellation, which must not hit what holds a lock.
 //!
 //! File-level obligation: errno is written at the calling thread's own location, and the state of cancellation is its own.
 
@@ -34,18 +34,16 @@ impl From<Errno> for std::io::Error {
     }
 }
 
-/// Saves the caller's errno and puts it back when dropped: an allocator must not change it. Nor is the thread cancelled
-/// meanwhile: see [`NoCancel`].
+/// Saves the caller's errno and puts it back when dropped: an allocator must not change it.
 #[derive(Debug)]
 pub struct ErrnoGuard {
     errno: c_int,
-    _no_cancel: NoCancel,
 }
 
 impl ErrnoGuard {
     /// Remembers errno as it is now.
     pub fn save() -> ErrnoGuard {
-        ErrnoGuard { errno: Errno::last().0, _no_cancel: NoCancel::begin() }
+        ErrnoGuard { errno: Errno::last().0 }
     }
 
     /// Returns the value that was saved.
@@ -67,8 +65,9 @@ unsafe extern "C" {
 /// PTHREAD_CANCEL_DISABLE of pthread.h.
 const CANCEL_DISABLE: c_int = 1;
 
-/// While it lives the calling thread is not cancelled (pthread_cancel(3)): malloc is no cancellation point, but open(2),
-/// read(2), close(2) and others are, and a thread that ends in one of them would leave what it has locked locked.
+/// While it lives the calling thread is not cancelled (pthread_cancel(3)). Functions of the C library that fork are
+/// cancellation points, and a thread that ends in one would leave what it has locked locked. The calls of
+/// [`crate::call`] are none.
 #[derive(Debug)]
 pub struct NoCancel {
     former: c_int,
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_holds_off_cancellation_and_gives_back_what_was() {
+    fn cancellation_waits_and_is_given_back_as_it_was() {
         let state = || {
             let mut former = -1;
             // SAFETY: as in `NoCancel::begin`.
@@ -117,9 +116,9 @@ mod tests {
         let outside = state();
         assert_ne!(outside, CANCEL_DISABLE, "threads start so");
         {
-            let _guard = ErrnoGuard::save();
+            let _guard = NoCancel::begin();
             assert_eq!(state(), CANCEL_DISABLE);
-            drop(ErrnoGuard::save());
+            drop(NoCancel::begin());
             assert_eq!(state(), CANCEL_DISABLE, "an inner guard does not end the outer one");
         }
         assert_eq!(state(), outside);

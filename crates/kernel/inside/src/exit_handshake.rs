@@ -1,6 +1,7 @@
 //! The handshake at exit: a program that is about to exit waits, for a bounded time, until its launcher has read the kernel's
 //! final values.
 
+use crate::futex::sleep;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
@@ -57,7 +58,7 @@ impl ExitHandshake<'_> {
         self.exiting.store(1, Release);
         let mut waited = Duration::ZERO;
         while self.waits_for().is_some_and(|longest| waited < longest) {
-            std::thread::sleep(POLL);
+            sleep(POLL);
             waited += POLL;
         }
     }

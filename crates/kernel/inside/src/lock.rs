@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::futex::{AtomicU32, SPINS, wait, wake_one};
+use crate::futex::{AtomicU32, SPINS, released, taking, wait, wake_one};
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -30,6 +30,7 @@ impl Lock {
     /// Waits until the lock is free and takes it.
     #[inline]
     pub fn lock(&self) {
+        taking();
         if self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
             self.lock_contended();
         }
@@ -37,7 +38,12 @@ impl Lock {
 
     /// Takes the lock if it is free; whether it was.
     pub fn try_lock(&self) -> bool {
-        self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok()
+        taking();
+        let taken = self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok();
+        if !taken {
+            released();
+        }
+        taken
     }
 
     #[cold]
@@ -60,6 +66,13 @@ impl Lock {
         if self.0.swap(FREE, Release) == CONTENDED {
             wake_one(&self.0);
         }
+        released();
+    }
+
+    /// Frees the lock in a forked child, whoever held it: a thread that the child does not have, or code of the one
+    /// that it has, which goes on later and releases it once more.
+    pub fn reset(&self) {
+        self.0.store(FREE, Release);
     }
 
     /// Runs `work` with the lock held.
@@ -113,6 +126,11 @@ impl<T> Locked<T> {
     /// Releases the lock that [`Locked::lock_for_fork`] took, in the parent and in the child.
     pub fn unlock_after_fork(&self) {
         self.lock.unlock();
+    }
+
+    /// See [`Lock::reset`].
+    pub fn reset(&self) {
+        self.lock.reset();
     }
 }
 

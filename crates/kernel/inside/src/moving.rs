@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::program_memory::{system_mmap, unmap};
+use crate::program_memory::{system_mmap, system_mremap, system_munmap};
 use crate::range::{OwnedRange, Reservation, without_signals};
 use libc::c_int;
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
@@ -65,7 +65,7 @@ impl OwnedRange {
         assert_eq!(self.len(), target.len());
         // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
         let address = unsafe {
-            libc::mremap(
+            system_mremap(
                 self.address(),
                 self.len(),
                 self.len(),
@@ -91,7 +91,8 @@ impl OwnedRange {
         }
         if got != libc::MAP_FAILED {
             // A kernel older than the flag takes the address as a hint.
-            unmap(got as usize, self.len());
+            // SAFETY: the mapping was just made, and nothing else knows of it.
+            unsafe { system_munmap(got, self.len()) };
         }
         false
     }
@@ -108,7 +109,7 @@ impl OwnedRange {
             | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing. It cannot be accessed, so that
         // nothing is taken from the pool for it, nor reserved.
-        let address = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+        let address = unsafe { system_mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Ok(());
         }

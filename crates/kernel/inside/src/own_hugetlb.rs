@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::own_values::{first_number, hugetlb_free_on_node, read_file};
+use crate::system::call;
 use megapage_units::PageSize;
 use std::io::Write;
 
@@ -153,16 +154,10 @@ fn policy(flags: usize) -> Option<(libc::c_int, [u64; MOST_NODES / 64])> {
     let mut mask = [0u64; MOST_NODES / 64];
     // SAFETY: the mode is writable, and the mask holds as many bits as is passed; no address is passed.
     let answer = unsafe {
-        libc::syscall(
-            libc::SYS_get_mempolicy,
-            &raw mut mode,
-            mask.as_mut_ptr(),
-            MOST_NODES,
-            std::ptr::null::<libc::c_void>(),
-            flags,
-        )
+        let mode = (&raw mut mode) as usize;
+        call(libc::SYS_get_mempolicy, [mode, mask.as_mut_ptr() as usize, MOST_NODES, 0, flags])
     };
-    (answer == 0).then_some((mode, mask))
+    answer.is_ok().then_some((mode, mask))
 }
 
 #[cfg(test)]

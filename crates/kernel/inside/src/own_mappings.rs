@@ -1,11 +1,7 @@
 //! The calling process's own mappings, read without allocating.
-//!
-//! File-level obligation: the path is a C string, the buffer is writable and of the length stated, and the descriptor is
-//! opened and closed here.
-
-#![allow(unsafe_code)]
 
 use crate::errno::Errno;
+use crate::own_values::Descriptor;
 use libc::c_int;
 use std::ffi::CStr;
 
@@ -74,25 +70,16 @@ fn huge_of(line: &[u8]) -> Option<usize> {
 
 /// Calls `visit` with the start of every line of a file of the process's own.
 fn own_lines(path: &CStr, mut visit: impl FnMut(&[u8])) -> Result<(), Errno> {
-    // SAFETY: the path is a C string.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(Errno::last());
-    }
+    let file = Descriptor::open(path)?;
     let mut buffer = [0u8; 4096];
     let (mut line, mut length) = ([0u8; LINE], 0);
-    let result = loop {
-        // SAFETY: the buffer is writable and of the given length.
-        let read = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
-        let Ok(read) = usize::try_from(read) else {
-            match Errno::last() {
-                Errno(libc::EINTR) => continue,
-                error => break Err(error),
-            }
+    loop {
+        let read = match file.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(Errno(libc::EINTR)) => continue,
+            Err(error) => return Err(error),
         };
-        if read == 0 {
-            break Ok(());
-        }
         for &byte in &buffer[..read] {
             if byte == b'\n' {
                 visit(&line[..length]);
@@ -102,10 +89,7 @@ fn own_lines(path: &CStr, mut visit: impl FnMut(&[u8])) -> Result<(), Errno> {
                 length += 1;
             }
         }
-    };
-    // SAFETY: the descriptor is ours to close.
-    unsafe { libc::close(fd) };
-    result
+    }
 }
 
 /// Parses one line of proc_pid_maps(5), without its name. `None` where it is no such line.

@@ -1,15 +1,16 @@
 //! How one region of the calling process is mapped, without allocating: for code that runs inside malloc, or holds an
 //! allocator's locks.
 //!
-//! File-level obligation: the path is a C string; each buffer is writable and of the length stated; the argument of the
-//! ioctl is initialised, of the size that it states, and points to a vector as long as it states that outlives the call.
-//! The descriptor is opened and closed here. What closes others closes none of the program's: see there.
+//! File-level obligation: the argument of the ioctl is initialised, of the size that it states, and points to a vector as
+//! long as it states that outlives the call. What closes descriptors closes none of the program's: see there.
 
 #![allow(unsafe_code)]
 
+use crate::own_values::Descriptor;
 use crate::pagemap_scan::{
     Entry, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_ZERO_PAGE, PAGEMAP_SCAN, Run, ScanArgument,
 };
+use crate::system::{call, own_pid, own_thread};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
@@ -34,16 +35,7 @@ impl OwnRegion {
     /// Looks at the aligned 2 MiB from `start` on. `None` where the kernel does not report it (before Linux 6.7, or without
     /// /proc). Allocates nothing, and leaves errno as the calls do. Some 15 us on base pages.
     pub fn look(start: usize) -> Option<OwnRegion> {
-        let path = c"/proc/self/pagemap";
-        // SAFETY: the path is a C string.
-        let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        if fd < 0 {
-            return None;
-        }
-        let found = look_by(fd, start);
-        // SAFETY: the descriptor is ours.
-        unsafe { libc::close(fd) };
-        found
+        look_by(&Descriptor::open(c"/proc/self/pagemap").ok()?, start)
     }
 }
 
@@ -57,13 +49,14 @@ pub fn leave_descriptors() -> bool {
     // SAFETY: no memory is passed. The kernel copies the table where another thread uses it as well, without the
     // descriptors of the range, and closes what is left of them in the copy. Beside the main thread another does; where
     // all others have ended, no process is left to use them.
-    unsafe {
-        libc::gettid() != libc::getpid()
-            && libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) == 0
-    }
+    own_thread() as u32 != own_pid()
+        && unsafe {
+            call(libc::SYS_close_range, [0, libc::c_uint::MAX as usize, libc::CLOSE_RANGE_UNSHARE as usize])
+        }
+        .is_ok()
 }
 
-fn look_by(fd: libc::c_int, start: usize) -> Option<OwnRegion> {
+fn look_by(pagemap: &Descriptor, start: usize) -> Option<OwnRegion> {
     let mut runs = [Run::default(); PAGES];
     let mut argument = ScanArgument {
         size: size_of::<ScanArgument>() as u64,
@@ -76,7 +69,7 @@ fn look_by(fd: libc::c_int, start: usize) -> Option<OwnRegion> {
         ..ScanArgument::default()
     };
     // SAFETY: the argument states its own size, and a vector of as many runs as it states.
-    let count = usize::try_from(unsafe { libc::ioctl(fd, PAGEMAP_SCAN, &mut argument) }).ok()?;
+    let count = unsafe { pagemap.control(PAGEMAP_SCAN, (&raw mut argument) as usize) }.ok()?;
     let runs = &runs[..count.min(PAGES)];
     if runs.is_empty() {
         return Some(OwnRegion::Empty);
@@ -87,11 +80,7 @@ fn look_by(fd: libc::c_int, start: usize) -> Option<OwnRegion> {
     let zero = |run: &&Run| run.categories & IS_ZERO_PAGE != 0;
     let zeros: usize = runs.iter().filter(zero).map(|run| (run.end - run.start) as usize / BASE_PAGE).sum();
     let mut words = [0u64; PAGES];
-    let bytes = size_of_val(&words);
-    let offset = (start / BASE_PAGE * size_of::<u64>()) as libc::off_t;
-    // SAFETY: the buffer is writable and of the given length.
-    let read = unsafe { libc::pread(fd, words.as_mut_ptr().cast(), bytes, offset) };
-    if read != bytes as isize {
+    if pagemap.read_words(&mut words, start / BASE_PAGE * size_of::<u64>()) != Ok(PAGES) {
         return None;
     }
     let count = |holds: fn(Entry) -> bool| words.iter().filter(|word| holds(Entry(**word))).count();

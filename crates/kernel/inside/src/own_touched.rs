@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::program_memory::is_filtered;
+use crate::system::{call, is_filtered, own_pid};
 use libc::iovec;
 use megapage_units::{BASE_PAGE, HUGE_2M};
 
@@ -52,11 +52,9 @@ impl Sampler {
         if is_filtered() {
             return None;
         }
+        let vector = self.states.as_mut_ptr() as usize;
         // SAFETY: the vector has a byte for each page asked for; the addresses themselves are only looked up.
-        let answer = unsafe { libc::syscall(libc::SYS_mincore, start, HUGE_2M, self.states.as_mut_ptr()) };
-        if answer != 0 {
-            return None;
-        }
+        unsafe { call(libc::SYS_mincore, [start, HUGE_2M, vector]) }.ok()?;
         if self.states.iter().all(|state| state & 1 == 0) {
             return Some(Touched::default());
         }
@@ -92,10 +90,10 @@ impl Sampler {
         let local = iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: count * BASE_PAGE };
         // SAFETY: the one local buffer is writable and of the given length; the kernel checks the remote addresses.
         let read = unsafe {
-            let own = libc::getpid();
-            libc::syscall(libc::SYS_process_vm_readv, own, &local, 1, remote.as_ptr(), count, 0usize)
+            let (local, remote) = ((&raw const local) as usize, remote.as_ptr() as usize);
+            call(libc::SYS_process_vm_readv, [own_pid() as usize, local, 1, remote, count, 0])
         };
-        if read != (count * BASE_PAGE) as i64 {
+        if read != Ok(count * BASE_PAGE) {
             return None;
         }
         Some(self.bytes[..count].iter().filter(|bytes| **bytes != ZEROS).count())

@@ -1,11 +1,66 @@
 //! Values that code within malloc needs, read from kernel files without allocating.
 //!
-//! File-level obligation: each path is a C string; each buffer is writable and of the length stated; the descriptor is
-//! opened and closed here.
+//! File-level obligation: each path is a C string; each buffer is writable and of the length stated; a descriptor is
+//! opened and closed by its [`Descriptor`].
 
 #![allow(unsafe_code)]
 
+use crate::errno::Errno;
+use crate::system::call;
 use megapage_units::PageSize;
+use std::ffi::CStr;
+
+/// A file that is open for reading, closed when dropped. Nothing of it allocates, or changes errno.
+#[derive(Debug)]
+pub struct Descriptor(usize);
+
+impl Descriptor {
+    /// Opens a file for reading (open(2)).
+    pub fn open(path: &CStr) -> Result<Descriptor, Errno> {
+        Descriptor::open_for(path, libc::O_RDONLY)
+    }
+
+    pub(crate) fn open_for(path: &CStr, access: libc::c_int) -> Result<Descriptor, Errno> {
+        let flags = (access | libc::O_CLOEXEC) as usize;
+        // SAFETY: the path is a C string.
+        unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0]) }
+            .map(Descriptor)
+    }
+
+    /// The number of the descriptor.
+    pub fn number(&self) -> libc::c_int {
+        self.0 as libc::c_int
+    }
+
+    /// Reads on (read(2)): how many bytes came, 0 at the end.
+    pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        // SAFETY: the buffer is writable and of the given length.
+        unsafe { call(libc::SYS_read, [self.0, buffer.as_mut_ptr() as usize, buffer.len()]) }
+    }
+
+    /// Reads words from a byte of the file on (pread(2)): how many came whole.
+    pub fn read_words(&self, words: &mut [u64], offset: usize) -> Result<usize, Errno> {
+        let arguments = [self.0, words.as_mut_ptr() as usize, size_of_val(words), offset];
+        // SAFETY: the buffer is writable and of the given length, and any bytes are a word.
+        unsafe { call(libc::SYS_pread64, arguments) }.map(|bytes| bytes / size_of::<u64>())
+    }
+
+    /// As ioctl(2).
+    ///
+    /// # Safety
+    /// The argument is what the request says.
+    pub(crate) unsafe fn control(&self, request: libc::Ioctl, argument: usize) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { call(libc::SYS_ioctl, [self.0, request as usize, argument]) }
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is this value's own.
+        let _ = unsafe { call(libc::SYS_close, [self.0]) };
+    }
+}
 
 /// The number of unreserved pages (Free - Rsvd) in the pool of `size`, which the next mapping can have;
 /// `None` where the kernel has no such pool. Reads sysfs without allocating.
@@ -55,8 +110,8 @@ pub fn thp_is_possible() -> bool {
         return false;
     };
     // SAFETY: this prctl takes no pointer.
-    let disabled = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) } == 1;
-    !disabled && !text[..len].windows(7).any(|window| window == b"[never]")
+    let disabled = unsafe { call(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0]) };
+    disabled != Ok(1) && !text[..len].windows(7).any(|window| window == b"[never]")
 }
 
 /// Returns true if the kernel gives transparent huge pages on advice alone, or not at all. Does not
@@ -126,19 +181,8 @@ pub(crate) fn first_number(text: &[u8]) -> Option<u64> {
 
 /// Reads up to a buffer's length from `path`, which must end in a NUL byte.
 pub(crate) fn read_file(path: &[u8], buffer: &mut [u8]) -> Option<usize> {
-    let path = std::ffi::CStr::from_bytes_with_nul(path).ok()?;
-    // SAFETY: the path is a C string.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: the buffer is writable and of the given length; the descriptor is ours to close.
-    let read = unsafe {
-        let read = libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len());
-        libc::close(fd);
-        read
-    };
-    usize::try_from(read).ok()
+    let path = CStr::from_bytes_with_nul(path).ok()?;
+    Descriptor::open(path).ok()?.read(buffer).ok()
 }
 
 #[cfg(test)]

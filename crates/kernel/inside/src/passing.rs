@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::system::call;
 use libc::{c_int, socklen_t};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -87,9 +88,11 @@ pub unsafe fn socket_option(
     length: usize,
 ) -> io::Result<usize> {
     let mut length = length as socklen_t;
+    let (descriptor, at) = (stream.as_raw_fd() as usize, (&raw mut length) as usize);
+    let arguments = [descriptor, libc::SOL_SOCKET as usize, name as usize, value as usize, at];
     // SAFETY: the caller's promise.
-    let answer = unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, name, value, &mut length) };
-    if answer == 0 { Ok(length as usize) } else { Err(io::Error::last_os_error()) }
+    unsafe { call(libc::SYS_getsockopt, arguments) }?;
+    Ok(length as usize)
 }
 
 #[cfg(test)]

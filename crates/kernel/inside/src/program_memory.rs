@@ -1,6 +1,6 @@
 //! Calls for memory that a program maps by mmap(2), made on its behalf from inside the process. Nothing here allocates.
 //!
-//! These go to the kernel by syscall(2), never by the C library's names: the preloaded library provides some of those.
+//! These go to the kernel directly, never by the C library's names: the preloaded library provides some of those.
 //!
 //! File-level obligation: memory is mapped at addresses of the kernel's choice, so that it overlaps nothing. Only what was
 //! mapped here, and was not handed out yet, is unmapped here. Every other call changes no contents and no protection, so
@@ -8,12 +8,25 @@
 
 #![allow(unsafe_code)]
 
-use crate::errno::Errno;
+use crate::errno::{Errno, set_errno};
+use crate::own_values::Descriptor;
 use crate::pagemap_scan::{Entry, IS_HUGE, IS_PRESENT, IS_ZERO_PAGE, PAGEMAP_SCAN, Run, ScanArgument};
+use crate::system::{call, call_for_program};
+pub use crate::system::{is_confined, is_filtered, program_begins, program_confines};
 use libc::{c_int, c_ulong, c_void};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The answer of a system call as the C library gives it: -1, and errno, where it failed.
+pub fn as_c(answer: Result<usize, Errno>) -> isize {
+    answer.map_or_else(
+        |errno| {
+            set_errno(errno.0);
+            -1
+        },
+        |value| value as isize,
+    )
+}
 
 /// Maps as mmap(2) does, but for the name under which the C library exports it. `MAP_FAILED`, and errno, as there.
 ///
@@ -27,8 +40,44 @@ pub unsafe fn system_mmap(
     fd: c_int,
     offset: libc::off_t,
 ) -> *mut c_void {
+    let arguments =
+        [address as usize, len, protection as usize, flags as usize, fd as usize, offset as usize];
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_mmap, address, len, protection, flags, fd, offset) as *mut c_void }
+    as_c(unsafe { call(libc::SYS_mmap, arguments) }) as *mut c_void
+}
+
+/// As munmap(2); 0, or -1 and errno.
+///
+/// # Safety
+/// As for munmap(2): nothing may be in use at the addresses.
+pub unsafe fn system_munmap(address: *mut c_void, len: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    as_c(unsafe { call(libc::SYS_munmap, [address as usize, len]) }) as c_int
+}
+
+/// As mremap(2) with all of its arguments; `MAP_FAILED`, and errno, as there.
+///
+/// # Safety
+/// As for mremap(2): nothing may be in use where the memory was, nor where it goes.
+pub unsafe fn system_mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    wanted: *mut c_void,
+) -> *mut c_void {
+    let arguments = [old as usize, old_len, new_len, flags as usize, wanted as usize];
+    // SAFETY: the caller's promise.
+    as_c(unsafe { call(libc::SYS_mremap, arguments) }) as *mut c_void
+}
+
+/// As madvise(2); 0, or -1 and errno.
+///
+/// # Safety
+/// As for madvise(2): nothing may rely on contents that the advice discards.
+pub unsafe fn system_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    as_c(unsafe { call(libc::SYS_madvise, [address as usize, len, advice as usize]) }) as c_int
 }
 
 /// As mprotect(2); 0, or -1 and errno.
@@ -37,17 +86,18 @@ pub unsafe fn system_mmap(
 /// As for mprotect(2): nothing may rely on an access that is taken away.
 pub unsafe fn system_mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_mprotect, address, len, protection) as c_int }
+    as_c(unsafe { call(libc::SYS_mprotect, [address as usize, len, protection as usize]) }) as c_int
 }
 
-/// As prctl(2), with all of its arguments; -1 and errno where it fails.
+/// As prctl(2), for the program, with all of its arguments; -1 and errno where it fails.
 ///
 /// # Safety
 /// As for prctl(2).
 pub unsafe fn system_prctl(option: c_int, arguments: [c_ulong; 4]) -> c_int {
-    let [second, third, fourth, fifth] = arguments;
+    let [second, third, fourth, fifth] = arguments.map(|argument| argument as usize);
+    let arguments = [option as usize, second, third, fourth, fifth];
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_prctl, option, second, third, fourth, fifth) as c_int }
+    as_c(unsafe { call_for_program(libc::SYS_prctl, arguments) }) as c_int
 }
 
 /// Switches transparent huge pages off for this process, but for advised memory and what is collapsed on request. Whether the
@@ -91,7 +141,7 @@ pub fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> {
 /// Unmaps memory of [`map_aligned`] that was never handed out. Where the kernel cannot (too many mappings), addresses are lost.
 pub fn unmap(start: usize, len: usize) {
     // SAFETY: mapped here, and not handed out: see the header.
-    unsafe { libc::syscall(libc::SYS_munmap, start, len) };
+    let _ = unsafe { call(libc::SYS_munmap, [start, len]) };
 }
 
 /// Advises transparent huge pages (MADV_HUGEPAGE). EINVAL where the kernel has none, or the mapping can have none; ENOMEM
@@ -107,8 +157,7 @@ pub fn collapse(start: usize, len: usize) -> Result<(), Errno> {
 
 fn advise(start: usize, len: usize, advice: c_int) -> Result<(), Errno> {
     // SAFETY: both of these advices leave contents and protection as they are; the kernel checks the range.
-    let answer = unsafe { libc::syscall(libc::SYS_madvise, start, len, advice) };
-    if answer == 0 { Ok(()) } else { Err(Errno::last()) }
+    unsafe { call(libc::SYS_madvise, [start, len, advice as usize]) }.map(drop)
 }
 
 /// Returns how many bytes of a range (of whole base pages) are present, by mincore(2). `None` where
@@ -119,34 +168,13 @@ pub fn resident(start: usize, len: usize) -> Option<usize> {
     let (mut at, end, mut present) = (start, start.checked_add(len)?, 0);
     while at < end {
         let pages = ((end - at) / BASE_PAGE).clamp(1, PAGES);
+        let vector = states.as_mut_ptr() as usize;
         // SAFETY: the vector has a byte for each page asked for; the addresses themselves are only looked up.
-        let answer = unsafe { libc::syscall(libc::SYS_mincore, at, pages * BASE_PAGE, states.as_mut_ptr()) };
-        if answer != 0 {
-            return None;
-        }
+        unsafe { call(libc::SYS_mincore, [at, pages * BASE_PAGE, vector]) }.ok()?;
         present += states[..pages].iter().filter(|state| **state & 1 != 0).count() * BASE_PAGE;
         at += pages * BASE_PAGE;
     }
     Some(present)
-}
-
-/// Returns true if the calling thread makes its system calls through a filter (seccomp(2)).
-pub fn is_filtered() -> bool {
-    // SAFETY: this prctl takes no pointer.
-    unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0 }
-}
-
-static FILTERED_AT_FIRST: AtomicBool = AtomicBool::new(false);
-
-/// Notes that the program begins: filters that it has now are its surroundings', a container's or a service's.
-pub fn program_begins() {
-    FILTERED_AT_FIRST.store(is_filtered(), Relaxed);
-}
-
-/// Returns true if the program has set itself a filter of system calls since [`program_begins`]. A
-/// filter on top of a container's is not seen.
-pub fn is_confined() -> bool {
-    !FILTERED_AT_FIRST.load(Relaxed) && is_filtered()
 }
 
 /// A run of pages that are present and of one kind.
@@ -162,14 +190,12 @@ pub struct PresentRun {
 
 /// The calling process's page map, held open.
 #[derive(Debug)]
-pub struct OwnPagemap(c_int);
+pub struct OwnPagemap(Descriptor);
 
 impl OwnPagemap {
     /// Opens it. `None` where it cannot be opened, or does not distinguish huge pages (before Linux 6.7).
     pub fn open() -> Option<OwnPagemap> {
-        // SAFETY: the path is a C string.
-        let fd = unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        let pagemap = (fd >= 0).then_some(OwnPagemap(fd))?;
+        let pagemap = OwnPagemap(Descriptor::open(c"/proc/self/pagemap").ok()?);
         pagemap.scan(0, HUGE_2M, |_| {}).is_ok().then_some(pagemap)
     }
 
@@ -191,8 +217,7 @@ impl OwnPagemap {
                 ..ScanArgument::default()
             };
             // SAFETY: the argument states its own size, and a vector of as many runs as it states.
-            let count = unsafe { libc::ioctl(self.0, PAGEMAP_SCAN, &mut argument) };
-            let count = usize::try_from(count).map_err(|_| Errno::last())?;
+            let count = unsafe { self.0.control(PAGEMAP_SCAN, (&raw mut argument) as usize) }?;
             for run in &runs[..count.min(RUNS)] {
                 let huge = run.categories & IS_HUGE != 0;
                 visit(PresentRun { start: run.start as usize, end: run.end as usize, huge });
@@ -210,18 +235,8 @@ impl OwnPagemap {
     /// fork(2). `None` where the kernel does not report it.
     pub fn is_shared(&self, start: usize) -> Option<bool> {
         let mut words = [0u64; HUGE_2M / BASE_PAGE];
-        let bytes = size_of_val(&words);
-        let offset = (start / BASE_PAGE * size_of::<u64>()) as libc::off_t;
-        // SAFETY: the buffer is writable and of the given length.
-        let read = unsafe { libc::pread(self.0, words.as_mut_ptr().cast(), bytes, offset) };
-        (read == bytes as isize).then(|| words.iter().any(|word| Entry(*word).is_shared()))
-    }
-}
-
-impl Drop for OwnPagemap {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is ours.
-        unsafe { libc::close(self.0) };
+        let read = self.0.read_words(&mut words, start / BASE_PAGE * size_of::<u64>());
+        (read == Ok(words.len())).then(|| words.iter().any(|word| Entry(*word).is_shared()))
     }
 }
 

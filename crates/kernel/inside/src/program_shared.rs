@@ -1,7 +1,7 @@
 //! Shared memory that a program asks for (shmget(2), shmat(2), shared mappings), made on its behalf from inside the process.
 //! Nothing here allocates.
 //!
-//! As in [`crate::program_memory`], calls go to the kernel by syscall(2): the preloaded library provides the C library's names.
+//! As in [`crate::program_memory`], calls go to the kernel directly: the preloaded library provides the C library's names.
 //!
 //! File-level obligation: addresses come from [`reserve`], which nothing else uses, and are given up or mapped over whole. Only a
 //! segment that was made here and that was never handed out is removed.
@@ -10,6 +10,7 @@
 
 use crate::errno::Errno;
 use crate::program_memory::system_mmap;
+use crate::system::call;
 use libc::{c_int, c_void};
 use megapage_units::{HUGE_2M, PageSize};
 use std::mem::MaybeUninit;
@@ -20,10 +21,6 @@ const TMPFS: u64 = 0x0102_1994;
 /// The lowest bit of the size of hugetlb pages, as a power of two, in flags of mmap(2), shmget(2) and
 /// memfd_create(2).
 const SIZE_SHIFT: u32 = 26;
-
-fn answer(answer: libc::c_long) -> Result<usize, Errno> {
-    usize::try_from(answer).map_err(|_| Errno::last())
-}
 
 /// The page size that flags of mmap(2) or shmget(2) ask for with MAP_HUGETLB or SHM_HUGETLB; `None` for the default one.
 pub fn page_size_of(flags: c_int) -> Option<PageSize> {
@@ -40,7 +37,7 @@ fn size_flags(page: PageSize) -> c_int {
 /// As shmget(2).
 pub fn segment(key: i32, size: usize, flags: c_int) -> Result<c_int, Errno> {
     // SAFETY: shmget(2) takes no pointer.
-    answer(unsafe { libc::syscall(libc::SYS_shmget, key, size, flags) }).map(|id| id as c_int)
+    unsafe { call(libc::SYS_shmget, [key as usize, size, flags as usize]) }.map(|id| id as c_int)
 }
 
 /// Makes a segment on hugetlb pages of this size; EEXIST where there is one of that key. Every page is reserved.
@@ -53,34 +50,35 @@ pub fn huge_segment(key: i32, size: usize, flags: c_int, page: PageSize) -> Resu
 /// Removes a segment that [`huge_segment`] has made, and that was never handed out.
 pub fn remove_segment(id: c_int) {
     // SAFETY: IPC_RMID follows no pointer.
-    unsafe { libc::syscall(libc::SYS_shmctl, id, libc::IPC_RMID, ptr::null_mut::<c_void>()) };
+    let _ = unsafe { call(libc::SYS_shmctl, [id as usize, libc::IPC_RMID as usize, 0]) };
 }
 
 /// The size of a segment, as its maker has asked for it; `None` where there is none, or it may not be read.
 pub fn segment_size(id: c_int) -> Option<usize> {
     let mut state = MaybeUninit::<libc::shmid_ds>::uninit();
+    let arguments = [id as usize, libc::IPC_STAT as usize, state.as_mut_ptr() as usize];
     // SAFETY: IPC_STAT fills the structure, which has the kernel's layout on 64-bit machines.
-    let done = unsafe { libc::syscall(libc::SYS_shmctl, id, libc::IPC_STAT, state.as_mut_ptr()) };
+    unsafe { call(libc::SYS_shmctl, arguments) }.ok()?;
     // SAFETY: it was filled.
-    (done >= 0).then(|| unsafe { state.assume_init() }.shm_segsz)
+    Some(unsafe { state.assume_init() }.shm_segsz)
 }
 
 /// Attaches a segment at an address, where nothing may be mapped: EINVAL where something is.
 pub fn attach_at(id: c_int, address: usize, flags: c_int) -> Result<usize, Errno> {
     // SAFETY: without SHM_REMAP the kernel maps over nothing.
-    answer(unsafe { libc::syscall(libc::SYS_shmat, id, address, flags & !libc::SHM_REMAP) })
+    unsafe { call(libc::SYS_shmat, [id as usize, address, (flags & !libc::SHM_REMAP) as usize]) }
 }
 
 /// Detaches what was attached at an address by [`attach_at`] and was never handed out.
 pub fn detach(address: usize) {
     // SAFETY: nothing uses it.
-    unsafe { libc::syscall(libc::SYS_shmdt, address) };
+    let _ = unsafe { call(libc::SYS_shmdt, [address]) };
 }
 
 /// Attaches a segment for a moment and populates it: what a fault would refuse by a signal is refused here by an error.
 pub fn populate_segment(id: c_int, size: usize) -> Result<(), Errno> {
     // SAFETY: at an address of the kernel's choice it overlaps nothing.
-    let at = answer(unsafe { libc::syscall(libc::SYS_shmat, id, 0usize, 0) })?;
+    let at = unsafe { call(libc::SYS_shmat, [id as usize, 0, 0]) }?;
     let done = populate(at, size);
     detach(at);
     done
@@ -89,8 +87,7 @@ pub fn populate_segment(id: c_int, size: usize) -> Result<(), Errno> {
 /// Populates memory for writing (MADV_POPULATE_WRITE, Linux 5.14). Contents stay.
 pub fn populate(start: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: nothing is changed but what is present; the kernel checks the range.
-    let done = unsafe { libc::syscall(libc::SYS_madvise, start, len, libc::MADV_POPULATE_WRITE) };
-    answer(done).map(drop)
+    unsafe { call(libc::SYS_madvise, [start, len, libc::MADV_POPULATE_WRITE as usize]) }.map(drop)
 }
 
 /// Reserves `len` bytes (whole base pages) of addresses without access, of which the first is `past` bytes beyond a multiple of
@@ -115,7 +112,7 @@ pub fn reserve(len: usize, alignment: usize, past: usize) -> Result<usize, Errno
 pub fn give_up(start: usize, len: usize) {
     if len > 0 {
         // SAFETY: reserved here: see the header.
-        unsafe { libc::syscall(libc::SYS_munmap, start, len) };
+        let _ = unsafe { call(libc::SYS_munmap, [start, len]) };
     }
 }
 
@@ -175,14 +172,14 @@ pub fn map_huge(
 pub fn is_memory_file(fd: c_int) -> bool {
     // Files in memory alone, those of hugetlbfs among them, have seals.
     // SAFETY: F_GET_SEALS takes no argument.
-    if unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GET_SEALS) } < 0 {
+    if unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0]) }.is_err() {
         return false;
     }
     let mut state = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: fstatfs(2) fills the structure.
-    let done = unsafe { libc::syscall(libc::SYS_fstatfs, fd, state.as_mut_ptr()) };
+    let done = unsafe { call(libc::SYS_fstatfs, [fd as usize, state.as_mut_ptr() as usize]) };
     // SAFETY: it was filled.
-    done == 0 && unsafe { state.assume_init() }.f_type as u64 == TMPFS
+    done.is_ok() && unsafe { state.assume_init() }.f_type as u64 == TMPFS
 }
 
 /// The alignment of a huge page where the caller asks for no larger one.

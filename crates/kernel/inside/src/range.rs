@@ -10,7 +10,8 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::program_memory::{self, system_mmap, system_mprotect};
+use crate::program_memory::{self, system_madvise, system_mmap, system_mprotect, system_munmap};
+use crate::system::call_for_program;
 use libc::{c_int, c_void};
 use megapage_units::PageSize;
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -194,7 +195,7 @@ impl OwnedRange {
             return Err(error);
         }
         // SAFETY: advice on what children get changes no contents.
-        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_DONTFORK) }).inspect_err(|_| {
+        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_DONTFORK) }).inspect_err(|_| {
             let _ = self.close();
         })
     }
@@ -203,7 +204,7 @@ impl OwnedRange {
     /// take new ones: the range is to be closed, or mapped over, next.
     pub fn remove(self) -> Result<(), Errno> {
         // SAFETY: the range is owned (see the header): as `discard`.
-        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_REMOVE) })
+        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_REMOVE) })
     }
 
     pub(crate) fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
@@ -223,7 +224,7 @@ impl OwnedRange {
     pub fn populate(self) -> Result<(), Errno> {
         loop {
             // SAFETY: populating changes no contents.
-            match check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_POPULATE_WRITE) }) {
+            match check(unsafe { system_madvise(self.address(), self.len, libc::MADV_POPULATE_WRITE) }) {
                 // A signal interrupts it; each call advances, so that the loop ends.
                 Err(Errno(libc::EINTR)) => continue,
                 other => return other,
@@ -234,20 +235,20 @@ impl OwnedRange {
     /// Advises transparent huge pages for the range (MADV_HUGEPAGE). EINVAL where the kernel has none.
     pub fn advise_thp(self) -> Result<(), Errno> {
         // SAFETY: advice changes no contents.
-        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_HUGEPAGE) })
+        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_HUGEPAGE) })
     }
 
     /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents stay.
     pub fn collapse(self) -> Result<(), Errno> {
         // SAFETY: collapsing changes no contents.
-        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_COLLAPSE) })
+        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_COLLAPSE) })
     }
 
     /// Discards the contents of the range, which stays accessible and reads as zero (MADV_DONTNEED). Not
     /// for hugetlb: there, less than a whole page would be left untouched with success returned.
     pub fn discard(self) -> Result<(), Errno> {
         // SAFETY: the range is owned (see the header).
-        check(unsafe { libc::madvise(self.address(), self.len, libc::MADV_DONTNEED) })
+        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_DONTNEED) })
     }
 
     /// Copies another range of the same length; both are accessible and do not overlap.
@@ -306,7 +307,7 @@ impl Reservation {
     pub fn release(self) -> Result<(), Errno> {
         let range = self.keep();
         // SAFETY: the range is owned (see the header), and its owner is gone with this call.
-        check(unsafe { libc::munmap(range.address(), range.len) })
+        check(unsafe { system_munmap(range.address(), range.len) })
     }
 
     /// Keeps the first `offset` bytes, and answers an owner of the others. Panics where either would be empty.
@@ -331,7 +332,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         // SAFETY: the range is owned (see the header). An error would mean that nothing is mapped there, or that the kernel is
         // out of memory for mappings; then it stays.
-        unsafe { libc::munmap(self.range.address(), self.range.len) };
+        unsafe { system_munmap(self.range.address(), self.range.len) };
     }
 }
 
@@ -358,7 +359,7 @@ pub fn is_plausible(len: usize) -> bool {
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let address = system_mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-        address != libc::MAP_FAILED && libc::munmap(address, len) == 0
+        address != libc::MAP_FAILED && system_munmap(address, len) == 0
     }
 }
 
@@ -372,7 +373,7 @@ pub fn has_addresses(len: usize) -> bool {
 /// say.
 pub fn lock_all_memory(flags: c_int) -> Result<(), Errno> {
     // SAFETY: the call takes a number; locked memory keeps its contents and its protection.
-    check(unsafe { libc::syscall(libc::SYS_mlockall, flags) } as c_int)
+    unsafe { call_for_program(libc::SYS_mlockall, [flags as usize]) }.map(|_| ())
 }
 
 /// `count` zeroed words that live until the process ends or [`release_words`] is called on them.

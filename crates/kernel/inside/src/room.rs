@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::own_values::{first_number, memory_available_and_total, read_file};
+use crate::system::call;
 use megapage_units::BASE_PAGE;
 use std::io::Write;
 
@@ -228,9 +229,8 @@ fn value(path: &[u8], read: Read<'_>) -> Option<u64> {
 /// The soft limit of the process on a resource, in bytes; `None` where there is none.
 fn own_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    let none = std::ptr::null::<libc::rlimit>();
     // SAFETY: the structure is what prlimit(2) fills for the calling process; nothing is set.
-    unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, none, &raw mut limit) };
+    let _ = unsafe { call(libc::SYS_prlimit64, [0, resource as usize, 0, &raw mut limit as usize]) };
     (limit.rlim_cur < UNLIMITED).then_some(limit.rlim_cur)
 }
 

@@ -6,6 +6,9 @@
 
 #![allow(unsafe_code)]
 
+use crate::own_values::Descriptor;
+use crate::program_memory::system_mmap;
+use crate::system::call;
 use megapage_units::BASE_PAGE;
 use std::fs::File;
 use std::io;
@@ -68,39 +71,36 @@ impl SharedWords {
 
     /// Maps the pages of the memory file that `path` opens, such as `/proc/PID/fd/N`. Allocates nothing.
     pub fn open(path: &std::ffi::CStr) -> io::Result<SharedWords> {
-        // SAFETY: the path is a C string.
-        let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        SharedWords::map(&unsafe { File::from_raw_fd(fd) })
+        let file = Descriptor::open_for(path, libc::O_RDWR)?;
+        SharedWords::map_number(file.number())
     }
 
     /// Maps the whole pages of `file`, which must be open for reading and writing. EINVAL where it is shorter than a page,
     /// or could become shorter: reading it would raise SIGBUS.
     pub fn map(file: &File) -> io::Result<SharedWords> {
+        SharedWords::map_number(file.as_raw_fd())
+    }
+
+    fn map_number(fd: libc::c_int) -> io::Result<SharedWords> {
         // fstat(2) by hand rather than File::metadata, which may allocate: this runs inside an allocator.
         // SAFETY: all-zero bytes are a valid `stat`.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` is writable and as large as the kernel's.
-        if unsafe { libc::fstat(file.as_raw_fd(), &mut stat) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { call(libc::SYS_fstat, [fd as usize, (&raw mut stat) as usize]) }?;
         let pages = usize::try_from(stat.st_size).unwrap_or(0) / BASE_PAGE;
         // SAFETY: the descriptor is open; the call takes no memory. It is EINVAL for a file that cannot be sealed.
-        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        if pages == 0 || seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0]) };
+        if pages == 0 || seals.map_or(0, |seals| seals as libc::c_int) & libc::F_SEAL_SHRINK == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let address = unsafe {
-            libc::mmap(
+            system_mmap(
                 ptr::null_mut(),
                 pages * BASE_PAGE,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
-                file.as_raw_fd(),
+                fd,
                 0,
             )
         };

@@ -150,6 +150,11 @@ impl Blocks {
     pub(super) fn unlock_after_fork(&self) {
         self.table.unlock_after_fork();
     }
+
+    /// See [`HugeHeap::free_locks_in_child`].
+    pub(super) fn reset(&self) {
+        self.table.reset();
+    }
 }
 
 impl HugeHeap {

@@ -98,6 +98,15 @@ impl Stock {
         self.not_before = now.saturating_add(pause);
     }
 
+    /// In a forked child, which has nothing of what was mapped.
+    pub(super) fn forget_in_child(&mut self) {
+        // Nothing is mapped there, or what others have mapped since.
+        self.rest.take().map(Reservation::keep);
+        self.out = 0;
+        // Nothing was taken for it, so that there is nothing to end.
+        (self.pid, self.fresh) = (std::process::id(), false);
+    }
+
     /// Releases what is behind no chunk.
     fn release_remainder(&mut self) {
         while let Some(part) = self.next(usize::MAX / HUGE_2M) {
@@ -297,16 +306,12 @@ impl HugeHeap {
         self.stock.with(|stock| {
             stock.forking = false;
             if child {
-                // Nothing is mapped there, or what others have mapped since.
-                stock.rest.take().map(Reservation::keep);
-                stock.out = 0;
-                // Nothing was taken for it, so that there is nothing to end.
-                (stock.pid, stock.fresh) = (std::process::id(), false);
+                stock.forget_in_child();
             }
         });
         if child {
             // The requesting thread is of the parent, which the child does not have.
-            self.asking.unlock();
+            self.asking.reset();
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a fork means for private hugetlb pages, and for those of a broker.
 
 use super::HugeHeap;
+use super::broker::Stock;
 use crate::chunk::Mapping;
 use crate::ledger::{Backing, FallBack};
 use megapage_inside::{
@@ -9,6 +10,10 @@ use megapage_inside::{
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+
+/// Pages of which a fork takes copies.
+const PRIVATE_POOLS: [(Backing, PageSize); 2] =
+    [(Backing::Hugetlb1G, PageSize::HUGE_1G), (Backing::Hugetlb2M, PageSize::HUGE_2M)];
 
 /// How many times, a millisecond apart, the threads are counted until those that are about to end have ended.
 const COUNTS: usize = 50;
@@ -37,13 +42,12 @@ impl HugeHeap {
         let _errno = ErrnoGuard::save();
         let ledger = self.ledger();
         let shared = (self.stop_taking() * HUGE_2M) as u64;
-        let sizes = [(Backing::Hugetlb1G, PageSize::HUGE_1G), (Backing::Hugetlb2M, PageSize::HUGE_2M)];
-        let held: u64 = sizes.iter().map(|&(backing, _)| ledger.held(backing)).sum();
+        let held: u64 = PRIVATE_POOLS.iter().map(|&(backing, _)| ledger.held(backing)).sum();
         // A broker's pages have the move alone, so that it is waited for at once.
         let moved = |patience| self.moves_to_thp(held, shared, own_threads, patience);
         if held + shared > 0 && !moved(shared > 0) {
             let carried = shared == 0
-                && sizes.iter().all(|&(backing, size)| {
+                && PRIVATE_POOLS.iter().all(|&(backing, size)| {
                     let pages = ledger.held(backing).div_ceil(size.bytes().0);
                     pages == 0 || self.pool_carries(size, pages)
                 });
@@ -167,5 +171,44 @@ impl HugeHeap {
         self.groups.iter().for_each(Lock::unlock);
         self.walks.unlock();
         self.take_again(child);
+    }
+
+    /// As [`HugeHeap::before_fork`], for a signal's handler that has interrupted code which holds locks: it takes none,
+    /// so that nothing can be moved. ENOMEM where the heap has a broker's pages, or more private hugetlb pages than the
+    /// pool has for copies of them.
+    pub fn before_fork_within(&self) -> Result<(), Errno> {
+        let ledger = self.ledger();
+        let has = |backing, size: PageSize| ledger.held(backing).div_ceil(size.bytes().0);
+        let mut all = true;
+        for (backing, size) in PRIVATE_POOLS {
+            let pages = has(backing, size);
+            all &= pages == 0 || hugetlb_available(size).unwrap_or(0) >= pages;
+            if pages > 0 {
+                self.forked.store(true, Relaxed);
+            }
+        }
+        let safe = all && ledger.held(Backing::Broker) == 0;
+        ledger.forked(!safe);
+        if safe { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Frees every lock in a child whose fork took none, and ends the child's part in the ledger: see [`Lock::reset`].
+    pub fn free_locks_in_child(&self) {
+        if self.attached.load(Relaxed)
+            && let Some(shared) = self.shared.get()
+        {
+            self.private.continue_from(shared);
+        }
+        self.attached.store(false, Relaxed);
+        self.split.store(true, Relaxed);
+        // The interrupted code may be in the midst of the stock: then what is there goes unused in the child.
+        self.stock.try_with(Stock::forget_in_child);
+        self.walks.reset();
+        self.groups.iter().for_each(Lock::reset);
+        self.stock.reset();
+        self.spans.reset();
+        self.config.reset();
+        self.blocks.reset();
+        self.asking.reset();
     }
 }

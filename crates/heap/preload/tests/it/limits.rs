@@ -7,7 +7,7 @@ use megapage_inside::thp_is_possible;
 use megapage_kernel::KernelRoot;
 use megapage_testing::{MemoryGroup, require_root, skip};
 use megapage_units::Bytes;
-use preloaded::{library, passes, preloaded, program, text};
+use preloaded::{built, passes, preloaded, program, text};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -16,7 +16,7 @@ fn run(set_up: &str, program: &Path, arguments: &[&str], heap: Option<&str>) -> 
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{set_up}; exec \"$@\""), "sh"]).arg(program).args(arguments);
     if let Some(heap) = heap {
-        command.env("LD_PRELOAD", library()).env("MEGAPAGE_HEAP", heap);
+        command.env("LD_PRELOAD", built("libmegapage.so")).env("MEGAPAGE_HEAP", heap);
     }
     command.output().expect("the shell starts")
 }
@@ -59,7 +59,7 @@ fn what_is_mapped_after_mlockall_is_locked_and_huge() {
 }
 
 #[test]
-fn a_control_group_that_holds_the_program_holds_it_with_the_library() {
+fn a_control_group_that_holds_the_program_holds_it_with_the_built("libmegapage.so") {
     if !require_root() {
         return;
     }

@@ -1,10 +1,12 @@
 //! The integration tests of this crate, as one program: it is linked once.
 
 mod exec;
+mod guest;
 mod limits;
 mod mapped;
 mod preloaded;
 mod sizes;
+mod symbols;
 mod thp_disable;
 mod thread_cache;
 mod waiting;

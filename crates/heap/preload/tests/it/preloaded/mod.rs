@@ -5,32 +5,43 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The library that this package builds.
-pub fn library() -> PathBuf {
+/// A library of the workspace.
+pub fn built(library: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target directory");
     megapage_testing::build_programs(&target.join("debug"));
-    target.join("debug/libmegapage.so")
+    target.join("debug").join(library)
 }
 
 /// The program, compiled from `tests/NAME.c` once for each test; `None`, after a loud skip, without a compiler.
 pub fn program(name: &str, test: &str) -> Option<PathBuf> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{test}"));
-    let built = Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(here).output();
+    compile(name, &program, &["-rdynamic"]).then_some(program)
+}
+
+/// Compiles `tests/NAME.c` to `to`; false, after a loud skip, without a compiler.
+pub fn compile(name: &str, to: &Path, options: &[&str]) -> bool {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
+    let built =
+        Command::new("cc").args(["-O1", "-w", "-pthread"]).args(options).arg("-o").arg(to).arg(here).output();
     match built {
-        Ok(built) if built.status.success() => Some(program),
+        Ok(built) if built.status.success() => true,
         failed => {
             megapage_testing::skip(&format!("needs a C compiler: {failed:?}"));
-            None
+            false
         }
     }
 }
 
-/// What the program says and how it ends, with its heap as `heap` (MEGAPAGE_HEAP) says.
-pub fn preloaded(program: &Path, arguments: &[&str], heap: &str) -> Output {
+/// A program that runs with its heap as `heap` (MEGAPAGE_HEAP) says.
+pub fn command(program: &Path, heap: &str) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", library()).env("MEGAPAGE_HEAP", heap);
-    command.output().expect("the program starts")
+    command.env("LD_PRELOAD", built("libmegapage.so")).env("MEGAPAGE_HEAP", heap);
+    command
+}
+
+/// What the program says and how it ends, with its heap as `heap` says.
+pub fn preloaded(program: &Path, arguments: &[&str], heap: &str) -> Output {
+    command(program, heap).args(arguments).output().expect("the program starts")
 }
 
 pub fn text(bytes: &[u8]) -> String {

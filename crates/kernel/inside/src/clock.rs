@@ -1,0 +1,48 @@
+//! The monotonic clock, read without a name of the C library's.
+//!
+//! File-level obligation: the kernel writes to a structure that is as large as it expects.
+
+#![allow(unsafe_code)]
+
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The kernel's shared object was found, from which rustix reads the clock without a system call.
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// Finds the kernel's shared object (vdso(7)). Before threads exist, and not within malloc: this may allocate.
+pub fn find_clock() {
+    let _ = clock_gettime(ClockId::Monotonic);
+    READY.store(true, Relaxed);
+}
+
+/// Returns the time since some fixed point (CLOCK_MONOTONIC), without a system call once [`find_clock`] was called.
+pub fn monotonic() -> Duration {
+    if READY.load(Relaxed) {
+        let now = clock_gettime(ClockId::Monotonic);
+        return Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+    }
+    asked()
+}
+
+fn asked() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let clock = libc::CLOCK_MONOTONIC as usize;
+    // SAFETY: the structure is writable.
+    let _ = unsafe { crate::system::call(libc::SYS_clock_gettime, [clock, (&raw mut now) as usize]) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_the_clock_agree() {
+        let first = monotonic();
+        find_clock();
+        let (second, third) = (monotonic(), asked());
+        assert!(first <= second && second <= third && third - first < Duration::from_secs(60));
+    }
+}
