@@ -9,7 +9,7 @@ use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, threads};
 use megapage_inside::{
     MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item, environment_variable,
-    remove_environment_variable, remove_from_environment_list, set_errno,
+    off::is_off, remove_environment_variable, remove_from_environment_list, set_errno,
 };
 use megapage_memory::shared::{SHM_VARIABLE, Shm};
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
@@ -42,7 +42,13 @@ pub fn configure() {
     let mut buffer = [0; MAX_VALUE];
     let mut config = Config::DEFAULT;
     let mut return_after = RETURN_AFTER_MS;
-    if environment_is_ready() {
+    let off = environment_is_ready() && is_off();
+    let reads = environment_is_ready() && !off;
+    if off {
+        config.heap = Heap::None;
+        SHARED.configure(Shm::None, config.populate);
+    }
+    if reads {
         if let Some(heap) =
             environment_variable(HEAP_VARIABLE, &mut buffer).and_then(|v| Heap::parse(v.to_bytes()))
         {
@@ -67,15 +73,13 @@ pub fn configure() {
             };
         }
     }
-    if environment_is_ready() {
+    if reads {
         let shm = environment_variable(SHM_VARIABLE, &mut buffer).and_then(|v| Shm::parse(v.to_bytes()));
         let unasked = if config.heap == Heap::None { Shm::None } else { Shm::Auto };
         SHARED.configure(shm.unwrap_or(unasked), config.populate);
     }
     HEAP.configure(config);
-    if environment_is_ready()
-        && let Some(socket) = environment_variable(POOL_VARIABLE, &mut buffer)
-    {
+    if reads && let Some(socket) = environment_variable(POOL_VARIABLE, &mut buffer) {
         HEAP.use_broker(socket.to_bytes(), std::process::id());
         if let Some(value) = environment_variable(POOL_PATIENCE_VARIABLE, &mut buffer) {
             // The launcher has refused one that is no number.

@@ -20,6 +20,7 @@ mod futex;
 mod lock;
 pub mod memory_file;
 mod moving;
+pub mod off;
 mod own_hugetlb;
 pub mod own_mappings;
 mod own_region;
