@@ -115,16 +115,18 @@ results: lab ## all of bench/results afresh, on one machine, of one build; resum
 # and dist/ for monitoring. GENERATOR writes pages and completions: the megapage of this machine, after a build for another.
 GENERATOR ?= $(CARGO_TARGET_DIR)/release/megapage
 SHARE = $(DESTDIR)$(PREFIX)/share
+# What programs have mapped is replaced by rename: they keep the former file, and a start meanwhile finds the one or the other.
+in_place = install -D -m 755 $(CARGO_TARGET_DIR)/release/$(1) $(DESTDIR)$(2).new && mv -f $(DESTDIR)$(2).new $(DESTDIR)$(2)
 install:
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/megapage $(DESTDIR)$(PREFIX)/bin/megapage
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_text.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so
+	$(call in_place,megapage,$(PREFIX)/bin/megapage)
+	$(call in_place,libmegapage.so,$(PREFIX)/lib/megapage/libmegapage.so)
+	$(call in_place,libmegapage_text.so,$(PREFIX)/lib/megapage/libmegapage_text.so)
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage.service
 	if [ -z "$(DESTDIR)" ] && ! printf '6.7\n%s\n' "$$(uname -r)" | sort -VC; then install -D -m 644 dist/systemd/before-6.7.conf $(UNITDIR)/megapage.service.d/before-6.7.conf; fi
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-prime@.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-prime@.service
 	install -D -m 644 -t $(DESTDIR)$(UNITDIR) dist/systemd/megapage-prime@.timer
 	sed 's|@PREFIX@|$(PREFIX)|' dist/systemd/megapage-record.service | install -D -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/megapage-record.service
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/libmegapage_c.so $(DESTDIR)$(LIBDIR)/libmegapage_c.so.0
+	$(call in_place,libmegapage_c.so,$(LIBDIR)/libmegapage_c.so.0)
 	ln -sf libmegapage_c.so.0 $(DESTDIR)$(LIBDIR)/libmegapage_c.so
 	install -D -m 644 include/megapage.h $(DESTDIR)$(PREFIX)/include/megapage.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' dist/megapage/megapage.pc.in | install -D -m 644 /dev/stdin $(DESTDIR)$(LIBDIR)/pkgconfig/megapage.pc
@@ -134,8 +136,9 @@ install:
 	[ -e $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml ] || install -D -m 644 dist/megapage/daemon.toml $(DESTDIR)$(SYSCONFDIR)/megapage/daemon.toml
 	install -D -m 644 -t $(SHARE)/megapage dist/megapage/daemon.toml dist/prometheus/alerts.yml dist/prometheus/scrape.yml dist/grafana/megapage.json dist/systemd/before-6.7.conf
 
-# The configuration in SYSCONFDIR stays.
+# The configuration in SYSCONFDIR stays. Services that are enabled are taken off first: their drop-ins name what is removed.
 uninstall:
+	if [ -z "$(DESTDIR)" ] && [ -x $(PREFIX)/bin/megapage ]; then $(PREFIX)/bin/megapage disable --all; fi
 	rm -f $(DESTDIR)$(PREFIX)/bin/megapage $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage.so $(DESTDIR)$(PREFIX)/lib/megapage/libmegapage_text.so $(DESTDIR)$(UNITDIR)/megapage.service
 	rm -f $(DESTDIR)$(UNITDIR)/megapage-prime@.service $(DESTDIR)$(UNITDIR)/megapage-prime@.timer $(DESTDIR)$(UNITDIR)/megapage-record.service $(DESTDIR)$(UNITDIR)/megapage.service.d/before-6.7.conf
 	rm -f $(DESTDIR)$(LIBDIR)/libmegapage_c.so $(DESTDIR)$(LIBDIR)/libmegapage_c.so.0 $(DESTDIR)$(PREFIX)/include/megapage.h $(DESTDIR)$(LIBDIR)/pkgconfig/megapage.pc

@@ -93,6 +93,23 @@ def off(root):
     expect(not wants, f"the service is wanted: {wants}")
 
 
+UNIT, DROP_IN = "etc/systemd/system/app.service", "etc/systemd/system/app.service.d/50-megapage.conf"
+
+
+def enabled(root):
+    """A service that is on huge pages, as an administrator of the root would have one."""
+    (root / UNIT).parent.mkdir(parents=True, exist_ok=True)
+    (root / UNIT).write_text("[Service]\nExecStart=/usr/bin/env sleep 60\n")
+    root.run("megapage", "enable", "app")
+    expect((root / DROP_IN).exists(), "the service is not enabled")
+
+
+def released(root):
+    """The removal of the package has taken the service off: its drop-in names what is gone."""
+    expect(not (root / DROP_IN).parent.exists(), "the removal left a service enabled")
+    (root / UNIT).unlink()
+
+
 @contextlib.contextmanager
 def kept_pool(root):
     """Two more pages in the pool, kept over a reboot by megapage, as an administrator of the root would have."""
@@ -138,7 +155,11 @@ def deb(bench):
         state.parent.mkdir(exist_ok=True)
         state.write_text("{}")
         expect((root / PERSISTED).exists(), "an upgrade dropped the pool")
+        enabled(root)
+        root.run("dpkg", "-i", *inside)
+        expect((root / DROP_IN).exists(), "an upgrade took a service off")
         root.run("dpkg", "-r", "megapage")
+        released(root)
         expect(pool() == pages, f"the removal left {pool()} pages in the pool, not {pages}")
         expect(not (root / PERSISTED).exists(), "the removal left the pool to the next boot")
     expect(state.exists() and (root / "etc/megapage/daemon.toml").exists(), "a removal keeps state and configuration")
@@ -199,7 +220,9 @@ def rpm(bench):
     ours("-V", "--nodeps", "megapage", "megapage-libs", "megapage-devel")
     with kept_pool(root) as pages:
         (root / "var/lib/megapage").mkdir(exist_ok=True)
+        enabled(root)
         ours("-e", "megapage-devel", "megapage-libs", "megapage")
+        released(root)
         expect(pool() == pages, f"the removal left {pool()} pages in the pool, not {pages}")
     # Directories that rpm's own systems have, such as lib64/pkgconfig, are no package's of ours.
     left = {path for path in root.entries() - before if "megapage" in path or not (root / path).is_dir()}

@@ -23,7 +23,7 @@ pub enum RemoteError {
     #[error("process {0}: no such process")]
     Gone(Pid),
     /// The kernel lacks an ability.
-    #[error("this kernel lacks {}: {}", .0.title(), remedy(.0))]
+    #[error("{}: {}", .0.lacking(), remedy(.0))]
     Unsupported(&'static Ability),
     /// The caller cannot see which regions are huge, and so not what came of an action.
     #[error(
@@ -137,6 +137,10 @@ pub(crate) fn call_failed(
         io::ErrorKind::PermissionDenied => {
             let lacking = "process_madvise was refused though CAP_SYS_NICE is held: a security module, a seccomp \
                            filter or a user namespace forbids it";
+            Some(RemoteError::NotAllowed { pid, lacking: lacking.into() })
+        }
+        io::ErrorKind::Unsupported if ability.is_there(root) => {
+            let lacking = "a filter of system calls (seccomp) refuses process_madvise, which this kernel has";
             Some(RemoteError::NotAllowed { pid, lacking: lacking.into() })
         }
         io::ErrorKind::Unsupported => Some(RemoteError::Unsupported(ability)),

@@ -8,7 +8,7 @@ use megapage_daemon::config::Config;
 use megapage_daemon::service::{Options, Overrides, Source, run};
 use megapage_daemon::{Pass, PassDocument};
 use megapage_decide::POLICIES;
-use megapage_kernel::KernelRoot;
+use megapage_kernel::{KernelRoot, why_off};
 use megapage_launch::verdict::{self, Forbidden};
 use megapage_report::json;
 use std::path::PathBuf;
@@ -78,9 +78,13 @@ pub fn main(args: Args) -> Result<ExitCode> {
         print(&config.to_toml())?;
         return Ok(ExitCode::SUCCESS);
     }
+    let off = why_off(&KernelRoot::live());
+    if let Some(why) = &off {
+        say(format!("megapage is off: {why}; the daemon looks and does not act"));
+    }
     // A service says nothing of each pass on standard output, unless it is asked.
     let shows = args.once || args.dry_run || args.json;
-    let options = Options { source, once: args.once, dry_run: args.dry_run };
+    let options = Options { source, once: args.once, dry_run: args.dry_run || off.is_some() };
     let (mut failed, mut lost) = (false, None);
     let mut report = |pass: &Pass| {
         failed = pass.failed() > 0;

@@ -1,14 +1,15 @@
 //! `megapage enable` and `megapage disable`.
 
 use crate::flags::{Backing, Root};
-use crate::output::{print, shown_path};
+use crate::output::{answer, print, say, shown_path};
 use crate::run::{broker_socket, heap};
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_kernel::KernelRoot;
 use megapage_launch::request::{Heap, Request, Text, TextRequest};
 use megapage_report::json;
-use megapage_systemd::{Asked, Change, Manager, UnitName, disable, enable, find};
+use megapage_systemd::{Asked, Change, Manager, UnitName, disable, enable, enabled, ended, find, starting};
 use serde::Serialize;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Put a systemd service on huge pages: writes one drop-in, and shows it.
@@ -20,6 +21,12 @@ pub struct Args {
     /// The service, or a program that one service starts
     #[arg(value_name = "UNIT|PROGRAM")]
     unit: String,
+    /// For drop-ins: takes note of the end of a run
+    #[arg(long, hide = true, conflicts_with = "starting")]
+    ended: bool,
+    /// For drop-ins: prepares a start
+    #[arg(long, hide = true)]
+    starting: bool,
     #[command(flatten)]
     backing: Backing,
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path
@@ -36,8 +43,11 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 pub struct DisableArgs {
     /// The service
-    #[arg(value_name = "UNIT")]
-    unit: String,
+    #[arg(value_name = "UNIT", required_unless_present = "all")]
+    unit: Option<String>,
+    /// All services that are enabled; status 1 if some stay so
+    #[arg(long, conflicts_with = "unit")]
+    all: bool,
     #[command(flatten)]
     way: Way,
 }
@@ -67,8 +77,17 @@ struct Report<'a> {
     change: &'a Change,
 }
 
+#[derive(Serialize)]
+struct All<'a> {
+    applied: bool,
+    services: &'a [Change],
+}
+
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = args.way.root.path()?;
+    if args.ended || args.starting {
+        return note(root, &UnitName::parse(&args.unit)?, args.ended);
+    }
     let unit = find(root, &args.unit)?;
     let request = request(&args)?;
     let launcher = std::env::current_exe().context("own executable")?;
@@ -78,12 +97,60 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
 pub fn disable_main(args: DisableArgs) -> Result<ExitCode> {
     let root = args.way.root.path()?;
-    let unit = match find(root, &args.unit) {
+    let Some(text) = &args.unit else { return disable_all(root, &args.way) };
+    let unit = match find(root, text) {
         Ok(unit) => unit,
         // Its unit may be gone, and the drop-in be left.
-        Err(error) => UnitName::parse(&args.unit).map_err(|_| error)?,
+        Err(error) => UnitName::parse(text).map_err(|_| error)?,
     };
     finish("megapage.disable/1", &disable(root, &unit)?, &args.way)
+}
+
+/// Takes off all that can be, and names the others: packages call it before they are removed.
+fn disable_all(root: &Path, way: &Way) -> Result<ExitCode> {
+    let (mut changes, mut failed) = (Vec::new(), false);
+    for unit in enabled(root)? {
+        match disable(root, &unit) {
+            Ok(change) => changes.push(change),
+            Err(error) => {
+                say(error);
+                failed = true;
+            }
+        }
+    }
+    let manager = Manager::of(root).filter(|_| !way.dry_run && !changes.is_empty());
+    if !way.dry_run {
+        changes.iter().try_for_each(Change::apply)?;
+    }
+    if let Some(manager) = manager {
+        manager.reload()?;
+        if way.now {
+            changes.iter().try_for_each(|change| manager.restart(change.name()))?;
+        }
+    }
+    let applied = !way.dry_run;
+    answer(way.json, "megapage.disable-all/1", &All { applied, services: &changes }, || {
+        let done = if applied { "is off again" } else { "would be off again" };
+        changes.iter().map(|change| format!("{}: {done} from its next start on\n", change.unit)).collect()
+    })?;
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// Called by systemd after each run of a service, and before some.
+fn note(root: &Path, unit: &UnitName, has_ended: bool) -> Result<ExitCode> {
+    let kernel = KernelRoot::live();
+    if !has_ended {
+        starting(&kernel, root, unit)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let result = std::env::var("SERVICE_RESULT").unwrap_or_default();
+    let lived = Manager::of(root).and_then(|manager| manager.lived(unit).ok().flatten());
+    if ended(&kernel, root, unit, &result, lived)? {
+        say(format!(
+            "{unit} failed twice within a minute of its start: the next start is as without megapage"
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn request(args: &Args) -> Result<Request> {

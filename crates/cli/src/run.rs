@@ -7,17 +7,19 @@ use crate::flags::Backing;
 use crate::one_process::one_process;
 use crate::run::target::Target;
 use megapage_broker::patience_from_environment;
-use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::die_of;
+use megapage_kernel::{KernelRoot, why_off};
 use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
 use megapage_launch::request::{Heap, Mechanism, OwnThp, Request, Text, TextRequest};
 use megapage_launch::run::{RunError, prepare};
 use megapage_memory::stock::socket_path;
 use megapage_units::Bytes;
+use megapage_units::shown::shell_word;
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// The exit status for megapage's own failures.
@@ -113,6 +115,10 @@ fn failure(error: RunError) -> Failure {
 }
 
 fn run(args: Args) -> Result<ExitCode, Failure> {
+    let root = KernelRoot::live();
+    if let Some(why) = why_off(&root) {
+        return plainly(&args, &format!("megapage is off: {why}"));
+    }
     if args.once && args.attach.is_none() {
         return Err((FAILED, "--once goes with --attach PROCESS".into()));
     }
@@ -131,7 +137,6 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             "--shm takes the preloaded library, and --heap none leaves it out: leave one out".into(),
         ));
     }
-    let root = KernelRoot::live();
     let path = args.report.clone().or(args.json.then(|| "-".into()));
     let form = if args.json { json } else { human::text };
     if let Some(process) = &args.attach {
@@ -189,7 +194,8 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         return print(prepared.dry_run());
     }
     let mut target = Target::open(path).map_err(|message| (FAILED, message))?;
-    let report = prepared.run(&root, |report| target.live(&form(report))).map_err(failure)?;
+    let live = |report: &RunReport| target.live(&form(report));
+    let report = prepared.run(&root, live, crate::output::say).map_err(failure)?;
     target.write(&form(&report)).map_err(|message| (FAILED, message))?;
     required(&report, args.require)?;
     match report.totals.map(|totals| totals.ended) {
@@ -197,6 +203,26 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(Ended::Status(status)) => Ok(ExitCode::from(status as u8)),
         None => Err((FAILED, "the program's end was not seen".into())),
     }
+}
+
+/// Executes the program as without megapage.
+fn plainly(args: &Args, why: &str) -> Result<ExitCode, Failure> {
+    let Some((program, arguments)) = args.program.split_first() else {
+        return Err((FAILED, format!("{why}; nothing is promoted")));
+    };
+    if args.require {
+        return Err((FAILED, format!("--require: {why}")));
+    }
+    if args.dry_run {
+        let words = args.program.iter().map(|word| shell_word(&word.to_string_lossy()));
+        return print(vec![format!("# {why}"), words.collect::<Vec<_>>().join(" ")]);
+    }
+    if args.report.is_some() || args.json {
+        crate::output::say(format!("no report: {why}"));
+    }
+    let mut command = Command::new(program);
+    let error = command.arg0(args.argv0.as_ref().unwrap_or(program)).args(arguments).exec();
+    Err(failure(RunError::Exec { program: program.display().to_string(), source: error }))
 }
 
 /// Without transparent huge pages none are asked for.

@@ -3,7 +3,7 @@
 use crate::flags::Root;
 use crate::output::{print, shown_path};
 use anyhow::Result;
-use megapage_kernel::KernelRoot;
+use megapage_kernel::{KernelRoot, why_off};
 use megapage_launch::profile::date;
 use megapage_launch::verdict::{self, Verdict};
 use megapage_report::{json, table};
@@ -28,6 +28,8 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Report<'a> {
+    /// What switches megapage off; `null`: nothing does.
+    off: Option<String>,
     services: &'a [Enabled],
     /// What trials have found of these services, and without a unit named of all.
     trials: &'a [&'a Verdict],
@@ -50,11 +52,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
         Err(SystemdError::NotEnabled { .. }) if !trials.is_empty() => Vec::new(),
         enabled => enabled?,
     };
+    let off = why_off(&KernelRoot::live());
+    let head = off.as_ref().map(|why| format!("megapage is off: {why}. Services start as without it.\n"));
+    let head = head.unwrap_or_default();
     print(&match args.json {
-        true => json("megapage.status/1", &Report { services: &enabled, trials: &trials }) + "\n",
-        false if trials.is_empty() => human(&enabled),
-        false if enabled.is_empty() => crate::trial::verdicts(&trials),
-        false => human(&enabled) + "\n" + &crate::trial::verdicts(&trials),
+        true => json("megapage.status/1", &Report { off, services: &enabled, trials: &trials }) + "\n",
+        false if trials.is_empty() => head + &human(&enabled),
+        false if enabled.is_empty() => head + &crate::trial::verdicts(&trials),
+        false => head + &human(&enabled) + "\n" + &crate::trial::verdicts(&trials),
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -18,6 +18,7 @@ pub use table::{
 };
 
 use crate::KernelRoot;
+use crate::process::read_own_status;
 use std::sync::OnceLock;
 
 /// One thing that some kernels can do and others cannot.
@@ -113,6 +114,17 @@ impl Ability {
         release >= self.since
     }
 
+    /// Says that it is not there: what the running kernel's release has, and refuses in a trial, a filter has taken away.
+    pub fn lacking(&self) -> String {
+        let root = KernelRoot::live();
+        let refused = self.cached.get() == Some(&Some(false));
+        let filtered = || read_own_status(&root).is_ok_and(|own| own.seccomp_filter);
+        match refused && Release::of(&root).is_some_and(|release| self.is_in(release)) && filtered() {
+            true => format!("a filter of system calls (seccomp) refuses {}", self.name),
+            false => format!("this kernel lacks {}", self.title()),
+        }
+    }
+
     /// The name with the release that brought it, as error messages have it: `MADV_COLLAPSE (Linux 6.1)`.
     pub fn title(&self) -> String {
         format!("{} (Linux {})", self.name, self.since)
@@ -122,6 +134,7 @@ impl Ability {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_testing::{Call, in_child, refuse};
     use std::collections::BTreeSet;
 
     fn captured(release: &str, files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
@@ -182,6 +195,20 @@ mod tests {
             // A backport may bring one early; a later kernel without one would be a wrong row or a wrong trial.
             assert!(standing.present || release < since, "{id}: {standing:?} on {release}");
         }
+    }
+
+    #[test]
+    fn what_a_filter_refuses_the_kernel_does_not_lack() {
+        let root = KernelRoot::live();
+        if Release::of(&root).is_none_or(|release| !COLLAPSE.is_in(release)) {
+            return megapage_testing::skip("needs Linux 6.1");
+        }
+        in_child("ability::tests::what_a_filter_refuses_the_kernel_does_not_lack", || {
+            refuse(Call::COLLAPSE, libc::ENOSYS);
+            assert!(!COLLAPSE.is_there(&root));
+            assert_eq!(COLLAPSE.lacking(), "a filter of system calls (seccomp) refuses MADV_COLLAPSE");
+        });
+        assert!(COLLAPSE.lacking().starts_with("this kernel lacks MADV_COLLAPSE"), "nothing was tried here");
     }
 
     #[test]

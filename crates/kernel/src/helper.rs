@@ -16,9 +16,11 @@
 
 mod body;
 mod locked;
+mod witness;
 mod worker;
 
 pub use locked::{Counts, Locked};
+pub use witness::Witness;
 
 use crate::KernelRoot;
 use crate::helper_time;

@@ -49,6 +49,7 @@ pub mod mounts;
 mod no_links;
 pub mod numa;
 pub mod object;
+pub mod off;
 pub mod own_advice;
 mod own_code;
 mod own_memory;
@@ -102,9 +103,10 @@ pub use megapage_inside::{
     usual_own_names, without_signals,
 };
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
+pub use off::why_off;
 pub use own_code::unmap_own_code;
 pub use own_memory::own_memory;
-pub use own_thp::disable_own_thp;
+pub use own_thp::{disable_own_thp, enable_own_thp};
 pub use process_clock::ProcessClock;
 pub use root::{KernelError, KernelRoot};
 pub use shared_mapping::{Populate, SharedMapping};

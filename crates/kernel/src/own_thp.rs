@@ -20,3 +20,13 @@ pub fn disable_own_thp(except_advised: bool) -> io::Result<()> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+/// Takes back for this process what [`disable_own_thp`] did, or a process that it descends from.
+pub fn enable_own_thp() -> io::Result<()> {
+    let none: libc::c_ulong = 0;
+    // SAFETY: see the header.
+    match unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, none, none, none, none) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

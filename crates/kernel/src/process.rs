@@ -258,8 +258,9 @@ pub fn read_children(
     Ok(Some(children))
 }
 
-/// The control group of `pid`: that of the memory controller where it has a hierarchy of its own (version 1),
-/// else that of version 2. Empty where the kernel has no control groups.
+/// The control group of `pid`, as its service manager names it: in the hierarchy of version 2, in systemd's own of version 1,
+/// or in the memory controller's, the first in which it is not in the root group. In others a service may have no group.
+/// Empty where the kernel has no control groups.
 pub fn read_cgroup(root: &KernelRoot, pid: Pid) -> Result<String, KernelError> {
     let text = root.read(format!("proc/{pid}/cgroup"))?;
     // `4:memory:/path` and `0::/path` (cgroups(7)); the path may hold colons.
@@ -271,7 +272,8 @@ pub fn read_cgroup(root: &KernelRoot, pid: Pid) -> Result<String, KernelError> {
         })
     };
     let memory = path(&|controllers| controllers.split(',').any(|name| name == "memory"));
-    Ok(memory.or_else(|| path(&str::is_empty)).unwrap_or_default().to_string())
+    let all = [path(&str::is_empty), path(&|name| name == "name=systemd"), memory].into_iter().flatten();
+    Ok(all.min_by_key(|path| *path == "/").unwrap_or_default().to_string())
 }
 
 /// The file that `pid` executes. Needs the right to trace the process.
@@ -483,12 +485,19 @@ mod tests {
     }
 
     #[test]
-    fn the_control_group_is_the_memory_controllers() {
+    fn the_control_group_is_the_service_managers() {
         let text = |text: &str| {
             let (_keep, root) = crate::root::captured_tree(&[("proc/9/cgroup", text)]);
             read_cgroup(&root, Pid(9)).unwrap()
         };
-        assert_eq!(text("5:devices:/\n4:cpuset,memory:/a:b/c\n0::/user\n"), "/a:b/c");
+        let service = "/system.slice/redis.service";
+        assert_eq!(
+            text(&format!("5:memory:/system.slice\n1:name=systemd:{service}\n0::{service}\n")),
+            service
+        );
+        assert_eq!(text(&format!("5:memory:/\n1:name=systemd:{service}\n0::/\n")), service);
+        assert_eq!(text("5:devices:/\n4:cpuset,memory:/a:b/c\n1:name=systemd:/\n0::/\n"), "/a:b/c");
+        assert_eq!(text("4:memory:/\n0::/\n"), "/");
         assert_eq!(text("1:name=systemd:/init\n0::/user.slice\n"), "/user.slice");
         assert_eq!(text(""), "");
     }

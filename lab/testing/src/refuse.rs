@@ -24,6 +24,10 @@ pub struct Call {
 impl Call {
     /// mremap(2).
     pub const MOVE: Call = Call { number: libc::SYS_mremap, argument: None };
+    /// memfd_create(2).
+    pub const MEMORY_FILE: Call = Call { number: libc::SYS_memfd_create, argument: None };
+    /// signalfd(2).
+    pub const SIGNALS: Call = Call { number: libc::SYS_signalfd4, argument: None };
     /// madvise(2) with MADV_POPULATE_WRITE.
     pub const POPULATE: Call = Call::advice(libc::MADV_POPULATE_WRITE);
     /// madvise(2) with MADV_HUGEPAGE.

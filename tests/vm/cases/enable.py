@@ -5,6 +5,7 @@
 
 import pathlib
 import shutil
+import time
 
 import truth
 import vmcheck as vm
@@ -146,4 +147,26 @@ pid = started("forks", "start")
 vm.same(ROW, "a forking service: the main process is the one of its PID file", command_of(pid), "sleep")
 vm.run("systemctl stop forks")
 megapage("disable", "forks")
+# One that fails under megapage starts as without it the third time, and as usual once it is enabled again.
+(UNITS / "picky.service").write_text(
+    "[Service]\nRestart=on-failure\nRestartSec=200ms\nExecStart=/bin/bash -c '[ \"$$MEGAPAGE\" = off ] || exit 3; exec sleep 600'\n"
+)
+vm.run("systemctl daemon-reload")
+before = files()
+megapage("enable", "picky")
+vm.run(["systemctl", "start", "--no-block", "picky"])
+for _ in range(100):
+    state = show("picky", "ActiveState", "SubState", "NRestarts", "MainPID")
+    if state.get("NRestarts") == "2" and state.get("SubState") == "running":
+        break
+    time.sleep(0.2)
+pid = state.get("MainPID")
+vm.check(ROW, "a service that fails twice: plain the third time", state.get("NRestarts") == "2" and "libmegapage" not in maps(pid),
+         f"{state} {journal('picky')}", "NRestarts=2")
+said = megapage("status", "picky")
+vm.check(ROW, "status says so", "starts as without megapage, because it failed twice" in said.out, said.words, "failed twice")
+megapage("enable", "picky", "--heap", "thp")
+vm.check(ROW, "enable forgets it", "starts as without" not in megapage("status", "picky").out, "", "")
+vm.run("systemctl stop picky")
+megapage("disable", "picky")
 vm.check(ROW, "after all of it: nothing is left", files() == before, sorted(str(path) for path in files().keys() ^ before.keys()), [])

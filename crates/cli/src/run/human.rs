@@ -162,25 +162,24 @@ fn headline(report: &RunReport) -> Vec<String> {
         None if report.running => "running".into(),
         None => "ended".into(),
     };
-    match report.asked.heap {
-        Heap::None if report.asked.text == Text::None => {
-            return vec![format!("megapage run: {state}; no huge pages were asked for")];
-        }
-        Heap::None => {
-            return vec![format!("megapage run: {state}; huge pages were asked for the text alone")];
-        }
-        _ => {}
+    if report.asked.heap == Heap::None {
+        let asked = match report.asked.text {
+            Text::None => "no huge pages were asked for",
+            _ => "huge pages were asked for the text alone",
+        };
+        let head = format!("megapage run: {state}; {asked}");
+        return std::iter::once(head).chain(seen(report)).collect();
     }
     let (Some(peak), Some(end)) = (&report.peak, &report.end) else {
         return vec![format!(
-            "megapage run: {state}; all memory on huge pages: unknown: none of it was seen"
+            "megapage run: {state}; on huge pages, of all memory: unknown, none of it was seen"
         )];
     };
     let name = peak_name(peak);
     let both =
         |peak: Option<&Backed>, end: Option<&Backed>| format!("{name} {}, end {}", share(peak), share(end));
     let all = both(Some(&peak.resident), Some(&end.resident));
-    let mut lines = vec![format!("megapage run: {state}; all memory on huge pages: {all}")];
+    let mut lines = vec![format!("megapage run: {state}; on huge pages, of all memory: {all}")];
     for kind in Kind::ALL {
         let (at_peak, at_end) = (peak.kinds.get(&kind), end.kinds.get(&kind));
         if at_peak.is_none() && at_end.is_none() {
@@ -189,14 +188,20 @@ fn headline(report: &RunReport) -> Vec<String> {
         let shares = both(at_peak.map(|it| &it.memory), at_end.map(|it| &it.memory));
         lines.push(format!("  {}: {shares}{}", kind_name(kind), why_not_more([at_end, at_peak])));
     }
-    lines.push(format!(
+    lines.extend(seen(report));
+    lines
+}
+
+/// How much of the largest memory the fullest sample shows.
+fn seen(report: &RunReport) -> Option<String> {
+    let (peak, end) = (report.peak.as_ref()?, report.end.as_ref()?);
+    Some(format!(
         "seen: {} of {} ({:.1} % of the peak); {}",
         Bytes(peak.resident.total_bytes),
         Bytes(peak.peak_bytes()),
         peak.peak_seen_percent,
         age(report, end)
-    ));
-    lines
+    ))
 }
 
 /// A kind of memory, in words.
@@ -265,7 +270,7 @@ fn kind(report: &RunReport) -> String {
 fn memory(report: &RunReport) -> Option<String> {
     let (peak, end) = (report.peak.as_ref()?, report.end.as_ref()?);
     let mut columns: Vec<(String, Backed)> = Vec::new();
-    for (name, moment) in [("peak", peak), ("end", end)] {
+    for (name, moment) in [(peak_name(peak), peak), ("end", end)] {
         columns.push((format!("all, {name}"), moment.resident));
         match moment.heap {
             Some(heap) => columns.push((format!("heap, {name}"), heap)),
@@ -300,7 +305,10 @@ fn memory(report: &RunReport) -> Option<String> {
     let share = |backed: &Backed| backed.huge_percent.map_or("-".into(), |it| format!("{it:.1} %"));
     rows.push(std::iter::once("huge".into()).chain(columns.iter().map(|(_, it)| share(it))).collect());
     let mut text = table(&header, rows);
-    wrap(&mut text, &format!("(the kernel's values; the peak is {} ms after the start)", peak.at_ms));
+    wrap(
+        &mut text,
+        &format!("(the kernel's values; the {} is {} ms after the start)", peak_name(peak), peak.at_ms),
+    );
     Some(text)
 }
 

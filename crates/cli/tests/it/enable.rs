@@ -205,6 +205,31 @@ fn a_run_without_thp_passes_that_on() {
 }
 
 #[test]
+fn all_services_are_taken_off_at_once() {
+    let root = Root::new();
+    assert_eq!(root.done(&["disable", "--all"]), "");
+    for unit in ["redis-server", "dynamic", "memcached"] {
+        root.done(&["enable", unit]);
+    }
+    root.refused(&["disable", "--all", "dynamic"], "cannot be used with");
+    // One that was edited stays, and is named; another program's is none of ours.
+    let edited = fs::read_to_string(root.drop_in("memcached")).unwrap() + "Nice=1\n";
+    fs::write(root.drop_in("memcached"), &edited).unwrap();
+    fs::create_dir_all(root.drop_in("other").parent().unwrap()).unwrap();
+    fs::write(root.drop_in("other"), "[Service]\nNice=1\n").unwrap();
+    let said = root.megapage(&["disable", "--all"]);
+    assert_eq!(said.status, 1, "{said:?}");
+    assert!(said.err.contains("memcached.service.d") && said.err.contains("was changed"), "{said:?}");
+    let off = "is off again from its next start on\n";
+    assert_eq!(said.out, format!("dynamic.service: {off}redis-server.service: {off}"));
+    let left = |unit: &str| root.drop_in(unit).exists();
+    assert_eq!((left("dynamic"), left("redis-server"), left("memcached")), (false, false, true));
+    assert!(left("other"));
+    fs::remove_file(root.drop_in("memcached")).unwrap();
+    assert_eq!(root.done(&["disable", "--all"]), "");
+}
+
+#[test]
 fn another_ones_drop_in_stays() {
     let root = Root::new();
     let path = root.drop_in("dynamic");

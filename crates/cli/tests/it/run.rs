@@ -2,7 +2,9 @@
 
 use crate::run_support;
 
-use megapage_testing::{is_root, skip};
+use megapage_kernel::KernelRoot;
+use megapage_kernel::thp::settings;
+use megapage_testing::{Call, in_child, is_root, refuse, skip};
 use run_support::*;
 use std::fs;
 use std::io::Write;
@@ -53,7 +55,7 @@ fn what_cannot_be_run_has_the_shells_status() {
 }
 
 #[test]
-fn a_program_that_cannot_be_read_is_refused() {
+fn a_program_that_cannot_be_read_runs() {
     if !is_root() {
         return skip("needs root to become another user");
     }
@@ -63,8 +65,10 @@ fn a_program_that_cannot_be_read_is_refused() {
     copied("/bin/true", &program);
     fs::set_permissions(&program, PermissionsExt::from_mode(0o711)).unwrap();
     let Some(mut command) = as_nobody() else { return };
-    let output = command.arg("--").arg(&program).output().unwrap();
-    assert_refused(&output, 126, "cannot be read");
+    let output = command.args(["--report", "-", "--"]).arg(&program).output().unwrap();
+    let said = text(&output.stdout);
+    assert_eq!((status(&output), text(&output.stderr)), (0, String::new()), "{said}");
+    assert!(said.contains("its file cannot be read"), "{said}");
 }
 
 /// `megapage run` as user nobody; `None`, after a loud skip, where nobody cannot reach the executable.
@@ -84,6 +88,156 @@ fn as_nobody() -> Option<Command> {
     let mut command = become_nobody(megapage);
     command.arg("run");
     Some(command)
+}
+
+#[test]
+fn what_the_launcher_cannot_have_costs_the_report_and_not_the_run() {
+    const EPERM: i32 = 1;
+    library();
+    in_child("run::what_the_launcher_cannot_have_costs_the_report_and_not_the_run", || {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("report");
+        let report = ["--report", file.to_str().unwrap()];
+        let program = ["--", "sh", "-c", "echo ran; exit 3"];
+        let ran = |arguments: &[&str]| {
+            let output = output(&[arguments, &program].concat());
+            assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "ran\n"), "{output:?}");
+            text(&output.stderr)
+        };
+        let mut limited = Command::new("sh");
+        limited.args([
+            "-c",
+            "ulimit -f 0; exec \"$0\" run -- sh -c 'exit 3'",
+            env!("CARGO_BIN_EXE_megapage"),
+        ]);
+        limited.env("MEGAPAGE_LIBRARY", library()).env(PROFILES, "none");
+        assert_eq!(status(&limited.output().unwrap()), 3, "no file may have a byte");
+
+        refuse(Call::MEMORY_FILE, EPERM);
+        assert_eq!(ran(&[]), "");
+        assert_eq!(ran(&report), "");
+        let said = fs::read_to_string(&file).unwrap();
+        assert!(said.contains("status 3;") && said.contains("the heap's own account is missing"), "{said}");
+        assert_refused(&output(&[&["--require"], &program[..]].concat()), 125, "ledger: ");
+
+        refuse(Call::SIGNALS, EPERM);
+        assert_eq!(ran(&[]), "");
+        let said = ran(&report);
+        assert!(said.starts_with("megapage: no report: signals cannot be taken: "), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_refused(&output(&[&["--require"], &program[..]].concat()), 125, "signals: ");
+    });
+}
+
+/// Switches transparent huge pages off for itself (PR_SET_THP_DISABLE), and starts the command.
+const OFF: &str = "import ctypes, subprocess, sys\n\
+                   ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\n\
+                   sys.exit(subprocess.call(sys.argv[1:]))";
+
+#[test]
+fn huge_pages_that_another_program_switched_off_are_switched_on() {
+    if !matches!(settings(&KernelRoot::live()), Ok(Some(_))) {
+        return skip("needs a kernel with transparent huge pages");
+    }
+    let ran = |starter: &[&str], arguments: &[&str]| {
+        let plain = run(arguments);
+        let mut command = Command::new(starter[0]);
+        command.args(&starter[1..]).arg(plain.get_program()).args(plain.get_args());
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = command.args(["--", "grep", "THP_enabled", "/proc/self/status"]).output().unwrap();
+        assert_eq!(status(&output), 0, "{output:?}");
+        text(&output.stdout).split_whitespace().map(String::from).collect::<Vec<_>>().join(" ")
+    };
+    let off = ["python3", "-c", OFF];
+    let said = ran(&off, &["--report", "-"]);
+    assert!(said.starts_with("THP_enabled: 1 megapage run: "), "{said}");
+    assert!(
+        said.contains("inherited from python3 (process") && said.contains("cleared for this program"),
+        "{said}"
+    );
+    assert_eq!(ran(&off, &[]), "THP_enabled: 1");
+    // It stays where that is asked for, here or by a launcher above, and where nothing is asked for.
+    assert_eq!(ran(&off, &["--thp", "never"]), "THP_enabled: 0");
+    assert_eq!(ran(&off, &["--heap", "none"]), "THP_enabled: 0");
+    assert_eq!(ran(&[env!("CARGO_BIN_EXE_megapage"), "run", "--thp", "never", "--"], &[]), "THP_enabled: 0");
+}
+
+#[test]
+fn attaching_to_a_process_without_huge_pages_says_who_can_switch_them_on() {
+    if !is_root() {
+        return skip("needs CAP_SYS_NICE to promote another process's memory");
+    }
+    let mut python = Command::new("python3");
+    let sleeps = "x = b'1' * (32 << 20); print('ready', flush=True); input()";
+    python.args(["-c", OFF, "python3", "-c", sleeps]);
+    let child = start(python);
+    let output = output(&["--attach", &child_of(child.id()).to_string(), "--once", "--report", "-"]);
+    let said = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("transparent huge pages are switched off for this process"), "{said}");
+    assert!(said.contains("inherited from python3 (process") && !said.contains("sparse"), "{said}");
+    finish(child);
+}
+
+#[test]
+fn one_variable_or_file_switches_everything_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = heap_program(directory.path(), "off", &[]) else { return };
+    let off = |arguments: &[&str]| run(arguments).env("MEGAPAGE", "off").output().unwrap();
+    let why = "megapage is off: the variable MEGAPAGE is off";
+    let words = ["--", "sh", "-c", "echo $LD_PRELOAD$MEGAPAGE_HEAP; exit 7"];
+    let plain = off(&words);
+    assert_eq!((status(&plain), text(&plain.stdout).as_str(), text(&plain.stderr)), (7, "\n", String::new()));
+    let watched = off(&[&["--report", "-"], &words[..]].concat());
+    assert_eq!((status(&watched), text(&watched.stdout).as_str()), (7, "\n"));
+    assert_eq!(text(&watched.stderr), format!("megapage: no report: {why}\n"));
+    assert_refused(&off(&[&["--require"], &words[..]].concat()), 125, why);
+    assert_refused(&off(&["--attach", "1"]), 125, why);
+    assert_refused(&off(&["--", "/no/such/program"]), 127, "/no/such/program");
+    assert_eq!(text(&off(&["--dry-run", "--", "a b"]).stdout), format!("# {why}\n'a b'\n"));
+    // The library, where it is preloaded all the same.
+    let huge = |command: &mut Command| {
+        command.env("LD_PRELOAD", library()).env("MEGAPAGE_HEAP", "thp");
+        let child = start({
+            let mut taken = Command::new(command.get_program());
+            taken.args(command.get_args());
+            taken.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            taken
+        });
+        let smaps = fs::read_to_string(format!("/proc/{}/smaps", child.id())).unwrap();
+        let flags = smaps.lines().filter(|line| line.starts_with("VmFlags:"));
+        let advised = flags.filter(|line| line.split_whitespace().any(|flag| flag == "hg")).count();
+        assert_eq!(status(&finish(child)), 3);
+        advised > 0
+    };
+    let program = [program.as_str(), "64", "64"];
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]);
+    if !huge(&mut command) {
+        return skip("needs a kernel with transparent huge pages");
+    }
+    assert!(!huge(command.env("MEGAPAGE", "off")));
+    if !is_root() {
+        return skip("needs root for a file in /etc of its own");
+    }
+    // In a mount namespace: the machine's /etc stays as it is.
+    let layers = "mount -t tmpfs none \"$0\" && mkdir \"$0/upper\" \"$0/work\" && mount -t overlay overlay -o \
+                  lowerdir=/etc,upperdir=\"$0/upper\",workdir=\"$0/work\" /etc && mkdir -p /etc/megapage && \
+                  : >/etc/megapage/off && exec \"$@\"";
+    let scratch = directory.path().join("scratch");
+    fs::create_dir(&scratch).unwrap();
+    let within = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", layers, scratch.to_str().unwrap()]).args(words);
+        command
+    };
+    if !within(&["true"]).status().is_ok_and(|status| status.success()) {
+        return skip("needs mount namespaces and overlayfs");
+    }
+    assert!(!huge(&mut within(&program)));
+    let output = within(&[env!("CARGO_BIN_EXE_megapage"), "status"]).output().unwrap();
+    assert!(text(&output.stdout).starts_with("megapage is off: /etc/megapage/off exists. "), "{output:?}");
+    let output = within(&[env!("CARGO_BIN_EXE_megapage"), "doctor", "--only-read"]).output().unwrap();
+    assert!(text(&output.stdout).contains("megapage-off"), "{output:?}");
 }
 
 #[test]

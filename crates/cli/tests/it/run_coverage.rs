@@ -181,7 +181,7 @@ fn the_report_says_how_much_of_the_peak_it_saw() {
     assert_eq!(status(&output(&arguments)), 3);
     let words = words(&file);
     assert!(words.contains("seen: ") && words.contains("% of the peak); the end is"), "{words}");
-    assert!(words.contains("; all memory on huge pages: "), "{words}");
+    assert!(words.contains("; on huge pages, of all memory: "), "{words}");
     for line in [" heap: ", " text: ", " stacks: "] {
         assert!(words.contains(line) && words.contains("; why not more: "), "{line}: {words}");
     }

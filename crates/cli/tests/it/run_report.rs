@@ -281,7 +281,7 @@ fn a_program_that_execs_another_takes_the_library_along() {
 fn the_human_report_fits_100_columns() {
     let output = output(&["--report", "-", "--", "sh", "-c", ":"]);
     let said = text(&output.stdout);
-    assert!(said.starts_with("megapage run: status 0; all memory on huge pages:"), "{said}");
+    assert!(said.starts_with("megapage run: status 0; on huge pages, of all memory:"), "{said}");
     // A path may be longer than a line.
     let long = said.lines().find(|line| line.chars().count() > 100 && line.trim().contains(' '));
     assert_eq!(long, None);

@@ -27,6 +27,75 @@ fn signals_are_passed_on() {
     }
 }
 
+/// Takes signals without being interrupted, and prints at the end of its input how many came.
+const COUNTS: &str = r#"
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+int main(void) {
+    int all[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR2, SIGWINCH}, came = 0;
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < 6; i++) sigaddset(&set, all[i]);
+    sigprocmask(SIG_BLOCK, &set, 0);
+    struct pollfd wait[] = {{signalfd(-1, &set, 0), POLLIN}, {0, POLLIN}};
+    write(1, "ready\n", 6);
+    for (struct signalfd_siginfo info;;) {
+        poll(wait, 2, -1);
+        if (wait[0].revents) came += read(wait[0].fd, &info, sizeof info) > 0;
+        else if (wait[1].revents) break;
+    }
+    printf("%d\n", came);
+}
+"#;
+
+#[test]
+fn a_signal_arrives_once_whoever_else_gets_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = compile("gcc", directory.path(), "counts", COUNTS, &[]) else { return };
+    // The launcher, all of its process group, or each process in turn, as a service manager signals a control group.
+    type Whom = fn(u32) -> Vec<String>;
+    let each = |launcher: u32| {
+        let children = fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
+        std::iter::once(launcher.to_string()).chain(children.split_whitespace().map(String::from)).collect()
+    };
+    let ways: [(&str, Whom); 3] = [
+        ("the launcher", |launcher| vec![launcher.to_string()]),
+        ("its group", |launcher| vec![format!("-{launcher}")]),
+        ("each process", each),
+    ];
+    for arguments in [&[][..], &["--report", "/dev/null"]] {
+        for (whom, processes) in ways {
+            for name in ["TERM", "INT", "HUP", "QUIT", "USR2", "WINCH"] {
+                let mut command = run(&[arguments, &["--", &program]].concat());
+                command.process_group(0);
+                let child = start(command);
+                let mut kill = Command::new("kill");
+                kill.args(["-s", name, "--"]).args(processes(child.id()));
+                assert!(kill.status().unwrap().success());
+                // One that comes twice comes within this time.
+                std::thread::sleep(std::time::Duration::from_millis(150));
+                let said = text(&finish(child).stdout);
+                assert_eq!(said, "1\n", "SIG{name} to {whom} {arguments:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn timeout_ends_a_program_with_one_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = compile("gcc", directory.path(), "counts", COUNTS, &[]) else { return };
+    let mut command = Command::new("timeout");
+    command.args(["-s", "USR2", "2", env!("CARGO_BIN_EXE_megapage"), "run", "--", &program]);
+    command.env("MEGAPAGE_LIBRARY", library());
+    let child = start(command);
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    assert_eq!(text(&finish(child).stdout), "1\n");
+}
+
 #[test]
 fn a_signal_that_kills_the_program_kills_the_launcher() {
     let child = start(run(&["--", "sh", "-c", "echo ready; exec sleep 60"]));
@@ -82,7 +151,7 @@ fn usr1_makes_a_report_while_the_program_runs() {
         }
         said.contains("sampling:")
     });
-    assert!(said.starts_with("megapage run: running; all memory on huge pages:"), "{said}");
+    assert!(said.starts_with("megapage run: running; on huge pages, of all memory:"), "{said}");
     let output = finish(child);
     assert_eq!(status(&output), 3);
     assert!(!text(&output.stderr).contains("megapage run:"), "{}", text(&output.stderr));

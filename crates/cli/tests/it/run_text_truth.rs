@@ -12,19 +12,9 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 use text_support::*;
 
-/// Starts the command with transparent huge pages forbidden (PR_SET_THP_DISABLE), which is inherited; `None`, after a
-/// loud skip, without Python.
-fn without_thp(command: &Command) -> Option<Output> {
-    let off = "import ctypes, os, sys\n\
-               ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\n\
-               os.execv(sys.argv[1], sys.argv[1:])";
-    let mut python = Command::new("python3");
-    python.args(["-c", off]).arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
-    let output = python.env("MEGAPAGE_TEXT_LIBRARY", text_library()).output();
-    if output.is_err() {
-        skip("needs python3");
-    }
-    output.ok()
+/// Starts the program with transparent huge pages forbidden (PR_SET_THP_DISABLE).
+fn without_thp(arguments: &[&str]) -> Output {
+    command(&[&["--thp", "never"], arguments].concat()).output().unwrap()
 }
 
 #[test]
@@ -34,7 +24,7 @@ fn what_the_kernel_does_not_give_is_not_claimed() {
     let Some(path) = program(directory.path(), "off", &["-Wl,-z,max-page-size=0x200000"]) else { return };
     let file = directory.path().join("report.json");
     let asked = ["--text", "2m", "--json", "--report", file.to_str().unwrap(), "--", &path];
-    let Some(output) = without_thp(&command(&asked)) else { return };
+    let output = without_thp(&asked);
     assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole \n"), "{output:?}");
     let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let text_file = &report["text"]["files"][0];
@@ -47,7 +37,7 @@ fn what_the_kernel_does_not_give_is_not_claimed() {
         assert!(value(end, "hugetlb_2m_bytes") >= value(text_file, "obtained_bytes"), "{report:#}");
     }
     let required = ["--text", "2m", "--require", "--", &path];
-    let Some(output) = without_thp(&command(&required)) else { return };
+    let output = without_thp(&required);
     assert_eq!((status(&output), text(&output.stdout).as_str()), (125, ""), "{output:?}");
 }
 

@@ -10,7 +10,7 @@ use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, thre
 use megapage_inside::{
     Errno, MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item,
     environment_variable, exit_process, fork_state, holds_locks, own_pid, remove_environment_variable,
-    remove_from_environment_list, set_errno, set_fork_state,
+    remove_from_environment_list, set_errno, set_fork_state, off::is_off,
 };
 use megapage_memory::shared::{SHM_VARIABLE, Shm};
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
@@ -51,7 +51,13 @@ pub fn configure() {
     let mut buffer = [0; MAX_VALUE];
     let mut config = Config::DEFAULT;
     let mut return_after = RETURN_AFTER_MS;
-    if environment_is_ready() {
+    let off = environment_is_ready() && is_off();
+    let reads = environment_is_ready() && !off;
+    if off {
+        config.heap = Heap::None;
+        SHARED.configure(Shm::None, config.populate);
+    }
+    if reads {
         if let Some(heap) =
             environment_variable(HEAP_VARIABLE, &mut buffer).and_then(|v| Heap::parse(v.to_bytes()))
         {
@@ -76,15 +82,13 @@ pub fn configure() {
             };
         }
     }
-    if environment_is_ready() {
+    if reads {
         let shm = environment_variable(SHM_VARIABLE, &mut buffer).and_then(|v| Shm::parse(v.to_bytes()));
         let unasked = if config.heap == Heap::None { Shm::None } else { Shm::Auto };
         SHARED.configure(shm.unwrap_or(unasked), config.populate);
     }
     HEAP.configure(config);
-    if environment_is_ready()
-        && let Some(socket) = environment_variable(POOL_VARIABLE, &mut buffer)
-    {
+    if reads && let Some(socket) = environment_variable(POOL_VARIABLE, &mut buffer) {
         HEAP.use_broker(socket.to_bytes(), own_pid());
         if let Some(value) = environment_variable(POOL_PATIENCE_VARIABLE, &mut buffer) {
             // The launcher has refused one that is no number.

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use megapage_kernel::off::is_off;
 use megapage_kernel::own_segments::exit_at_once;
 use megapage_kernel::{
     ErrnoGuard, MAX_VALUE, SharedWords, environment_is_ready, environment_variable, find_clock,
@@ -60,7 +61,7 @@ extern "C" fn start() {
     // On other base pages than 4 KiB every segment stays where it is.
     let pages = environment_variable(PAGES_VARIABLE, &mut buffer)
         .and_then(|it| Pages::parse(it.to_bytes()))
-        .filter(|_| has_supported_base_pages());
+        .filter(|_| has_supported_base_pages() && !is_off());
     let required = environment_variable(REQUIRE_VARIABLE, &mut buffer) == Some(c"1");
     let ledger = environment_variable(LEDGER_VARIABLE, &mut buffer)
         .and_then(|path| SharedWords::open(path).ok())

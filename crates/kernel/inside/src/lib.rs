@@ -23,6 +23,7 @@ mod lock;
 pub mod memory_file;
 mod moving;
 pub mod names;
+pub mod off;
 mod own_hugetlb;
 pub mod own_mappings;
 mod own_region;

@@ -147,6 +147,20 @@ impl Worker {
         self.send(Request::Parts, Some(descriptor))
     }
 
+    /// Sends a request to wait for a signal of `set` (a bit for each number, from 1 on): sigtimedwait(2). The reply's answer is its
+    /// number, and `siginfo_t` lies in the data behind the set.
+    pub(super) fn request_signal(&mut self, set: u64) -> io::Result<()> {
+        let bytes = set.to_ne_bytes();
+        self.data()[..bytes.len()].copy_from_slice(&bytes);
+        let at = self.data_address();
+        // SAFETY: the slot is ours until the request is sent. What the call is given lies in its data.
+        unsafe {
+            (&raw mut (*self.slot()).number).write(libc::SYS_rt_sigtimedwait);
+            (&raw mut (*self.slot()).arguments).write([at, at + bytes.len(), 0, bytes.len(), 0, 0]);
+        }
+        self.send(Request::Call, None)
+    }
+
     fn send(&mut self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let place = if descriptor.is_some() { 0 } else { NO_PLACE };
         // SAFETY: the slot is ours until the request is sent.
@@ -194,6 +208,10 @@ impl Worker {
             ((*slot).answer, (*slot).ended, (*slot).nanoseconds)
         };
         Ok(Reply { answer, ended, descriptor, took: Duration::from_nanos(nanoseconds) })
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     pub(super) fn pid(&self) -> i32 {

@@ -9,6 +9,7 @@ use crate::report::{Asked, Pieces, ProgramFacts, RunReport};
 use crate::request::{Fork, Heap, Mechanism, Request, Shm};
 use crate::run_error::RunError;
 use crate::sample::{Places, Samples};
+use crate::switched_off::SwitchedOff;
 use crate::verdict;
 use crate::why::Promoters;
 use megapage_act::promote::{PromoteError, Promotion, lacking_ability, lacking_right};
@@ -70,6 +71,8 @@ impl Attachment {
             fork: self.fork,
             ..Request::default()
         };
+        let off = read_status(root, self.pid).ok().and_then(|status| SwitchedOff::of(root, &status));
+        let off = off.map(|off| off.note_of_running());
         let report = |samples: &Samples, promoter: &Promoter, running: bool| {
             proved(Pieces {
                 program: facts.clone(),
@@ -84,7 +87,11 @@ impl Attachment {
                 running,
                 start,
                 now: Instant::now(),
-                notes: (!running).then(|| "the process has ended".into()).into_iter().collect(),
+                notes: (!running)
+                    .then(|| "the process has ended".into())
+                    .into_iter()
+                    .chain(off.clone())
+                    .collect(),
                 runtime_log: Vec::new(),
                 rss_at_start: Bytes::ZERO,
             })

@@ -2,6 +2,7 @@
 
 use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
+use crate::switched_off::SwitchedOff;
 use megapage_act::promote::{lacking_ability, lacking_right};
 use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::cgroup::Cgroups;
@@ -41,6 +42,8 @@ pub struct Machine {
     /// Whether the collapse of another process's memory is ruled out too: by prctl, not by the settings,
     /// which it ignores.
     pub collapse_off: bool,
+    /// Transparent huge pages are switched off for the caller. `megapage run` clears that unless it was set on purpose.
+    pub switched_off: Option<SwitchedOff>,
     /// Bytes of 2 MiB pages that a new mapping can have: available ones and overcommit.
     pub pool_2m: Bytes,
     /// The same of 1 GiB pages, which cannot be overcommitted.
@@ -73,8 +76,9 @@ impl Machine {
             .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
             .collect();
         let own = read_own_status(root)?;
-        // The flag is inherited over fork and exec: what holds for us holds for the program.
-        let disallowed = own.thp_enabled == Some(false);
+        // The flag is inherited over fork and exec: what holds for us holds for the program, unless it is cleared.
+        let switched_off = SwitchedOff::of(root, &own);
+        let disallowed = switched_off.as_ref().is_some_and(|it| it.on_purpose);
         let thp = match settings(root)? {
             _ if disallowed => Err("prctl(PR_SET_THP_DISABLE) is in force for this process".into()),
             None => Err("the kernel was built without transparent huge pages".to_string()),
@@ -90,6 +94,7 @@ impl Machine {
             text_refused: || try_replacing().err().map(|refused| refused.to_string()),
             thp,
             collapse_off: disallowed,
+            switched_off,
             pool_2m: pool(root, PageSize::HUGE_2M)?,
             pool_1g: pool(root, PageSize::HUGE_1G)?,
             hugetlb_may_be_refused: groups.hugetlb_fault_may_be_refused(),
@@ -97,7 +102,7 @@ impl Machine {
             several_nodes: hugetlb::nodes(root)?.len() > 1,
             broker: None,
             promotion_lacks: match lacking_ability(root) {
-                Some(ability) => Some(format!("this kernel lacks {}", ability.title())),
+                Some(ability) => Some(ability.lacking()),
                 None => lacking_right(root, None)?,
             },
             may_trace_others: own.capabilities.sys_ptrace(),

@@ -226,7 +226,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     Ok(plan)
 }
 
-fn idle(reason: &str) -> Plan {
+pub(crate) fn idle(reason: &str) -> Plan {
     let rejected = |mechanism| Considered { mechanism, used: false, reason: reason.into() };
     Plan::of(Mechanism::ALL.map(rejected).to_vec(), Heap::None)
 }
@@ -341,6 +341,9 @@ fn tunable(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
     const NAME: &str = "glibc.malloc.hugetlb";
     if let Some(privilege) = program.privilege {
         return Err(raised(privilege));
+    }
+    if !program.native {
+        return Err(format!("a program for {}: its C library is not looked into", program.machine));
     }
     if !program.heap_tunable {
         return Err(format!("its C library has no tunable {NAME} (glibc since 2.35)"));

@@ -40,9 +40,6 @@ pub enum InspectError {
         "{0}: no permission to execute it; chmod +x, or check the mount's noexec and the directories above"
     )]
     NotExecutable(PathBuf),
-    /// The calling user may execute it, but not read it.
-    #[error("{0}: cannot be read, so that what it is stays unknown; run it without megapage")]
-    NotReadable(PathBuf),
     /// A script whose interpreter is not there.
     #[error("{script}: its interpreter {interpreter} cannot be run: {why}")]
     Interpreter {
@@ -252,8 +249,15 @@ impl Program {
 
     fn inspect_path(path: &Path, depth: usize) -> Result<Program, InspectError> {
         check_runnable(path)?;
-        let kind = inspect_file(path).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => InspectError::NotReadable(path.into()),
+        let kind = match inspect_file(path) {
+            // The kernel executes it all the same.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let machine = "an unknown machine (its file cannot be read)";
+                return Ok(Program::unknown(path, machine.into(), "unknown"));
+            }
+            kind => kind,
+        };
+        let kind = kind.map_err(|source| match source.kind() {
             io::ErrorKind::InvalidData => {
                 InspectError::Malformed { path: path.into(), what: source.to_string() }
             }
@@ -298,11 +302,16 @@ impl Program {
     }
 
     fn foreign(path: &Path, machine: u16) -> Program {
+        Program::unknown(path, format!("{} (32-bit)", machine_name(machine)), "32-bit")
+    }
+
+    /// A program that is not looked into.
+    fn unknown(path: &Path, machine: String, linkage: &str) -> Program {
         Program {
-            machine: format!("{} (32-bit)", machine_name(machine)),
+            machine,
             native: false,
             position_independent: false,
-            linkage: Linkage::OtherLoader("32-bit".into()),
+            linkage: Linkage::OtherLoader(linkage.into()),
             heap_tunable: false,
             privilege: privilege_of(path),
             ..Program::ordinary(path)

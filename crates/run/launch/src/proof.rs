@@ -2,10 +2,11 @@
 
 use crate::backed::{Backed, allowance};
 use crate::kind::Kind;
-use crate::report::{Moment, Pieces, RunReport};
+use crate::report::{KindReport, Moment, Pieces, RunReport};
 use crate::request::{Heap, Mechanism, Shm};
 use megapage_act::promote::SharedMemory;
 use megapage_units::Bytes;
+use std::cmp::Reverse;
 use std::time::Duration;
 
 /// How old the last sample may be where the program did not wait for one at its exit: half of the run, up to this,
@@ -68,7 +69,7 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     missing.extend(match (&report.last_full, &report.end) {
         (Some(full), _) if by_promotion_alone => short_of("last full sample", full, report.asked.heap, false),
         (Some(full), _) if reached => short_of_all(full),
-        (_, Some(end)) if preloaded => heap_is_the_lesser_part(end),
+        (_, Some(end)) if preloaded => most_is_not_huge(end),
         _ => None,
     });
     missing.extend(report.shared_memory.as_ref().and_then(shared_not_huge));
@@ -183,15 +184,27 @@ fn shared_short_of(name: &str, shared: &Backed, obtained: u64) -> Option<String>
     })
 }
 
-/// Where most of the memory is not the preloaded heap's, and not huge: what the heap obtained then says little.
-fn heap_is_the_lesser_part(end: &Moment) -> Option<String> {
+/// Says if most of the memory is not huge, and why: what the preloaded heap obtained then says little.
+fn most_is_not_huge(end: &Moment) -> Option<String> {
     let (total, lacking) = not_huge(&end.anonymous);
     (lacking > allowance(total) && lacking > total / 2).then(|| {
+        let anonymous = [Kind::Heap, Kind::OwnMappings, Kind::RuntimeHeap];
+        let mut kinds: Vec<(&Kind, &KindReport)> =
+            end.kinds.iter().filter(|(kind, _)| anonymous.contains(kind)).collect();
+        kinds.retain(|(_, it)| not_huge(&it.memory).1 > 0);
+        kinds.sort_by_key(|(_, it)| Reverse(not_huge(&it.memory).1));
+        let say = |(kind, it): (&Kind, &KindReport)| {
+            let why = it.why_not_more.first().map_or("unexplained", |reason| reason.reason);
+            format!("{} of the {} ({why})", Bytes(not_huge(&it.memory).1), kind.name().replace('_', " "))
+        };
         format!(
-            "at the end, {} of {} of private anonymous memory were not on huge pages: most of it does not come from malloc, \
-             and is too sparse, or came too late, for the preloaded library to make it huge",
+            "at the end, {} of {} of private anonymous memory were not on huge pages: {}",
             Bytes(lacking),
-            Bytes(total)
+            Bytes(total),
+            match kinds.is_empty() {
+                true => "why is not known".into(),
+                false => kinds.into_iter().map(say).collect::<Vec<_>>().join(", "),
+            }
         )
     })
 }
@@ -215,6 +228,7 @@ fn matters(reason: &str, heap: Heap, pool: bool) -> bool {
         | "cpuset"
         | "kernel-too-old"
         | "refused-unexplained"
+        | "other"
         | "fork" => !matches!(heap, Heap::Auto | Heap::Thp),
         _ => true,
     }

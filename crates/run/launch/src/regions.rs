@@ -52,7 +52,9 @@ pub(crate) fn look_at_regions(
             let present = region.present_bytes().min(edges);
             edges = edges.saturating_sub(present);
             // Where it is unknown whether it is huge, nothing is claimed.
-            let why = region.huge.map_or(Why::Unexplained, |_| setting.why_region(region.present, *kind));
+            let why = region.huge.map_or(Why::Unexplained, |_| {
+                setting.why_region(region.present, &mapping.permissions, *kind)
+            });
             sum.explain(why, present);
         }
         sum.explain(Why::MappingEdge, edges);

@@ -182,6 +182,11 @@ impl Request {
     pub fn plain(program: impl Into<OsString>) -> Request {
         Request { program: program.into(), ..Request::default() }
     }
+
+    /// Returns true if an inherited PR_SET_THP_DISABLE stands in the way of what is asked.
+    pub fn clears_thp(&self) -> bool {
+        self.thp == OwnThp::Settings && (self.heap != Heap::None || self.text.kind != Text::None)
+    }
 }
 
 /// What has a name as that, in reports.

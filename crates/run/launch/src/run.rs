@@ -7,25 +7,27 @@ use crate::applications::{Application, Needs};
 use crate::broker::Broker;
 use crate::jvm::Java;
 use crate::machine::Machine;
-use crate::mechanism::{Plan, Refusal, choose};
+use crate::mechanism::{Plan, Refusal, choose, idle};
 use crate::profile::{self, Identity, Learned, Seen};
 use crate::program::Program;
+use crate::relay::Relay;
 use crate::report::{RunReport, Totals};
 use crate::request::{Mechanism, OwnThp, Request, Text};
 pub use crate::run_error::RunError;
 use crate::runtime_log::RuntimeLog;
+use crate::switched_off::SwitchedOff;
 use crate::text::{self, TextPlan};
 use crate::verdict;
 use megapage_kernel::ability::THP_DISABLE_EXCEPT_ADVISED;
 use megapage_kernel::process::read_own_status;
 use megapage_kernel::spawn::{Signals, signal};
-use megapage_kernel::{KernelRoot, SharedWords, disable_own_thp};
+use megapage_kernel::{KernelRoot, SharedWords, disable_own_thp, enable_own_thp};
 use megapage_memory::{LEDGER_VARIABLE, Ledger};
 use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger, pages_for};
 use megapage_units::shown::shell_word;
 use megapage_units::{Bytes, Pid};
 use running::Running;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -76,6 +78,8 @@ pub struct Prepared {
     preloaded: Option<String>,
     /// Whether a supervisor knows the program by our process number.
     supervised: bool,
+    /// Transparent huge pages are switched off for us, and with us for the program, and not on purpose.
+    switched_off: bool,
     /// What earlier runs of the program have found out.
     learned: Learned,
 }
@@ -99,6 +103,10 @@ fn look(
     let mut program = Program::inspect(&request.program)?;
     let mut machine = Machine::read(root)?;
     machine.broker = request.pool.as_deref().map(|socket| Broker::look(root, socket));
+    if request.thp == OwnThp::Never {
+        machine.collapse_off = true;
+        machine.thp = Err("--thp never switches transparent huge pages off".into());
+    }
     adapt(&mut machine);
     if request.jvm && program.java.is_none() {
         program.java = Java::installed(&machine.environment);
@@ -117,7 +125,13 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
     if request.thp == OwnThp::Advised && !THP_DISABLE_EXCEPT_ADVISED.is_there(root) {
         return Err(Refusal::ThpAdvised(THP_DISABLE_EXCEPT_ADVISED.title()).into());
     }
-    let (program, machine, mut plan) = look(root, &request, |_| {})?;
+    let (program, machine, mut plan) = match look(root, &request, |_| {}) {
+        // Without /proc, or with what is no file of the kernel there, the program still runs.
+        Err(RunError::Kernel(error)) if !request.require && request.mechanism.is_none() => {
+            return Ok(Prepared::plain(Program::inspect(&request.program)?, request, &error.to_string()));
+        }
+        looked => looked?,
+    };
     if request.profile && program.privilege.is_none() {
         let own = Pid(std::process::id().cast_signed());
         if let Some(verdict) = verdict::of_program(root, own, &program.executable) {
@@ -137,9 +151,21 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
         true => text::loadable(&program, &machine).ok(),
         false => None,
     };
-    let supervised = in_place::is_supervised(&machine);
-    let mut prepared =
-        Prepared { program, plan, text, waits, request, preloaded, supervised, learned: Learned::off() };
+    let supervised = in_place::is_supervised();
+    let off = machine.switched_off.as_ref().filter(|_| request.clears_thp());
+    plan.notes.extend(off.map(SwitchedOff::note));
+    let switched_off = off.is_some_and(|off| !off.on_purpose);
+    let mut prepared = Prepared {
+        program,
+        plan,
+        text,
+        waits,
+        request,
+        preloaded,
+        supervised,
+        switched_off,
+        learned: Learned::off(),
+    };
     if prepared.request.profile {
         prepared.learn(machine.library.as_deref().ok());
     }
@@ -147,6 +173,21 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
 }
 
 impl Prepared {
+    /// A run as without megapage, and why.
+    fn plain(program: Program, request: Request, why: &str) -> Prepared {
+        Prepared {
+            program,
+            plan: idle(why),
+            text: None,
+            waits: None,
+            request,
+            preloaded: None,
+            supervised: in_place::is_supervised(),
+            switched_off: false,
+            learned: Learned::off(),
+        }
+    }
+
     /// The program.
     pub fn program(&self) -> &Program {
         &self.program
@@ -270,39 +311,61 @@ impl Prepared {
     }
 
     /// Runs the program to its end, or in place of this process, which does not return then. `live` is given a report whenever
-    /// the launcher receives SIGUSR1.
-    pub fn run(mut self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
+    /// the launcher receives SIGUSR1, `say` a line on what is lost where no report can say it.
+    ///
+    /// What the launcher needs for itself and cannot have (seccomp filters and old kernels refuse calls) costs the report, never
+    /// the run, unless `--require` asks for proof.
+    pub fn run(
+        mut self,
+        root: &KernelRoot,
+        mut live: impl FnMut(&RunReport),
+        say: impl Fn(String),
+    ) -> Result<RunReport, RunError> {
         if let Some(text) = &mut self.text {
             text.prime(root, self.request.require)?;
         }
         match self.request.thp {
+            OwnThp::Settings if self.switched_off => {
+                if let Err(error) = enable_own_thp() {
+                    self.plan.notes.push(format!("PR_SET_THP_DISABLE could not be cleared: {error}"));
+                }
+            }
             OwnThp::Settings => {}
             // Inherited by the program.
             kind => disable_own_thp(kind == OwnThp::Advised).map_err(system("PR_SET_THP_DISABLE"))?,
         }
         if self.can_be_in_place() {
-            return Err(self.replace_us(root));
+            return Err(self.replace_us(root, say));
         }
-        let signals = Signals::take(&TAKEN).map_err(system("signals"))?;
-        let log = RuntimeLog::listen(self.plan.java.is_some() && self.request.watched);
-        let (ledger_file, ledger) = match self.plan.uses(Mechanism::Preload) {
-            false => (None, None),
-            true => {
-                let (file, words) = SharedWords::create(c"megapage-ledger", 1).map_err(system("ledger"))?;
-                let ledger = Ledger::launcher(words);
-                ledger.hint(self.learned.hints());
-                (Some(file), Some(ledger))
+        let signals = match Signals::take(&TAKEN) {
+            Ok(signals) => signals,
+            Err(error) if self.request.require => return Err(system("signals")(error)),
+            Err(error) => {
+                if self.request.watched {
+                    say(format!("no report: signals cannot be taken: {error}"));
+                }
+                return Err(self.replace_us(root, say));
             }
         };
+        let relay = Relay::start(&TAKEN[1..]);
+        let log = RuntimeLog::listen(self.plan.java.is_some() && self.request.watched);
+        let mut notes = Vec::new();
+        let heap_words = match self.plan.uses(Mechanism::Preload) {
+            false => None,
+            true => self.words(c"megapage-ledger", 1, "the heap's own account is missing", &mut notes)?,
+        };
+        let (ledger_file, ledger) = heap_words.map(|(file, words)| (file, Ledger::launcher(words))).unzip();
+        if let Some(ledger) = &ledger {
+            ledger.hint(self.learned.hints());
+        }
         let moves = self.text.as_ref().filter(|text| text.moves());
         let pages = moves.map(TextPlan::ledger_pages).or(self.waits.as_ref().map(|_| pages_for(0)));
-        let (text_file, text_ledger) = match pages {
-            None => (None, None),
-            Some(pages) => {
-                let (file, words) = SharedWords::create(c"megapage-text", pages).map_err(system("ledger"))?;
-                (Some(file), Some(TextLedger::launcher(words)))
-            }
+        let text_words = match pages {
+            None => None,
+            Some(pages) => self.words(c"megapage-text", pages, "the text is not moved", &mut notes)?,
         };
+        let (text_file, text_ledger) =
+            text_words.map(|(file, words)| (file, TextLedger::launcher(words))).unzip();
         let heap = ledger.iter().map(Ledger::exit_handshake);
         for handshake in heap.chain(text_ledger.iter().map(TextLedger::exit_handshake)) {
             if !self.request.watched {
@@ -317,22 +380,41 @@ impl Prepared {
             ledger.leave_unnamed();
         }
         let mut command = self.command(ledger_file.as_ref(), text_file.as_ref());
-        let rss_at_start = read_own_status(root)?.rss + ROUGHLY;
+        let rss_at_start = read_own_status(root).map_or(Bytes::ZERO, |own| own.rss) + ROUGHLY;
         let start = Instant::now();
         let pid = signals
             .spawn(&mut command)
             .map_err(|source| RunError::Exec { program: self.program.path.display().to_string(), source })?;
         let mut running = Running::new(root, &self, pid, start, ledger, text_ledger, rss_at_start);
+        (running.relay, running.notes) = (relay, notes);
         let (ended, usage) = running.watch(&signals, &mut live)?;
         running.finish_map();
         let totals = Totals::of(ended, start.elapsed(), usage);
         // One that was sent while the last look was taken would end us before the report is written.
-        signals.finish(signal::SIGUSR1).map_err(system("signals"))?;
+        let _ = signals.finish(signal::SIGUSR1);
         running.runtime_log = log.explain();
         let mut report = running.report(Some(totals));
         let seen = if running.has_executed() { Seen::Several } else { Seen::One(running.ledger()) };
         report.profile = Some(self.learned.finish(&report, seen));
         Ok(report)
+    }
+
+    /// Makes words that the program shares. Without them a note says what the program or its report lacks.
+    fn words(
+        &self,
+        name: &CStr,
+        pages: usize,
+        lacks: &str,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<(File, SharedWords)>, RunError> {
+        match SharedWords::create(name, pages) {
+            Ok(words) => Ok(Some(words)),
+            Err(error) if self.request.require => Err(system("ledger")(error)),
+            Err(error) => {
+                notes.push(format!("{lacks}: no memory can be shared with the program: {error}"));
+                Ok(None)
+            }
+        }
     }
 
     fn command(&self, ledger: Option<&File>, text_ledger: Option<&File>) -> Command {

@@ -47,6 +47,8 @@ megapage_units::named! {
         NotEligible = "not-eligible",
         /// Too little of its 2 MiB is present.
         Sparse = "sparse",
+        /// KSM has merged most of it: a collapse would undo that, and nothing of megapage does.
+        Merged = "merged",
         /// Nothing stands in the way now.
         NotCollapsedYet = "not-collapsed-yet",
         /// The preloaded heap has not asked for huge pages: its own account says why.
@@ -95,20 +97,24 @@ pub struct Promoters {
 }
 
 impl Promoters {
-    /// Who promotes memory of this kind, whatever the setting is.
-    fn reach(self, kind: Kind) -> bool {
+    /// Returns true if memory of this kind, with these permissions, is promoted, whatever the setting is. The library leaves
+    /// alone what can be executed, as heaps of runtimes that compile, and both what cannot be written.
+    fn reach(self, permissions: &str, kind: Kind) -> bool {
         match kind {
             Kind::Shared => self.outside || self.library_shared,
-            Kind::Heap | Kind::OwnMappings | Kind::RuntimeHeap => self.outside || self.library,
+            Kind::Heap | Kind::OwnMappings | Kind::RuntimeHeap => {
+                self.outside && permissions.starts_with("rw")
+                    || self.library && permissions.starts_with("rw-")
+            }
             Kind::Files | Kind::Text | Kind::Stacks => false,
         }
     }
 
     /// How many of a region's 512 base pages have to be present before it is made huge; `None` where khugepaged alone does it.
-    fn least_present(self, kind: Kind) -> Option<u16> {
+    fn least_present(self, permissions: &str, kind: Kind) -> Option<u16> {
         match () {
-            () if self.outside && self.reach(kind) => Some(crate::promoter::LEAST_PRESENT),
-            () if self.reach(kind) => Some(megapage_memory::LEAST_PRESENT as u16),
+            () if self.outside && self.reach(permissions, kind) => Some(crate::promoter::LEAST_PRESENT),
+            () if self.reach(permissions, kind) => Some(megapage_memory::LEAST_PRESENT as u16),
             () => None,
         }
     }
@@ -156,9 +162,10 @@ impl Setting {
             // Where the kernel itself says that the file takes part, it does.
             () if of_file && !is_shared && !mapping.thp_eligible => Why::FilePages,
             () if flags.no_huge => Why::AdvisedAgainst,
-            () if self.is_heaps_choice(mapping, kind, flags) => Why::HeapsChoice,
             () if self.disabled => Why::ThpDisabled,
+            () if self.is_heaps_choice(mapping, kind, flags) => Why::HeapsChoice,
             () if flags.userfault => Why::Userfault,
+            () if mapping.ksm.0 > mapping.backing().base.0 / 2 => Why::Merged,
             () if of_file && !is_shared => Why::Unexplained,
             () => self.by_settings(mapping, kind, flags).unwrap_or(Why::Unexplained),
         }
@@ -172,7 +179,7 @@ impl Setting {
     /// What the machine's settings rule out.
     fn by_settings(&self, mapping: &Mapping, kind: Kind, flags: MappingFlags) -> Option<Why> {
         let Some(thp) = self.thp.as_ref().ok()? else { return Some(Why::ThpAbsent) };
-        let promoted = self.promoters.reach(kind);
+        let promoted = self.promoters.reach(&mapping.permissions, kind);
         let advised = flags.huge;
         if kind == Kind::Shared {
             let own = ["/memfd:", "/SYSV", "/dev/zero", "/anon_hugepage"];
@@ -197,12 +204,12 @@ impl Setting {
         }
     }
 
-    /// Why a region of 2 MiB that no huge page maps, and that lies in its mapping whole, is not huge, by how many of its base
-    /// pages are present.
-    pub(crate) fn why_region(&self, present: u16, kind: Kind) -> Why {
+    /// Why a region of 2 MiB that no huge page maps, and that lies whole in a mapping with these permissions, is not huge, by how
+    /// many of its base pages are present.
+    pub(crate) fn why_region(&self, present: u16, permissions: &str, kind: Kind) -> Why {
         let khugepaged = self.thp.as_ref().ok().and_then(|thp| thp.as_ref()?.khugepaged);
         let by_limit = khugepaged.map(|it| 512u16.saturating_sub(it.max_ptes_none.min(512) as u16));
-        match self.promoters.least_present(kind).or(by_limit) {
+        match self.promoters.least_present(permissions, kind).or(by_limit) {
             Some(least) if present < least => Why::Sparse,
             Some(_) => Why::NotCollapsedYet,
             None => Why::Unexplained,
@@ -296,7 +303,7 @@ mod tests {
         assert_eq!(why(&set, &memory, Kind::Shared), Why::ShmemThpOff, "but not at that");
         set.promoters.library_shared = true;
         assert_eq!(why(&set, &memory, Kind::Shared), Why::Unexplained, "unless asked to");
-        assert_eq!(set.why_region(486, Kind::Shared), Why::Sparse);
+        assert_eq!(set.why_region(486, "rw-s", Kind::Shared), Why::Sparse);
         set.promoters.library_shared = false;
         set.promoters.outside = true;
         assert_eq!(why(&set, &memory, Kind::Shared), Why::Unexplained);
@@ -331,7 +338,7 @@ mod tests {
     #[test]
     fn a_region_is_sparse_by_the_limit_of_who_would_make_it_huge() {
         let mut set = setting(ThpEnabled::Always, ThpShmem::Never);
-        let is_sparse = |set: &Setting, present, kind| set.why_region(present, kind) == Why::Sparse;
+        let is_sparse = |set: &Setting, present, kind| set.why_region(present, "rw-p", kind) == Why::Sparse;
         assert!(is_sparse(&set, 447, Kind::Heap) && !is_sparse(&set, 448, Kind::Heap), "max_ptes_none");
         set.promoters.library = true;
         assert!(is_sparse(&set, 486, Kind::OwnMappings) && !is_sparse(&set, 487, Kind::OwnMappings));
@@ -339,7 +346,31 @@ mod tests {
         set.promoters.outside = true;
         assert!(is_sparse(&set, 255, Kind::Shared) && !is_sparse(&set, 256, Kind::Shared));
         let unread = Setting { thp: Err(Unread), promoters: Promoters::default(), ..set };
-        assert_eq!(unread.why_region(512, Kind::Heap), Why::Unexplained);
+        assert_eq!(unread.why_region(512, "rw-p", Kind::Heap), Why::Unexplained);
+    }
+
+    #[test]
+    fn merged_memory_is_not_waiting() {
+        let mut set = setting(ThpEnabled::Always, ThpShmem::Never);
+        set.promoters.outside = true;
+        let of =
+            |rss, ksm| Mapping { rss: Bytes::mib(rss), ksm: Bytes::mib(ksm), ..mapping("rd wr mg", true) };
+        assert_eq!(set.why(&of(4, 3), Kind::Heap), Why::Merged);
+        assert_eq!(set.why(&of(4, 2), Kind::Heap), Why::Unexplained);
+    }
+
+    #[test]
+    fn what_can_be_executed_waits_for_no_library() {
+        let mut set = setting(ThpEnabled::Madvise, ThpShmem::Never);
+        set.promoters.library = true;
+        let heap = Mapping { permissions: "rwxp".into(), ..mapping("rd wr ex", false) };
+        assert_eq!(set.why(&heap, Kind::OwnMappings), Why::NotAdvised);
+        assert_eq!(set.why(&mapping("rd wr", false), Kind::OwnMappings), Why::Unexplained);
+        // khugepaged's limit counts for it.
+        assert_eq!(set.why_region(460, "rwxp", Kind::OwnMappings), Why::NotCollapsedYet);
+        assert_eq!(set.why_region(460, "rw-p", Kind::OwnMappings), Why::Sparse);
+        set.promoters = Promoters { outside: true, ..Promoters::default() };
+        assert_eq!(set.why(&heap, Kind::OwnMappings), Why::Unexplained);
     }
 
     #[test]

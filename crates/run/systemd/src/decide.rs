@@ -3,17 +3,21 @@
 use crate::command::{ExecCommand, rewritten};
 use crate::error::{SystemdError, refused};
 use crate::files::{Files, Found};
+use crate::plain;
 use crate::reach::{Addition, Asked, Way};
 use crate::sandbox;
 use crate::service::Service;
 use crate::specifier::resolved;
 use crate::syntax::{quoted, words};
+use megapage_kernel::process::read_status;
 use megapage_kernel::{KernelRoot, identity};
 use megapage_launch::applications::{Application, Needs};
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Considered, Plan};
 use megapage_launch::program::Program;
 use megapage_launch::request::{Fork, Heap, Mechanism, OwnThp, Request, ReturnAfter, Shm, Text};
+use megapage_launch::switched_off::SwitchedOff;
+use megapage_units::Pid;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -84,7 +88,13 @@ pub fn decide(
             }
             of_java(variable, judged.path.display().to_string())
         }
-        _ => by_plan(root, service, &request, &environment).map_err(refused)?,
+        _ => {
+            let manager = match files_root == Path::new("/") {
+                true => read_status(root, Pid(1)).ok().and_then(|status| SwitchedOff::of(root, &status)),
+                false => None,
+            };
+            by_plan(root, service, &request, &environment, manager.is_some()).map_err(refused)?
+        }
     };
     decision.program = judged.path.display().to_string();
     for (name, value) in &mut decision.variables {
@@ -144,6 +154,10 @@ pub fn decide(
         sandbox::additions(service, decision.way, &seen, has_library).map_err(refused)?
     };
     decision.lines.extend(decision.additions.iter().map(|added| added.line.clone()));
+    // The library and the launcher heed the switch by themselves.
+    let heeds = |(name, _): &(String, String)| name == "LD_PRELOAD" || name.starts_with("MEGAPAGE_");
+    let by_others = !decision.variables.iter().all(heeds);
+    decision.lines.extend(plain::lines(&quoted(&asked.launcher.to_string_lossy()), by_others));
     decision.notes.extend(notes(root, service, &judged, decision.way));
     Ok(decision)
 }
@@ -223,6 +237,7 @@ fn by_plan(
     service: &Service,
     request: &Request,
     environment: &BTreeMap<String, String>,
+    manager_off: bool,
 ) -> Result<Decision, String> {
     if !matches!(request.text.kind, Text::None | Text::File) {
         let kind = request.text.kind.name();
@@ -240,7 +255,7 @@ fn by_plan(
     };
     let (program, plan) =
         megapage_launch::run::plan(root, request, adapt).map_err(|error| error.to_string())?;
-    let (way, why, variables) = way(&program, &plan, request)?;
+    let (way, why, variables) = way(&program, &plan, request, manager_off)?;
     let preloaded = plan.environment.iter().find(|(name, _)| name == "LD_PRELOAD");
     let library = preloaded.and_then(|(_, list)| list.to_str()?.split([':', ' ']).next().map(PathBuf::from));
     Ok(Decision {
@@ -258,10 +273,15 @@ fn by_plan(
 
 type Chosen = (Way, String, Vec<(String, String)>);
 
-fn way(program: &Program, plan: &Plan, request: &Request) -> Result<Chosen, String> {
+fn way(program: &Program, plan: &Plan, request: &Request, manager_off: bool) -> Result<Chosen, String> {
     let launcher = |why: &str| Ok((Way::Launcher, why.to_string(), Vec::new()));
     if request.thp != OwnThp::Settings {
         return launcher("the program inherits PR_SET_THP_DISABLE from who starts it");
+    }
+    if manager_off && request.clears_thp() {
+        return launcher(
+            "systemd has transparent huge pages switched off (PR_SET_THP_DISABLE), and the launcher clears that for the program",
+        );
     }
     if request.text.kind == Text::File {
         return launcher("the launcher primes the program's file before it starts");

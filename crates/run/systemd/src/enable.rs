@@ -5,6 +5,7 @@ use crate::drop_in::{DROP_IN, DropIn, Held};
 use crate::error::{SystemdError, refused};
 use crate::files::Files;
 use crate::name::UnitName;
+use crate::plain;
 use crate::reach::{Asked, Way};
 use crate::service::Service;
 use megapage_kernel::KernelRoot;
@@ -205,6 +206,9 @@ impl Change {
 
     /// Writes or removes the file.
     pub fn apply(&self) -> Result<(), SystemdError> {
+        if self.root == Path::new("/") {
+            plain::forget(&KernelRoot::live(), &self.root, &self.name)?;
+        }
         if self.is_no_op() {
             return Ok(());
         }

@@ -5,6 +5,7 @@ use crate::name::UnitName;
 use megapage_units::Pid;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// The system manager of this machine.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +50,27 @@ impl Manager {
         Ok(names.filter_map(|name| UnitName::parse(name).ok()).collect())
     }
 
+    /// How long the last run of a service's main process took; `None` if it has not ended, or none was started.
+    pub fn lived(self, unit: &UnitName) -> Result<Option<Duration>, SystemdError> {
+        let names = "--property=ExecMainStartTimestampMonotonic,ExecMainExitTimestampMonotonic";
+        Ok(lived(&systemctl(&["show", names, unit.as_str()])?))
+    }
+
     /// The properties of a service.
     pub fn state(self, unit: &UnitName) -> Result<State, SystemdError> {
         let names = "--property=ActiveState,MainPID,ControlGroup,NeedDaemonReload,ActiveEnterTimestamp";
         let text = systemctl(&["show", "--timestamp=unix", names, unit.as_str()])?;
         Ok(State::read(&text))
     }
+}
+
+fn lived(text: &str) -> Option<Duration> {
+    let value = |key: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+        value.parse::<u64>().ok().filter(|microseconds| *microseconds > 0)
+    };
+    let (start, end) = (value("ExecMainStartTimestampMonotonic")?, value("ExecMainExitTimestampMonotonic")?);
+    end.checked_sub(start).map(Duration::from_micros)
 }
 
 impl State {
@@ -103,6 +119,10 @@ mod tests {
             (state.group.as_deref(), state.since),
             (Some("/system.slice/a.service"), Some(1_700_000_000))
         );
+        let times = "ExecMainStartTimestampMonotonic=2000000\nExecMainExitTimestampMonotonic=";
+        assert_eq!(lived(&format!("{times}3500000\n")), Some(Duration::from_millis(1500)));
+        // The exit may be of the run before.
+        assert_eq!((lived(&format!("{times}1\n")), lived(&format!("{times}0\n"))), (None, None));
         let stopped = State::read("MainPID=0\nControlGroup=\nActiveEnterTimestamp=\nActiveState=inactive\n");
         assert_eq!((stopped.main, stopped.group, stopped.since), (None, None, None));
         assert!(Manager::of(Path::new("/nonexistent")).is_none());

@@ -5,6 +5,7 @@ use crate::enable::PLACE;
 use crate::error::{SystemdError, refused};
 use crate::manager::{Manager, State};
 use crate::name::UnitName;
+use crate::plain::why_plain;
 use megapage_kernel::process::{list_processes, read_cgroup};
 use megapage_kernel::smaps::{Mapping, backing, read_smaps};
 use megapage_kernel::thp::{ThpEnabled, settings};
@@ -71,29 +72,18 @@ pub fn status(
     root: &Path,
     only: Option<&UnitName>,
 ) -> Result<Vec<Enabled>, SystemdError> {
-    let place = root.join(PLACE);
-    let failed = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| SystemdError::Io { path, source }
-    };
-    let tree = Tree::open(root).map_err(failed(root))?;
     let manager = Manager::of(root);
     let mut found = Vec::new();
-    for directory in tree.names(&place, MOST).map_err(failed(&place))? {
-        let name = directory.to_str().and_then(|name| name.strip_suffix(".service.d"));
-        let Some(Ok(name)) = name.map(UnitName::parse) else { continue };
+    for (name, path, held) in held(root)? {
         if only.is_some_and(|only| *only != name) {
             continue;
         }
-        let path = place.join(&directory).join(DROP_IN);
-        // A directory that is a link is not ours.
-        let Ok(Some(text)) = tree.read(&path, 1 << 16) else { continue };
-        let (options, changed) = match DropIn::read(&text) {
+        let (options, changed) = match held {
             Held::Whole(drop_in) => (drop_in.options, false),
-            Held::Changed => (String::new(), true),
-            Held::Other => continue,
+            _ => (String::new(), true),
         };
-        let written = fs::metadata(&path).and_then(|it| it.modified()).map_err(failed(&path))?;
+        let failed = |source| SystemdError::Io { path: path.clone(), source };
+        let written = fs::metadata(&path).and_then(|it| it.modified()).map_err(failed)?;
         let since = written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let services = match manager {
             Some(manager) => services(kernel, manager, &name, since)?,
@@ -103,11 +93,39 @@ pub fn status(
     }
     match only {
         Some(unit) if found.is_empty() => {
-            let path = place.join(format!("{unit}.d")).join(DROP_IN);
+            let path = root.join(PLACE).join(format!("{unit}.d")).join(DROP_IN);
             Err(SystemdError::NotEnabled { unit: unit.clone(), path })
         }
         _ => Ok(found),
     }
+}
+
+/// The names of all services that are enabled below `root`; those whose drop-in was changed since among them.
+pub fn enabled(root: &Path) -> Result<Vec<UnitName>, SystemdError> {
+    Ok(held(root)?.into_iter().map(|(name, ..)| name).collect())
+}
+
+/// The drop-ins that megapage has written below `root`.
+fn held(root: &Path) -> Result<Vec<(UnitName, PathBuf, Held)>, SystemdError> {
+    let place = root.join(PLACE);
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| SystemdError::Io { path, source }
+    };
+    let tree = Tree::open(root).map_err(failed(root))?;
+    let mut found = Vec::new();
+    for directory in tree.names(&place, MOST).map_err(failed(&place))? {
+        let name = directory.to_str().and_then(|name| name.strip_suffix(".service.d"));
+        let Some(Ok(name)) = name.map(UnitName::parse) else { continue };
+        let path = place.join(&directory).join(DROP_IN);
+        // A directory that is a link is not ours.
+        let Ok(Some(text)) = tree.read(&path, 1 << 16) else { continue };
+        match DropIn::read(&text) {
+            Held::Other => {}
+            held => found.push((name, path, held)),
+        }
+    }
+    Ok(found)
 }
 
 /// The processes of a service that runs; none where it does not.
@@ -165,6 +183,7 @@ fn running(kernel: &KernelRoot, unit: &UnitName, state: &State, since: u64) -> R
         stale: state.needs_reload,
         unreadable: running.processes == 0 && running.unreadable > 0,
         has_library,
+        plain: why_plain(kernel, Path::new("/"), unit),
         thp_never: matches!(settings(kernel), Ok(Some(settings)) if settings.enabled == ThpEnabled::Never),
     };
     running.reason = facts.reason(running.huge_share, running.main_pid);
@@ -194,11 +213,16 @@ struct Facts {
     stale: bool,
     unreadable: bool,
     has_library: bool,
+    /// It starts as without megapage.
+    plain: Option<String>,
     thp_never: bool,
 }
 
 impl Facts {
     fn reason(&self, share: Option<f64>, pid: Option<i32>) -> Option<String> {
+        if let Some(why) = &self.plain {
+            return Some(format!("starts as without megapage, because {why}; megapage enable tries again"));
+        }
         if !self.runs {
             return None;
         }
@@ -236,8 +260,29 @@ mod tests {
         stale: false,
         unreadable: false,
         has_library: true,
+        plain: None,
         thp_never: false,
     };
+
+    #[test]
+    fn a_service_is_found_by_the_group_that_systemd_has_made() {
+        let tree = tempfile::tempdir().unwrap();
+        for (pid, groups) in [
+            // Hybrid: the memory controller has a hierarchy of version 1, in which not every service has a group.
+            (
+                7,
+                "5:memory:/system.slice\n1:name=systemd:/system.slice/db.service\n0::/system.slice/db.service\n",
+            ),
+            (8, "5:memory:/\n1:name=systemd:/system.slice/db.service/worker\n0::/\n"),
+            (9, "5:memory:/system.slice\n1:name=systemd:/system.slice/other.service\n0::/\n"),
+        ] {
+            let directory = tree.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("cgroup"), groups).unwrap();
+        }
+        let root = KernelRoot::captured(tree.path());
+        assert_eq!(members(&root, "/system.slice/db.service"), [Pid(7), Pid(8)]);
+    }
 
     #[test]
     fn the_first_reason_that_holds_is_given() {
@@ -252,6 +297,8 @@ mod tests {
         assert!(of(&Facts { unreadable: true, ..USUAL }, None).contains("run as root"));
         assert_eq!(of(&USUAL, None), "holds less than 8 MiB");
         assert_eq!(of(&Facts { runs: false, ..USUAL }, None), "");
+        let plain = Facts { runs: false, plain: Some("it failed".into()), ..USUAL };
+        assert!(of(&plain, None).starts_with("starts as without megapage, because it failed"));
         assert!(of(&Facts { thp_never: true, has_library: false, ..USUAL }, Some(0.0)).contains("never"));
     }
 }

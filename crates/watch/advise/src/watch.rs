@@ -1,6 +1,7 @@
 //! Waiting, with an ear for signals and for a child.
 
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
+use megapage_launch::relay::Relay;
 use megapage_units::Pid;
 use std::io;
 use std::os::fd::AsFd;
@@ -20,6 +21,7 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct Watch {
     signals: Signals,
+    relay: Relay,
     child: Option<Pid>,
     ended: Option<Ended>,
     interrupted: bool,
@@ -31,14 +33,16 @@ const ENDS: [i32; 4] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal:
 impl Watch {
     /// A watch over no process.
     pub fn idle() -> io::Result<Watch> {
-        Ok(Watch { signals: Signals::take(&ENDS)?, child: None, ended: None, interrupted: false })
+        let (signals, relay) = (Signals::take(&ENDS)?, Relay::default());
+        Ok(Watch { signals, relay, child: None, ended: None, interrupted: false })
     }
 
     /// Starts a program, which stays in the caller's process group, and watches it. An error is execve(2)'s.
     pub fn start(command: &mut Command) -> io::Result<(Watch, Pid)> {
         let signals = Signals::take(&[&ENDS[..], &[signal::SIGCHLD]].concat())?;
+        let relay = Relay::start(&ENDS);
         let pid = signals.spawn(command)?;
-        Ok((Watch { signals, child: Some(pid), ended: None, interrupted: false }, pid))
+        Ok((Watch { signals, relay, child: Some(pid), ended: None, interrupted: false }, pid))
     }
 
     /// Waits for `time`; whether to go on: no signal has come, and the child, if any, is still there.
@@ -88,13 +92,14 @@ impl Watch {
 
     /// Takes in what signals have come.
     fn hear(&mut self) {
-        while let Ok(Some(Signal { number, sender })) = self.signals.next() {
-            if number == signal::SIGCHLD {
-                continue;
+        while let Ok(Some(signal)) = self.signals.next() {
+            if signal.number != signal::SIGCHLD {
+                self.interrupted = true;
+                self.relay.take(signal, Instant::now());
             }
-            self.interrupted = true;
-            // The terminal's own signals go to the whole process group: the child has them already.
-            if let (Some(child), Some(_), None) = (self.child, sender, self.ended) {
+        }
+        for Signal { number, .. } in self.relay.due(Instant::now()) {
+            if let (Some(child), None) = (self.child, self.ended) {
                 let _ = spawn::send_signal(child, number);
             }
         }

@@ -68,6 +68,9 @@ kinds! {
     BASE_PAGES_OTHER, "base-pages-other", Blocker, "The kernel's base pages are not of 4 KiB",
         "Base pages of 16 or 64 KiB change every other page size too (THP: 32 or 512 MiB). megapage's other commands do nothing here, rather than report wrong values.",
         ["apt-get install linux-image-arm64    # Debian: the kernel with base pages of 4 KiB; then reboot"];
+    MEGAPAGE_OFF, "megapage-off", Blocker, "megapage is switched off",
+        "`megapage run` and services that are enabled start programs as without it, and the daemon acts on none.",
+        ["rm /etc/megapage/off    # where the file is it; otherwise unset MEGAPAGE"];
     // Transparent huge pages.
     THP_ABSENT, "thp-absent", Blocker, "The kernel has no transparent huge pages",
         "It was built without CONFIG_TRANSPARENT_HUGEPAGE: only hugetlb pages are left.",
@@ -79,7 +82,7 @@ kinds! {
         "With 'madvise', a program without madvise(MADV_HUGEPAGE) stays on base pages. `megapage run` asks on its behalf.",
         ["megapage run PROGRAM", "echo always > {thp}/enabled"];
     THP_DISABLED, "thp-disabled-for-process", Blocker, "This process, and what it starts, may not have transparent huge pages",
-        "It or an ancestor called prctl(PR_SET_THP_DISABLE), as container runtimes and some service managers do. Fork and exec inherit the flag, which overrides the machine's settings.",
+        "It or an ancestor called prctl(PR_SET_THP_DISABLE), as container runtimes and some service managers do. Fork and exec inherit the flag, which overrides the machine's settings. `megapage run` clears it for the program that it starts.",
         ["pstree --show-parents --show-pids $$    # one of these has switched it off"];
     THP_DEFRAG_NEVER, "thp-defrag-never", Warning, "Page faults never make room for a huge page",
         "A fault takes a huge page only if one is free at that moment, which is rare on a machine that has run for a while.",

@@ -210,6 +210,8 @@ pub struct Facts {
     pub morecore: Option<String>,
     /// The device by which the host is told of free memory, and takes it back; `None`: it is not told, or that cannot be read.
     pub reporting_balloon: Option<String>,
+    /// What switches megapage off; `None`: nothing does.
+    pub off: Option<String>,
     /// The trials that were made.
     pub trials: Vec<Tried>,
     /// Why no trials were made; `None`: they were.

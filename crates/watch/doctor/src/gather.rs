@@ -16,7 +16,7 @@ use megapage_kernel::page_reporting::reporting_balloon;
 use megapage_kernel::probe::{Answer, Assumed, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status, read_status};
 use megapage_kernel::thp;
-use megapage_kernel::{KernelError, KernelRoot, glibc, machine, meminfo};
+use megapage_kernel::{KernelError, KernelRoot, glibc, machine, meminfo, why_off};
 use megapage_launch::applications::Application;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::choose;
@@ -149,6 +149,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         tunables: std::env::var("GLIBC_TUNABLES").ok(),
         morecore: std::env::var(MORECORE).ok(),
         reporting_balloon: reporting_balloon(root),
+        off: why_off(root),
         trials: Vec::new(),
         untried: None,
         reach: program.as_ref().and_then(|program| reach(root, request, &user, program)),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::report::ByKind;
+use crate::report::{ByKind, WhyNotMore};
 
 fn moment(hugetlb_2m: u64, thp: u64, base: u64) -> Moment {
     let mib = |n: u64| n << 20;
@@ -56,12 +56,25 @@ fn a_preloaded_heap_answers_for_itself_alone() {
 fn a_small_heap_does_not_prove_a_program() {
     let mut end = moment(0, 100, 0);
     end.anonymous = moment(0, 100, 100).anonymous;
-    assert_eq!(heap_is_the_lesser_part(&end), None);
+    assert_eq!(most_is_not_huge(&end), None);
     assert!(short_of_all(&end).unwrap().contains("100 MiB of 200 MiB"));
     end.anonymous = moment(0, 100, 101).anonymous;
-    assert!(heap_is_the_lesser_part(&end).unwrap().contains("101 MiB of 201 MiB"));
+    assert!(most_is_not_huge(&end).unwrap().contains("101 MiB of 201 MiB"));
+    // It is said of each kind, the largest first, whether it comes from malloc or not.
+    for (kind, mib, reason) in
+        [(Kind::OwnMappings, 3, "sparse"), (Kind::Heap, 104, "not-advised"), (Kind::Text, 9, "x")]
+    {
+        let memory = moment(0, 0, mib).anonymous;
+        let why_not_more = vec![WhyNotMore { reason, bytes: None }];
+        end.kinds.insert(kind, KindReport { memory, why_not_more });
+    }
+    let said = most_is_not_huge(&end).unwrap();
+    assert!(
+        said.ends_with(": 104 MiB of the heap (not-advised), 3 MiB of the own mappings (sparse)"),
+        "{said}"
+    );
     end.anonymous = moment(0, 0, 8).anonymous;
-    assert_eq!((heap_is_the_lesser_part(&end), short_of_all(&end)), (None, None), "a small program");
+    assert_eq!((most_is_not_huge(&end), short_of_all(&end)), (None, None), "a small program");
 }
 
 #[test]
@@ -138,7 +151,8 @@ fn reasons_matter_by_what_was_asked() {
     assert!(!matters_without("too-small", Heap::Hugetlb1G) && !matters("too-small", Heap::Hugetlb1G, true));
     assert!(matters_without("pool-short-2m", Heap::Hugetlb2M));
     assert!(!matters_without("pool-short-2m", Heap::Auto));
-    assert!(matters_without("thp-off", Heap::Auto) && matters_without("other", Heap::Thp));
+    assert!(matters_without("thp-off", Heap::Auto) && matters_without("other", Heap::Hugetlb2M));
+    assert!(!matters_without("other", Heap::Auto), "where that leaves base pages the samples show it");
     for reason in ["cgroup-limit", "memory-policy", "cpuset", "kernel-too-old", "refused-unexplained"] {
         assert!(matters_without(reason, Heap::Hugetlb2M) && !matters_without(reason, Heap::Auto), "{reason}");
     }

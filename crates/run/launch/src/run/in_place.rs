@@ -8,7 +8,6 @@
 use super::running::PROMOTE_AFTER;
 use super::{Prepared, RunError};
 use crate::attach::Attachment;
-use crate::machine::Machine;
 use crate::request::Mechanism;
 use crate::text::TextPlan;
 use megapage_kernel::background::in_background;
@@ -20,10 +19,11 @@ use std::os::unix::process::CommandExt;
 const NUMBERS: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
 
 /// Whether who started us knows us by our number.
-pub(super) fn is_supervised(machine: &Machine) -> bool {
+pub(super) fn is_supervised() -> bool {
     let own = std::process::id();
-    let is_own = |name: &&str| machine.variable(name).and_then(|value| value.parse().ok()) == Some(own);
-    own == 1 || machine.variable("NOTIFY_SOCKET").is_some() || NUMBERS.iter().any(is_own)
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let is_own = |name: &&str| variable(name).and_then(|value| value.to_str()?.parse().ok()) == Some(own);
+    own == 1 || variable("NOTIFY_SOCKET").is_some() || NUMBERS.iter().any(is_own)
 }
 
 impl Prepared {
@@ -36,8 +36,8 @@ impl Prepared {
         self.supervised && !self.request.watched && !moves && !self.request.text.map && alone
     }
 
-    /// Executes the program. Why it could not.
-    pub(super) fn replace_us(&self, root: &KernelRoot) -> RunError {
+    /// Executes the program; returns why it could not. `say` is told if nothing promotes it.
+    pub(super) fn replace_us(&self, root: &KernelRoot, say: impl Fn(String)) -> RunError {
         if self.plan.uses(Mechanism::Outside) {
             let attachment = Attachment {
                 pid: Pid(std::process::id() as i32),
@@ -51,8 +51,8 @@ impl Prepared {
             };
             // Without a report promotion is not reported.
             let begun = in_background(|| drop(attachment.run(root, |_| {})));
-            if let Err(source) = begun {
-                return RunError::System { what: "external promotion", source };
+            if let Err(error) = begun {
+                say(format!("no external promotion: {error}"));
             }
         }
         let source = self.command(None, None).exec();

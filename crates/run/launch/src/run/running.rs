@@ -6,6 +6,7 @@ use crate::kinds::HeapRuntime;
 use crate::messages::Explained;
 use crate::promoter::Promoter;
 use crate::proof::proved;
+use crate::relay::Relay;
 use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
 use crate::request::{Heap, Mechanism, Shm};
 use crate::sample::{Places, Samples};
@@ -21,7 +22,7 @@ use megapage_memory::Ledger;
 use megapage_memory::shared::{SMALLEST, SMALLEST_UNASKED};
 use megapage_remap::ledger::TextLedger;
 use megapage_units::{Bytes, Pid, VirtRange};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -75,6 +76,8 @@ pub(super) struct Running<'a> {
     promoted: PromoteOutcome,
     /// The shared memory that it looked at last, stored likewise.
     shared: SharedMemory,
+    /// Signals on their way to the program.
+    pub(super) relay: Relay,
     /// The terminal, or another process, has asked the job to stop.
     stop_asked: bool,
     /// The final sample has been taken.
@@ -117,6 +120,7 @@ impl<'a> Running<'a> {
             promoted: PromoteOutcome::default(),
             shared: SharedMemory::default(),
             resident: (start, 0),
+            relay: Relay::default(),
             stop_asked: false,
             exiting: false,
             replaced: false,
@@ -145,8 +149,13 @@ impl<'a> Running<'a> {
             if pause >= LONG_PAUSE {
                 unmap_own_code();
             }
-            spawn::wait_readable(signals.as_fd(), pause).map_err(system("poll"))?;
-            while let Some(signal) = signals.next().map_err(system("signalfd"))? {
+            let witness = self.relay.descriptor();
+            let descriptors: Vec<BorrowedFd<'_>> = [signals.as_fd()].into_iter().chain(witness).collect();
+            if spawn::wait_any_readable(&descriptors, pause).is_err() {
+                // Without a call that waits for descriptors there is only the clock.
+                std::thread::sleep(pause.min(LONGEST_LOOK));
+            }
+            while let Ok(Some(signal)) = signals.next() {
                 match signal.number {
                     signal::SIGCHLD => {}
                     signal::SIGUSR1 => {
@@ -154,10 +163,15 @@ impl<'a> Running<'a> {
                         self.sample(size, true);
                         live(&self.report(None));
                     }
-                    _ => self.forward(signal),
+                    _ => self.take(signal),
                 }
             }
-            self.look();
+            for signal in self.relay.due(Instant::now()) {
+                self.forward(signal);
+            }
+            if self.relay.open(Instant::now()) == Duration::ZERO {
+                self.look();
+            }
             match spawn::poll_child(self.pid).map_err(system("wait4"))? {
                 Some((ChildEvent::Exited(status), usage)) => return Ok((Ended::Status(status), usage)),
                 Some((ChildEvent::Died(number), usage)) => return Ok((Ended::Signal(number), usage)),
@@ -171,30 +185,36 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Signals of the kernel and of the program itself go to the whole process group: it has them already.
-    fn forward(&mut self, signal: Signal) {
+    /// Notes what a signal says about the job. What the program itself sends to its process group it has already.
+    fn take(&mut self, signal: Signal) {
         match signal.number {
             signal::SIGTSTP => self.stop_asked = true,
             signal::SIGCONT => self.stop_asked = false,
             _ => {}
         }
-        if signal.sender.is_some_and(|sender| sender != self.pid) {
-            // What may end the program does so without a handshake.
-            let watched = self.run.request.watched && !self.exiting;
-            if watched
-                && ENDING.contains(&signal.number)
-                && self.samples.last_cost() <= MOST_EXPENSIVE_LAST_LOOK
-            {
-                let size = self.size();
-                self.sample(size, false);
-            }
-            // It can only fail because the program has just ended.
-            let _ = spawn::send_signal(self.pid, signal.number);
+        if signal.sender != Some(self.pid) {
+            self.relay.take(signal, Instant::now());
         }
+    }
+
+    fn forward(&mut self, signal: Signal) {
+        // What may end the program does so without a handshake.
+        let watched = self.run.request.watched && !self.exiting;
+        if watched && ENDING.contains(&signal.number) && self.samples.last_cost() <= MOST_EXPENSIVE_LAST_LOOK
+        {
+            let size = self.size();
+            self.sample(size, false);
+        }
+        // It can only fail because the program has just ended.
+        let _ = spawn::send_signal(self.pid, signal.number);
     }
 
     /// How long to wait for a signal before something else is due.
     fn pause(&self) -> Duration {
+        let open = self.relay.open(Instant::now());
+        if open > Duration::ZERO {
+            return open;
+        }
         let mut pause = IDLE;
         if self.run.request.watched && !self.exiting {
             let has_ledger = self.ledger.is_some() || self.text_ledger.is_some();

@@ -94,9 +94,33 @@ fn without_thp() -> Request {
     }
 }
 
-fn added(change: &megapage_systemd::Change) -> Vec<&str> {
+fn assigned(change: &megapage_systemd::Change) -> Vec<&str> {
     let text = change.after.as_deref().unwrap();
     text.lines().skip_while(|line| *line != "[Service]").skip(1).collect()
+}
+
+/// What is for this service; not what every drop-in has.
+fn added(change: &megapage_systemd::Change) -> Vec<&str> {
+    let of_all = ["EnvironmentFile=-/run/megapage/", "ExecStartPre=-+", "ExecStopPost=-+"];
+    let mut lines = assigned(change);
+    lines.retain(|line| !of_all.iter().any(|start| line.starts_with(start)));
+    lines
+}
+
+#[test]
+fn a_service_can_be_started_without_megapage() {
+    let root = Root::new();
+    let [file, after, before] = [
+        "EnvironmentFile=-/run/megapage/plain-%n",
+        "ExecStopPost=-+/usr/local/bin/megapage enable --ended %n",
+        "ExecStartPre=-+/usr/local/bin/megapage enable --starting %n",
+    ];
+    // Last, so that it comes after all that sets variables.
+    let launched = root.enable("redis-server", without_thp()).unwrap();
+    assert!(assigned(&launched).ends_with(&[file, after]), "{:?}", assigned(&launched));
+    // A runtime does not heed the switch by itself.
+    let java = root.enable("elasticsearch", Request::plain("")).unwrap();
+    assert!(assigned(&java).ends_with(&[file, after, before]), "{:?}", assigned(&java));
 }
 
 #[test]

@@ -10,6 +10,8 @@ use megapage_units::{Bytes, PageSize};
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut findings = hugetlb_groups(facts);
+    let off = |why: &String| Finding::new(&catalog::MEGAPAGE_OFF, "what switches it off", why.clone());
+    findings.extend(facts.off.as_ref().map(off));
     findings.extend(memory_group(facts));
     findings.extend(confinement(facts));
     findings.extend(host(facts));

@@ -89,6 +89,7 @@ pub(super) fn healthy() -> Facts {
         tunables: None,
         morecore: None,
         reporting_balloon: None,
+        off: None,
         trials: Vec::new(),
         untried: None,
         program: None,
@@ -153,6 +154,7 @@ pub(super) type Case = (&'static Kind, fn(&mut Facts));
 pub(super) fn cases() -> Vec<Case> {
     use catalog::*;
     vec![
+        (&MEGAPAGE_OFF, |facts| facts.off = Some("/etc/megapage/off exists".into())),
         (&THP_ABSENT, |facts| facts.thp = None),
         (&THP_NEVER, |facts| thp(facts).enabled = ThpEnabled::Never),
         (&THP_ON_REQUEST, |facts| thp(facts).enabled = ThpEnabled::Madvise),

@@ -32,7 +32,9 @@ pub(super) fn reasons(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
         reasons = pace(facts, place);
     }
     let pid = facts.process.id.pid.to_string();
-    let is_possible = |line: &String| facts.collapse || !line.contains("run --attach");
+    // What KSM has merged is left alone.
+    let attaches = facts.collapse && !reasons.iter().any(|reason| reason.id == why::MERGED.id);
+    let is_possible = |line: &String| attaches || !line.contains("run --attach");
     reasons
         .into_iter()
         .map(|mut reason| {
@@ -217,7 +219,7 @@ fn content(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     let is_merged = place.extra.merged > Bytes::ZERO;
     if let (Some(shared), Some(limits)) = (place.shared, limits)
         && is_anonymous
-        && u64::from(shared) > limits.max_ptes_shared
+        && u64::from(shared) > if is_merged { 0 } else { limits.max_ptes_shared }
     {
         let source = format!("base pages shared with another process at {:x}", place.start);
         let kind = if is_merged { &why::MERGED } else { &why::SHARED_BY_FORK };

@@ -232,6 +232,20 @@ fn who_runs_a_database_is_offered_what_needs_no_change_of_it() {
 }
 
 #[test]
+fn what_ksm_has_merged_is_not_offered_for_promotion() {
+    // Fewer than khugepaged would refuse, and the program has not asked.
+    let facts = changed(|facts| {
+        facts.shared[0] = Some(3);
+        facts.extras[0].merged = Bytes::mib(1);
+        thp(facts).enabled = ThpEnabled::Madvise;
+    });
+    assert!(found(&facts).contains(&"merged"), "{:?}", found(&facts));
+    let why = Why::of(&facts, Some(START + 0x1234)).unwrap();
+    let mut remedies = why.groups.iter().flat_map(|group| &group.reasons).flat_map(|it| &it.remedy);
+    assert!(!remedies.any(|line| line.contains("--attach")));
+}
+
+#[test]
 fn no_remedy_is_named_that_the_kernel_lacks() {
     for (kind, change) in cases() {
         let mut facts = changed(change);

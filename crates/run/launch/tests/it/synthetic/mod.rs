@@ -19,6 +19,7 @@ pub fn machine() -> Machine {
         text_refused: || unreachable!("no text is asked for"),
         thp: Ok(()),
         collapse_off: false,
+        switched_off: None,
         pool_2m: Bytes::gib(1),
         pool_1g: Bytes::ZERO,
         hugetlb_may_be_refused: false,

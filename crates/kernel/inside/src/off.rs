@@ -1,0 +1,18 @@
+//! Returns whether megapage is switched off: by one variable, or by one file.
+
+use crate::environment::{MAX_VALUE, environment_variable};
+use rustix::fs::{Access, access};
+use std::ffi::CStr;
+
+/// Environment variable: with the value [`OFF`] nothing of megapage acts.
+pub const OFF_VARIABLE: &str = "MEGAPAGE";
+/// See [`OFF_VARIABLE`].
+pub const OFF: &CStr = c"off";
+/// While this file exists nothing of megapage acts, from the next start of each program on.
+pub const OFF_FILE: &CStr = c"/etc/megapage/off";
+
+/// Returns true if this program is to run as without megapage. Allocates nothing; for use before `main`, with one thread.
+pub fn is_off() -> bool {
+    let mut buffer = [0; MAX_VALUE];
+    environment_variable(OFF_VARIABLE, &mut buffer) == Some(OFF) || access(OFF_FILE, Access::EXISTS).is_ok()
+}

@@ -1,0 +1,95 @@
+//! A process beside the caller, in its process group: it gets the signals that are sent to all of the group, and none that is
+//! sent to the caller alone.
+
+use super::worker::Worker;
+use crate::spawn::Signal;
+use megapage_units::Pid;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::time::Duration;
+
+/// Where in the data the set of signals ends and `siginfo_t` begins, and its fields (sigaction(2), 64-bit machines).
+const INFO: usize = 8;
+const CODE: usize = INFO + 8;
+const SENDER: usize = INFO + 16;
+/// How long the witness is waited for when it ends, in steps of a millisecond.
+const LAST_STEPS: u32 = 100;
+
+/// See the module. It ends with this value, or with the thread that started it.
+#[derive(Debug)]
+pub struct Witness {
+    worker: Worker,
+    set: u64,
+}
+
+impl Witness {
+    /// Starts one that takes the signals of these numbers (1 to 64); all others stay pending with it.
+    pub fn start(numbers: &[i32]) -> io::Result<Witness> {
+        let set = numbers.iter().fold(0, |set, number| set | 1u64 << (number - 1).clamp(0, 63));
+        let mut witness = Witness { worker: Worker::start()?, set };
+        witness.worker.request_signal(set)?;
+        Ok(witness)
+    }
+
+    /// Returns the next signal that has come to it; `None` if there is none at the moment. An error means that it has ended.
+    pub fn next(&mut self) -> io::Result<Option<Signal>> {
+        if !self.worker.wait(Duration::ZERO)? {
+            return Ok(None);
+        }
+        let reply = self.worker.reply()?;
+        let data = self.worker.data();
+        let field = |at: usize| i32::from_ne_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
+        let sender = (field(CODE) <= 0).then_some(Pid(field(SENDER)));
+        self.worker.request_signal(self.set)?;
+        match reply.result() {
+            Ok(number) => Ok(Some(Signal { number: number as i32, sender })),
+            // A stop and a continue of the whole group interrupt the wait.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Witness {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.worker.socket()
+    }
+}
+
+impl Drop for Witness {
+    /// Waits for its end: who waits for the group to be empty finds it so once the caller has ended.
+    fn drop(&mut self) {
+        self.worker.kill();
+        for _ in 0..LAST_STEPS {
+            if self.worker.has_ended() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spawn::{send_signal, signal, wait_readable};
+
+    #[test]
+    fn the_witness_names_signal_and_sender() {
+        let mut witness = Witness::start(&[signal::SIGWINCH, signal::SIGCONT]).unwrap();
+        assert_eq!(witness.next().unwrap(), None);
+        let own = Pid(std::process::id() as i32);
+        for number in [signal::SIGWINCH, signal::SIGCONT, signal::SIGWINCH] {
+            send_signal(Pid(witness.worker.pid()), number).unwrap();
+            assert!(wait_readable(witness.as_fd(), Duration::from_secs(20)).unwrap());
+            assert_eq!(witness.next().unwrap(), Some(Signal { number, sender: Some(own) }));
+        }
+        // A signal that is not in the set does not end it.
+        send_signal(Pid(witness.worker.pid()), signal::SIGTERM).unwrap();
+        assert!(!wait_readable(witness.as_fd(), Duration::from_millis(20)).unwrap());
+        assert_eq!(witness.next().unwrap(), None);
+        send_signal(Pid(witness.worker.pid()), signal::SIGKILL).unwrap();
+        assert!(wait_readable(witness.as_fd(), Duration::from_secs(20)).unwrap());
+        assert!(witness.next().is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! Transparent huge pages that are switched off for a process by prctl(PR_SET_THP_DISABLE): who did it, and whether on purpose.
+//!
+//! The flag passes on to all that a process forks and executes. Programs that set it for themselves (bun, Ruby, container
+//! runtimes) so set it for whatever is started from them. Any process may clear its own; nobody can clear another's.
+
+use megapage_kernel::process::{Status, read_status};
+use megapage_kernel::{KernelRoot, thp};
+use megapage_units::Pid;
+
+/// Processes above one that are looked at, at most.
+const MOST_ABOVE: usize = 64;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchedOff {
+    /// In words: for which process above it they were switched off, too, as far up as it goes.
+    pub by: String,
+    /// It was for this program: by the unit of its service, or by `megapage run --thp never` above it.
+    pub on_purpose: bool,
+}
+
+impl SwitchedOff {
+    /// Returns who switched them off for the process with this status; `None` if they are on, or the kernel has none.
+    pub fn of(root: &KernelRoot, own: &Status) -> Option<SwitchedOff> {
+        // Without transparent huge pages the kernel says of every process that it may have none.
+        if own.thp_enabled != Some(false) || !matches!(thp::settings(root), Ok(Some(_))) {
+            return None;
+        }
+        let (mut top, mut above) = (own.clone(), None);
+        for _ in 0..MOST_ABOVE {
+            match read_status(root, top.parent).ok().filter(|_| top.parent > Pid(0)) {
+                Some(parent) if parent.thp_enabled == Some(false) => top = parent,
+                other => {
+                    above = other;
+                    break;
+                }
+            }
+        }
+        let inherited = top.pid != own.pid;
+        let by = match (inherited, &above) {
+            (true, _) => format!("inherited from {} (process {})", top.name, top.pid),
+            (false, Some(parent)) => {
+                format!("set between {} (process {}) and it", parent.name, parent.pid)
+            }
+            (false, None) => "inherited from outside of its container, or set by itself".into(),
+        };
+        let by_unit = !inherited && above.is_some_and(|parent| parent.name == "systemd");
+        Some(SwitchedOff { by, on_purpose: by_unit || (inherited && top.name == "megapage") })
+    }
+
+    /// Returns a line for a report of the program, for which the flag is cleared unless it was set on purpose.
+    pub fn note(&self) -> String {
+        let what = match self.on_purpose {
+            true => "left so, as it was on purpose",
+            false => "cleared for this program",
+        };
+        format!("transparent huge pages were switched off (PR_SET_THP_DISABLE), {}: {what}", self.by)
+    }
+
+    /// Returns a line for a report of a process that runs already.
+    pub fn note_of_running(&self) -> String {
+        format!(
+            "transparent huge pages are switched off for this process (PR_SET_THP_DISABLE), {}: nothing can be promoted, and \
+             only the process itself can clear it; megapage run clears it for a program that it starts",
+            self.by
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A tree of processes: number, parent, name, and whether they may have transparent huge pages.
+    fn found(processes: &[(i32, i32, &str, u8)]) -> Option<SwitchedOff> {
+        let tree = tempfile::tempdir().unwrap();
+        let thp = tree.path().join("sys/kernel/mm/transparent_hugepage");
+        fs::create_dir_all(&thp).unwrap();
+        for (name, text) in [
+            ("enabled", "always [madvise] never\n"),
+            ("defrag", "always defer defer+madvise [madvise] never\n"),
+            ("hpage_pmd_size", "2097152\n"),
+        ] {
+            fs::write(thp.join(name), text).unwrap();
+        }
+        for (pid, parent, name, enabled) in processes {
+            let directory = tree.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&directory).unwrap();
+            let status = format!(
+                "Name:\t{name}\nState:\tS (sleeping)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{parent}\nTHP_enabled:\t{enabled}\n"
+            );
+            fs::write(directory.join("status"), status).unwrap();
+        }
+        let root = KernelRoot::captured(tree.path());
+        SwitchedOff::of(&root, &read_status(&root, Pid(processes[0].0)).unwrap())
+    }
+
+    #[test]
+    fn the_uppermost_process_is_named() {
+        let chain = |of_bun, of_own| {
+            [(30, 20, "megapage", of_own), (20, 10, "sh", of_bun), (10, 1, "bun", of_bun), (1, 0, "init", 1)]
+        };
+        assert_eq!(found(&chain(1, 1)), None);
+        let off = found(&chain(0, 0)).unwrap();
+        assert_eq!((off.by.as_str(), off.on_purpose), ("inherited from bun (process 10)", false));
+        assert!(
+            off.note().contains("inherited from bun (process 10): cleared for this program"),
+            "{}",
+            off.note()
+        );
+        let off = found(&chain(1, 0)).unwrap();
+        assert_eq!((off.by.as_str(), off.on_purpose), ("set between sh (process 20) and it", false));
+        let in_container = found(&[(1, 0, "megapage", 0)]).unwrap();
+        assert!(in_container.by.contains("outside") && !in_container.on_purpose);
+    }
+
+    #[test]
+    fn what_was_on_purpose_stays() {
+        let by_unit = found(&[(30, 1, "megapage", 0), (1, 0, "systemd", 1)]).unwrap();
+        assert!(by_unit.on_purpose && by_unit.note().contains("left so"), "{}", by_unit.note());
+        // A manager that has it itself sets it for no unit.
+        assert!(!found(&[(30, 1, "megapage", 0), (1, 0, "systemd", 0)]).unwrap().on_purpose);
+        assert!(
+            found(&[(30, 20, "megapage", 0), (20, 10, "make", 0), (10, 1, "megapage", 0), (1, 0, "init", 1)])
+                .unwrap()
+                .on_purpose
+        );
+    }
+}
