@@ -3,14 +3,14 @@
 use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
 use megapage_act::promote::{lacking_ability, lacking_right};
-use megapage_kernel::ability::PAGEMAP_SCAN;
+use megapage_kernel::ability::{PAGEMAP_SCAN, THP};
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::limits::{Limits, Sysctls};
 use megapage_kernel::own_segments::try_replacing;
 use megapage_kernel::probe::{Answer, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status};
-use megapage_kernel::thp::{ThpEnabled, settings};
+use megapage_kernel::thp::{ThpEnabled, is_switched_off, settings};
 use megapage_kernel::{KernelError, KernelRoot, meminfo};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
@@ -74,9 +74,10 @@ impl Machine {
             .collect();
         let own = read_own_status(root)?;
         // The flag is inherited over fork and exec: what holds for us holds for the program.
-        let disallowed = own.thp_enabled == Some(false);
+        let disallowed = is_switched_off(root, &own);
         let thp = match settings(root)? {
             _ if disallowed => Err("prctl(PR_SET_THP_DISABLE) is in force for this process".into()),
+            None if THP.is_there(root) => Ok(()),
             None => Err("the kernel was built without transparent huge pages".to_string()),
             Some(settings) => match settings.anonymous(PageSize::HUGE_2M) {
                 ThpEnabled::Never => Err("transparent huge pages of 2 MiB are set to 'never'".into()),
