@@ -1,6 +1,6 @@
 //! What acting on another process's memory has in common: the rights it takes, its bounds, its errors.
 
-use megapage_kernel::ability::{Ability, COLLAPSE};
+use megapage_kernel::ability::{Ability, COLLAPSE, THP};
 use megapage_kernel::{KernelError, KernelRoot, process};
 use megapage_snapshot::ProcessId;
 use megapage_units::{Pid, VirtRange};
@@ -78,7 +78,7 @@ impl Default for Bounds {
 
 /// The ability that the kernel lacks to promote memory of another process on request; `None` where it has it.
 pub fn lacking_ability(root: &KernelRoot) -> Option<&'static Ability> {
-    (!COLLAPSE.is_there(root)).then_some(&COLLAPSE)
+    [&THP, &COLLAPSE].into_iter().find(|ability| !ability.is_there(root))
 }
 
 /// What the caller lacks to promote memory of `pid`; `None` where nothing is known to be missing.

@@ -8,7 +8,7 @@ use crate::remote::{RemoteError, refusal};
 use megapage_kernel::object::ObjectId;
 use megapage_kernel::shared_memory::{MemoryDevices, SharedObject};
 use megapage_kernel::smaps::Mapping;
-use megapage_kernel::thp::settings;
+use megapage_kernel::thp::{is_switched_off, settings};
 use megapage_kernel::{KernelRoot, process};
 use megapage_observe::PageTables;
 use megapage_snapshot::thp::ThpShmem;
@@ -64,7 +64,7 @@ pub(crate) fn is_shared(mapping: &Mapping, devices: &MemoryDevices) -> bool {
 
 /// Why none of a process's shared memory can be promoted; `None` where nothing is known to be in the way.
 fn ruled_out(root: &KernelRoot, pid: Pid) -> Option<String> {
-    if process::read_status(root, pid).is_ok_and(|status| status.thp_enabled == Some(false)) {
+    if process::read_status(root, pid).is_ok_and(|status| is_switched_off(root, &status)) {
         return Some(
             "the process runs with transparent huge pages switched off (prctl PR_SET_THP_DISABLE)".into(),
         );

@@ -157,6 +157,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     for what in document.missed.iter().chain(&failed) {
         say(what);
     }
+    if let Some(why) = &document.basis.not_timed {
+        say(format!("accesses were not timed here, so that gains are a guess: {why}"));
+    }
     let unknown = document.processes.iter().any(|advice| advice.verdict == Verdict::Unknown);
     Ok(ExitCode::from(u8::from(unknown || !document.missed.is_empty() || failed.is_some())))
 }

@@ -115,8 +115,8 @@ impl Args {
                 ),
             });
         }
-        if watch.is_uncalibrated() && !self.once {
-            notes.push("COST% is not calibrated: accesses were not timed on this machine yet".into());
+        if let Some(why) = watch.why_uncalibrated().filter(|_| !self.once) {
+            notes.push(format!("COST% is not calibrated: {why}"));
         }
         if watch.left_out() > 0 {
             notes.push(format!("{} smaller processes are left out", watch.left_out()));

@@ -13,7 +13,7 @@ pub use release::Release;
 pub use table::{
     ABILITIES, BOOT_POOLS_PER_NODE, BPF_PAGE_WALK, CGROUP_HUGETLB_RSVD, CGROUP2_HUGETLB, COLLAPSE,
     EXT4_LARGE_FOLIOS, FILE_COLLAPSE, HUGETLB_CMA, HUGETLB_MREMAP, MEMFD_HUGETLB, MTHP, PAGEMAP_SCAN,
-    POPULATE_WRITE, PROCESS_MADVISE, SHMEM_MTHP, SPLIT_FREES_ZEROS, THP_DISABLE_EXCEPT_ADVISED,
+    POPULATE_WRITE, PROCESS_MADVISE, SHMEM_MTHP, SPLIT_FREES_ZEROS, THP, THP_DISABLE_EXCEPT_ADVISED,
     XFS_LARGE_FOLIOS,
 };
 
@@ -49,6 +49,9 @@ enum Probe {
     Files(&'static [&'static str]),
     /// As `Release`, but not there where this file lacks a line that begins so: the kernel was built without it.
     Line(&'static str, &'static str),
+    /// By files, as this function reads them; a kernel of any release may be built without this
+    /// option. `None`: nothing shows it.
+    Built(fn(&KernelRoot) -> Option<bool>, &'static str),
     /// By a call on memory of this process. `None`: this process cannot find out.
     Call(fn() -> Option<bool>),
 }
@@ -88,6 +91,7 @@ impl Ability {
                 Ok(text) if !text.lines().any(|line| line.starts_with(beginning)) => Some(false),
                 _ => None,
             },
+            Probe::Built(is_built, _) => is_built(root),
             Probe::Call(_) if !root.is_live() => None,
             Probe::Call(call) => *self.cached.get_or_init(call),
         };
@@ -125,9 +129,13 @@ impl Ability {
         }
     }
 
-    /// The name with the release that brought it, as error messages have it: `MADV_COLLAPSE (Linux 6.1)`.
+    /// The name with the release that brought it, or the option that it is built by, as error
+    /// messages have it: `MADV_COLLAPSE (Linux 6.1)`.
     pub fn title(&self) -> String {
-        format!("{} (Linux {})", self.name, self.since)
+        match self.probe {
+            Probe::Built(_, option) => format!("{} ({option})", self.name),
+            _ => format!("{} (Linux {})", self.name, self.since),
+        }
     }
 }
 
@@ -211,8 +219,21 @@ mod tests {
         assert!(COLLAPSE.lacking().starts_with("this kernel lacks MADV_COLLAPSE"), "nothing was tried here");
     }
 
+    fn a_kernel_without_sysfs_is_not_one_without_transparent_huge_pages() {
+        let meminfo = |text| ("proc/meminfo", text);
+        let (with, without) = ("MemTotal: 1 kB\nAnonHugePages: 0 kB\n", "MemTotal: 1 kB\n");
+        let present = |files: &[(&str, &str)]| THP.standing(&captured("6.1.0-37-rt-amd64", files).1).present;
+        assert!(!present(&[("sys/kernel/mm/ksm/run", "0\n"), meminfo(without)]), "Debian's -rt");
+        let enabled = ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+        assert!(present(&[enabled, meminfo(without)]));
+        assert!(present(&[meminfo(with)]), "a chroot");
+        assert!(present(&[meminfo(without)]) && present(&[]), "a sandbox that shows nothing");
+        assert!(present(&[("sys/kernel/mm/ksm/run", "0\n"), meminfo(with)]), "the directory is hidden");
+    }
+
     #[test]
-    fn a_message_names_the_release() {
+    fn a_message_names_the_release_or_the_option() {
         assert_eq!(COLLAPSE.title(), "MADV_COLLAPSE (Linux 6.1)");
+        assert_eq!(THP.title(), "transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)");
     }
 }

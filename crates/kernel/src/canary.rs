@@ -7,7 +7,9 @@
 
 #![allow(unsafe_code)]
 
-use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
+use crate::KernelRoot;
+use crate::spare::Spare;
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -61,8 +63,10 @@ pub struct Touched {
 }
 
 impl Canary {
-    /// Starts a child that has written to every page of `base_regions` regions of 2 MiB on base pages, followed by
-    /// `huge_regions` on transparent huge pages (base pages, where the kernel has no huge ones to give: look).
+    /// Starts a child that has written to every page of `base_regions` regions of 2 MiB on base
+    /// pages, followed by `huge_regions` on transparent huge pages (base pages, where the kernel
+    /// has no huge ones to give: look). An error of kind OutOfMemory where so much may not be taken
+    /// ([`Spare::allows`]).
     pub fn start(base_regions: usize, huge_regions: usize) -> io::Result<Canary> {
         Canary::start_with(base_regions, huge_regions, true)
     }
@@ -76,6 +80,8 @@ impl Canary {
 
     fn start_with(base_regions: usize, huge_regions: usize, advise: bool) -> io::Result<Canary> {
         let length = (base_regions + huge_regions) * HUGE_2M;
+        let spare = Spare::read(&KernelRoot::live()).map_err(io::Error::other)?;
+        spare.allows(Bytes(length as u64))?;
         let shared_bytes =
             (BASE_PAGE + (base_regions + huge_regions) * PAGES / 8).next_multiple_of(BASE_PAGE);
         let shared = Mapping::new(shared_bytes, libc::MAP_SHARED)?;
@@ -234,12 +240,17 @@ impl Drop for Canary {
 /// # Safety
 /// `shared` is mapped and followed, a page later, by a bit for each of `count` pages; `memory` has `count` pages.
 unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32) -> ! {
-    // SAFETY: system calls without memory. The parent may have ended before the first one took effect.
+    // SAFETY: system calls that read constants, or no memory. The parent may have ended before the
+    // first one took effect.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != parent {
             libc::_exit(0);
         }
+        // Should memory run out all the same, the kernel ends this process, which no user misses,
+        // and no other.
+        let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        libc::write(score, c"1000".as_ptr().cast(), 4);
         // Kept open, the owner's pipes, locks and sockets would outlive him. Refused before Linux 5.9: they stay.
         libc::syscall(libc::SYS_close_range, 0, i32::MAX, 0);
     }
@@ -354,7 +365,6 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::KernelRoot;
     use crate::pagemap::Pagemap;
 
     #[test]
@@ -393,6 +403,20 @@ mod tests {
         drop(writer);
         assert!(crate::spawn::wait_readable(reader.as_fd(), Duration::from_secs(60)).unwrap());
         assert_eq!(child.touch([1]).unwrap().wrong, 0);
+    }
+
+    #[test]
+    fn the_kernel_ends_it_before_any_other_process() {
+        let child = Canary::start(1, 0).unwrap();
+        let score = KernelRoot::live().read(format!("proc/{}/oom_score_adj", child.pid())).unwrap();
+        assert_eq!(score, "1000\n");
+    }
+
+    #[test]
+    fn it_is_not_started_where_it_would_take_too_much() {
+        let half = crate::meminfo(&KernelRoot::live()).unwrap().available.unwrap().0 as usize / HUGE_2M / 2;
+        let error = Canary::start(half, 0).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{error}");
     }
 
     #[test]

@@ -146,6 +146,11 @@ impl Cgroups {
         self.memory.as_ref()?.levels.iter().filter_map(|level| level.charged.room()).min()
     }
 
+    /// The least limit on ordinary memory over all visible levels; `None`: no visible limit.
+    pub fn memory_limit(&self) -> Option<Bytes> {
+        self.memory.as_ref()?.levels.iter().filter_map(|level| level.charged.limit).min()
+    }
+
     fn least_hugetlb_room(&self, size: PageSize, charge: impl Fn(&HugetlbCharge) -> Charge) -> Option<Bytes> {
         let levels = &self.hugetlb.as_ref()?.levels;
         levels

@@ -80,6 +80,7 @@ mod shared_mapping;
 pub mod shared_memory;
 pub mod smaps;
 pub mod socket;
+pub mod spare;
 pub mod spawn;
 pub mod thp;
 pub mod thp_change;

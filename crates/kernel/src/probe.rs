@@ -13,6 +13,7 @@
 use crate::KernelRoot;
 use crate::limits::Limit;
 use crate::smaps::read_smaps;
+use crate::spare::Spare;
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
 use std::ffi::CString;
 use std::fs::File;
@@ -24,6 +25,10 @@ use std::ptr;
 
 /// After this many seconds a child that has not answered is killed.
 const PATIENCE_S: u32 = 10;
+
+/// Memory that a trial takes, at most: a huge page that is collapsed is there twice. Pages of a
+/// pool are there already.
+const TAKES: Bytes = Bytes::mib(4);
 
 /// Whom a trial's child becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,9 +120,11 @@ const SUCCESS: u64 = u64::MAX;
 /// Makes one trial, as the caller or as another user.
 ///
 /// # Errors
-/// When the trial could not be made at all: no child, another user not to be assumed, or no answer within
-/// ten seconds.
+/// When the trial could not be made at all: too little memory, no child, another user not to be
+/// assumed, or no answer within ten seconds.
 pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
+    let spare = Spare::read(&KernelRoot::live()).map_err(io::Error::other)?;
+    spare.allows(TAKES)?;
     let file = match trial {
         Trial::Hugetlbfs { directory, .. } => {
             let path = directory.join(format!(".megapage-trial.{}", std::process::id()));

@@ -2,7 +2,9 @@
 //!
 //! Source: Documentation/admin-guide/mm/transhuge.rst.
 
-use crate::{KernelError, KernelRoot};
+use crate::ability::THP;
+use crate::process::Status;
+use crate::{KernelError, KernelRoot, meminfo};
 pub use megapage_snapshot::thp::{Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize};
 use megapage_units::{Bytes, PageSize};
 
@@ -13,7 +15,25 @@ pub fn path(name: &str) -> String {
     format!("/{DIRECTORY}/{name}")
 }
 
-/// Reads the settings; `Ok(None)` on a kernel without transparent huge pages.
+/// Returns true if the kernel was built with transparent huge pages; `None` where nothing shows it,
+/// as in a chroot without /sys and a sandbox with a /proc of its own.
+pub(crate) fn is_built(root: &KernelRoot) -> Option<bool> {
+    let counts = meminfo(root).is_ok_and(|memory| memory.anon_huge.is_some());
+    if counts || root.path(DIRECTORY).exists() {
+        return Some(true);
+    }
+    // The kernel makes the parent directory whatever it was built with.
+    root.path("sys/kernel/mm").exists().then_some(false)
+}
+
+/// Returns true if the process of `status` has transparent huge pages switched off by prctl(2). A
+/// kernel without them shows THP_enabled 0 for every process.
+pub fn is_switched_off(root: &KernelRoot, status: &Status) -> bool {
+    status.thp_enabled == Some(false) && THP.is_there(root)
+}
+
+/// Reads the settings; `Ok(None)` where they are not there: on a kernel without transparent huge
+/// pages, or without /sys ([`THP`] distinguishes them).
 pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
     let enabled = match selected(root, "enabled", ThpEnabled::from_word) {
         Err(error) if error.is_gone() => return Ok(None),

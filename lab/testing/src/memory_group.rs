@@ -35,6 +35,9 @@ pub struct MemoryGroup {
 pub struct GroupUsage {
     /// Memory that is charged now, page cache included.
     pub usage: Bytes,
+    /// The most that was charged at once; `None` where the kernel does not record it (version 2
+    /// before Linux 5.19).
+    pub peak: Option<Bytes>,
     /// How often a charge met the limit and had to reclaim.
     pub limit_hits: u64,
     /// Processes that the kernel killed for lack of memory in the group.
@@ -111,13 +114,16 @@ impl MemoryGroup {
             let found = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
             Ok(found.unwrap_or(0))
         };
+        let peak = |file: &str| self.root.read_u64(self.file(file)).ok().map(Bytes);
         Ok(match self.version {
             CgroupVersion::V1 => GroupUsage {
+                peak: peak("memory.max_usage_in_bytes"),
                 usage: Bytes(self.root.read_u64(self.file("memory.usage_in_bytes"))?),
                 limit_hits: self.root.read_u64(self.file("memory.failcnt"))?,
                 oom_kills: count("memory.oom_control", "oom_kill ")?,
             },
             CgroupVersion::V2 => GroupUsage {
+                peak: peak("memory.peak"),
                 usage: Bytes(self.root.read_u64(self.file("memory.current"))?),
                 limit_hits: count("memory.events", "max ")?,
                 oom_kills: count("memory.events", "oom_kill ")?,
@@ -214,7 +220,9 @@ mod tests {
         group.add(pid).unwrap();
         io::Write::write_all(&mut writer, b"go\n").unwrap();
         wait_for("19 MiB", || group.usage().unwrap().usage >= Bytes::mib(19));
-        assert_eq!(group.usage().unwrap().oom_kills, 0);
+        let usage = group.usage().unwrap();
+        assert_eq!(usage.oom_kills, 0);
+        assert!(usage.peak.is_none_or(|peak| peak >= Bytes::mib(19)), "{usage:?}");
         let directory = group.directory();
         assert!(directory.exists());
         drop(writer);
@@ -258,12 +266,15 @@ mod tests {
         let directory = PathBuf::from("sys/fs/cgroup/other");
         fs::create_dir(root.path(&directory)).unwrap();
         let group = MemoryGroup { root: root.clone(), directory, version: CgroupVersion::V2, undo: None };
-        for (file, text) in
-            [("memory.current", "4096\n"), ("memory.events", "low 0\nmax 7\noom 2\noom_kill 1\n")]
-        {
+        for (file, text) in [
+            ("memory.current", "4096\n"),
+            ("memory.events", "low 0\nmax 7\noom 2\noom_kill 1\n"),
+            ("memory.peak", "8192\n"),
+        ] {
             fs::write(root.path(group.file(file)), text).unwrap();
         }
-        let expected = GroupUsage { usage: Bytes(4096), limit_hits: 7, oom_kills: 1 };
+        let expected =
+            GroupUsage { usage: Bytes(4096), peak: Some(Bytes(8192)), limit_hits: 7, oom_kills: 1 };
         assert_eq!(group.usage().unwrap(), expected);
         for file in ["memory.max", "memory.swap.max"] {
             fs::write(root.path(group.file(file)), "max\n").unwrap();

@@ -3,7 +3,7 @@
 
 use crate::layout::{FileRange, HUGE, primable, total};
 use crate::{Binary, Placement, RemapError, User, read_binary, users};
-use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, FILE_COLLAPSE, POPULATE_WRITE, XFS_LARGE_FOLIOS};
+use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, FILE_COLLAPSE, POPULATE_WRITE, THP, XFS_LARGE_FOLIOS};
 use megapage_kernel::file_cache::{self, FileView};
 use megapage_kernel::hugetlb::PoolScope;
 use megapage_kernel::trusted::open_regular;
@@ -373,6 +373,9 @@ fn no_populate() -> String {
 
 /// Why a file system put nothing into folios of 2 MiB though free ones were there, and what helps.
 fn no_large_folios(root: &KernelRoot, fs_type: Option<&str>) -> String {
+    if !THP.is_there(root) {
+        return format!("this kernel lacks {}, and maps no file by 2 MiB entries", THP.title());
+    }
     let able = format!(
         "XFS has them since Linux {}, ext4 since {}",
         XFS_LARGE_FOLIOS.since, EXT4_LARGE_FOLIOS.since

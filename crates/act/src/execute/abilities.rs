@@ -3,13 +3,14 @@
 use super::ExecuteError;
 use crate::engine::{Advice, CanaryTarget, Refusal};
 use crate::remote::{RemoteError, lacking_ability};
-use megapage_kernel::ability::{COLLAPSE, PAGEMAP_SCAN, PROCESS_MADVISE, SPLIT_FREES_ZEROS};
+use megapage_kernel::ability::{Ability, COLLAPSE, PAGEMAP_SCAN, PROCESS_MADVISE, SPLIT_FREES_ZEROS, THP};
 use megapage_kernel::canary::Canary;
-use megapage_kernel::kpageflags::FrameFlags;
-use megapage_kernel::pagemap::{Pagemap, Region};
+use megapage_kernel::pagemap::Region;
 use megapage_kernel::{KernelRoot, identity, meminfo, process};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
 use serde::Serialize;
+use std::fmt::Display;
+use std::io::ErrorKind;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -33,9 +34,6 @@ pub struct Abilities {
     pub split: Option<Split>,
     /// Whether a split releases base pages that hold only zeros (Linux 6.12): without, nothing is recovered.
     pub frees_zeros: bool,
-    /// Whether MADV_COLLAPSE makes folios smaller than 2 MiB, asked for less. `None`: not found out (that takes
-    /// CAP_SYS_ADMIN). Promotion to such a size is not carried out in any case.
-    pub small_collapse: Option<bool>,
     /// What to know of the above, a sentence each.
     pub notes: Vec<String>,
 }
@@ -64,30 +62,26 @@ pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError>
     }))
 }
 
-/// Tries on a child what can be done. Takes some milliseconds and 6 MiB, on a fragmented machine up to a second.
+/// Tries on a child what can be done. Takes some milliseconds and 2 MiB, on a fragmented machine up
+/// to a second. Where that memory may not be taken, the release of the kernel answers, and a note
+/// says so.
 ///
 /// # Errors
-/// Where the child cannot be had, cannot be seen (before Linux 6.7, without CAP_SYS_ADMIN), or loses a byte.
+/// Where the child cannot be had, cannot be seen (before Linux 6.7, without CAP_SYS_ADMIN), or
+/// loses a byte.
 pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
-    let child = Canary::start(0, 1).map_err(ExecuteError::Child)?;
+    let child = match Canary::start(0, 1) {
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(by_release(root, &error)),
+        child => child.map_err(ExecuteError::Child)?,
+    };
     let mut trial = Trial { root, region: child.huge(), child: CanaryTarget::open(root, child)? };
     trial.child.target.require_leaves()?;
-    let mut abilities = Abilities {
-        collapse: false,
-        split: None,
-        frees_zeros: false,
-        small_collapse: None,
-        notes: Vec::new(),
-    };
+    let mut abilities = Abilities { collapse: false, split: None, frees_zeros: false, notes: Vec::new() };
     if identity::in_user_namespace(root) {
         abilities.notes.push("in a user namespace, processes outside of it cannot be acted on".into());
     }
     if let Some(ability) = lacking_ability(root) {
-        abilities.notes.push(format!(
-            "nothing is promoted on request: this kernel lacks {}; khugepaged makes huge what programs advise, or \
-             all memory with thp.enabled = \"always\"",
-            ability.title()
-        ));
+        abilities.notes.push(lacks(ability));
     } else if trial.is_huge()? != Some(true) {
         // Where the kernel gave base pages, or to begin with a known state.
         trial.collapse(&mut abilities)?;
@@ -104,27 +98,42 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
     if trial.is_huge()? == Some(true) {
         trial.split(&mut abilities)?;
         if abilities.split.is_some() && abilities.collapse {
-            abilities.small_collapse = trial.small();
             abilities.collapse = false;
             trial.collapse(&mut abilities)?;
         }
     } else {
         // Memory is short, or scattered: just when recovery is wanted. Each action is verified anyway.
-        abilities.split = PROCESS_MADVISE.is_there(root).then_some(Split::Cold);
-        abilities.frees_zeros = SPLIT_FREES_ZEROS.is_there(root);
-        abilities
-            .notes
-            .push("splitting could not be tried for want of a huge page; taken for possible".into());
+        let released = by_release(root, &"there is no huge page");
+        (abilities.split, abilities.frees_zeros) = (released.split, released.frees_zeros);
+        if abilities.split.is_some() {
+            let note = "splitting could not be tried for want of a huge page; taken for possible";
+            abilities.notes.push(note.into());
+        }
     }
     if trial.child.canary.touch(0..KEPT).map_err(ExecuteError::Child)?.wrong > 0 {
         return Err(ExecuteError::BytesLost);
     }
-    match abilities.small_collapse {
-        Some(true) => abilities.notes.push("MADV_COLLAPSE makes smaller sizes than 2 MiB; not used".into()),
-        Some(false) => abilities.notes.push("MADV_COLLAPSE makes no smaller size than 2 MiB".into()),
-        None => {}
-    }
     Ok(abilities)
+}
+
+/// Abilities of kernels of this release, where `why` keeps them from being tried.
+fn by_release(root: &KernelRoot, why: &dyn Display) -> Abilities {
+    let lacking = lacking_ability(root);
+    let splits = PROCESS_MADVISE.is_there(root) && THP.is_there(root);
+    let mut notes: Vec<String> = lacking.map(lacks).into_iter().collect();
+    notes.push(format!("what this kernel can do was not tried, and is taken from its release: {why}"));
+    Abilities {
+        collapse: lacking.is_none(),
+        split: splits.then_some(Split::Cold),
+        frees_zeros: splits && SPLIT_FREES_ZEROS.is_there(root),
+        notes,
+    }
+}
+
+fn lacks(ability: &Ability) -> String {
+    let instead = "; khugepaged makes huge what programs advise, or all memory with thp.enabled = \"always\"";
+    let instead = if ability.id == THP.id { "" } else { instead };
+    format!("nothing is promoted on request: this kernel lacks {}{instead}", ability.title())
 }
 
 struct Trial<'a> {
@@ -219,18 +228,6 @@ impl Trial<'_> {
         }
         Ok(())
     }
-
-    /// Whether advice on 64 KiB of base pages makes them one folio, by the flags of their frames.
-    fn small(&self) -> Option<bool> {
-        let part = VirtRange::new(self.region.start(), self.region.start() + (64 << 10))?;
-        // An error is an answer, too; the frames show it.
-        let _ = self.child.call(Advice::Collapse, part);
-        let entries = Pagemap::open(self.root, self.child.canary.pid()).ok()?.entries(part).ok()?;
-        let flags = FrameFlags::open(self.root).ok()?;
-        let orders: Option<Vec<u32>> =
-            entries.iter().map(|entry| flags.folio(entry.frame()?).ok().map(|(_, order)| order)).collect();
-        orders.map(|orders| orders.iter().all(|&order| order >= 4))
-    }
 }
 
 /// Whether the machine has swap, used or not.
@@ -282,5 +279,30 @@ mod tests {
             !found.notes.iter().any(|note| note.contains("nothing can be recovered"))
         );
         assert!(found.notes.iter().all(|note| note.len() < 200), "{found:?}");
+        // A note that is there at one start and not at the next says nothing of the kernel.
+        let of_kernel = |found: &Abilities| (found.split, found.frees_zeros, found.notes.clone());
+        assert_eq!(of_kernel(&find_out(&root).unwrap()), of_kernel(&found));
+    }
+
+    #[test]
+    fn what_is_not_tried_is_taken_from_the_release() {
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        let of = |release: &str, settings: bool| {
+            let mm = if settings { "sys/kernel/mm/transparent_hugepage" } else { "sys/kernel/mm" };
+            for directory in ["proc/sys/kernel", mm] {
+                std::fs::create_dir_all(tree.path().join(directory)).unwrap();
+            }
+            std::fs::write(tree.path().join("proc/sys/kernel/osrelease"), release).unwrap();
+            let found = by_release(&root, &"it takes 2 MiB");
+            (found.collapse, found.split, found.frees_zeros, found.notes)
+        };
+        let (collapse, split, frees_zeros, notes) = of("6.1.0-37-rt-amd64", false);
+        assert_eq!((collapse, split, frees_zeros), (false, None, false));
+        let lacking = "this kernel lacks transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)";
+        assert!(notes[0].ends_with(lacking) && notes[1].ends_with(": it takes 2 MiB"), "{notes:?}");
+        let (collapse, split, frees_zeros, notes) = of("6.12.1", true);
+        assert_eq!((collapse, split, frees_zeros), (true, Some(Split::Cold), true));
+        assert!(notes.len() == 1 && notes[0].ends_with(": it takes 2 MiB"), "{notes:?}");
     }
 }

@@ -46,6 +46,8 @@ pub struct Executor {
     promoted: Regions,
     /// What was not obtained when it was tried last, by the kind of work.
     failed: [Regions; Work::COUNT],
+    /// When processes that have ended were forgotten last.
+    swept: Duration,
     /// Of the counters' back-offs, those that were reported.
     backed_off: u64,
 }
@@ -81,6 +83,7 @@ impl Executor {
             budgets: BTreeMap::new(),
             promoted: Regions::default(),
             failed: Default::default(),
+            swept: Duration::ZERO,
             backed_off: 0,
         }
     }
@@ -377,11 +380,15 @@ impl Executor {
         for failed in self.failed.iter_mut().filter(|failed| failed.count() >= MOST_FAILED) {
             *failed = Regions::default();
         }
-        // Regions of processes that are no longer acted on are found to be gone only when there is no room left.
-        if self.promoted.count() >= self.options.remembered {
-            for process in self.promoted.processes() {
-                if !is_same(&self.root, process) {
-                    self.promoted.remove_process(process);
+        // Processes that are no longer acted on are looked up now and then, and when there is no
+        // room left.
+        if self.promoted.count() >= self.options.remembered || now >= self.swept + REMEMBERED_FOR {
+            self.swept = now;
+            for regions in self.failed.iter_mut().chain([&mut self.promoted]) {
+                for process in regions.processes() {
+                    if !is_same(&self.root, process) {
+                        regions.remove_process(process);
+                    }
                 }
             }
         }

@@ -208,6 +208,17 @@ fn another_process_with_the_number_or_another_program_is_not_touched() {
 }
 
 #[test]
+fn what_has_ended_is_forgotten_though_nothing_more_is_done_to_it() {
+    let Some(mut executor) = executor(unhurried()) else { return };
+    let gone = child(1, PAGES);
+    until_done(&mut executor, &[promote(id(gone.pid()), gone.huge().start())]);
+    assert_eq!(executor.promoted(), 1);
+    drop(gone);
+    executor.carry_out(boot_time() + Duration::from_secs(1300), &[]);
+    assert_eq!(executor.promoted(), 0);
+}
+
+#[test]
 fn each_region_of_a_lot_gets_its_own_answer() {
     let Some(mut executor) = executor(unhurried()) else { return };
     // The first two regions are on base pages, and MADV_NOHUGEPAGE forbids them to be huge.
@@ -342,13 +353,7 @@ fn a_slow_call_pauses_its_process_and_no_other() {
 
 #[test]
 fn what_the_kernel_cannot_do_is_unsupported_and_not_tried() {
-    let abilities = Abilities {
-        collapse: false,
-        split: None,
-        frees_zeros: false,
-        small_collapse: None,
-        notes: Vec::new(),
-    };
+    let abilities = Abilities { collapse: false, split: None, frees_zeros: false, notes: Vec::new() };
     let mut executor = Executor::with_abilities(&KernelRoot::live(), unhurried(), abilities);
     let process = id(Pid(std::process::id().cast_signed()));
     let region = 0x1000_0000_0000;

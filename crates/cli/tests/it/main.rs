@@ -16,6 +16,7 @@ mod generate;
 mod hostile;
 mod locked;
 mod output;
+mod own_memory;
 mod plan;
 mod pool;
 mod pool_serve;

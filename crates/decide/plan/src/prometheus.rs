@@ -22,9 +22,16 @@ pub struct Totals {
     pub cpu: BTreeMap<String, f64>,
 }
 
+/// Services whose sums are stored. Beyond, those that have gone are forgotten, and begin again at
+/// 0: a counter may.
+const MOST_TOTALS: usize = 4096;
+
 impl Totals {
     /// Adds a moment.
     pub fn add(&mut self, moment: &Moment) {
+        if self.cpu.len() > MOST_TOTALS {
+            self.cpu.retain(|id, _| moment.services.iter().any(|service| service.id == *id));
+        }
         for service in &moment.services {
             *self.cpu.entry(service.id.clone()).or_default() += service.cpu;
         }
@@ -480,6 +487,16 @@ mod tests {
             let (one, other) = (&read.services[0], &recorded.services[0]);
             assert!((one.cpu - other.cpu).abs() < 1e-9 && read.span == recorded.span);
             assert_eq!(Service { cpu: other.cpu, ..one.clone() }, *other);
+        }
+    }
+
+    #[test]
+    fn sums_of_services_that_have_gone_are_forgotten() {
+        let mut totals = Totals::default();
+        for number in 0..=2 * MOST_TOTALS {
+            let service = Service { id: number.to_string(), cpu: 1.0, ..Service::default() };
+            totals.add(&Moment { services: vec![service], ..Moment::default() });
+            assert!(totals.cpu.len() <= MOST_TOTALS + 1);
         }
     }
 

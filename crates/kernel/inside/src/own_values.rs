@@ -105,13 +105,16 @@ fn write_path(buffer: &mut [u8; 96], kib: u64, name: &str) -> Option<usize> {
 /// Returns true if madvise can obtain transparent huge pages: the setting is not `never`, and
 /// PR_SET_THP_DISABLE does not rule them out for the process. Does not allocate.
 pub fn thp_is_possible() -> bool {
-    let mut text = [0u8; 64];
-    let Some(len) = read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text) else {
-        return false;
+    let mut text = [0u8; 2048];
+    let allowed = match read_file(b"/sys/kernel/mm/transparent_hugepage/enabled\0", &mut text) {
+        Some(len) => !text[..len].windows(7).any(|window| window == b"[never]"),
+        // Without /sys, as in a chroot: the kernel counts them if it has them.
+        None => read_file(b"/proc/meminfo\0", &mut text)
+            .is_some_and(|len| text[..len].windows(14).any(|window| window == b"AnonHugePages:")),
     };
     // SAFETY: this prctl takes no pointer.
     let disabled = unsafe { call(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0]) };
-    disabled != Ok(1) && !text[..len].windows(7).any(|window| window == b"[never]")
+    allowed && disabled != Ok(1)
 }
 
 /// Returns true if the kernel gives transparent huge pages on advice alone, or not at all. Does not

@@ -25,6 +25,10 @@ macro_rules! abilities {
 }
 
 abilities! {
+    THP = "thp", "transparent huge pages", 2 . 6,
+        Probe::Built(crate::thp::is_built, "CONFIG_TRANSPARENT_HUGEPAGE"),
+        "Documentation/admin-guide/mm/transhuge.rst",
+        "Only hugetlb pages are left; nothing is promoted.";
     MEMFD_HUGETLB = "memfd-hugetlb", "memfd_create with MFD_HUGETLB", 4 . 14, Probe::Call(trial::memfd_hugetlb),
         "memfd_create(2)",
         "The broker has nothing to hand out, and segments on hugetlb pages need a hugetlbfs mount.";

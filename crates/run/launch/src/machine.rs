@@ -4,7 +4,7 @@ use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
 use crate::switched_off::SwitchedOff;
 use megapage_act::promote::{lacking_ability, lacking_right};
-use megapage_kernel::ability::PAGEMAP_SCAN;
+use megapage_kernel::ability::{PAGEMAP_SCAN, THP};
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::limits::{Limits, Sysctls};
@@ -81,6 +81,7 @@ impl Machine {
         let disallowed = switched_off.as_ref().is_some_and(|it| it.on_purpose);
         let thp = match settings(root)? {
             _ if disallowed => Err("prctl(PR_SET_THP_DISABLE) is in force for this process".into()),
+            None if THP.is_there(root) => Ok(()),
             None => Err("the kernel was built without transparent huge pages".to_string()),
             Some(settings) => match settings.anonymous(PageSize::HUGE_2M) {
                 ThpEnabled::Never => Err("transparent huge pages of 2 MiB are set to 'never'".into()),

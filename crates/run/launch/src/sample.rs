@@ -6,7 +6,7 @@ use crate::machine::LIBRARY_NAME;
 pub use crate::memory::Memory;
 use crate::regions::look_at_regions;
 use crate::why::{Promoters, Setting, ThpRead, Unread};
-use megapage_kernel::ability::PAGEMAP_SCAN;
+use megapage_kernel::ability::{PAGEMAP_SCAN, THP};
 use megapage_kernel::hugetlb::nodes;
 use megapage_kernel::numa::{OnNode, memory_by_node, nodes_run_on};
 use megapage_kernel::process::{Status, own_thread_time, read_status};
@@ -131,7 +131,7 @@ impl Sample {
         let kinds = kinds(&mappings, &clues, &devices);
         let setting = Setting {
             thp: thp.clone(),
-            disabled: status.thp_enabled == Some(false),
+            disabled: thp::is_switched_off(root, &status),
             promoters: Promoters {
                 outside: places.promoters.outside,
                 library: places.promoters.library && preloaded,
@@ -274,7 +274,10 @@ impl Samples {
     /// Takes a sample. A process that has ended, or execs at this moment, leaves the samples as they were.
     pub fn take(&mut self, root: &KernelRoot, pid: Pid, places: &Places, size: u64) -> bool {
         let start = own_thread_time();
-        let thp = self.thp.get_or_insert_with(|| thp::settings(root).map_err(|_| Unread));
+        let thp = self.thp.get_or_insert_with(|| match thp::settings(root) {
+            Ok(None) if THP.is_there(root) => Err(Unread),
+            read => read.map_err(|_| Unread),
+        });
         let sample = Sample::take(root, pid, places, thp);
         let nodes = sample.is_ok().then(|| self.nodes(root, pid));
         self.last_cost = own_thread_time().saturating_sub(start);

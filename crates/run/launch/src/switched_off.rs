@@ -23,7 +23,7 @@ impl SwitchedOff {
     /// Returns who switched them off for the process with this status; `None` if they are on, or the kernel has none.
     pub fn of(root: &KernelRoot, own: &Status) -> Option<SwitchedOff> {
         // Without transparent huge pages the kernel says of every process that it may have none.
-        if own.thp_enabled != Some(false) || !matches!(thp::settings(root), Ok(Some(_))) {
+        if !thp::is_switched_off(root, own) {
             return None;
         }
         let (mut top, mut above) = (own.clone(), None);

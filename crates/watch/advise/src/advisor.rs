@@ -3,6 +3,7 @@
 use crate::origin::Origin;
 use crate::{Advice, Attach, Facts, Gain, Group, Judged, Shared, Trial, TrialOutcome, judge, try_out};
 use megapage_act::promote::{PromoteError, lacking_ability, lacking_right, shared_memory};
+use megapage_kernel::ability::THP;
 use megapage_kernel::process::{read_stat, read_status};
 use megapage_kernel::thp::{ThpEnabled, settings};
 use megapage_kernel::{KernelError, KernelRoot, effective_uid, processor_of_tlbs};
@@ -373,6 +374,7 @@ impl Advisor {
             command,
             retitled,
             directory,
+            has_thp: THP.is_there(&self.root),
             // Unknown is not always.
             thp_always: settings(&self.root)
                 .is_ok_and(|thp| thp.is_some_and(|thp| thp.enabled == ThpEnabled::Always)),

@@ -45,6 +45,8 @@ pub struct Facts {
     pub retitled: bool,
     /// Its working directory, where that is not the caller's.
     pub directory: Option<String>,
+    /// Presence of transparent huge pages in the kernel.
+    pub has_thp: bool,
     /// Whether transparent huge pages are given without a request.
     pub thp_always: bool,
     /// For how long it was observed, a trial aside.

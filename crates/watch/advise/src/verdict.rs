@@ -228,7 +228,7 @@ fn kind(facts: &Facts, memory: &Memory) -> PageKind {
     let preloaded = facts.plan.as_ref().is_ok_and(|plan| {
         plan.uses(Mechanism::Preload) && matches!(plan.heap, Heap::Auto | Heap::Hugetlb2M | Heap::Hugetlb1G)
     });
-    match preloaded && !forks && facts.pool_2m >= facts.process.rss_anonymous {
+    match !facts.has_thp || preloaded && !forks && facts.pool_2m >= facts.process.rss_anonymous {
         true => PageKind::Hugetlb2m,
         false => PageKind::Thp,
     }
@@ -316,6 +316,7 @@ fn how(facts: &Facts, memory: &Memory, own: Option<Own>) -> Vec<How> {
     }
     match (&facts.attach, facts.process.thp_disabled || facts.ended) {
         (_, true) => {}
+        (Attach::Impossible(_), _) if !facts.has_thp => {}
         (Attach::Impossible(why), _) if ways.is_empty() => ways.push(How {
             what: format!("echo always > {}", megapage_kernel::thp::path("enabled")),
             why: format!("for all programs, as khugepaged gets round to it ({why})"),
@@ -336,6 +337,11 @@ fn how(facts: &Facts, memory: &Memory, own: Option<Own>) -> Vec<How> {
 fn risks(facts: &Facts, memory: &Memory) -> Vec<String> {
     let process = &facts.process;
     let mut risks = Vec::new();
+    if !facts.has_thp {
+        risks.push(
+            "this kernel has no transparent huge pages: only a pool of hugetlb pages can hold it".into(),
+        );
+    }
     if process.thp_disabled {
         risks.push("it runs with transparent huge pages switched off (prctl PR_SET_THP_DISABLE)".into());
     }

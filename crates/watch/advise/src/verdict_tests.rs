@@ -37,6 +37,7 @@ fn facts(gain: [f64; 3]) -> Facts {
         command: vec!["program".into(), "two words".into()],
         retitled: false,
         directory: None,
+        has_thp: true,
         thp_always: true,
         observed: Duration::from_millis(2500),
         ended: false,
@@ -180,6 +181,17 @@ fn ways_are_commands_that_a_shell_takes() {
     assert_eq!(ways(&other), ["megapage run -- program 'two words'"], "no right makes a kernel newer");
     other.plan = Err("unknown".into());
     assert!(ways(&other)[0].starts_with("echo always > "), "{:?}", ways(&other));
+}
+
+#[test]
+fn a_kernel_without_transparent_huge_pages_is_not_told_to_use_them() {
+    let mut other = facts([1.2, 1.4, 1.6]);
+    other.has_thp = false;
+    other.attach = Attach::Impossible("this kernel lacks transparent huge pages".into());
+    other.plan = Err("unknown".into());
+    let advice = judge(&other);
+    assert_eq!((advice.kind, &advice.how[..]), (PageKind::Hugetlb2m, &[][..]));
+    assert!(advice.risks[0].contains("no transparent huge pages"), "{:?}", advice.risks);
 }
 
 #[test]

@@ -75,6 +75,9 @@ kinds! {
     THP_ABSENT, "thp-absent", Blocker, "The kernel has no transparent huge pages",
         "It was built without CONFIG_TRANSPARENT_HUGEPAGE: only hugetlb pages are left.",
         [];
+    THP_UNSEEN, "thp-unseen", Warning, "The settings of transparent huge pages cannot be read",
+        "There is no /sys, as in a chroot or a sandbox. megapage takes transparent huge pages to be there, and asks for them.",
+        ["mount -t sysfs sysfs /sys"];
     THP_NEVER, "thp-never", Blocker, "Transparent huge pages are switched off",
         "Neither page faults nor khugepaged give anonymous memory huge pages, not even after madvise(2). Only external promotion (MADV_COLLAPSE) works.",
         ["echo madvise > {thp}/enabled"];

@@ -1,6 +1,6 @@
 //! What is known of a machine, a user and a program: plain data, from which everything else follows.
 
-use megapage_kernel::ability::{Ability, Standing};
+use megapage_kernel::ability::{Ability, Standing, THP};
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::hugetlb::PoolCounts;
 use megapage_kernel::identity::Capabilities;
@@ -176,7 +176,8 @@ pub struct Facts {
     pub kernel: Kernel,
     /// The process whose control groups and limits were taken; `None`: the caller.
     pub subject: Option<Pid>,
-    /// The settings of transparent huge pages; `None`: the kernel has none.
+    /// The settings of transparent huge pages; `None`: the kernel has none, or does not show them
+    /// ([`Facts::lacks_thp`]).
     pub thp: Option<ThpSettings>,
     /// Whether the caller may have transparent huge pages; `None`: the kernel does not say.
     pub thp_allowed: Option<bool>,
@@ -232,6 +233,12 @@ pub struct Reach {
 }
 
 impl Facts {
+    /// Returns true if the kernel has no transparent huge pages, and not only no /sys that would
+    /// show their settings.
+    pub fn lacks_thp(&self) -> bool {
+        self.thp.is_none() && !self.kernel.has(&THP)
+    }
+
     /// The pool of this page size.
     pub fn pool(&self, size: PageSize) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.page_size == size)

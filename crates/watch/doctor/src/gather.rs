@@ -111,7 +111,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
     let mut facts = Facts {
         kernel: kernel(root),
         thp: thp::settings(root)?,
-        thp_allowed: own.thp_enabled,
+        thp_allowed: own.thp_enabled.map(|_| !thp::is_switched_off(root, &own)),
         default_size: memory.default_huge_size.filter(|_| !pools.is_empty()),
         pools,
         memory: Memory {
@@ -378,7 +378,7 @@ fn trials(facts: &Facts, who: Option<&Assumed>) -> Vec<Tried> {
             .take(MOST_MOUNTS_TRIED)
             .map(|mount| Trial::Hugetlbfs { directory: mount.point.clone(), size: mount.page_size }),
     );
-    if facts.thp.is_some() {
+    if !facts.lacks_thp() {
         wanted.push(Trial::MadviseThp);
         // Another user has no CAP_SYS_NICE in a trial, so that the answer is known.
         if who.is_none() {

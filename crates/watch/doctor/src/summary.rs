@@ -45,7 +45,8 @@ fn thp(facts: &Facts) -> &'static str {
             "programs get transparent huge pages where they ask, and megapage run asks for any program"
         }
         Some(_) => "programs get transparent huge pages without asking",
-        None => "there are no transparent huge pages",
+        None if facts.lacks_thp() => "there are no transparent huge pages",
+        None => "the settings of transparent huge pages cannot be read",
     }
 }
 

@@ -284,9 +284,21 @@ fn transparent_pages_follow_the_setting_and_the_flag() {
     thp(&mut facts).sizes[2].enabled = ThpEnabled::Always;
     facts.thp_allowed = Some(false);
     assert_eq!(verdict(&facts, "MADV_HUGEPAGE").because, ["thp-disabled-for-process"]);
-    facts.thp = None;
+    without_thp(&mut facts);
     assert_eq!(verdict(&facts, "MADV_HUGEPAGE").errno, Some(22));
     assert_eq!(verdict(&facts, "without asking").outcome, Outcome::BasePages);
+}
+
+#[test]
+fn settings_that_cannot_be_read_close_no_way() {
+    let mut facts = healthy();
+    facts.thp = None;
+    assert_eq!(verdict(&facts, "MADV_HUGEPAGE").outcome, Outcome::Works);
+    assert_eq!(verdict(&facts, "promotion").outcome, Outcome::Works);
+    assert!(verdicts(&facts).iter().all(|verdict| verdict.way != "memory without asking"), "not known");
+    assert!(find(&facts, &catalog::THP_ABSENT).is_none());
+    facts.tunables = Some("glibc.malloc.hugetlb=1".into());
+    assert!(find(&facts, &catalog::TUNABLE_DEAD).is_none(), "{:?}", diagnose(&facts));
 }
 
 #[test]

@@ -76,7 +76,10 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
         thp(facts, true),
         facts.answer(&Trial::MadviseThp),
     ));
-    verdicts.push(judge(facts, "memory without asking".into(), None, thp(facts, false), None));
+    // It follows from the settings alone.
+    if facts.thp.is_some() || facts.lacks_thp() {
+        verdicts.push(judge(facts, "memory without asking".into(), None, thp(facts, false), None));
+    }
     verdicts.push(judge(
         facts,
         "promotion of another process".into(),
@@ -312,19 +315,19 @@ fn page_of_pool(facts: &Facts, size: PageSize) -> Forecast {
 
 /// Anonymous memory, with or without madvise(MADV_HUGEPAGE).
 fn thp(facts: &Facts, asked: bool) -> Forecast {
-    let Some(settings) = &facts.thp else {
+    if facts.lacks_thp() {
         let end = if asked { End::Errno(EINVAL) } else { End::BasePages };
         return cause(end, &catalog::THP_ABSENT, "the kernel has no transparent huge pages");
-    };
+    }
     if facts.thp_allowed == Some(false) {
         let clause = "prctl(PR_SET_THP_DISABLE) is in force";
         return cause(End::BasePages, &catalog::THP_DISABLED, clause);
     }
-    match settings.anonymous(PageSize::HUGE_2M) {
-        ThpEnabled::Never => {
+    match facts.thp.as_ref().map(|settings| settings.anonymous(PageSize::HUGE_2M)) {
+        Some(ThpEnabled::Never) => {
             cause(End::BasePages, &catalog::THP_NEVER, "transparent huge pages are set to 'never'")
         }
-        ThpEnabled::Madvise if !asked => {
+        Some(ThpEnabled::Madvise) if !asked => {
             cause(End::BasePages, &catalog::THP_ON_REQUEST, "transparent huge pages are set to 'madvise'")
         }
         _ => Ok(()),
@@ -346,7 +349,7 @@ pub(crate) fn none_was_free(facts: &Facts) -> bool {
 
 /// process_madvise(MADV_COLLAPSE) on another process of the same user.
 fn outside(facts: &Facts) -> Forecast {
-    if facts.thp.is_none() {
+    if facts.lacks_thp() {
         return cause(End::Errno(EINVAL), &catalog::THP_ABSENT, "the kernel has no transparent huge pages");
     }
     if !facts.user.capabilities.sys_nice() {
@@ -366,7 +369,7 @@ fn outside(facts: &Facts) -> Forecast {
             let clause = "prctl(PR_SET_THP_DISABLE) is in force for what is started from here";
             cause(End::Errno(EINVAL), &catalog::THP_DISABLED, clause)
         }
-        Some(Answer::Refused { errno, .. }) if !collapse_should_work(facts) => {
+        Some(Answer::Refused { errno, .. }) if facts.thp.is_some() && !collapse_should_work(facts) => {
             cause(End::Errno(errno), &catalog::THP_NEVER, "transparent huge pages are set to 'never'")
         }
         _ => Ok(()),

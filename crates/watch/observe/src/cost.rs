@@ -9,5 +9,4 @@ pub mod pmu;
 pub mod probe;
 pub mod rates;
 pub mod recording;
-mod spare;
 pub mod touches;

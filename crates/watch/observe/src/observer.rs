@@ -21,8 +21,8 @@ use crate::mappings::FlagState;
 use crate::process::{Reader, gone, identify, missed};
 use crate::tracker::{SelectError, Selected, Tracker, select};
 use budget::Terms;
-use fair::Fair;
-use megapage_kernel::cgroup::MemoryLimits;
+use fair::{Fair, most_regions};
+use megapage_kernel::cgroup::{Cgroups, MemoryLimits};
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::ticks;
 use megapage_kernel::shared_memory::MemoryDevices;
@@ -179,8 +179,11 @@ impl Observer {
             first_access_ns: selected.first_access_ns,
             budget: options.budget,
         });
+        let machine = machine(root)?;
+        let limit = Cgroups::read(root, None).ok().and_then(|groups| groups.memory_limit());
         Ok(Observer {
-            machine: machine(root)?,
+            fair: Fair::new(most_regions(machine.memory.total, limit)),
+            machine,
             reader: Reader {
                 root: root.clone(),
                 devices: MemoryDevices::read(root),
@@ -193,7 +196,6 @@ impl Observer {
             why_unsampled: None,
             sampling,
             targets: BTreeMap::new(),
-            fair: Fair::default(),
         })
     }
 
@@ -367,7 +369,7 @@ impl Observer {
             {
                 self.targets.remove(&pid);
                 self.fair.note_beyond(process.id, now);
-                missed.push(fair::too_many_regions(pid, &process.name));
+                missed.push(fair::too_many_regions(pid, &process.name, self.fair.most_regions));
             }
         }
         // What is known of these stays; it is shown when it is fresh.

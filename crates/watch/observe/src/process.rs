@@ -7,6 +7,7 @@ use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::process::{Stat, read_cgroup, read_children, read_stat, read_status};
 use megapage_kernel::shared_memory::MemoryDevices;
+use megapage_kernel::thp::is_switched_off;
 use megapage_kernel::{KernelError, KernelRoot, effective_uid};
 use megapage_snapshot::{Missed, MissedWhy, Process, ProcessId};
 use megapage_units::Pid;
@@ -146,7 +147,7 @@ impl Reader {
                 swap: status.swap,
                 page_tables: status.page_tables,
                 backing,
-                thp_disabled: status.thp_enabled == Some(false),
+                thp_disabled: is_switched_off(root, &status),
                 mappings: found.into_iter().map(|found| found.mapping).collect(),
                 regions,
                 sharing_children,

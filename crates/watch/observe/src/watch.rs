@@ -156,9 +156,10 @@ impl Watch {
         self.costs.budget()
     }
 
-    /// Whether estimated costs are based on a guess, as accesses were not timed on this machine, or not yet.
-    pub fn is_uncalibrated(&self) -> bool {
-        self.costs.is_guess()
+    /// Why estimated costs are based on a guess: accesses were not timed on this machine. `None`
+    /// where they are not.
+    pub fn why_uncalibrated(&self) -> Option<&str> {
+        self.costs.why_guessed()
     }
 
     /// Processes that would be shown, were they not more than 256.

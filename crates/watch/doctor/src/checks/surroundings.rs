@@ -135,7 +135,7 @@ fn glibc(facts: &Facts) -> Vec<Finding> {
             Some(("the C library".to_string(), "does not know it".to_string()))
         }
         "1" => match &facts.thp {
-            None => Some((path("enabled"), "no such file".into())),
+            None => facts.lacks_thp().then(|| (path("enabled"), "no such file".into())),
             Some(_) if facts.thp_allowed == Some(false) => {
                 Some(("THP_enabled in the status of this process".into(), "0".into()))
             }

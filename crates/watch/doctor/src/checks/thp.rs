@@ -11,8 +11,8 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     match &facts.thp {
         None => {
-            let value = "no such file".to_string();
-            findings.push(Finding::new(&catalog::THP_ABSENT, path("enabled"), value));
+            let kind = if facts.lacks_thp() { &catalog::THP_ABSENT } else { &catalog::THP_UNSEEN };
+            findings.push(Finding::new(kind, path("enabled"), "no such file"));
         }
         Some(settings) => findings.extend(settings_findings(settings)),
     }

@@ -2,6 +2,7 @@
 
 use crate::catalog::{self, Kind};
 use crate::facts::*;
+use megapage_kernel::ability::{KnownBy, Standing, THP};
 use megapage_kernel::cgroup::{CgroupVersion, Cgroups, Charge, HugetlbCharge, Level, Lineage};
 use megapage_kernel::hugetlb::PoolCounts;
 use megapage_kernel::identity::Capabilities;
@@ -148,6 +149,12 @@ pub(super) fn import(symbol: &str) -> Import {
     Import { symbol: symbol.into(), file: PathBuf::from("/usr/lib/libx.so") }
 }
 
+/// A kernel that was built without transparent huge pages.
+pub(super) fn without_thp(facts: &mut Facts) {
+    facts.thp = None;
+    facts.kernel.abilities = vec![(&THP, Standing { present: false, known_by: KnownBy::Trial })];
+}
+
 /// What is wrong where each kind of finding is to appear.
 pub(super) type Case = (&'static Kind, fn(&mut Facts));
 
@@ -155,7 +162,8 @@ pub(super) fn cases() -> Vec<Case> {
     use catalog::*;
     vec![
         (&MEGAPAGE_OFF, |facts| facts.off = Some("/etc/megapage/off exists".into())),
-        (&THP_ABSENT, |facts| facts.thp = None),
+        (&THP_ABSENT, without_thp),
+        (&THP_UNSEEN, |facts| facts.thp = None),
         (&THP_NEVER, |facts| thp(facts).enabled = ThpEnabled::Never),
         (&THP_ON_REQUEST, |facts| thp(facts).enabled = ThpEnabled::Madvise),
         (&THP_DISABLED, |facts| facts.thp_allowed = Some(false)),

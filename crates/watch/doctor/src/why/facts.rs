@@ -54,6 +54,8 @@ pub struct WhyFacts {
     pub memory_group: Option<Lineage<Charge>>,
     /// The tmpfs mounts.
     pub tmpfs: Vec<Tmpfs>,
+    /// Presence of transparent huge pages in the kernel, also where their settings cannot be read.
+    pub has_thp: bool,
     /// Whether the kernel promotes memory of a running process on request.
     pub collapse: bool,
     /// HUGETLB_MORECORE in the environment that the process was started with; `None` also where that may not be read.

@@ -3,7 +3,7 @@
 use super::Target;
 use super::facts::{MappingExtra, Morecore, Tmpfs, WhyFacts};
 use crate::gather::MORECORE;
-use megapage_kernel::ability::COLLAPSE;
+use megapage_kernel::ability::{COLLAPSE, THP};
 use megapage_kernel::cgroup::Cgroups;
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::mounts::mounts;
@@ -82,6 +82,7 @@ pub fn gather_why(root: &KernelRoot, target: Target) -> Result<WhyFacts, WhyErro
         limits: collapse_limits(root)?,
         memory_group: Cgroups::read(root, Some(pid)).map_err(lift)?.memory,
         tmpfs: tmpfs(root)?,
+        has_thp: THP.is_there(root),
         collapse: COLLAPSE.is_there(root),
         morecore: morecore(root, pid, &process.mappings),
         machine: snapshot.machine,

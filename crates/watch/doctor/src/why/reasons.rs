@@ -57,7 +57,7 @@ fn shape(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     if mapping.kind == MappingKind::Special || mapping.flags.device {
         return vec![Finding::new(&why::SPECIAL_MAPPING, what(), named(&mapping.name))];
     }
-    if facts.machine.thp.is_none() {
+    if !facts.has_thp {
         reasons.push(Finding::new(&catalog::THP_ABSENT, path("enabled"), "no such file"));
     }
     if mapping.range.aligned_interior(HUGE_2M as u64).is_none() {

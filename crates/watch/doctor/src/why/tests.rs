@@ -69,6 +69,7 @@ fn waiting() -> WhyFacts {
             Tmpfs { point: "/dev/shm".into(), huge: "never".into() },
             Tmpfs { point: "/dev/shm/huge".into(), huge: "always".into() },
         ],
+        has_thp: true,
         collapse: true,
         morecore: None,
     }
@@ -113,7 +114,7 @@ fn cases() -> Vec<Case> {
     vec![
         (&NOT_COLLAPSED_YET, |_| ()),
         (&SPECIAL_MAPPING, |facts| mapping(facts).flags.device = true),
-        (&THP_ABSENT, |facts| facts.machine.thp = None),
+        (&THP_ABSENT, |facts| facts.has_thp = false),
         (&MAPPING_SMALL, |facts| {
             mapping(facts).range = VirtRange::new(START + 4096, START + REGION + 8192).unwrap();
         }),

@@ -57,6 +57,40 @@ fn a_container_where_everything_is_wrong() {
     because.for_each(|id| assert!(ids.contains(id), "{id} is not in {ids:?}"));
 }
 
+/// The container's tree in a directory of its own, without the settings of transparent huge pages.
+fn without_settings(sys: bool) -> (tempfile::TempDir, KernelRoot) {
+    let tree = tempfile::tempdir().unwrap();
+    let source = container().path("");
+    let copied = std::process::Command::new("cp").arg("-a").arg(source.join(".")).arg(tree.path()).status();
+    assert!(copied.unwrap().success());
+    let settings = tree.path().join("sys/kernel/mm/transparent_hugepage");
+    std::fs::remove_dir_all(if sys { settings } else { tree.path().join("sys") }).unwrap();
+    let root = KernelRoot::captured(tree.path());
+    (tree, root)
+}
+
+fn ids(root: &KernelRoot) -> Vec<&'static str> {
+    let found = Diagnosis::of(&gather(root, &Request::default()).unwrap()).findings;
+    found.iter().map(|finding| finding.id).filter(|id| id.starts_with("thp-")).collect()
+}
+
+#[test]
+fn a_kernel_built_without_transparent_huge_pages_has_not_switched_them_off() {
+    let (tree, root) = without_settings(true);
+    let status = std::fs::read_to_string(tree.path().join("proc/self/status")).unwrap();
+    assert!(status.contains("THP_enabled:\t0"), "as such a kernel shows it for every process");
+    assert_eq!(ids(&root), ["thp-absent"]);
+}
+
+#[test]
+fn a_chroot_without_sysfs_does_not_hide_what_the_kernel_can_do() {
+    let (tree, root) = without_settings(false);
+    let meminfo = tree.path().join("proc/meminfo");
+    let text = std::fs::read_to_string(&meminfo).unwrap();
+    std::fs::write(&meminfo, text + "AnonHugePages:         0 kB\n").unwrap();
+    assert_eq!(ids(&root), ["thp-disabled-for-process", "thp-unseen"]);
+}
+
 #[test]
 fn another_user_has_other_rights() {
     let diagnosis = diagnosis(&Request { user: Some("root".into()), ..Request::default() });

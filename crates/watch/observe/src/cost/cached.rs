@@ -1,7 +1,7 @@
 //! Timings that are cached until the next boot, so that not every command has to make them, and a busy moment does not
 //! spoil them: the median of the last few counts.
 
-use super::calibrate::{AccessTimes, NoTimes};
+use super::calibrate::{AccessTimes, MOST_MEMORY, MOST_UNASKED, NoTimes};
 use crate::cached::{Cached, MOST};
 use megapage_kernel::KernelRoot;
 use megapage_tlb::Geometry;
@@ -24,11 +24,13 @@ struct Key {
 type Cache = Cached<Key>;
 
 impl AccessTimes {
-    /// What is known of this machine: timed now, or at up to three moments since it was booted. Root keeps the timings
-    /// in `/run/megapage/access-times.json`; others read them there. A debug build, which is slower, keeps none.
+    /// Times of this machine: made now on at most 256 MiB, or at up to three moments since
+    /// it was booted. Root keeps the timings in `/run/megapage/access-times.json`; others read them
+    /// there. A debug build, which is slower, keeps none.
     pub fn known(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
-        let Some(cache) = cache(root, geometry) else { return AccessTimes::measure(root, geometry) };
-        known_in(&cache, Cache::may_keep(), || AccessTimes::measure(root, geometry))
+        let measure = || AccessTimes::measure(root, geometry, MOST_UNASKED);
+        let Some(cache) = cache(root, geometry) else { return measure() };
+        known_in(&cache, Cache::may_keep(), measure)
     }
 
     /// What is cached, and nothing is timed; `None` where nothing is.
@@ -48,11 +50,13 @@ impl AccessTimes {
         self.times() >= ENOUGH
     }
 
-    /// What accesses take at the moment: one timing more, made now, and those of the last five minutes. What else the
-    /// machine does takes the caches that page tables lie in from every program.
+    /// Times of accesses at the moment: one timing more, made now on at most 1 GiB, and those of
+    /// the last five minutes. What else the machine does takes the caches that page tables lie in
+    /// from every program.
     pub fn renewed(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
-        let Some(cache) = cache(root, geometry) else { return AccessTimes::measure(root, geometry) };
-        renewed_in(&cache, Cache::may_keep(), || AccessTimes::measure(root, geometry))
+        let measure = || AccessTimes::measure(root, geometry, MOST_MEMORY);
+        let Some(cache) = cache(root, geometry) else { return measure() };
+        renewed_in(&cache, Cache::may_keep(), measure)
     }
 }
 

@@ -1,9 +1,9 @@
 //! What accesses take on this machine, on base pages and on huge ones: timed on memory of our own.
 
-use super::spare::{LEAST_MEMORY, Spare};
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::own_thread_time;
 use megapage_kernel::smaps::read_smaps;
+use megapage_kernel::spare::Spare;
 use megapage_kernel::{AccessOrder, KernelRoot, TimedMemory, TimedPages};
 use megapage_snapshot::PAGES;
 use megapage_tlb::Geometry;
@@ -64,8 +64,16 @@ pub struct AccessTimes {
     taken: u64,
 }
 
-/// The most memory that is timed; there are two of it, on base pages and on huge ones. A debug build is for tests.
-const MOST_MEMORY: u64 = if cfg!(debug_assertions) { 128 << 20 } else { 512 << 20 };
+/// Less is not worth timing: most of it is in the caches.
+const LEAST_MEMORY: u64 = 64 << 20;
+/// The most memory that is timed where the user waits for it; there are two of it, on base pages
+/// and on huge ones. A debug build is for tests.
+pub(super) const MOST_MEMORY: u64 = if cfg!(debug_assertions) { 128 << 20 } else { 512 << 20 };
+/// The most for a program that runs beside all others, unasked.
+pub(super) const MOST_UNASKED: u64 = 128 << 20;
+/// The share of the free memory beyond which no more than the least is timed: the page cache is of
+/// more use to others.
+const SHARE_OF_FREE: u64 = 2;
 /// Accesses that are made first, at least; and those then timed, in each of as many chains as there are side by side: a
 /// burst takes some milliseconds in any order. What disturbs it for some microseconds is lost in that, and a processor
 /// that is shared is lost to others now and then, as it is to the programs that are judged. A debug build is for tests.
@@ -93,11 +101,8 @@ const LEAST_HUGE: f64 = 0.95;
 #[derive(Debug, thiserror::Error)]
 pub enum NoTimes {
     /// There is too little memory.
-    #[error(
-        "only {0} of memory is available, of which an eighth would be taken for two times 64 MiB; or the control group \
-         leaves less than 256 MiB"
-    )]
-    Memory(Bytes),
+    #[error("{0}")]
+    Memory(String),
     /// Others need the memory.
     #[error("memory is short: tasks wait for it, or what was available was taken meanwhile")]
     Short,
@@ -136,22 +141,19 @@ impl AccessTimes {
         !self.steps.is_empty() && ascends && self.steps.iter().all(all)
     }
 
-    /// Times this machine: about 3 s of processor time, and 128 MiB to 1 GiB of memory for as long: at most an eighth of
-    /// what is available, a half of what is free (but for the least), and a half of what the own control group leaves. It
-    /// is taken 16 MiB at a time, and released at once where memory becomes short. Bursts on base pages and on huge
-    /// pages take turns, so that what else the machine does falls on both.
-    pub fn measure(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
+    /// Times this machine: about 3 s of processor time, and for as long 128 MiB of memory up to
+    /// twice `most`, as [`Spare::budget`] allows; beyond the least at most a half of what is free.
+    /// It is taken 16 MiB at a time, and released at once where memory becomes short. Bursts on
+    /// base pages and on huge pages take turns, so that what else the machine does falls on both.
+    pub fn measure(root: &KernelRoot, geometry: &Geometry, most: u64) -> Result<AccessTimes, NoTimes> {
         let found = Spare::read(root)?;
-        let room = found.room();
-        if room < LEAST_MEMORY {
-            return Err(NoTimes::Memory(found.available));
-        }
+        found.allows(Bytes(2 * LEAST_MEMORY)).map_err(|why| NoTimes::Memory(why.to_string()))?;
         if found.pressed {
             return Err(NoTimes::Short);
         }
         // Where it cannot be looked at any more, that is unknown.
         let holds = |taken: u64| Spare::read(root).is_ok_and(|now| now.holds(&found, taken));
-        AccessTimes::measure_within(root, geometry, room.min(MOST_MEMORY), LONGEST, &holds)
+        AccessTimes::measure_within(root, geometry, room(&found, most), LONGEST, &holds)
     }
 
     /// The same in twice `room` bytes. `holds` is given how much of it is taken, and says whether that can go on.
@@ -306,6 +308,12 @@ impl AccessTimes {
             stream: mix(&low.stream, &high.stream),
         }
     }
+}
+
+/// Returns the size of each of the two, where the least is allowed.
+fn room(spare: &Spare, most: u64) -> u64 {
+    let free = (spare.free.0 / SHARE_OF_FREE / 2).max(LEAST_MEMORY);
+    (spare.budget().0 / 2).min(free).min(most)
 }
 
 /// Doublings of memory beyond the last timing over which times are taken to rise on.

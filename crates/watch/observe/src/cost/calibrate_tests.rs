@@ -11,7 +11,7 @@ fn nothing_is_timed_while_tasks_wait_for_memory() {
     std::fs::write(tree.path().join("proc/meminfo"), memory).unwrap();
     let line = |what: &str, share: &str| format!("{what} avg10={share} avg60=0.00 avg300=0.00 total=9\n");
     std::fs::write(pressure.join("memory"), line("some", "3.00") + &line("full", "0.00")).unwrap();
-    let found = AccessTimes::measure(&KernelRoot::captured(tree.path()), &Geometry::FALLBACK);
+    let found = AccessTimes::measure(&KernelRoot::captured(tree.path()), &Geometry::FALLBACK, MOST_UNASKED);
     assert!(matches!(found, Err(NoTimes::Short)), "{found:?}");
 }
 
@@ -120,10 +120,10 @@ fn sizes_ascend_within_what_is_allowed() {
 #[test]
 fn this_machine_is_timed_or_says_why_not() {
     let root = KernelRoot::live();
-    let room = Spare::read(&root).unwrap().room().min(MOST_MEMORY);
+    let room = room(&Spare::read(&root).unwrap(), MOST_UNASKED);
     // Whether others need the memory at the moment is not the question here.
     let measure = || match room < LEAST_MEMORY {
-        true => Err(NoTimes::Memory(Bytes(room))),
+        true => Err(NoTimes::Memory("too little".into())),
         false => AccessTimes::measure_within(&root, &Geometry::FALLBACK, room, LONGEST, &|_| true),
     };
     // Fragmented memory, or a machine that is taken away in most of the timings, is a matter of the moment.
@@ -163,9 +163,15 @@ fn little_memory_is_left_alone() {
     std::fs::create_dir(tree.path().join("proc")).unwrap();
     std::fs::write(tree.path().join("proc/meminfo"), "MemTotal: 900000 kB\nMemAvailable: 800000 kB\n")
         .unwrap();
-    let found = AccessTimes::measure(&KernelRoot::captured(tree.path()), &Geometry::FALLBACK);
-    assert!(
-        matches!(found, Err(NoTimes::Memory(available)) if available == Bytes(800_000 << 10)),
-        "{found:?}"
-    );
+    let found = AccessTimes::measure(&KernelRoot::captured(tree.path()), &Geometry::FALLBACK, MOST_UNASKED);
+    let why = found.unwrap_err().to_string();
+    assert!(why.contains("takes 128 MiB") && why.contains("781 MiB is available"), "{why}");
+    // As much memory, but no more of it free than the page cache of others leaves.
+    let room = |free: u64, available: u64| {
+        let text = format!("MemTotal: 1 kB\nMemFree: {free} kB\nMemAvailable: {available} kB\n");
+        std::fs::write(tree.path().join("proc/meminfo"), text).unwrap();
+        room(&Spare::read(&KernelRoot::captured(tree.path())).unwrap(), MOST_UNASKED) >> 20
+    };
+    assert_eq!([room(9 << 20, 16 << 20), room(400 << 10, 16 << 20)], [128, 100]);
+    assert_eq!([room(90 << 10, 16 << 20), room(90 << 10, 1 << 20)], [64, 64]);
 }

@@ -105,7 +105,7 @@ impl Pmu {
         let calibration = match recipe.counted {
             Counted::WalkCycles { .. } => None,
             Counted::Misses { walkers, .. } => {
-                Some(calibrate::measure(&events, scope, walkers).map_err(PmuError::Uncalibrated)?)
+                Some(calibrate::measure(root, &events, scope, walkers).map_err(PmuError::Uncalibrated)?)
             }
         };
         Ok(Pmu { root: root.clone(), recipe, events, scope, calibration, watched: BTreeMap::new() })

@@ -16,10 +16,18 @@ const LEAST_MAPPINGS: usize = 4096;
 const BYTES_A_MAPPING: u64 = 64 << 10;
 /// As many at most: the kernel's own default (`vm.max_map_count`). They take us some 0.1 s, and 15 MB.
 const MOST_MAPPINGS: usize = 65_536;
-/// Regions that are stored of all processes: 2 TiB of memory, about 600 MB of ours,
+/// Regions that are stored of all processes, at most: 2 TiB of memory. One takes about 600 bytes of
+/// ours.
 const MOST_REGIONS: usize = 1 << 20;
-/// and of those of one user.
-const MOST_REGIONS_OF_USER: usize = MOST_REGIONS / 2;
+/// As many are stored anywhere.
+const LEAST_REGIONS: usize = 4096;
+/// One is stored for each so much of the machine's memory, eight times what it could hold were it
+/// whole, so that they take a 400th of it; and for each so much of the limit of our own control
+/// group, so that they take a quarter of that.
+const MEMORY_A_REGION: u64 = 256 << 10;
+const LIMIT_A_REGION: u64 = 2400;
+/// Those of one user are stored up to this part of all.
+const PART_OF_USER: usize = 2;
 /// Processes of one user that are found to be beyond a bound in one pass: to find that out takes some milliseconds each, which
 /// the next pass would wait for many times over. The user's others that were never looked at then come in the next one.
 const MOST_BEYOND: usize = 4;
@@ -33,6 +41,13 @@ pub(crate) fn most_mappings(anonymous: Bytes) -> usize {
     (LEAST_MAPPINGS + (anonymous.0 / BYTES_A_MAPPING) as usize).min(MOST_MAPPINGS)
 }
 
+/// Regions that are stored of all processes on a machine with so much memory, in a control group
+/// with this limit.
+pub(super) fn most_regions(memory: Bytes, limit: Option<Bytes>) -> usize {
+    let of_group = limit.map_or(u64::MAX, |limit| limit.0 / LIMIT_A_REGION);
+    ((memory.0 / MEMORY_A_REGION).min(of_group) as usize).clamp(LEAST_REGIONS, MOST_REGIONS)
+}
+
 /// A process that was beyond a bound.
 #[derive(Debug)]
 struct Beyond {
@@ -42,8 +57,10 @@ struct Beyond {
 }
 
 /// State from one pass to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Fair {
+    /// See [`most_regions`].
+    pub(super) most_regions: usize,
     beyond: BTreeMap<Pid, Beyond>,
     /// When each process was looked at last, and whose it was.
     looked: BTreeMap<Pid, (Duration, u32)>,
@@ -52,6 +69,10 @@ pub(super) struct Fair {
 }
 
 impl Fair {
+    pub(super) fn new(most_regions: usize) -> Fair {
+        Fair { most_regions, beyond: BTreeMap::new(), looked: BTreeMap::new(), found_beyond: 0 }
+    }
+
     /// Forgets processes that are not asked for any more.
     pub(super) fn keep(&mut self, wanted: impl Fn(&Pid) -> bool) {
         self.beyond.retain(|pid, _| wanted(pid));
@@ -78,7 +99,7 @@ impl Fair {
             let old = old.into_iter().map(|(_, pid)| pid).collect();
             Queue { user, took: Duration::ZERO, regions: 0, beyond: 0, old, new, new_next: false }
         };
-        Turns { queues: users.into_iter().map(queue).collect(), regions: 0 }
+        Turns { queues: users.into_iter().map(queue).collect(), regions: 0, most_regions: self.most_regions }
     }
 
     /// `pid` of `user` was looked at.
@@ -146,6 +167,7 @@ impl Queue {
 pub(super) struct Turns {
     queues: Vec<Queue>,
     regions: usize,
+    most_regions: usize,
 }
 
 impl Turns {
@@ -164,7 +186,8 @@ impl Turns {
     pub(super) fn took(&mut self, user: u32, time: Duration, regions: usize) -> bool {
         let Some(queue) = self.queues.iter_mut().find(|queue| queue.user == user) else { return true };
         queue.took += time;
-        let fits = queue.regions + regions <= MOST_REGIONS_OF_USER && self.regions + regions <= MOST_REGIONS;
+        let fits = queue.regions + regions <= self.most_regions / PART_OF_USER
+            && self.regions + regions <= self.most_regions;
         if fits {
             queue.regions += regions;
             self.regions += regions;
@@ -188,10 +211,11 @@ pub(crate) fn too_many_mappings(pid: Pid, name: &str) -> Missed {
 }
 
 /// The entry for a process whose regions do not fit.
-pub(super) fn too_many_regions(pid: Pid, name: &str) -> Missed {
+pub(super) fn too_many_regions(pid: Pid, name: &str, most: usize) -> Missed {
     let what = format!(
-        "process {pid} ({name}) is not looked at: {MOST_REGIONS} regions of all processes together, and \
-         {MOST_REGIONS_OF_USER} of one user's, are looked at"
+        "process {pid} ({name}) is not looked at: {most} regions of all processes together, and {} of one user's, are \
+         looked at on a machine of this size",
+        most / PART_OF_USER
     );
     Missed { pid, why: MissedWhy::Bounded, what }
 }

@@ -5,8 +5,17 @@ use super::self_test::{REGION_PAGES, clear, start_child, whole};
 use crate::cached::Cached;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::canary::Canary;
+use megapage_kernel::spare::Spare;
+use megapage_units::{Bytes, HUGE_2M};
 use serde::{Deserialize, Serialize};
 
+/// Memory that is measured on. Less stays in the caches with its page tables: a first access costs
+/// less there.
+const REGIONS: usize = 64;
+/// Memory that is measured on where [`Spare::budget`] does not allow that, and what a first access
+/// costs in the larger, as a multiple of what it costs in this: 335 and 245 ns.
+const FEW_REGIONS: usize = 4;
+const OF_FEW: f64 = 335.0 / 245.0;
 /// So many measurements are enough: then they are cached until the next boot.
 const ENOUGH: usize = 3;
 /// A measurement of less was disturbed: not even a bit in a cache is set in that time, in nanoseconds. It is discarded.
@@ -20,13 +29,16 @@ struct Key {
     tracker: String,
 }
 
-/// What the first access to a base page after a clearing costs, in nanoseconds of the target's processor time: measured
-/// now, or at up to three moments since the machine was booted; the median. Root keeps what was measured in
-/// `/run/megapage/first-access.json`, for the tracker that was measured last.
+/// What the first access to a base page after a clearing costs, in nanoseconds of the target's
+/// processor time: measured now, or at up to three moments since the machine was booted; the
+/// median. Root keeps what was measured in `/run/megapage/first-access.json`, for the tracker that
+/// was measured last; not what was measured on little memory.
 pub(super) fn known(root: &KernelRoot, tracker: &mut dyn Tracker) -> Result<f64, String> {
+    let budget = Spare::read(root).map_err(|error| error.to_string())?.budget();
+    let large = budget >= Bytes((REGIONS * HUGE_2M) as u64);
     let key = Key { tracker: tracker.kind().name().into() };
-    let Some(cache) = Cached::of(root, FILE, SCHEMA, key) else { return measure(tracker) };
-    known_in(&cache, Cached::<Key>::may_keep(), || measure(tracker))
+    let Some(cache) = Cached::of(root, FILE, SCHEMA, key) else { return measure(tracker, large) };
+    known_in(&cache, large && Cached::<Key>::may_keep(), || measure(tracker, large))
 }
 
 fn known_in(
@@ -55,13 +67,12 @@ fn known_in(
 
 /// The time of touching pages after a clearing less that of touching them again. The median of several tries; 0 only for a
 /// tracker that clears nothing (on a machine that is taken away in between, the least times show it). Takes about 0.15 s,
-/// and 128 MiB of memory meanwhile.
-fn measure(tracker: &mut dyn Tracker) -> Result<f64, String> {
-    // Less would stay in the caches with its page tables: 8 MiB give 245 ns where 128 MiB give 335.
-    const REGIONS: usize = 64;
+/// and meanwhile 128 MiB of memory where it is `large`, else 8 MiB.
+fn measure(tracker: &mut dyn Tracker, large: bool) -> Result<f64, String> {
     const TRIES: usize = 3;
-    let mut child = start_child(REGIONS, 0)?;
-    let pages = REGIONS * REGION_PAGES;
+    let (regions, scale) = if large { (REGIONS, 1.0) } else { (FEW_REGIONS, OF_FEW) };
+    let mut child = start_child(regions, 0)?;
+    let pages = regions * REGION_PAGES;
     let time = |child: &mut Canary| match child.touch(0..pages) {
         Ok(touched) => Ok(touched.cpu.as_nanos() as f64),
         Err(error) => Err(error.to_string()),
@@ -71,7 +82,7 @@ fn measure(tracker: &mut dyn Tracker) -> Result<f64, String> {
         clear(tracker, &child, &[whole(&child)])?;
         times.push([time(&mut child)?, time(&mut child)?]);
     }
-    Ok(extra(&times) / pages as f64)
+    Ok(scale * extra(&times) / pages as f64)
 }
 
 /// What the first of each pair takes longer than the second: the median, or, where the second of most was disturbed,

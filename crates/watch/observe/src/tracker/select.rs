@@ -5,6 +5,7 @@ use super::pagemap::PagemapTracker;
 use super::smaps::SmapsTracker;
 use super::{BpfTracker, Tracker, first_access, self_test};
 use megapage_kernel::KernelRoot;
+use megapage_kernel::spare::Spare;
 use megapage_snapshot::TrackerKind;
 use std::fmt;
 use thiserror::Error;
@@ -44,17 +45,24 @@ pub enum SelectError {
         /// Why not, in one line.
         why: String,
     },
+    /// There is too little memory to test any.
+    #[error("no tracker can be tested: {0}")]
+    Memory(String),
     /// None can be used.
     #[error("no tracker can be used: {}", listed(.0))]
     NoneUsable(Vec<(TrackerKind, String)>),
 }
 
-/// Selects `forced`, or the best tracker that can be used: each is tried on a child whose accesses are known. About
-/// 10 ms and 10 MiB of memory where the first one passes; the first three times after a boot 0.2 s and 128 MiB.
+/// Selects `forced`, or the best tracker that can be used: each is tried on a child whose accesses
+/// are known. About 10 ms and 10 MiB of memory where the first one passes; the first three times
+/// after a boot 0.2 s, and 8 to 128 MiB as there is to spare. Where 10 MiB may not be taken, none
+/// is used.
 pub fn select(root: &KernelRoot, forced: Option<TrackerKind>) -> Result<Selected, SelectError> {
     if !root.is_live() {
         return Err(SelectError::NotLive);
     }
+    let spare = Spare::read(root).map_err(|error| SelectError::Memory(error.to_string()))?;
+    spare.allows(self_test::TAKES).map_err(|why| SelectError::Memory(why.to_string()))?;
     if let Some(kind) = forced {
         let (tracker, first_access_ns) =
             prove(root, kind).map_err(|why| SelectError::Unusable { kind, why })?;

@@ -7,7 +7,7 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process_madvise::collapse;
 use megapage_kernel::spawn::open_pidfd;
 use megapage_snapshot::{Leaf, PAGES, TrackerKind};
-use megapage_units::VirtRange;
+use megapage_units::{Bytes, HUGE_2M, VirtRange};
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -18,6 +18,8 @@ pub const REGION_PAGES: usize = PAGES as usize;
 /// huge one that is not touched, and one that is. 10 MiB.
 const BASE_REGIONS: usize = 3;
 const HUGE_REGIONS: usize = 2;
+/// Memory that the child takes.
+pub const TAKES: Bytes = Bytes(((BASE_REGIONS + HUGE_REGIONS) * HUGE_2M) as u64);
 /// Pauses before the tries until a tracker is given up, in milliseconds: others who clear accessed bits meanwhile (DAMON, reclaim)
 /// can spoil one, and as long as they are at it the next.
 const TRIES: [u64; 5] = [0, 1, 5, 25, 125];
@@ -148,7 +150,7 @@ pub fn count(bits: &PageBits) -> u16 {
 /// are any.
 pub fn start_child(base_regions: usize, huge_regions: usize) -> Result<Canary, String> {
     let child = Canary::start(base_regions, huge_regions)
-        .map_err(|error| format!("no child could be started to try it on: {error}"))?;
+        .map_err(|error| format!("it cannot be tried on a child: {error}"))?;
     // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does. Which are huge is
     // looked up by callers that need it: without the right to it, all are tried on base pages.
     if huge_regions_of(&child).is_ok_and(|huge| huge.len() < huge_regions) {

@@ -54,6 +54,8 @@ enum Source {
 struct Model {
     geometry: Geometry,
     times: AccessTimes,
+    /// Why they are a guess, where timing was tried in vain.
+    not_timed: Option<String>,
     /// Times that are still to come, where they were not waited for.
     timing: Timing,
     /// The largest slow-down of a process by probes.
@@ -92,7 +94,7 @@ const MOST_TRIES: u32 = 6;
 
 impl Timing {
     /// Starts it, or takes what it has found.
-    fn go_on(&mut self, root: &KernelRoot, geometry: &Geometry) -> Option<AccessTimes> {
+    fn go_on(&mut self, root: &KernelRoot, geometry: &Geometry) -> Option<Result<AccessTimes, NoTimes>> {
         match self {
             Timing::Done => None,
             Timing::Due(from, _) if Instant::now() < *from => None,
@@ -122,13 +124,17 @@ impl Timing {
     }
 
     /// Takes what was found, and tries again later where only the moment was the wrong one.
-    fn take(&mut self, found: Option<Result<AccessTimes, NoTimes>>, tries: u32) -> Option<AccessTimes> {
+    fn take(
+        &mut self,
+        found: Option<Result<AccessTimes, NoTimes>>,
+        tries: u32,
+    ) -> Option<Result<AccessTimes, NoTimes>> {
         let wrong_moment = matches!(found, Some(Err(NoTimes::Short | NoTimes::NoHugePages(_))));
         *self = match wrong_moment && tries + 1 < MOST_TRIES {
             true => Timing::Due(Instant::now() + TRIED_AGAIN, tries + 1),
             false => Timing::Done,
         };
-        found?.ok()
+        found
     }
 }
 
@@ -149,9 +155,14 @@ impl Costs {
         Costs { gains_only: true, ..Costs::new(root, budget) }
     }
 
-    /// Whether estimates are based on a guess, as this machine was not timed, or not yet.
-    pub fn is_guess(&self) -> bool {
-        matches!(&self.source, Source::Estimated(model) if model.times.is_guess())
+    /// Why estimates are based on a guess: this machine was not timed. `None` where they are not.
+    pub fn why_guessed(&self) -> Option<&str> {
+        match &self.source {
+            Source::Estimated(model) if model.times.is_guess() => {
+                Some(model.not_timed.as_deref().unwrap_or("accesses were not timed on this machine yet"))
+            }
+            _ => None,
+        }
     }
 
     fn with_times(
@@ -166,6 +177,7 @@ impl Costs {
                 let (times, timing) = times(&geometry);
                 Source::Estimated(Box::new(Model {
                     times,
+                    not_timed: None,
                     timing,
                     geometry,
                     budget,
@@ -235,11 +247,8 @@ impl Costs {
                 model.probed.retain(|id, _| ids.contains(id));
                 // A single look begins with the first probe: it has no use for the timing.
                 let begins = self.gains_only || !matches!(model.timing, Timing::Due(..));
-                if begins
-                    && now.processes.iter().any(|process| process.backing.base >= LEAST_RESIDENT)
-                    && let Some(times) = model.timing.go_on(&self.root, &model.geometry)
-                {
-                    model.times = times;
+                if begins && now.processes.iter().any(|process| process.backing.base >= LEAST_RESIDENT) {
+                    model.go_on_timing(&self.root);
                 }
             }
             Source::None => {}
@@ -265,9 +274,7 @@ impl Costs {
         let worth = free.filter(|process| !self.gains_only || model.is_worth(process, now.taken));
         let next = worth.min_by_key(|process| model.turns.get(&process.id).copied().unwrap_or(0));
         let Some(process) = next else { return false };
-        if let Some(times) = model.timing.go_on(&self.root, &model.geometry) {
-            model.times = times;
-        }
+        model.go_on_timing(&self.root);
         model.turn += 1;
         model.turns.insert(process.id, model.turn);
         let options = ProbeOptions {
@@ -309,6 +316,15 @@ impl Costs {
 }
 
 impl Model {
+    /// Starts to time accesses, or takes what came of it.
+    fn go_on_timing(&mut self, root: &KernelRoot) {
+        match self.timing.go_on(root, &self.geometry) {
+            Some(Ok(times)) => self.times = times,
+            Some(Err(why)) => self.not_timed = Some(why.to_string()),
+            None => {}
+        }
+    }
+
     /// Whether a probe of the process can report a gain that is not had yet, or the last one is old.
     fn is_worth(&self, process: &Process, now: Duration) -> bool {
         let last = self.probed.get(&process.id);
@@ -436,7 +452,7 @@ mod tests {
     fn a_timing_that_met_a_bad_moment_is_made_again_some_times() {
         let take = |found, tries| {
             let mut timing = Timing::Done;
-            (timing.take(found, tries).is_some(), timing)
+            (timing.take(found, tries).is_some_and(|found| found.is_ok()), timing)
         };
         let (found, mut timing) = take(Some(Err(NoTimes::Short)), 0);
         assert!(!found && matches!(timing, Timing::Due(from, 1) if from > Instant::now()), "{timing:?}");
@@ -445,7 +461,7 @@ mod tests {
         for (found, tries) in [
             (Some(Err(NoTimes::Short)), MOST_TRIES - 1),
             // There will not be more memory, and the thread will not come back.
-            (Some(Err(NoTimes::Memory(Bytes::ZERO))), 0),
+            (Some(Err(NoTimes::Memory(String::new()))), 0),
             (None, 0),
         ] {
             let (found, timing) = take(found, tries);

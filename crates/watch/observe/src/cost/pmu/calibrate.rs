@@ -1,6 +1,9 @@
 //! What a miss of the second-level TLB costs, on processors that count misses but not the cycles of walks.
 
+use megapage_kernel::KernelRoot;
 use megapage_kernel::perf::{Event, Group, Reading, Scope};
+use megapage_kernel::spare::Spare;
+use megapage_units::{BASE_PAGE, Bytes};
 use std::hint::black_box;
 
 /// What a miss costs, in cycles: `low <= cycles <= high`.
@@ -24,10 +27,18 @@ const ROUNDS: usize = 20;
 /// The least share of the steps that must miss where each is on a page of its own.
 const LEAST_MISSES: f64 = 0.25;
 
-/// Chases pointers through 8192 cache lines, once side by side (128 pages) and once on a page each (8192 pages, more
-/// than a second-level TLB holds), and divides the cycles that the second takes more by its misses. What differs is
-/// where the lines lie, not how many they are. Fails where the kernel lays the 32 MiB on huge pages.
-pub(super) fn measure(events: &[Event], scope: Scope, walkers: u32) -> Result<Calibration, String> {
+/// Chases pointers through 8192 cache lines, once side by side (128 pages) and once on a page each
+/// (8192 pages, more than a second-level TLB holds), and divides the cycles that the second takes
+/// more by its misses. What differs is where the lines lie, not how many they are. Fails where the
+/// kernel lays the 32 MiB on huge pages, and where they may not be taken.
+pub(super) fn measure(
+    root: &KernelRoot,
+    events: &[Event],
+    scope: Scope,
+    walkers: u32,
+) -> Result<Calibration, String> {
+    let spare = Spare::read(root).map_err(|error| error.to_string())?;
+    spare.allows(Bytes((LINES * BASE_PAGE) as u64)).map_err(|error| error.to_string())?;
     let group =
         Group::open(0, events, Scope { new_threads: false, ..scope }).map_err(|error| error.to_string())?;
     let count = |place: fn(usize) -> usize, words: usize| {

@@ -3,7 +3,7 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn fair(looked: &[(i32, u64, u32)]) -> Fair {
-    let mut fair = Fair::default();
+    let mut fair = Fair::new(MOST_REGIONS);
     looked.iter().for_each(|(pid, at, user)| fair.looked(Pid(*pid), *user, SECOND * *at as u32));
     fair
 }
@@ -64,14 +64,23 @@ fn regions_are_bounded_for_each_user_and_for_all() {
     let fair = fair(&[(1, 1, 7), (2, 1, 8), (3, 1, 9)]);
     let root = KernelRoot::captured("/nonexistent");
     let mut turns = fair.turns(&root, [1, 2, 3].map(Pid).into_iter());
-    assert!(turns.took(7, SECOND, MOST_REGIONS_OF_USER) && !turns.took(7, SECOND, 1));
-    assert!(turns.took(8, SECOND, MOST_REGIONS_OF_USER));
+    assert!(turns.took(7, SECOND, MOST_REGIONS / 2) && !turns.took(7, SECOND, 1));
+    assert!(turns.took(8, SECOND, MOST_REGIONS / 2));
     assert!(!turns.took(9, SECOND, 1), "there is no room left");
 }
 
 #[test]
+fn as_many_regions_are_stored_as_the_machine_has_room_for() {
+    assert_eq!(most_regions(Bytes::gib(1 << 12), None), MOST_REGIONS);
+    assert_eq!(most_regions(Bytes::gib(16), None), 1 << 16);
+    // At 600 bytes each 2.5 MB; 128 of them would be all of the memory, were it whole.
+    assert_eq!(most_regions(Bytes::mib(256), None), LEAST_REGIONS);
+    assert_eq!(most_regions(Bytes::gib(1 << 12), Some(Bytes::mib(64))), 27962);
+}
+
+#[test]
 fn one_beyond_a_bound_is_left_alone_for_longer_each_time() {
-    let mut fair = Fair::default();
+    let mut fair = Fair::new(MOST_REGIONS);
     let id = ProcessId { pid: Pid(1), start_ticks: 5, start_stack: 0 };
     assert!(!fair.left_alone(id, SECOND));
     fair.note_beyond(id, SECOND);

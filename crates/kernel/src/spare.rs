@@ -1,0 +1,154 @@
+//! Memory that a probe, a calibration or a trial may take: a part of what the machine, and the
+//! control groups of this process, have left.
+//!
+//! The kernel does not refuse memory that it lacks: it kills for it, and rarely the process that
+//! has asked. Whatever fills memory to try something asks here first, and is left out where the
+//! memory is not there.
+
+use crate::cgroup::Cgroups;
+use crate::pressure::memory_pressure;
+use crate::{KernelError, KernelRoot, meminfo};
+use megapage_units::Bytes;
+use std::io;
+
+/// The share of the available memory that may be taken, at most.
+const SHARE_OF_AVAILABLE: u64 = 8;
+/// The share of the memory that the own control group and its ancestors leave.
+const SHARE_OF_GROUP: u64 = 4;
+/// Least room in the own control group, and least available memory, while much is taken for long.
+const LEAST_ROOM: Bytes = Bytes::mib(64);
+const LEAST_AVAILABLE: Bytes = Bytes::mib(256);
+/// Memory is short where tasks wait for it for more than this share of 10 s, in per cent.
+const PRESSED_PERCENT: f64 = 1.0;
+/// Wait for memory, since the beginning, that ends a long trial. That share is brought up to date
+/// every two seconds only. In microseconds; compaction for our own huge pages counts.
+const STALLED: u64 = 100_000;
+
+/// Memory to spare.
+#[derive(Clone, Copy, Debug)]
+pub struct Spare {
+    /// Memory that programs can have without swapping, by the kernel's estimate.
+    pub available: Bytes,
+    /// Memory that nothing uses.
+    pub free: Bytes,
+    /// Room in the own control group and its ancestors, the least; `None`: no limit.
+    group: Option<Bytes>,
+    /// Tasks wait for memory.
+    pub pressed: bool,
+    /// Time since boot for which some did, in microseconds; 0 where the kernel does not report it.
+    stalled: u64,
+}
+
+impl Spare {
+    /// Reads what there is. A machine whose available memory is not shown has none to spare.
+    pub fn read(root: &KernelRoot) -> Result<Spare, KernelError> {
+        let memory = meminfo(root)?;
+        let available = memory.available.unwrap_or_default();
+        let group = Cgroups::read(root, None).ok().and_then(|groups| groups.memory_room());
+        let pressure = memory_pressure(root).ok().flatten();
+        let pressed = pressure.is_some_and(|pressure| pressure.some_10s > PRESSED_PERCENT);
+        let stalled = pressure.map_or(0, |pressure| pressure.some_total_us);
+        Ok(Spare { available, free: memory.free.unwrap_or_default(), group, pressed, stalled })
+    }
+
+    /// Bytes that may be taken: an eighth of what is available, and a quarter of what the control
+    /// groups leave, at most.
+    pub fn budget(&self) -> Bytes {
+        let group = self.group.map_or(u64::MAX, |room| room.0 / SHARE_OF_GROUP);
+        Bytes((self.available.0 / SHARE_OF_AVAILABLE).min(group))
+    }
+
+    /// Returns an error of kind OutOfMemory that says why, in one line, where `bytes` may not be
+    /// taken.
+    pub fn allows(&self, bytes: Bytes) -> io::Result<()> {
+        if bytes <= self.budget() {
+            return Ok(());
+        }
+        let group =
+            self.group.map(|room| format!(", and its control group leaves {room} (at most a quarter)"));
+        Err(io::Error::new(
+            io::ErrorKind::OutOfMemory,
+            format!(
+                "it takes {bytes} of memory, too much while {} is available (at most an eighth){}",
+                self.available,
+                group.unwrap_or_default()
+            ),
+        ))
+    }
+
+    /// Returns true if, with `taken` bytes of it taken by ourselves, there still is at least half
+    /// as much as there was at the beginning, and enough besides.
+    pub fn holds(&self, beginning: &Spare, taken: u64) -> bool {
+        let left = |now: Bytes, then: Bytes| now.0.saturating_add(taken) >= then.0 / 2;
+        let group = match (self.group, beginning.group) {
+            (Some(now), Some(then)) => now >= LEAST_ROOM && left(now, then),
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        let available = self.available >= LEAST_AVAILABLE && left(self.available, beginning.available);
+        let stalled = self.stalled.saturating_sub(beginning.stalled) > STALLED;
+        !self.pressed && !stalled && group && available
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spare(available: Bytes, free: Bytes, group: Option<Bytes>) -> Spare {
+        Spare { available, free, group, pressed: false, stalled: 7_000_000 }
+    }
+
+    #[test]
+    fn what_is_taken_fits_the_machine_and_the_own_group() {
+        let mib = |available: Bytes, group| spare(available, available, group).budget().0 >> 20;
+        assert_eq!(mib(Bytes::gib(16), None), 2048);
+        // A daemon with the limit of its unit, and with hardly any room.
+        assert_eq!(mib(Bytes::gib(16), Some(Bytes::gib(2))), 512);
+        assert_eq!(mib(Bytes::gib(16), Some(Bytes::mib(48))), 12);
+        assert_eq!(mib(Bytes::mib(512), Some(Bytes::gib(2))), 64);
+        let little = spare(Bytes::mib(79), Bytes::mib(79), None);
+        assert!(little.allows(Bytes::mib(9)).is_ok());
+        let why = little.allows(Bytes::mib(10)).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::OutOfMemory);
+        let why = why.to_string();
+        assert!(why.contains("takes 10 MiB") && why.contains("79 MiB is available"), "{why}");
+        let full = spare(Bytes::gib(16), Bytes::gib(16), Some(Bytes::mib(39)));
+        assert!(full.allows(Bytes::mib(10)).unwrap_err().to_string().contains("group leaves 39 MiB"));
+    }
+
+    #[test]
+    fn the_limits_of_ancestors_count() {
+        let (_keep, root) = crate::root::captured_tree(&[
+            ("proc/meminfo", "MemTotal: 16000000 kB\nMemFree: 8388608 kB\nMemAvailable: 8388608 kB\n"),
+            ("proc/self/cgroup", "0::/app.slice/top.scope\n"),
+            ("proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n"),
+            ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
+            ("sys/fs/cgroup/app.slice/memory.max", "67108864\n"),
+            ("sys/fs/cgroup/app.slice/memory.current", "50331648\n"),
+            ("sys/fs/cgroup/app.slice/top.scope/memory.max", "1073741824\n"),
+            ("sys/fs/cgroup/app.slice/top.scope/memory.current", "4096\n"),
+        ]);
+        assert_eq!(Spare::read(&root).unwrap().budget(), Bytes::mib(4));
+        let (_keep, root) = crate::root::captured_tree(&[("proc/meminfo", "MemTotal: 16000000 kB\n")]);
+        assert_eq!(Spare::read(&root).unwrap().budget(), Bytes::ZERO, "unknown is nothing");
+    }
+
+    #[test]
+    fn memory_that_others_take_meanwhile_is_left_to_them() {
+        let then = spare(Bytes::gib(8), Bytes::gib(8), Some(Bytes::gib(2)));
+        let gib = 1 << 30;
+        // What we have taken ourselves is no shortage.
+        assert!(spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::gib(1))).holds(&then, gib));
+        assert!(!spare(Bytes::gib(2), Bytes::gib(2), Some(Bytes::gib(1))).holds(&then, gib));
+        assert!(!spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::mib(100))).holds(&then, gib / 2));
+        // Half of the beginning is there with ours, but hardly any besides.
+        assert!(!spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::mib(63))).holds(&then, gib));
+        assert!(!spare(Bytes::mib(255), Bytes::mib(255), Some(Bytes::gib(1))).holds(&then, 5 * gib));
+        assert!(!Spare { pressed: true, ..then }.holds(&then, 0));
+        let stalled = |more: u64| Spare { stalled: then.stalled + more, ..then };
+        assert!(stalled(STALLED).holds(&then, 0) && !stalled(STALLED + 1).holds(&then, 0));
+        let unlimited = Spare { group: None, ..then };
+        assert!(unlimited.holds(&unlimited, 0) && unlimited.holds(&then, 0) && !then.holds(&unlimited, 0));
+    }
+}
