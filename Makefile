@@ -14,7 +14,7 @@ export CARGO_TARGET_DIR
 # What is installed: not the laboratory, nor what only tests and chores need.
 PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-simulate megapage-fuzzing megapage-testing xtask)
 
-.PHONY: help all build build-arm64 check test test-vm loom soak fuzz demo lab bench bench-programs results install uninstall packages image book clean
+.PHONY: help all build build-arm64 check test test-vm test-harm loom soak fuzz demo lab bench bench-programs results install uninstall packages image book clean
 
 .DEFAULT_GOAL := all
 
@@ -40,6 +40,13 @@ check: ## style, lints, invariants, unit tests: before each commit
 # Everything, on real programs: closes with "N passed, N failed, N skipped".
 test: ## everything, on real programs and in virtual machines
 	scripts/test
+
+# Some eighty programs in adverse environments, plain and under `megapage run`: every difference is reported. Goes on where it
+# stopped. HARM_ARGS takes the driver's options: --only CASE, --environment NAME, --again, --matrix.
+test-harm: ## programs in adverse environments, plain and under run (hours); as root
+	scripts/install-deps harm
+	cargo build --release --locked -p megapage-cli -p megapage-preload -p megapage-text
+	tests/harm/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage $(HARM_ARGS)
 
 # What threads share inside malloc (locks, chunks, spans, the ledger), in every order of their accesses that the memory
 # model allows. A build of its own; about a minute.

@@ -24,18 +24,14 @@ import contextlib
 import json
 import os
 import pathlib
-import re
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 
 import table
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
+import suite
 import driving
 
 # Options of `megapage run` for each mode, and whether there are hugetlb pages to be had in it.
@@ -50,47 +46,17 @@ MODES = {
 }
 # Enough for a program to be worth it; fewer than the programs that run it dry ask for.
 POOL_PAGES = 256
-# A busy or slow machine is not to fail a case: the limit is for what never ends.
-SLOWEST = 5
 POOL_FILE = driving.POOL / "nr_hugepages"
 
 
-class Case:
-    """One script of cases/, with its header."""
+class Case(suite.Case):
+    """One script of cases/, whose modes are those above."""
 
     def __init__(self, path):
-        self.path = path
-        self.name = path.stem
-        header = {}
-        for line in path.read_text().splitlines():
-            if not line.startswith("# ") or ": " not in line:
-                break
-            key, _, value = line[2:].partition(": ")
-            header[key] = value.strip()
-        unknown = set(header) - {"program", "version", "modes", "seconds", "needs"}
-        missing = {"program", "version", "modes"} - set(header)
-        if unknown or missing:
-            sys.exit(f"driver: {path}: header has unknown {sorted(unknown)}, lacks {sorted(missing)}")
-        self.program = header["program"]
-        self.version_command = header["version"]
-        self.modes = header["modes"].split()
-        self.seconds = int(header.get("seconds", "120"))
-        self.needs = header.get("needs", "").split()
-        self.shown_version = ""
+        super().__init__(path)
         for mode in self.modes:
             if mode not in MODES:
                 sys.exit(f"driver: {path}: unknown mode '{mode}'; there are {', '.join(MODES)}")
-
-    def version(self):
-        """Its version as it names it; empty where the program is not installed."""
-        shown = subprocess.run(
-            ["bash", "-c", self.version_command], capture_output=True, text=True, errors="replace"
-        )
-        lines = (shown.stdout + shown.stderr).strip().splitlines()
-        if shown.returncode != 0 or not lines:
-            return ""
-        figure = re.search(r"v?\d+(\.\w+)+", re.sub(r"\(.*?\)", "", lines[0]))
-        return figure.group() if figure else lines[0].strip()
 
 
 class Result:
@@ -153,48 +119,18 @@ def run(case, mode, scratch):
         directory.chmod(0o777)
     launcher = scratch / f"run.{case.name}.{mode}"
     write_launcher(launcher, scratch / "prefix", mode, reports)
-    environment = dict(
-        os.environ,
-        RUN=str(launcher),
-        MODE=mode,
-        SRC=str(scratch / "src"),
-        WORK=str(work),
-        SCRATCH=str(scratch),
-        REPOSITORY=str(driving.REPOSITORY),
-        # What one mode has found out about a program is not for the next one.
-        MEGAPAGE_PROFILES="none",
+    environment = suite.environment(
+        launcher, mode, scratch / "src", work, scratch, driving.REPOSITORY
     )
     wants_pool = "pool" in case.needs or (mode != "plain" and MODES[mode][1])
     with pool(POOL_PAGES if wants_pool else 0) as got:
         if "pool" in case.needs and got < POOL_PAGES:
             return Result(case, mode, "skipped", f"needs {POOL_PAGES} hugetlb pages, got {got}")
-        started = time.monotonic()
-        # A file, not a pipe: what a failed case leaves running would keep a pipe open.
-        with tempfile.TemporaryFile("w+", errors="replace") as errors_file:
-            process = subprocess.Popen(
-                ["bash", "-euo", "pipefail", str(case.path)],
-                cwd=work,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors_file,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(timeout=SLOWEST * case.seconds)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                # Whatever the case left running goes with its session.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            seconds = time.monotonic() - started
-            errors_file.seek(0)
-            errors = errors_file.read()
-    last = "\n".join(errors.strip().splitlines()[-12:])
+        ended = suite.session(case.path, work, environment, suite.SLOWEST * case.seconds)
+    status, seconds = ended.status, ended.seconds
+    last = "\n".join(ended.errors.strip().splitlines()[-12:])
     if status is None:
-        result = Result(case, mode, "failed", f"no end after {SLOWEST * case.seconds} s", seconds)
+        result = Result(case, mode, "failed", f"no end after {suite.SLOWEST * case.seconds} s", seconds)
     elif status == 77:
         result = Result(case, mode, "skipped", last.splitlines()[-1] if last else "no reason given", seconds)
     elif status != 0:
@@ -221,25 +157,20 @@ def main():
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="write the table of results, as Markdown")
     arguments = parser.parse_args()
 
-    cases = [Case(path) for path in sorted((HERE / "cases").glob("*.sh"))]
-    unknown = set(arguments.only or []) - {case.name for case in cases}
-    if unknown:
-        sys.exit(f"driver: no case {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in cases)}")
-    if arguments.only:
-        cases = [case for case in cases if case.name in arguments.only]
+    chosen = suite.chosen([Case(path) for path in suite.read(HERE)], arguments.only)
 
     results, tally = [], driving.Tally()
     with driving.scratch("programs", arguments) as scratch:
         # Also readable by the user that a case runs its program as.
         shutil.copytree(HERE / "src", scratch / "src")
-        for case in cases:
+        for case in chosen:
             case.shown_version = case.version()
             modes = [m for m in arguments.mode or case.modes if m == "plain" or m in case.modes]
             for mode in modes:
                 if case.shown_version:
                     result = run(case, mode, scratch)
                 else:
-                    result = Result(case, mode, "skipped", f"not installed (no answer from: {case.version_command})")
+                    result = Result(case, mode, "skipped", case.missing())
                 columns, what = f"{case.name:14} {mode:12}", f"program {case.name}, {mode}"
                 result.outcome, result.why = tally.add(columns, what, result.outcome, result.why, result.seconds)
                 results.append(result)

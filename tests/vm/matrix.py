@@ -113,11 +113,11 @@ def section(document):
     return "\n".join(lines)
 
 
-def replaced(former, inside):
+def replaced(former, inside, begin=BEGIN, end=END):
     """A document with what is between the markers replaced."""
-    head, _, rest = former.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n\n{inside}\n\n{END}{tail}"
+    head, _, rest = former.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}\n\n{inside}\n\n{end}{tail}"
 
 
 def write(results):

@@ -2,7 +2,7 @@
 # version: gcc --version
 # modes: default preload-2m preload-thp
 # seconds: 240
-mimalloc=$REPOSITORY/crates/preload/vendor/mimalloc
+mimalloc=$REPOSITORY/crates/heap/preload/vendor/mimalloc
 compile() { # DIRECTORY [LAUNCHER]
     # The same relative names everywhere, so that the objects can be the same.
     mkdir -p "$1"

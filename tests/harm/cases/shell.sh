@@ -1,0 +1,5 @@
+# program: sh, with an exit status other than 0
+# version: uname -r
+# quick: yes
+# more: yes
+"$RUN" sh -c 'echo hello; echo words >&2; exit 3'

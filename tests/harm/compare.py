@@ -1,0 +1,76 @@
+"""Differences between plain runs and one under `megapage run`. Lines that differ between plain runs vary by themselves."""
+
+import re
+
+import environments
+
+NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d[\d.,:]*")
+# bash reports the end of a script's programs: nothing that their status does not say.
+REPORT = re.compile(r"^\S+\.sh: line \d+: +(\d+ )?[A-Z][a-z/ ]+( +\d+)? .*$|^ +(Done|Exit \d+|\| ) .*$")
+# Words of a difference that are shown.
+MOST = 240
+
+
+def differences(plains, under):
+    """Differences in words; empty where nothing differs. Each run is {status, out, errors, peak, kills, seconds}."""
+    found = []
+    statuses = sorted({run["status"] for run in plains}, key=str)
+    if under["status"] is None:
+        found.append(f"no end after {under['seconds']:.0f} s (plain: {plains[0]['seconds']:.1f} s)")
+    elif under["status"] not in statuses:
+        found.append(f"status {shown(under['status'])}, plain {', '.join(map(shown, statuses))}")
+    if under["kills"] > min(run["kills"] for run in plains):
+        found.append("killed for lack of memory in its group")
+    for stream, name in (("out", "stdout"), ("errors", "stderr")):
+        if line := text([run[stream] for run in plains], under[stream]):
+            found.append(f"{name}: {line}")
+    most = max(run["peak"] for run in plains)
+    if under["peak"] > environments.allowed_peak(most):
+        share = under["peak"] / most if most else 0
+        found.append(f"peak {under['peak'] / environments.MIB:.1f} MiB, plain {most / environments.MIB:.1f} ({share:.2f}x)")
+    return found
+
+
+def shown(status):
+    """A status as shells count them."""
+    return f"{status} (signal {status - 128})" if status is not None and status > 128 else str(status)
+
+
+def text(plains, under):
+    """The first difference of a text; empty where there is none."""
+    plains, under = [lines(plain) for plain in plains], lines(under)
+    if under in plains:
+        return ""
+    if len({len(plain) for plain in plains}) == 1 and len(under) == len(plains[0]):
+        # Line by line: numbers vary in lines that vary.
+        for some, line in zip(zip(*plains), under):
+            if line in some:
+                continue
+            masked = {NUMBER.sub("N", one) for one in some}
+            if len(set(some)) == 1 or (len(masked) == 1 and NUMBER.sub("N", line) not in masked):
+                return f"'{line}', plain '{some[0]}'"[:MOST]
+        return ""
+    if len({tuple(plain) for plain in plains}) == 1:
+        return first(plains[0], under)
+    # Another number of lines each time: which lines there are, in any order.
+    sets = [{NUMBER.sub("N", line) for line in plain} for plain in plains]
+    own = {NUMBER.sub("N", line) for line in under}
+    if new := own - set.union(*sets):
+        return f"'{min(new)}', not in plain"[:MOST]
+    if gone := set.intersection(*sets) - own:
+        return f"without '{min(gone)}'"[:MOST]
+    return ""
+
+
+def lines(text):
+    return [line for line in text.splitlines() if not REPORT.match(line)]
+
+
+def first(plain, under):
+    """The first line of two lists that differs."""
+    for one, other in zip(plain, under):
+        if one != other:
+            return f"'{other}', plain '{one}'"[:MOST]
+    if len(under) > len(plain):
+        return f"'{under[len(plain)]}', not in plain"[:MOST]
+    return f"ends before '{plain[len(under)]}'"[:MOST]

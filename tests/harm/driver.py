@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""Runs programs plain and under `megapage run` in adverse environments (environments.py), and reports every difference.
+
+The programs are the cases of tests/programs and of cases/, in the same form. The header of the latter:
+
+    # program: what it is, for the table
+    # version: a command whose first line of output names the version; fails where the program is not installed
+    # seconds: how long it may take on a quiet machine (default 120); the limit is five times that
+    # quick:   yes, if it is part of `make test`
+    # more:    yes, if it also runs in the environments of the full run
+
+A case prints the program's answer. Its scratch directory SCRATCH is the same for all its runs: what is costly to make is made
+there, once. RUN starts a program in the environment, and under `megapage run` where MODE is `under`.
+
+A difference is what plain runs do not differ in: standard output, standard error, exit status, signals, and the peak of memory,
+which may be plain's x 1.05 + 4 MiB. A case whose plain runs differ from those without limits in status is skipped there.
+
+Results are kept below driving.cache(), for each program, environment and build; a run goes on where the last one stopped.
+--again runs them again. Programs of tests/programs that need the pool of 2 MiB pages are left out: they are about the pool.
+
+Closes with "N passed, N failed, N skipped": programs, each in an environment. expected.txt names differences that are known,
+each with its reason: they count as passed, and a known difference that is gone fails.
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+import compare
+import driving
+import environments
+import groups
+import results
+import suite
+
+# Characters of an output that are kept; the rest counts by its digest.
+MOST_TEXT = 200_000
+# How long a run under megapage may take before it counts as hanging: so many times plain's, and seconds.
+SLOWER, PATIENCE = 10, 20
+# Tries to find a limit that plain runs within.
+MOST_GROWTH = 6
+SAMPLE_S = 0.004
+
+
+class Case(suite.Case):
+    """One script of cases/."""
+
+    required, optional = {"program", "version"}, {"seconds", "needs", "quick", "more"}
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.sources = HERE / "src"
+
+
+class Program(suite.Case):
+    """One script of tests/programs."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.sources = HERE.parent / "programs/src"
+
+
+class Tools:
+    """What all runs share: files, groups, and the numbers of the system calls."""
+
+    def __init__(self, scratch):
+        self.directory, self.prefix = scratch / "tools", scratch / "prefix"
+        self.directory.mkdir()
+        self.groups = groups.find()
+        if self.groups:
+            groups.remove_left_over(self.groups)
+        self.lock, self.made_strangers, self.root, self.why_no_old_root = threading.Lock(), None, None, ""
+
+    @functools.cached_property
+    def confine(self):
+        """The program that installs a filter."""
+        compile_c(HERE / "src/confine.c", self.directory / "confine")
+        return self.directory / "confine"
+
+    @functools.cached_property
+    def calls(self):
+        """The numbers of the system calls, by name."""
+        named = subprocess.run(["cc", "-E", "-dM", "-include", "sys/syscall.h", "-x", "c", "/dev/null"],
+                               capture_output=True, text=True, check=True).stdout
+        words = [line.split() for line in named.splitlines() if line.startswith("#define __NR_")]
+        return {word[1].removeprefix("__NR_"): int(word[2]) for word in words if len(word) == 3 and word[2].isdigit()}
+
+    def strangers(self):
+        """Programs that a library for this C library cannot be loaded into; empty where they cannot be compiled."""
+        with self.lock:
+            if self.made_strangers is None:
+                directory = self.directory / "strangers"
+                directory.mkdir()
+                directory.chmod(0o755)
+                self.made_strangers = [directory / "hello-32"]
+                try:
+                    compile_c(HERE / "src/hello.c", directory / "hello-32", "-m32")
+                    compile_c(HERE / "src/hello.c", directory / "hello-musl", compiler="musl-gcc")
+                except (OSError, subprocess.CalledProcessError):
+                    self.made_strangers = []
+            return self.made_strangers
+
+    def old_root(self):
+        """The root file system of Debian 11, made once for all runs; None where it cannot be made."""
+        with self.lock:
+            if self.root or self.why_no_old_root:
+                return self.root
+            kept = driving.cache() / f"harm-root-{OLD_SUITE}-{digest(OLD_PACKAGES)}"
+            if not kept.exists():
+                made = kept.with_suffix(f".{os.getpid()}")
+                command = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={OLD_PACKAGES}", OLD_SUITE, made, mirror()]
+                try:
+                    done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900)
+                    why = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["mmdebstrap failed"])[-1]
+                except (OSError, subprocess.TimeoutExpired) as error:
+                    why = str(error)
+                if why:
+                    shutil.rmtree(made, ignore_errors=True)
+                    self.why_no_old_root = why
+                    return None
+                made.rename(kept)
+            self.root = kept
+            return kept
+
+
+OLD_SUITE = "bullseye"
+OLD_PACKAGES = "python3-minimal,perl,sqlite3,redis-server,xz-utils,gawk"
+
+
+def mirror():
+    """apt's mirror of Debian."""
+    shown = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
+                           capture_output=True, text=True).stdout.split()
+    return next((line for line in shown if "security" not in line and "debian" in line), "http://deb.debian.org/debian")
+
+
+def compile_c(source, target, *options, compiler="cc"):
+    subprocess.run([compiler, "-O1", "-w", "-o", str(target), str(source), *options], check=True, capture_output=True)
+
+
+def digest(*parts):
+    """Of files' contents and of words."""
+    whole = hashlib.sha256()
+    for part in parts:
+        for path in sorted(part.rglob("*")) if isinstance(part, pathlib.Path) and part.is_dir() else [part]:
+            if isinstance(path, pathlib.Path):
+                if path.is_file():
+                    whole.update(path.name.encode() + path.read_bytes())
+            else:
+                whole.update(str(path).encode() + b"\0")
+    return whole.hexdigest()[:20]
+
+
+class Sampler(threading.Thread):
+    """The largest VmPeak and VmData of the processes of a case's groups, read while they run."""
+
+    def __init__(self, directory):
+        super().__init__(daemon=True)
+        self.directory, self.ended = directory, threading.Event()
+        self.largest = {"VmPeak": 0, "VmData": 0}
+
+    def run(self):
+        while not self.ended.wait(SAMPLE_S):
+            with contextlib.suppress(OSError):
+                for directory in groups.children(self.directory):
+                    for pid in groups.pids(directory):
+                        self.read(pid)
+
+    def read(self, pid):
+        with contextlib.suppress(OSError):
+            for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+                name, _, value = line.partition(":")
+                if name in self.largest:
+                    self.largest[name] = max(self.largest[name], int(value.split()[0]) << 10)
+
+
+class Bench:
+    """Runs the cases, and keeps what came of them."""
+
+    def __init__(self, arguments, scratch, tally):
+        self.arguments, self.scratch, self.tally = arguments, scratch, tally
+        self.tools = Tools(scratch)
+        release = arguments.megapage.resolve().parent
+        self.build = digest(*[release / name for name in ("megapage", "libmegapage.so", "libmegapage_text.so")])
+        self.kept = driving.cache() / "harm"
+        self.number, self.lock, self.rows = 0, threading.Lock(), []
+        self.expected = results.expected()
+        self.lacking = {environment.name: environment.lacks(self.tools) for environment in arguments.environments}
+
+    def once(self, case, environment, facts, mode, limit, sample=False, calls=None):
+        """One run of a case: {status, out, errors, peak, kills, seconds}, and the sampled facts."""
+        with self.lock:
+            self.number += 1
+            number = self.number
+        home = self.scratch / f"run-{number}"
+        work, shared = home / "work", self.scratch / "shared" / case.name
+        work.mkdir(parents=True)
+        work.chmod(0o777)
+        shared.mkdir(parents=True, exist_ok=True)
+        shared.chmod(0o777)
+        group = self.tools.groups and self.tools.groups.make(f"megapage-harm-{os.getpid()}-{number}")
+        launcher = home / "run"
+        launcher.write_text(environments.launcher(environment, case, facts, self.tools, mode, calls))
+        launcher.chmod(0o755)
+        variables = suite.environment(launcher, mode, case.sources, work, shared, driving.REPOSITORY,
+                                      HARM_GROUP=str(group), PREFIX=str(self.tools.prefix), LC_ALL="C.UTF-8")
+        sampler = Sampler(group) if sample and group else None
+        if sampler:
+            sampler.start()
+        try:
+            ended = suite.session(case.path, work, variables, limit)
+        finally:
+            if sampler:
+                sampler.ended.set()
+                sampler.join()
+            peak, kills = self.tools.groups.peak(group) if group else (0, 0)
+            if group:
+                self.tools.groups.remove(group)
+        one = {"status": ended.status, "out": self.kept_text(ended.out, home), "errors": self.kept_text(ended.errors, home),
+               "peak": peak, "kills": kills, "seconds": ended.seconds}
+        shutil.rmtree(home, ignore_errors=True)
+        return one, sampler.largest if sampler else {}
+
+    def kept_text(self, text, home):
+        """An output without the names of this run's directories."""
+        for directory, name in ((f"{driving.REPOSITORY}/", ""), (str(home), "HOME"), (str(self.scratch), "TOP")):
+            text = text.replace(directory, name)
+        return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n... {digest(text)}"
+
+    def file(self, case, what, *more):
+        key = digest(case.path, case.sources, HERE / "environments.py", HERE / "src/confine.c", os.uname().release, what, *more)
+        return self.kept / f"{case.name}.{what}.{key}.json"
+
+    def remembered(self, file, make):
+        """What is kept in the file; else what `make` gives, which is kept then."""
+        if file.exists() and not self.arguments.again:
+            return json.loads(file.read_text())
+        made = make()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        part.write_text(json.dumps(made))
+        part.rename(file)
+        return made
+
+    def facts(self, case):
+        """Plain's needs: the peak of its memory, its address space and its data; and two runs."""
+        return self.remembered(self.file(case, "plain-open"), lambda: self.measured(case))
+
+    def measured(self, case):
+        free = environments.BY_NAME["open"]
+        limit = suite.SLOWEST * case.seconds
+        # The first run brings programs and inputs into the page cache, and counts for no peak.
+        first, largest = self.once(case, free, {}, "plain", limit, sample=True)
+        runs = [self.once(case, free, {}, "plain", limit)[0] for _ in range(2)]
+        return {"runs": runs, "peak": max(run["peak"] for run in runs), "vm_peak": largest.get("VmPeak", 0),
+                "vm_data": largest.get("VmData", 0)}
+
+    def called(self, case):
+        """The system calls of a plain run, by strace."""
+        directory = self.scratch / f"calls-{case.name}"
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o777)
+        self.once(case, environments.BY_NAME["open"], {}, "plain", suite.SLOWEST * case.seconds, calls=directory)
+        names = {line.split()[-1] for file in directory.iterdir() for line in file.read_text().splitlines() if line.split()}
+        return sorted(name for name in names if name in self.tools.calls)
+
+    def plain(self, case, environment, facts):
+        """Two plain runs in an environment, within the smallest of its limits that plain runs in."""
+        if environment.name == "open":
+            return {"runs": facts["runs"], "facts": facts}
+
+        def make():
+            there, status = {key: value for key, value in facts.items() if key != "runs"}, facts["runs"][0]["status"]
+            if environment.name == "seccomp":
+                there["calls"] = self.called(case)
+            for _ in range(MOST_GROWTH):
+                limit = suite.SLOWEST * case.seconds
+                runs = [self.once(case, environment, there, "plain", limit)[0] for _ in range(2)]
+                grown = environment.grown(there)
+                if not grown or all(run["status"] == status for run in runs):
+                    break
+                there = grown
+            return {"runs": runs, "facts": there}
+
+        return self.remembered(self.file(case, f"plain-{environment.name}", json.dumps(facts["peak"])), make)
+
+    def cell(self, case, environment):
+        """One program in one environment: (outcome, why, the limit in words)."""
+        if self.lacking[environment.name]:
+            return "skipped", self.lacking[environment.name], ""
+        facts = self.facts(case)
+        if facts["runs"][0]["status"] == 77:
+            return "skipped", (facts["runs"][0]["errors"].strip().splitlines() or ["no reason given"])[-1], ""
+        if facts["runs"][0]["status"] is None:
+            return "failed", "plain does not end", ""
+        plain = self.plain(case, environment, facts)
+        stated, usual = environment.stated(plain["facts"]), facts["runs"][0]["status"]
+        for run in plain["runs"]:
+            if run["status"] != usual:
+                said = (run["errors"].strip().splitlines() or [""])[-1][:120]
+                return "skipped", f"plain does not run there: status {compare.shown(run['status'])}, {said}", stated
+
+        def make():
+            slowest = max(run["seconds"] for run in plain["runs"])
+            there, runs = plain["facts"], list(plain["runs"])
+            under = self.once(case, environment, there, "under", PATIENCE + SLOWER * slowest)[0]
+            if compare.differences(runs, under):
+                # One more plain run shows more of what varies by itself.
+                runs.append(self.once(case, environment, there, "plain", suite.SLOWEST * case.seconds)[0])
+            return {"plain": runs, "under": under}
+
+        both = self.remembered(self.file(case, f"under-{environment.name}", self.build, json.dumps(facts["peak"])), make)
+        found = compare.differences(both["plain"], both["under"])
+        known = self.expected.get((case.name, environment.name))
+        if found and known:
+            return "passed", f"known: {known}", stated
+        if known:
+            return "failed", f"a known difference is gone; remove it from tests/harm/expected.txt: {known}", stated
+        return ("failed", "\n".join(found), stated) if found else ("passed", "", stated)
+
+    def program(self, case):
+        """One program in all its environments."""
+        version = case.version()
+        for environment in self.arguments.environments:
+            if environment.few and case.header.get("more") != "yes":
+                continue
+            began = time.monotonic()
+            outcome, why, stated = self.cell(case, environment) if version else ("skipped", case.missing(), "")
+            with self.lock:
+                outcome, why = self.tally.add(f"{case.name:16} {environment.name:9}", f"harm {case.name}, {environment.name}",
+                                              outcome, why, time.monotonic() - began)
+                self.rows.append({"program": case.name, "title": case.program, "version": version,
+                                  "environment": environment.name, "limit": stated, "outcome": outcome, "why": why})
+
+
+def main():
+    parser = driving.parser("Runs programs in adverse environments, plain and under megapage run, and reports differences.")
+    parser.add_argument("--only", action="append", metavar="CASE", help="only this case; may be repeated")
+    parser.add_argument("--environment", action="append", metavar="NAME", choices=list(environments.BY_NAME),
+                        help="only this environment; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="the part of make test: some programs, about two minutes")
+    parser.add_argument("--again", action="store_true", help="use no kept result")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="programs at once (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="name the cases and environments, and run nothing")
+    parser.add_argument("--rows", type=pathlib.Path, metavar="FILE", help="write what came of each program, as JSON")
+    parser.add_argument("--matrix", action="store_true", help="write results/matrix.json and the table of docs/machines.md")
+    arguments = parser.parse_args()
+    programs = [Program(path) for path in suite.read(HERE.parent / "programs")]
+    # The longest last.
+    everything = [Case(path) for path in suite.read(HERE)] + [case for case in programs if "pool" not in case.needs]
+    chosen = suite.chosen(everything, arguments.only)
+    if arguments.quick:
+        chosen = [case for case in chosen if case.header.get("quick") == "yes"]
+    arguments.environments = [environment for environment in environments.ENVIRONMENTS
+                              if environment.name in (arguments.environment or environments.BY_NAME)
+                              and not (arguments.quick and environment.few)]
+    if arguments.list:
+        for listed in [*chosen, *arguments.environments]:
+            print(f"{listed.name:16} {getattr(listed, 'title', None) or listed.program}")
+        return 0
+    tally = driving.Tally()
+    if os.getuid() != 0:
+        tally.add("all", "harm", "skipped", "needs root: control groups, name spaces and limits", 0)
+        return tally.close()
+    if stale := results.stale(everything):
+        tally.add("table", "harm table", "failed", stale, 0)
+    with driving.scratch("harm", arguments) as scratch:
+        bench = Bench(arguments, scratch, tally)
+        # Once outside of all groups: its pages are in the page cache then.
+        subprocess.run([str(scratch / "prefix/bin/megapage"), "run", "--", "true"], capture_output=True)
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as threads:
+            try:
+                for future in [threads.submit(bench.program, case) for case in chosen]:
+                    future.result()
+            finally:
+                # After a signal only what runs goes on to its end.
+                threads.shutdown(wait=False, cancel_futures=True)
+    if arguments.rows:
+        arguments.rows.write_text(json.dumps(bench.rows))
+    if arguments.matrix:
+        results.write(bench.rows)
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
