@@ -1,6 +1,7 @@
-// What newer C libraries define and glibc 2.17 does not, for the libraries that must load there too. Each is hidden: it
-// serves this library's own code and Rust's standard library within it, and never the program. An archive, as glibc's own
-// libc_nonshared.a: only what is called is linked. No header declares them, since older ones define some inline.
+// Functions that newer C libraries define and glibc 2.17 does not. Each is hidden: it serves our
+// library, with Rust's standard library in it, and never the program. They are linked as an
+// archive, as is glibc's own libc_nonshared.a, so that only those that are called get in. No header
+// declares them here, since older headers define some inline.
 
 #include <errno.h>
 #include <fcntl.h>

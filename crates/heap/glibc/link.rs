@@ -1,8 +1,10 @@
-//! Links a shared library so that it also loads with old C libraries, down to glibc 2.17: build scripts include this.
+//! Links a shared library so that it also loads with old C libraries, down to glibc 2.17. Build
+//! scripts include this file.
 //!
-//! The linker takes the newest version of each symbol that the C library of the build machine has, and the loader of an
-//! older one ends the program. So it gets other libraries instead, which define what glibc 2.17 had (`symbols`), without any
-//! code. The options go to the shared library alone: tests and rlibs of the same package are linked as ever.
+//! A linker takes the newest version of each symbol that the build machine's C library has, and the
+//! loader of an older one then ends the program. So the linker gets stubs: libraries without code
+//! that define the symbols of glibc 2.17 (`symbols`). The options go to the shared library alone:
+//! tests and rlibs of the same package are linked as before.
 
 use std::collections::BTreeMap;
 use std::env::var;
@@ -10,7 +12,8 @@ use std::fs::{create_dir_all, write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Adds the options, from the files of `source`. Another C library than glibc has no such versions; fuzzers need more of it.
+/// Adds the options, from the files of `source`. Does nothing for another C library than glibc,
+/// which has no such versions, and for fuzzers, which need more of it.
 pub fn link_for_old_glibc(source: &Path) {
     for file in ["link.rs", "symbols", "later.c"] {
         println!("cargo:rerun-if-changed={}", source.join(file).display());
@@ -31,7 +34,7 @@ pub fn link_for_old_glibc(source: &Path) {
         .iter()
         .map(|(name, versions)| quoted(&library(compiler.to_command(), &to, name, versions)))
         .collect();
-    // What the C library itself links statically: pthread_atfork and atexit.
+    // The part of glibc that is always linked statically: pthread_atfork and atexit.
     let archive = compiler.to_command().arg("-print-file-name=libc_nonshared.a").output().expect("cc starts");
     let archive = PathBuf::from(String::from_utf8_lossy(&archive.stdout).trim());
     let group =

@@ -36,4 +36,5 @@ pub mod sample;
 pub mod symbols;
 pub mod text;
 pub mod verdict;
+pub mod versions;
 pub mod why;
