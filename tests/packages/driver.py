@@ -7,6 +7,7 @@
     dbgsym     the debugging symbols are those of the installed files
     rpm        the same as deb, by rpm, into a root of its own data base
     tarball    the program starts where there is nothing but it, and the whole works below /usr/local
+    bullseye   the same tarball works in Debian 11, whose glibc is 2.31: libraries load, and a heap is on huge pages
     wheel      pip installs it; it works where no other package of ours is; types and library are inside
     crates     what cargo would publish is whole, and described
     image      the container image is made and run, and lends the command to a clean root
@@ -43,7 +44,7 @@ assert backing.thp + backing.base == values.nbytes, backing
 print(megapage.version())
 """
 # What an RPM may ask a system of glibc for.
-REQUIRED = re.compile(r"^(/bin/sh|/sbin/ldconfig|rpmlib\(.*|rtld\(GNU_HASH\)|lib(c|m|gcc_s)\.so\.\d(\(.*|$)|ld-linux-.*|"
+REQUIRED = re.compile(r"^(/bin/sh|/sbin/ldconfig|rpmlib\(.*|rtld\(GNU_HASH\)|lib(c|m|gcc_s|pthread|dl)\.so\.\d(\(.*|$)|ld-linux-.*|"
                       r"libmegapage_c\.so\.0\(.*|megapage-libs\b.*|config\(megapage\) = .*|/usr/bin/pkg-config|pkgconfig)")
 
 
@@ -255,6 +256,26 @@ def tarball(bench):
     expect(not left, f"what the tarball lists is not all: {sorted(left)}")
 
 
+def bullseye(bench):
+    """In Debian 11 (glibc 2.31), where nothing is installed, programs get all that the tarball's libraries give."""
+    (file,) = bench.found("megapage-*.tar.xz")
+    # Python for its threads.
+    root = bench.roots.make("bullseye", "bullseye", "python3-minimal")
+    expect("2.31" in root.run("ldd", "--version"), "another glibc")
+    call("tar", "-C", root / "usr/local", "--strip-components=1", "-xf", file)
+    use(root, bench)
+    for library in ("lib/megapage/libmegapage.so", "lib/megapage/libmegapage_text.so", "lib/libmegapage_c.so.0"):
+        # Every symbol is looked up, not those that are called alone. The loader says what it refuses on standard error.
+        said = root.shell(f"LD_BIND_NOW=1 LD_PRELOAD=/usr/local/{library} true 2>&1")
+        expect(not said, f"{library}: {said}")
+    report = json.loads(root.shell("seq 3000000 | megapage run --heap thp --json --report - -- sort -S 256M -o /dev/null"))
+    heap = report["peak"]["heap"]
+    expect(heap["thp_bytes"] >= 64 << 20, f"the heap is not on huge pages: {heap}")
+    threads = "import threading; t = threading.Thread(target=print, args=('done',)); t.start(); t.join()"
+    said = root.run("megapage", "run", "--mechanism", "preload", "--", "python3", "-c", threads)
+    expect(said == "done\n", f"threads: {said}")
+
+
 def wheel(bench):
     (file,) = bench.found("*.whl")
     expect(re.fullmatch(r"megapage-[0-9.]+-py3-none-manylinux_2_\d+_\w+\.whl", file.name), f"{file.name} is for no platform")
@@ -304,7 +325,7 @@ def crates(bench):
             expect(file in listed, f"{name} would be published without {file}")
 
 
-CASES = {case.__name__: case for case in (build, lintian, deb, dbgsym, rpm, tarball, wheel, crates, image, kubernetes)}
+CASES = {case.__name__: case for case in (build, lintian, deb, dbgsym, rpm, tarball, bullseye, wheel, crates, image, kubernetes)}
 
 
 def main():

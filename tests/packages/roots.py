@@ -36,49 +36,48 @@ def call(*command, cwd=None, environment=None, seconds=300, status=0):
 
 
 class Roots:
-    """Makes clean roots below a directory, from one that is made once."""
+    """Makes clean roots below a directory, from one of each release that is made once."""
 
     def __init__(self, directory):
-        self.directory, self.first, self.why_not = pathlib.Path(directory), None, None
+        self.directory, self.first, self.why_not = pathlib.Path(directory), {}, {}
 
-    def make(self, name):
-        """A clean root of its own."""
+    def make(self, name, codename=None, include=PACKAGES):
+        """A clean root of its own: of this machine's release, or of the Debian that is named."""
         if os.geteuid() != 0:
             raise Unavailable("a clean root takes root")
         root = self.directory / name
-        call("cp", "-a", "--reflink=auto", self.clean(), root)
+        call("cp", "-a", "--reflink=auto", self.clean(codename or release(), include), root)
         return Root(root)
 
-    def clean(self):
-        if self.why_not:
-            raise self.why_not
-        if not self.first:
+    def clean(self, codename, include):
+        if codename in self.why_not:
+            raise self.why_not[codename]
+        if codename not in self.first:
             try:
-                self.first = self.made()
+                self.first[codename] = self.made(codename, include)
             except Unavailable as error:
-                self.why_not = error
+                self.why_not[codename] = error
                 raise
-        return self.first
+        return self.first[codename]
 
-    def made(self):
+    def made(self, codename, include):
         if not shutil.which("mmdebstrap"):
             raise Unavailable("there is no mmdebstrap (scripts/install-deps packages)")
         sources = self.directory / "clean.list"
         shown = call("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages")
-        codename = release()
-        mirror = next((line.split() for line in shown.splitlines() if codename in line.split()), None)
+        mirror = next((line.split() for line in shown.splitlines() if release() in line.split()), None)
         if not mirror:
-            raise Unavailable(f"apt knows no mirror of Debian {codename}")
+            raise Unavailable(f"apt knows no mirror of Debian {release()}")
         sources.write_text(f"deb {mirror[0]} {codename} main\n")
         # By what it holds: it is made once for all runs.
-        root = driving.cache() / f"clean-root-{codename}-{PACKAGES.replace(',', '-')}"
+        root = driving.cache() / f"clean-root-{codename}-{include.replace(',', '-')}"
         if root.exists():
             return root
         made = pathlib.Path(tempfile.mkdtemp(prefix="clean.", dir=driving.cache()))
         made.chmod(0o755)
         try:
             # Nothing but what packages are made of: no documentation, and no lists of apt's.
-            call("mmdebstrap", "--mode=root", "--variant=apt", f"--include={PACKAGES}", "--aptopt=Acquire::Retries 3",
+            call("mmdebstrap", "--mode=root", "--variant=apt", f"--include={include}", "--aptopt=Acquire::Retries 3",
                  "--dpkgopt=path-exclude=/usr/share/locale/*", codename, made, sources, seconds=LONGEST_S)
         except (Failed, subprocess.TimeoutExpired) as error:
             shutil.rmtree(made, ignore_errors=True)

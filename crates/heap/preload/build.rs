@@ -1,4 +1,8 @@
 //! Compiles mimalloc, with our OS primitives and finer size classes, into the library.
+//! Links it so that it loads with old C libraries.
+
+#[path = "../glibc/link.rs"]
+mod link;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -95,6 +99,7 @@ fn main() {
     println!("cargo:rerun-if-changed=src/waiting.c");
     println!("cargo:rerun-if-changed=src/interpose.c");
     println!("cargo:rerun-if-changed=vendor");
+    link::link_for_old_glibc("../glibc".as_ref());
     let mimalloc = changed_sources();
     cc::Build::new()
         .file("src/mimalloc.c")

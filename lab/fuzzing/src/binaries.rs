@@ -1,7 +1,7 @@
 //! ELF files, as `megapage remap` and `megapage run` read them.
 
 use crate::tree::with_file;
-use megapage_launch::{elf, symbols};
+use megapage_launch::{elf, symbols, versions};
 use megapage_remap::{layout, read_binary};
 
 const FILE: &str = "program";
@@ -41,6 +41,13 @@ pub fn elf_launch(data: &[u8]) {
                 assert!(names.map(String::len).sum::<usize>() <= most, "names without end");
             }
             _ => {}
+        }
+        if let (Ok(needed), Ok(defined)) = (versions::needed(&path), versions::defined(&path)) {
+            let lacks = |file: &String| versions::lacking(&needed, &[(file.clone(), defined.clone())].into());
+            assert!(
+                needed.keys().all(|file| needed.len() == 1 || lacks(file).is_some()),
+                "others are not there"
+            );
         }
         let Ok(functions) = symbols::functions(&path) else { return };
         let names: usize = functions.values().map(|(_, name)| name.len()).sum();

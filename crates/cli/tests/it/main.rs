@@ -32,6 +32,7 @@ mod run_jvm;
 mod run_kinds;
 mod run_ledger;
 mod run_mapped;
+mod run_old_glibc;
 mod run_pool;
 mod run_pool_faults;
 mod run_profile;

@@ -38,4 +38,5 @@ pub mod switched_off;
 pub mod symbols;
 pub mod text;
 pub mod verdict;
+pub mod versions;
 pub mod why;

@@ -3,6 +3,7 @@
 use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
 use crate::switched_off::SwitchedOff;
+use crate::versions::{self, Versions};
 use megapage_act::promote::{lacking_ability, lacking_right};
 use megapage_kernel::ability::{PAGEMAP_SCAN, THP};
 use megapage_kernel::cgroup::Cgroups;
@@ -33,6 +34,8 @@ pub struct Machine {
     pub library: Result<PathBuf, String>,
     /// The library to preload for moving text, or why there is none.
     pub text_library: Result<PathBuf, String>,
+    /// Versions that these two need of the program's C library, and of what else it loads.
+    pub needed: Versions,
     /// Tries whether programs of the caller can move their text, and says why not: what the kernel refuses the caller it
     /// refuses them, too. A function, for it is asked only where text is to be moved: a security module logs what it
     /// refuses, and a seccomp filter may kill for the attempt.
@@ -89,9 +92,16 @@ impl Machine {
             },
         };
         let groups = Cgroups::read(root, None)?;
+        let library = find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment);
+        let text_library = find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment);
+        let mut needed = Versions::new();
+        for (file, versions) in [&library, &text_library].into_iter().flatten().flat_map(needed_by) {
+            needed.entry(file).or_default().extend(versions);
+        }
         Ok(Machine {
-            library: find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment),
-            text_library: find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment),
+            library,
+            text_library,
+            needed,
             text_refused: || try_replacing().err().map(|refused| refused.to_string()),
             thp,
             collapse_off: disallowed,
@@ -117,6 +127,11 @@ impl Machine {
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
+}
+
+/// Returns what a library needs: nothing if it cannot be read, as the loader then passes it over.
+fn needed_by(library: &PathBuf) -> Versions {
+    versions::needed(library).unwrap_or_default()
 }
 
 fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Surroundings, KernelError> {

@@ -10,6 +10,7 @@ use crate::machine::Machine;
 use crate::program::{Allocator, Linkage, Privilege, Program, Runtime};
 use crate::request::{Fork, Heap, Mechanism, Request};
 use crate::runtimes::{self, Switch};
+use crate::versions;
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -279,8 +280,8 @@ pub(crate) fn raised(privilege: Privilege) -> String {
     format!("{what}, and nothing that the caller sets may reach such a program (AT_SECURE)")
 }
 
-/// Why no library of ours can be preloaded into `program`.
-pub(crate) fn preloadable(program: &Program) -> Result<(), String> {
+/// Says why no library of ours can be preloaded into `program`.
+pub(crate) fn preloadable(program: &Program, machine: &Machine) -> Result<(), String> {
     if let Some(privilege) = program.privilege {
         return Err(raised(privilege));
     }
@@ -293,6 +294,9 @@ pub(crate) fn preloadable(program: &Program) -> Result<(), String> {
         Linkage::OtherLoader(loader) => return Err(format!("its loader {loader} is not glibc's")),
         Linkage::Glibc => {}
     }
+    if let Some(lacking) = versions::lacking(&machine.needed, &program.offered) {
+        return Err(lacking);
+    }
     program.sanitizer.map_or(Ok(()), |sanitizer| {
         Err(format!(
             "it was built with a sanitizer ({sanitizer}), which wants its own malloc and to be loaded first"
@@ -302,7 +306,7 @@ pub(crate) fn preloadable(program: &Program) -> Result<(), String> {
 
 fn preload(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted, String> {
     machine.library.clone()?;
-    preloadable(program)?;
+    preloadable(program, machine)?;
     match program.runtime {
         Some(Runtime::Go) => return Err("Go does not take its heap from malloc".into()),
         Some(Runtime::Jvm) => return Err("the Java heap does not come from malloc".into()),

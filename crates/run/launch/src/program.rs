@@ -3,6 +3,7 @@
 use crate::elf::{ElfFacts, FileKind, inspect_file, machine_name};
 use crate::jvm::Java;
 use crate::libraries::LibraryPath;
+use crate::versions::{self, Versions};
 use megapage_kernel::exec;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -210,6 +211,9 @@ pub struct Program {
     pub libraries: Vec<PathBuf>,
     /// Libraries that were not found, or were too many.
     pub missing: Vec<String>,
+    /// Versions of symbols in its C library, and in others that a library of ours may need. Empty
+    /// if its loader is not glibc's.
+    pub offered: Versions,
 }
 
 impl Program {
@@ -235,6 +239,7 @@ impl Program {
             sanitizer: None,
             libraries: Vec::new(),
             missing: Vec::new(),
+            offered: Versions::new(),
         }
     }
 
@@ -358,6 +363,7 @@ impl Program {
     fn follow_libraries(&mut self, path: &Path, facts: ElfFacts) {
         let library_path = LibraryPath::of_machine(std::env::var("LD_LIBRARY_PATH").ok().as_deref());
         let mut seen: BTreeSet<String> = BTreeSet::new();
+        let (loader, run_paths) = (facts.loader.clone(), facts.run_paths.clone());
         let mut queue = std::collections::VecDeque::from([(path.to_path_buf(), facts)]);
         while let Some((file, facts)) = queue.pop_front() {
             self.note(&file, &facts);
@@ -375,6 +381,12 @@ impl Program {
                     _ => self.missing.push(name.clone()),
                 }
             }
+        }
+        if let (Linkage::Glibc, Some(loader)) = (&self.linkage, loader) {
+            self.offered = versions::offered(Path::new(&loader), |name| {
+                let needed = self.libraries.iter().find(|path| path.ends_with(name));
+                needed.cloned().or_else(|| library_path.find(name, path, &run_paths))
+            });
         }
     }
 

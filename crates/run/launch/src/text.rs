@@ -238,7 +238,7 @@ pub fn choose(
 /// The library, where the loader of this program takes it.
 pub(crate) fn loadable(program: &Program, machine: &Machine) -> Result<PathBuf, String> {
     let library = machine.text_library.clone()?;
-    preloadable(program)?;
+    preloadable(program, machine)?;
     Ok(library)
 }
 

@@ -7,6 +7,7 @@ use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
 use megapage_launch::program::{Allocator, Import, Linkage, Privilege, Program, Runtime};
 use megapage_launch::request::{Fork, Heap, Mechanism, Request, Shm};
+use megapage_launch::versions::Versions;
 use megapage_units::Bytes;
 use synthetic::{machine, program};
 
@@ -148,6 +149,42 @@ fn what_the_preload_cannot_reach_falls_to_the_next_mechanism() {
     let replaced = Program { allocator: Some(Allocator::Library("libjemalloc.so.2".into())), ..program() };
     let plan = auto(&replaced, &machine());
     assert!(reason(&plan, Mechanism::Preload).contains("in place of libjemalloc.so.2's"));
+}
+
+/// Versions of symbols, by file.
+fn versions(files: &[(&str, &[&str])]) -> Versions {
+    let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+    files.iter().map(|(file, names)| (file.to_string(), owned(names))).collect()
+}
+
+#[test]
+fn a_library_is_not_preloaded_where_its_loader_would_refuse_it() {
+    let gcc = ("libgcc_s.so.1", &["GCC_3.0", "GCC_4.2.0"][..]);
+    let needed = versions(&[("libc.so.6", &["GLIBC_2.2.5", "GLIBC_2.17"]), gcc]);
+    let machine = Machine { needed, ..machine() };
+    let newer = ("libc.so.6", &["GLIBC_2.2.5", "GLIBC_2.9", "GLIBC_2.17", "GLIBC_2.40", "GLIBC_PRIVATE"][..]);
+    let older = ("libc.so.6", &["GLIBC_2.2.5", "GLIBC_2.9", "GLIBC_2.12", "GLIBC_PRIVATE"][..]);
+    let plan = auto(&Program { offered: versions(&[newer, gcc]), ..program() }, &machine);
+    assert_eq!(plan.used(), [Mechanism::Preload], "{plan:?}");
+    let cases: [(&[(&str, &[&str])], &str); 4] = [
+        (&[older, gcc], "its libc.so.6 goes up to GLIBC_2.12, and the library needs GLIBC_2.17"),
+        (&[newer], "libgcc_s.so.1 is not found, and the library needs it"),
+        (
+            &[newer, ("libgcc_s.so.1", &[])],
+            "its libgcc_s.so.1 defines no GCC_4.2.0, and the library needs it",
+        ),
+        // Something else under the name of glibc's loader.
+        (&[], "libc.so.6 is not found, and the library needs it"),
+    ];
+    for (offered, expected) in cases {
+        let old = Program { offered: versions(offered), heap_tunable: false, ..program() };
+        let plan = auto(&old, &machine);
+        assert_eq!(reason(&plan, Mechanism::Preload), expected);
+        assert_eq!((plan.used(), variable(&plan, "LD_PRELOAD")), (vec![Mechanism::Outside], None));
+        let required = Request { require: true, ..request(Heap::Auto, Some(Mechanism::Preload)) };
+        let refused = choose(&old, &required, &machine).unwrap_err().to_string();
+        assert_eq!(refused, format!("--mechanism preload: {expected}"));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is told of real files: those of this machine, and those that the compiler makes here.
 
 use megapage_launch::program::{Allocator, InspectError, Linkage, Privilege, Program, Runtime};
+use megapage_launch::versions;
 use megapage_testing::{is_root, skip};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -61,6 +62,51 @@ fn linkage_is_told() {
     let Some(path) = compile_with("musl-gcc", at, "musl", PLAIN, &[]) else { return };
     let program = Program::inspect(&path).unwrap();
     assert_eq!((program.linkage, program.heap_tunable), (Linkage::Musl, false));
+}
+
+/// Makes a library of this name whose symbol `answer` has these versions.
+fn versioned(directory: &Path, name: &str, versions: &[&str]) -> Option<PathBuf> {
+    let script = directory.join("versions");
+    let (last, first) = versions.split_last().unwrap();
+    let mut text: String = first.iter().map(|version| format!("{version} {{ }};\n")).collect();
+    text += &format!("{last} {{ global: answer; }};\n");
+    fs::write(&script, text).unwrap();
+    let (soname, script) =
+        (format!("-Wl,-soname,{name}"), format!("-Wl,--version-script={}", script.display()));
+    let arguments = ["-shared", "-fPIC", "-nostdlib", &soname, &script];
+    compile(directory, name, "int answer(void) { return 42; }\n", &arguments)
+}
+
+#[test]
+fn versions_are_those_of_the_c_library_that_the_loader_belongs_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let Some(dynamic) = compile(at, "dynamic", PLAIN, &[]) else { return };
+    let offered = Program::inspect(&dynamic).unwrap().offered;
+    assert!(offered["libc.so.6"].contains("GLIBC_2.17"), "{offered:?}");
+    assert!(offered.contains_key("libgcc_s.so.1"), "{offered:?}");
+
+    // A program names another loader, and not its directory: the C library is found beside it.
+    let Some(_) = versioned(at, "libc.so.6", &["GLIBC_2.2.5", "GLIBC_2.12"]) else { return };
+    fs::write(at.join("ld-linux-x86-64.so.2"), "").unwrap();
+    let loader = format!("-Wl,--dynamic-linker={}", at.join("ld-linux-x86-64.so.2").display());
+    let Some(old) = compile(at, "old", PLAIN, &[&loader]) else { return };
+    let old = Program::inspect(&old).unwrap();
+    assert_eq!(old.linkage, Linkage::Glibc);
+    let user = at.join("user");
+    fs::create_dir_all(&user).unwrap();
+    for (version, expected) in [
+        ("GLIBC_2.2.5", None),
+        ("GLIBC_2.17", Some("its libc.so.6 goes up to GLIBC_2.12, and the library needs GLIBC_2.17")),
+    ] {
+        let Some(libc) = versioned(&user, "libc.so.6", &[version]) else { return };
+        let source = "int answer(void); int ask(void) { return answer(); }\n";
+        let arguments = ["-shared", "-fPIC", "-nostdlib", "-Wl,--no-as-needed", libc.to_str().unwrap()];
+        let Some(library) = compile(at, "libuser.so", source, &arguments) else { return };
+        let needed = versions::needed(&library).unwrap();
+        assert_eq!(needed["libc.so.6"].iter().collect::<Vec<_>>(), [version]);
+        assert_eq!(versions::lacking(&needed, &old.offered).as_deref(), expected);
+    }
 }
 
 #[test]

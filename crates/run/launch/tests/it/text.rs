@@ -80,7 +80,7 @@ fn the_files_own_pages_come_first() {
 #[test]
 fn what_cannot_be_preloaded_keeps_its_file() {
     type Change = fn(&mut Program, &mut Machine);
-    let obstacles: [(Change, &str); 9] = [
+    let obstacles: [(Change, &str); 10] = [
         (|program, _| program.linkage = Linkage::Static, "statically linked"),
         (|program, _| program.linkage = Linkage::Musl, "musl"),
         (|program, _| program.linkage = Linkage::OtherLoader("/lib/ld.so".into()), "/lib/ld.so"),
@@ -89,6 +89,10 @@ fn what_cannot_be_preloaded_keeps_its_file() {
         (|program, _| program.sanitizer = Some("asan"), "a sanitizer (asan)"),
         (|_, machine| machine.text_refused = || Some("PR_SET_MDWE".into()), "PR_SET_MDWE"),
         (|_, machine| machine.text_library = Err("not installed".into()), "not installed"),
+        (
+            |_, machine| _ = machine.needed.insert("libc.so.6".into(), Default::default()),
+            "libc.so.6 is not found",
+        ),
         (|_, machine| machine.collapse_off = true, "PR_SET_THP_DISABLE"),
     ];
     for (change, expected) in obstacles {

@@ -69,6 +69,20 @@ fn the_library_replaces_nothing_of_the_program() {
 }
 
 #[test]
+fn the_library_loads_with_every_glibc_since_2_17() {
+    let library = std::env::current_exe().unwrap().with_file_name("libmegapage_c.so");
+    let symbols = done(Command::new("readelf").args(["-W", "--dyn-syms"]).arg(library));
+    let needs = symbols.lines().filter(|line| line.contains(" UND ") && line.contains("@GLIBC_2."));
+    let newer = |line: &&str| {
+        let minor = line.split("@GLIBC_2.").nth(1).unwrap().split([' ', '.']).next().unwrap();
+        minor.parse::<u32>().unwrap() > 17
+    };
+    let newer: Vec<&str> = needs.clone().filter(newer).collect();
+    assert!(newer.is_empty(), "crates/heap/glibc/symbols says what to do: {newer:#?}");
+    assert!(needs.count() > 10, "{symbols}");
+}
+
+#[test]
 fn other_base_pages_are_an_errno() {
     let installed = Installed::new();
     let arguments = ["-std=gnu11", "-Wno-pedantic", "-rdynamic"];

@@ -3,6 +3,7 @@
 use megapage_launch::jvm::obstacles::Surroundings;
 use megapage_launch::machine::Machine;
 use megapage_launch::program::Program;
+use megapage_launch::versions::Versions;
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ pub fn machine() -> Machine {
     Machine {
         library: Ok("/lib/libmegapage.so".into()),
         text_library: Ok("/lib/libmegapage_text.so".into()),
+        needed: Versions::new(),
         text_refused: || unreachable!("no text is asked for"),
         thp: Ok(()),
         collapse_off: false,
