@@ -230,18 +230,22 @@ static void statistics(void) {
   malloc_stats();
 }
 
+// What the compiler cannot see through.
+static void* (*volatile ask)(size_t) = malloc;
+static void (*volatile give_back)(void*) = free;
+
 static void free_twice_small(void) {
-  free(malloc(100));
-  char* const block = malloc(40);
-  free(block);
-  free(block);
+  give_back(ask(100));
+  void* const block = ask(40);
+  give_back(block);
+  give_back(block);
 }
 
 static void free_twice_medium(void) {
-  char* blocks[3];
-  for (int i = 0; i < 3; i++) blocks[i] = malloc(20000);
-  free(blocks[1]);
-  free(blocks[1]);
+  void* blocks[3];
+  for (int i = 0; i < 3; i++) blocks[i] = ask(20000);
+  give_back(blocks[1]);
+  give_back(blocks[1]);
 }
 
 int main(int count, char** words) {
