@@ -1,5 +1,5 @@
-// What the library must not disturb: forks in signals' handlers, filters of system calls, small stacks, libraries that are
-// bound deeply, and what malloc(3) tells of itself. See parts.h.
+// The library must not disturb: forks in signals' handlers, filters of system calls, small
+// stacks, libraries that are bound deeply, and what malloc(3) tells of itself. See parts.h.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ static void fork_here(int signal) {
 }
 
 static void fork_while(void (*work)(void)) {
-  // Where it hangs, it ends.
+  // A program that hangs ends.
   alarm(100);
   struct sigaction action = {.sa_handler = fork_here, .sa_flags = SA_RESTART};
   sigaction(SIGPROF, &action, NULL);
@@ -230,7 +230,7 @@ static void statistics(void) {
   malloc_stats();
 }
 
-// What the compiler cannot see through.
+// The compiler cannot see through these.
 static void* (*volatile ask)(size_t) = malloc;
 static void (*volatile give_back)(void*) = free;
 
