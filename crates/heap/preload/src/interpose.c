@@ -28,9 +28,10 @@ extern int megapage_system_munmap(void* address, size_t size);
 extern int megapage_system_mprotect(void* address, size_t size, int protection);
 
 // ---- dlopen -------------------------------------------------------------------------------------------
-// RTLD_DEEPBIND lets a library find the C library's malloc and free before ours: it would hand our memory to a free that
-// does not know it, and PHP's extensions die of that. What else it finds there first is what the program has asked for, so
-// the flag stays. Instead the C library's own table of symbols leads to our functions from then on.
+// RTLD_DEEPBIND lets a library find the C library's malloc and free before ours: it would hand our
+// memory to a free that does not know it, and PHP's extensions die of that. What else it finds
+// there first is what the program has asked for, so the flag stays. Instead the C library's own
+// table of symbols leads to our functions from then on.
 
 static void* (*real_dlopen)(const char*, int);
 void megapage_find_real(void);
@@ -98,9 +99,10 @@ static int find_c_library(struct dl_phdr_info* object, size_t size, void* found)
   return 1;
 }
 
-// False where malloc is the program's own, or another library's: then a free of the C library's never meets our memory.
+// False where malloc is the program's own, or another library's: then a free of the C library's
+// never meets our memory.
 static bool is_malloc_ours(void) {
-  // Where this library begins and ends, by the linker.
+  // The linker's bounds of this library.
   extern const char __ehdr_start[] __attribute__((visibility("hidden")));
   extern const char _end[] __attribute__((visibility("hidden")));
   return (uintptr_t)malloc >= (uintptr_t)__ehdr_start && (uintptr_t)malloc < (uintptr_t)_end;
@@ -149,9 +151,10 @@ __attribute__((optimize("O2"))) void* megapage_dlopen(const char* file, int flag
 }
 
 // ---- exec ---------------------------------------------------------------------------------------------
-// The environment that brought the library here was taken out, so that children go without. A process that
-// replaces itself (a wrapper script's last line) is still the program that was asked for: it takes it along, if its
-// loader will load the library. All of it may run in a signal's handler.
+// The environment that brought the library here was taken out, so that children go without. A
+// process that replaces itself (a wrapper script's last line) is still the program that was asked
+// for: it takes it along, if its loader will load the library. All of it may run in a signal's
+// handler.
 
 enum { MAX_SAVED = 12, MAX_TEXT = 4096, MAX_PATH = 4096, MAX_NAME = 256 };
 static char saved_text[MAX_TEXT];
@@ -201,8 +204,9 @@ static int open_to_read(const char* path) {
   return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
-// True if an ELF file would be loaded by glibc's loader for this library's machine. A static program would only pass the
-// variables on to its children, and another C library's loader, or that of another machine, may refuse the library.
+// True if an ELF file would be loaded by glibc's loader for this library's machine. A static
+// program would only pass the variables on to its children, and another C library's loader, or that
+// of another machine, may refuse the library.
 static bool is_for_glibc(int fd, const Elf64_Ehdr* header) {
   if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB || header->e_machine != MACHINE) return false;
   for (int i = 0; i < header->e_phnum && i < MAX_SEGMENTS; i++) {
@@ -224,8 +228,8 @@ static int open_interpreter(char* line) {
   return open_to_read(name);
 }
 
-// True if the program in an open file loads our library; `shell`: a file of no known kind goes to /bin/sh (execvp(3)).
-// Leaves the file open. What cannot be read is taken for such a program.
+// True if the program in an open file loads our library; `shell`: a file of no known kind goes to
+// /bin/sh (execvp(3)). Leaves the file open. What cannot be read is taken for such a program.
 static bool loads_ours(int fd, bool shell) {
   int current = fd;
   bool loads = false;
@@ -252,7 +256,8 @@ static bool loads_ours(int fd, bool shell) {
   return false;
 }
 
-// True if our library is found where the environment names it: the program may have a new root by then.
+// True if our library is found where the environment names it: the program may have a new root by
+// then.
 static bool is_ours_there(void) {
   for (int i = 0; i < saved_count; i++) {
     if (strncmp(saved[i], preload_name, sizeof preload_name - 1) != 0) continue;
@@ -265,7 +270,8 @@ static bool is_ours_there(void) {
   return true;
 }
 
-// Whether this process takes its variables along at all. A child of vfork shares our memory but not our process id.
+// True if this process takes its variables along at all. A child of vfork shares our memory but not
+// our process id.
 static bool is_taker(void) {
   if (real_execve == NULL) megapage_find_real();
   return saved_count > 0 && getpid() == saved_pid;
@@ -342,7 +348,8 @@ static void extend(char** extended, char* list, char* const* environment) {
   extended[n] = NULL;
 }
 
-// An environment with our variables, in a mapping of its own: a thread's stack may be as small as 16 KiB.
+// An environment with our variables, in a new mapping: a thread's stack may be as small as
+// 16 KiB.
 typedef struct {
   char** variables;
   size_t size;

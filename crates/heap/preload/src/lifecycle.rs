@@ -30,7 +30,8 @@ const LIBRARY: &[u8] = b"libmegapage.so";
 /// The purge delay until something else is asked, in milliseconds.
 const RETURN_AFTER_MS: c_long = 1000;
 
-// What the standard library, mimalloc and this one call by the C library's names goes to the kernel directly.
+// Calls that the standard library, mimalloc and this one make by the C library's names go to the
+// kernel directly.
 megapage_inside::usual_own_names! {}
 megapage_inside::own_names! {
     pthread_mutex_destroy => pthread_mutex_destroy, pthread_mutex_lock => pthread_mutex_lock,
@@ -201,16 +202,17 @@ static END: extern "C" fn() = end;
 
 // The state of a fork in the thread that forks (`fork_state`), of which its child has a copy.
 
-/// The thread is inside [`checked`], which has made the fork safe. Other forks of the C library's own go without it.
+/// The thread is inside [`checked`], which has made the fork safe. Other forks of the C library's
+/// own go without it.
 const CHECKED: u32 = 1;
 /// The handlers hold, or are about to take, every lock.
 const LOCKED: u32 = 2;
-/// A fork that took none, for it came from a signal's handler that had interrupted code which holds locks. There may be
-/// several, one within the other.
+/// A fork that took none, for it came from a signal's handler that had interrupted code which holds
+/// locks. There may be several, one within the other.
 const WITHIN: u32 = 4;
 
-/// Whether the code that the fork comes from may hold locks, apart from those of an outer fork that it begins: a signal's
-/// handler has interrupted it. To wait for a lock would be for ever.
+/// Returns true if the code that the fork comes from may hold locks, apart from those of an outer
+/// fork that it begins: a signal's handler has interrupted it. To wait for a lock would never end.
 fn is_within(state: u32) -> bool {
     state & LOCKED != 0 || (state & CHECKED == 0 && holds_locks())
 }
@@ -261,7 +263,8 @@ unsafe extern "C" fn fork_child() {
     let state = fork_state();
     if state >= WITHIN {
         set_fork_state(state - WITHIN);
-        // Nobody else is here: a lock is held by the interrupted code, which goes on later, or by none that is.
+        // No other thread is here: a lock is held by the interrupted code, which goes on later, or
+        // by none that is.
         HEAP.free_locks_in_child();
         MAPPED.free_locks_in_child();
         // SAFETY: as in `fork_prepare`, and this is a child.

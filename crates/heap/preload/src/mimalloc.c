@@ -6,15 +6,16 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-// This library exports these names for the program, so that another may export them too: mimalloc's own calls go to the
-// kernel. Its other calls are bound within the library (names.rs of crates/kernel/inside).
+// This library exports these names for the program, so that another may export them too: mimalloc's
+// own calls go to the kernel. Its other calls are bound within the library (names.rs of
+// crates/kernel/inside).
 extern void* megapage_system_mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset);
 extern int megapage_system_munmap(void* address, size_t size);
 extern int megapage_system_mprotect(void* address, size_t size, int protection);
 #define mmap megapage_system_mmap
 #define munmap megapage_system_munmap
 #define mprotect megapage_system_mprotect
-// It names mappings by it, which nobody asks for.
+// It names mappings by it, which no one asks for.
 #define prctl(...) (-1)
 
 #include "mimalloc.h"

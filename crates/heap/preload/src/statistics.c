@@ -1,8 +1,8 @@
-// mallinfo(3), mallinfo2(3), malloc_info(3) and malloc_stats(3), which would otherwise tell of the C library's heap, where
-// nothing is. Included by mimalloc.c.
+// mallinfo(3), mallinfo2(3), malloc_info(3) and malloc_stats(3), which would otherwise tell of the
+// C library's heap, where nothing is. Included by mimalloc.c.
 //
-// Blocks are counted page by page. Of a page of small blocks that is another thread's, or nobody's, all count as in use: what
-// is known of it lies in the page, which may go meanwhile.
+// Blocks are counted page by page. Of a page of small blocks that is another thread's, or no
+// thread's, all count as in use: what is known of it lies in the page, which may go meanwhile.
 
 #include <stdio.h>
 
@@ -49,7 +49,7 @@ static size_t count_arenas(void) {
     if (arena == NULL) continue;
     for (size_t slice = arena->info_slices; slice < arena->slice_count; slice++) {
       if (!mi_bitmap_is_set(arena->pages_main.pages, slice)) continue;
-      // Where a page is, or was a moment ago, this stays readable.
+      // This stays readable after the page has gone.
       mi_page_t* const page = mi_aligned_ptr_page0(mi_arena_slice_start(arena, slice));
       const bool is_small = (mi_atomic_load_ptr_acquire(mi_page_t, &page->self) != page);
       bytes += (is_small ? MI_ARENA_SLICE_SIZE : mi_page_used(page) * mi_page_block_size(page));

@@ -1,13 +1,15 @@
 //! prctl(2), in place of the C library's, for two of its uses.
 //!
-//! Programs forbid themselves system calls (PR_SET_NO_NEW_PRIVS, which precedes seccomp(2), and PR_SET_SECCOMP), often on
-//! pain of death. From then on this library makes only those that a malloc needs, and has no thread.
+//! Programs forbid themselves system calls (PR_SET_NO_NEW_PRIVS, which precedes seccomp(2), and
+//! PR_SET_SECCOMP), often on pain of death. From then on this library makes only those that a
+//! malloc needs, and has no thread.
 //!
-//! Programs switch transparent huge pages off for themselves (PR_SET_THP_DISABLE), as MariaDB and Ruby do, because the
-//! kernel would give them where they do not pay. The kernel's own choice stays off. What this library has judged to be dense is advised, or collapsed, all the same: that is
-//! what it was started for. Linux 6.18 has a flag for just that. Before, the setting is dropped where the kernel gives no huge
-//! pages but on advice anyway, and kept where it would (transparent_hugepage/enabled says `always`). The program reads back
-//! what it has set.
+//! Programs switch transparent huge pages off for themselves (PR_SET_THP_DISABLE), as MariaDB and
+//! Ruby do, because the kernel would give them where they do not pay. The kernel's own choice stays
+//! off. What this library has judged to be dense is advised, or collapsed, all the same: that is
+//! what it was started for. Linux 6.18 has a flag for just that. Before, the setting is dropped
+//! where the kernel gives no huge pages but on advice anyway, and kept where it would
+//! (transparent_hugepage/enabled says `always`). The program reads back what it has set.
 //!
 //! File-level obligation: the export has the contract of the C function whose name it bears, and passes its arguments on
 //! unread but for the options that it knows.
@@ -40,8 +42,8 @@ unsafe extern "C" fn prctl(
 ) -> c_int {
     let bare = third | fourth | fifth == 0;
     match option {
-        // What the kernel shall allow from here on is the program's to choose, and unknown. A mode without a
-        // filter is a question whether the kernel has them.
+        // The program chooses what the kernel shall allow from here on, which is unknown. A mode
+        // without a filter is a question whether the kernel has them.
         libc::PR_SET_NO_NEW_PRIVS => confine(),
         libc::PR_SET_SECCOMP if second != c_ulong::from(libc::SECCOMP_MODE_FILTER) || third != 0 => confine(),
         libc::PR_SET_THP_DISABLE if second != 0 && bare && is_active() && replace() => {

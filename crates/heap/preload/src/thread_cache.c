@@ -66,7 +66,8 @@ void* megapage_malloc(size_t size) {
   return megapage_malloc_uncached(size);
 }
 
-// A block is freed that the thread has freed last. The program ends as glibc ends it: it would be handed out twice.
+// A block is freed that the thread has freed last. The program ends as glibc ends it: it would be
+// handed out twice.
 static mi_decl_noinline mi_decl_cold void freed_twice(void) {
   static const char message[] = "free(): double free detected\n";
   (void)!write(STDERR_FILENO, message, sizeof message - 1);

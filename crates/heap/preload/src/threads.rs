@@ -34,10 +34,12 @@ pub static WORKING: Lock = Lock::new();
 static BEGUN: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 /// 1: every thread is to end.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
-/// A program that forbids itself system calls waits so long for threads that end, looking this often.
+/// A program that forbids itself system calls waits so long for threads that end, looking this
+/// often.
 const STOP_LOOKS: usize = 500;
 const STOP_LOOK: Duration = Duration::from_micros(200);
-/// A signal's handler that forks in the midst of an allocation waits so long for threads that work, looking this often.
+/// A signal's handler that forks in the midst of an allocation waits so long for threads that work,
+/// looking this often.
 const FORK_LOOKS: usize = 20;
 const FORK_LOOK: Duration = Duration::from_micros(100);
 
@@ -89,7 +91,8 @@ pub enum Started {
 /// Starts a thread. The caller holds no lock of the allocator; what pthread_create allocates comes back to it.
 #[cold]
 pub fn start(work: Work) -> Started {
-    // A thread is more than a malloc may ask for, and would inherit what the program has forbidden itself.
+    // A thread is more than a malloc may ask for, and would inherit what the program has forbidden
+    // itself.
     if is_confined() {
         return Started::Refused;
     }
@@ -153,8 +156,8 @@ pub fn end() {
     WORKING.with(|| ALIVE.fetch_sub(1, Relaxed));
 }
 
-/// Returns true if a thread of ours is to end: the program's have ended, and the process ends only when ours do, or
-/// [`stop`] was called.
+/// Returns true if a thread of ours is to end: the program's have ended, and the process ends only
+/// when ours do, or [`stop`] was called.
 pub fn program_has_ended() -> bool {
     STOPPED.load(Relaxed) != 0 || main_has_ended(ALIVE.load(Relaxed))
 }
@@ -164,8 +167,8 @@ pub fn sleep(time: Duration) {
     sleep_while(&STOPPED, 0, time);
 }
 
-/// Ends all threads of ours and waits, 100 ms at most, until they are gone: the program is about to forbid itself, and
-/// perhaps them, what a thread needs in order to end. No other starts.
+/// Ends all threads of ours and waits, 100 ms at most, until they are gone: the program is about to
+/// forbid itself, and perhaps them, what a thread needs in order to end. No other starts.
 pub fn stop() {
     if OWNER.load(Relaxed) != own_pid() {
         return;
@@ -184,8 +187,9 @@ pub fn stop() {
     }
 }
 
-/// Keeps threads of ours off the heap for a signal's handler that forks and has interrupted an allocation, if they
-/// leave it within 2 ms: they may wait for what the interrupted code holds. True: [`WORKING`] is held.
+/// Keeps threads of ours off the heap for a signal's handler that forks and has interrupted an
+/// allocation, if they leave it within 2 ms: they may wait for what the interrupted code holds.
+/// True: [`WORKING`] is held.
 pub fn pause_briefly() -> bool {
     ALIVE.load(Relaxed) > 0
         && (0..FORK_LOOKS).any(|_| {

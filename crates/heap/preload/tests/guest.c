@@ -1,5 +1,5 @@
-// What the library must not disturb: forks in signals' handlers, filters of system calls, small stacks, libraries that are
-// bound deeply, and what malloc(3) tells of itself. See parts.h.
+// The library must not disturb: forks in signals' handlers, filters of system calls, small
+// stacks, libraries that are bound deeply, and what malloc(3) tells of itself. See parts.h.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ static void fork_here(int signal) {
 }
 
 static void fork_while(void (*work)(void)) {
-  // Where it hangs, it ends.
+  // A program that hangs ends.
   alarm(100);
   struct sigaction action = {.sa_handler = fork_here, .sa_flags = SA_RESTART};
   sigaction(SIGPROF, &action, NULL);
@@ -230,18 +230,22 @@ static void statistics(void) {
   malloc_stats();
 }
 
+// The compiler cannot see through these.
+static void* (*volatile ask)(size_t) = malloc;
+static void (*volatile give_back)(void*) = free;
+
 static void free_twice_small(void) {
-  free(malloc(100));
-  char* const block = malloc(40);
-  free(block);
-  free(block);
+  give_back(ask(100));
+  void* const block = ask(40);
+  give_back(block);
+  give_back(block);
 }
 
 static void free_twice_medium(void) {
-  char* blocks[3];
-  for (int i = 0; i < 3; i++) blocks[i] = malloc(20000);
-  free(blocks[1]);
-  free(blocks[1]);
+  void* blocks[3];
+  for (int i = 0; i < 3; i++) blocks[i] = ask(20000);
+  give_back(blocks[1]);
+  give_back(blocks[1]);
 }
 
 int main(int count, char** words) {

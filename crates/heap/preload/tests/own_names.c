@@ -1,4 +1,5 @@
-// A program whose own functions have names of the C library's, which never calls them. A stranger that does ends it.
+// A program whose own functions have names of the C library's, which never calls them. A stranger
+// that does ends it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-// A library with a function that its program has too, and with blocks that cross the border. See guest.c.
+// A library with a function that its program has too, and with blocks that cross the border. See
+// guest.c.
 #include <stdlib.h>
 #include <string.h>
 

@@ -29,7 +29,8 @@ static LEDGER: OnceLock<TextLedger> = OnceLock::new();
 /// This process is a child of the one that the library was loaded into.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-// What the standard library and this one call by the C library's names goes to the kernel directly.
+// Calls that the standard library and this one make by the C library's names go to the kernel
+// directly.
 megapage_kernel::usual_own_names! {}
 megapage_kernel::own_names! {
     _exit => _exit, mmap => mmap, mmap64 => mmap, mprotect => mprotect, mremap => mremap, munmap => munmap,
@@ -90,8 +91,8 @@ extern "C" fn start() {
     remove_from_environment_list(PRELOAD, is_library);
 }
 
-/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last values. Makes no call but
-/// futex(2): the program may have forbidden itself all others.
+/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last values.
+/// Makes no call but futex(2): the program may have forbidden itself all others.
 extern "C" fn end() {
     let Some(ledger) = LEDGER.get().filter(|_| !FORKED.load(Relaxed)) else { return };
     ledger.exit_handshake().announce_and_wait();

@@ -11,11 +11,12 @@ use megapage_units::BASE_PAGE;
 /// The largest base page of any kernel for the machines that this is for (arm64), in bytes.
 const LARGEST: usize = 64 << 10;
 
-/// The size of this process's base pages in bytes: the least address but 0 that madvise(2) takes for the
-/// beginning of a page. Neither allocates nor changes errno.
+/// The size of this process's base pages in bytes: the least address but 0 that madvise(2) takes
+/// for the beginning of a page. Neither allocates nor changes errno.
 pub fn base_page_size() -> usize {
     let is_inside_one = |address: usize| {
-        // SAFETY: no byte is advised, so that the call only looks whether a page begins at the address.
+        // SAFETY: no byte is advised, so that the call only looks whether a page begins at the
+        // address.
         let answer = unsafe { call(libc::SYS_madvise, [address, 0, libc::MADV_NORMAL as usize]) };
         answer == Err(Errno::EINVAL)
     };

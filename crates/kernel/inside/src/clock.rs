@@ -11,13 +11,15 @@ use std::time::Duration;
 /// The kernel's shared object was found, from which rustix reads the clock without a system call.
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// Finds the kernel's shared object (vdso(7)). Before threads exist, and not within malloc: this may allocate.
+/// Finds the kernel's shared object (vdso(7)). Before threads exist, and not within malloc: this
+/// may allocate.
 pub fn find_clock() {
     let _ = clock_gettime(ClockId::Monotonic);
     READY.store(true, Relaxed);
 }
 
-/// Returns the time since some fixed point (CLOCK_MONOTONIC), without a system call once [`find_clock`] was called.
+/// Returns the time since some fixed point (CLOCK_MONOTONIC), without a system call once
+/// [`find_clock`] was called.
 pub fn monotonic() -> Duration {
     if READY.load(Relaxed) {
         let now = clock_gettime(ClockId::Monotonic);

@@ -1,4 +1,5 @@
-//! errno, which an allocator leaves as it finds it, and cancellation, which must not hit what holds a lock.
+//! errno, which an allocator leaves as it finds it, and cancellation, which must not hit what holds
+//! a lock.
 //!
 //! File-level obligation: errno is written at the calling thread's own location, and the state of cancellation is its own.
 
@@ -65,9 +66,9 @@ unsafe extern "C" {
 /// PTHREAD_CANCEL_DISABLE of pthread.h.
 const CANCEL_DISABLE: c_int = 1;
 
-/// While it lives the calling thread is not cancelled (pthread_cancel(3)). Functions of the C library that fork are
-/// cancellation points, and a thread that ends in one would leave what it has locked locked. The calls of
-/// [`crate::call`] are none.
+/// While it lives the calling thread is not cancelled (pthread_cancel(3)). Functions of the C
+/// library that fork are cancellation points, and a thread that ends in one would leave what it has
+/// locked locked. The calls of [`crate::call`] are none.
 #[derive(Debug)]
 pub struct NoCancel {
     former: c_int,

@@ -38,10 +38,11 @@ fn wake(word: &AtomicU32, count: usize) {
     let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, WAKE, count]) };
 }
 
-/// Sleeps for `time`, or until the word is no longer `expected` and [`wake_all`] says so. Signals do not end it.
+/// Sleeps for `time`, or until the word is no longer `expected` and [`wake_all`] says so. Signals
+/// do not end it.
 ///
-/// It is a futex(2) and no clock_nanosleep(2): a program that has forbidden itself all but what a malloc calls is
-/// waited with as well.
+/// It is a futex(2) and no clock_nanosleep(2): a program that has forbidden itself all but what a
+/// malloc calls is waited with as well.
 pub fn sleep_while(word: &AtomicU32, expected: u32, time: Duration) {
     let end = monotonic().saturating_add(time);
     loop {

@@ -1,11 +1,14 @@
-//! What the calling thread holds, and the fork that it is in: two words of each thread.
+//! Two words of each thread: the locks that it holds, and the fork that it is in.
 //!
-//! They are known to a signal's handler that has interrupted the code of this library: it may fork (POSIX.1-2017 lists
-//! fork(2) among the functions for handlers), and must not wait for a lock that the interrupted code holds.
+//! They are known to a signal's handler that has interrupted the code of this library: it may fork
+//! (POSIX.1-2017 lists fork(2) among the functions for handlers), and must not wait for a lock that
+//! the interrupted code holds.
 //!
-//! The words are reached without a call of the loader's, which may allocate (`__tls_get_addr`): this runs within malloc.
+//! The words are reached without a call of the loader's, which may allocate (`__tls_get_addr`):
+//! this runs within malloc.
 //!
-//! File-level obligation: the symbol is a thread's own eight bytes, zero at first, and no other name leads to them.
+//! File-level obligation: the symbol is a thread's own eight bytes, zero at first, and no other
+//! name leads to them.
 
 #![allow(unsafe_code)]
 
@@ -41,7 +44,8 @@ global_asm!(
 #[inline]
 fn words() -> *mut [u32; 2] {
     let address: usize;
-    // SAFETY: the loader has placed the words at this offset from the thread's pointer (initial-exec model).
+    // SAFETY: the loader has placed the words at this offset from the thread's pointer
+    // (initial-exec model).
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!(
@@ -67,7 +71,8 @@ fn words() -> *mut [u32; 2] {
 /// Notes that the calling thread is about to take a lock.
 #[inline]
 pub(crate) fn taking() {
-    // SAFETY: the words are this thread's. A handler that comes in between leaves them as it found them.
+    // SAFETY: the words are this thread's. A handler that comes in between leaves them as it found
+    // them.
     unsafe { (*words())[0] = (*words())[0].wrapping_add(1) }
 }
 
@@ -90,7 +95,8 @@ pub fn fork_state() -> u32 {
     unsafe { (*words())[1] }
 }
 
-/// Keeps a word for the calling thread, which its copy in a child has too: the preloaded library's state of a fork.
+/// Keeps a word for the calling thread, which its copy in a child has too: the preloaded library's
+/// state of a fork.
 pub fn set_fork_state(state: u32) {
     // SAFETY: as in `taking`.
     unsafe { (*words())[1] = state }

@@ -69,8 +69,8 @@ impl Lock {
         released();
     }
 
-    /// Frees the lock in a forked child, whoever held it: a thread that the child does not have, or code of the one
-    /// that it has, which goes on later and releases it once more.
+    /// Frees the lock in a forked child, whichever thread held it: a thread that the child does not
+    /// have, or code of the one that it has, which goes on later and releases it once more.
     pub fn reset(&self) {
         self.0.store(FREE, Release);
     }

@@ -1,12 +1,13 @@
-//! The C library's names, as far as the standard library and mimalloc call them, for the libraries that are loaded into
-//! programs. [`crate::own_names`] gives them to one such library, for itself alone: no other object sees them, and none
-//! that defines the same names is ever called.
+//! The C library's names, as far as the standard library and mimalloc call them, for the libraries
+//! that are loaded into programs. [`crate::own_names`] gives them to one such library, for itself
+//! alone: no other object sees them, and none that defines the same names is ever called.
 //!
-//! Each is a system call of [`crate::call`], with the C library's answer and errno. Those that the standard library calls
-//! for the message of a panic alone may answer that there is nothing.
+//! Each is a system call of [`crate::call`], with the C library's answer and errno. Those that the
+//! standard library calls for the message of a panic alone may answer that there is nothing.
 //!
-//! File-level obligation: each function has the signature and the contract of the C function whose name it bears.
-//! Variadic ones are called with arguments in registers, where their fixed forms here expect them.
+//! File-level obligation: each function has the signature and the contract of the C function whose
+//! name it bears. Variadic ones are called with arguments in registers, where their fixed forms
+//! here expect them.
 
 #![allow(unsafe_code)]
 #![allow(missing_docs, reason = "each is as its manual page of section 2 or 3 says")]
@@ -20,7 +21,8 @@ use crate::system::{call, exit_process, own_pid, own_thread};
 use libc::{c_char, c_int, c_long, c_uint, c_void, off_t, size_t, ssize_t, timespec};
 use std::time::Duration;
 
-/// Defines functions that make one system call with their arguments, in order, after those in brackets.
+/// Defines functions that make one system call with their arguments, in order, after those in
+/// brackets.
 macro_rules! calls {
     ($($name:ident($($argument:ident: $type:ty),*) -> $answer:ty = $number:ident [$($first:expr)?];)*) => {$(
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $answer {
@@ -173,7 +175,8 @@ pub unsafe extern "C" fn sigfillset(set: *mut c_void) -> c_int {
 }
 
 pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const c_void, former: *mut c_void) -> c_int {
-    // Bytes of the kernel's set. The two signals that the C library keeps for itself stay as they are.
+    // Bytes of the kernel's set. The two signals that the C library keeps for itself stay as they
+    // are.
     const BYTES: usize = 8;
     const KEPT: u64 = 0b11 << 31;
     let mut wanted = 0;
@@ -187,10 +190,12 @@ pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const c_void, former:
     answer.map_or_else(|errno| errno.0, |_| 0)
 }
 
-// mimalloc's mutexes: zero is free, and the lock is in the first bytes. They know what a thread holds, see `held.rs`.
+// mimalloc's mutexes: zero is free, and the lock is in the first bytes. They know what a thread
+// holds, see `held.rs`.
 
 pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise; the mutex has room for the lock, and nothing else looks into it.
+    // SAFETY: the caller's promise; the mutex has room for the lock, and nothing else looks into
+    // it.
     unsafe { (*mutex.cast::<Lock>()).lock() };
     0
 }
@@ -210,8 +215,8 @@ pub extern "C" fn pthread_mutex_destroy(_: *mut c_void) -> c_int {
     0
 }
 
-/// Gives the library in which it stands names of the C library's, hidden from all others: `name => function` of
-/// [`crate::names`]. Names that the library exports cannot be among them.
+/// Gives the library in which it stands names of the C library's, hidden from all others: `name =>
+/// function` of [`crate::names`]. Names that the library exports cannot be among them.
 #[macro_export]
 macro_rules! own_names {
     ($($name:ident => $function:ident),* $(,)?) => {$(

@@ -1,8 +1,9 @@
 //! How one region of the calling process is mapped, without allocating: for code that runs inside malloc, or holds an
 //! allocator's locks.
 //!
-//! File-level obligation: the argument of the ioctl is initialised, of the size that it states, and points to a vector as
-//! long as it states that outlives the call. What closes descriptors closes none of the program's: see there.
+//! File-level obligation: the argument of the ioctl is initialised, of the size that it states, and
+//! points to a vector as long as it states that outlives the call. What closes descriptors closes
+//! none of the program's: see there.
 
 #![allow(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Values that code within malloc needs, read from kernel files without allocating.
 //!
-//! File-level obligation: each path is a C string; each buffer is writable and of the length stated; a descriptor is
-//! opened and closed by its [`Descriptor`].
+//! File-level obligation: each path is a C string; each buffer is writable and of the length
+//! stated; a descriptor is opened and closed by its [`Descriptor`].
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! Calls for memory that a program maps by mmap(2), made on its behalf from inside the process. Nothing here allocates.
 //!
-//! These go to the kernel directly, never by the C library's names: the preloaded library provides some of those.
+//! These go to the kernel directly, never by the C library's names: the preloaded library provides
+//! some of those.
 //!
 //! File-level obligation: memory is mapped at addresses of the kernel's choice, so that it overlaps nothing. Only what was
 //! mapped here, and was not handed out yet, is unmapped here. Every other call changes no contents and no protection, so

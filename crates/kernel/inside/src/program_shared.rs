@@ -1,7 +1,8 @@
 //! Shared memory that a program asks for (shmget(2), shmat(2), shared mappings), made on its behalf from inside the process.
 //! Nothing here allocates.
 //!
-//! As in [`crate::program_memory`], calls go to the kernel directly: the preloaded library provides the C library's names.
+//! As in [`crate::program_memory`], calls go to the kernel directly: the preloaded library provides
+//! the C library's names.
 //!
 //! File-level obligation: addresses come from [`reserve`], which nothing else uses, and are given up or mapped over whole. Only a
 //! segment that was made here and that was never handed out is removed.

@@ -1,12 +1,15 @@
 //! System calls as instructions of this library.
 //!
-//! A program, or a library in it, may define `open`, `syscall` or any other name of the C library's, and run code
-//! there that allocates, takes locks or ends the program. So nothing here goes by such a name. Nor is errno touched.
+//! A program, or a library in it, may define `open`, `syscall` or any other name of the C
+//! library's, and run code there that allocates, takes locks or ends the program. So nothing here
+//! goes by such a name. Nor is errno touched.
 //!
-//! A program may also forbid itself system calls (seccomp(2)), often on pain of death. From [`program_confines`] on
-//! [`call`] makes those alone that a malloc needs, and answers EPERM for all others.
+//! A program may also forbid itself system calls (seccomp(2)), often on pain of death. From
+//! [`program_confines`] on [`call`] makes those alone that a malloc needs, and answers EPERM for
+//! all others.
 //!
-//! File-level obligation: registers are used as syscall(2) says, and nothing else is in the instructions.
+//! File-level obligation: registers are used as syscall(2) says, and nothing else is in the
+//! instructions.
 
 #![allow(unsafe_code)]
 
@@ -26,12 +29,13 @@ const OF_A_MALLOC: [c_long; 7] = [
     libc::SYS_exit_group,
 ];
 
-/// Whether there was a filter when it was looked first: 0 until then, 1 for none.
+/// A filter's presence when it was looked first: 0 until then, 1 for none, 2 for one.
 static FILTERED_AT_FIRST: AtomicU8 = AtomicU8::new(0);
 static CONFINED: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// Makes a system call for this library. EPERM, and no call, for one that the program may have forbidden itself.
+/// Makes a system call for this library. EPERM, and no call, for one that the program may have
+/// forbidden itself.
 ///
 /// # Safety
 /// As for the call: pointers among the arguments are what it says they must be.
@@ -105,8 +109,8 @@ unsafe fn instruction(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> usize {
     answer
 }
 
-/// Returns the calling process's id: asked for, for a child of vfork(2) shares this memory, or as it was last where
-/// the program may have forbidden itself to ask.
+/// Returns the calling process's id: asked for, for a child of vfork(2) shares this memory, or as
+/// it was last where the program may have forbidden itself to ask.
 pub fn own_pid() -> u32 {
     // SAFETY: getpid(2) takes nothing.
     let asked = unsafe { call(libc::SYS_getpid, []) }.map(|pid| pid as i32);
@@ -141,7 +145,8 @@ pub fn set_thread_name(name: &std::ffi::CStr) {
     let _ = unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0]) };
 }
 
-/// Notes that the program begins: filters that it has now are its surroundings', a container's or a service's.
+/// Notes that the program begins: filters that it has now are its surroundings', a container's or a
+/// service's.
 pub fn program_begins() {
     // SAFETY: this prctl takes no pointer.
     let mode = unsafe { call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0]) };
@@ -159,7 +164,8 @@ pub fn is_confined() -> bool {
     CONFINED.load(Relaxed)
 }
 
-/// Returns true if system calls may go through a filter (seccomp(2)), the program's own or its surroundings'.
+/// Returns true if system calls may go through a filter (seccomp(2)), the program's own or its
+/// surroundings'.
 pub fn is_filtered() -> bool {
     if FILTERED_AT_FIRST.load(Relaxed) == 0 && !is_confined() {
         program_begins();
@@ -192,7 +198,7 @@ mod tests {
         assert!(thread_exists(own_thread()) && !thread_exists(i32::MAX));
     }
 
-    // In a process of its own, which stays confined.
+    // In a separate process, which stays confined.
     #[test]
     fn a_confined_program_meets_the_calls_of_a_malloc_alone() {
         megapage_testing::in_child(

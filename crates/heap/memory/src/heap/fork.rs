@@ -173,9 +173,9 @@ impl HugeHeap {
         self.take_again(child);
     }
 
-    /// As [`HugeHeap::before_fork`], for a signal's handler that has interrupted code which holds locks: it takes none,
-    /// so that nothing can be moved. ENOMEM where the heap has a broker's pages, or more private hugetlb pages than the
-    /// pool has for copies of them.
+    /// As [`HugeHeap::before_fork`], for a signal's handler that has interrupted code which holds
+    /// locks: it takes none, so that nothing can be moved. ENOMEM where the heap has a broker's
+    /// pages, or more private hugetlb pages than the pool has for copies of them.
     pub fn before_fork_within(&self) -> Result<(), Errno> {
         let ledger = self.ledger();
         let has = |backing, size: PageSize| ledger.held(backing).div_ceil(size.bytes().0);
@@ -192,7 +192,8 @@ impl HugeHeap {
         if safe { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Frees every lock in a child whose fork took none, and ends the child's part in the ledger: see [`Lock::reset`].
+    /// Frees every lock in a child whose fork took none, and ends the child's part in the ledger:
+    /// see [`Lock::reset`].
     pub fn free_locks_in_child(&self) {
         if self.attached.load(Relaxed)
             && let Some(shared) = self.shared.get()
@@ -201,7 +202,8 @@ impl HugeHeap {
         }
         self.attached.store(false, Relaxed);
         self.split.store(true, Relaxed);
-        // The interrupted code may be in the midst of the stock: then what is there goes unused in the child.
+        // The interrupted code may be in the midst of the stock: then what is there goes unused in
+        // the child.
         self.stock.try_with(Stock::forget_in_child);
         self.walks.reset();
         self.groups.iter().for_each(Lock::reset);

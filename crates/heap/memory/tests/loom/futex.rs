@@ -68,7 +68,7 @@ pub(crate) fn wake_one(word: &AtomicU32) {
     drop(queue);
 }
 
-/// What a thread holds is looked at by forks alone.
+/// Does nothing: forks alone look at what a thread holds.
 pub(crate) fn taking() {}
 
 /// See [`taking`].

@@ -1,4 +1,5 @@
-//! What the preloaded libraries take from others: a name that is missing here may be a program's own function.
+//! Names that the preloaded libraries take from others: a name that is missing here may be a
+//! program's own function.
 
 use crate::preloaded::built;
 use std::collections::BTreeSet;
@@ -21,7 +22,8 @@ fn no_call_of_files_clocks_processes_or_memory_goes_by_a_name() {
         let names = listed.lines().filter_map(|line| line.split_whitespace().last());
         let names: BTreeSet<&str> = names.map(|name| name.split('@').next().unwrap_or(name)).collect();
         assert!(names.contains("memcpy") || names.contains("memmove"), "{library}: {names:?}");
-        // The standard library's allocator, for the message of a panic: the one allocates nothing, the other is malloc.
+        // The standard library's allocator, for the message of a panic: the one allocates nothing,
+        // the other is malloc.
         let of_text = ["malloc", "calloc", "realloc", "free", "posix_memalign"];
         let strangers: Vec<&&str> = names
             .difference(&allowed)

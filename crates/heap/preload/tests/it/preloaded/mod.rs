@@ -39,7 +39,7 @@ pub fn command(program: &Path, heap: &str) -> Command {
     command
 }
 
-/// What the program says and how it ends, with its heap as `heap` says.
+/// Runs the program with its heap as `heap` says, until it ends.
 pub fn preloaded(program: &Path, arguments: &[&str], heap: &str) -> Output {
     command(program, heap).args(arguments).output().expect("the program starts")
 }
