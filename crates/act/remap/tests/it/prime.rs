@@ -177,5 +177,5 @@ fn what_cannot_be_primed_is_refused() {
     refused(Path::new("/etc"), "not a regular file");
     refused(Path::new("/nothing/there"), "No such file");
     let built = build(directory.path(), "unplaced", &["-fPIE", "-pie", "-fuse-ld=bfd"]).unwrap();
-    refused(&built, "megapage run --text thp moves its code");
+    refused(&built, "megapage run --text thp, which moves its code");
 }
