@@ -9,7 +9,7 @@ use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, threads};
 use megapage_inside::{
     MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item, environment_variable,
-    remove_environment_variable, remove_from_environment_list, set_errno,
+    is_secure, remove_environment_variable, remove_from_environment_list, set_errno,
 };
 use megapage_memory::shared::{SHM_VARIABLE, Shm};
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
@@ -66,6 +66,11 @@ pub fn configure() {
                 None => RETURN_AFTER_MS,
             };
         }
+    }
+    if is_secure() {
+        // It runs as without the library: nothing that its caller sets is read, and all its memory
+        // is on base pages.
+        config.heap = Heap::None;
     }
     if environment_is_ready() {
         let shm = environment_variable(SHM_VARIABLE, &mut buffer).and_then(|v| Shm::parse(v.to_bytes()));

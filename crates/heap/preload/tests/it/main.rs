@@ -3,6 +3,7 @@
 mod exec;
 mod mapped;
 mod preloaded;
+mod secure;
 mod sizes;
 mod thp_disable;
 mod thread_cache;

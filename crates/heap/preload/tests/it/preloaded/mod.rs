@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The library that this package builds; cargo does so for its tests' sake only where it is asked.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("tmp lies in the target directory");
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     build.args(["build", "--quiet", "--package", "megapage-preload", "--target-dir"]).arg(target);
