@@ -2,6 +2,7 @@
 
 mod text;
 
+use crate::flags::name;
 use crate::output::{print, say};
 use anyhow::Result;
 use megapage_daemon::config::Config;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Only these processes: PIDs, or regular expressions for names [default: those of the file]
-    #[arg(value_name = "PROCESS")]
+    #[arg(value_name = "PROCESS", value_parser = name)]
     processes: Vec<String>,
     /// The policy: megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux, or a variant of these
     #[arg(long, value_name = "NAME", value_parser = policy)]

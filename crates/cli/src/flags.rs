@@ -23,6 +23,11 @@ impl Root {
     }
 }
 
+/// Reads a name that must not be empty: where names are compared, an empty one can mean everything.
+pub fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("the name is empty".into()) } else { Ok(text.into()) }
+}
+
 /// What `run` and `enable` ask for the memory of a program, and how it is reached.
 #[derive(Debug, clap::Args)]
 pub struct Backing {

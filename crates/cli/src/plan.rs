@@ -4,10 +4,9 @@ mod human;
 
 use crate::output::{answer, progress, say};
 use anyhow::{Context, Result, bail};
-use megapage_kernel::trusted::read_bounded;
+use megapage_kernel::trusted::read_given;
 use megapage_plan::recording::MOST_BYTES;
 use megapage_plan::{Options, SCHEMA, plan, read};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::available_parallelism;
@@ -62,7 +61,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 type Read = (Vec<megapage_plan::recording::Recording>, megapage_plan::recording::Notes);
 
 fn read_file(path: &Path) -> Result<Read> {
-    let bytes = File::open(path).and_then(|file| read_bounded(file, MOST_BYTES))?;
+    let bytes = read_given(path, MOST_BYTES)?;
     let text = String::from_utf8(bytes).context("not text")?;
     Ok(read(&text)?)
 }

@@ -1,5 +1,6 @@
 //! `megapage profile`: what runs have found out about programs.
 
+use crate::flags::name;
 use crate::output::print;
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_launch::profile::{Profile, Store, Stored, date, directory};
@@ -32,7 +33,7 @@ pub struct ListArgs {
 #[derive(Debug, clap::Args)]
 pub struct ShowArgs {
     /// The program's path or file name, or the first digits of a profile's key.
-    #[arg(value_name = "PROGRAM")]
+    #[arg(value_name = "PROGRAM", value_parser = name)]
     program: String,
     /// Print JSON (schema megapage.profile-show/1).
     #[arg(long)]
@@ -43,7 +44,7 @@ pub struct ShowArgs {
 #[derive(Debug, clap::Args)]
 pub struct ForgetArgs {
     /// The program's path or file name, or the first digits of a profile's key.
-    #[arg(value_name = "PROGRAM", required_unless_present = "all")]
+    #[arg(value_name = "PROGRAM", value_parser = name, required_unless_present = "all")]
     program: Option<String>,
     /// All profiles of the calling user.
     #[arg(long, conflicts_with = "program")]

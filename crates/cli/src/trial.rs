@@ -1,5 +1,6 @@
 //! `megapage trial`.
 
+use crate::flags::name;
 use crate::output::{answer, print, progress, say};
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_decide::judge::{Better, Progress};
@@ -66,7 +67,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["targets", "forget", "dry_run"])]
     list: bool,
     /// Forget what trials have found of this service or program
-    #[arg(long, value_name = "SERVICE", conflicts_with = "targets")]
+    #[arg(long, value_name = "SERVICE", value_parser = name, conflicts_with = "targets")]
     forget: Option<String>,
     /// Print JSON (schema megapage.trial/1, megapage.trial-list/1)
     #[arg(long)]

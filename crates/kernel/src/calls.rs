@@ -3,9 +3,11 @@
 
 use crate::KernelRoot;
 use crate::bpf::{self, Aligned, io_error};
+use crate::trusted::open_binary;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, UprobeOpts};
 use megapage_units::Pid;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -76,6 +78,11 @@ impl CallCounter {
         timed: bool,
     ) -> Result<CallCounter, NoCalls> {
         let load = |error: io::Error| NoCalls::Load(error.to_string());
+        let attach = |why: String| NoCalls::Attach { file: file.into(), why };
+        // libbpf and the kernel get the descriptor: by its name they would open whatever its owner
+        // puts there by then.
+        let opened = open_binary(file).map_err(|error| attach(error.to_string()))?;
+        let own = KernelRoot::own_descriptor_path(opened.as_raw_fd());
         let object = bpf::load(OBJECT).map_err(load)?;
         let numbers = own_pid_namespace(root).map_err(load)?;
         let put = bpf::map(&object, "numbers").map_err(load)?.update(&ONLY, &numbers, MapFlags::ANY);
@@ -85,15 +92,13 @@ impl CallCounter {
             if timed { &[("begin_call", false), ("end_call", true)] } else { &[("count_call", false)] };
         for pid in pids {
             for (name, at_return) in programs {
-                let link = counter.attach(name, *pid, file, site, *at_return);
-                let link = link.map_err(|error| NoCalls::Attach {
-                    file: file.into(),
-                    why: match (error.kind(), site) {
+                let link = counter.attach(name, *pid, &own, site, *at_return).map_err(|error| {
+                    attach(match (error.kind(), site) {
                         (libbpf_rs::ErrorKind::NotFound, CallSite::Function(name)) => {
                             format!("it has no function {name}")
                         }
                         _ => error.to_string(),
-                    },
+                    })
                 })?;
                 counter._links.push(link);
             }
@@ -218,6 +223,21 @@ mod tests {
         drop(timed);
         is_called(0);
         assert_eq!(counted.read().unwrap().calls, 5);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let (pipe, hole) = (directory.path().join("pipe"), directory.path().join("hole"));
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        std::fs::File::create(&hole).unwrap().set_len(1 << 42).unwrap();
+        let site = CallSite::Function("main".into());
+        for (file, why) in [(pipe, "not a regular file"), (hole, "more than half of it is holes")] {
+            let error = CallCounter::open(&KernelRoot::live(), &[own()], &file, &site, true).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(why) && error.contains(file.to_str().unwrap()), "{error}");
+        }
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Directories whose files are opened without ever following a symbolic link.
 
 use crate::no_links::{self, Reach};
+use crate::trusted::open_looked_at;
 pub use megapage_inside::memory_file::{huge_page_size_of, memory_file};
 use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -64,7 +66,7 @@ impl Directory {
     /// Opens the directory `name` in this one.
     pub fn child(&self, name: &str) -> io::Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let file = self.open_beneath(name, flags, Mode::empty())?;
+        let file = self.open_beneath(name, flags, Mode::empty())?.into();
         Ok(Directory { file, path: self.path.join(name) })
     }
 
@@ -76,34 +78,27 @@ impl Directory {
         Ok(child)
     }
 
-    /// Opens the file `name` for reading and writing. The caller looks at what it is (fstat(2)).
+    /// Opens the regular file `name` for reading and writing; anything else is refused
+    /// (`InvalidInput`), and never opened.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
-        self.open_beneath(name, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+        open_looked_at(OFlags::RDWR, |flags| self.open_beneath(name, flags, Mode::empty()))
     }
 
-    /// Opens the file `name` for reading alone; never waits for the other end of a pipe.
+    /// The same for reading alone.
     pub fn open_file_to_read(&self, name: &str) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        self.open_beneath(name, flags, Mode::empty())
+        open_looked_at(OFlags::RDONLY, |flags| self.open_beneath(name, flags, Mode::empty()))
     }
 
     /// Makes the file `name` with exactly these permission bits; EEXIST where there is anything of that name.
     pub fn create_file(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = self.open_beneath(name.as_ref(), flags, Mode::from_raw_mode(mode & 0o600))?;
+        let file: File = self.open_beneath(name.as_ref(), flags, Mode::from_raw_mode(mode & 0o600))?.into();
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
         Ok(file)
     }
 
-    fn open_beneath(&self, name: impl AsRef<OsStr>, flags: OFlags, mode: Mode) -> io::Result<File> {
-        Ok(no_links::open(
-            Some(self.file.as_fd()),
-            name.as_ref().as_ref(),
-            flags,
-            mode,
-            Reach::SameFileSystem,
-        )?
-        .into())
+    fn open_beneath(&self, name: impl AsRef<OsStr>, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        no_links::open(Some(self.file.as_fd()), name.as_ref().as_ref(), flags, mode, Reach::SameFileSystem)
     }
 
     /// Gives the file `from` the name `to`, in the place of what has it.

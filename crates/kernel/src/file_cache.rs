@@ -9,10 +9,12 @@
 
 use crate::{KernelError, KernelRoot, smaps};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
-use rustix::fs::Advice;
+use rustix::fs::{Advice, SeekFrom};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
@@ -29,6 +31,58 @@ pub fn drop_cached(file: &File, offset: u64, length: u64) -> io::Result<()> {
     // A length of zero would mean up to the end of the file.
     let Some(length) = NonZeroU64::new(length) else { return Ok(()) };
     Ok(rustix::fs::fadvise(file, offset, Some(length), Advice::DontNeed)?)
+}
+
+/// The parts of `file` from `start` to `end` that hold data, in order: lseek(2) with SEEK_DATA and
+/// SEEK_HOLE. A hole takes no room where the file is stored. A file system that knows no holes
+/// answers that all is data.
+pub fn data_in(file: &File, start: u64, end: u64) -> impl Iterator<Item = io::Result<Range<u64>>> + '_ {
+    let mut at = start;
+    let mut failed = false;
+    std::iter::from_fn(move || {
+        if at >= end || failed {
+            return None;
+        }
+        let found = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) if data < end => {
+                rustix::fs::seek(file, SeekFrom::Hole(data)).map(|hole| data..hole.min(end))
+            }
+            // Behind the last data.
+            Ok(_) | Err(Errno::NXIO) => return None,
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at..end),
+            Err(error) => Err(error),
+        };
+        failed = found.is_err();
+        found.iter().for_each(|data| at = data.end.max(at + 1));
+        Some(found.map_err(io::Error::from))
+    })
+}
+
+/// The fate of a hole of a file that is read through a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holes {
+    /// Pages of zeros, which go again when memory is short.
+    Cached,
+    /// Memory for good, which the file holds from then on (tmpfs; or overlayfs, which can lie on
+    /// one).
+    Filled,
+    /// The same, and the file system says that holes are data (hugetlbfs, ramfs): it has no pages
+    /// for huge folios either.
+    Hidden,
+}
+
+/// Returns what becomes of the holes of `file`, by the type of its file system (statfs(2)).
+pub fn holes_of(file: &File) -> io::Result<Holes> {
+    const TMPFS: u64 = 0x0102_1994;
+    const OVERLAY: u64 = 0x794c_7630;
+    const HUGETLBFS: u64 = 0x9584_58f6;
+    const RAMFS: u64 = 0x8584_58f6;
+    // The kernel's numbers have 32 bits; the field is signed, and wider on some machines.
+    Ok(match rustix::fs::fstatfs(file)?.f_type as u64 & 0xffff_ffff {
+        TMPFS | OVERLAY => Holes::Filled,
+        HUGETLBFS | RAMFS => Holes::Hidden,
+        _ => Holes::Cached,
+    })
 }
 
 /// A part of a file, mapped for reading, private, at an address that is congruent to the offset modulo 2 MiB, as a
@@ -187,6 +241,7 @@ pub fn chosen_address(file: &File, length: u64) -> io::Result<u64> {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
 
     fn file_of(bytes: usize) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -219,6 +274,34 @@ mod tests {
         });
         assert!(there);
         assert_eq!(view.populate(64 << 10, 0x1000).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn holes_are_no_data() {
+        let parts =
+            |file: &File, start, end| data_in(file, start, end).collect::<io::Result<Vec<_>>>().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 << 40).unwrap();
+        assert_eq!(parts(&file, 0, 8 << 40), []);
+        for at in [1 << 20, 5 << 40] {
+            file.write_all_at(&[7; 1 << 16], at).unwrap();
+        }
+        let first = (1 << 20)..(1 << 20) + (1 << 16);
+        assert_eq!(parts(&file, 0, 8 << 40), [first.clone(), (5 << 40)..(5 << 40) + (1 << 16)]);
+        assert_eq!(
+            parts(&file, first.start + 4096, first.end - 4096),
+            [first.start + 4096..first.end - 4096]
+        );
+        assert_eq!(parts(&file, 8 << 40, 9 << 40), [], "behind its end");
+    }
+
+    #[test]
+    fn holes_cost_memory_in_memory_file_systems() {
+        let memory = crate::directory::memory_file("holes", None).unwrap();
+        assert_eq!(holes_of(&memory).unwrap(), Holes::Filled);
+        if let Ok(huge) = crate::directory::memory_file("holes", Some(megapage_units::PageSize::HUGE_2M)) {
+            assert_eq!(holes_of(&huge).unwrap(), Holes::Hidden);
+        }
     }
 
     #[test]

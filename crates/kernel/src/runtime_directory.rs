@@ -3,6 +3,7 @@
 use crate::KernelRoot;
 use crate::file_locks::flock_holders;
 use crate::process::read_status;
+use crate::trusted::open_regular;
 use megapage_inside::runtime_file::RUNTIME_DIRECTORY;
 pub use megapage_inside::runtime_file::runtime_file;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -77,11 +78,11 @@ impl LockFile {
     /// not open the file, the kernel's list of locks is read.
     pub fn holder(root: &KernelRoot, path: &Path) -> Option<String> {
         let listed = |found: &Metadata| flock_holders(root, found.dev(), found.ino()).unwrap_or_default();
-        let Ok(file) = File::open(path) else {
+        let Ok(file) = open_regular(path) else {
             let found = std::fs::symlink_metadata(path).ok().filter(|found| found.is_file())?;
             return (!listed(&found).is_empty()).then(|| holders(root, &found));
         };
-        let found = file.metadata().ok().filter(Metadata::is_file)?;
+        let found = file.metadata().ok()?;
         let held = flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
         held.then(|| holders(root, &found))
     }
@@ -113,10 +114,15 @@ fn open(path: &Path) -> io::Result<File> {
         | OFlags::NONBLOCK
         | OFlags::NOCTTY
         | OFlags::CLOEXEC;
+    let not_regular = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+    // A device would be opened before it is looked at.
+    if std::fs::symlink_metadata(path).is_ok_and(|found| !found.is_file() && !found.is_symlink()) {
+        return Err(not_regular());
+    }
     let file: File = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?.into();
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        return Err(not_regular());
     }
     if found.uid() != 0 && found.uid() != crate::effective_uid() {
         let what = format!("it belongs to user {}, who could keep it locked: remove it", found.uid());

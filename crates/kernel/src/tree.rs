@@ -41,9 +41,6 @@ impl Tree {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
-        }
         let bytes = read_bounded(file, most)?;
         String::from_utf8(bytes).map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
     }
@@ -69,7 +66,8 @@ impl Tree {
         let directory = self.make(directory)?;
         let mode = match directory.open_file_to_read(name) {
             Ok(file) => file.metadata()?.mode() & 0o7777,
-            Err(error) if error.kind() == ErrorKind::NotFound => 0o644,
+            // Anything but a regular file is replaced, and not opened.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => 0o644,
             Err(error) => return Err(error),
         };
         directory.replace_file(name.as_ref(), text.as_bytes(), Replace { mode, durable: true })
@@ -190,6 +188,14 @@ mod tests {
         assert_eq!(tree.read(&path, 1).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(tree.names(path.parent().unwrap(), 9).unwrap(), ["file"], "no draft is left");
         assert!(tree.read(path.parent().unwrap(), 9).is_err());
+        // A FIFO is replaced, and not waited for.
+        let pipe = top.path().join("a/b/pipe");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert_eq!(tree.read(&pipe, 9).unwrap_err().to_string(), "not a regular file");
+        tree.replace(&pipe, "text").unwrap();
+        assert_eq!(tree.read(&pipe, 9).unwrap().as_deref(), Some("text"));
+        tree.remove(&pipe).unwrap();
         tree.remove(&path).unwrap();
         assert_eq!(tree.remove(&path).unwrap_err().kind(), ErrorKind::NotFound);
         assert!(tree.names(&top.path().join("none"), 9).unwrap().is_empty());

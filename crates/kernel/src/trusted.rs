@@ -3,11 +3,15 @@
 
 use crate::directory::{Directory, is_link_in_the_way};
 use crate::effective_uid;
+use crate::file_cache::data_in;
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// How a file is replaced.
@@ -48,16 +52,94 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_bounded(open_regular(path)?, most)
 }
 
-/// Opens the regular file at `path` for reading; symbolic links are followed. Never waits for the other end of a FIFO:
-/// what is no regular file is refused (`InvalidInput`).
+/// Opens the regular file at `path` for reading; symbolic links are followed. What is no regular
+/// file is refused (`InvalidInput`) before it is opened: no FIFO is waited for, and no driver of a
+/// device runs.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+    open_looked_at(OFlags::RDONLY, |flags| rustix::fs::open(path, flags, Mode::empty()))
+}
+
+/// As [`open_regular`]; ELOOP where `path` itself is a symbolic link.
+pub fn open_regular_no_link(path: &Path) -> io::Result<File> {
+    let no_link = |flags| rustix::fs::open(path, flags | OFlags::NOFOLLOW, Mode::empty());
+    open_looked_at(OFlags::RDONLY, no_link)
+}
+
+/// Returns what the caller has named by `path`, at most `most` bytes: a regular file, or what an
+/// open descriptor of this process gives (`<(...)` of a shell, /dev/stdin). Only the latter is
+/// waited for: no other user can have put it there.
+pub fn read_given(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_bounded(open_given(path)?, most)
+}
+
+/// Opens for reading what [`read_given`] reads.
+pub fn open_given(path: &Path) -> io::Result<File> {
+    let is_in = |directory| path.parent() == Some(Path::new(directory));
+    match path == Path::new("/dev/stdin") || is_in("/dev/fd") || is_in("/proc/self/fd") {
+        true => File::open(path),
+        false => open_regular(path),
+    }
+}
+
+/// The longest file that may consist of holes, in bytes.
+const LONGEST_HOLLOW: u64 = 256 << 20;
+/// The most parts of a file in which data is counted.
+const MOST_PARTS: usize = 1 << 20;
+
+/// Opens a program or library whose tables are to be read, as [`open_regular`]. `InvalidData` where it is long and more
+/// than half of it is holes: a table in a hole costs its owner nothing, and its reader as much memory as it is long.
+pub fn open_binary(path: &Path) -> io::Result<File> {
+    let mut file = open_regular(path)?;
+    let length = file.metadata()?.len();
+    if length > LONGEST_HOLLOW {
+        let parts = data_in(&file, 0, length).take(MOST_PARTS);
+        let data: u64 = parts.map(|part| part.map(|part| part.end - part.start)).sum::<io::Result<u64>>()?;
+        if data < length / 2 {
+            return Err(io::Error::new(ErrorKind::InvalidData, "more than half of it is holes"));
+        }
+        file.rewind()?;
     }
     Ok(file)
+}
+
+/// Opens a regular file in two steps. `open` first gets flags with O_PATH, by which a file is
+/// looked at and not opened; then the very file that was found is opened by its descriptor,
+/// whatever has taken its name meanwhile.
+pub(crate) fn open_looked_at(
+    flags: OFlags,
+    open: impl Fn(OFlags) -> Result<OwnedFd, Errno>,
+) -> io::Result<File> {
+    let place = open(OFlags::PATH | OFlags::CLOEXEC)?;
+    let found = require_regular(&place)?;
+    // O_NONBLOCK: the file's owner may hold a lease on it (fcntl(2)), which an open would wait for.
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let own = crate::KernelRoot::own_descriptor_path(place.as_raw_fd());
+    match rustix::fs::open(own, flags, Mode::empty()) {
+        Err(Errno::NOENT) => {
+            // Without /proc by its name again.
+            let file = open(flags)?;
+            let again = require_regular(&file)?;
+            if (again.st_dev, again.st_ino) != (found.st_dev, found.st_ino) {
+                return Err(Errno::STALE.into());
+            }
+            Ok(file.into())
+        }
+        file => Ok(file?.into()),
+    }
+}
+
+/// Returns what `file` is. `InvalidInput` where it is no regular file, ELOOP where it is a link.
+fn require_regular(file: &OwnedFd) -> io::Result<Stat> {
+    let found = rustix::fs::fstat(file)?;
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => Ok(found),
+        FileType::Symlink => Err(Errno::LOOP.into()),
+        _ => Err(not_regular()),
+    }
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, "not a regular file")
 }
 
 /// All that `from` gives, at most `most` bytes; `FileTooLarge` where there is more.
@@ -89,9 +171,11 @@ pub fn require_ours(
     Err(io::Error::new(ErrorKind::AlreadyExists, what))
 }
 
-/// Opens the file at `path`, which a user has named for a report, for writing, and empties it; makes it where it is missing.
-/// A symbolic link is followed where it is root's or the caller's own, as `/dev/stdout` is; another user's is refused, in
-/// whatever directory (the kernel, by fs.protected_symlinks, refuses it in sticky ones alone).
+/// Opens the file at `path`, which a user has named for a report, for writing, and empties it;
+/// makes it where it is missing. A symbolic link is followed where it is root's or the caller's
+/// own, as `/dev/stdout` is; another user's is refused, in whatever directory (the kernel, by
+/// fs.protected_symlinks, refuses it in sticky ones alone). So is another user's FIFO, which would
+/// be waited for.
 pub fn create_report(path: &Path) -> io::Result<File> {
     open_by(path, File::options().write(true).create(true).truncate(true))
 }
@@ -104,29 +188,34 @@ pub fn open_report(path: &Path) -> io::Result<File> {
 /// Opens the file at `path`, which a user has named for a record, for reading and for writing at its end; makes it, for its
 /// owner alone, where it is missing. Links as for [`create_report`]. `InvalidInput` where it is no regular file.
 pub fn append_report(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
     let mut options = File::options();
     options.read(true).append(true).create(true).mode(0o600);
     // Never waits for the other end of a FIFO.
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+        return Err(not_regular());
     }
-    open_by(path, &mut options)
+    let file = open_by(path, &mut options)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
 fn open_by(path: &Path, options: &mut fs::OpenOptions) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    match options.custom_flags(libc::O_NOFOLLOW).open(path) {
-        Err(error) if is_link_in_the_way(&error) => {
-            let owner = fs::symlink_metadata(path)?.uid();
-            if owner != 0 && owner != effective_uid() {
-                let what = format!("it is a symbolic link of user {owner}: give another path");
-                return Err(io::Error::new(ErrorKind::PermissionDenied, what));
-            }
-            options.custom_flags(0).open(path)
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        found => Some(found?).filter(|found| !found.is_file()),
+    };
+    if let Some(found) = found {
+        let owner = found.uid();
+        let waits = found.file_type().is_fifo();
+        if (found.is_symlink() || waits) && owner != 0 && owner != effective_uid() {
+            let kind = if waits { "FIFO" } else { "symbolic link" };
+            let what = format!("it is a {kind} of user {owner}: give another path");
+            return Err(io::Error::new(ErrorKind::PermissionDenied, what));
         }
-        opened => opened,
+        return options.custom_flags(0).open(path);
     }
+    // Whatever has taken its place meanwhile is neither followed nor waited for.
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
 /// Writes `bytes` to the file at `path` as [`create_report`] opens it.
@@ -241,11 +330,7 @@ impl Directory {
             true => io::Error::new(ErrorKind::InvalidInput, "it is a symbolic link"),
             false => error,
         })?;
-        let found = file.metadata()?;
-        if !found.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
-        }
-        require_own(&found, "it")?;
+        require_own(&file.metadata()?, "it")?;
         read_bounded(file, most)
     }
 
@@ -327,174 +412,4 @@ pub fn trusted_directory(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    const PLAIN: Replace = Replace { mode: 0o644, durable: false };
-
-    fn tree() -> (tempfile::TempDir, PathBuf) {
-        let tree = tempfile::tempdir().unwrap();
-        let base = fs::canonicalize(tree.path()).unwrap();
-        (tree, base)
-    }
-
-    fn fifo(path: &Path) {
-        mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
-    }
-
-    #[test]
-    fn what_another_user_puts_there_is_replaced_and_never_written_to() {
-        let (_tree, base) = tree();
-        let (victim, path) = (base.join("victim"), base.join("metrics.prom"));
-        let draft = base.join(format!(".metrics.prom.{}.new", std::process::id()));
-        let count = || fs::read_dir(&base).unwrap().count();
-        fs::write(&victim, "precious").unwrap();
-        for planted in [&path, &draft] {
-            for durable in [false, true] {
-                symlink(&victim, planted).unwrap();
-                replace_file(&path, b"text", Replace { mode: 0o640, durable }).unwrap();
-                assert_eq!(fs::read(&path).unwrap(), b"text");
-                assert_eq!(fs::symlink_metadata(&path).unwrap().mode() & 0o170_777, 0o100_640);
-                fs::remove_file(&path).unwrap();
-                fifo(planted);
-                replace_file(&path, b"text", PLAIN).unwrap();
-                assert!(fs::symlink_metadata(&path).unwrap().is_file());
-                assert_eq!(count(), 2, "no draft is left");
-                remove_file(&path).unwrap();
-            }
-        }
-        assert_eq!(fs::read(&victim).unwrap(), b"precious");
-        assert_eq!(remove_file(&path).unwrap_err().kind(), ErrorKind::NotFound);
-        try_replace_file(&path).unwrap();
-        assert_eq!(count(), 1);
-        // What cannot be replaced leaves no draft.
-        fs::create_dir(&path).unwrap();
-        assert!(replace_file(&path, b"text", PLAIN).is_err());
-        assert_eq!(count(), 2);
-    }
-
-    #[test]
-    fn what_another_user_can_have_written_is_not_read() {
-        let (_tree, base) = tree();
-        let directory = open_own_directory(&base).unwrap();
-        let why = |name: &str| directory.read_own_file(name, 4).unwrap_err().to_string();
-        fs::write(base.join("own"), "text").unwrap();
-        assert_eq!(directory.read_own_file("own", 4).unwrap(), b"text");
-        fs::write(base.join("long"), "text.").unwrap();
-        assert_eq!(directory.read_own_file("long", 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
-        symlink("own", base.join("link")).unwrap();
-        assert_eq!(why("link"), "it is a symbolic link");
-        fifo(&base.join("fifo"));
-        assert_eq!(why("fifo"), "it is no regular file");
-        fs::set_permissions(base.join("own"), fs::Permissions::from_mode(0o620)).unwrap();
-        assert_eq!(why("own"), "it may be written to by others");
-        assert_eq!(directory.read_own_file("none", 4).unwrap_err().kind(), ErrorKind::NotFound);
-        fs::create_dir(base.join("open")).unwrap();
-        fs::set_permissions(base.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
-        let refused = open_own_directory(&base.join("open")).unwrap_err().to_string();
-        assert_eq!(refused, "the directory may be written to by others");
-        if effective_uid() != 0 {
-            return megapage_testing::skip("needs root, to give a file to another user");
-        }
-        fs::set_permissions(base.join("own"), fs::Permissions::from_mode(0o600)).unwrap();
-        std::os::unix::fs::chown(base.join("own"), Some(12345), None).unwrap();
-        assert_eq!(why("own"), "it belongs to user 12345");
-        std::os::unix::fs::chown(base.join("open"), Some(12345), None).unwrap();
-        let refused = open_own_directory(&base.join("open")).unwrap_err().to_string();
-        assert_eq!(refused, "the directory belongs to user 12345");
-    }
-
-    #[test]
-    fn links_of_others_are_not_followed() {
-        let (_tree, base) = tree();
-        fs::create_dir_all(base.join("open/real")).unwrap();
-        fs::create_dir(base.join("links")).unwrap();
-        symlink("../open/./real", base.join("links/own")).unwrap();
-        symlink(base.join("links/own/.."), base.join("links/twice")).unwrap();
-        symlink("self", base.join("links/self")).unwrap();
-        let text = |path: &str| fs::read(base.join(path)).unwrap();
-        replace_file(&base.join("links/own/a"), b"1", PLAIN).unwrap();
-        replace_file(&base.join("links/twice/b"), b"2", PLAIN).unwrap();
-        assert_eq!((text("open/real/a"), text("open/b")), (b"1".to_vec(), b"2".to_vec()));
-        assert!(replace_file(&base.join("links/self/a"), b"x", PLAIN).is_err());
-        // Others may put a link there.
-        fs::set_permissions(base.join("links"), fs::Permissions::from_mode(0o777)).unwrap();
-        let through = base.join("links/own/a");
-        for result in [replace_file(&through, b"x", PLAIN), try_replace_file(&through), remove_file(&through)]
-        {
-            let what = result.unwrap_err().to_string();
-            assert!(what.contains("links/own is a symbolic link that others could have put there"), "{what}");
-        }
-        fs::set_permissions(base.join("links"), fs::Permissions::from_mode(0o1777)).unwrap();
-        replace_file(&through, b"3", PLAIN).unwrap();
-        if effective_uid() == 0 {
-            std::os::unix::fs::lchown(base.join("links/own"), Some(4711), None).unwrap();
-            assert!(
-                replace_file(&through, b"x", PLAIN).is_err(),
-                "in a sticky directory, and another user's"
-            );
-        }
-        assert_eq!(text("open/real/a"), b"3");
-        for wrong in ["relative", "/", ""] {
-            assert!(replace_file(Path::new(wrong), b"x", PLAIN).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_report_is_not_written_through_a_link_of_another_user() {
-        let (_tree, base) = tree();
-        let (victim, link) = (base.join("victim"), base.join("link"));
-        fs::write(&victim, "precious").unwrap();
-        symlink(&victim, &link).unwrap();
-        write_report(&link, b"own").unwrap();
-        assert_eq!(fs::read(&victim).unwrap(), b"own");
-        write_report(&base.join("new"), b"new").unwrap();
-        write_report(Path::new("/dev/null"), b"x").unwrap();
-        if effective_uid() == 0 {
-            std::os::unix::fs::lchown(&link, Some(4711), None).unwrap();
-            let what = write_report(&link, b"x").unwrap_err().to_string();
-            assert!(what.contains("it is a symbolic link of user 4711"), "{what}");
-            assert_eq!(fs::read(&victim).unwrap(), b"own");
-        }
-    }
-
-    #[test]
-    fn reading_is_bounded_and_does_not_wait_for_a_fifo() {
-        let (_tree, base) = tree();
-        let (path, pipe) = (base.join("file"), base.join("pipe"));
-        fs::write(&path, "12345678").unwrap();
-        fifo(&pipe);
-        assert_eq!(read_regular(&path, 8).unwrap(), b"12345678");
-        assert_eq!(read_regular(&path, 7).unwrap_err().kind(), ErrorKind::FileTooLarge);
-        assert_eq!(read_regular(&pipe, 8).unwrap_err().to_string(), "not a regular file");
-        assert!(read_regular(&base, 8).is_err());
-        symlink("file", base.join("link")).unwrap();
-        assert_eq!(read_regular(&base.join("link"), 8).unwrap(), b"12345678");
-    }
-
-    #[test]
-    fn a_directory_that_others_control_is_refused() {
-        let (_tree, base) = tree();
-        trusted_directory(&base.join("s")).unwrap();
-        trusted_directory(&base.join("missing/s")).unwrap();
-        fs::create_dir(base.join("open")).unwrap();
-        fs::set_permissions(base.join("open"), fs::Permissions::from_mode(0o1777)).unwrap();
-        symlink(&base, base.join("link")).unwrap();
-        fs::create_dir_all(base.join("wide/inner")).unwrap();
-        fs::set_permissions(base.join("wide"), fs::Permissions::from_mode(0o777)).unwrap();
-        fs::create_dir(base.join("open/inner")).unwrap();
-        trusted_directory(&base.join("open/inner/s")).unwrap();
-        for (path, what) in [
-            ("open/s", "written to by others"),
-            ("link/s", "symbolic link"),
-            ("wide/inner/s", "above it, may be written to"),
-            ("wide/inner/missing/s", "above it, may be written to"),
-        ] {
-            let error = trusted_directory(&base.join(path)).unwrap_err();
-            assert!(error.to_string().contains(what), "{error}");
-        }
-        assert!(trusted_directory(Path::new("/")).is_err());
-    }
-}
+mod tests;

@@ -74,7 +74,7 @@ impl Check {
 pub fn check(root: &KernelRoot, path: &Path) -> Result<Check, RemapError> {
     let binary = read_binary(path)?;
     let placed = is_placed_huge(path, &binary)?;
-    let target = Target::open(path, &binary)?;
+    let target = Target::open(root, path, &binary)?;
     let segments: Vec<SegmentCheck> = binary
         .segments
         .iter()

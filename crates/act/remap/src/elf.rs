@@ -91,6 +91,8 @@ fn malformed(what: impl std::fmt::Display) -> String {
 
 /// The most segments and sections that a file may have: more than any real one.
 const MOST_HEADERS: usize = 65_000;
+/// The longest dynamic section, or list of tools, that is read, in bytes.
+const LONGEST_PART: u64 = 1 << 20;
 
 fn parse<'d>(data: impl ReadRef<'d>, size: u64) -> Result<Binary, String> {
     let magic = data.read_bytes_at(0, 6).unwrap_or_default();
@@ -104,6 +106,11 @@ fn parse<'d>(data: impl ReadRef<'d>, size: u64) -> Result<Binary, String> {
     }
     let header = elf::FileHeader64::<Endianness>::parse(data).map_err(malformed)?;
     let endian = header.endian().map_err(malformed)?;
+    // Their numbers are elsewhere then, and have no bound.
+    if header.e_phnum(endian) == elf::PN_XNUM || (header.e_shnum(endian) == 0 && header.e_shoff(endian) != 0)
+    {
+        return Err(malformed("more headers than any linker writes"));
+    }
     let independent = match header.e_type(endian) {
         elf::ET_EXEC => false,
         elf::ET_DYN => true,
@@ -141,7 +148,8 @@ fn parse<'d>(data: impl ReadRef<'d>, size: u64) -> Result<Binary, String> {
             }
             elf::PT_INTERP => interpreter = true,
             elf::PT_GNU_RELRO => relro = Some((program.p_vaddr(endian), program.p_memsz(endian))),
-            elf::PT_DYNAMIC => {
+            // A hole can be as long as it likes.
+            elf::PT_DYNAMIC if file_size <= LONGEST_PART => {
                 for entry in program.dynamic(endian, data).map_err(malformed)?.unwrap_or_default() {
                     match entry.tag32(endian) {
                         Some(elf::DT_FLAGS_1) => {
@@ -173,7 +181,9 @@ fn parse<'d>(data: impl ReadRef<'d>, size: u64) -> Result<Binary, String> {
         }
         match sections.section_name(endian, section).unwrap_or_default() {
             b".note.gnu.gold-version" => linker = Some("gold".to_string()),
-            b".comment" => linker = linker.or(mark(section.data(endian, data).unwrap_or_default())),
+            b".comment" if bytes <= LONGEST_PART => {
+                linker = linker.or(mark(section.data(endian, data).unwrap_or_default()))
+            }
             _ => {}
         }
     }
@@ -222,6 +232,26 @@ mod tests {
         assert!(own.segments.windows(2).all(|pair| pair[0].address < pair[1].address));
         assert!(own.relro.is_some());
         assert!(own.span() > 100_000 && own.base_alignment() >= 0x1000);
+    }
+
+    #[test]
+    fn tables_in_a_hole_are_not_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let read = |bytes: &[u8]| {
+            std::fs::write(file.path(), bytes).unwrap();
+            file.as_file().set_len(1 << 42).unwrap();
+            read_binary(file.path())
+        };
+        // A dynamic section of a TiB.
+        let header = (0..usize::from(own[56])).map(|number| 64 + 56 * number);
+        let dynamic = header.clone().find(|&at| own[at..at + 4] == elf::PT_DYNAMIC.to_le_bytes()).unwrap();
+        own[dynamic + 32..dynamic + 40].copy_from_slice(&(1u64 << 40).to_le_bytes());
+        assert!(read(&own).is_ok());
+        // 2^32 headers: their number stands in the first section.
+        own[56..58].copy_from_slice(&elf::PN_XNUM.to_le_bytes());
+        let error = read(&own).unwrap_err().to_string();
+        assert!(error.contains("more headers than any linker writes"), "{error}");
     }
 
     /// Whatever a header says, there is an answer, and no panic.

@@ -1,17 +1,21 @@
 //! Bringing a file's own pages into huge folios, so that the kernel maps them by 2 MiB entries in every process that
 //! maps the file from then on. Nothing is remapped: addresses, names and sharing stay as they are.
 
+mod data;
+
 use crate::layout::{FileRange, HUGE, primable, total};
 use crate::{Binary, Placement, RemapError, User, read_binary, users};
 use megapage_kernel::ability::{EXT4_LARGE_FOLIOS, FILE_COLLAPSE, POPULATE_WRITE, THP, XFS_LARGE_FOLIOS};
-use megapage_kernel::file_cache::{self, FileView};
+use megapage_kernel::file_cache::{self, FileView, Holes};
 use megapage_kernel::hugetlb::PoolScope;
+use megapage_kernel::meminfo;
 use megapage_kernel::trusted::open_regular;
 use megapage_kernel::{KernelRoot, buddyinfo, effective_uid, mounts, reclaim};
 use megapage_units::shown::shell_path;
 use megapage_units::{BASE_PAGE, Bytes, PageSize};
 use serde::Serialize;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -23,12 +27,16 @@ pub struct Outcome {
     pub file: PathBuf,
     /// Whether this is what would be done.
     pub dry_run: bool,
-    /// Bytes of the file that 2 MiB entries could map: whole blocks of its read-only segments.
+    /// Bytes of the file that 2 MiB entries could map: whole blocks of its read-only segments that
+    /// hold data.
     pub possible_bytes: u64,
     /// Of these, bytes that lay in huge folios before; `None` where the kernel does not report it, since the file is
     /// another process's.
     pub before_bytes: Option<u64>,
-    /// Of these, bytes that a mapping made afterwards has by 2 MiB entries, by the page table; `None` in a dry run.
+    /// The bytes of them that lie in huge folios afterwards; `None` in a dry run.
+    pub folio_bytes: Option<u64>,
+    /// The bytes of them that a mapping made afterwards at an address of the kernel's choice has by 2
+    /// MiB entries, by the page table; `None` in a dry run.
     pub obtained_bytes: Option<u64>,
     /// Why not all.
     pub missing: Option<String>,
@@ -39,9 +47,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether every block lies in a huge folio; of a dry run, always.
+    /// Returns true if a mapping has every block by a 2 MiB entry; of a dry run, always.
     pub fn is_complete(&self) -> bool {
-        self.dry_run || self.obtained_bytes == Some(self.possible_bytes)
+        self.dry_run || (self.obtained_bytes == Some(self.possible_bytes) && self.missing.is_none())
     }
 }
 
@@ -68,28 +76,50 @@ pub(crate) struct Target {
     path: PathBuf,
     file: File,
     ranges: Vec<FileRange>,
+    /// True if the file has more blocks than memory could keep, or parts than are looked at.
+    cut: bool,
     /// Whether the kernel reports which pages are in memory.
     reports_states: bool,
 }
 
 impl Target {
-    pub(crate) fn open(path: &Path, binary: &Binary) -> Result<Target, RemapError> {
-        Target::of(path, |_| primable(binary))
+    pub(crate) fn open(root: &KernelRoot, path: &Path, binary: &Binary) -> Result<Target, RemapError> {
+        Target::of(root, path, |_| primable(binary))
     }
 
     /// A file whose bytes are data: every whole block of 2 MiB. The kernel reads no block beyond
     /// the end as one folio.
-    fn of_data(path: &Path) -> Result<Target, RemapError> {
+    fn of_data(root: &KernelRoot, path: &Path) -> Result<Target, RemapError> {
         let whole = |length: u64| FileRange { offset: 0, length: length / HUGE * HUGE };
-        Target::of(path, |length| Some(whole(length)).filter(|range| range.length > 0).into_iter().collect())
+        Target::of(root, path, |length| {
+            Some(whole(length)).filter(|range| range.length > 0).into_iter().collect()
+        })
     }
 
-    fn of(path: &Path, ranges: impl FnOnce(u64) -> Vec<FileRange>) -> Result<Target, RemapError> {
-        let file = open_regular(path).map_err(RemapError::io(path))?;
-        let metadata = file.metadata().map_err(RemapError::io(path))?;
+    fn of(
+        root: &KernelRoot,
+        path: &Path,
+        ranges: impl FnOnce(u64) -> Vec<FileRange>,
+    ) -> Result<Target, RemapError> {
+        let io = RemapError::io(path);
+        let file = open_regular(path).map_err(&io)?;
+        let metadata = file.metadata().map_err(&io)?;
         let user = effective_uid();
         let reports_states = user == 0 || user == metadata.uid();
-        Ok(Target { path: path.into(), file, ranges: ranges(metadata.len()), reports_states })
+        let holes = file_cache::holes_of(&file).map_err(&io)?;
+        if holes == Holes::Hidden {
+            return Err(RemapError::unfit(
+                path,
+                "its file system (hugetlbfs or ramfs) has no huge folios to give",
+            ));
+        }
+        let least = if holes == Holes::Filled { HUGE - BASE_PAGE as u64 + 1 } else { HUGE / 2 };
+        let room = meminfo(root)?.total.map_or(u64::MAX, |total| total.0);
+        let data = data::blocks(&ranges(metadata.len()), least, room, |range| {
+            file_cache::data_in(&file, range.offset, range.offset + range.length)
+        });
+        let (ranges, cut) = data.map_err(&io)?;
+        Ok(Target { path: path.into(), file, ranges, cut, reports_states })
     }
 
     pub(crate) fn possible(&self) -> u64 {
@@ -161,20 +191,24 @@ pub fn is_placed_huge(path: &Path, binary: &Binary) -> Result<bool, RemapError> 
         return Ok(false);
     }
     let file = open_regular(path).map_err(RemapError::io(path))?;
+    is_mapped_aligned(&file, binary.span().max(1)).map_err(RemapError::io(path))
+}
+
+/// Returns true if the kernel puts a mapping of `length` bytes from the start of `file` at a
+/// multiple of 2 MiB.
+fn is_mapped_aligned(file: &File, length: u64) -> io::Result<bool> {
     // One could be chance: one in 512.
     for _ in 0..3 {
-        let address =
-            file_cache::chosen_address(&file, binary.span().max(1)).map_err(RemapError::io(path))?;
-        if !address.is_multiple_of(HUGE) {
+        if !file_cache::chosen_address(file, length)?.is_multiple_of(HUGE) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn open(path: &Path) -> Result<(Binary, Target), RemapError> {
+fn open(root: &KernelRoot, path: &Path) -> Result<(Binary, Target), RemapError> {
     let binary = read_binary(path)?;
-    let target = Target::open(path, &binary)?;
+    let target = Target::open(root, path, &binary)?;
     Ok((binary, target))
 }
 
@@ -183,11 +217,19 @@ pub fn prime_any(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcom
     match read_binary(path) {
         Ok(_) => prime(root, path, dry_run),
         Err(RemapError::Unfit { .. }) => {
-            let target = Target::of_data(path)?;
+            let target = Target::of_data(root, path)?;
+            let length = target.file.metadata().map_err(RemapError::io(path))?.len();
             if target.ranges.is_empty() {
-                return Err(RemapError::unfit(path, "it is smaller than a huge page of 2 MiB"));
+                let why = match length < HUGE {
+                    true => "it is smaller than a huge page of 2 MiB",
+                    false => "none of its blocks of 2 MiB holds enough data: it is sparse",
+                };
+                return Err(RemapError::unfit(path, why));
             }
-            prime_target(root, path, &target, dry_run)
+            // The place does not depend on more.
+            let aligned =
+                is_mapped_aligned(&target.file, length.min(1 << 30)).map_err(RemapError::io(path))?;
+            prime_target(root, path, &target, aligned, dry_run)
         }
         Err(error) => Err(error),
     }
@@ -198,7 +240,7 @@ pub fn prime_any(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcom
 ///
 /// Takes the time of reading the file from the disk. Needs no privilege but to read the file.
 pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, RemapError> {
-    let (binary, target) = open(path)?;
+    let (binary, target) = open(root, path)?;
     let quoted = shell_path(path);
     if target.ranges.is_empty() {
         return Err(RemapError::unfit(
@@ -212,13 +254,15 @@ pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, R
             "its segments are not aligned to 2 MiB: use megapage run --text thp, which moves its code when it starts",
         ));
     }
-    prime_target(root, path, &target, dry_run)
+    prime_target(root, path, &target, true, dry_run)
 }
 
+/// `aligned`: whether mappings of the file come to lie at multiples of 2 MiB.
 fn prime_target(
     root: &KernelRoot,
     path: &Path,
     target: &Target,
+    aligned: bool,
     dry_run: bool,
 ) -> Result<Outcome, RemapError> {
     // No file is refused by its file system beforehand: a distribution may have given that large folios early.
@@ -226,13 +270,13 @@ fn prime_target(
         return Err(RemapError::unfit(path, no_populate()));
     }
     let before = if target.reports_states { Some(target.states(root)?) } else { None };
-    let is_huge = |at: u64| before.iter().flatten().any(|state| *state == (at, State::Huge));
-    let todo = runs(&target.ranges, is_huge);
+    let todo = before.as_ref().map_or_else(|| target.ranges.clone(), |states| not_huge(states));
     let mut outcome = Outcome {
         file: path.to_path_buf(),
         dry_run,
         possible_bytes: target.possible(),
         before_bytes: before.as_ref().map(|_| target.possible() - total(&todo)),
+        folio_bytes: None,
         obtained_bytes: None,
         missing: None,
         users: Vec::new(),
@@ -249,8 +293,7 @@ fn prime_target(
         && before.iter().any(|(_, state)| *state == State::Small)
     {
         collapse(target, before)?;
-        let states = target.states(root)?;
-        todo = runs(&target.ranges, |at| states.contains(&(at, State::Huge)));
+        todo = not_huge(&target.states(root)?);
         obtained = target.possible() - total(&todo);
     }
     for _ in 0..MOST_PASSES {
@@ -258,9 +301,7 @@ fn prime_target(
             break;
         }
         held = read_in(root, target, &todo)?;
-        let states = target.states(root)?;
-        let is_huge = |at: u64| states.contains(&(at, State::Huge));
-        todo = runs(&target.ranges, is_huge);
+        todo = not_huge(&target.states(root)?);
         let now = target.possible() - total(&todo);
         let gained = now > obtained;
         obtained = now;
@@ -268,13 +309,27 @@ fn prime_target(
             break;
         }
     }
-    outcome.obtained_bytes = Some(obtained);
+    outcome.folio_bytes = Some(obtained);
+    outcome.obtained_bytes = Some(if aligned { obtained } else { 0 });
     outcome.users = users::users(root, &target.file)?;
     if obtained < outcome.possible_bytes {
         let gained = obtained > outcome.before_bytes.unwrap_or(0);
         outcome.missing = Some(why(root, path, &outcome.users, held, gained)?);
+    } else if !aligned {
+        outcome.missing = Some(misaligned(Bytes(obtained), fs_type(root, path).as_deref()));
+    } else if target.cut {
+        outcome.missing = Some("the file has more data, or more parts, than memory could keep".into());
     }
     Ok(outcome)
+}
+
+/// Why mappings have nothing of the folios that are there.
+fn misaligned(folios: Bytes, fs_type: Option<&str>) -> String {
+    format!(
+        "{folios} lie in huge folios, but {} gives mappings addresses that are no multiples of 2 MiB: a program has \
+         huge pages only if it asks for such an address; put the file on ext4, XFS or btrfs, which align it",
+        fs_type.unwrap_or("this file system")
+    )
 }
 
 /// How often what is not huge yet is dropped and read again. Some blocks take a second time: the kernel reads ahead,
@@ -309,7 +364,7 @@ fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64
         let view = FileView::map(&target.file, range.offset, range.length).map_err(&io)?;
         // A kernel without transparent huge pages says EINVAL; that it then reads no huge folios is reported below.
         if let Err(error) = view.want_huge()
-            && error.kind() != std::io::ErrorKind::InvalidInput
+            && error.kind() != io::ErrorKind::InvalidInput
         {
             return Err(io(error));
         }
@@ -320,13 +375,13 @@ fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64
     Ok(held)
 }
 
-/// The parts of `ranges` that are to be done: their blocks but for those that are `done`.
-fn runs(ranges: &[FileRange], done: impl Fn(u64) -> bool) -> Vec<FileRange> {
+/// The blocks of `states`, which are in order, that are not huge.
+fn not_huge(states: &[(u64, State)]) -> Vec<FileRange> {
     let mut runs: Vec<FileRange> = Vec::new();
-    for at in ranges.iter().flat_map(|range| range.blocks()).filter(|&at| !done(at)) {
+    for (at, _) in states.iter().filter(|(_, state)| *state != State::Huge) {
         match runs.last_mut() {
-            Some(last) if last.offset + last.length == at => last.length += HUGE,
-            _ => runs.push(FileRange { offset: at, length: HUGE }),
+            Some(last) if last.offset + last.length == *at => last.length += HUGE,
+            _ => runs.push(FileRange { offset: *at, length: HUGE }),
         }
     }
     runs
@@ -436,7 +491,7 @@ fn command(path: &Path, range: &FileRange) -> String {
 /// Lets go of all cached pages of `path`, so that they come back in small folios as they are read. What a process has
 /// mapped stays until it ends.
 pub fn undo(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Undone, RemapError> {
-    let (binary, target) = open(path)?;
+    let (binary, target) = open(root, path)?;
     let mut undone = Undone {
         file: path.to_path_buf(),
         dry_run,

@@ -18,7 +18,7 @@ use megapage_decide::{OWN, Pace, Policy, known};
 use megapage_kernel::runtime_directory::runtime_file;
 use megapage_kernel::thp::ThpEnabled;
 use megapage_kernel::thp_change::ThpControls;
-use megapage_kernel::trusted::read_bounded;
+use megapage_kernel::trusted::{read_given, read_regular};
 use megapage_observe::TrackerKind;
 use megapage_units::{Bytes, HUGE_2M};
 use serde::{Deserialize, Serialize};
@@ -392,9 +392,21 @@ impl Default for Limits {
 impl Config {
     /// Reads and checks a file. `needed`: whether it is an error that there is none; else the defaults are answered.
     pub fn read(path: &Path, needed: bool) -> Result<Config, ConfigError> {
+        Config::read_by(read_given, path, needed)
+    }
+
+    /// Reads it again: a pipe of the caller's is empty by now, or would be waited for.
+    pub fn reread(path: &Path, needed: bool) -> Result<Config, ConfigError> {
+        Config::read_by(read_regular, path, needed)
+    }
+
+    fn read_by(
+        read: fn(&Path, u64) -> std::io::Result<Vec<u8>>,
+        path: &Path,
+        needed: bool,
+    ) -> Result<Config, ConfigError> {
         let file = path.display().to_string();
-        // It may be a pipe, as a shell's <(...) is.
-        let text = std::fs::File::open(path).and_then(|file| read_bounded(file, LONGEST));
+        let text = read(path, LONGEST);
         match text.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other)) {
             Ok(text) => Config::parse(&file, &text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !needed => Ok(Config::default()),

@@ -21,7 +21,7 @@ use megapage_kernel::{KernelError, KernelRoot, boot_id, effective_uid, monotonic
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{info, warn};
@@ -52,9 +52,13 @@ impl fmt::Debug for Source {
 impl Source {
     /// Reads the configuration as it is now.
     pub fn load(&self) -> Result<Config, ConfigError> {
+        self.load_by(Config::read)
+    }
+
+    fn load_by(&self, read: fn(&Path, bool) -> Result<Config, ConfigError>) -> Result<Config, ConfigError> {
         let needed = self.path.is_some();
         let path = self.path.clone().unwrap_or_else(|| DEFAULT_PATH.into());
-        let mut config = Config::read(&path, needed)?;
+        let mut config = read(&path, needed)?;
         let Some(overrides) = &self.overrides else { return Ok(config) };
         overrides(&mut config);
         let file = "the command line".to_string();
@@ -322,7 +326,7 @@ impl<'a> Service<'a> {
     fn reload(&mut self) {
         let micros = monotonic_time().as_micros();
         self.notify.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
-        let taken = self.options.source.load().map_err(ServiceError::from);
+        let taken = self.options.source.load_by(Config::reread).map_err(ServiceError::from);
         let taken = taken.and_then(|config| {
             if config.lock_file != self.daemon.config().lock_file || config.log != self.daemon.config().log {
                 warn!("lock_file and [log] are taken over when the daemon is started again");

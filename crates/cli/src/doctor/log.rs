@@ -3,6 +3,7 @@
 use super::text::wrapped;
 use crate::output::answer;
 use anyhow::{Context, Result};
+use megapage_kernel::trusted::open_given;
 use megapage_launch::messages::{Explained, explain};
 use megapage_systemd::{UnitName, journal};
 use serde::Serialize;
@@ -47,7 +48,7 @@ fn file(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     let read = match is_input {
         true => std::io::stdin().take(LONGEST).read_to_end(&mut bytes),
-        false => std::fs::File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)),
+        false => open_given(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)),
     };
     read.with_context(|| format!("--log {name}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -1,5 +1,6 @@
 //! `megapage pool serve` and `megapage pool stock`: the broker of pre-zeroed pages.
 
+use crate::flags::name;
 use crate::output::{answer, print};
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_broker::{Options, SCHEMA, Status, ask, dry_run, patience_from_environment, run};
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where to listen: a NAME for /run/megapage/pool-NAME.sock, or a path.
-    #[arg(long, value_name = "NAME|PATH", default_value = "default")]
+    #[arg(long, value_name = "NAME|PATH", value_parser = name, default_value = "default")]
     socket: String,
     /// The size of the pages: 2m or 1g.
     #[arg(long, value_name = "SIZE", default_value = "2m")]
@@ -131,7 +132,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 #[derive(Debug, clap::Args)]
 pub struct StockArgs {
     /// The broker: a NAME for /run/megapage/pool-NAME.sock, or a path.
-    #[arg(value_name = "NAME|PATH", default_value = "default")]
+    #[arg(value_name = "NAME|PATH", value_parser = name, default_value = "default")]
     socket: String,
     /// Print JSON (schema megapage.pool-stock/2).
     #[arg(long)]

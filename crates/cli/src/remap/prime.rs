@@ -83,7 +83,8 @@ fn human(outcome: &Outcome) -> String {
         return text;
     }
     let obtained = Bytes(outcome.obtained_bytes.unwrap_or(0));
-    let before = match outcome.before_bytes {
+    // Folios of which no mapping has anything are not what was before.
+    let before = match outcome.before_bytes.filter(|_| outcome.folio_bytes == outcome.obtained_bytes) {
         Some(before) => format!(" (before: {})", Bytes(before)),
         None => String::new(),
     };

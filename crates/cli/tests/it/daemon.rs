@@ -187,6 +187,26 @@ fn what_is_hot_is_promoted_and_undone_in_the_end_if_so_wished() {
     assert!(target.huge() <= Bytes::mib(32), "{} of 64 MiB are left", target.huge());
 }
 
+#[test]
+fn a_configuration_that_became_a_pipe_or_endless_is_refused_and_the_daemon_ends() {
+    if !require_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(directory.path(), &[Pid(i32::MAX)], "interval = '10m'");
+    daemon.until_logged("policy megapage");
+    std::fs::remove_file(&daemon.config).unwrap();
+    assert!(Command::new("mkfifo").arg(&daemon.config).status().unwrap().success());
+    daemon.signal(signal::SIGHUP);
+    daemon.until_logged("cannot be read: not a regular file");
+    std::fs::remove_file(&daemon.config).unwrap();
+    std::fs::File::create(&daemon.config).unwrap().set_len(1 << 40).unwrap();
+    daemon.signal(signal::SIGHUP);
+    daemon.until_logged("cannot be read: it is longer than");
+    let log = daemon.stop();
+    assert_eq!(log.matches("the former configuration stays in force").count(), 2, "{log}");
+}
+
 /// What ends while a sample of it is under way must not keep the daemon busy, or deaf.
 #[test]
 fn a_process_that_ends_in_its_window_is_no_matter() {

@@ -170,7 +170,16 @@ fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
     let pipe = tree.path().join("libx.so");
     fifo(&pipe);
     let pipe = pipe.to_str().unwrap();
-    for arguments in [["remap", "check", pipe], ["remap", "prime", pipe]] {
+    for arguments in [
+        &["remap", "check", pipe][..],
+        &["remap", "prime", pipe],
+        &["prime", pipe],
+        &["plan", pipe],
+        &["doctor", "--log", pipe],
+        &["daemon", "--check-config", "--config", pipe],
+        &["daemon", "--check-config", "--config", "/dev/zero"],
+        &["plan", "/dev/zero"],
+    ] {
         let output = megapage(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
@@ -180,14 +189,59 @@ fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
 
 #[test]
 fn what_is_read_has_a_bound() {
+    let tree = tempfile::tempdir().unwrap();
+    let long = tree.path().join("long");
+    fs::File::create(&long).unwrap().set_len(1 << 40).unwrap();
+    let long = long.to_str().unwrap();
     for (arguments, bound) in [
-        (&["daemon", "--check-config", "--config", "/dev/zero"][..], "longer than 1048576 bytes"),
-        (&["plan", "/dev/zero"], "longer than 268435456 bytes"),
+        (&["daemon", "--check-config", "--config", long][..], "longer than 1048576 bytes"),
+        (&["plan", long], "longer than 268435456 bytes"),
     ] {
         let output = megapage(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(bound), "{said}");
+    }
+}
+
+#[test]
+fn a_pipe_of_the_callers_own_is_read() {
+    let script = format!(
+        "{0} daemon --check-config --config <(echo \"interval = '7s'\") | grep '^interval = .7s' && \
+         {0} doctor --log <(echo nothing) && \
+         echo \"interval = '8s'\" | {0} daemon --check-config --config /dev/stdin | grep '^interval = .8s'",
+        env!("CARGO_BIN_EXE_megapage")
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn an_empty_name_means_nothing() {
+    for arguments in [
+        &["trial", "--forget", ""][..],
+        &["trial", ""],
+        &["profile", "forget", ""],
+        &["profile", "show", ""],
+        &["pool", "stock", ""],
+        &["pool", "serve", "--dry-run", "--socket", ""],
+        &["daemon", "--once", "--dry-run", ""],
+        &["advise", ""],
+        &["map", ""],
+        &["top", "--once", ""],
+        &["reclaim", "--dry-run", ""],
+        &["enable", "--dry-run", ""],
+        &["segments", "show", ""],
+        &["segments", "remove", "--dry-run", ""],
+        &["prime", ""],
+        &["remap", "check", ""],
+        &["plan", ""],
+        &["doctor", "--why", ""],
+    ] {
+        let output = megapage(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert_eq!((said.lines().count(), output.stdout.len()), (1, 0), "{arguments:?}: {said}");
     }
 }
 

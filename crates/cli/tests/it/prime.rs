@@ -2,13 +2,17 @@
 
 use crate::user;
 
+use megapage_kernel::KernelRoot;
+use megapage_kernel::smaps::read_smaps;
 use megapage_testing::{require_root, skip};
+use megapage_units::Pid;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use user::{megapage, refused};
+use user::{MEGAPAGE, megapage, refused, said};
 
 const MIB: usize = 33;
 
@@ -102,6 +106,111 @@ fn a_data_file_is_primed_by_name_and_by_process() {
     assert!(said.out.contains("private and writable"), "{}", said.out);
     drop(private);
     fs::remove_file(path).unwrap();
+}
+
+/// Bytes of the file that a program has by 2 MiB entries that maps it as programs do.
+fn huge_of_a_reader(path: &str) -> Option<u64> {
+    let reader = Reader::start(path, "mmap.MAP_SHARED, mmap.PROT_READ")?;
+    let smaps = read_smaps(&KernelRoot::live(), Pid(reader.0.id().cast_signed())).unwrap();
+    let of_file = smaps.iter().filter(|mapping| mapping.name == path);
+    Some(of_file.map(|mapping| mapping.file_pmd.0 + mapping.shmem_pmd.0).sum())
+}
+
+#[test]
+fn what_is_told_is_what_a_program_has() {
+    if !require_root() {
+        return;
+    }
+    let overlay = Overlay::mount();
+    let places = ["/var/tmp", "/dev/shm"].map(PathBuf::from).into_iter().chain(overlay.top());
+    for place in places {
+        let directory = tempfile::tempdir_in(place).unwrap();
+        let path = directory.path().join("data");
+        let bytes: Vec<u8> = (0..MIB << 20).map(|at| (at / 4096 % 251) as u8).collect();
+        fs::write(&path, bytes).unwrap();
+        let name = path.to_str().unwrap();
+        let said = megapage(&["prime", "--json", name]);
+        let Some(has) = huge_of_a_reader(name) else { return };
+        let value: Value =
+            serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+        let file = &value["files"][0];
+        assert_eq!(file["obtained_bytes"], has, "{name}: {file:#}");
+        assert!(file["folio_bytes"].as_u64() >= file["obtained_bytes"].as_u64(), "{name}: {file:#}");
+        assert_eq!(
+            said.status,
+            if has == 32 << 20 { 0 } else { 1 + i32::from(has == 0) },
+            "{name}: {file:#}"
+        );
+        assert_eq!(file["missing"].is_null(), has == 32 << 20, "{name}: {file:#}");
+    }
+}
+
+/// An overlayfs whose files lie in /var/tmp.
+struct Overlay(Option<tempfile::TempDir>);
+
+impl Overlay {
+    fn mount() -> Overlay {
+        let tree = tempfile::tempdir_in("/var/tmp").unwrap();
+        for name in ["lower", "upper", "work", "top"] {
+            fs::create_dir(tree.path().join(name)).unwrap();
+        }
+        let of = tree.path().display();
+        let options = format!("lowerdir={of}/lower,upperdir={of}/upper,workdir={of}/work");
+        let top = tree.path().join("top");
+        let mounted = Command::new("mount")
+            .args(["-t", "overlay", "overlay", "-o", &options])
+            .arg(top)
+            .output()
+            .unwrap();
+        if !mounted.status.success() {
+            skip(&format!("needs an overlayfs: {}", String::from_utf8_lossy(&mounted.stderr)));
+        }
+        Overlay(mounted.status.success().then_some(tree))
+    }
+
+    fn top(&self) -> Option<PathBuf> {
+        self.0.as_ref().map(|tree| tree.path().join("top"))
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        if let Some(top) = self.top() {
+            let _ = Command::new("umount").arg(top).status();
+        }
+    }
+}
+
+#[test]
+fn holes_are_neither_looked_at_nor_filled() {
+    let (disk, memory) =
+        (tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    for place in [disk.path(), memory.path()] {
+        let path = place.join("sparse");
+        let file = fs::File::create(&path).unwrap();
+        file.set_len(8 << 40).unwrap();
+        let name = path.to_str().unwrap();
+        let limited = |arguments: &[&str]| {
+            let mut command = Command::new("timeout");
+            said(command.args(["60", MEGAPAGE, "prime"]).args(arguments).arg(name).output().unwrap())
+        };
+        for arguments in [&["--dry-run"][..], &[]] {
+            let refused = limited(arguments);
+            assert_eq!(refused.status, 2, "{refused:?}");
+            assert!(refused.err.contains("it is sparse"), "{refused:?}");
+        }
+        // One whole block far behind, and a page in another.
+        file.write_all_at(&vec![7; 2 << 20], 5 << 40).unwrap();
+        file.write_all_at(&[7; 4096], 6 << 40).unwrap();
+        let before = file.metadata().unwrap().blocks();
+        let told = limited(&["--json"]);
+        let value: Value =
+            serde_json::from_str(&told.out).unwrap_or_else(|error| panic!("{error}: {told:?}"));
+        assert_eq!(value["files"][0]["possible_bytes"], 2 << 20, "{value:#}");
+        file.sync_all().unwrap();
+        let after = file.metadata().unwrap().blocks();
+        assert!(after <= before + 64, "{before} and then {after} blocks of 512 bytes in {}", place.display());
+    }
 }
 
 #[test]

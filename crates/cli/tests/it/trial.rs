@@ -126,6 +126,7 @@ fn bad_input_is_one_line_and_status_2() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(said(&output).contains("no trial of no-such-program is known"), "{}", said(&output));
     refused(&["trial", "--list", "1"], "cannot be used with");
+    refused(&["trial", "--forget", ""], "the name is empty");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, threads};
 use megapage_inside::{
     Errno, MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item,
-    environment_variable, exit_process, fork_state, holds_locks, own_pid, remove_environment_variable,
+    environment_variable, exit_process, fork_state, holds_locks, is_secure, own_pid, remove_environment_variable,
     remove_from_environment_list, set_errno, set_fork_state, off::is_off,
 };
 use megapage_memory::shared::{SHM_VARIABLE, Shm};
@@ -52,7 +52,8 @@ pub fn configure() {
     let mut buffer = [0; MAX_VALUE];
     let mut config = Config::DEFAULT;
     let mut return_after = RETURN_AFTER_MS;
-    let off = environment_is_ready() && is_off();
+    // Of a set-user-ID program nothing that its caller sets is read, either.
+    let off = is_secure() || (environment_is_ready() && is_off());
     let reads = environment_is_ready() && !off;
     if off {
         config.heap = Heap::None;

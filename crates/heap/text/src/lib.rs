@@ -3,8 +3,8 @@
 //! A library of its own, beside libmegapage.so, so that a program can have its text on huge pages and keep its malloc.
 //!
 //! Architecture invariants: it exports nothing, allocates nothing and prints nothing; what it was given by the
-//! environment is gone from there when `main` starts, so that the program's children know nothing of it; a setuid
-//! program never loads it (ld.so(8), secure-execution mode).
+//! environment is gone from there when `main` starts, so that the program's children know nothing of it; in a setuid
+//! program, into which only /etc/ld.so.preload can load it, it does nothing (AT_SECURE, getauxval(3)).
 
 #![deny(unsafe_code)]
 

@@ -21,8 +21,19 @@ pub fn environment_is_ready() -> bool {
     unsafe { !environ.is_null() }
 }
 
-/// The slot of variable `name`.
+/// Returns true if the program has rights that its caller lacks (AT_SECURE of getauxval(3)):
+/// set-user-ID, file capabilities. /etc/ld.so.preload loads libraries into such programs, too.
+pub fn is_secure() -> bool {
+    // SAFETY: the call takes a number, and reads what the kernel gave the process.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The slot of variable `name`. In a secure program there is none: its caller has chosen the
+/// values.
 fn slot(name: &str) -> Option<*mut *mut c_char> {
+    if is_secure() {
+        return None;
+    }
     // SAFETY: one thread, and a null-terminated array of C strings (see the header).
     unsafe {
         let mut entry = environ;

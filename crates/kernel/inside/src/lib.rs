@@ -45,7 +45,7 @@ mod user;
 pub use base_pages::{base_page_size, has_supported_base_pages};
 pub use clock::{find_clock, monotonic};
 pub use environment::{
-    MAX_VALUE, environment_is_ready, environment_list_item, environment_variable,
+    MAX_VALUE, environment_is_ready, environment_list_item, environment_variable, is_secure,
     remove_environment_variable, remove_from_environment_list,
 };
 pub use errno::{Errno, ErrnoGuard, NoCancel, set_errno};

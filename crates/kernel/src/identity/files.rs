@@ -4,7 +4,7 @@
 //! Source: passwd(5), group(5).
 
 use super::Account;
-use std::fs;
+use crate::trusted::read_regular;
 use std::io;
 use std::path::Path;
 
@@ -53,9 +53,12 @@ pub(super) fn group_name(root: &Path, gid: u32) -> Option<String> {
     })
 }
 
+/// The longest file of accounts that is read, in bytes.
+const LONGEST: u64 = 64 << 20;
+
 /// A container may have neither file.
 fn read(root: &Path, path: &str) -> io::Result<String> {
-    match fs::read(root.join(path)) {
+    match read_regular(&root.join(path), LONGEST) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(error),
@@ -65,6 +68,7 @@ fn read(root: &Path, path: &str) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn accounts_and_groups_are_read_from_files() {
@@ -73,6 +77,12 @@ mod tests {
         assert_eq!(is(Wanted::Name("root")), None, "no file");
         assert_eq!(group_name(root.path(), 0), None);
         fs::create_dir(root.path().join("etc")).unwrap();
+        // An image may hold anything.
+        let pipe = root.path().join("etc/passwd");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert_eq!(account(root.path(), Wanted::Name("root")).unwrap_err().to_string(), "not a regular file");
+        fs::remove_file(&pipe).unwrap();
         let passwd =
             "root:x:0:0:root:/root:/bin/sh\nbroken\nodd:x:many:1::/:\nann:x:1000:100::/home/ann:/bin/sh\n";
         fs::write(root.path().join("etc/passwd"), passwd).unwrap();

@@ -1,5 +1,6 @@
 //! One ELF file: the facts that decide which mechanism can reach it. Nothing is executed.
 
+use megapage_kernel::trusted::open_binary;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Sym};
 use object::{Endianness, Object, ObjectSection, ReadCache, elf};
 use std::fs::File;
@@ -67,7 +68,7 @@ pub enum FileKind {
 
 /// Reads what `path` is. InvalidData for a file that begins as ELF and is not well-formed.
 pub fn inspect_file(path: &Path) -> io::Result<FileKind> {
-    let mut file = File::open(path)?;
+    let mut file = open_binary(path)?;
     // The kernel looks at the first 256 bytes (BINPRM_BUF_SIZE) for the line of a script.
     let mut start = Vec::with_capacity(256);
     file.by_ref().take(256).read_to_end(&mut start)?;

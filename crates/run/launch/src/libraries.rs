@@ -1,9 +1,12 @@
 //! Where the dynamic loader would find a library (ld.so(8)), without running it.
 
+use megapage_kernel::trusted::read_regular;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The longest of them that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
 /// Files that an `include` of ld.so.conf may name, in all; more are left out.
 const MOST_FILES: usize = 256;
 
@@ -53,8 +56,8 @@ fn read_configuration(file: &Path, directories: &mut Vec<PathBuf>, seen: &mut BT
         return;
     }
     // A file that cannot be read adds nothing, as for ldconfig.
-    let Ok(text) = fs::read_to_string(file) else { return };
-    for line in text.lines() {
+    let Ok(text) = read_regular(file, LONGEST) else { return };
+    for line in String::from_utf8_lossy(&text).lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if let Some(pattern) = line.strip_prefix("include").filter(|rest| rest.starts_with([' ', '\t'])) {
             for file in matching_files(Path::new(pattern.trim()), file) {

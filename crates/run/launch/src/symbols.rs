@@ -26,7 +26,7 @@ const NAMES_PER_BYTE: u64 = 4;
 /// alphabet.
 pub fn functions(path: &Path) -> io::Result<BTreeMap<u64, (u64, String)>> {
     let invalid = |error: object::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
-    let file = megapage_kernel::trusted::open_regular(path)?;
+    let file = megapage_kernel::trusted::open_binary(path)?;
     // Each symbol takes bytes of the file, and so do names, which overlap in few of them.
     let mut room = NAMES_PER_BYTE * file.metadata()?.len();
     let cache = ReadCache::new(file);

@@ -149,10 +149,12 @@ impl Verdict {
     pub fn is_meant_by(&self, name: &str) -> bool {
         let path = Path::new(&self.build.program);
         let unit = &self.build.unit;
-        unit == name
-            || (!unit.is_empty() && unit.strip_suffix(SERVICE) == Some(name))
-            || path == Path::new(name)
-            || path.file_name().is_some_and(|file| file == name)
+        // A program that runs in no unit has an empty one.
+        !name.is_empty()
+            && (unit == name
+                || unit.strip_suffix(SERVICE) == Some(name)
+                || path == Path::new(name)
+                || path.file_name().is_some_and(|file| file == name))
     }
 
     /// In one sentence.
@@ -285,6 +287,8 @@ mod tests {
             assert!(verdict.is_meant_by(name), "{name}");
         }
         assert!(!verdict.is_meant_by("b") && !verdict.is_meant_by(""));
+        let of_no_unit = Build { unit: String::new(), ..verdict.build.clone() };
+        assert!(!Verdict { build: of_no_unit, ..verdict.clone() }.is_meant_by(""));
         let words = verdict.in_words();
         assert_eq!(
             words,

@@ -1,7 +1,7 @@
 //! Where unit files and drop-ins lie, read below a root.
 
 use crate::error::{SystemdError, refused};
-use megapage_kernel::trusted::read_bounded;
+use megapage_kernel::trusted::{open_regular_no_link, read_bounded};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -86,14 +86,11 @@ impl Files {
                 };
                 continue;
             }
-            if !metadata.is_file() {
-                // Opening a FIFO would wait.
-                return Err(failed(&at)(io::Error::new(ErrorKind::InvalidInput, "not a regular file")));
-            }
-            if metadata.len() == 0 {
+            // The owner of the directory may put something else there meanwhile.
+            let file = open_regular_no_link(&at).map_err(failed(&at))?;
+            if file.metadata().map_err(failed(&at))?.len() == 0 {
                 return Ok(Some(Found::Masked(path.to_path_buf())));
             }
-            let file = fs::File::open(&at).map_err(failed(&at))?;
             let bytes = read_bounded(file, LONGEST).map_err(failed(&at))?;
             let text = String::from_utf8(bytes).map_err(|_| refused(at.display(), "is not UTF-8"))?;
             return Ok(Some(Found::Text(at, text)));
@@ -123,5 +120,42 @@ impl Files {
     pub fn services(&self) -> BTreeSet<String> {
         let names = LOAD_PATH.iter().flat_map(|directory| self.names(&self.root.join(directory)));
         names.filter(|name| name.ends_with(".service")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    /// The owner of a file that a unit names puts a FIFO in its place, between any two steps of
+    /// ours.
+    #[test]
+    fn a_file_that_becomes_a_fifo_is_not_waited_for() {
+        let tree = tempfile::tempdir().unwrap();
+        let path = |name: &str| tree.path().join(name);
+        fs::write(path("file"), "[Service]\n").unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        fs::hard_link(path("file"), path("unit")).unwrap();
+        let (files, unit) = (Files::new(tree.path()), path("unit"));
+        let (to, done) = mpsc::channel();
+        std::thread::spawn(move || {
+            let read = (0..20_000).filter(|_| matches!(files.read(&unit), Ok(Some(Found::Text(..))))).count();
+            let _ = to.send(read);
+        });
+        let started = Instant::now();
+        let read = loop {
+            for name in ["pipe", "file"] {
+                fs::hard_link(path(name), path("next")).unwrap();
+                fs::rename(path("next"), path("unit")).unwrap();
+            }
+            match done.try_recv() {
+                Ok(read) => break read,
+                Err(_) if started.elapsed() < Duration::from_secs(60) => {}
+                Err(error) => panic!("a read waits: {error}"),
+            }
+        };
+        assert!(read > 0, "the file is read while it is there");
     }
 }

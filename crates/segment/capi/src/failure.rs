@@ -40,8 +40,9 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The message is shown by programs as it is: names in it steer no terminal.
     pub fn new(errno: i32, message: impl Into<String>) -> Failure {
-        Failure { errno, message: message.into() }
+        Failure { errno, message: megapage_units::shown::one_line(&message.into()) }
     }
 
     /// The caller's mistake.

@@ -96,6 +96,11 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> SegmentE
     }
 }
 
+/// The other process's reason, in a form that steers no terminal.
+fn reason(payload: &[u8]) -> String {
+    String::from_utf8_lossy(payload).escape_debug().to_string()
+}
+
 fn unfinished(path: PathBuf, what: String) -> SegmentError {
     SegmentError::Upgrade { path, what }
 }

@@ -3,7 +3,7 @@
 #[cfg(test)]
 use super::tests::point;
 use super::wire::{self, HELLO, Kind};
-use super::{Extras, MOST_SEGMENTS, SOON, failed, unfinished};
+use super::{Extras, MOST_SEGMENTS, SOON, failed, reason, unfinished};
 use crate::error::{SegmentError, during};
 use crate::segment::{Offered, Segment};
 use megapage_kernel::descriptors::{MOST_DESCRIPTORS, peer};
@@ -185,8 +185,7 @@ impl Listener {
         let why = match answer {
             Ok(frame) if frame.kind == Kind::Taken => None,
             Ok(frame) if frame.kind == Kind::Refused => {
-                let what = String::from_utf8_lossy(&frame.payload).into_owned();
-                Some(unfinished(self.path.clone(), what))
+                Some(unfinished(self.path.clone(), reason(&frame.payload)))
             }
             Err(error) if wire::is_closed(&error) => Some(failed(&self.path, "handing over")(error)),
             _ => {
@@ -249,9 +248,7 @@ impl Listener {
         let answer = wire::receive(stream, until).map_err(failed())?;
         match answer.kind {
             Kind::Mapped => Ok(()),
-            Kind::Refused => {
-                Err(unfinished(self.path.clone(), String::from_utf8_lossy(&answer.payload).into_owned()))
-            }
+            Kind::Refused => Err(unfinished(self.path.clone(), reason(&answer.payload))),
             other => Err(unfinished(self.path.clone(), format!("the successor answered {other:?}"))),
         }
     }

@@ -3,7 +3,7 @@
 #[cfg(test)]
 use super::tests::point;
 use super::wire::{self, HELLO, Kind};
-use super::{Extras, MOST_SEGMENTS, SOON, failed, unfinished};
+use super::{Extras, MOST_SEGMENTS, SOON, failed, reason, unfinished};
 use crate::error::{SegmentError, during};
 use crate::segment::{Offered, Segment};
 use megapage_kernel::descriptors::{peer, peer_process};
@@ -137,8 +137,7 @@ fn connect(path: &Path, until: Instant) -> Result<Option<UnixStream>, SegmentErr
 }
 
 fn refusal(path: &Path, why: &[u8]) -> SegmentError {
-    let why = String::from_utf8_lossy(why);
-    unfinished(path.to_path_buf(), format!("the predecessor keeps its segments: {}", why.escape_debug()))
+    unfinished(path.to_path_buf(), format!("the predecessor keeps its segments: {}", reason(why)))
 }
 
 /// One segment of a predecessor, as it was sent.

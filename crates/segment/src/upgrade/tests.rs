@@ -385,6 +385,37 @@ fn what_is_no_successor_is_turned_away() {
 }
 
 #[test]
+fn what_the_other_process_says_steers_no_terminal() {
+    let (_tree, place) = place();
+    let path = socket(&place);
+    let hostile = "no\x1b]0;owned\x07\nroot# \u{202e}";
+    // At once, and after it has taken all.
+    for first in [None, Some(wire::Kind::Mapped)] {
+        let listener = Listener::bind(&path).unwrap();
+        let until = std::time::Instant::now() + LONG;
+        let kept = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let other = UnixStream::connect(&path).unwrap();
+                other.set_nonblocking(true).unwrap();
+                wire::send(&other, wire::Kind::Hello, wire::HELLO, &[], until).unwrap();
+                let wait_for = |kind| while wire::receive(&other, until).unwrap().kind != kind {};
+                wait_for(wire::Kind::End);
+                if let Some(kind) = first {
+                    wire::send(&other, kind, &[], &[], until).unwrap();
+                    wait_for(wire::Kind::Yours);
+                }
+                wire::send(&other, wire::Kind::Refused, hostile.as_bytes(), &[], until).unwrap();
+            });
+            let successor = listener.wait(LONG).unwrap().unwrap();
+            listener.hand_over(successor, Vec::new(), &Extras::default(), LONG).unwrap_err()
+        });
+        let why = kept.error.to_string();
+        assert!(why.contains(r"no\u{1b}]0;owned\u{7}\nroot# \u{202e}"), "{why}");
+        assert!(!why.chars().any(megapage_units::shown::is_steering), "{why:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_handed_over_stays() {
     let (_tree, place) = place();
     let path = socket(&place);

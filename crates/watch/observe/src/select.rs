@@ -54,8 +54,11 @@ pub fn select_processes(root: &KernelRoot, patterns: &[String]) -> Result<Vec<Pi
             selected.insert(status.pid);
             continue;
         }
-        let expression = Regex::new(pattern)
-            .map_err(|error| SelectError::BadPattern { pattern: pattern.clone(), what: error.to_string() })?;
+        let bad = |what: String| SelectError::BadPattern { pattern: pattern.clone(), what };
+        if pattern.is_empty() {
+            return Err(bad("it is empty, and would match every process".into()));
+        }
+        let expression = Regex::new(pattern).map_err(|error| bad(error.to_string()))?;
         if names.is_none() {
             names = Some(read_names(root)?);
         }
@@ -146,6 +149,7 @@ mod tests {
         assert_eq!(select(&["4711"]).unwrap_err(), "there is no process 4711");
         assert_eq!(select(&["99999999999999"]).unwrap_err(), "there is no process 99999999999999");
         assert!(select(&["prometheus-node-exporter"]).unwrap_err().contains("15 bytes"));
+        assert!(select(&[""]).unwrap_err().ends_with("it is empty, and would match every process"));
         assert!(select(&["*"]).unwrap_err().starts_with("'*' is neither a process identifier nor"));
     }
 }

@@ -28,15 +28,25 @@ fn a_refusal_names_the_file_system_and_what_helps() {
 
 #[test]
 fn what_is_huge_already_is_left_out() {
-    let ranges = [FileRange { offset: 0, length: 4 * HUGE }, FileRange { offset: 8 * HUGE, length: HUGE }];
-    let found = runs(&ranges, |at| at == HUGE);
+    let states = |huge: &[u64]| -> Vec<(u64, State)> {
+        let blocks = [0, 1, 2, 3, 8].map(|block| block * HUGE);
+        let state = |at| if huge.contains(&at) { State::Huge } else { State::Small };
+        blocks.into_iter().map(|at| (at, state(at))).collect()
+    };
     assert_eq!(
-        found,
+        not_huge(&states(&[HUGE])),
         [
             FileRange { offset: 0, length: HUGE },
             FileRange { offset: 2 * HUGE, length: 2 * HUGE },
             FileRange { offset: 8 * HUGE, length: HUGE },
         ]
     );
-    assert!(runs(&ranges, |_| true).is_empty());
+    assert!(not_huge(&states(&[0, HUGE, 2 * HUGE, 3 * HUGE, 8 * HUGE])).is_empty());
+}
+
+#[test]
+fn folios_that_no_mapping_gets_are_told() {
+    let text = misaligned(Bytes(16 << 20), Some("overlay"));
+    assert!(text.starts_with("16 MiB lie in huge folios, but overlay gives mappings addresses"), "{text}");
+    assert!(!text.contains('\n'));
 }

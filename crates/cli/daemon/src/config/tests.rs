@@ -68,6 +68,32 @@ fn a_missing_file_is_the_default_or_an_error() {
 }
 
 #[test]
+fn only_a_regular_file_or_the_callers_own_pipe_is_read() {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    let directory = tempfile::tempdir().unwrap();
+    let (pipe, long) = (directory.path().join("pipe"), directory.path().join("long"));
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::File::create(&long).unwrap().set_len(1 << 40).unwrap();
+    for (path, why) in [
+        (pipe.as_path(), "not a regular file"),
+        (&long, "longer than"),
+        (Path::new("/dev/zero"), "not a regular"),
+    ] {
+        let error = Config::read(path, true).unwrap_err().to_string();
+        assert!(error.contains(": cannot be read: ") && error.contains(why), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"interval = '7s'").unwrap();
+    drop(writer);
+    let own = format!("/dev/fd/{}", reader.as_raw_fd());
+    assert_eq!(Config::read(Path::new(&own), true).unwrap().interval, Duration::from_secs(7));
+    let again = Config::reread(Path::new(&own), true).unwrap_err().to_string();
+    assert!(again.ends_with("cannot be read: not a regular file"), "{again}");
+}
+
+#[test]
 fn every_policy_can_be_made() {
     for known in megapage_decide::POLICIES {
         let config = Config { policy: known.name.into(), ..Config::default() };

@@ -5,6 +5,7 @@ mod guest;
 mod limits;
 mod mapped;
 mod preloaded;
+mod secure;
 mod sizes;
 mod symbols;
 mod thp_disable;

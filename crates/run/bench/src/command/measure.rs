@@ -10,10 +10,9 @@ use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::{
     ChildEvent, Signals, Usage, open_pidfd, poll_child, send_signal, signal, wait_readable,
 };
-use megapage_kernel::trusted::create_report;
+use megapage_kernel::trusted::{create_report, open_regular};
 use megapage_units::{Bytes, Pid};
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -145,7 +144,7 @@ impl Runner<'_> {
     /// The last line that the command wrote, for an error.
     fn last_words(&self) -> String {
         let tail = || -> std::io::Result<Vec<u8>> {
-            let mut file = File::open(&self.log)?;
+            let mut file = open_regular(&self.log)?;
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
             let mut bytes = Vec::new();

@@ -11,9 +11,13 @@ pub mod options;
 
 use crate::jvm::need::Need;
 use crate::jvm::obstacles::Obstacle;
+use megapage_kernel::trusted::read_regular;
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+/// The longest file of a JVM that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
 
 /// A Java installation, as the file `release` in its directory says; nothing is started to find out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,11 +35,7 @@ impl Java {
     pub fn of(executable: &Path) -> Java {
         let Ok(path) = std::fs::canonicalize(executable) else { return Java::default() };
         // JDK/bin/java, and JDK/jre/bin/java of Java 8.
-        let text = path
-            .ancestors()
-            .skip(2)
-            .take(2)
-            .find_map(|home| std::fs::read_to_string(home.join("release")).ok());
+        let text = path.ancestors().skip(2).take(2).find_map(|home| text_of(&home.join("release")));
         text.map_or_else(Java::default, |text| Java::of_release(&text))
     }
 
@@ -65,15 +65,20 @@ impl Java {
     /// Reads the argument files that `arguments` name; one that cannot be read is the JVM's to complain of.
     pub fn read_argument_files(&mut self, arguments: &[String]) {
         let names = arguments.iter().filter_map(|argument| argument.strip_prefix('@'));
-        self.argument_files = names
-            .filter_map(|name| Some((name.to_string(), std::fs::read_to_string(PathBuf::from(name)).ok()?)))
-            .collect();
+        self.argument_files =
+            names.filter_map(|name| Some((name.to_string(), text_of(Path::new(name))?))).collect();
     }
 
     /// Whether this is at least that release. One that is not known counts as a present one.
     pub fn is_at_least(&self, version: u32) -> bool {
         self.version.is_none_or(|own| own >= version)
     }
+}
+
+/// The text of a regular file. A pipe (`java @<(...)`) is not read: what is in it would be gone for
+/// the program.
+fn text_of(path: &Path) -> Option<String> {
+    String::from_utf8(read_regular(path, LONGEST).ok()?).ok()
 }
 
 /// The feature release of a version: 8 of `1.8.0_292`, 17 of `17.0.15`, 25 of `25-ea`.
@@ -122,6 +127,18 @@ mod tests {
         assert_eq!(Java::of_release("nothing of it"), Java::default());
         assert_eq!(Java::of_release("JAVA_VERSION=\"25-ea\"").version, Some(25));
         assert_eq!(Java::of_release("JAVA_VERSION=\"soon\"").version, None);
+    }
+
+    #[test]
+    fn an_argument_file_that_is_a_pipe_is_left_to_the_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, pipe) = (directory.path().join("file"), directory.path().join("pipe"));
+        std::fs::write(&file, "-Xmx1g").unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let mut java = Java::default();
+        java.read_argument_files(&[&file, &pipe].map(|path| format!("@{}", path.display())));
+        let read: Vec<&str> = java.argument_files.values().map(String::as_str).collect();
+        assert_eq!(read, ["-Xmx1g"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::elf::{build_id, hexadecimal};
 use crate::mechanism::Plan;
 use crate::program::Program;
 use crate::request::{Mechanism, Request};
-use megapage_kernel::trusted::{open_regular, read_bounded};
+use megapage_kernel::trusted::{open_binary, open_regular, read_bounded};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
@@ -54,7 +54,7 @@ impl FileState {
     /// already.
     pub fn of_binary(path: &Path) -> Result<FileState, String> {
         let wrong = |error: io::Error| format!("{}: {error}", path.display());
-        let open = || open_regular(path).map_err(wrong);
+        let open = || open_binary(path).map_err(wrong);
         let state = FileState::of(path, &open()?).map_err(wrong)?;
         let build = match build_id(open()?) {
             Some(build) => build,

@@ -45,8 +45,10 @@ impl Stored<Profile> {
     /// Whether a user means it by `name`: a program's path or file name, or the first digits of the key.
     pub fn is_meant_by(&self, name: &str) -> bool {
         let path = Path::new(self.program());
-        path == Path::new(name)
-            || path.file_name().is_some_and(|file| file == name)
-            || (name.len() >= LEAST_DIGITS && self.key.starts_with(name))
+        // One that cannot be read has no program.
+        !name.is_empty()
+            && (path == Path::new(name)
+                || path.file_name().is_some_and(|file| file == name)
+                || (name.len() >= LEAST_DIGITS && self.key.starts_with(name)))
     }
 }

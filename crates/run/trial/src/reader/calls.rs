@@ -49,7 +49,7 @@ const MOST_NOTES: u64 = 64 << 20;
 /// `.stapsdt.base` when it was linked, that of the semaphore or 0, and three strings.
 fn static_site(path: &Path, provider: &str, name: &str) -> Result<CallSite, String> {
     let shown = path.display();
-    let file: File = trusted::open_regular(path).map_err(|error| format!("{shown}: {error}"))?;
+    let file: File = trusted::open_binary(path).map_err(|error| format!("{shown}: {error}"))?;
     let cache = ReadCache::new(file);
     let elf = ElfFile64::<Endianness, _>::parse(&cache).map_err(|error| format!("{shown}: {error}"))?;
     let found = elf.section_by_name(".note.stapsdt").filter(|it| it.size() <= MOST_NOTES);
