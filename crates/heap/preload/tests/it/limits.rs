@@ -42,6 +42,10 @@ fn freed_memory_makes_room_below_a_limit_on_writable_memory() {
 
 #[test]
 fn a_user_locks_what_the_program_uses_and_not_what_the_heap_has_reserved() {
+    let limit = run("true", Path::new("sh"), &["-c", "ulimit -Hl"], None);
+    if text(&limit.stdout).trim().parse::<u64>().is_ok_and(|kib| kib < 8 << 10) {
+        return skip("needs a limit on locked memory (ulimit -Hl) of 8 MiB");
+    }
     passes("limits", "locked-now");
 }
 
