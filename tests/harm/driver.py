@@ -194,7 +194,7 @@ class Bench:
         release = arguments.megapage.resolve().parent
         self.build = digest(*[release / name for name in ("megapage", "libmegapage.so", "libmegapage_text.so")])
         self.kept = driving.cache() / "harm"
-        self.number, self.lock, self.rows = 0, threading.Lock(), []
+        self.number, self.lock, self.rows, self.ending = 0, threading.Lock(), [], False
         self.expected = results.expected()
         self.lacking = {environment.name: environment.lacks(self.tools) for environment in arguments.environments}
 
@@ -247,6 +247,9 @@ class Bench:
         if file.exists() and not self.arguments.again:
             return json.loads(file.read_text())
         made = make()
+        # A signal has ended the run: the files may be gone that a program needs.
+        if self.ending:
+            raise RuntimeError("the run was ended")
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         part.write_text(json.dumps(made))
@@ -353,7 +356,6 @@ def main():
     parser.add_argument("--again", action="store_true", help="use no kept result")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="programs at once (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="name the cases and environments, and run nothing")
-    parser.add_argument("--rows", type=pathlib.Path, metavar="FILE", help="write what came of each program, as JSON")
     parser.add_argument("--matrix", action="store_true", help="write results/matrix.json and the table of docs/machines.md")
     arguments = parser.parse_args()
     programs = [Program(path) for path in suite.read(HERE.parent / "programs")]
@@ -383,11 +385,10 @@ def main():
             try:
                 for future in [threads.submit(bench.program, case) for case in chosen]:
                     future.result()
-            finally:
-                # After a signal only what runs goes on to its end.
+            except BaseException:
+                bench.ending = True
                 threads.shutdown(wait=False, cancel_futures=True)
-    if arguments.rows:
-        arguments.rows.write_text(json.dumps(bench.rows))
+                raise
     if arguments.matrix:
         results.write(bench.rows)
     return tally.close()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import pathlib
 import sys
+import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE.parent), str(HERE.parent / "vm")]
@@ -13,8 +14,6 @@ import matrix
 RESULTS = HERE / "results/matrix.json"
 EXPECTED = HERE / "expected.txt"
 BEGIN, END = "<!-- harm:begin -->", "<!-- harm:end -->"
-# Characters of a difference in the table's list.
-MOST_WORDS = 160
 
 
 def expected():
@@ -33,7 +32,7 @@ def section(document):
     columns = [one for one in environments.ENVIRONMENTS if any(row["environment"] == one.name for row in rows)]
     lines = [
         "`ok`: nothing differs from plain. `known`: a difference that has a reason in `tests/harm/expected.txt`. **no**: a",
-        "difference, listed below. `-`: not run, or plain does not run there.",
+        "difference; `tests/harm/results/matrix.json` says which. `-`: not run, or plain does not run there.",
         "",
         *(f"- `{one.name}`: {one.title}" for one in columns),
         "",
@@ -44,14 +43,12 @@ def section(document):
     for program in dict.fromkeys(row["program"] for row in rows):
         shown = [cell(cells.get((program, one.name))) for one in columns]
         lines.append(f"| {program} | " + " | ".join(shown) + " |")
+    differing = [sum(row["outcome"] == "failed" for row in rows if row["environment"] == one.name) for one in columns]
+    lines.append("| *programs that differ* | " + " | ".join(map(str, differing)) + " |")
     count = {kind: sum(row["outcome"] == kind for row in rows) for kind in ("passed", "failed", "skipped")}
     made = " and ".join(dict.fromkeys(row["commit"] for row in rows))
     lines += ["", f"Commit {made}: " + ", ".join(f"{number} {kind}" for kind, number in count.items()) + ".",
-              "", "In virtual machines (`make test-vm`): " + ", ".join(environments.IN_MACHINES.values())
-              + f". Not tested: {environments.NOT_BUILT}."]
-    bad = [row for row in rows if row["outcome"] == "failed"]
-    if bad:
-        lines += ["", *(f"- {row['program']}, `{row['environment']}`: {words(row['why'])}" for row in bad)]
+              "", textwrap.fill(f"Not built: {', '.join(environments.NOT_BUILT)}.", 128)]
     return "\n".join(lines)
 
 
@@ -61,13 +58,6 @@ def cell(row):
     if row["outcome"] == "failed":
         return "**no**"
     return "known" if row["why"] else "ok"
-
-
-def words(why):
-    """A difference on one line that Markdown leaves as it is."""
-    line = "; ".join(why.splitlines())
-    line = line if len(line) <= MOST_WORDS else line[:MOST_WORDS] + "..."
-    return f"`{line.replace('`', chr(39))}`"
 
 
 def kept():

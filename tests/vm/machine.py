@@ -33,8 +33,6 @@ PROGRAMS = (
     ("bigcode-plain", "bigcode.c", ("-O1", "-Wl,-z,max-page-size=0x1000")),
     ("sharers", "../../programs/src/shared.c", ("-O1",)),
 )
-# The driver of tests/harm, which runs its programs there (guest/adverse.py).
-HARM = ("harm", "programs/cases", "suite.py", "driving.py", "vm/matrix.py")
 # A record begins with this; other lines are words of programs.
 MARK = "@@ "
 # How long a machine may take until its first record, in seconds: emulated, on a busy host.
@@ -171,9 +169,6 @@ def binaries_disk(release, architecture):
     units = sorted((HERE.parent.parent / "dist").rglob("*"))
     sources += [HERE.parent.parent / "examples/restart.c", HERE.parent.parent / "include/megapage.h"]
     packed = packages_of(release, architecture)
-    harm = [path for part in HARM for path in sorted((HERE.parent / part).rglob("*")) or [HERE.parent / part] if path.suffix in
-            (".py", ".sh", ".c", ".txt")]
-    sources += harm
     everything = [*files, *sources, *python, *packed, *(path for path in units if path.is_file())]
     disk = packages.cache() / f"megapage-{architecture.debian}-{packages.digest(repr(PROGRAMS), *everything)}.ext4"
     gcc, strip = architecture.tool("gcc"), architecture.tool("strip")
@@ -196,10 +191,6 @@ def binaries_disk(release, architecture):
             shutil.copytree(HERE.parent.parent / "python/megapage", tree / "python/megapage",
                             ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copytree(HERE.parent.parent / "dist", tree / "dist")
-            for path in harm:
-                target = tree / "harm/tests" / path.relative_to(HERE.parent)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, target)
             (tree / "packages").mkdir()
             for package in packed:
                 shutil.copy(package, tree / "packages")

@@ -6,7 +6,9 @@ set -m
 "$RUN" "$program" >counted &
 group=$!
 for _ in $(seq 400); do grep -q ready counted && break || sleep 0.05; done
-kill -USR1 -- -$group
+kill -HUP -- -$group
+sleep 0.1
+kill -USR2 -- -$group
 status=0
 wait $group || status=$?
 cat counted

@@ -8,7 +8,8 @@ static volatile int count;
 static void on_signal(int signal) { count++; }
 
 int main(void) {
-    signal(SIGUSR1, on_signal);
+    signal(SIGHUP, on_signal);
+    signal(SIGUSR2, on_signal);
     puts("ready");
     fflush(stdout);
     struct timespec half = {0, 500000000}, left;
