@@ -16,7 +16,7 @@ use user::MEGAPAGE;
 /// The limit of the group, and what a command and its helpers may take of it at once.
 const LIMIT: Bytes = Bytes::mib(64);
 const MOST: Bytes = Bytes::mib(32);
-/// What the large program holds, in a group of its own.
+/// Memory of the large program, which is in another group.
 const LARGE: Bytes = Bytes::mib(300);
 
 fn group(what: &str, limit: Bytes) -> Option<MemoryGroup> {
