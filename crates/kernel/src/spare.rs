@@ -64,16 +64,13 @@ impl Spare {
         if bytes <= self.budget() {
             return Ok(());
         }
-        let group =
-            self.group.map(|room| format!(", and its control group leaves {room} (at most a quarter)"));
-        Err(io::Error::new(
-            io::ErrorKind::OutOfMemory,
-            format!(
-                "it takes {bytes} of memory, too much while {} is available (at most an eighth){}",
-                self.available,
-                group.unwrap_or_default()
-            ),
-        ))
+        let is_tight = |room: &Bytes| room.0 / SHARE_OF_GROUP < self.available.0 / SHARE_OF_AVAILABLE;
+        let left = match self.group.filter(is_tight) {
+            Some(room) => format!("its control group leaves {room} (at most a quarter)"),
+            None => format!("{} is available (at most an eighth)", self.available),
+        };
+        let what = format!("it takes {bytes} of memory, too much while {left}");
+        Err(io::Error::new(io::ErrorKind::OutOfMemory, what))
     }
 
     /// Returns true if, with `taken` bytes of it taken by ourselves, there still is at least half

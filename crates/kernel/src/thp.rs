@@ -16,7 +16,7 @@ pub fn path(name: &str) -> String {
 }
 
 /// Returns true if the kernel was built with transparent huge pages; `None` where nothing shows it,
-/// as in a chroot without /sys and a sandbox with a /proc of its own.
+/// as in a chroot without /sys and a sandbox that makes its own /proc.
 pub(crate) fn is_built(root: &KernelRoot) -> Option<bool> {
     let counts = meminfo(root).is_ok_and(|memory| memory.anon_huge.is_some());
     if counts || root.path(DIRECTORY).exists() {

@@ -175,6 +175,12 @@ impl Daemon {
         }
     }
 
+    /// Why translation costs stay a rough estimate, in one line: once for each time that accesses were to be timed in vain.
+    pub fn take_not_timed(&mut self) -> Option<String> {
+        let why = self.parts.costs.as_mut()?.take_failure()?;
+        Some(format!("translation costs stay rough estimates: accesses could not be timed: {why}"))
+    }
+
     /// How translation costs are found out, in one line.
     pub fn costing(&self) -> String {
         match self.cost_source() {

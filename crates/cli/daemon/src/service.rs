@@ -236,6 +236,7 @@ impl<'a> Service<'a> {
         loop {
             let began = Instant::now();
             let pass = self.daemon.pass();
+            self.daemon.take_not_timed().iter().for_each(|why| info!("{why}"));
             if let Some(reporter) = &mut self.reporter {
                 reporter.note(&pass);
             }

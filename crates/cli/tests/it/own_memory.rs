@@ -16,7 +16,7 @@ use user::MEGAPAGE;
 /// The limit of the group, and what a command and its helpers may take of it at once.
 const LIMIT: Bytes = Bytes::mib(64);
 const MOST: Bytes = Bytes::mib(32);
-/// What the large program holds, in a group of its own.
+/// Memory of the large program, which is in another group.
 const LARGE: Bytes = Bytes::mib(300);
 
 fn group(what: &str, limit: Bytes) -> Option<MemoryGroup> {
@@ -41,8 +41,9 @@ struct Large {
 }
 
 impl Large {
-    fn start() -> Option<Large> {
-        let group = group("large", LARGE + Bytes::mib(40))?;
+    /// Starts it in a group that leaves it `room`.
+    fn start(room: Bytes) -> Option<Large> {
+        let group = group("large", LARGE + room)?;
         let script = "my ($size, $text) = ($ARGV[0], ''); $text .= 'x' x (1 << 20) while length $text < $size; \
                       $| = 1; print qq(ready\\n); \
                       while (1) { for (my $at = 0; $at < $size; $at += 4096) { substr($text, $at, 1) = 'y'; } }";
@@ -101,7 +102,7 @@ fn commands_that_observe_keep_within_32_mib_and_kill_nothing() {
     if !require_root() {
         return;
     }
-    let Some(mut large) = Large::start() else { return };
+    let Some(mut large) = Large::start(Bytes::mib(40)) else { return };
     // The program's own file is charged to who reads it first.
     assert_eq!(user::megapage(&["--version"]).status, 0);
     let (directory, pid) = (tempfile::tempdir().unwrap(), large.pid());
@@ -111,7 +112,7 @@ fn commands_that_observe_keep_within_32_mib_and_kill_nothing() {
         &["top", "--once"][..],
         &["map", &pid],
         &["advise", &pid, "--seconds", "2"],
-        &["record", "--every", "1", "--seconds", "3", "--output", &recording],
+        &["record", "--every", "1", "--seconds", "3", "--budget", "100", "--output", &recording],
         &["doctor"],
         &["doctor", "--why", &pid],
     ] {
@@ -126,6 +127,21 @@ fn commands_that_observe_keep_within_32_mib_and_kill_nothing() {
     std::fs::write(&config, text).unwrap();
     let log = modest(&mut large, &["daemon", "--config", &config], Some(8));
     assert!(log.contains("access bits by"), "a group of 64 MiB leaves room for a tracker: {log}");
+    assert!(log.contains("accesses could not be timed: it takes 128 MiB of memory"), "{log}");
+}
+
+#[test]
+fn a_program_in_the_same_group_is_not_killed() {
+    if !require_root() {
+        return;
+    }
+    let Some(mut large) = Large::start(Bytes::mib(100)) else { return };
+    let pid = large.pid();
+    for arguments in [&["top", "--once"][..], &["map", &pid], &["advise", &pid, "--seconds", "1"]] {
+        let said = user::said(within(&large.group, Path::new(MEGAPAGE), arguments).output().unwrap());
+        assert!(said.status < 2, "{arguments:?}: {}", said.err);
+        large.check(arguments[0]);
+    }
 }
 
 #[test]
@@ -133,7 +149,7 @@ fn without_memory_for_a_test_nothing_is_sampled_and_the_reason_is_shown() {
     if !require_root() {
         return;
     }
-    let Some(mut large) = Large::start() else { return };
+    let Some(mut large) = Large::start(Bytes::mib(40)) else { return };
     let Some(small) = group("small", Bytes::mib(24)) else { return };
     let arguments = ["map", &large.pid()];
     let output = within(&small, Path::new(MEGAPAGE), &arguments).output().unwrap();

@@ -77,7 +77,7 @@ kinds! {
         [];
     THP_UNSEEN, "thp-unseen", Warning, "The settings of transparent huge pages cannot be read",
         "There is no /sys, as in a chroot or a sandbox. megapage takes transparent huge pages to be there, and asks for them.",
-        ["mount -t sysfs sysfs /sys"];
+        [];
     THP_NEVER, "thp-never", Blocker, "Transparent huge pages are switched off",
         "Neither page faults nor khugepaged give anonymous memory huge pages, not even after madvise(2). Only external promotion (MADV_COLLAPSE) works.",
         ["echo madvise > {thp}/enabled"];

@@ -57,7 +57,7 @@ fn a_container_where_everything_is_wrong() {
     because.for_each(|id| assert!(ids.contains(id), "{id} is not in {ids:?}"));
 }
 
-/// The container's tree in a directory of its own, without the settings of transparent huge pages.
+/// A copy of the container's tree, without the settings of transparent huge pages.
 fn without_settings(sys: bool) -> (tempfile::TempDir, KernelRoot) {
     let tree = tempfile::tempdir().unwrap();
     let source = container().path("");

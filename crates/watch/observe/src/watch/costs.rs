@@ -56,6 +56,8 @@ struct Model {
     times: AccessTimes,
     /// Why they are a guess, where timing was tried in vain.
     not_timed: Option<String>,
+    /// Set until a caller has taken that.
+    failed: bool,
     /// Times that are still to come, where they were not waited for.
     timing: Timing,
     /// The largest slow-down of a process by probes.
@@ -155,6 +157,12 @@ impl Costs {
         Costs { gains_only: true, ..Costs::new(root, budget) }
     }
 
+    /// Takes why this machine could not be timed: once for each time that it was tried in vain.
+    pub fn take_failure(&mut self) -> Option<String> {
+        let Source::Estimated(model) = &mut self.source else { return None };
+        std::mem::take(&mut model.failed).then(|| model.not_timed.clone()).flatten()
+    }
+
     /// Why estimates are based on a guess: this machine was not timed. `None` where they are not.
     pub fn why_guessed(&self) -> Option<&str> {
         match &self.source {
@@ -178,6 +186,7 @@ impl Costs {
                 Source::Estimated(Box::new(Model {
                     times,
                     not_timed: None,
+                    failed: false,
                     timing,
                     geometry,
                     budget,
@@ -320,7 +329,10 @@ impl Model {
     fn go_on_timing(&mut self, root: &KernelRoot) {
         match self.timing.go_on(root, &self.geometry) {
             Some(Ok(times)) => self.times = times,
-            Some(Err(why)) => self.not_timed = Some(why.to_string()),
+            Some(Err(why)) => {
+                self.not_timed = Some(why.to_string());
+                self.failed = true;
+            }
             None => {}
         }
     }
