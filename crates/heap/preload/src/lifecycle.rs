@@ -9,8 +9,8 @@ use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, threads};
 use megapage_inside::{
     Errno, MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item,
-    environment_variable, exit_process, fork_state, holds_locks, is_secure, own_pid, remove_environment_variable,
-    remove_from_environment_list, set_errno, set_fork_state, off::is_off,
+    environment_variable, exit_process, fork_state, holds_locks, is_secure, off::is_off, own_pid,
+    remove_environment_variable, remove_from_environment_list, set_errno, set_fork_state,
 };
 use megapage_memory::shared::{SHM_VARIABLE, Shm};
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
