@@ -63,7 +63,7 @@ fn what_is_mapped_after_mlockall_is_locked_and_huge() {
 }
 
 #[test]
-fn a_control_group_that_holds_the_program_holds_it_with_the_built("libmegapage.so") {
+fn a_control_group_that_holds_the_program_holds_it_with_the_library() {
     if !require_root() {
         return;
     }

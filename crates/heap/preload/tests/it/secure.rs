@@ -37,7 +37,12 @@ fn a_program_with_more_rights_than_its_caller_is_left_alone() {
                   exec \"$4\" secure:: --nocapture";
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
-    command.arg(place).arg(built).arg(preloaded::built("libmegapage.so")).arg(std::env::current_exe().unwrap()).arg(MARK);
+    command
+        .arg(place)
+        .arg(built)
+        .arg(preloaded::built("libmegapage.so"))
+        .arg(std::env::current_exe().unwrap())
+        .arg(MARK);
     let output = command.env(INNER, place).output().unwrap();
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
