@@ -2,6 +2,7 @@
 //! sent to the caller alone.
 
 use super::worker::Worker;
+use crate::KernelRoot;
 use crate::spawn::Signal;
 use megapage_units::Pid;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -48,6 +49,20 @@ impl Witness {
             Err(error) => Err(error),
         }
     }
+
+    /// Returns the signals that it has got and not taken yet (a bit for each number, from 1 on); `None` while it is at work: then
+    /// one may be on its way. What it has said before the call [`Witness::next`] returns.
+    pub fn pending(&self) -> Option<u64> {
+        // Without /proc nothing shows it.
+        let Ok(text) = KernelRoot::live().read(format!("proc/{}/status", self.worker.pid())) else {
+            return Some(0);
+        };
+        let field = |name: &str| text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
+        let bits = field("ShdPnd:").and_then(|bits| u64::from_str_radix(bits, 16).ok());
+        let bits = bits.unwrap_or(0) & self.set;
+        let rests = field("State:").is_some_and(|state| state.starts_with(['S', 'T']));
+        (rests || bits != 0).then_some(bits)
+    }
 }
 
 impl AsFd for Witness {
@@ -84,6 +99,20 @@ mod tests {
             assert!(wait_readable(witness.as_fd(), Duration::from_secs(20)).unwrap());
             assert_eq!(witness.next().unwrap(), Some(Signal { number, sender: Some(own) }));
         }
+        while witness.pending() != Some(0) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Stopped, it has the signal all the same.
+        send_signal(Pid(witness.worker.pid()), signal::SIGSTOP).unwrap();
+        send_signal(Pid(witness.worker.pid()), signal::SIGWINCH).unwrap();
+        assert_eq!(witness.pending(), Some(1 << (signal::SIGWINCH - 1)));
+        send_signal(Pid(witness.worker.pid()), signal::SIGCONT).unwrap();
+        let mut both = Vec::new();
+        while both.len() < 2 {
+            both.extend(witness.next().unwrap().map(|signal| signal.number));
+        }
+        both.sort_unstable();
+        assert_eq!(both, [signal::SIGCONT, signal::SIGWINCH]);
         // A signal that is not in the set does not end it.
         send_signal(Pid(witness.worker.pid()), signal::SIGTERM).unwrap();
         assert!(!wait_readable(witness.as_fd(), Duration::from_millis(20)).unwrap());

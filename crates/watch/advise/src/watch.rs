@@ -92,13 +92,15 @@ impl Watch {
 
     /// Takes in what signals have come.
     fn hear(&mut self) {
+        let now = Instant::now();
+        self.relay.look(now);
         while let Ok(Some(signal)) = self.signals.next() {
             if signal.number != signal::SIGCHLD {
                 self.interrupted = true;
-                self.relay.take(signal, Instant::now());
+                self.relay.take(signal, now);
             }
         }
-        for Signal { number, .. } in self.relay.due(Instant::now()) {
+        for Signal { number, .. } in self.relay.due(now) {
             if let (Some(child), None) = (self.child, self.ended) {
                 let _ = spawn::send_signal(child, number);
             }

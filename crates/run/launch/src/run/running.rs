@@ -155,6 +155,8 @@ impl<'a> Running<'a> {
                 // Without a call that waits for descriptors there is only the clock.
                 std::thread::sleep(pause.min(LONGEST_LOOK));
             }
+            let now = Instant::now();
+            self.relay.look(now);
             while let Ok(Some(signal)) = signals.next() {
                 match signal.number {
                     signal::SIGCHLD => {}
@@ -163,10 +165,10 @@ impl<'a> Running<'a> {
                         self.sample(size, true);
                         live(&self.report(None));
                     }
-                    _ => self.take(signal),
+                    _ => self.take(signal, now),
                 }
             }
-            for signal in self.relay.due(Instant::now()) {
+            for signal in self.relay.due(now) {
                 self.forward(signal);
             }
             if self.relay.open(Instant::now()) == Duration::ZERO {
@@ -186,14 +188,14 @@ impl<'a> Running<'a> {
     }
 
     /// Notes what a signal says about the job. What the program itself sends to its process group it has already.
-    fn take(&mut self, signal: Signal) {
+    fn take(&mut self, signal: Signal, now: Instant) {
         match signal.number {
             signal::SIGTSTP => self.stop_asked = true,
             signal::SIGCONT => self.stop_asked = false,
             _ => {}
         }
         if signal.sender != Some(self.pid) {
-            self.relay.take(signal, Instant::now());
+            self.relay.take(signal, now);
         }
     }
 
