@@ -33,7 +33,7 @@ impl Witness {
     }
 
     /// Returns the next signal that has come to it; `None` if there is none at the moment. An error means that it has ended.
-    pub fn next(&mut self) -> io::Result<Option<Signal>> {
+    pub fn next_signal(&mut self) -> io::Result<Option<Signal>> {
         if !self.worker.wait(Duration::ZERO)? {
             return Ok(None);
         }
@@ -92,12 +92,12 @@ mod tests {
     #[test]
     fn the_witness_names_signal_and_sender() {
         let mut witness = Witness::start(&[signal::SIGWINCH, signal::SIGCONT]).unwrap();
-        assert_eq!(witness.next().unwrap(), None);
+        assert_eq!(witness.next_signal().unwrap(), None);
         let own = Pid(std::process::id() as i32);
         for number in [signal::SIGWINCH, signal::SIGCONT, signal::SIGWINCH] {
             send_signal(Pid(witness.worker.pid()), number).unwrap();
             assert!(wait_readable(witness.as_fd(), Duration::from_secs(20)).unwrap());
-            assert_eq!(witness.next().unwrap(), Some(Signal { number, sender: Some(own) }));
+            assert_eq!(witness.next_signal().unwrap(), Some(Signal { number, sender: Some(own) }));
         }
         while witness.pending() != Some(0) {
             std::thread::sleep(Duration::from_millis(1));
@@ -109,16 +109,16 @@ mod tests {
         send_signal(Pid(witness.worker.pid()), signal::SIGCONT).unwrap();
         let mut both = Vec::new();
         while both.len() < 2 {
-            both.extend(witness.next().unwrap().map(|signal| signal.number));
+            both.extend(witness.next_signal().unwrap().map(|signal| signal.number));
         }
         both.sort_unstable();
         assert_eq!(both, [signal::SIGCONT, signal::SIGWINCH]);
         // A signal that is not in the set does not end it.
         send_signal(Pid(witness.worker.pid()), signal::SIGTERM).unwrap();
         assert!(!wait_readable(witness.as_fd(), Duration::from_millis(20)).unwrap());
-        assert_eq!(witness.next().unwrap(), None);
+        assert_eq!(witness.next_signal().unwrap(), None);
         send_signal(Pid(witness.worker.pid()), signal::SIGKILL).unwrap();
         assert!(wait_readable(witness.as_fd(), Duration::from_secs(20)).unwrap());
-        assert!(witness.next().is_err());
+        assert!(witness.next_signal().is_err());
     }
 }

@@ -47,7 +47,7 @@ impl Relay {
     /// those of the whole group first.
     pub fn look(&mut self, now: Instant) {
         while let Some(witness) = &mut self.witness {
-            match witness.next() {
+            match witness.next_signal() {
                 Ok(Some(signal)) => keep(&mut self.seen, (signal, now)),
                 Ok(None) => break,
                 Err(_) => self.witness = None,
