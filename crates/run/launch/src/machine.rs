@@ -96,7 +96,7 @@ impl Machine {
         let text_library = find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment);
         let mut needed = Versions::new();
         // The loader passes over a library that cannot be read.
-        let needs = |library| versions::needed(library).unwrap_or_default();
+        let needs = |library: &PathBuf| versions::needed(library).unwrap_or_default();
         for (file, versions) in [&library, &text_library].into_iter().flatten().flat_map(needs) {
             needed.entry(file).or_default().extend(versions);
         }
