@@ -288,10 +288,8 @@ mod tests {
         }
         let first = (1 << 20)..(1 << 20) + (1 << 16);
         assert_eq!(parts(&file, 0, 8 << 40), [first.clone(), (5 << 40)..(5 << 40) + (1 << 16)]);
-        assert_eq!(
-            parts(&file, first.start + 4096, first.end - 4096),
-            [first.start + 4096..first.end - 4096]
-        );
+        let inner = first.start + 4096..first.end - 4096;
+        assert_eq!(parts(&file, inner.start, inner.end), std::slice::from_ref(&inner));
         assert_eq!(parts(&file, 8 << 40, 9 << 40), [], "behind its end");
     }
 

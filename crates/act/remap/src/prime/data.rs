@@ -69,6 +69,7 @@ impl Found {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "a list of one extent")]
 mod tests {
     use super::*;
 
