@@ -13,7 +13,9 @@ const VENDORED: &str = "vendor/mimalloc";
 /// The size classes: eight in each doubling instead of four, so that a block is at most an eighth larger than was asked for.
 /// Upstream's quarter is what a database of 4,368-byte pages pays nearly in full. Up to 128 bytes all multiples of 16 are
 /// classes, as upstream; they end with the largest blocks of a page, 512 KiB. The last one stands for all larger ones.
-const BINS: usize = 109;
+const BINS: usize = 110;
+/// One class more: a base page of a database with what describes it. 4,384 bytes in words.
+const PAGE_AND_HEADER: usize = 548;
 
 /// A text of a vendored file, which occurs once, and what comes in its place.
 struct Change(&'static str, &'static str, String);
@@ -31,9 +33,10 @@ fn changes() -> Vec<Change> {
         Change(
             "src/alloc/page-queue.c",
             "const size_t bin = ((b << 2) + ((wsize >> (b - 2)) & 0x03)) - 3;",
-            "const size_t bin = (b < 4 ? ((b << 2) + ((wsize >> (b - 2)) & 0x03)) - 3 \
-             : ((b << 3) + ((wsize >> (b - 3)) & 0x07)) - 19);"
-                .into(),
+            format!(
+                "const size_t bin = (b < 4 ? ((b << 2) + ((wsize >> (b - 2)) & 0x03)) - 3 \
+                 : ((b << 3) + ((wsize >> (b - 3)) & 0x07)) - 19) + (wsize >= {PAGE_AND_HEADER});"
+            ),
         ),
         Change(process, "#define MI_PAGE_QUEUES_EMPTY \\", queues()),
         // Zeros for all that is not named.
@@ -65,6 +68,8 @@ fn queues() -> String {
     for doubling in 4..16 {
         words.extend((9..=16).map(|eighth| eighth << (doubling - 3)));
     }
+    words.push(PAGE_AND_HEADER);
+    words.sort_unstable();
     assert_eq!(words.len(), BINS);
     let queues: String = words.iter().map(|words| format!("QNULL({words}), ")).collect();
     format!(

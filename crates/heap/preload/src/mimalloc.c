@@ -160,11 +160,6 @@ int _mi_prim_commit(void* addr, size_t size, bool* is_zero) {
   if (other_pages) return upstream_prim_commit(addr, size, is_zero);
   make_room(size);
   const size_t threads = mi_atomic_load_relaxed(&_mi_subproc_main()->thread_count);
-  const int error = megapage_commit(addr, size, threads, is_zero);
-  if mi_likely(error == 0) return 0;
-  // A limit of the process (RLIMIT_DATA), or strict accounting: what waits goes before a block is
-  // refused.
-  purge_all(0);
   return megapage_commit(addr, size, threads, is_zero);
 }
 

@@ -69,6 +69,7 @@ static void data(void) {
 static void locked_now(void) {
   static void* blocks[32];
   struct rlimit lock;
+  FILLS(blocks, 1, 100);
   CHECK(getrlimit(RLIMIT_MEMLOCK, &lock) == 0, "no limit");
   const bool much = (lock.rlim_max >= 64 * MIB);
   limit(RLIMIT_MEMLOCK, much ? 64 * MIB : lock.rlim_max);
@@ -85,6 +86,7 @@ static void locked_now(void) {
 // As root: what the heap gets from then on is locked.
 static void locked_later(void) {
   static void* blocks[256];
+  FILLS(blocks, 1, 100);
   CHECK(mlockall(MCL_FUTURE) == 0, "mlockall is refused");
   FILLS(blocks, 256, MIB / 4);
   const size_t locked = status_bytes("VmLck");
@@ -111,7 +113,7 @@ static unsigned next(void) {
 // peak in KiB.
 static void churn(void) {
   enum { BLOCKS = 200000 };
-  static void* blocks[BLOCKS];
+  void** const blocks = calloc(BLOCKS, sizeof *blocks);
   for (int round = 0; round < 4; round++) {
     for (int i = 0; i < BLOCKS; i++) {
       if (blocks[i] != NULL) continue;

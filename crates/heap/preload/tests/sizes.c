@@ -37,7 +37,7 @@ static void pages(void) {
     memset(block, 1, SIZE);
   }
   const long taken = status_bytes("VmRSS") - before;
-  const long most = (long)COUNT * SIZE / 100 * 110 + (6 << 20);
+  const long most = (long)COUNT * SIZE / 100 * 103 + (6 << 20);
   CHECK(taken <= most, "%ld bytes were taken, %ld are allowed", taken, most);
 }
 
