@@ -6,13 +6,16 @@ import environments
 
 NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d[\d.,:]*")
 # bash reports the end of a script's programs: nothing that their status does not say.
-REPORT = re.compile(r"^\S+\.sh: line \d+: +(\d+ )?[A-Z][a-z/ ]+( +\d+)? .*$|^ +(Done|Exit \d+|\| ) .*$")
+END = (r"(Done|Exit \d+|Killed|Aborted|Bad system call|Bus error|Hangup|Illegal instruction|Quit|Segmentation fault|Terminated"
+       r"|Trace/breakpoint trap)")
+REPORT = re.compile(rf"^\S+\.sh: line \d+: +(\d+ )?{END} .*$|^ +(\d+ )?{END} .*$|^ +\| .*$")
 # Words of a difference that are shown.
 MOST = 240
 
 
-def differences(plains, under):
-    """Differences in words; empty where nothing differs. Each run is {status, out, errors, peak, kills, seconds}."""
+def differences(plains, under, within=0):
+    """Differences in words; empty where nothing differs. Each run is {status, out, errors, peak, kills, seconds}. A peak
+    `within` the limit of the group is none."""
     found = []
     statuses = sorted({run["status"] for run in plains}, key=str)
     if under["status"] is None:
@@ -25,7 +28,7 @@ def differences(plains, under):
         if line := text([run[stream] for run in plains], under[stream]):
             found.append(f"{name}: {line}")
     most = max(run["peak"] for run in plains)
-    if under["peak"] > environments.allowed_peak(most):
+    if under["peak"] > max(environments.allowed_peak(most), within):
         share = under["peak"] / most if most else 0
         found.append(f"peak {under['peak'] / environments.MIB:.1f} MiB, plain {most / environments.MIB:.1f} ({share:.2f}x)")
     return found

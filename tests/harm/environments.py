@@ -1,5 +1,6 @@
 """The environments that programs run in, plain and under `megapage run`."""
 
+import inspect
 import pathlib
 import shlex
 import shutil
@@ -234,3 +235,8 @@ def launcher(environment, case, facts, tools, mode, calls=None):
 def quoted(word):
     """A word for the shell; the case's directory is a variable there."""
     return '"$WORK"' if word == "$WORK" else shlex.quote(word)
+
+
+def source(environment):
+    """The text that defines an environment: a kept result is of one text."""
+    return inspect.getsource(type(environment)) + inspect.getsource(rounded) + inspect.getsource(launcher)
