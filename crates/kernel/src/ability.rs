@@ -114,7 +114,8 @@ impl Ability {
         release >= self.since
     }
 
-    /// Says that it is not there: what the running kernel's release has, and refuses in a trial, a filter has taken away.
+    /// Says that it is not there: what the running kernel's release has, and refuses in a trial, a
+    /// filter has taken away.
     pub fn lacking(&self) -> String {
         let root = KernelRoot::live();
         let refused = self.cached.get() == Some(&Some(false));
