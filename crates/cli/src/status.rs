@@ -28,7 +28,7 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    /// What switches megapage off; `null`: nothing does.
+    /// The switch that megapage is off by; `null`: it is on.
     off: Option<String>,
     services: &'a [Enabled],
     /// What trials have found of these services, and without a unit named of all.

@@ -1,9 +1,10 @@
-//! Whether megapage is switched off, and by what.
+//! The switch that megapage is off by.
 
 use crate::KernelRoot;
 pub use megapage_inside::off::{OFF, OFF_FILE, OFF_VARIABLE, is_off};
 
-/// Returns what switches megapage off (a variable of the calling process, or a file), in words; `None` if nothing does.
+/// Returns what switches megapage off (a variable of the calling process, or a file), in words;
+/// `None` if nothing does.
 pub fn why_off(root: &KernelRoot) -> Option<String> {
     let (value, file) = (OFF.to_string_lossy(), OFF_FILE.to_string_lossy());
     if std::env::var_os(OFF_VARIABLE).is_some_and(|it| it == *value) {

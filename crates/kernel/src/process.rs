@@ -258,9 +258,9 @@ pub fn read_children(
     Ok(Some(children))
 }
 
-/// The control group of `pid`, as its service manager names it: in the hierarchy of version 2, in systemd's own of version 1,
-/// or in the memory controller's, the first in which it is not in the root group. In others a service may have no group.
-/// Empty where the kernel has no control groups.
+/// The control group of `pid`, as its service manager names it: in the hierarchy of version 2, in
+/// systemd's own of version 1, or in the memory controller's, the first in which it is not in the
+/// root group. In others a service may have no group. Empty where the kernel has no control groups.
 pub fn read_cgroup(root: &KernelRoot, pid: Pid) -> Result<String, KernelError> {
     let text = root.read(format!("proc/{pid}/cgroup"))?;
     // `4:memory:/path` and `0::/path` (cgroups(7)); the path may hold colons.

@@ -192,7 +192,7 @@ fn headline(report: &RunReport) -> Vec<String> {
     lines
 }
 
-/// How much of the largest memory the fullest sample shows.
+/// Returns the share of the largest memory that the fullest sample shows, in words.
 fn seen(report: &RunReport) -> Option<String> {
     let (peak, end) = (report.peak.as_ref()?, report.end.as_ref()?);
     Some(format!(

@@ -3,8 +3,10 @@
 use crate::run_support;
 
 use megapage_kernel::KernelRoot;
+use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::thp::settings;
 use megapage_testing::{Call, in_child, is_root, refuse, skip};
+use megapage_units::Pid;
 use run_support::*;
 use std::fs;
 use std::io::Write;
@@ -139,12 +141,14 @@ fn huge_pages_that_another_program_switched_off_are_switched_on() {
     if !matches!(settings(&KernelRoot::live()), Ok(Some(_))) {
         return skip("needs a kernel with transparent huge pages");
     }
+    let top = "";
+    let file = format!("{top}/proc/self/status");
     let ran = |starter: &[&str], arguments: &[&str]| {
         let plain = run(arguments);
         let mut command = Command::new(starter[0]);
         command.args(&starter[1..]).arg(plain.get_program()).args(plain.get_args());
         command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let output = command.args(["--", "grep", "THP_enabled", "/proc/self/status"]).output().unwrap();
+        let output = command.args(["--", "grep", "THP_enabled", &file]).output().unwrap();
         assert_eq!(status(&output), 0, "{output:?}");
         text(&output.stdout).split_whitespace().map(String::from).collect::<Vec<_>>().join(" ")
     };
@@ -156,7 +160,8 @@ fn huge_pages_that_another_program_switched_off_are_switched_on() {
         "{said}"
     );
     assert_eq!(ran(&off, &[]), "THP_enabled: 1");
-    // It stays where that is asked for, here or by a launcher above, and where nothing is asked for.
+    // It stays where that is asked for, here or by a launcher above, and where nothing is asked
+    // for.
     assert_eq!(ran(&off, &["--thp", "never"]), "THP_enabled: 0");
     assert_eq!(ran(&off, &["--heap", "none"]), "THP_enabled: 0");
     assert_eq!(ran(&[env!("CARGO_BIN_EXE_megapage"), "run", "--thp", "never", "--"], &[]), "THP_enabled: 0");
@@ -203,11 +208,9 @@ fn one_variable_or_file_switches_everything_off() {
             taken.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
             taken
         });
-        let smaps = fs::read_to_string(format!("/proc/{}/smaps", child.id())).unwrap();
-        let flags = smaps.lines().filter(|line| line.starts_with("VmFlags:"));
-        let advised = flags.filter(|line| line.split_whitespace().any(|flag| flag == "hg")).count();
+        let mappings = read_smaps(&KernelRoot::live(), Pid(child.id().cast_signed())).unwrap();
         assert_eq!(status(&finish(child)), 3);
-        advised > 0
+        mappings.iter().any(|mapping| mapping.has_flag("hg"))
     };
     let program = [program.as_str(), "64", "64"];
     let mut command = Command::new(program[0]);
@@ -217,7 +220,7 @@ fn one_variable_or_file_switches_everything_off() {
     }
     assert!(!huge(command.env("MEGAPAGE", "off")));
     if !is_root() {
-        return skip("needs root for a file in /etc of its own");
+        return skip("needs root to mount another /etc");
     }
     // In a mount namespace: the machine's /etc stays as it is.
     let layers = "mount -t tmpfs none \"$0\" && mkdir \"$0/upper\" \"$0/work\" && mount -t overlay overlay -o \

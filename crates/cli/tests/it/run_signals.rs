@@ -2,6 +2,9 @@
 
 use crate::run_support;
 
+use megapage_kernel::KernelRoot;
+use megapage_kernel::process::read_children;
+use megapage_units::Pid;
 use run_support::*;
 use std::fs;
 use std::io::Read;
@@ -27,7 +30,8 @@ fn signals_are_passed_on() {
     }
 }
 
-/// Takes signals without being interrupted, and prints how many came once there was one, its input has ended, and no more comes.
+/// Takes signals without being interrupted, and prints how many came once there was one, its input
+/// has ended, and no more comes.
 const COUNTS: &str = r#"
 #include <poll.h>
 #include <signal.h>
@@ -54,14 +58,16 @@ int main(void) {
 "#;
 
 #[test]
-fn a_signal_arrives_once_whoever_else_gets_it() {
+fn a_signal_to_the_launcher_or_to_many_arrives_once() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = compile("gcc", directory.path(), "counts", COUNTS, &[]) else { return };
-    // The launcher, all of its process group, or each process in turn, as a service manager signals a control group.
+    // The launcher, all of its process group, or each process in turn, as a service manager signals
+    // a control group.
     type Whom = fn(u32) -> Vec<String>;
     let each = |launcher: u32| {
-        let children = fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
-        std::iter::once(launcher.to_string()).chain(children.split_whitespace().map(String::from)).collect()
+        let own = Pid(launcher.cast_signed());
+        let children = read_children(&KernelRoot::live(), own, usize::MAX).unwrap().unwrap_or_default();
+        std::iter::once(own).chain(children).map(|pid| pid.to_string()).collect()
     };
     let ways: [(&str, Whom); 3] = [
         ("the launcher", |launcher| vec![launcher.to_string()]),

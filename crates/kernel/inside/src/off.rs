@@ -11,7 +11,8 @@ pub const OFF: &CStr = c"off";
 /// While this file exists nothing of megapage acts, from the next start of each program on.
 pub const OFF_FILE: &CStr = c"/etc/megapage/off";
 
-/// Returns true if this program is to run as without megapage. Allocates nothing; for use before `main`, with one thread.
+/// Returns true if this program is to run as without megapage. Allocates nothing; for use before
+/// `main`, with one thread.
 pub fn is_off() -> bool {
     let mut buffer = [0; MAX_VALUE];
     environment_variable(OFF_VARIABLE, &mut buffer) == Some(OFF) || access(OFF_FILE, Access::EXISTS).is_ok()

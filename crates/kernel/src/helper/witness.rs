@@ -1,5 +1,5 @@
-//! A process beside the caller, in its process group: it gets the signals that are sent to all of the group, and none that is
-//! sent to the caller alone.
+//! A process beside the caller, in its process group: it gets the signals that are sent to all of
+//! the group, and none that is sent to the caller alone.
 
 use super::worker::Worker;
 use crate::KernelRoot;
@@ -9,7 +9,8 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::time::Duration;
 
-/// Where in the data the set of signals ends and `siginfo_t` begins, and its fields (sigaction(2), 64-bit machines).
+/// Places in the data: the set of signals ends and `siginfo_t` begins, and its fields
+/// (sigaction(2), 64-bit machines).
 const INFO: usize = 8;
 const CODE: usize = INFO + 8;
 const SENDER: usize = INFO + 16;
@@ -24,7 +25,8 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Starts one that takes the signals of these numbers (1 to 64); all others stay pending with it.
+    /// Starts one that takes the signals of these numbers (1 to 64); all others stay pending with
+    /// it.
     pub fn start(numbers: &[i32]) -> io::Result<Witness> {
         let set = numbers.iter().fold(0, |set, number| set | 1u64 << (number - 1).clamp(0, 63));
         let mut witness = Witness { worker: Worker::start()?, set };
@@ -32,8 +34,9 @@ impl Witness {
         Ok(witness)
     }
 
-    /// Returns the next signal that has come to it; `None` if there is none at the moment. An error means that it has ended.
-    pub fn next_signal(&mut self) -> io::Result<Option<Signal>> {
+    /// Returns the next signal that has come to it; `None` if there is none at the moment. An error
+    /// means that it has ended.
+    pub fn take(&mut self) -> io::Result<Option<Signal>> {
         if !self.worker.wait(Duration::ZERO)? {
             return Ok(None);
         }
@@ -50,8 +53,9 @@ impl Witness {
         }
     }
 
-    /// Returns the signals that it has got and not taken yet (a bit for each number, from 1 on); `None` while it is at work: then
-    /// one may be on its way. What it has said before the call [`Witness::next`] returns.
+    /// Returns the signals that it has got and not taken yet (a bit for each number, from 1 on);
+    /// `None` while it is at work: then one may be on its way. What it has said before the call
+    /// [`Witness::take`] returns.
     pub fn pending(&self) -> Option<u64> {
         // Without /proc nothing shows it.
         let Ok(text) = KernelRoot::live().read(format!("proc/{}/status", self.worker.pid())) else {
@@ -72,7 +76,8 @@ impl AsFd for Witness {
 }
 
 impl Drop for Witness {
-    /// Waits for its end: who waits for the group to be empty finds it so once the caller has ended.
+    /// Waits for its end: who waits for the group to be empty finds it so once the caller has
+    /// ended.
     fn drop(&mut self) {
         self.worker.kill();
         for _ in 0..LAST_STEPS {
@@ -92,12 +97,12 @@ mod tests {
     #[test]
     fn the_witness_names_signal_and_sender() {
         let mut witness = Witness::start(&[signal::SIGWINCH, signal::SIGCONT]).unwrap();
-        assert_eq!(witness.next_signal().unwrap(), None);
+        assert_eq!(witness.take().unwrap(), None);
         let own = Pid(std::process::id() as i32);
         for number in [signal::SIGWINCH, signal::SIGCONT, signal::SIGWINCH] {
             send_signal(Pid(witness.worker.pid()), number).unwrap();
             assert!(wait_readable(witness.as_fd(), Duration::from_secs(20)).unwrap());
-            assert_eq!(witness.next_signal().unwrap(), Some(Signal { number, sender: Some(own) }));
+            assert_eq!(witness.take().unwrap(), Some(Signal { number, sender: Some(own) }));
         }
         while witness.pending() != Some(0) {
             std::thread::sleep(Duration::from_millis(1));
@@ -109,16 +114,16 @@ mod tests {
         send_signal(Pid(witness.worker.pid()), signal::SIGCONT).unwrap();
         let mut both = Vec::new();
         while both.len() < 2 {
-            both.extend(witness.next_signal().unwrap().map(|signal| signal.number));
+            both.extend(witness.take().unwrap().map(|signal| signal.number));
         }
         both.sort_unstable();
         assert_eq!(both, [signal::SIGCONT, signal::SIGWINCH]);
         // A signal that is not in the set does not end it.
         send_signal(Pid(witness.worker.pid()), signal::SIGTERM).unwrap();
         assert!(!wait_readable(witness.as_fd(), Duration::from_millis(20)).unwrap());
-        assert_eq!(witness.next_signal().unwrap(), None);
+        assert_eq!(witness.take().unwrap(), None);
         send_signal(Pid(witness.worker.pid()), signal::SIGKILL).unwrap();
         assert!(wait_readable(witness.as_fd(), Duration::from_secs(20)).unwrap());
-        assert!(witness.next_signal().is_err());
+        assert!(witness.take().is_err());
     }
 }

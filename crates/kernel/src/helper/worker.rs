@@ -147,13 +147,15 @@ impl Worker {
         self.send(Request::Parts, Some(descriptor))
     }
 
-    /// Sends a request to wait for a signal of `set` (a bit for each number, from 1 on): sigtimedwait(2). The reply's answer is its
-    /// number, and `siginfo_t` lies in the data behind the set.
+    /// Sends a request to wait for a signal of `set` (a bit for each number, from 1 on):
+    /// sigtimedwait(2). The reply's answer is its number, and `siginfo_t` lies in the data behind
+    /// the set.
     pub(super) fn request_signal(&mut self, set: u64) -> io::Result<()> {
         let bytes = set.to_ne_bytes();
         self.data()[..bytes.len()].copy_from_slice(&bytes);
         let at = self.data_address();
-        // SAFETY: the slot is ours until the request is sent. What the call is given lies in its data.
+        // SAFETY: the slot is ours until the request is sent. What the call is given lies in its
+        // data.
         unsafe {
             (&raw mut (*self.slot()).number).write(libc::SYS_rt_sigtimedwait);
             (&raw mut (*self.slot()).arguments).write([at, at + bytes.len(), 0, bytes.len(), 0, 0]);

@@ -45,7 +45,8 @@ pub struct Machine {
     /// Whether the collapse of another process's memory is ruled out too: by prctl, not by the settings,
     /// which it ignores.
     pub collapse_off: bool,
-    /// Transparent huge pages are switched off for the caller. `megapage run` clears that unless it was set on purpose.
+    /// Transparent huge pages are switched off for the caller. `megapage run` clears that unless it
+    /// was set on purpose.
     pub switched_off: Option<SwitchedOff>,
     /// Bytes of 2 MiB pages that a new mapping can have: available ones and overcommit.
     pub pool_2m: Bytes,
@@ -79,7 +80,8 @@ impl Machine {
             .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
             .collect();
         let own = read_own_status(root)?;
-        // The flag is inherited over fork and exec: what holds for us holds for the program, unless it is cleared.
+        // The flag is inherited over fork and exec: what holds for us holds for the program, unless
+        // it is cleared.
         let switched_off = SwitchedOff::of(root, &own);
         let disallowed = switched_off.as_ref().is_some_and(|it| it.on_purpose);
         let thp = match settings(root)? {

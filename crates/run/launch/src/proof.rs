@@ -184,7 +184,8 @@ fn shared_short_of(name: &str, shared: &Backed, obtained: u64) -> Option<String>
     })
 }
 
-/// Says if most of the memory is not huge, and why: what the preloaded heap obtained then says little.
+/// Says if most of the memory is not huge, and why: what the preloaded heap obtained then says
+/// little.
 fn most_is_not_huge(end: &Moment) -> Option<String> {
     let (total, lacking) = not_huge(&end.anonymous);
     (lacking > allowance(total) && lacking > total / 2).then(|| {

@@ -1,16 +1,19 @@
-//! Passes signals on to a program that is in the launcher's process group, so that it gets each one once.
+//! Passes signals on to a program that is in the launcher's process group, so that it gets each one
+//! once.
 //!
-//! A signal names its sender, but not whether it was sent to one process or to the whole group (a shell's `kill -- -PGID`,
-//! timeout(1), a service manager that signals each process of a control group, the terminal). A witness in the same group shows
-//! it: what the witness gets, too, the program has got from the kernel.
+//! A signal names its sender, but not whether it was sent to one process or to the whole group (a
+//! shell's `kill -- -PGID`, timeout(1), a service manager that signals each process of a control
+//! group, the terminal). A witness in the same group shows it: what the witness gets, too, the
+//! program has got from the kernel.
 
 use megapage_kernel::helper::Witness;
 use megapage_kernel::spawn::Signal;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// How far apart the witness and the launcher may get the signal of one sender: kill(2) takes microseconds for a group, a
-/// service manager some milliseconds for a control group. Within that time the kernel, too, makes one of two signals.
+/// How far apart the witness and the launcher may get the signal of one sender: kill(2) takes
+/// microseconds for a group, a service manager some milliseconds for a control group. Within that
+/// time the kernel, too, makes one of two signals.
 const TOGETHER: Duration = Duration::from_millis(20);
 /// How often it is looked at.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -32,8 +35,9 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts a witness for signals of these numbers. Call it before the program is started. Without a witness (no process can
-    /// be made) every signal that a process sent is passed on at once.
+    /// Starts a witness for signals of these numbers. Call it before the program is started.
+    /// Without a witness (no process can be made) every signal that a process sent is passed on at
+    /// once.
     pub fn start(numbers: &[i32]) -> Relay {
         Relay { witness: Witness::start(numbers).ok(), ..Relay::default() }
     }
@@ -43,11 +47,11 @@ impl Relay {
         keep(&mut self.held, (signal, now));
     }
 
-    /// Takes in what the witness has seen. To be called before the launcher reads its own signals, of which the witness gets
-    /// those of the whole group first.
+    /// Takes in what the witness has seen. To be called before the launcher reads its own signals,
+    /// of which the witness gets those of the whole group first.
     pub fn look(&mut self, now: Instant) {
         while let Some(witness) = &mut self.witness {
-            match witness.next_signal() {
+            match witness.take() {
                 Ok(Some(signal)) => keep(&mut self.seen, (signal, now)),
                 Ok(None) => break,
                 Err(_) => self.witness = None,
@@ -66,8 +70,8 @@ impl Relay {
         }
     }
 
-    /// Returns how long to wait for the other of two signals that belong together; zero if none is expected. Meanwhile the
-    /// caller does nothing that takes long, so that their times are right.
+    /// Returns how long to wait for the other of two signals that belong together; zero if none is
+    /// expected. Meanwhile the caller does nothing that takes long, so that their times are right.
     pub fn open(&self, now: Instant) -> Duration {
         let left = |(_, at): &At| (*at + TOGETHER).saturating_duration_since(now);
         // One that is held still waits for the witness to come to rest.
@@ -88,7 +92,8 @@ fn keep(list: &mut Vec<At>, one: At) {
     list.push(one);
 }
 
-/// Drops what the witness has seen, or has got (`pending`, if it is at rest), and takes out what it has not got in time.
+/// Drops what the witness has seen, or has got (`pending`, if it is at rest), and takes out what it
+/// has not got in time.
 fn settle(seen: &mut Vec<At>, held: &mut Vec<At>, pending: Option<u64>, now: Instant) -> Vec<Signal> {
     let age = |at: Instant| now.saturating_duration_since(at);
     // However late the witness is: what is held is still undecided.
@@ -135,7 +140,8 @@ mod tests {
         for (other, then) in [(from(8, SIGTERM), 50), (from(7, SIGINT), 50), (term, 29)] {
             assert_eq!(settled(&[(other, at(then))], &[(term, at(50))], at(90)), [term], "{other:?}");
         }
-        // A witness that is late on a busy machine is waited for, but not for ever; one that is stopped has got it.
+        // A witness that is late on a busy machine is waited for, within bounds; one that is
+        // stopped has got it.
         let busy = |pending, now| settle(&mut Vec::new(), &mut vec![(term, at(0))], pending, now);
         assert_eq!(settled(&[(term, at(300))], &[(term, at(0))], at(300)), []);
         assert_eq!((busy(None, at(999)), busy(None, at(1000))), (vec![], vec![term]));
@@ -158,7 +164,8 @@ mod tests {
         }
         assert_eq!(relay.held.len(), MOST);
         assert_eq!((relay.open(start), relay.open(late)), (TOGETHER, PAUSE));
-        // Without a witness nothing is waited for, and what is the kernel's own goes to the whole group.
+        // Without a witness nothing is waited for, and what is the kernel's own goes to the whole
+        // group.
         relay.take(Signal { number: SIGINT, sender: None }, start);
         assert_eq!(relay.due(start), vec![from(1, SIGTERM); MOST - 1]);
         assert_eq!(relay.held, []);

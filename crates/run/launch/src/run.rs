@@ -78,7 +78,8 @@ pub struct Prepared {
     preloaded: Option<String>,
     /// Whether a supervisor knows the program by our process number.
     supervised: bool,
-    /// Transparent huge pages are switched off for us, and with us for the program, and not on purpose.
+    /// Transparent huge pages are switched off for us, and with us for the program, and not on
+    /// purpose.
     switched_off: bool,
     /// What earlier runs of the program have found out.
     learned: Learned,
@@ -313,8 +314,8 @@ impl Prepared {
     /// Runs the program to its end, or in place of this process, which does not return then. `live` is given a report whenever
     /// the launcher receives SIGUSR1, `say` a line on what is lost where no report can say it.
     ///
-    /// What the launcher needs for itself and cannot have (seccomp filters and old kernels refuse calls) costs the report, never
-    /// the run, unless `--require` asks for proof.
+    /// Things that the launcher needs for itself and cannot have (seccomp filters and old kernels
+    /// refuse calls) costs the report, never the run, unless `--require` asks for proof.
     pub fn run(
         mut self,
         root: &KernelRoot,
@@ -399,7 +400,8 @@ impl Prepared {
         Ok(report)
     }
 
-    /// Makes words that the program shares. Without them a note says what the program or its report lacks.
+    /// Makes words that the program shares. Without them a note says what the program or its report
+    /// lacks.
     fn words(
         &self,
         name: &CStr,

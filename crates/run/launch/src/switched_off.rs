@@ -1,7 +1,9 @@
-//! Transparent huge pages that are switched off for a process by prctl(PR_SET_THP_DISABLE): who did it, and whether on purpose.
+//! Transparent huge pages that are switched off for a process by prctl(PR_SET_THP_DISABLE): who did
+//! it, and whether on purpose.
 //!
-//! The flag passes on to all that a process forks and executes. Programs that set it for themselves (bun, Ruby, container
-//! runtimes) so set it for whatever is started from them. Any process may clear its own; nobody can clear another's.
+//! The flag passes on to all that a process forks and executes. Programs that set it for themselves
+//! (bun, Ruby, container runtimes) so set it for whatever is started from them. Any process may
+//! clear its own, and none another's.
 
 use megapage_kernel::process::{Status, read_status};
 use megapage_kernel::{KernelRoot, thp};
@@ -15,12 +17,14 @@ const MOST_ABOVE: usize = 64;
 pub struct SwitchedOff {
     /// In words: for which process above it they were switched off, too, as far up as it goes.
     pub by: String,
-    /// It was for this program: by the unit of its service, or by `megapage run --thp never` above it.
+    /// It was for this program: by the unit of its service, or by `megapage run --thp never` above
+    /// it.
     pub on_purpose: bool,
 }
 
 impl SwitchedOff {
-    /// Returns who switched them off for the process with this status; `None` if they are on, or the kernel has none.
+    /// Returns who switched them off for the process with this status; `None` if they are on, or
+    /// the kernel has none.
     pub fn of(root: &KernelRoot, own: &Status) -> Option<SwitchedOff> {
         // Without transparent huge pages the kernel says of every process that it may have none.
         if !thp::is_switched_off(root, own) {
@@ -48,7 +52,8 @@ impl SwitchedOff {
         Some(SwitchedOff { by, on_purpose: by_unit || (inherited && top.name == "megapage") })
     }
 
-    /// Returns a line for a report of the program, for which the flag is cleared unless it was set on purpose.
+    /// Returns a line for a report of the program, for which the flag is cleared unless it was set
+    /// on purpose.
     pub fn note(&self) -> String {
         let what = match self.on_purpose {
             true => "left so, as it was on purpose",

@@ -97,8 +97,9 @@ pub struct Promoters {
 }
 
 impl Promoters {
-    /// Returns true if memory of this kind, with these permissions, is promoted, whatever the setting is. The library leaves
-    /// alone what can be executed, as heaps of runtimes that compile, and both what cannot be written.
+    /// Returns true if memory of this kind, with these permissions, is promoted, whatever the
+    /// setting is. The library leaves alone what can be executed, as heaps of runtimes that
+    /// compile, and both what cannot be written.
     fn reach(self, permissions: &str, kind: Kind) -> bool {
         match kind {
             Kind::Shared => self.outside || self.library_shared,
@@ -204,8 +205,8 @@ impl Setting {
         }
     }
 
-    /// Why a region of 2 MiB that no huge page maps, and that lies whole in a mapping with these permissions, is not huge, by how
-    /// many of its base pages are present.
+    /// Why a region of 2 MiB that no huge page maps, and that lies whole in a mapping with these
+    /// permissions, is not huge, by how many of its base pages are present.
     pub(crate) fn why_region(&self, present: u16, permissions: &str, kind: Kind) -> Why {
         let khugepaged = self.thp.as_ref().ok().and_then(|thp| thp.as_ref()?.khugepaged);
         let by_limit = khugepaged.map(|it| 512u16.saturating_sub(it.max_ptes_none.min(512) as u16));

@@ -50,7 +50,8 @@ impl Manager {
         Ok(names.filter_map(|name| UnitName::parse(name).ok()).collect())
     }
 
-    /// How long the last run of a service's main process took; `None` if it has not ended, or none was started.
+    /// How long the last run of a service's main process took; `None` if it has not ended, or none
+    /// was started.
     pub fn lived(self, unit: &UnitName) -> Result<Option<Duration>, SystemdError> {
         let names = "--property=ExecMainStartTimestampMonotonic,ExecMainExitTimestampMonotonic";
         Ok(lived(&systemctl(&["show", names, unit.as_str()])?))

@@ -1,8 +1,10 @@
-//! Services that start as without megapage, although they are enabled: megapage is off, or they have failed under it.
+//! Services that start as without megapage, although they are enabled: megapage is off, or they
+//! have failed under it.
 //!
-//! systemd reads a file of variables (EnvironmentFile=) before each start. It is there only for a service that is to start
-//! plainly, and then takes back what the drop-in sets. `megapage enable --ended`, which the drop-in has systemd call after each
-//! run, counts failures soon after a start; after two in a row it writes the file.
+//! systemd reads a file of variables (EnvironmentFile=) before each start. It is there only for a
+//! service that is to start plainly, and then takes back what the drop-in sets. `megapage enable
+//! --ended`, which the drop-in has systemd call after each run, counts failures soon after a start;
+//! after two in a row it writes the file.
 
 use crate::drop_in::DROP_IN;
 use crate::enable::PLACE;
@@ -21,7 +23,7 @@ use std::time::Duration;
 
 /// A run that ends sooner may have failed because of megapage.
 const SOON: Duration = Duration::from_secs(60);
-/// So many failures in a row, each soon after the start, are enough.
+/// Failures in a row, each soon after the start, that are enough.
 const MOST_FAILURES: u32 = 2;
 /// systemd's words (`$SERVICE_RESULT`) for runs that say nothing against megapage.
 const NO_FAILURES: [&str; 3] = ["success", "exec-condition", "start-limit-hit"];
@@ -94,7 +96,8 @@ impl Kept<'_> {
     }
 }
 
-/// The variables that the drop-in of a service sets, with the values that they would have without it.
+/// The variables that the drop-in of a service sets, with the values that they would have without
+/// it.
 fn former(root: &Path, unit: &UnitName) -> Result<Vec<(String, String)>, SystemdError> {
     let files = Files::new(root);
     let template = unit.template();
@@ -114,8 +117,8 @@ fn former(root: &Path, unit: &UnitName) -> Result<Vec<(String, String)>, Systemd
     Ok(ours.map(|(name, _)| former(name)).collect())
 }
 
-/// Takes note of the end of a run of a service: what systemd calls it, and how long it lived, if that is known. Returns true if
-/// the next start is plain because of it.
+/// Takes note of the end of a run of a service: what systemd calls it, and how long it lived, if
+/// that is known. Returns true if the next start is plain because of it.
 pub fn ended(
     kernel: &KernelRoot,
     root: &Path,
@@ -142,7 +145,8 @@ pub fn ended(
     Ok(true)
 }
 
-/// Prepares a start of a service whose variables are for its runtime alone: plain while megapage is off.
+/// Prepares a start of a service whose variables are for its runtime alone: plain while megapage is
+/// off.
 pub fn starting(kernel: &KernelRoot, root: &Path, unit: &UnitName) -> Result<(), SystemdError> {
     let kept = Kept { kernel, root, unit };
     let is_for_off = kept.read("plain")?.is_some_and(|text| text.starts_with(&format!("{WHY}{BECAUSE_OFF}")));
@@ -237,7 +241,7 @@ mod tests {
         fs::remove_file(&off).unwrap();
         start();
         assert_eq!(why_plain(&kernel, tree.path(), &unit), None);
-        // What has failed stays plain.
+        // A service that has failed stays plain.
         for _ in 0..2 {
             ended(&kernel, tree.path(), &unit, "signal", None).unwrap();
         }

@@ -100,7 +100,8 @@ pub fn status(
     }
 }
 
-/// The names of all services that are enabled below `root`; those whose drop-in was changed since among them.
+/// The names of all services that are enabled below `root`; those whose drop-in was changed since
+/// among them.
 pub fn enabled(root: &Path) -> Result<Vec<UnitName>, SystemdError> {
     Ok(held(root)?.into_iter().map(|(name, ..)| name).collect())
 }
@@ -268,7 +269,8 @@ mod tests {
     fn a_service_is_found_by_the_group_that_systemd_has_made() {
         let tree = tempfile::tempdir().unwrap();
         for (pid, groups) in [
-            // Hybrid: the memory controller has a hierarchy of version 1, in which not every service has a group.
+            // Hybrid: the memory controller has a hierarchy of version 1, in which not every
+            // service has a group.
             (
                 7,
                 "5:memory:/system.slice\n1:name=systemd:/system.slice/db.service\n0::/system.slice/db.service\n",

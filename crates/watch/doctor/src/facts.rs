@@ -211,7 +211,7 @@ pub struct Facts {
     pub morecore: Option<String>,
     /// The device by which the host is told of free memory, and takes it back; `None`: it is not told, or that cannot be read.
     pub reporting_balloon: Option<String>,
-    /// What switches megapage off; `None`: nothing does.
+    /// The switch that megapage is off by; `None`: it is on.
     pub off: Option<String>,
     /// The trials that were made.
     pub trials: Vec<Tried>,

@@ -36,7 +36,7 @@ impl Prepared {
         self.supervised && !self.request.watched && !moves && !self.request.text.map && alone
     }
 
-    /// Executes the program; returns why it could not. `say` is told if nothing promotes it.
+    /// Executes the program; returns why it could not. `say` gets a line if nothing promotes it.
     pub(super) fn replace_us(&self, root: &KernelRoot, say: impl Fn(String)) -> RunError {
         if self.plan.uses(Mechanism::Outside) {
             let attachment = Attachment {

@@ -187,7 +187,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Notes what a signal says about the job. What the program itself sends to its process group it has already.
+    /// Notes what a signal says about the job. What the program itself sends to its process group
+    /// it has already.
     fn take(&mut self, signal: Signal, now: Instant) {
         match signal.number {
             signal::SIGTSTP => self.stop_asked = true,

@@ -99,7 +99,7 @@ fn assigned(change: &megapage_systemd::Change) -> Vec<&str> {
     text.lines().skip_while(|line| *line != "[Service]").skip(1).collect()
 }
 
-/// What is for this service; not what every drop-in has.
+/// Lines for this service; not those that every drop-in has.
 fn added(change: &megapage_systemd::Change) -> Vec<&str> {
     let of_all = ["EnvironmentFile=-/run/megapage/", "ExecStartPre=-+", "ExecStopPost=-+"];
     let mut lines = assigned(change);

@@ -32,7 +32,7 @@ pub(super) fn reasons(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
         reasons = pace(facts, place);
     }
     let pid = facts.process.id.pid.to_string();
-    // What KSM has merged is left alone.
+    // Memory that KSM has merged stays as it is.
     let attaches = facts.collapse && !reasons.iter().any(|reason| reason.id == why::MERGED.id);
     let is_possible = |line: &String| attaches || !line.contains("run --attach");
     reasons
