@@ -221,6 +221,7 @@ mod tests {
         assert!(is_parent || !COLLAPSE.is_there(&root));
     }
 
+    #[test]
     fn a_kernel_without_sysfs_is_not_one_without_transparent_huge_pages() {
         let meminfo = |text| ("proc/meminfo", text);
         let (with, without) = ("MemTotal: 1 kB\nAnonHugePages: 0 kB\n", "MemTotal: 1 kB\n");

@@ -1,5 +1,7 @@
-//! A kernel with base pages of 16 KiB, as arm64 can have: every command refuses in one line, and the libraries stay out
-//! of the way. A library before theirs has sysconf(3) answer so; what is mapped in multiples of that is right here, too.
+//! A kernel with base pages of 16 KiB, as arm64 can have: every command refuses in one line, and
+//! the libraries stay out of the way. A library before the command's has sysconf(3) answer so. The
+//! preloaded libraries call no such name: for them a filter has madvise(2) answer so. What is
+//! mapped in multiples of that is right here, too.
 
 use crate::run_support;
 
@@ -19,6 +21,30 @@ long sysconf(int name) {
     if (name == _SC_PAGESIZE) return 16384;
     if (!real) real = (long (*)(int))dlsym(RTLD_NEXT, "sysconf");
     return real(name);
+}
+"#;
+
+/// Executes its arguments where no page seems to begin at 4 KiB and at 8 KiB.
+const OTHER_PAGES_BELOW: &str = r#"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
+#define UNLESS(value, skipped) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skipped)
+int main(int count, char **words) {
+    struct sock_filter filter[] = {
+        LOAD(nr), UNLESS(SYS_madvise, 6), LOAD(args[1]), UNLESS(0, 4), LOAD(args[0]),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 4096, 1, 0), UNLESS(8192, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 98;
+    execv(words[1], words + 1);
+    return 99;
 }
 "#;
 
@@ -127,9 +153,9 @@ fn what_looks_at_no_machine_works_on_other_base_pages() {
 
 /// The flags of all mappings of a process that has the library before its malloc, while it holds 64 MiB; `hg` is of
 /// memory for which huge pages were asked. And how it ended.
-fn flags(libraries: &str, program: &str) -> (String, i32) {
-    let mut command = Command::new(program);
-    command.args(["64", "48"]).env("LD_PRELOAD", libraries).env("MEGAPAGE_HEAP", "thp");
+fn flags(library: &str, words: &[&str]) -> (String, i32) {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).args(["64", "48"]).env("LD_PRELOAD", library).env("MEGAPAGE_HEAP", "thp");
     let child = start(command);
     let mappings = read_smaps(&KernelRoot::live(), Pid(child.id() as i32)).unwrap();
     let output = finish(child);
@@ -140,13 +166,13 @@ fn flags(libraries: &str, program: &str) -> (String, i32) {
 #[test]
 fn the_preloaded_library_stays_out_of_the_way_of_other_base_pages() {
     let directory = tempfile::tempdir().unwrap();
-    let Some(pages) = other_pages(directory.path()) else { return };
+    let Some(below) = compile("gcc", directory.path(), "below", OTHER_PAGES_BELOW, &[]) else { return };
     let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
     let library = library().display().to_string();
-    let (of_4_kib, ended) = flags(&library, &program);
+    let (of_4_kib, ended) = flags(&library, &[&program]);
     assert!(of_4_kib.contains(" hg "), "the control: {of_4_kib}");
     assert_eq!(ended, 3);
-    let (of_16_kib, ended) = flags(&format!("{pages}:{library}"), &program);
+    let (of_16_kib, ended) = flags(&library, &[&below, &program]);
     assert!(!of_16_kib.contains(" hg "), "{of_16_kib}");
     assert_eq!(ended, 3);
 }
@@ -194,12 +220,12 @@ int main() {
 #[test]
 fn malloc_is_right_on_other_base_pages() {
     let directory = tempfile::tempdir().unwrap();
-    let Some(pages) = other_pages(directory.path()) else { return };
+    let Some(below) = compile("gcc", directory.path(), "below", OTHER_PAGES_BELOW, &[]) else { return };
     let Some(program) = compile("gcc", directory.path(), "busy", BUSY, &["-pthread"]) else { return };
-    let libraries = format!("{pages}:{}", library().display());
     for heap in ["auto", "2m", "thp"] {
-        let output = Command::new(&program)
-            .env("LD_PRELOAD", &libraries)
+        let output = Command::new(&below)
+            .arg(&program)
+            .env("LD_PRELOAD", library())
             .env("MEGAPAGE_HEAP", heap)
             .stdin(Stdio::null())
             .output()

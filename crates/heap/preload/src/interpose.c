@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 extern char** environ;
@@ -26,6 +27,8 @@ extern char** environ;
 extern void* megapage_system_mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset);
 extern int megapage_system_munmap(void* address, size_t size);
 extern int megapage_system_mprotect(void* address, size_t size, int protection);
+// Also once the program has forbidden itself system calls: it is about to execute another.
+extern long megapage_call(long number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d);
 
 // ---- dlopen -------------------------------------------------------------------------------------------
 // RTLD_DEEPBIND lets a library find the C library's malloc and free before ours: it would hand our
@@ -201,7 +204,20 @@ enum { MAX_SCRIPTS = 4, MAX_SEGMENTS = 256 };
 
 static int open_to_read(const char* path) {
   // Not to wait for the other end of a pipe that cannot be executed anyway.
-  return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+  return (int)megapage_call(SYS_openat, (uintptr_t)(long)AT_FDCWD, (uintptr_t)path, (uintptr_t)flags, 0);
+}
+
+static ssize_t read_at(int fd, void* buffer, size_t size, off_t offset) {
+  return megapage_call(SYS_pread64, (uintptr_t)fd, (uintptr_t)buffer, size, (uintptr_t)offset);
+}
+
+static void close_file(int fd) {
+  megapage_call(SYS_close, (uintptr_t)fd, 0, 0, 0);
+}
+
+static pid_t own_process(void) {
+  return (pid_t)megapage_call(SYS_getpid, 0, 0, 0, 0);
 }
 
 // True if an ELF file would be loaded by glibc's loader for this library's machine. A static
@@ -212,10 +228,10 @@ static bool is_for_glibc(int fd, const Elf64_Ehdr* header) {
   for (int i = 0; i < header->e_phnum && i < MAX_SEGMENTS; i++) {
     Elf64_Phdr segment;
     const off_t offset = (off_t)(header->e_phoff + (size_t)i * header->e_phentsize);
-    if (pread(fd, &segment, sizeof segment, offset) != sizeof segment) return false;
+    if (read_at(fd, &segment, sizeof segment, offset) != sizeof segment) return false;
     if (segment.p_type != PT_INTERP) continue;
     char loader[MAX_NAME] = {0};
-    (void)!pread(fd, loader, sizeof loader - 1, (off_t)segment.p_offset);
+    read_at(fd, loader, sizeof loader - 1, (off_t)segment.p_offset);
     return strstr(loader, "ld-linux") != NULL;
   }
   return false;
@@ -238,7 +254,7 @@ static bool loads_ours(int fd, bool shell) {
       Elf64_Ehdr header;
       char line[MAX_NAME];
     } start = {.line = {0}};
-    const ssize_t length = pread(current, start.line, sizeof start.line - 1, 0);
+    const ssize_t length = read_at(current, start.line, sizeof start.line - 1, 0);
     int next = -1;
     if (length >= (ssize_t)sizeof start.header && memcmp(start.line, ELFMAG, SELFMAG) == 0) {
       loads = is_for_glibc(current, &start.header);
@@ -248,11 +264,11 @@ static bool loads_ours(int fd, bool shell) {
     } else if (shell && level == 0 && length >= 0) {
       next = open_to_read("/bin/sh");
     }
-    if (current != fd) close(current);
+    if (current != fd) close_file(current);
     current = next;
     if (next < 0) return loads;
   }
-  close(current);
+  close_file(current);
   return false;
 }
 
@@ -264,7 +280,7 @@ static bool is_ours_there(void) {
     const char* const path = saved[i] + sizeof preload_name - 1;
     if (path[0] != '/') return true;
     const int fd = open_to_read(path);
-    if (fd >= 0) close(fd);
+    if (fd >= 0) close_file(fd);
     return fd >= 0;
   }
   return true;
@@ -274,14 +290,14 @@ static bool is_ours_there(void) {
 // our process id.
 static bool is_taker(void) {
   if (real_execve == NULL) megapage_find_real();
-  return saved_count > 0 && getpid() == saved_pid;
+  return saved_count > 0 && own_process() == saved_pid;
 }
 
 static bool takes_along(const char* path, bool shell) {
   const int error = errno;
   const int fd = open_to_read(path);
   const bool taken = (fd < 0 ? errno == EACCES : loads_ours(fd, shell)) && is_ours_there();
-  if (fd >= 0) close(fd);
+  if (fd >= 0) close_file(fd);
   errno = error;
   return taken;
 }
@@ -303,7 +319,7 @@ __attribute__((noinline)) static bool found_takes_along(const char* file) {
       path[directory] = '/';
       // An empty one is the current directory.
       memcpy(path + directory + (directory > 0), file, length + 1);
-      if (access(path, X_OK) == 0) return takes_along(path, true);
+      if (megapage_call(SYS_faccessat, (uintptr_t)(long)AT_FDCWD, (uintptr_t)path, X_OK, 0) == 0) return takes_along(path, true);
     }
     if (list[directory] == 0) return false;
     list += directory + 1;

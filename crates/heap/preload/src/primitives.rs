@@ -6,9 +6,11 @@
 #![allow(unsafe_code)]
 
 use crate::{HEAP, collapser, lifecycle, limits, returner};
-use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, has_addresses, program_memory};
+use megapage_inside::{
+    ErrnoGuard, OwnedRange, Reservation, call_for_program, has_addresses, program_memory,
+};
 use megapage_memory::HugeHeap;
-use std::os::raw::{c_int, c_void};
+use std::os::raw::{c_int, c_long, c_void};
 
 /// Called once, before anything else here, when mimalloc initialises: at the first allocation.
 #[unsafe(no_mangle)]
@@ -144,6 +146,17 @@ unsafe extern "C" fn megapage_decommit(
         }
         Err(errno) => errno.0,
     }
+}
+
+/// A system call of exec's wrappers: the program that is executed next needs such calls in any
+/// case.
+///
+/// # Safety
+/// As for the call.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn megapage_call(number: c_long, a: usize, b: usize, c: usize, d: usize) -> c_long {
+    // SAFETY: the caller's promise.
+    program_memory::as_c(unsafe { call_for_program(number, [a, b, c, d]) }) as c_long
 }
 
 /// Bytes that the heap holds of the kernel's.

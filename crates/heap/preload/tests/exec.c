@@ -15,6 +15,10 @@ void* megapage_system_mmap(void* address, size_t size, int protection, int flags
 int megapage_system_munmap(void* address, size_t size) { return munmap(address, size); }
 int megapage_system_mprotect(void* address, size_t size, int protection) { return mprotect(address, size, protection); }
 
+long megapage_call(long number, unsigned long a, unsigned long b, unsigned long c, unsigned long d) {
+  return syscall(number, a, b, c, d);
+}
+
 int main(int count, char** arguments) {
   if (count > 1) {
     for (char** variable = environ; *variable != NULL; variable++) puts(*variable);

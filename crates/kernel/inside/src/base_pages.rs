@@ -11,12 +11,19 @@ use megapage_units::BASE_PAGE;
 /// The largest base page of any kernel for the machines that this is for (arm64), in bytes.
 const LARGEST: usize = 64 << 10;
 
+/// The size of this process's base pages in bytes. Neither allocates nor changes errno. In a
+/// preloaded library it is [`probed_page_size`] that answers (see `names.rs`).
+pub fn base_page_size() -> usize {
+    // SAFETY: it takes a number and answers with one; for this number it cannot fail.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(BASE_PAGE)
+}
+
 /// The size of this process's base pages in bytes: the least address but 0 that madvise(2) takes
 /// for the beginning of a page. Neither allocates nor changes errno.
-pub fn base_page_size() -> usize {
+pub(crate) fn probed_page_size() -> usize {
     let is_inside_one = |address: usize| {
-        // SAFETY: no byte is advised, so that the call only looks whether a page begins at the
-        // address.
+        // SAFETY: no byte is advised, so that the call only looks whether a page begins there.
         let answer = unsafe { call(libc::SYS_madvise, [address, 0, libc::MADV_NORMAL as usize]) };
         answer == Err(Errno::EINVAL)
     };
@@ -37,8 +44,6 @@ pub fn has_supported_base_pages() -> bool {
 mod tests {
     #[test]
     fn the_size_is_the_c_librarys() {
-        // SAFETY: it takes a number and answers with one.
-        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        assert_eq!(super::base_page_size(), size as usize);
+        assert_eq!(super::probed_page_size(), super::base_page_size());
     }
 }

@@ -150,7 +150,7 @@ pub extern "C" fn clock() -> c_long {
 
 pub extern "C" fn sysconf(name: c_int) -> c_long {
     if name == libc::_SC_PAGESIZE {
-        return crate::base_page_size() as c_long;
+        return crate::base_pages::probed_page_size() as c_long;
     }
     as_c(Err(Errno::EINVAL)) as c_long
 }

@@ -166,7 +166,8 @@ fn a_library_is_not_preloaded_where_its_loader_would_refuse_it() {
     let older = ("libc.so.6", &["GLIBC_2.2.5", "GLIBC_2.9", "GLIBC_2.12", "GLIBC_PRIVATE"][..]);
     let plan = auto(&Program { offered: versions(&[newer, gcc]), ..program() }, &machine);
     assert_eq!(plan.used(), [Mechanism::Preload], "{plan:?}");
-    let cases: [(&[(&str, &[&str])], &str); 4] = [
+    type Offered<'a> = &'a [(&'a str, &'a [&'a str])];
+    let cases: [(Offered<'_>, &str); 4] = [
         (&[older, gcc], "its libc.so.6 goes up to GLIBC_2.12, and the library needs GLIBC_2.17"),
         (&[newer], "libgcc_s.so.1 is not found, and the library needs it"),
         (
