@@ -90,7 +90,9 @@ impl Machine {
         let library = find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment);
         let text_library = find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment);
         let mut needed = Versions::new();
-        for (file, versions) in [&library, &text_library].into_iter().flatten().flat_map(needed_by) {
+        let both = [&library, &text_library].into_iter().flatten();
+        // The loader ignores a file that cannot be read as a library.
+        for (file, versions) in both.filter_map(|library| versions::needed(library).ok()).flatten() {
             needed.entry(file).or_default().extend(versions);
         }
         Ok(Machine {
@@ -121,11 +123,6 @@ impl Machine {
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
-}
-
-/// Returns what a library needs: nothing if it cannot be read, as the loader then passes it over.
-fn needed_by(library: &PathBuf) -> Versions {
-    versions::needed(library).unwrap_or_default()
 }
 
 fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Surroundings, KernelError> {
