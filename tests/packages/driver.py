@@ -266,7 +266,7 @@ def bullseye(bench):
     use(root, bench)
     for library in ("lib/megapage/libmegapage.so", "lib/megapage/libmegapage_text.so", "lib/libmegapage_c.so.0"):
         # Every symbol is looked up, not those that are called alone. The loader says what it refuses on standard error.
-        said = root.shell(f"LD_BIND_NOW=1 LD_PRELOAD=/usr/local/{library} true 2>&1")
+        said = root.shell(f"LD_BIND_NOW=1 LD_PRELOAD=/usr/local/{library} /bin/true 2>&1")
         expect(not said, f"{library}: {said}")
     report = json.loads(root.shell("seq 3000000 | megapage run --heap thp --json --report - -- sort -S 256M -o /dev/null"))
     heap = report["peak"]["heap"]

@@ -6,9 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::{HEAP, collapser, lifecycle, limits, returner};
-use megapage_inside::{
-    ErrnoGuard, OwnedRange, Reservation, call_for_program, has_addresses, program_memory,
-};
+use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, call_for_program, has_addresses, program_memory};
 use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_long, c_void};
 

@@ -97,9 +97,9 @@ impl Machine {
         let library = find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment);
         let text_library = find_library(TEXT_LIBRARY_NAME, TEXT_LIBRARY_VARIABLE, &environment);
         let mut needed = Versions::new();
-        // The loader passes over a library that cannot be read.
-        let needs = |library: &PathBuf| versions::needed(library).unwrap_or_default();
-        for (file, versions) in [&library, &text_library].into_iter().flatten().flat_map(needs) {
+        let both = [&library, &text_library].into_iter().flatten();
+        // The loader ignores a file that cannot be read as a library.
+        for (file, versions) in both.filter_map(|library| versions::needed(library).ok()).flatten() {
             needed.entry(file).or_default().extend(versions);
         }
         Ok(Machine {

@@ -151,8 +151,10 @@ fn what_the_preload_cannot_reach_falls_to_the_next_mechanism() {
     assert!(reason(&plan, Mechanism::Preload).contains("in place of libjemalloc.so.2's"));
 }
 
-/// Versions of symbols, by file.
-fn versions(files: &[(&str, &[&str])]) -> Versions {
+/// A library with the versions of its symbols.
+type Library = (&'static str, &'static [&'static str]);
+
+fn versions(files: &[Library]) -> Versions {
     let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
     files.iter().map(|(file, names)| (file.to_string(), owned(names))).collect()
 }
@@ -166,8 +168,7 @@ fn a_library_is_not_preloaded_where_its_loader_would_refuse_it() {
     let older = ("libc.so.6", &["GLIBC_2.2.5", "GLIBC_2.9", "GLIBC_2.12", "GLIBC_PRIVATE"][..]);
     let plan = auto(&Program { offered: versions(&[newer, gcc]), ..program() }, &machine);
     assert_eq!(plan.used(), [Mechanism::Preload], "{plan:?}");
-    type Offered<'a> = &'a [(&'a str, &'a [&'a str])];
-    let cases: [(Offered<'_>, &str); 4] = [
+    let cases: [(&[Library], &str); 4] = [
         (&[older, gcc], "its libc.so.6 goes up to GLIBC_2.12, and the library needs GLIBC_2.17"),
         (&[newer], "libgcc_s.so.1 is not found, and the library needs it"),
         (
