@@ -49,7 +49,7 @@ fn changes() -> Vec<Change> {
             "((MI_SMALL_PAGE_SIZE-MI_PAGE_OSPAGE_BLOCK_ALIGN2)/6)",
             "((MI_SMALL_PAGE_SIZE-MI_PAGE_OSPAGE_BLOCK_ALIGN2)/20)".into(),
         ),
-        // What comes from the system is no longer than was asked for: limits on addresses and locked
+        // A range of the system is as long as was asked for: limits on addresses and locked
         // memory count it. The map of pages would be 192 KiB longer.
         Change(
             "src/prim/os.c",

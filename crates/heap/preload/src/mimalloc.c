@@ -59,7 +59,7 @@ static _Atomic(bool) few_addresses;
 // Defined in primitives.rs: whether so many addresses can be had now.
 extern bool megapage_has_addresses(size_t size);
 
-// The least arena is one chunk of bits; each eight are twice as large as those before. One is had
+// The least arena is one chunk of bits; each eight are twice as large as those before. A new one comes
 // only where as many addresses are left then: without it, pages come from the system one by one.
 #define LEAST_ARENA (MI_BCHUNK_BITS * MI_ARENA_SLICE_SIZE)
 // Larger blocks come from the system: an arena for one is up to 64 MiB longer.
@@ -225,7 +225,7 @@ bool megapage_give_up_addresses(void) {
     if (arena == NULL) continue;
     const size_t first = mi_align_up(mi_arena_info_slices(arena), HUGE_SLICES);
     for (size_t slice = first; slice + HUGE_SLICES <= arena->slice_count; slice += HUGE_SLICES) {
-      // What describes the pages of 256 MiB lies before them, is never free, and is not there
+      // The description of the pages of 256 MiB lies before them, is never free, and is not there
       // unless one is.
       const size_t meta = (slice % MI_PAGE_META_ALIGNED_COUNT == 0 ? mi_arena_page_meta_aligned_slice_count() : 0);
       if (!mi_bbitmap_try_clearNC(arena->slices_free, slice + meta, HUGE_SLICES - meta)) continue;

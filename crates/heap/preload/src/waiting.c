@@ -29,7 +29,7 @@
 // Near a limit on memory less waits: this.
 #define WAITS_WHEN_SHORT MI_MiB
 
-// Defined in primitives.rs: more waits than always may, so that somebody has to purge it after the
+// Defined in primitives.rs: more waits than always may, so that a thread has to purge it after the
 // delay; and whether a limit on memory is near.
 extern void megapage_much_waits(void);
 extern bool megapage_room_is_short(void);

@@ -16,7 +16,7 @@ static void limit(int resource, size_t bytes) {
   CHECK(setrlimit(resource, &value) == 0, "no limit");
 }
 
-// So many blocks, written; how many there were.
+// Fills blocks, and answers the number that it got.
 static size_t fill(void** blocks, size_t count, size_t size) {
   for (size_t i = 0; i < count; i++) {
     blocks[i] = malloc(size);
@@ -53,7 +53,7 @@ static void late(void) {
   map(16 * MIB);
 }
 
-// What was freed makes room for other blocks.
+// Freed blocks make room for other blocks.
 static void data(void) {
   static void* blocks[1600];
   limit(RLIMIT_DATA, status_bytes("VmData") + 110 * MIB);

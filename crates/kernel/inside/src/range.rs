@@ -429,7 +429,7 @@ mod tests {
         range.release().unwrap();
     }
 
-    // In a process of its own: the limit is the whole process's.
+    // The limit is the whole process's.
     #[test]
     fn an_aligned_range_takes_no_more_addresses_than_it_is_long() {
         let name = "range::tests::an_aligned_range_takes_no_more_addresses_than_it_is_long";

@@ -28,7 +28,7 @@ const UNLIMITED: u64 = 1 << 60;
 pub struct Room {
     /// The limit.
     pub limit: u64,
-    /// What is left below it; memory that the kernel takes back before it refuses any is left, too.
+    /// Bytes below it; memory that the kernel takes back before it refuses any is left, too.
     pub left: u64,
 }
 
@@ -149,7 +149,7 @@ impl Limits {
         self.rooms_by(&mut read_file, visit);
     }
 
-    /// Where hierarchies are mounted is taken for granted, as systemd and container engines do it.
+    /// Takes for granted where hierarchies are mounted, as systemd and container engines do it.
     fn find_groups(&mut self, read: Read<'_>) {
         let mut text = [0u8; 4096];
         let Some(len) = read(b"/proc/self/cgroup\0", &mut text) else { return };

@@ -96,7 +96,7 @@ impl HugeHeap {
         let chunk = span.chunk(index);
         let unused = match chunk.mapping() {
             Mapping::Mapped(Backing::Base) => chunk.used() & !chunk.committed(),
-            // What was never in use is there as well.
+            // Slices that were never in use are there as well.
             Mapping::Mapped(Backing::Thp)
                 if self.is_short() || self.is_worth_splitting(chunk.committed(), few) =>
             {

@@ -1,7 +1,7 @@
 //! The room that is left for the heap, and the one rule by which a fresh chunk gets a huge page or
 //! base pages.
 //!
-//! What fits without the library has to fit with it. So near a limit (of the machine, a control
+//! A program that fits without the library has to fit with it. So near a limit (of the machine, a control
 //! group, or the process) a fresh chunk gets base pages, freed memory goes back at once, and huge
 //! pages that are not full are split. Limits are read before `main` and by threads of the library.
 //! In between, the heap's own growth is what is known: [`HugeHeap::measure`] says how far it may
@@ -24,10 +24,10 @@ const MOST_MARGIN: u64 = 256 << 20;
 const THREAD_AT: u64 = 64 << 20;
 /// and this part of what a limit leaves at the start.
 const THREAD_SHARE: u64 = 4;
-/// Where there are limits they are read so often.
+/// Pause between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
 
-/// What is known of the room.
+/// Knowledge about the room.
 #[derive(Debug)]
 pub(super) struct Headroom {
     limits: OnceLock<Limits>,
@@ -213,8 +213,8 @@ mod tests {
         }
         assert_eq!([20, 21, 22].map(mapping), [THP, THP, BASE]);
         assert_eq!(heap.ledger().fall_backs(FallBack::Room), (1, HUGE_2M as u64));
-        assert_eq!((mapping(10), used(10)), (BASE, u32::MAX >> 1), "swept once, when it came near");
-        assert_eq!((mapping(21), used(21)), (THP, u32::MAX), "one in use as a whole is left alone");
+        assert_eq!((mapping(10), used(10)), (BASE, u32::MAX >> 1), "swept once, when the limit was near");
+        assert_eq!((mapping(21), used(21)), (THP, u32::MAX), "one in use as a whole stays");
         // With room again it is as before.
         heap.set_ceilings(u64::MAX, u64::MAX);
         commit(23);
