@@ -4,7 +4,8 @@
 //!
 //! Architecture invariants: it exports nothing, allocates nothing and prints nothing; what it was given by the
 //! environment is gone from there when `main` starts, so that the program's children know nothing of it; in a setuid
-//! program, into which only /etc/ld.so.preload can load it, it does nothing (AT_SECURE, getauxval(3)).
+//! program, into which only /etc/ld.so.preload can load it, it does nothing (AT_SECURE of
+//! getauxval(3)).
 
 #![deny(unsafe_code)]
 
