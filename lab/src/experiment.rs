@@ -10,7 +10,7 @@ use crate::install;
 use anyhow::{Result, bail, ensure};
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
-use megapage_report::chart::Chart;
+use crate::chart::Chart;
 use megapage_report::line::{Paint, Style, show, wrap};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;

@@ -10,6 +10,7 @@
 
 pub mod arguments;
 pub mod bench;
+pub mod chart;
 mod child;
 pub mod experiment;
 pub mod fault;

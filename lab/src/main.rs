@@ -200,7 +200,7 @@ fn save_charts(path: &Path, found: &impl Found) -> Result<()> {
     for (name, chart) in found.charts() {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let path = path.with_file_name(format!("{stem}-{name}.svg"));
-        write_report(&path, megapage_report::chart::svg(&chart).as_bytes())
+        write_report(&path, megapage_lab::chart::svg(&chart).as_bytes())
             .with_context(|| path.display().to_string())?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::peers::{BASELINE, OURS, Peer};
 use crate::workload::retrieval;
 use anyhow::{Context, Result, bail, ensure};
 use megapage_bench::workload::Measurement;
-use megapage_report::chart::{Chart, Line};
+use crate::chart::{Chart, Line};
 use megapage_units::Bytes;
 use serde::Serialize;
 

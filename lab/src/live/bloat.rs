@@ -12,7 +12,7 @@ use crate::experiment::{Order, Section, found_or_why};
 use crate::peers::{ALWAYS, NEVER, is_tuned};
 use crate::redis::FILL;
 use anyhow::{Context, Result, ensure};
-use megapage_report::chart::{Chart, Line};
+use crate::chart::{Chart, Line};
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::collections::VecDeque;

@@ -26,7 +26,7 @@ use configuration::{ASKED, AT_REST};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::Signals;
 use megapage_kernel::thp_change::ThpChange;
-use megapage_report::chart::Chart;
+use crate::chart::Chart;
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Runs as charts, as the papers draw them.
 
-use megapage_report::chart::{Chart, Line, svg};
+use crate::chart::{Chart, Line, svg};
 use megapage_simulate::curve::{Curve, Curves};
 use megapage_simulate::{Comparison, Point, ProcessResult, Run};
 

@@ -4,7 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod chart;
 pub mod heat;
 pub mod line;
 pub mod map;

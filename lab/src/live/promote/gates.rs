@@ -6,7 +6,7 @@ use crate::experiment::Section;
 use crate::live::configuration::OURS;
 use crate::live::{Failure, Measured, table};
 use crate::peers::{ALWAYS, is_tuned};
-use megapage_report::chart::{Chart, Line};
+use crate::chart::{Chart, Line};
 
 /// How much sooner than khugepaged at its defaults.
 const SOONER: f64 = 100.0;
