@@ -5,12 +5,12 @@
 //! measure its rows, and judges them. The experiment states what it compares, how it measures, its gates and its tables.
 
 use crate::bench::{Gate, Head, Judged, MachineReport, Place, gates_table, heading, must_fit};
+use crate::chart::Chart;
 use crate::child::{Stopped, check, stop_signals};
 use crate::install;
 use anyhow::{Result, bail, ensure};
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
-use crate::chart::Chart;
 use megapage_report::line::{Paint, Style, show, wrap};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;

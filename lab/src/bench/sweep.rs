@@ -5,12 +5,12 @@ use super::kept::{self, Kept};
 use super::process::{self, Ran, command_under};
 use super::{Clock, Interval, OfPeers, Retrieval, Spread, can_give, fit};
 use crate::arguments::Sizes;
+use crate::chart::{Chart, Line};
 use crate::experiment::{Experiment, Found, Plan, Section, Stage};
 use crate::peers::{BASELINE, OURS, Peer};
 use crate::workload::retrieval;
 use anyhow::{Context, Result, bail, ensure};
 use megapage_bench::workload::Measurement;
-use crate::chart::{Chart, Line};
 use megapage_units::Bytes;
 use serde::Serialize;
 

@@ -19,6 +19,7 @@ mod worker;
 
 use crate::arguments::scale;
 use crate::bench::{Gate, Place, REPORTED_AFTER, can_give, warm_while};
+use crate::chart::Chart;
 use crate::child::check;
 use crate::experiment::{Experiment, Found, Needs, Plan, Section, found_or_why};
 use anyhow::{Context, Result, bail};
@@ -26,7 +27,6 @@ use configuration::{ASKED, AT_REST};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::Signals;
 use megapage_kernel::thp_change::ThpChange;
-use crate::chart::Chart;
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 //! the interrupted code holds.
 //!
 //! The words are reached without a call of the loader's, which may allocate (`__tls_get_addr`):
-//! this runs within malloc.
+//! this runs within malloc. The symbol is weak: unit tests of this crate link it twice.
 //!
 //! File-level obligation: the symbol is a thread's own eight bytes, zero at first, and no other
 //! name leads to them.
@@ -17,7 +17,7 @@ use std::arch::{asm, global_asm};
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .tbss.megapage_own_words,\"awT\",@nobits",
-    ".globl megapage_own_words",
+    ".weak megapage_own_words",
     ".hidden megapage_own_words",
     ".type megapage_own_words,@object",
     ".size megapage_own_words,8",
@@ -30,7 +30,7 @@ global_asm!(
 #[cfg(target_arch = "aarch64")]
 global_asm!(
     ".pushsection .tbss.megapage_own_words,\"awT\",%nobits",
-    ".globl megapage_own_words",
+    ".weak megapage_own_words",
     ".hidden megapage_own_words",
     ".type megapage_own_words,%object",
     ".size megapage_own_words,8",

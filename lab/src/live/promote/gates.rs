@@ -2,11 +2,11 @@
 
 use super::{Promote, PromoteRow};
 use crate::bench::Gate;
+use crate::chart::{Chart, Line};
 use crate::experiment::Section;
 use crate::live::configuration::OURS;
 use crate::live::{Failure, Measured, table};
 use crate::peers::{ALWAYS, is_tuned};
-use crate::chart::{Chart, Line};
 
 /// How much sooner than khugepaged at its defaults.
 const SOONER: f64 = 100.0;
