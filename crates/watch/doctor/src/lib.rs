@@ -9,8 +9,7 @@
 
 pub mod catalog;
 mod checks;
-#[cfg(test)]
-mod document_tests;
+mod document;
 pub mod facts;
 pub mod finding;
 mod gather;
@@ -19,6 +18,7 @@ mod verdict;
 mod why;
 
 pub use checks::diagnose;
+pub use document::markdown;
 pub use gather::{GatherError, Request, gather};
 pub use verdict::verdicts;
 pub use why::{At, Group, ParseTargetError, Target, WHY_SCHEMA, Why, WhyError, gather_why};
