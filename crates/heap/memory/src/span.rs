@@ -1,6 +1,6 @@
 //! The address ranges that the heap has reserved, and how to find the one that holds an address.
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Mapping};
 use crate::sync::{AtomicU64, Errno, MAX_SPANS, OwnedRange, Reservation, allocate_words, release_words};
 use megapage_units::HUGE_2M;
 
@@ -78,9 +78,13 @@ impl Spans {
         Ok(())
     }
 
-    /// The span that holds `address`.
+    /// Finds the span that holds `address`. Addresses that a span has given up may belong to another one.
     pub fn find(&self, address: usize) -> Option<Span> {
-        self.iter().find(|span| span.range.start() <= address && address < span.range.end())
+        self.iter().find(|span| {
+            span.range.start() <= address
+                && address < span.range.end()
+                && span.chunk((address - span.range.start()) / HUGE_2M).mapping() != Mapping::GivenUp
+        })
     }
 
     /// Takes out the span that is exactly `[start, start + len)`.
