@@ -1,8 +1,8 @@
 // Functions that newer C libraries define and glibc 2.17 does not. Each is hidden: it serves our
 // library, with Rust's standard library in it, and never the program. They are linked as an
-// archive, as is glibc's own libc_nonshared.a, so that only those that are called get in; weak, since
-// a library may have its own (names.rs of crates/kernel/inside). No header declares them here, since
-// older headers define some inline.
+// archive, as is glibc's own libc_nonshared.a, so that only those that are called get in. They are
+// weak: a library may have its own (names.rs of crates/kernel/inside). No header declares them
+// here, since older headers define some inline.
 
 #include <errno.h>
 #include <fcntl.h>

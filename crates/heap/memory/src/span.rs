@@ -78,13 +78,11 @@ impl Spans {
         Ok(())
     }
 
-    /// Finds the span that holds `address`. Addresses that a span has given up may belong to another one.
+    /// Finds the span that holds `address`. What a span has given up may be another's.
     pub fn find(&self, address: usize) -> Option<Span> {
-        self.iter().find(|span| {
-            span.range.start() <= address
-                && address < span.range.end()
-                && span.chunk((address - span.range.start()) / HUGE_2M).mapping() != Mapping::GivenUp
-        })
+        let is_given_up = |span: &Span, at: usize| span.chunk(at / HUGE_2M).mapping() == Mapping::GivenUp;
+        let at = |span: &Span| address.checked_sub(span.range.start()).filter(|at| *at < span.range.len());
+        self.iter().find(|span| at(span).is_some_and(|at| !is_given_up(span, at)))
     }
 
     /// Takes out the span that is exactly `[start, start + len)`.

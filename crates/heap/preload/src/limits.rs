@@ -48,16 +48,11 @@ extern "C" fn mlockall(flags: c_int) -> c_int {
         let retry = answer == Err(Errno::ENOMEM) && unsafe { megapage_give_up_addresses() };
         if retry { lock_all_memory(flags) } else { answer }
     };
-    match lock() {
-        Ok(()) => {
-            HEAP.lock_new_memory(flags & libc::MCL_FUTURE != 0);
-            0
-        }
-        Err(errno) => {
-            set_errno(errno.0);
-            -1
-        }
+    let locked = lock();
+    if locked.is_ok() {
+        HEAP.lock_new_memory(flags & libc::MCL_FUTURE != 0);
     }
+    as_c(locked)
 }
 
 /// munlockall(2).
@@ -65,11 +60,16 @@ extern "C" fn mlockall(flags: c_int) -> c_int {
 extern "C" fn munlockall() -> c_int {
     HEAP.lock_new_memory(false);
     // SAFETY: the call takes nothing; unlocked memory keeps its contents.
-    match unsafe { call_for_program(libc::SYS_munlockall, []) } {
-        Ok(_) => 0,
-        Err(errno) => {
+    as_c(unsafe { call_for_program(libc::SYS_munlockall, []) }.map(drop))
+}
+
+/// Returns the C library's answer: 0, or -1 and errno.
+fn as_c(result: Result<(), Errno>) -> c_int {
+    result.map_or_else(
+        |errno| {
             set_errno(errno.0);
             -1
-        }
-    }
+        },
+        |()| 0,
+    )
 }
