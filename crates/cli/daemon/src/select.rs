@@ -161,7 +161,7 @@ mod tests {
                 "Name:\t{name}\nState:\tS (sleeping)\nTgid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t0\t0\t0\n{memory}"
             );
             std::fs::write(directory.join("status"), text).unwrap();
-            std::fs::write(directory.join("cgroup"), format!("4:memory:{cgroup}\n0::/x\n")).unwrap();
+            std::fs::write(directory.join("cgroup"), format!("4:memory:{cgroup}\n0::/\n")).unwrap();
         }
         (tree, root)
     }

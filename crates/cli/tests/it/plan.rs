@@ -257,7 +257,7 @@ fn bad_input_is_one_line_and_status_2() {
     refused(&["plan", &binary], "not text");
     refused(&["plan", &answer], "too many points");
     refused(&["plan", &hello, &later], "and 1 more");
-    refused(&["plan", "/dev/zero"], "longer than");
+    refused(&["plan", "/dev/zero"], "not a regular file");
     refused(&["plan", &good, "--policy", "best"], "no policy is named 'best'");
     refused(&["record", "--json"], "--output FILE");
     refused(&["record", "--output", &other], "no recording");

@@ -65,11 +65,7 @@ extern "C" fn munlockall() -> c_int {
 
 /// Returns the C library's answer: 0, or -1 and errno.
 fn as_c(result: Result<(), Errno>) -> c_int {
-    result.map_or_else(
-        |errno| {
-            set_errno(errno.0);
-            -1
-        },
-        |()| 0,
-    )
+    let Err(errno) = result else { return 0 };
+    set_errno(errno.0);
+    -1
 }

@@ -110,7 +110,12 @@ mod tests {
         // Stopped, it has the signal all the same.
         send_signal(Pid(witness.worker.pid()), signal::SIGSTOP).unwrap();
         send_signal(Pid(witness.worker.pid()), signal::SIGWINCH).unwrap();
-        assert_eq!(witness.pending(), Some(1 << (signal::SIGWINCH - 1)));
+        // It may stop a moment later.
+        let mut pending = witness.pending();
+        while pending.is_none() {
+            pending = witness.pending();
+        }
+        assert_eq!(pending, Some(1 << (signal::SIGWINCH - 1)));
         send_signal(Pid(witness.worker.pid()), signal::SIGCONT).unwrap();
         let mut both = Vec::new();
         while both.len() < 2 {
