@@ -168,29 +168,33 @@ fn memory_that_cannot_be_cleared_is_not_told() {
 fn smaller_folios_stay_whole() {
     let Some((_alone, mut tracker)) = open() else { return };
     let Some(setting) = ThpSetting::write("hugepages-64kB/enabled", "madvise") else { return };
-    let memory = Memory::new(1);
+    // Of three the one between: each half would join a neighbour's mapping, and none the other.
+    let memory = Memory::new(3);
+    let half = HUGE_2M / 2;
+    let start = memory.0.start() + HUGE_2M;
+    let range = VirtRange::new(start as u64, (start + HUGE_2M) as u64).unwrap();
     // Half by half: the whole would get one huge page.
-    for part in [memory.0.part(0, HUGE_2M / 2), memory.0.part(HUGE_2M / 2, HUGE_2M / 2)] {
+    for part in [memory.0.part(HUGE_2M, half), memory.0.part(HUGE_2M + half, half)] {
         part.open().unwrap();
         part.advise_thp().unwrap();
         part.populate().unwrap();
     }
     drop(setting);
     // Or khugepaged, which comes every 10 s, may collapse them between the two readings.
-    own_advice::give(memory.range(), Advice::NoHuge).unwrap();
+    own_advice::give(range, Advice::NoHuge).unwrap();
     let orders = || -> Vec<u32> {
         let root = KernelRoot::live();
         let flags = FrameFlags::open(&root).unwrap();
-        let entries = Pagemap::open(&root, own_pid()).unwrap().entries(memory.range()).unwrap();
+        let entries = Pagemap::open(&root, own_pid()).unwrap().entries(range).unwrap();
         entries.iter().map(|entry| flags.folio(entry.frame().expect("as root")).unwrap().1).collect()
     };
     let before = orders();
     if !before.contains(&4) {
         return skip("the kernel gave no folio of 64 KiB");
     }
-    tracker.clear(own_pid(), &[memory.range()]).unwrap();
+    tracker.clear(own_pid(), &[range]).unwrap();
     assert_eq!(orders(), before);
-    let read = tracker.read(own_pid(), &[memory.range()]).unwrap();
+    let read = tracker.read(own_pid(), &[range]).unwrap();
     assert_eq!((read[0].leaf, read[0].present, read[0].accessed), (Leaf::Base, 512, Some(0)));
 }
 
