@@ -168,7 +168,7 @@ fn memory_that_cannot_be_cleared_is_not_told() {
 fn smaller_folios_stay_whole() {
     let Some((_alone, mut tracker)) = open() else { return };
     let Some(setting) = ThpSetting::write("hugepages-64kB/enabled", "madvise") else { return };
-    // Of three the one between: each half would join a neighbour's mapping, and none the other.
+    // The middle one of three: at an edge a half would join a neighbour, and not the other half.
     let memory = Memory::new(3);
     let half = HUGE_2M / 2;
     let start = memory.0.start() + HUGE_2M;
