@@ -42,7 +42,7 @@ class Roots:
         self.directory, self.first, self.why_not = pathlib.Path(directory), {}, {}
 
     def make(self, name, codename=None, include=PACKAGES):
-        """A clean root of its own: of this machine's release, or of the Debian that is named."""
+        """Makes a new clean root: of this machine's release, or of the Debian that is named."""
         if os.geteuid() != 0:
             raise Unavailable("a clean root takes root")
         root = self.directory / name

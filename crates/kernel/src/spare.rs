@@ -135,7 +135,7 @@ mod tests {
     fn memory_that_others_take_meanwhile_is_left_to_them() {
         let then = spare(Bytes::gib(8), Bytes::gib(8), Some(Bytes::gib(2)));
         let gib = 1 << 30;
-        // What we have taken ourselves is no shortage.
+        // Memory of the caller is no shortage.
         assert!(spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::gib(1))).holds(&then, gib));
         assert!(!spare(Bytes::gib(2), Bytes::gib(2), Some(Bytes::gib(1))).holds(&then, gib));
         assert!(!spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::mib(100))).holds(&then, gib / 2));

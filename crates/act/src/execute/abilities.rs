@@ -67,8 +67,8 @@ pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError>
 /// says so.
 ///
 /// # Errors
-/// Where the child cannot be had, cannot be seen (before Linux 6.7, without CAP_SYS_ADMIN), or
-/// loses a byte.
+/// An error if the child does not start, cannot be observed (before Linux 6.7, without
+/// CAP_SYS_ADMIN), or loses a byte.
 pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
     let child = match Canary::start(0, 1) {
         Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(by_release(root, &error)),

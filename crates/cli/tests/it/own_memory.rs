@@ -1,5 +1,4 @@
-//! What commands that observe take of memory themselves: in a control group with little of it, beside a large program in
-//! another.
+//! Memory of the commands that observe: in a small control group, beside a large program in another.
 
 use crate::user;
 
@@ -57,7 +56,7 @@ impl Large {
         self.child.id().to_string()
     }
 
-    /// That nothing was killed in its group for want of memory, it least of all.
+    /// Asserts that the program lives and that the kernel killed nothing in its group.
     fn check(&mut self, what: &str) {
         assert_eq!(self.child.try_wait().unwrap(), None, "{what}: the program has ended");
         assert_eq!(self.group.usage().unwrap().oom_kills, 0, "{what}");

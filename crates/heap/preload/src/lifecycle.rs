@@ -52,7 +52,7 @@ pub fn configure() {
     let mut buffer = [0; MAX_VALUE];
     let mut config = Config::DEFAULT;
     let mut return_after = RETURN_AFTER_MS;
-    // Of a set-user-ID program nothing that its caller sets is read, either.
+    // In a set-user-ID program the library reads nothing that the caller sets, either.
     let off = is_secure() || (environment_is_ready() && is_off());
     let reads = environment_is_ready() && !off;
     if off {

@@ -39,7 +39,7 @@ fn what_another_user_puts_there_is_replaced_and_never_written_to() {
     assert_eq!(remove_file(&path).unwrap_err().kind(), ErrorKind::NotFound);
     try_replace_file(&path).unwrap();
     assert_eq!(count(), 1);
-    // What cannot be replaced leaves no draft.
+    // A failed replacement leaves no draft.
     fs::create_dir(&path).unwrap();
     assert!(replace_file(&path, b"text", PLAIN).is_err());
     assert_eq!(count(), 2);

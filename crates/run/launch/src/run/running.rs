@@ -201,7 +201,7 @@ impl<'a> Running<'a> {
     }
 
     fn forward(&mut self, signal: Signal) {
-        // What may end the program does so without a handshake.
+        // A signal that ends the program leaves no time for the handshake.
         let watched = self.run.request.watched && !self.exiting;
         if watched && ENDING.contains(&signal.number) && self.samples.last_cost() <= MOST_EXPENSIVE_LAST_LOOK
         {

@@ -29,7 +29,7 @@ struct Key {
     tracker: String,
 }
 
-/// What the first access to a base page after a clearing costs, in nanoseconds of the target's
+/// Cost of the first access to a base page after a clearing, in nanoseconds of the target's
 /// processor time: measured now, or at up to three moments since the machine was booted; the
 /// median. Root keeps what was measured in `/run/megapage/first-access.json`, for the tracker that
 /// was measured last; not what was measured on little memory.
