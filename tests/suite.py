@@ -80,7 +80,7 @@ def environment(launcher, mode, sources, work, scratch, repository, **more):
         SCRATCH=str(scratch),
         REPOSITORY=str(repository),
         # No run learns from another one's profile.
-        MEGAPAGE_PROFILES="none",
+        MEGAPAGE_TRIALS="none",
         **more,
     )
 

@@ -74,7 +74,7 @@ def select_ways(names, known):
     if unknown:
         sys.exit(f"driver: no way {', '.join(sorted(unknown))}; there are {', '.join(way.name for way in known)}")
     return [
-        way for way in known if way.name in names or way.name == ways_module.BASELINE or not (names or way.asked)
+        way for way in known if way.name in names or way.name == ways_module.BASELINE or not names
     ]
 
 
@@ -107,7 +107,6 @@ class Bench:
 
     def environment(self, work, way=None):
         """The same for every run, and what the way adds."""
-        is_learned = way is not None and way.name == ways_module.LEARNED
         own = {
             "PATH": f"{install.VENV}/bin:{os.environ['PATH']}",
             "HOME": str(work),
@@ -117,8 +116,8 @@ class Bench:
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
             "BENCH_DATA": str(install.DATA),
-            # What a run finds out about a program is for the way `learned` alone.
-            "MEGAPAGE_PROFILES": str(self.scratch / "profiles") if is_learned else "none",
+            # A trial's verdict would change what a run does.
+            "MEGAPAGE_TRIALS": "none",
         }
         # Threads that spin would turn what else the machine does into processor time.
         own.update(OPENBLAS_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
@@ -190,10 +189,9 @@ class Bench:
         for number in range(self.first_round, self.first_round + self.arguments.rounds):
             for case in cases:
                 if number == self.first_round and self.arguments.rounds > 1:
-                    # Brings files into memory, tells what megapage does, and teaches `learned`; whether it fails, the
-                    # counted runs tell.
+                    # Brings files into memory, and shows what megapage does. The counted runs show failures.
                     for way in ways:
-                        if way.name in (ways_module.BASELINE, ways_module.OURS, ways_module.LEARNED):
+                        if way.name in (ways_module.BASELINE, ways_module.OURS):
                             self.run(case, way, WARM_UP)
                 order = list(ways)
                 random.Random(f"{SEED} {case.name} {number}").shuffle(order)

@@ -3,7 +3,7 @@
 import statistics
 
 import estimate
-from ways import BASELINE, LEARNED, OURS
+from ways import BASELINE, OURS
 
 SLOWER = 1.01
 MEMORY_RATIO, MEMORY_SLACK = 1.05, 16 << 20
@@ -82,7 +82,7 @@ def against(figures, way):
 
 def against_best(figures):
     """(the best other way, ours against it): of the steady phase's processor time."""
-    others = {way: figures.median(way, "steady", "cpu") for way in figures.ways if way not in (OURS, LEARNED)}
+    others = {way: figures.median(way, "steady", "cpu") for way in figures.ways if way != OURS}
     if OURS not in figures.ways or not others:
         return None
     best = min(others, key=others.get)
@@ -130,7 +130,7 @@ def share(ratios):
 def every_way(all_figures):
     """A fleet has one way for all its programs: ours is compared with each of them over all programs."""
     met, measured, misses = True, [], {}
-    for way in sorted({way for f in all_figures for way in f.ways} - {OURS, LEARNED}):
+    for way in sorted({way for f in all_figures for way in f.ways} - {OURS}):
         ratios = {f.case["name"]: against(f, way) for f in all_figures}
         ratios = {name: ratio for name, ratio in ratios.items() if ratio}
         good, worse = share(ratios)
@@ -166,5 +166,5 @@ def random_mean(all_figures, bound):
 
 def least_ratio(figures):
     """That to plain of the best way, plain and ours among them."""
-    ratios = (figures.ratio(way, "steady", "cpu") for way in figures.ways if way != LEARNED)
+    ratios = (figures.ratio(way, "steady", "cpu") for way in figures.ways)
     return min(ratio.median for ratio in ratios if ratio)

@@ -5,19 +5,17 @@ import pathlib
 import re
 
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
-BASELINE, OURS, LEARNED, OTHER = "plain", "ours", "learned", "other"
+BASELINE, OURS, OTHER = "plain", "ours", "other"
 
 
 class Way:
     """One way."""
 
-    def __init__(self, name, what, variables=None, library=None, thp="madvise", build=None, asked=False):
+    def __init__(self, name, what, variables=None, library=None, thp="madvise", build=None):
         self.name, self.what, self.variables = name, what, variables or {}
         self.library, self.thp = library, thp
         # The `megapage` that runs the program.
         self.build = build
-        # Only where it is named.
-        self.asked = asked
 
     def missing(self):
         """Why it cannot be had here; None where it can."""
@@ -46,7 +44,6 @@ def all_ways(venv, megapage, other=None):
             {"MALLOC_CONF": "thp:always,metadata_thp:auto"},
             library=jemalloc or pathlib.Path("/usr/lib/libjemalloc.so.2")),
         Way(OURS, "megapage run, no options", build=megapage),
-        Way(LEARNED, "the same, with what an earlier run has found out", build=megapage, asked=True),
         *others,
     ]
 

@@ -370,9 +370,7 @@ fn program(
     broker: &mut Broker<'_>,
 ) -> Result<(Vec<u64>, Duration, f64)> {
     let mut command = Command::new(&place.megapage);
-    command
-        .args(["run", "--no-profile", "--mechanism", "preload", "--heap", "thp"])
-        .env("MEGAPAGE_LIBRARY", &place.library);
+    command.args(["run", "--mechanism", "preload", "--heap", "thp"]).env("MEGAPAGE_LIBRARY", &place.library);
     if source == Source::RunPool {
         let mut pool = OsString::from("--pool=");
         pool.push(&broker.path);

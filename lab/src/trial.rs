@@ -237,7 +237,7 @@ impl TrialExperiment {
         command.args(service(case)).stdin(Stdio::null());
         let server = Server::start(stage.signals, &mut command)?;
         let mut command = Command::new(&stage.place.megapage);
-        command.args(self.arguments(&server.pid().to_string(), round)).env("MEGAPAGE_PROFILES", verdicts);
+        command.args(self.arguments(&server.pid().to_string(), round)).env("MEGAPAGE_TRIALS", verdicts);
         let limit = Duration::from_secs(self.most) + GRACE;
         let (printed, said) = Child::output(stage.signals, &mut command, limit)?;
         let report: Value = serde_json::from_slice(&printed)

@@ -265,8 +265,8 @@ def run(block, prefix, scratch):
         "HOME": str(scratch / "work"),
         "LC_ALL": "C.UTF-8",
         "TERM": "dumb",
-        # What one block has found out about a program is not for the next one, nor for the machine.
-        "MEGAPAGE_PROFILES": str(scratch / "profiles"),
+        # What a trial in one block has found is not for the next one, nor for the machine.
+        "MEGAPAGE_TRIALS": str(scratch / "trials"),
     }
     allowed = {0, *map(int, block.one("status").split())}
     ends = float(block.one("ends")) if block.one("ends") else None

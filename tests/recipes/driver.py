@@ -264,7 +264,7 @@ def run(page, prefix, scratch):
         "TMPDIR": str(work),
         "LC_ALL": "C.UTF-8",
         # What one page has found out about a program is not for the next one.
-        "MEGAPAGE_PROFILES": "none",
+        "MEGAPAGE_TRIALS": "none",
     }
     to_driver, from_driver = os.pipe(), os.pipe()
     inherited = (to_driver[1], from_driver[0])

@@ -170,7 +170,7 @@ fn request(args: &Args) -> Result<Request> {
         children: backing.children,
         jvm: backing.jvm,
         thp: backing.thp,
-        profile: true,
+        heed_verdict: true,
         ..Request::plain("")
     })
 }

@@ -20,7 +20,7 @@ const SHELLS: [(Shell, &str); 3] = [
 const FILES: [(&str, &str); 3] = [
     ("/etc/megapage/daemon.toml", "Configuration of the daemon, with every option explained."),
     ("/run/megapage/", "Sockets of the daemon and of brokers; settings to restore after a kill."),
-    ("/var/lib/megapage/", "State of the daemon, and what runs as root have learned about programs."),
+    ("/var/lib/megapage/", "State of the daemon, and what trials as root have found."),
 ];
 
 /// Write the manual pages, and the completions for bash, zsh and fish.

@@ -46,6 +46,12 @@ pub const GONE: &[Gone] = &[
     gone("reclaim", WithValue("--timeout"), "each process takes at most 10 seconds."),
     gone("prime", WithValue("--mapped-by"), "megapage prime takes PIDs, such as those of pgrep."),
     gone("pool serve", WithValue("--parcel"), "--extent is its name."),
+    gone("run", Flag("--no-profile"), "megapage run keeps no profiles; --ignore-trial ignores a trial."),
+    gone(
+        "profile",
+        Whole,
+        "megapage run keeps no profiles; rm -r /var/lib/megapage/profiles removes what is left.",
+    ),
     gone("lend", Whole, "cp -a copies the command and its libraries (docs/containers.md)."),
     gone("simulate", Whole, "megapage-lab simulate in the source tree (make lab) has the modelled machine."),
     gone("bench retrieval", Whole, LABORATORY),

@@ -19,7 +19,6 @@ mod output;
 mod plan;
 mod pool;
 mod prime;
-mod profile;
 mod reclaim;
 mod record;
 mod remap;
@@ -63,8 +62,6 @@ enum Command {
     #[command(subcommand)]
     Remap(remap::Command),
     Prime(prime::Args),
-    #[command(subcommand)]
-    Profile(profile::Command),
     Enable(enable::Args),
     Disable(enable::DisableArgs),
     Status(status::Args),
@@ -115,7 +112,6 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(args),
         Command::Remap(args) => remap::main(args),
         Command::Prime(args) => prime::main(args),
-        Command::Profile(args) => profile::main(args),
         Command::Enable(args) => enable::main(args),
         Command::Disable(args) => enable::disable_main(args),
         Command::Status(args) => status::main(args),

@@ -57,9 +57,9 @@ pub struct Args {
     /// Make the report JSON (schema megapage.run/3); on standard output without --report
     #[arg(long)]
     json: bool,
-    /// Neither use what earlier runs of the program have found out, nor keep what this one does
+    /// Promote whatever a trial has found about the program
     #[arg(long)]
-    no_profile: bool,
+    ignore_trial: bool,
     /// What the program sees as its own name: for drop-ins of units whose ExecStart= has the prefix @
     #[arg(long, value_name = "NAME", hide = true)]
     argv0: Option<OsString>,
@@ -148,7 +148,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
             fork: args.backing.fork,
             after: Duration::ZERO,
             watched: true,
-            heed_verdict: !args.no_profile,
+            heed_verdict: !args.ignore_trial,
         };
         if args.dry_run {
             return print(attachment.dry_run(&root).map_err(failure)?);
@@ -179,8 +179,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         fork: args.backing.fork,
         watched: path.is_some() || args.require,
         jvm: args.backing.jvm,
-        // What a run without THP costs says nothing of one with them.
-        profile: !args.no_profile && args.backing.thp == OwnThp::Settings,
+        heed_verdict: !args.ignore_trial && args.backing.thp == OwnThp::Settings,
     };
     // Until 0.1 the name stood apart.
     let is_taken_for_program =

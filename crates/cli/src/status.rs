@@ -4,7 +4,7 @@ use crate::flags::Root;
 use crate::output::{print, shown_path};
 use anyhow::Result;
 use megapage_kernel::{KernelRoot, why_off};
-use megapage_launch::profile::date;
+use megapage_launch::verdict::date;
 use megapage_launch::verdict::{self, Verdict};
 use megapage_report::{json, table};
 use megapage_systemd::{Enabled, Running, SystemdError, UnitName, find, status};

@@ -59,7 +59,7 @@ pub fn command_under(
     let mut command = match peer.start {
         Start::Run(options) => {
             let mut command = Command::new(&place.megapage);
-            command.args(["run", "--no-profile"]).args(options).arg("--").arg(&place.workload);
+            command.arg("run").args(options).arg("--").arg(&place.workload);
             command
         }
         _ => Command::new(&place.workload),

@@ -47,7 +47,7 @@ pub(super) fn words(who: Who) -> Vec<&'static str> {
     let mut words = match who {
         Who::Nobody | Who::Daemon => Vec::new(),
         Who::Allocator => vec!["env", "MALLOC_CONF=thp:always"],
-        Who::Run(arguments) => [&["megapage", "run", "--no-profile"], arguments, &["--"]].concat(),
+        Who::Run(arguments) => [&["megapage", "run"], arguments, &["--"]].concat(),
     };
     words.push(redis::SERVER);
     words.extend(redis::ARGUMENTS);

@@ -18,6 +18,6 @@ fn what_cannot_be_run_is_refused() {
     let named = Snapshot { size: Bytes::gib(1), configurations: vec!["huge".into()] };
     assert!(named.validate().unwrap_err().to_string().contains("known: base, thp, run-snapshot"));
     let lines = Snapshot { size: Bytes::gib(1), ..snapshot }.dry_run(&Plan::of(1));
-    let ours = "megapage run --no-profile --fork snapshot -- redis-server";
+    let ours = "megapage run --fork snapshot -- redis-server";
     assert!(lines.iter().any(|line| line.starts_with(ours)), "{lines:?}");
 }

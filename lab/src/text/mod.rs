@@ -230,7 +230,7 @@ impl Experiment for Text {
         let mut lines = vec![format!("megapage pool set 2MB:+{}", POOL.0 >> 21)];
         for case in CASES.into_iter().filter(|case| self.wants(case)) {
             lines.push(format!("# {case}, {} rounds, each:", plan.runs));
-            let run = |text| format!("megapage run --no-profile --heap none --text {text} -- PROGRAM");
+            let run = |text| format!("megapage run --heap none --text {text} -- PROGRAM");
             lines.extend(Way::ALL.iter().filter_map(|way| match way {
                 Way::Run(text) => Some(run(text)),
                 _ => None,
@@ -421,9 +421,7 @@ impl Bench<'_> {
         for variable in FOREIGN_VARIABLES {
             command.env_remove(variable);
         }
-        command
-            .args(["run", "--no-profile", "--heap", "none", "--text", way.text(), "--json", "--report"])
-            .arg(&file);
+        command.args(["run", "--heap", "none", "--text", way.text(), "--json", "--report"]).arg(&file);
         command.arg("--");
         if let (Way::Libhugetlbfs, Some(library)) = (way, LIBHUGETLBFS.find()) {
             // Through env(1): the launcher itself has nothing to remap.

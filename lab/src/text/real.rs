@@ -275,7 +275,7 @@ impl Bench<'_> {
         for variable in FOREIGN_VARIABLES {
             command.env_remove(variable);
         }
-        command.args(["run", "--no-profile", "--heap", "none", "--text", way.text(), "--json", "--report"]);
+        command.args(["run", "--heap", "none", "--text", way.text(), "--json", "--report"]);
         command.arg(&file).arg("--");
         (command, file)
     }

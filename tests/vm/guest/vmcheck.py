@@ -20,8 +20,8 @@ RECORDS = os.environ.get("VM_RECORDS")
 DEVICE = os.environ.get("VM_DEVICE", "")
 KERNEL = os.environ.get("VM_KERNEL", "")
 STAGE = int(os.environ.get("VM_STAGE", "1"))
-# What one case has found out about a program is not for the next one.
-os.environ.setdefault("MEGAPAGE_PROFILES", "none")
+# What a trial in one case has found is not for the next one.
+os.environ.setdefault("MEGAPAGE_TRIALS", "none")
 MIB = 1 << 20
 # An emulated machine on a busy host: the limit is for what never ends.
 LONGEST = 180

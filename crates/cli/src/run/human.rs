@@ -32,9 +32,6 @@ pub fn text(report: &RunReport) -> String {
         let used = if considered.used { "used" } else { "not used" };
         line(format!("  {} {used}: {}", considered.mechanism, considered.reason));
     }
-    if let Some(profile) = &report.profile {
-        line(format!("  profile: {}", profile.in_words()));
-    }
     if let Some(pool) = &report.pool {
         line(format!("  pool {}: {}", if pool.used { "used" } else { "not used" }, pool.reason));
     }

@@ -145,7 +145,7 @@ fn a_dry_run_runs_nothing() {
     let touch = format!("touch {}", mark.display());
     let lines = format!(
         "# 10 rounds in a drawn order, after one that does not count, each:\n{touch}\n\
-         GLIBC_TUNABLES=glibc.malloc.hugetlb=1 {touch}\nmegapage run --no-profile --children -- {touch}\n"
+         GLIBC_TUNABLES=glibc.malloc.hugetlb=1 {touch}\nmegapage run --children -- {touch}\n"
     );
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), lines));
     assert!(!mark.exists());

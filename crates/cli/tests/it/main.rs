@@ -35,7 +35,6 @@ mod run_mapped;
 mod run_old_glibc;
 mod run_pool;
 mod run_pool_faults;
-mod run_profile;
 mod run_report;
 mod run_runtimes;
 mod run_shm;

@@ -112,7 +112,7 @@ fn what_the_launcher_cannot_have_costs_the_report_and_not_the_run() {
             "ulimit -f 0; exec \"$0\" run -- sh -c 'exit 3'",
             env!("CARGO_BIN_EXE_megapage"),
         ]);
-        limited.env("MEGAPAGE_LIBRARY", library()).env(PROFILES, "none");
+        limited.env("MEGAPAGE_LIBRARY", library()).env(TRIALS, "none");
         assert_eq!(status(&limited.output().unwrap()), 3, "no file may have a byte");
 
         refuse(Call::MEMORY_FILE, EPERM);

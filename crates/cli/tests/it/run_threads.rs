@@ -68,7 +68,7 @@ fn wastes_little(options: &[&str]) {
 #[test]
 fn threads_waste_little_of_the_pool() {
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 128) else { return };
-    wastes_little(&["--heap", "2m", "--no-profile"]);
+    wastes_little(&["--heap", "2m"]);
 }
 
 #[test]
@@ -76,5 +76,5 @@ fn threads_waste_little_on_transparent_huge_pages() {
     if !megapage_kernel::thp_is_possible() {
         return skip("THP are not possible here");
     }
-    wastes_little(&["--heap", "thp", "--no-profile"]);
+    wastes_little(&["--heap", "thp"]);
 }

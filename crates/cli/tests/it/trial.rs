@@ -65,13 +65,13 @@ impl Reader {
 
 fn trial(verdicts: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
-    command.arg("trial").args(arguments).env("MEGAPAGE_PROFILES", verdicts);
+    command.arg("trial").args(arguments).env("MEGAPAGE_TRIALS", verdicts);
     command
 }
 
 fn megapage(verdicts: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
-    command.args(arguments).env("MEGAPAGE_PROFILES", verdicts).output().unwrap()
+    command.args(arguments).env("MEGAPAGE_TRIALS", verdicts).output().unwrap()
 }
 
 fn said(output: &Output) -> String {
@@ -219,7 +219,7 @@ fn what_gains_is_kept_and_what_hurts_is_stopped_and_both_are_known_at_the_next_s
     let status = json(&output, "megapage.status/1");
     assert_eq!(status["trials"][0]["decision"], "hurts", "{status:#}");
     assert!(printed(&megapage(verdicts, &["status"])).contains("hurts"));
-    assert_eq!(attach(&["--no-profile"]).status.code(), Some(0));
+    assert_eq!(attach(&["--ignore-trial"]).status.code(), Some(0));
     assert!(reader.huge() > Bytes::ZERO, "it was asked for by name");
     assert!(reader.is_whole());
     // Of another process of the same build: what gains stays, and is known in place of what was found before.

@@ -11,7 +11,6 @@ mod persistence;
 
 use crate::chunk::Mapping;
 use crate::heap::HugeHeap;
-use crate::learned::{Found, LARGE_BLOCK, Maps};
 use crate::ledger::Backing;
 use crate::mapped::{Kernel, Mapped};
 use megapage_inside::own_mappings::own_mappings;
@@ -163,19 +162,6 @@ impl<'a> Fill<'a> {
     }
 }
 
-/// Mappings of at least [`LARGE_BLOCK`] bytes: what huge pages would take for what is touched of them, and what that is.
-#[derive(Debug, Default)]
-struct Largest(Found);
-
-impl Largest {
-    fn add(&mut self, len: usize, fill: &Fill<'_>) {
-        if len >= LARGE_BLOCK {
-            self.0.seen += (fill.regions * HUGE_2M) as u64;
-            self.0.touched += fill.touched as u64;
-        }
-    }
-}
-
 /// What one look came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
@@ -221,7 +207,6 @@ impl Collapser {
         if heap.measured_every().is_some() {
             heap.measure();
         }
-        let mut largest = Largest::default();
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
         persistence.begin();
         own_mappings(|mapping| {
@@ -245,17 +230,12 @@ impl Collapser {
             fill.close();
             let advised = mapped.is_advised(start);
             let untouched = end - start - fill.touched;
-            look.may_grow |= of_heap && heap.has_sparse_blocks() && untouched >= MAY_GROW;
-            if !of_heap {
-                largest.add(end - start, &fill);
-            }
             if !advised && !of_heap {
                 look.may_grow |= untouched >= MAY_GROW;
                 let advise = !heap.is_near_limit() && fill.is_growing();
                 look.pending |= advise && mapped.advise(&Kernel, start, end);
             }
         })?;
-        note(largest.0, heap, mapped);
         look.cost = start.elapsed();
         let now = Instant::now();
         if self.persistence.is_due(now) {
@@ -317,16 +297,6 @@ impl Collapser {
     }
 }
 
-/// Reports to the launcher what was found of own mappings: of the largest ones at the look that saw most of them.
-fn note(largest: Found, heap: &HugeHeap, mapped: &Mapped) {
-    let ledger = heap.ledger();
-    let is_most = largest.seen > 0 && largest.seen >= ledger.maps_found(Maps::Huge).seen;
-    if is_most && !mapped.knows_largest() {
-        ledger.found_maps(Maps::Huge, largest);
-    }
-    mapped.tell(ledger);
-}
-
 /// Whether it went well.
 fn collapse_batch((start, end): (usize, usize), look: &mut Look) -> bool {
     if start == end {
@@ -383,28 +353,6 @@ mod tests {
         assert!(!dense_of((0, 8000), &[run(0, 5000, false)]).1, "little is left");
         let sparse: Vec<PresentRun> = (0..all / 2).map(|at| run(2 * at, 2 * at + 1, false)).collect();
         assert!(!dense_of((0, all), &sparse).1);
-    }
-
-    #[test]
-    fn cost_in_huge_pages_is_distinguished_from_touched_memory() {
-        let found = |pages: usize, runs: &[PresentRun]| {
-            let mut dense = Ranges::new();
-            let mut fill = Fill::new(BASE, BASE + pages * BASE_PAGE, LEAST_PRESENT, &mut dense);
-            runs.iter().for_each(|run| fill.add(*run));
-            fill.close();
-            let mut largest = Largest::default();
-            largest.add(pages * BASE_PAGE, &fill);
-            largest.0
-        };
-        let all = 64 << 8;
-        let full = found(all, &[run(0, 1024, true), run(1024, all, false)]);
-        assert_eq!((full.seen, full.touched), (64 << 20, 64 << 20));
-        // One page of each region, and of the last one none.
-        let sparse: Vec<PresentRun> = (0..31).map(|at| run(512 * at, 512 * at + 1, false)).collect();
-        let sparse = found(all, &sparse);
-        assert_eq!((sparse.seen, sparse.touched), (62 << 20, 31 << 12));
-        assert!(full.is_dense(Maps::Huge) && !sparse.is_dense(Maps::Huge));
-        assert_eq!(found(all / 4, &[run(0, 1024, false)]), Found::default(), "it is small");
     }
 
     #[test]

@@ -12,7 +12,6 @@
 //! - A chunk whose last slice is decommitted goes back to the kernel whole. While memory is short, the
 //!   decommitted slices of a chunk in use go back too, at the price of splitting its huge page.
 
-mod blocks;
 mod broker;
 mod density;
 mod first;
@@ -24,7 +23,6 @@ mod room;
 
 pub use repair::{Repair, Repaired};
 
-use self::blocks::Blocks;
 use self::broker::Stock;
 use self::density::InUse;
 use self::first::FirstChunks;
@@ -32,7 +30,6 @@ use self::hugetlb::{Dry, Fit};
 use self::room::Headroom;
 use crate::chunk::{Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
-use crate::learned::{Hints, LARGE_BLOCK};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
 use megapage_inside::{
@@ -53,9 +50,9 @@ const GROUP_AT: u64 = 256 << 20;
 const ARENA_1G_AT: u64 = 2 << 30;
 /// A group: the chunks that one lock covers and one mapping may span.
 const GROUP: usize = 16;
-/// Commits of at least this many bytes are one large object: it is populated at first touch where that is
-/// safe, for a program may never touch all of it.
-const BULK: usize = LARGE_BLOCK;
+/// Commits of at least this many bytes are one large object. It is populated at first touch where
+/// that is safe, for a program may never touch all of it.
+pub const LARGE_BLOCK: usize = 32 << 20;
 const LOCKS: usize = 64;
 /// How many times the broker is asked for one chunk, whose pages other threads took each time, before another backing is.
 const MOST_ASKS: usize = 16;
@@ -87,8 +84,6 @@ pub struct HugeHeap {
     split: AtomicBool,
     first_chunks: FirstChunks,
     in_use: InUse,
-    /// The large blocks, and what is known of such at the start.
-    blocks: Blocks,
     collapsed: AtomicBool,
     room: Headroom,
 }
@@ -98,8 +93,6 @@ pub struct HugeHeap {
 struct Bulk {
     /// The first chunk after it.
     end: usize,
-    /// Objects of its size were hardly touched in an earlier run: it gets base pages, and is collapsed where it fills up.
-    is_sparse: bool,
 }
 
 /// What [`HugeHeap::reserve`] obtained.
@@ -139,7 +132,6 @@ impl HugeHeap {
             split: AtomicBool::new(false),
             first_chunks: FirstChunks::new(),
             in_use: InUse::new(),
-            blocks: Blocks::new(),
             collapsed: AtomicBool::new(false),
             room: Headroom::new(),
         }
@@ -158,16 +150,13 @@ impl HugeHeap {
         self.config.with(|config| *config)
     }
 
-    /// Continues the account in a page that the launcher reads. What the launcher knows of the program.
-    pub fn attach_ledger(&self, words: SharedWords, pid: u32) -> Hints {
-        let Some(ledger) = Ledger::claim(words, pid) else { return Hints::default() };
+    /// Continues the account in a page that the launcher reads.
+    pub fn attach_ledger(&self, words: SharedWords, pid: u32) {
+        let Some(ledger) = Ledger::claim(words, pid) else { return };
         ledger.continue_from(&self.private);
-        let hints = ledger.take_hints();
         if self.shared.set(ledger).is_ok() {
             self.attached.store(true, Relaxed);
         }
-        self.learn(hints);
-        hints
     }
 
     /// The account in use.
@@ -201,7 +190,7 @@ impl HugeHeap {
         if len < MIN_SPAN {
             return self.reserve_untracked(len, alignment, commit);
         }
-        if commit && len >= BULK && !is_plausible(len) {
+        if commit && len >= LARGE_BLOCK && !is_plausible(len) {
             return Err(Errno::ENOMEM);
         }
         let span_alignment = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
@@ -239,7 +228,6 @@ impl HugeHeap {
     pub fn release(&self, range: Reservation) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let (address, len) = (range.start(), range.len());
-        self.end_blocks(address, len);
         match self.spans.with(|spans| spans.remove(address, len)) {
             Some(span) => self.walks.with(|| self.release_span(span, range)),
             None => range.release(),
@@ -282,8 +270,7 @@ impl HugeHeap {
     /// then of what was committed for it.
     fn commit_in(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let len = end - start;
-        let bulk =
-            (len >= BULK).then(|| Bulk { end: end.div_ceil(HUGE_2M), is_sparse: self.blocks.is_sparse(len) });
+        let bulk = (len >= LARGE_BLOCK).then(|| Bulk { end: end.div_ceil(HUGE_2M) });
         if end - start >= HUGE_1G {
             self.map_gigantic(span, start.div_ceil(HUGE_2M), end / HUGE_2M);
         }
@@ -325,9 +312,6 @@ impl HugeHeap {
                 self.take_back(span, first, index, added_first);
                 return None;
             }
-        }
-        if bulk.is_some() {
-            self.blocks.begin(span.range.start() + start, len);
         }
         Some(clean)
     }

@@ -4,11 +4,6 @@
 //! The ledger says what was *asked* and *answered*. What is mapped in the end, the launcher reads from the
 //! kernel; the two are shown side by side, and the kernel is believed.
 
-// The path is for `tests/loom.rs`, which compiles this file as one of its own.
-#[path = "ledger/findings.rs"]
-mod findings;
-
-use crate::learned::{CLASSES, Maps};
 use crate::sync::{AtomicU64, SharedWords};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -31,7 +26,7 @@ pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 pub const FORK_VARIABLE: &str = "MEGAPAGE_FORK";
 
 /// The version of the word layout below, stored with the ledger; the two sides must agree.
-pub const FORMAT: u64 = 6;
+pub const FORMAT: u64 = 7;
 
 /// Ranges of addresses that are listed one by one. The allocator's arenas double in size every eight, so that few heaps have
 /// more.
@@ -120,7 +115,8 @@ megapage_units::named! {
     }
 }
 
-/// Word indices. A word is written by the program alone, except `EXIT_ANSWER`, `EXIT_PATIENCE` and the hints.
+/// Word indices. A word is written by the program alone, except `EXIT_ANSWER` and
+/// `EXIT_PATIENCE`.
 mod word {
     pub const FORMAT: usize = 0;
     pub const PID: usize = 1;
@@ -158,20 +154,10 @@ mod word {
     /// for hugetlb pages that were refused.
     pub const SHARED_FALL_BACK: usize = SHARED_COLLAPSED + 1;
     pub const OWN_REFUSED: usize = SHARED_FALL_BACK + 2 * super::MOST_REASONS;
-    /// What was found of large blocks by class, and of what the program maps by itself (2 words each): see `learned`.
-    pub const BLOCKS: usize = OWN_REFUSED + 2 * super::MOST_REASONS;
-    pub const MAPS: usize = BLOCKS + 2 * super::CLASSES;
     /// Up to here a ledger continues another.
-    pub const CONTINUED: usize = MAPS + 2 * super::Maps::ALL.len();
-    /// What the launcher knows of the program.
-    pub const HINT_BLOCKS: usize = CONTINUED;
-    pub const HINT_MAPS: usize = HINT_BLOCKS + 1;
-    pub const HINT_FILLED: usize = HINT_MAPS + 1;
-    pub const HINT_HEAP: usize = HINT_FILLED + 1;
-    /// How many programs have claimed the page.
-    pub const CLAIMS: usize = HINT_HEAP + 1;
+    pub const CONTINUED: usize = OWN_REFUSED + 2 * super::MOST_REASONS;
     /// How many there are.
-    pub const COUNT: usize = CLAIMS + 1;
+    pub const COUNT: usize = CONTINUED;
 }
 
 const _: () = assert!(word::FALL_BACK + 2 * MOST_REASONS <= word::LAST_ERRNO);
@@ -216,7 +202,6 @@ impl Ledger {
         let claimed = ledger.word(word::PID).compare_exchange(0, pid as u64, Relaxed, Relaxed);
         // exec keeps the process: its new program claims the page again.
         let is_ours = claimed.is_ok() || claimed == Err(pid as u64);
-        is_ours.then(|| ledger.word(word::CLAIMS).fetch_add(1, Relaxed));
         is_ours.then_some(ledger)
     }
 
@@ -249,7 +234,7 @@ impl Ledger {
         self.word(word::HELD + to as usize).fetch_add(bytes, Relaxed);
     }
 
-    /// Takes over every value of `other` but its owner, its exit handshake and its hints.
+    /// Takes over every value of `other` but its owner and its exit handshake.
     pub fn continue_from(&self, other: &Ledger) {
         for index in (word::HEAP_START..word::EXITING).chain(word::RANGES..word::CONTINUED) {
             self.word(index).store(other.word(index).load(Relaxed), Relaxed);

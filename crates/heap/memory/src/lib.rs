@@ -10,7 +10,6 @@ mod collapse;
 mod config;
 mod exit;
 mod heap;
-mod learned;
 mod ledger;
 pub mod mapped;
 pub mod shared;
@@ -21,8 +20,7 @@ mod sync;
 pub use chunk::{Chunk, Mapping, SLICE};
 pub use collapse::{Collapser, LEAST_PRESENT, Look};
 pub use config::{Config, Fork, Heap};
-pub use heap::{HugeHeap, Repair, Repaired, Reserved};
-pub use learned::{CLASSES, Found, Hints, LARGE_BLOCK, Maps, class_of, class_start};
+pub use heap::{HugeHeap, LARGE_BLOCK, Repair, Repaired, Reserved};
 pub use ledger::{
     Backing, CHILDREN_VARIABLE, FORK_VARIABLE, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger,
     MOST_RANGES, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE, SharedBacking,

@@ -20,8 +20,6 @@ mod advised;
 mod probes;
 mod scattered;
 
-use crate::learned::{Hints, Maps};
-use crate::ledger::Ledger;
 use advised::{Advised, Range};
 use megapage_inside::{Errno, ErrnoGuard, Locked, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M};
@@ -29,7 +27,7 @@ use probes::Kind;
 #[cfg(test)]
 use probes::stretch;
 use scattered::Scattered;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The smallest request that is looked at, in bytes.
 pub const SMALLEST: usize = 64 << 10;
@@ -104,8 +102,6 @@ pub struct Mapped {
     advised: Locked<Advised>,
     /// Whether anything was ever advised.
     any: AtomicBool,
-    /// Bytes of requests of at least [`LARGEST`] that are advised at once, for they are known to be filled; 0: nothing is known.
-    largest: AtomicU64,
     scattered: Locked<Scattered>,
 }
 
@@ -120,14 +116,14 @@ impl Mapped {
     pub const fn new() -> Mapped {
         Mapped {
             state: Locked::new(State {
-                small: Kind::new(Maps::Small, 1 << 20),
-                large: Kind::new(Maps::Large, 8 << 20),
+                small: Kind::new(15, 1 << 20),
+                // What is still to be filled when it is looked at is a part of the last region.
+                large: Kind::new(13, 8 << 20),
                 spares: [Spare { start: 0, end: 0 }; 2],
                 off: false,
             }),
             advised: Locked::new(Advised::new()),
             any: AtomicBool::new(false),
-            largest: AtomicU64::new(0),
             scattered: Locked::new(Scattered::new()),
         }
     }
@@ -144,42 +140,11 @@ impl Mapped {
     }
 
     /// Remembers what the kernel answered to a request that [`Mapped::place`] did not serve.
-    pub fn probe(&self, calls: &impl Calls, start: usize, len: usize) {
+    pub fn probe(&self, start: usize, len: usize) {
         let end = start + len.next_multiple_of(BASE_PAGE);
         if (SMALLEST..LARGEST).contains(&len) {
             self.state.try_with(|state| state.kind(len).note_probe((start, end)));
-        } else if len >= LARGEST && self.take_largest(len) && !calls.is_confined() {
-            let _errno = ErrnoGuard::save();
-            self.advise(calls, start, end);
         }
-    }
-
-    /// Takes over what an earlier run has found out. Before the program maps anything.
-    pub fn learn(&self, hints: Hints) {
-        self.state.try_with(|state| {
-            state.small.learn(hints.is_dense_map(Maps::Small));
-            state.large.learn(hints.is_dense_map(Maps::Large));
-        });
-        self.largest.store(hints.filled_bytes, Relaxed);
-    }
-
-    /// Whether anything was known of requests of at least 32 MiB.
-    pub(crate) fn knows_largest(&self) -> bool {
-        self.largest.load(Relaxed) > 0
-    }
-
-    /// Whether as much as this is known to be filled yet.
-    fn take_largest(&self, len: usize) -> bool {
-        let take = |left: u64| left.checked_sub(len as u64).filter(|left| *left > 0);
-        self.largest.fetch_update(Relaxed, Relaxed, take).is_ok()
-    }
-
-    /// Notes in the ledger what the probes of smaller requests have shown. Never waits.
-    pub fn tell(&self, ledger: &Ledger) {
-        self.state.try_with(|state| {
-            ledger.found_maps(Maps::Small, state.small.found);
-            ledger.found_maps(Maps::Large, state.large.found);
-        });
     }
 
     /// Whether the kernel may choose the place of a small reservation without access, for which the program names one: it
@@ -409,7 +374,7 @@ mod tests {
                 Some(address) => (address, true),
                 None => {
                     let address = self.map(len.next_multiple_of(BASE_PAGE));
-                    mapped.probe(self, address, len);
+                    mapped.probe(address, len);
                     (address, false)
                 }
             }
@@ -475,29 +440,6 @@ mod tests {
         calls.present_percent.set(10);
         let late = (0..400).filter(|_| calls.request(&mapped, MIB).1).count();
         assert!(late * MIB <= stretch(400 << 20), "{late} MiB");
-    }
-
-    #[test]
-    fn what_was_dense_before_is_huge_at_once_and_found_out_when_it_no_longer_is() {
-        let maps = |maps: Maps| Hints { dense_maps: 1 << maps as usize, ..Hints::default() };
-        let (calls, mapped, ledger) = (Fake::new(10), Mapped::new(), Ledger::private());
-        mapped.learn(maps(Maps::Small));
-        let served: Vec<bool> = (0..200).map(|_| calls.request(&mapped, MIB).1).collect();
-        assert!(served[..8].iter().all(|huge| *huge) && served[8..].iter().all(|huge| !huge));
-        mapped.tell(&ledger);
-        let found = ledger.maps_found(Maps::Small);
-        assert!(found.seen >= 100 << 20 && !found.is_dense(Maps::Small), "{found:?}");
-        assert!(!calls.request(&mapped, 4 * MIB).1, "another kind");
-        let large = 64 * MIB;
-        let before = calls.advised.borrow().len();
-        calls.request(&mapped, large);
-        assert_eq!(calls.advised.borrow().len(), before);
-        mapped.learn(Hints { filled_bytes: 100 << 20, ..Hints::default() });
-        let (start, _) = calls.request(&mapped, large);
-        assert_eq!(calls.advised.borrow().last(), Some(&(start, start + large)));
-        calls.request(&mapped, large);
-        assert_eq!(calls.advised.borrow().len(), before + 1, "no more than it has filled before");
-        assert!(mapped.knows_largest());
     }
 
     #[test]

@@ -12,8 +12,6 @@
 mod chunk;
 #[path = "loom/futex.rs"]
 mod futex;
-#[path = "../src/learned.rs"]
-mod learned;
 #[path = "../src/ledger.rs"]
 mod ledger;
 #[path = "../../../kernel/inside/src/lock.rs"]

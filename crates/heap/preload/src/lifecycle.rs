@@ -128,7 +128,7 @@ extern "C" fn start() {
     if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
         && let Ok(words) = SharedWords::open(path)
     {
-        MAPPED.learn(HEAP.attach_ledger(words, own_pid()));
+        HEAP.attach_ledger(words, own_pid());
     }
     leave_environment();
 }
@@ -167,15 +167,12 @@ fn leave_environment() {
     }
 }
 
-/// At exit(3), after the program's own handlers: what the run has found out goes to the launcher, and it reads the kernel's
-/// last values.
+/// At exit(3), after the program's own handlers: the launcher reads the kernel's last values.
 extern "C" fn end() {
     let ledger = HEAP.ledger();
     if ledger.pid() != own_pid() {
         return;
     }
-    HEAP.judge_blocks();
-    MAPPED.tell(ledger);
     ledger.exit_handshake().announce_and_wait();
 }
 

@@ -172,7 +172,7 @@ fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mu
             if mapped == libc::MAP_FAILED {
                 return mapped;
             }
-            MAPPED.probe(&Kernel, mapped as usize, len);
+            MAPPED.probe(mapped as usize, len);
             mapped
         }
     };

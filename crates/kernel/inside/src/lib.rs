@@ -29,7 +29,6 @@ pub mod off;
 mod own_hugetlb;
 pub mod own_mappings;
 mod own_region;
-pub mod own_touched;
 mod own_values;
 pub mod pagemap_scan;
 pub mod passing;

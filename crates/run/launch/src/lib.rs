@@ -20,8 +20,6 @@ pub mod machine;
 pub mod mechanism;
 mod memory;
 pub mod messages;
-pub mod profile;
-mod profile_report;
 pub mod program;
 pub mod promoter;
 mod proof;

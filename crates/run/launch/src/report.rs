@@ -9,7 +9,6 @@ use crate::broker::PoolPlan;
 use crate::jvm::JavaPlan;
 use crate::mechanism::{Considered, Plan};
 use crate::messages::Explained;
-use crate::profile_report::ProfileReport;
 use crate::program::{Allocator, Linkage, Program};
 use crate::request::{Fork, Heap, Mechanism, Request, Shm, Text, name};
 use crate::sample::{Sample, Samples};
@@ -426,8 +425,6 @@ pub struct RunReport {
     /// What the program has printed on huge pages, where that went into a file.
     #[serde(rename = "said")]
     pub runtime_log: Vec<Explained>,
-    /// What became of what earlier runs have found out; `None` of a process that runs already.
-    pub profile: Option<ProfileReport>,
 }
 
 /// What a JVM takes, and what it was given before the start. Bytes.
@@ -550,7 +547,6 @@ impl Pieces<'_> {
             notes: self.plan.notes.iter().cloned().chain(self.notes).chain(remote(samples)).collect(),
             java: self.plan.java.as_ref().map(JavaReport::of),
             runtime_log: self.runtime_log,
-            profile: None,
         };
         if self.ledger.is_some_and(|ledger| ledger.pid() != 0 && !ledger.is_plausible()) {
             report.notes.push(IMPLAUSIBLE.into());

@@ -173,8 +173,8 @@ pub struct Request {
     pub watched: bool,
     /// The program is a script that starts a JVM: its switches go through a variable.
     pub jvm: bool,
-    /// Use what earlier runs of the program have found out, and keep what this one does.
-    pub profile: bool,
+    /// Follow what a trial has found about the program (`megapage trial`).
+    pub heed_verdict: bool,
 }
 
 impl Request {

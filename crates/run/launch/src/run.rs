@@ -8,7 +8,6 @@ use crate::broker::Broker;
 use crate::jvm::Java;
 use crate::machine::Machine;
 use crate::mechanism::{Plan, Refusal, choose, idle};
-use crate::profile::{self, Identity, Learned, Seen};
 use crate::program::Program;
 use crate::relay::Relay;
 use crate::report::{RunReport, Totals};
@@ -32,7 +31,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -81,8 +80,6 @@ pub struct Prepared {
     /// Transparent huge pages are switched off for us, and with us for the program, and not on
     /// purpose.
     switched_off: bool,
-    /// What earlier runs of the program have found out.
-    learned: Learned,
 }
 
 /// What a run by another starter, such as a service manager, would be: `adapt` turns what holds for the caller into what
@@ -133,7 +130,7 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
         }
         looked => looked?,
     };
-    if request.profile && program.privilege.is_none() {
+    if request.heed_verdict && program.privilege.is_none() {
         let own = Pid(std::process::id().cast_signed());
         if let Some(verdict) = verdict::of_program(root, own, &program.executable) {
             verdict::replay(&mut plan, request.mechanism, &verdict);
@@ -156,21 +153,7 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
     let off = machine.switched_off.as_ref().filter(|_| request.clears_thp());
     plan.notes.extend(off.map(SwitchedOff::note));
     let switched_off = off.is_some_and(|off| !off.on_purpose);
-    let mut prepared = Prepared {
-        program,
-        plan,
-        text,
-        waits,
-        request,
-        preloaded,
-        supervised,
-        switched_off,
-        learned: Learned::off(),
-    };
-    if prepared.request.profile {
-        prepared.learn(machine.library.as_deref().ok());
-    }
-    Ok(prepared)
+    Ok(Prepared { program, plan, text, waits, request, preloaded, supervised, switched_off })
 }
 
 impl Prepared {
@@ -185,7 +168,6 @@ impl Prepared {
             preloaded: None,
             supervised: in_place::is_supervised(),
             switched_off: false,
-            learned: Learned::off(),
         }
     }
 
@@ -197,26 +179,6 @@ impl Prepared {
     /// The decision.
     pub fn plan(&self) -> &Plan {
         &self.plan
-    }
-
-    /// Looks for what earlier runs have found out.
-    fn learn(&mut self, library: Option<&Path>) {
-        if self.program.privilege.is_some() {
-            self.learned = Learned::refused("the program runs with rights that the caller lacks");
-            return;
-        }
-        let preloaded = self.preloaded.as_deref();
-        let arguments = self.arguments();
-        let identity =
-            || Identity::of(&self.program, &self.plan, &self.request, &arguments, preloaded, library);
-        self.learned = Learned::look(profile::directory(), identity);
-        if !self.plan.uses(Mechanism::Preload) {
-            self.learned.without_hints("only the preloaded library can be told");
-        }
-        if self.request.require {
-            self.learned
-                .without_hints("--require wants all of the heap on huge pages, what is hardly touched too");
-        }
     }
 
     /// The run as shell lines: the reasons as comments, then the command.
@@ -241,9 +203,6 @@ impl Prepared {
         let name = self.program.executable.file_name().unwrap_or_default().to_string_lossy();
         let known = Application::of_program(&name).map(|known| known.lines(&Needs::default()));
         lines.extend(known.into_iter().flatten().map(|line| format!("# {name}: {line}")));
-        if self.request.profile {
-            lines.push(format!("# profile: {}", self.learned.report().in_words()));
-        }
         if self.plan.uses(Mechanism::Outside) {
             lines.push("# while it runs: megapage run --attach its PID".into());
         }
@@ -356,9 +315,6 @@ impl Prepared {
             true => self.words(c"megapage-ledger", 1, "the heap's own account is missing", &mut notes)?,
         };
         let (ledger_file, ledger) = heap_words.map(|(file, words)| (file, Ledger::launcher(words))).unzip();
-        if let Some(ledger) = &ledger {
-            ledger.hint(self.learned.hints());
-        }
         let moves = self.text.as_ref().filter(|text| text.moves());
         let pages = moves.map(TextPlan::ledger_pages).or(self.waits.as_ref().map(|_| pages_for(0)));
         let text_words = match pages {
@@ -394,10 +350,7 @@ impl Prepared {
         // One that was sent while the last look was taken would end us before the report is written.
         let _ = signals.finish(signal::SIGUSR1);
         running.runtime_log = log.explain();
-        let mut report = running.report(Some(totals));
-        let seen = if running.has_executed() { Seen::Several } else { Seen::One(running.ledger()) };
-        report.profile = Some(self.learned.finish(&report, seen));
-        Ok(report)
+        Ok(running.report(Some(totals)))
     }
 
     /// Makes words that the program shares. Without them a note says what the program or its report

@@ -41,7 +41,7 @@ pub enum RunError {
     Promote(#[from] PromoteError),
     /// A trial has found that promotion does not pay for this build of the program.
     #[error(
-        "process {pid}: {found}; nothing is promoted (--no-profile promotes all the same, megapage trial --forget forgets it)"
+        "process {pid}: {found}; nothing is promoted (--ignore-trial promotes all the same, megapage trial --forget forgets it)"
     )]
     Verdict {
         /// The process.

@@ -4,21 +4,29 @@
 //! a start fail: it is made as if there were none.
 
 mod forbidden;
+mod store;
 
 pub use forbidden::Forbidden;
+pub use store::{Store, Stored, TRIALS_VARIABLE};
 
+use crate::elf::{build_id, hexadecimal};
 use crate::mechanism::Plan;
-use crate::profile::{FileState, Store, Stored, date, digest, verdicts_directory};
 use crate::request::Mechanism;
 use megapage_decide::judge::{Decision, Gain};
 use megapage_kernel::process::read_cgroup;
+use megapage_kernel::trusted::{open_binary, read_bounded};
 use megapage_kernel::{KernelRoot, machine};
 use megapage_units::Pid;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The schema of a verdict's file.
 pub const SCHEMA: &str = "megapage.verdict/1";
+
+/// A file without a build-id is read whole up to this size in bytes, for a start must not wait long.
+const MOST_DIGESTED: u64 = 4 << 20;
 
 /// What a verdict holds for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,10 +43,22 @@ pub struct Build {
 }
 
 impl Build {
-    /// Of a program's file that runs in `unit`; why there is none.
+    /// Returns the build of an ELF file that runs in `unit`, or why it cannot be determined.
     pub fn of(unit: &str, program: &Path) -> Result<Build, String> {
-        let FileState { path, bytes, build, .. } = FileState::of_binary(program)?;
-        Ok(Build { unit: unit.into(), program: path, bytes, build })
+        let wrong = |error: io::Error| format!("{}: {error}", program.display());
+        let open = || open_binary(program).map_err(wrong);
+        let bytes = open()?.metadata().map_err(wrong)?.len();
+        let build = match build_id(open()?) {
+            Some(build) => build,
+            None if bytes > MOST_DIGESTED => {
+                return Err(format!(
+                    "{} has no build-id, and is too large to be told by its contents (ld --build-id makes one)",
+                    program.display()
+                ));
+            }
+            None => digest([read_bounded(open()?, MOST_DIGESTED).map_err(wrong)?]),
+        };
+        Ok(Build { unit: unit.into(), program: program.to_string_lossy().into_owned(), bytes, build })
     }
 
     fn key(&self) -> String {
@@ -169,6 +189,32 @@ impl Verdict {
     }
 }
 
+/// Returns the SHA-256 of these pieces and their lengths, in hexadecimal digits.
+fn digest(pieces: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
+    let mut sha = Sha256::new();
+    for piece in pieces {
+        let piece = piece.as_ref();
+        sha.update((piece.len() as u64).to_le_bytes());
+        sha.update(piece);
+    }
+    hexadecimal(&sha.finalize())
+}
+
+/// Returns seconds since 1970 as a date and a time, UTC.
+pub fn date(seconds: u64) -> String {
+    // Days from 1 March of the year 0, in eras of 400 years (Hinnant, "chrono-compatible low-level date algorithms").
+    let days = (seconds / 86_400).min(1 << 32) + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * march + 2) / 5 + 1;
+    let month = if march < 10 { march + 3 } else { march - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let minutes = seconds / 60 % 1440;
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
+}
+
 const SERVICE: &str = ".service";
 
 /// The processors' model; empty where it is not known.
@@ -185,7 +231,7 @@ pub fn unit_of(root: &KernelRoot, pid: Pid) -> String {
 
 /// The verdicts of the calling user; why there are none.
 pub fn store() -> Result<Store, String> {
-    verdicts_directory().map(Store::at)
+    store::directory().map(Store::at)
 }
 
 /// All of a store, the latest ones first.
@@ -252,6 +298,43 @@ mod tests {
             decided: 1_795_472_880,
             ..Verdict::new(&root, build, decision, gain)
         }
+    }
+
+    #[test]
+    fn pieces_are_distinguished_by_where_they_end() {
+        let all = [vec!["ab", "c"], vec!["a", "bc"], vec!["abc"], vec!["abc", ""], vec!["c", "ab"]];
+        let mut digests: Vec<String> = all.iter().map(digest).collect();
+        digests.sort();
+        digests.dedup();
+        assert_eq!(digests.len(), all.len());
+        // FIPS 180-4's example: what other tools make of the same bytes.
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(hexadecimal(&Sha256::digest("abc")), known);
+    }
+
+    #[test]
+    fn a_large_file_without_a_build_id_has_no_build() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "x").unwrap();
+        assert_eq!(Build::of("", &path).unwrap().build, digest(["x"]));
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(MOST_DIGESTED + 1).unwrap();
+        assert!(Build::of("", &path).unwrap_err().contains("has no build-id"));
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_827_696, "2000-02-29 12:34 UTC"),
+            (4_107_542_399, "2100-02-28 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+            (1_795_472_880, "2026-11-23 22:28 UTC"),
+        ] {
+            assert_eq!(date(seconds), expected);
+        }
+        // Of a file that says so no date is synthetic, and nothing overflows.
+        assert!(date(u64::MAX).ends_with("UTC"));
     }
 
     #[test]

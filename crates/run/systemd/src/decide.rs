@@ -419,7 +419,7 @@ pub(crate) fn options(request: &Request) -> Vec<String> {
         add("--thp", request.thp.name().into());
     }
     for (set, name) in
-        [(request.children, "--children"), (request.jvm, "--jvm"), (!request.profile, "--no-profile")]
+        [(request.children, "--children"), (request.jvm, "--jvm"), (!request.heed_verdict, "--ignore-trial")]
     {
         if set {
             words.push(name.into());

@@ -179,7 +179,7 @@ impl Trial {
                 memory.bytes(),
                 memory.present
             ));
-            lines.push(format!("megapage run --attach {pid} --once --no-profile"));
+            lines.push(format!("megapage run --attach {pid} --once --ignore-trial"));
         }
         lines.push(
             "# base again: MADV_COLD on a page of each region, for which there is no shell command".into(),

@@ -26,7 +26,7 @@ pub fn library() -> &'static Path {
 pub const PATIENCE: (&str, &str) = ("MEGAPAGE_POOL_PATIENCE_MS", "60000");
 
 /// The directory of profiles.
-pub const PROFILES: &str = "MEGAPAGE_PROFILES";
+pub const TRIALS: &str = "MEGAPAGE_TRIALS";
 
 /// `megapage run` with these arguments.
 pub fn run(arguments: &[&str]) -> Command {
@@ -38,7 +38,7 @@ pub fn run(arguments: &[&str]) -> Command {
     }
     command.env(PATIENCE.0, PATIENCE.1);
     // What one test has found out about a program is not for the next one.
-    command.env(PROFILES, "none");
+    command.env(TRIALS, "none");
     command
 }
 

@@ -43,9 +43,6 @@ impl FirstChunks {
 impl HugeHeap {
     /// Whether a heap that holds `held` bytes is too small for a further huge page.
     pub(super) fn is_small(&self, held: u64) -> bool {
-        if self.blocks.is_large_heap() {
-            return false;
-        }
         let more = (held + HUGE_2M as u64).saturating_sub(SMALL_HEAP);
         if more == 0 || more > MOST_FOR_THREADS {
             return more == 0;

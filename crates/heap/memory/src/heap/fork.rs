@@ -149,7 +149,6 @@ impl HugeHeap {
         self.stock.lock_for_fork();
         self.spans.lock_for_fork();
         self.config.lock_for_fork();
-        self.blocks.lock_for_fork();
         // The child goes on from here: the parent may have gone further before it looks.
         if self.attached.load(Relaxed)
             && let Some(shared) = self.shared.get()
@@ -164,7 +163,6 @@ impl HugeHeap {
         if child {
             self.attached.store(false, Relaxed);
         }
-        self.blocks.unlock_after_fork();
         self.config.unlock_after_fork();
         self.spans.unlock_after_fork();
         self.stock.unlock_after_fork();
@@ -210,7 +208,6 @@ impl HugeHeap {
         self.stock.reset();
         self.spans.reset();
         self.config.reset();
-        self.blocks.reset();
         self.asking.reset();
     }
 }

@@ -15,7 +15,6 @@ impl HugeHeap {
     pub fn decommit(&self, part: OwnedRange) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let (address, len) = (part.start(), part.len());
-        self.end_blocks(address, len);
         let Some(span) = self.spans.with(|spans| spans.find(address)) else {
             part.discard()?;
             return Ok(false);

@@ -146,7 +146,7 @@ impl HugeHeap {
         if self.is_near_limit() {
             return Err(FallBack::Room);
         }
-        if bulk.is_some_and(|bulk| bulk.is_sparse) || self.is_sparse(mask) {
+        if self.is_sparse(mask) {
             return Err(FallBack::Sparse);
         }
         if self.thp_off.load(Relaxed) { Err(FallBack::ThpOff) } else { Ok(()) }

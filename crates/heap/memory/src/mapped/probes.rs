@@ -2,8 +2,16 @@
 
 use super::Calls;
 use super::advised::Range;
-use crate::learned::{Found, Maps};
 use megapage_units::HUGE_2M;
+
+/// Memory of probes, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// What huge pages would back.
+    seen: u64,
+    /// What of it the program has touched.
+    touched: u64,
+}
 
 /// How many probes of a kind are stored.
 const PROBES: usize = 8;
@@ -11,7 +19,8 @@ const PROBES: usize = 8;
 /// Requests of one kind, and what is known of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    maps: Maps,
+    /// Sixteenths that are touched where requests are filled.
+    enough: u64,
     /// Bytes mapped so far.
     pub(super) mapped: u64,
     /// Bytes of probes since they were last looked at.
@@ -22,25 +31,14 @@ pub(super) struct Kind {
     next_probe: usize,
     /// Bytes of probes after which they are looked at.
     window: usize,
-    /// What all looks have found.
-    pub(super) found: Found,
 }
 
 impl Kind {
     /// Bytes that a program maps before anything is done for it.
     const START: u64 = 4 << 20;
 
-    pub(super) const fn new(maps: Maps, window: usize) -> Kind {
-        Kind {
-            maps,
-            mapped: 0,
-            unjudged: 0,
-            left: 0,
-            probes: [(0, 0); PROBES],
-            next_probe: 0,
-            window,
-            found: Found { seen: 0, touched: 0 },
-        }
+    pub(super) const fn new(enough: u64, window: usize) -> Kind {
+        Kind { enough, mapped: 0, unjudged: 0, left: 0, probes: [(0, 0); PROBES], next_probe: 0, window }
     }
 
     pub(super) fn note_probe(&mut self, range: Range) {
@@ -71,17 +69,8 @@ impl Kind {
         if looked < self.window || found.seen == 0 {
             return;
         }
-        self.found.seen += found.seen;
-        self.found.touched += found.touched;
-        if found.is_dense(self.maps) {
+        if found.touched >= found.seen / 16 * self.enough {
             self.left = stretch(self.mapped);
-        }
-    }
-
-    /// What an earlier run has found: dense memory is served huge from the first request on, until the next probe.
-    pub(super) fn learn(&mut self, is_dense: bool) {
-        if is_dense {
-            self.left = stretch(0);
         }
     }
 }

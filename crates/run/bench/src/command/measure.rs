@@ -40,7 +40,6 @@ pub(super) struct Runner<'a> {
     /// The exit status with which it ends well.
     pub(super) status: i32,
     pub(super) log: PathBuf,
-    pub(super) profiles: PathBuf,
     pub(super) signals: &'a Signals,
 }
 
@@ -75,7 +74,7 @@ impl Runner<'_> {
     pub(super) fn run(&self, way: &Way, heap: Option<&mut Heap>) -> Result<Took> {
         let log = create_report(&self.log).with_context(|| self.log.display().to_string())?;
         let both = log.try_clone().context("the log")?;
-        let mut command = way.command(self.megapage, self.options, self.command, &self.profiles)?;
+        let mut command = way.command(self.megapage, self.options, self.command)?;
         command.stdin(Stdio::null()).stdout(log).stderr(both);
         let program = self.command.first().map(|word| word.to_string_lossy().into_owned());
         let program = program.unwrap_or_default();

@@ -81,10 +81,8 @@ pub fn run(
         command: &options.command,
         status: options.status,
         log: options.log.clone().unwrap_or_else(|| directory.path().join("log")),
-        profiles: directory.path().join("profiles"),
         signals: &signals,
     };
-    std::fs::create_dir(&runner.profiles).context("a directory for profiles")?;
     let total = (options.runs as usize + 1) * present.len();
     let mut done = 0;
     // What the command does as it is comes first: where it fails by itself, no way is to blame.

@@ -153,7 +153,7 @@ impl CommandReport {
             row.of_plain = (row.way != PLAIN).then(|| ratios(&row.samples, &plain)).flatten();
         }
         // What megapage brings, or the first of what else was compared.
-        let ours = ["ours", super::ways::LEARNED, "thp"];
+        let ours = ["ours", "thp"];
         let judged = ours.iter().find_map(|name| self.ways.iter().find(|row| row.way == *name));
         let judged = judged.or_else(|| self.ways.iter().find(|row| row.of_plain.is_some()));
         self.finding = judged.and_then(|row| Some(finding(row.way, row.of_plain?, self.clock)));
@@ -183,7 +183,7 @@ fn finding(way: &'static str, ratios: Ratios, clock: Clock) -> Finding {
         Clock::Cpu => (ratios.cpu, "processor time"),
     };
     let who = match way {
-        "ours" | "learned" | "thp" => "megapage",
+        "ours" | "thp" => "megapage",
         other => other,
     };
     // By its inverse the interval's ends change places.

@@ -33,23 +33,20 @@ pub struct Way {
 
 /// The way that all others are compared with.
 pub const PLAIN: &str = "plain";
-/// Runs that store what they have found out do so in a directory of this bench.
-pub(super) const LEARNED: &str = "learned";
 
 const fn way(name: &'static str, what: &'static str, by: By) -> Way {
     Way { name, what, by, variable: None }
 }
 
 /// All, in the order of the table.
-pub const WAYS: [Way; 8] = [
+pub const WAYS: [Way; 7] = [
     way(PLAIN, "the command as it is", By::Itself),
     Way {
         variable: Some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")),
         ..way("tunable", "glibc's own malloc on transparent huge pages", By::Itself)
     },
-    way("ours", "megapage run", By::Run(&["--no-profile"])),
-    way(LEARNED, "megapage run, with what its first run has found out", By::Run(&[])),
-    way("thp", "megapage run without hugetlb pages", By::Run(&["--no-profile", "--heap", "thp"])),
+    way("ours", "megapage run", By::Run(&[])),
+    way("thp", "megapage run without hugetlb pages", By::Run(&["--heap", "thp"])),
     Way {
         variable: Some(("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1")),
         ..way("mimalloc", "mimalloc 3, large pages allowed", By::Library(MIMALLOC_3))
@@ -112,7 +109,6 @@ impl Way {
         megapage: &Path,
         options: &[OsString],
         command: &[OsString],
-        profiles: &Path,
     ) -> Result<Command> {
         let (program, arguments) = command.split_first().context("no command was given")?;
         let mut made = match self.by {
@@ -131,9 +127,6 @@ impl Way {
         if let Some((name, value)) = self.variable {
             // glibc separates its tunables by colons, jemalloc its options by commas.
             made.env(name, if name == "GLIBC_TUNABLES" { joined(name, value.into()) } else { value.into() });
-        }
-        if self.name == LEARNED {
-            made.env("MEGAPAGE_PROFILES", profiles);
         }
         Ok(made)
     }
@@ -178,7 +171,7 @@ mod tests {
         };
         assert_eq!(recipe(PLAIN, &["--children"]), "sort 'a file'");
         assert_eq!(recipe("tunable", &[]), "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 sort 'a file'");
-        assert_eq!(recipe("ours", &["--children"]), "megapage run --no-profile --children -- sort 'a file'");
+        assert_eq!(recipe("ours", &["--children"]), "megapage run --children -- sort 'a file'");
         assert!(recipe("jemalloc", &[]).contains("LD_PRELOAD=libjemalloc.so.2"));
     }
 
@@ -187,15 +180,13 @@ mod tests {
         let made = |name: &str| {
             let way = WAYS.into_iter().find(|way| way.name == name).unwrap();
             let options = words(&["--children"]);
-            way.command(Path::new("/m"), &options, &words(&["sort", "-n"]), Path::new("/p")).unwrap()
+            way.command(Path::new("/m"), &options, &words(&["sort", "-n"])).unwrap()
         };
         let arguments =
             |command: &Command| command.get_args().map(|word| word.to_owned()).collect::<Vec<_>>();
         assert_eq!(arguments(&made(PLAIN)), ["-n"]);
         assert_eq!(made(PLAIN).get_envs().count(), 0);
-        assert_eq!(arguments(&made(LEARNED)), ["run", "--children", "--", "sort", "-n"]);
-        let variables = made(LEARNED);
-        assert!(variables.get_envs().any(|(name, value)| name == "MEGAPAGE_PROFILES" && value.is_some()));
+        assert_eq!(arguments(&made("ours")), ["run", "--children", "--", "sort", "-n"]);
         assert!(made("tunable").get_envs().any(|(name, value)| {
             name == "GLIBC_TUNABLES"
                 && value.is_some_and(|value| value.to_string_lossy().ends_with("hugetlb=1"))

@@ -350,11 +350,6 @@ impl<'a> Running<'a> {
         std::fs::canonicalize(&self.run.program.executable).is_ok_and(|path| path == now)
     }
 
-    /// Whether the process was seen, or its ledger says, to have replaced itself by another program.
-    pub(super) fn has_executed(&self) -> bool {
-        self.replaced || self.ledger.as_ref().is_some_and(|ledger| ledger.claims() > 1)
-    }
-
     /// The ledger, as long as it is of the program that the process runs.
     pub(super) fn ledger(&self) -> Option<&Ledger> {
         self.ledger.as_ref().filter(|ledger| ledger.pid() != 0 && !self.replaced)
@@ -408,9 +403,7 @@ impl<'a> Running<'a> {
     }
 
     pub(super) fn report(&self, totals: Option<Totals>) -> RunReport {
-        let mut report = proved(self.pieces(totals));
-        report.profile = Some(self.run.learned.report().clone());
-        report
+        proved(self.pieces(totals))
     }
 
     fn pieces(&self, totals: Option<Totals>) -> Pieces<'_> {

@@ -1,7 +1,6 @@
 //! Which processes that run are of builds that a trial speaks against.
 
-use super::{Verdict, all, processor, unit_of};
-use crate::profile::Store;
+use super::{Store, Verdict, all, processor, unit_of};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::program_file::ProgramFile;
 use megapage_units::Pid;

@@ -89,7 +89,7 @@ fn without_thp() -> Request {
     Request {
         thp: OwnThp::Never,
         heap: megapage_launch::request::Heap::None,
-        profile: true,
+        heed_verdict: true,
         ..Request::plain("")
     }
 }

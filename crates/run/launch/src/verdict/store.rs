@@ -1,6 +1,5 @@
-//! Where profiles are stored: one small file each, in a directory of the user's own.
+//! Files of verdicts: one small file each, in a directory of the user's own.
 
-use super::MOST_BYTES;
 use megapage_kernel::directory::Directory;
 use megapage_kernel::effective_uid;
 use megapage_kernel::trusted::{Replace, make_directory_of, open_own_directory};
@@ -11,48 +10,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Environment variable: the directory of profiles; `none` for neither reading nor writing any.
-pub const PROFILES_VARIABLE: &str = "MEGAPAGE_PROFILES";
+/// Environment variable: the directory of verdicts; `none` neither reads nor writes any.
+pub const TRIALS_VARIABLE: &str = "MEGAPAGE_TRIALS";
 /// Root's.
-const ROOTS: &str = "/var/lib/megapage/profiles";
-/// Name of the directory of verdicts.
-const TRIALS: &str = "trials";
+const ROOTS: &str = "/var/lib/megapage/trials";
 /// Below the directory of the user's state.
-const BELOW_STATE: &str = "megapage/profiles";
-/// Profiles of one user; the oldest ones go.
-const MOST_PROFILES: usize = 512;
+const BELOW_STATE: &str = "megapage/trials";
+/// No file is longer, in bytes.
+const MOST_BYTES: u64 = 64 << 10;
+/// Verdicts of one user; the oldest ones go.
+const MOST_VERDICTS: usize = 512;
 /// Names that are looked at in the directory.
 const MOST_NAMES: usize = 4096;
 const END: &str = ".json";
 
-/// The directory of the calling user's profiles; why there is none.
+/// Returns the directory of the calling user's verdicts, or why there is none.
 pub fn directory() -> Result<PathBuf, String> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     directory_of(effective_uid(), variable)
 }
 
-/// The directory of what the calling user's trials have found: beside the profiles, or below them where the variable names the
-/// directory. Why there is none.
-pub fn verdicts_directory() -> Result<PathBuf, String> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    verdicts_directory_of(effective_uid(), variable)
-}
-
-fn verdicts_directory_of(
-    user: u32,
-    variable: impl Fn(&'static str) -> Option<OsString>,
-) -> Result<PathBuf, String> {
-    let is_named = variable(PROFILES_VARIABLE).is_some();
-    let profiles = directory_of(user, variable)?;
-    Ok(if is_named { profiles.join(TRIALS) } else { profiles.with_file_name(TRIALS) })
-}
-
 fn directory_of(user: u32, variable: impl Fn(&'static str) -> Option<OsString>) -> Result<PathBuf, String> {
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    match variable(PROFILES_VARIABLE) {
-        Some(named) if named == "none" => return Err(format!("{PROFILES_VARIABLE} is none")),
+    match variable(TRIALS_VARIABLE) {
+        Some(named) if named == "none" => return Err(format!("{TRIALS_VARIABLE} is none")),
         Some(named) if Path::new(&named).is_absolute() => return Ok(named.into()),
-        Some(_) => return Err(format!("{PROFILES_VARIABLE} is no absolute path")),
+        Some(_) => return Err(format!("{TRIALS_VARIABLE} is no absolute path")),
         None if user == 0 => return Ok(ROOTS.into()),
         None => {}
     }
@@ -60,7 +43,7 @@ fn directory_of(user: u32, variable: impl Fn(&'static str) -> Option<OsString>) 
     Ok(state.ok_or("neither XDG_STATE_HOME nor HOME names a directory")?.join(BELOW_STATE))
 }
 
-/// The profiles of one user.
+/// The verdicts of one user.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
@@ -77,12 +60,12 @@ impl Store {
         &self.path
     }
 
-    /// The file of a profile.
+    /// Returns the file of a verdict.
     pub fn file(&self, key: &str) -> PathBuf {
         self.path.join(format!("{key}{END}"))
     }
 
-    /// The bytes of a profile; `None` where there is none.
+    /// Reads a verdict's bytes; `None` if there is none.
     pub fn read(&self, key: &str) -> io::Result<Option<Vec<u8>>> {
         let read = open_own_directory(&self.path)
             .and_then(|it| it.read_own_file(&format!("{key}{END}"), MOST_BYTES));
@@ -92,7 +75,7 @@ impl Store {
         }
     }
 
-    /// Replaces a profile, or adds one, for which the oldest ones beyond the bound go.
+    /// Replaces a verdict, or adds one and removes the oldest beyond the bound.
     pub fn write(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
         let directory = match open_own_directory(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => self.make()?,
@@ -101,7 +84,7 @@ impl Store {
         let name = OsString::from(format!("{key}{END}"));
         let is_new = directory.open_file_to_read(&format!("{key}{END}")).is_err();
         directory.replace_file(&name, bytes, Replace { mode: 0o600, durable: false })?;
-        if is_new { thin_out(&directory, MOST_PROFILES) } else { Ok(()) }
+        if is_new { thin_out(&directory, MOST_VERDICTS) } else { Ok(()) }
     }
 
     fn make(&self) -> io::Result<Directory> {
@@ -113,7 +96,7 @@ impl Store {
         open_own_directory(&self.path)
     }
 
-    /// The keys of all profiles.
+    /// Returns the keys of all verdicts.
     pub fn keys(&self) -> io::Result<Vec<String>> {
         match open_own_directory(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
@@ -124,10 +107,31 @@ impl Store {
         }
     }
 
-    /// Removes a profile.
+    /// Removes a verdict.
     pub fn remove(&self, key: &str) -> io::Result<()> {
         open_own_directory(&self.path)?.remove_file(OsStr::new(&format!("{key}{END}")))
     }
+
+    /// Everything that is in it, as `parse` reads it.
+    pub fn all<T>(&self, parse: fn(&[u8]) -> Result<T, String>) -> std::io::Result<Vec<Stored<T>>> {
+        let stored = |key: String| {
+            let read = self.read(&key).map_err(|error| error.to_string());
+            let bytes = read.and_then(|bytes| bytes.ok_or_else(|| "it is gone".into()));
+            Stored { file: self.file(&key), content: bytes.and_then(|bytes| parse(&bytes)), key }
+        };
+        Ok(self.keys()?.into_iter().map(stored).collect())
+    }
+}
+
+/// A file of a store.
+#[derive(Debug)]
+pub struct Stored<T> {
+    /// Its key.
+    pub key: String,
+    /// Its path.
+    pub file: PathBuf,
+    /// What is in it, or what is wrong with it.
+    pub content: Result<T, String>,
 }
 
 /// The key that a file's name holds; `None` of another file.
@@ -136,7 +140,7 @@ fn key_of(name: &OsStr) -> Option<&str> {
     (key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(key)
 }
 
-/// Removes the oldest profiles, and drafts that a killed writer has left, so that `most` stay.
+/// Removes the oldest verdicts, and drafts of killed writers, so that `most` stay.
 fn thin_out(directory: &Directory, most: usize) -> io::Result<()> {
     let (names, _) = directory.names(MOST_NAMES)?;
     let age = |name: &OsString| {
@@ -168,9 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn profiles_are_written_read_listed_and_removed() {
+    fn verdicts_are_written_read_listed_and_removed() {
         let base = tempfile::tempdir().unwrap();
-        let store = Store::at(base.path().join("state/profiles"));
+        let store = Store::at(base.path().join("state/trials"));
         assert_eq!(store.read(&key(1)).unwrap(), None);
         assert!(store.keys().unwrap().is_empty());
         store.write(&key(1), b"first").unwrap();
@@ -185,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_profiles_go() {
+    fn the_oldest_verdicts_go() {
         let base = tempfile::tempdir().unwrap();
-        let store = Store::at(base.path().join("profiles"));
+        let store = Store::at(base.path().join("trials"));
         for number in 0..8 {
             store.write(&key(number), b"x").unwrap();
             let file = File::options().write(true).open(store.file(&key(number))).unwrap();
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn a_store_of_others_is_not_used() {
         let base = tempfile::tempdir().unwrap();
-        let store = Store::at(base.path().join("profiles"));
+        let store = Store::at(base.path().join("trials"));
         store.write(&key(1), b"x").unwrap();
         fs::set_permissions(store.path(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(store.read(&key(1)).is_err() && store.write(&key(1), b"y").is_err());
@@ -218,22 +222,11 @@ mod tests {
         };
         let home = ("HOME", "/home/a");
         assert_eq!(of(0, &[home]).unwrap(), ROOTS);
-        assert_eq!(of(7, &[home]).unwrap(), "/home/a/.local/state/megapage/profiles");
-        assert_eq!(of(7, &[home, ("XDG_STATE_HOME", "/s")]).unwrap(), "/s/megapage/profiles");
-        assert_eq!(
-            of(7, &[home, ("XDG_STATE_HOME", "s")]).unwrap(),
-            "/home/a/.local/state/megapage/profiles"
-        );
-        assert_eq!(of(0, &[(PROFILES_VARIABLE, "/x")]).unwrap(), "/x");
-        let trials = |user, set: &[(&str, &str)]| {
-            let find = |name| set.iter().find(|(it, _)| *it == name).map(|(_, value)| OsString::from(value));
-            verdicts_directory_of(user, find).map(|path| path.to_str().unwrap().to_string())
-        };
-        assert_eq!(trials(0, &[home]).unwrap(), "/var/lib/megapage/trials");
-        assert_eq!(trials(7, &[home]).unwrap(), "/home/a/.local/state/megapage/trials");
-        assert_eq!(trials(0, &[(PROFILES_VARIABLE, "/x")]).unwrap(), "/x/trials");
-        assert!(trials(0, &[(PROFILES_VARIABLE, "none")]).is_err());
-        assert!(of(7, &[]).is_err() && of(7, &[(PROFILES_VARIABLE, "none"), home]).is_err());
-        assert!(of(7, &[(PROFILES_VARIABLE, "x"), home]).is_err());
+        assert_eq!(of(7, &[home]).unwrap(), "/home/a/.local/state/megapage/trials");
+        assert_eq!(of(7, &[home, ("XDG_STATE_HOME", "/s")]).unwrap(), "/s/megapage/trials");
+        assert_eq!(of(7, &[home, ("XDG_STATE_HOME", "s")]).unwrap(), "/home/a/.local/state/megapage/trials");
+        assert_eq!(of(0, &[(TRIALS_VARIABLE, "/x")]).unwrap(), "/x");
+        assert!(of(7, &[]).is_err() && of(7, &[(TRIALS_VARIABLE, "none"), home]).is_err());
+        assert!(of(7, &[(TRIALS_VARIABLE, "x"), home]).is_err());
     }
 }
