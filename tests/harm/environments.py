@@ -14,11 +14,11 @@ MARGIN = 16 * MIB
 MEMLOCK = 8 * MIB
 # The peak that the rules allow: plain's, by so much.
 SHARE, LEAST = 1.05, 4 * MIB
-# Calls that a filter allows besides those that strace sees: a process's start and end, signals, waiting, and the memory
-# calls that any malloc may make.
+# Calls that a filter allows besides those that strace sees: a process's start and end, its own numbers (service managers allow
+# them to all, systemd's @default), signals, waiting, and the memory calls that any malloc may make.
 ALWAYS = (
     "execve exit exit_group rt_sigreturn rt_sigaction rt_sigprocmask restart_syscall futex sched_yield clock_nanosleep "
-    "clock_gettime brk mmap munmap mremap mprotect madvise read write close fstat newfstatat"
+    "clock_gettime getpid gettid brk mmap munmap mremap mprotect madvise read write close fstat newfstatat"
 ).split()
 
 
@@ -51,6 +51,9 @@ class Environment:
     def outer(self, case, facts, tools):
         """Words before `megapage run`: the launcher is in the environment, too."""
         return []
+
+    # Options of `megapage run`.
+    options = ""
 
     def inner(self, case, facts, tools):
         """Words between `megapage run` and the program."""
@@ -107,6 +110,10 @@ class Data(Environment):
 
 
 class Seccomp(Environment):
+    # As a service manager, which names the library for the program that it confines. Without it, who confines itself takes
+    # the library to no other program.
+    options = "--children"
+
     def lacks(self, tools):
         return "" if shutil.which("strace") and shutil.which("cc") else "no strace to list a program's calls with, or no cc"
 
@@ -224,7 +231,7 @@ def launcher(environment, case, facts, tools, mode, calls=None):
     lines += environment.before(case, facts, tools)
     words = [quoted(word) for word in environment.outer(case, facts, tools)]
     if mode == "under":
-        words.append(f"{shlex.quote(str(tools.prefix))}/bin/megapage run ${{RUN_OPTIONS:-}} --")
+        words.append(f"{shlex.quote(str(tools.prefix))}/bin/megapage run {environment.options} ${{RUN_OPTIONS:-}} --")
     words += [quoted(word) for word in environment.inner(case, facts, tools)]
     if calls:
         words.append(f'strace -f -qq -c -U name -o "{calls}/$$" --')

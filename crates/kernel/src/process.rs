@@ -50,8 +50,10 @@ pub struct Status {
     /// Whether the process may have transparent huge pages (`prctl(PR_SET_THP_DISABLE)` clears it). `None`
     /// where the kernel does not say.
     pub thp_enabled: Option<bool>,
-    /// Whether system call filters are in force (seccomp mode 2).
+    /// True if system call filters are in force (seccomp mode 2).
     pub seccomp_filter: bool,
+    /// The number of system call filters; `None` before Linux 5.9.
+    pub seccomp_filters: Option<u64>,
 }
 
 impl Status {
@@ -114,6 +116,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
         capabilities: Capabilities::NONE,
         thp_enabled: None,
         seccomp_filter: false,
+        seccomp_filters: None,
     };
     for (index, line) in text.lines().enumerate() {
         let Some((key, value)) = line.split_once(':') else { continue };
@@ -150,6 +153,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
             }
             "THP_enabled" => status.thp_enabled = Some(number()? != 0),
             "Seccomp" => status.seccomp_filter = number()? == 2,
+            "Seccomp_filters" => status.seccomp_filters = Some(number()?),
             _ => {}
         }
     }

@@ -134,6 +134,7 @@ fn a_service_is_switched_on_by_its_environment_and_off_again() {
         "Environment=MEGAPAGE_HEAP=thp",
         "Environment=MEGAPAGE_FORK=snapshot",
         "Environment=MEGAPAGE_POPULATE=1",
+        "Environment=MEGAPAGE_FILTERS=any",
     ] {
         assert!(lines.contains(&line), "{line}: {text}");
     }

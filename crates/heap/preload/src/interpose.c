@@ -27,7 +27,7 @@ extern char** environ;
 extern void* megapage_system_mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset);
 extern int megapage_system_munmap(void* address, size_t size);
 extern int megapage_system_mprotect(void* address, size_t size, int protection);
-// Also once the program has forbidden itself system calls: it is about to execute another.
+// -1 once the program may have forbidden itself system calls.
 extern long megapage_call(long number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d);
 
 // ---- dlopen -------------------------------------------------------------------------------------------
@@ -287,7 +287,8 @@ static bool is_ours_there(void) {
 }
 
 // True if this process takes its variables along at all. A child of vfork shares our memory but not
-// our process id.
+// our process id. One that has forbidden itself system calls gets no process id, and may die of
+// a look at the program.
 static bool is_taker(void) {
   if (real_execve == NULL) megapage_find_real();
   return saved_count > 0 && own_process() == saved_pid;

@@ -8,7 +8,7 @@
 use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, threads};
 use megapage_inside::{
-    Errno, MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item,
+    Errno, FILTERS_VARIABLE, MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item,
     environment_variable, exit_process, fork_state, holds_locks, is_secure, off::is_off, own_pid,
     remove_environment_variable, remove_from_environment_list, set_errno, set_fork_state,
 };
@@ -150,6 +150,7 @@ fn leave_environment() {
             FORK_VARIABLE,
             SHM_VARIABLE,
             CHILDREN_VARIABLE,
+            FILTERS_VARIABLE,
         ]
     };
     for name in variables {

@@ -12,7 +12,6 @@
 use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, limits, segments, threads};
 use libc::off_t;
-use megapage_inside::program_memory::program_begins;
 use megapage_inside::{ErrnoGuard, find_clock, has_supported_base_pages, thp_is_possible};
 use megapage_memory::Heap;
 use megapage_memory::mapped::{Kernel, SMALLEST};
@@ -49,7 +48,6 @@ pub fn begin() {
     }
     segments::begin();
     threads::own();
-    program_begins();
     let wanted = HEAP.config().heap != Heap::None && has_supported_base_pages() && thp_is_possible();
     ACTIVE.store(wanted, Relaxed);
 }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::{HEAP, collapser, lifecycle, limits, returner};
-use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, call_for_program, has_addresses, program_memory};
+use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, call, has_addresses, program_memory};
 use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_long, c_void};
 
@@ -146,15 +146,14 @@ unsafe extern "C" fn megapage_decommit(
     }
 }
 
-/// A system call of exec's wrappers: the program that is executed next needs such calls in any
-/// case.
+/// Makes a system call for exec's wrappers; EPERM once the program may have forbidden itself such.
 ///
 /// # Safety
 /// As for the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn megapage_call(number: c_long, a: usize, b: usize, c: usize, d: usize) -> c_long {
     // SAFETY: the caller's promise.
-    program_memory::as_c(unsafe { call_for_program(number, [a, b, c, d]) }) as c_long
+    program_memory::as_c(unsafe { call(number, [a, b, c, d]) }) as c_long
 }
 
 /// Bytes that the heap holds of the kernel's.

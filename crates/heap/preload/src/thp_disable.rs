@@ -64,8 +64,8 @@ unsafe extern "C" fn prctl(
 fn confine() {
     if !is_confined() {
         threads::stop();
-        program_confines();
     }
+    program_confines();
 }
 
 fn replace() -> bool {

@@ -64,5 +64,8 @@ pub use range::{
     without_signals,
 };
 pub use shared::{SHARED_WORDS, SharedWords};
-pub use system::{call, call_for_program, exit_process, own_pid, own_thread, set_thread_name, thread_exists};
+pub use system::{
+    ANY_FILTERS, FILTERS_VARIABLE, call, call_for_program, exit_process, own_pid, own_thread,
+    set_thread_name, thread_exists,
+};
 pub use user::{effective_gid, effective_uid};

@@ -1,7 +1,7 @@
 //! Returns whether megapage is switched off: by one variable, or by one file.
 
 use crate::environment::{MAX_VALUE, environment_variable};
-use rustix::fs::{Access, access};
+use crate::own_values::Descriptor;
 use std::ffi::CStr;
 
 /// Environment variable: with the value [`OFF`] nothing of megapage acts.
@@ -15,5 +15,6 @@ pub const OFF_FILE: &CStr = c"/etc/megapage/off";
 /// `main`, with one thread.
 pub fn is_off() -> bool {
     let mut buffer = [0; MAX_VALUE];
-    environment_variable(OFF_VARIABLE, &mut buffer) == Some(OFF) || access(OFF_FILE, Access::EXISTS).is_ok()
+    environment_variable(OFF_VARIABLE, &mut buffer) == Some(OFF)
+        || Descriptor::open_for(OFF_FILE, libc::O_PATH).is_ok()
 }

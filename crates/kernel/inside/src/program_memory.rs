@@ -13,7 +13,7 @@ use crate::errno::{Errno, set_errno};
 use crate::own_values::Descriptor;
 use crate::pagemap_scan::{Entry, IS_HUGE, IS_PRESENT, IS_ZERO_PAGE, PAGEMAP_SCAN, Run, ScanArgument};
 use crate::system::{call, call_for_program};
-pub use crate::system::{is_confined, is_filtered, program_begins, program_confines};
+pub use crate::system::{is_confined, program_confines};
 use libc::{c_int, c_ulong, c_void};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ptr;

@@ -4,19 +4,22 @@
 //! library's, and run code there that allocates, takes locks or ends the program. So nothing here
 //! goes by such a name. Nor is errno touched.
 //!
-//! A program may also forbid itself system calls (seccomp(2)), often on pain of death. From
-//! [`program_confines`] on [`call`] makes those alone that a malloc needs, and answers EPERM for
-//! all others.
+//! A filter of system calls (seccomp(2)) may end the program for a call that it does not expect. A
+//! program that forbids itself calls ([`program_confines`]) meets those of a malloc alone from then
+//! on. One that is started below a filter meets those that its start has made before, unless who
+//! started it vouches for the filter ([`FILTERS_VARIABLE`]). [`call`] answers EPERM for all others.
 //!
 //! File-level obligation: registers are used as syscall(2) says, and nothing else is in the
 //! instructions.
 
 #![allow(unsafe_code)]
 
+use crate::environment::{MAX_VALUE, environment_is_ready, environment_variable};
 use crate::errno::Errno;
+use crate::own_values::first_number;
 use libc::c_long;
 use std::arch::asm;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::Relaxed};
 
 /// Calls that any malloc makes, and the one that ends the process.
 const OF_A_MALLOC: [c_long; 7] = [
@@ -29,9 +32,40 @@ const OF_A_MALLOC: [c_long; 7] = [
     libc::SYS_exit_group,
 ];
 
-/// A filter's presence when it was looked first: 0 until then, 1 for none, 2 for one.
-static FILTERED_AT_FIRST: AtomicU8 = AtomicU8::new(0);
-static CONFINED: AtomicBool = AtomicBool::new(false);
+/// Calls that the loader has made by then, and those that service managers let every program make
+/// (`@default` of systemd-analyze(1), syscall-filter).
+const OF_A_START: [c_long; 11] = [
+    libc::SYS_openat,
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_prlimit64,
+    libc::SYS_clock_gettime,
+    libc::SYS_sched_yield,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+];
+
+/// Environment variable: the number of filters that the process may have, since they allow what the
+/// library calls; [`ANY_FILTERS`] for every number.
+pub const FILTERS_VARIABLE: &str = "MEGAPAGE_FILTERS";
+/// See [`FILTERS_VARIABLE`].
+pub const ANY_FILTERS: &str = "any";
+
+/// The calls that are made; 0 until it is decided.
+static CALLS: AtomicU8 = AtomicU8::new(0);
+const ALL: u8 = 1;
+const START: u8 = 2;
+const MALLOC: u8 = 3;
+
+fn calls() -> u8 {
+    match CALLS.load(Relaxed) {
+        0 => program_begins(),
+        calls => calls,
+    }
+}
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// Makes a system call for this library. EPERM, and no call, for one that the program may have
@@ -41,7 +75,12 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// As for the call: pointers among the arguments are what it says they must be.
 #[inline]
 pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Result<usize, Errno> {
-    if CONFINED.load(Relaxed) && !OF_A_MALLOC.contains(&number) {
+    let allowed = match calls() {
+        ALL => true,
+        MALLOC => OF_A_MALLOC.contains(&number),
+        _ => OF_A_MALLOC.contains(&number) || OF_A_START.contains(&number),
+    };
+    if !allowed {
         return Err(Errno::EPERM);
     }
     // SAFETY: the caller's promise.
@@ -145,32 +184,60 @@ pub fn set_thread_name(name: &std::ffi::CStr) {
     let _ = unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0]) };
 }
 
-/// Notes that the program begins: filters that it has now are its surroundings', a container's or a
-/// service's.
-pub fn program_begins() {
-    // SAFETY: this prctl takes no pointer.
-    let mode = unsafe { call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0]) };
-    FILTERED_AT_FIRST.store(1 + u8::from(mode.is_ok_and(|mode| mode > 0)), Relaxed);
-    own_pid();
+/// Decides which calls are made, by the filters that the process has at its start.
+#[cold]
+fn program_begins() -> u8 {
+    // The loader calls this library before there is an environment.
+    if !environment_is_ready() {
+        return START;
+    }
+    let (pid, filters) = own_filters();
+    PROCESS.store(pid, Relaxed);
+    let mut buffer = [0; MAX_VALUE];
+    let vouched = environment_variable(FILTERS_VARIABLE, &mut buffer).and_then(|value| value.to_str().ok());
+    let all = filters == Some(0)
+        || vouched
+            .is_some_and(|value| value == ANY_FILTERS || filters.is_some() && value.parse().ok() == filters);
+    // Not if it has confined itself meanwhile.
+    let _ = CALLS.compare_exchange(0, if all { ALL } else { START }, Relaxed, Relaxed);
+    CALLS.load(Relaxed)
+}
+
+/// Returns the process's id, and the number of its filters; `None` where the kernel does not say it,
+/// or not how many they are (before Linux 5.9).
+fn own_filters() -> (i32, Option<u64>) {
+    let mut text = [0u8; 4096];
+    let path = c"/proc/self/status".as_ptr() as usize;
+    // SAFETY: the path is a C string, and the buffer is writable and of the given length.
+    let read = unsafe {
+        call_for_program(libc::SYS_openat, [libc::AT_FDCWD as usize, path, libc::O_CLOEXEC as usize])
+            .and_then(|file| {
+                let read = call_for_program(libc::SYS_read, [file, text.as_mut_ptr() as usize, text.len()]);
+                let _ = call_for_program(libc::SYS_close, [file]);
+                read
+            })
+    };
+    let text = &text[..read.unwrap_or(0)];
+    let field = |name: &[u8]| {
+        let at = text.windows(name.len()).position(|window| window == name)? + name.len();
+        first_number(&text[at..])
+    };
+    let filters = match field(b"\nSeccomp:") {
+        Some(0) => Some(0),
+        _ => field(b"\nSeccomp_filters:"),
+    };
+    (field(b"\nPid:").unwrap_or(0) as i32, filters)
 }
 
 /// Notes that the program is about to forbid itself system calls. From here on [`call`] makes few.
 pub fn program_confines() {
-    CONFINED.store(true, Relaxed);
+    CALLS.store(MALLOC, Relaxed);
 }
 
-/// Returns true if the program may have forbidden itself system calls since it began.
+/// Returns true if a filter may end the program for other calls than those of a malloc, or of its
+/// start.
 pub fn is_confined() -> bool {
-    CONFINED.load(Relaxed)
-}
-
-/// Returns true if system calls may go through a filter (seccomp(2)), the program's own or its
-/// surroundings'.
-pub fn is_filtered() -> bool {
-    if FILTERED_AT_FIRST.load(Relaxed) == 0 && !is_confined() {
-        program_begins();
-    }
-    FILTERED_AT_FIRST.load(Relaxed) > 1 || is_confined()
+    calls() != ALL
 }
 
 #[cfg(test)]
@@ -204,7 +271,6 @@ mod tests {
         megapage_testing::in_child(
             "system::tests::a_confined_program_meets_the_calls_of_a_malloc_alone",
             || {
-                program_begins();
                 let pid = own_pid();
                 program_confines();
                 // SAFETY: no pointer is followed.
@@ -212,8 +278,50 @@ mod tests {
                     unsafe { (call(libc::SYS_getppid, []), call(libc::SYS_munmap, [1, 4096])) };
                 assert_eq!((asked, unmapped), (Err(Errno::EPERM), Err(Errno::EINVAL)));
                 assert_eq!(own_pid(), pid);
-                assert!(is_filtered() && crate::memory_available_and_total().is_none());
+                assert!(is_confined() && crate::memory_available_and_total().is_none());
             },
         );
+    }
+
+    /// Starts this test again below one more filter than the parent has, which forbids no call.
+    fn below_a_filter(name: &str, vouched: Option<u64>) {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args([name, "--exact", "--nocapture"]).env("BELOW_A_FILTER", "1");
+        command.env_remove(FILTERS_VARIABLE).envs(vouched.map(|count| (FILTERS_VARIABLE, count.to_string())));
+        let filter = || {
+            let allow = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
+            let program = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
+            let mode = [libc::PR_SET_SECCOMP as usize, 2, (&raw const program) as usize, 0, 0];
+            // SAFETY: the program is one valid instruction, which the kernel copies.
+            let done = unsafe {
+                call_for_program(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0])
+                    .and_then(|_| call_for_program(libc::SYS_prctl, mode))
+            };
+            done.map(drop).map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
+        };
+        use std::os::unix::process::CommandExt;
+        // SAFETY: the closure makes two system calls, and allocates nothing.
+        unsafe { command.pre_exec(filter) };
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+
+    #[test]
+    fn below_a_filter_the_calls_of_a_start_are_made_unless_the_starter_vouches_for_it() {
+        let name =
+            "system::tests::below_a_filter_the_calls_of_a_start_are_made_unless_the_starter_vouches_for_it";
+        if std::env::var_os("BELOW_A_FILTER").is_some() {
+            // SAFETY: no pointer is followed.
+            let asked = unsafe { call(libc::SYS_getppid, []) };
+            let all = std::env::var_os(FILTERS_VARIABLE).is_some_and(|it| it != "0");
+            assert_eq!((asked.is_ok(), is_confined()), (all, !all));
+            assert!(crate::memory_available_and_total().is_some(), "files of the kernel are read");
+            assert_eq!(own_pid(), std::process::id());
+            return;
+        }
+        let own = own_filters().1.unwrap();
+        below_a_filter(name, None);
+        below_a_filter(name, Some(0));
+        below_a_filter(name, Some(own + 1));
     }
 }

@@ -13,9 +13,10 @@ use megapage_kernel::own_segments::try_replacing;
 use megapage_kernel::probe::{Answer, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status};
 use megapage_kernel::thp::{ThpEnabled, settings};
-use megapage_kernel::{KernelError, KernelRoot, meminfo};
+use megapage_kernel::{FILTERS_VARIABLE, KernelError, KernelRoot, meminfo};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Environment variable: the library to preload, instead of the one that was installed with the command.
@@ -69,6 +70,8 @@ pub struct Machine {
     pub collapses_own_mappings: bool,
     /// What a JVM's large pages depend on besides.
     pub surroundings: Surroundings,
+    /// The value of [`FILTERS_VARIABLE`] for the program; `None` if none is needed.
+    pub filters: Option<String>,
     /// The environment that the program will have, as far as it is text.
     pub environment: BTreeMap<String, String>,
 }
@@ -123,8 +126,15 @@ impl Machine {
             may_trace_others: own.capabilities.sys_ptrace(),
             collapses_own_mappings: PAGEMAP_SCAN.is_there(root),
             surroundings: surroundings(root, &own, &groups)?,
+            // What the launcher does below its filters, the library may do, too.
+            filters: own.seccomp_filters.filter(|count| *count > 0).map(|count| count.to_string()),
             environment,
         })
+    }
+
+    /// Returns the variable by which the preloaded libraries know that the filters allow their calls.
+    pub(crate) fn filters_variable(&self) -> Option<(String, OsString)> {
+        Some((FILTERS_VARIABLE.into(), self.filters.clone()?.into()))
     }
 
     /// The value of an environment variable; `None` where it is unset or empty.

@@ -149,6 +149,9 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
         true => text::loadable(&program, &machine).ok(),
         false => None,
     };
+    if !plan.uses(Mechanism::Preload) && (text.is_some() || waits.is_some()) {
+        plan.environment.extend(machine.filters_variable());
+    }
     let supervised = in_place::is_supervised();
     let off = machine.switched_off.as_ref().filter(|_| request.clears_thp());
     plan.notes.extend(off.map(SwitchedOff::note));

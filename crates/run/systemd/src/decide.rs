@@ -10,7 +10,7 @@ use crate::service::Service;
 use crate::specifier::resolved;
 use crate::syntax::{quoted, words};
 use megapage_kernel::process::read_status;
-use megapage_kernel::{KernelRoot, identity};
+use megapage_kernel::{ANY_FILTERS, KernelRoot, identity};
 use megapage_launch::applications::{Application, Needs};
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Considered, Plan};
@@ -249,6 +249,8 @@ fn by_plan(
         machine.environment = environment.clone();
         // The control group of the service is not the caller's.
         machine.hugetlb_may_be_refused = true;
+        // The drop-in adds what the unit's filter lacks.
+        machine.filters = Some(ANY_FILTERS.into());
         if let (None, Some(lacking)) = (&machine.promotion_lacks, lacks_nice(service)) {
             machine.promotion_lacks = Some(lacking);
         }

@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 
 /// System calls of the library and the launcher that not every filter permits, with the groups that hold them
 /// (systemd-analyze syscall-filter). What all programs need is left out.
-const CALLS: [(&str, Of, &[&str]); 16] = [
+const CALLS: [(&str, Of, &[&str]); 15] = [
     ("madvise", Of::Both, &["@system-service"]),
     ("mremap", Of::Both, &["@system-service"]),
     ("mincore", Of::Library, &[]),
     ("prctl", Of::Both, &["@process", "@system-service"]),
-    ("process_vm_readv", Of::Library, &["@ipc", "@system-service"]),
     ("get_mempolicy", Of::Library, &["@system-service"]),
     ("sysinfo", Of::Both, &["@system-service"]),
     ("fstatfs", Of::Library, &["@file-system", "@system-service"]),
@@ -178,14 +177,11 @@ mod tests {
         assert_eq!(of(debian), ["SystemCallFilter=mincore"]);
         assert_eq!(of("SystemCallFilter=~@mount"), [""; 0]);
         assert_eq!(of("SystemCallFilter=~mincore:EPERM madvise"), ["SystemCallFilter=madvise mincore"]);
-        assert_eq!(
-            of("SystemCallFilter=@system-service mincore\nSystemCallFilter=~@ipc"),
-            ["SystemCallFilter=process_vm_readv"]
-        );
+        assert_eq!(of("SystemCallFilter=@system-service mincore\nSystemCallFilter=~@ipc"), [""; 0]);
         assert_eq!(of("SystemCallFilter=~x\nSystemCallFilter="), [""; 0], "reset");
         let launched =
             lines(Way::Launcher, "SystemCallFilter=@system-service\nSystemCallFilter=~@ipc").unwrap();
-        assert_eq!(launched, ["SystemCallFilter=mincore process_vm_readv process_madvise"]);
+        assert_eq!(launched, ["SystemCallFilter=mincore process_madvise"]);
     }
 
     #[test]

@@ -65,6 +65,7 @@ pub(super) fn apply_preload(
     let populate =
         if machine.hugetlb_may_be_refused || machine.several_nodes || request.children { "1" } else { "0" };
     plan.environment.push((POPULATE_VARIABLE.into(), populate.into()));
+    plan.environment.extend(machine.filters_variable());
     if request.fork != Fork::Auto {
         plan.environment.push((FORK_VARIABLE.into(), request.fork.name().into()));
     }

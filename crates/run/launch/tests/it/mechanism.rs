@@ -51,6 +51,13 @@ fn populating_is_asked_where_a_fault_may_be_refused() {
 }
 
 #[test]
+fn the_library_knows_the_filters_that_the_launcher_has() {
+    let filtered = Machine { filters: Some("2".into()), ..machine() };
+    assert_eq!(variable(&auto(&program(), &filtered), "MEGAPAGE_FILTERS").as_deref(), Some("2"));
+    assert_eq!(variable(&auto(&program(), &machine()), "MEGAPAGE_FILTERS"), None);
+}
+
+#[test]
 fn shared_memory_is_asked_of_the_preloaded_library_alone() {
     let asked = |shm, require| Request { shm, require, ..request(Heap::Auto, None) };
     let plan = choose(&program(), &asked(Shm::Hugetlb2M, true), &machine()).unwrap();

@@ -32,6 +32,7 @@ pub fn machine() -> Machine {
         may_trace_others: true,
         collapses_own_mappings: true,
         surroundings: Surroundings { group: 100, ..Surroundings::open(Bytes::gib(8)) },
+        filters: None,
         environment: BTreeMap::new(),
     }
 }
