@@ -52,9 +52,6 @@ class Environment:
         """Words before `megapage run`: the launcher is in the environment, too."""
         return []
 
-    # Options of `megapage run`.
-    options = ""
-
     def inner(self, case, facts, tools):
         """Words between `megapage run` and the program."""
         return []
@@ -110,10 +107,6 @@ class Data(Environment):
 
 
 class Seccomp(Environment):
-    # As a service manager, which names the library for the program that it confines. Without it, who confines itself takes
-    # the library to no other program.
-    options = "--children"
-
     def lacks(self, tools):
         return "" if shutil.which("strace") and shutil.which("cc") else "no strace to list a program's calls with, or no cc"
 
@@ -231,7 +224,7 @@ def launcher(environment, case, facts, tools, mode, calls=None):
     lines += environment.before(case, facts, tools)
     words = [quoted(word) for word in environment.outer(case, facts, tools)]
     if mode == "under":
-        words.append(f"{shlex.quote(str(tools.prefix))}/bin/megapage run {environment.options} ${{RUN_OPTIONS:-}} --")
+        words.append(f"{shlex.quote(str(tools.prefix))}/bin/megapage run ${{RUN_OPTIONS:-}} --")
     words += [quoted(word) for word in environment.inner(case, facts, tools)]
     if calls:
         words.append(f'strace -f -qq -c -U name -o "{calls}/$$" --')

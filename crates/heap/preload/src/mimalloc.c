@@ -5,6 +5,7 @@
 #define _DEFAULT_SOURCE
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/uio.h>
 
 // This library exports these names for the program, so that another may export them too: mimalloc's
 // own calls go to the kernel. Its other calls are bound within the library (names.rs of

@@ -15,7 +15,7 @@ static READY: AtomicBool = AtomicBool::new(false);
 /// Finds the kernel's shared object (vdso(7)). Before threads exist, and not within malloc: this
 /// may allocate.
 pub fn find_clock() {
-    // Calls of its own find the object.
+    // It finds the object by further system calls.
     if is_confined() {
         return;
     }

@@ -17,7 +17,7 @@ use crate::clock::monotonic;
 use crate::errno::Errno;
 use crate::lock::Lock;
 use crate::program_memory::as_c;
-use crate::system::{call, exit_process, own_pid, own_thread};
+use crate::system::{call, call_for_program, exit_process, own_pid, own_thread};
 use libc::{c_char, c_int, c_long, c_uint, c_void, off_t, size_t, ssize_t, timespec};
 use std::time::Duration;
 
@@ -50,7 +50,6 @@ calls! {
     statx(directory: c_int, path: *const c_char, flags: c_int, mask: c_uint, state: *mut c_void) -> c_int = SYS_statx [];
     sysinfo(state: *mut c_void) -> c_int = SYS_sysinfo [];
     write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t = SYS_write [];
-    writev(fd: c_int, parts: *const c_void, count: c_int) -> ssize_t = SYS_writev [];
     // For a library that does not export these itself.
     mmap(address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void
         = SYS_mmap [];
@@ -79,6 +78,13 @@ pub unsafe extern "C" fn syscall(
     }
     // SAFETY: the caller's promise.
     as_c(unsafe { call(number, [a, b, c, d, e, f]) }) as c_long
+}
+
+/// The C library's malloc, too, says by it why it ends a program.
+pub unsafe extern "C" fn writev(fd: c_int, parts: *const c_void, count: c_int) -> ssize_t {
+    let arguments = [fd as usize, parts as usize, count as usize];
+    // SAFETY: the caller's promise.
+    as_c(unsafe { call_for_program(libc::SYS_writev, arguments) }) as ssize_t
 }
 
 pub unsafe extern "C" fn stat64(path: *const c_char, state: *mut c_void) -> c_int {
