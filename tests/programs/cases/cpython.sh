@@ -1,6 +1,6 @@
 # program: CPython, 70 modules of its own test suite
 # version: /usr/bin/python3 --version
-# modes: default preload-thp tunable
+# modes: default preload-thp
 # seconds: 400
 core="
 test_array test_bytes test_call test_class test_collections test_copy test_deque test_dict test_enumerate test_fork1
