@@ -1,7 +1,7 @@
 //! Commands and options that left, and what to use instead. An entry stays for one release: options stand in deployed
 //! drop-ins and scripts.
 
-use What::{Beside, Flag, Value, Whole, WithValue};
+use What::{Flag, Value, Whole, WithValue};
 use clap::Command;
 use std::ffi::OsString;
 
@@ -25,8 +25,6 @@ enum What {
     WithValue(&'static str),
     /// One value of an option that stays: the option, the value.
     Value(&'static str, &'static str),
-    /// An option with a value that is gone only beside another: the option, the other.
-    Beside(&'static str, &'static str),
 }
 
 const fn gone(command: &'static str, what: What, instead: &'static str) -> Gone {
@@ -61,7 +59,7 @@ pub const GONE: &[Gone] = &[
     gone("bench access", WithValue("--peers"), PEERS),
     gone("bench access", WithValue("--warm-up"), PEERS),
     gone("bench access", Flag("--check"), PEERS),
-    gone("map", Beside("--svg", "--watch"), "map --svg without --watch draws one picture."),
+    gone("map", WithValue("--svg"), "map prints the picture as text; --json has every region."),
     gone("map", Value("--tracker", "damon-virtual"), TRACKER),
     gone("top", Value("--tracker", "damon-virtual"), TRACKER),
     gone("advise", Value("--tracker", "damon-virtual"), TRACKER),
@@ -107,7 +105,7 @@ pub fn take_out(table: &[Gone], commands: &Command, arguments: Vec<OsString>) ->
     let mut rest = &arguments[..];
     while let Some(argument) = rest.first() {
         let is_own = kept.arguments.len() < 2 || !ends_own(command, argument);
-        let gone = entries.iter().find_map(|gone| Some((gone, gone.words(rest, &arguments)?)));
+        let gone = entries.iter().find_map(|gone| Some((gone, gone.words(rest)?)));
         let words = match gone {
             _ if !is_own => rest.len(),
             Some((gone, words)) => {
@@ -143,14 +141,13 @@ fn takes_value(command: Option<&Command>, argument: &OsString) -> bool {
 
 impl Gone {
     /// Returns how many arguments at the start of `rest` are this option and its value.
-    fn words(&self, rest: &[OsString], all: &[OsString]) -> Option<usize> {
+    fn words(&self, rest: &[OsString]) -> Option<usize> {
         let argument = rest.first()?;
         let (option, wanted) = match self.what {
             Whole => return None,
             Flag(option) => return (argument == option).then_some(1),
             WithValue(option) => (option, None),
             Value(option, value) => (option, Some(value)),
-            Beside(option, other) => (all.iter().any(|it| it == other)).then_some((option, None))?,
         };
         let (value, words) = match argument.to_string_lossy().strip_prefix(option)? {
             "" => (rest.get(1)?.to_string_lossy().into_owned(), 2),
@@ -164,7 +161,6 @@ impl Gone {
             Whole => self.command.into(),
             Flag(option) | WithValue(option) => option.into(),
             Value(option, value) => format!("{option} {value}"),
-            Beside(option, other) => format!("{option} with {other}"),
         }
     }
 }
@@ -180,7 +176,6 @@ mod tests {
         gone("run", Flag("--fix"), "size the pool."),
         gone("run", WithValue("--argv0"), "use exec -a."),
         gone("map", Value("--tracker", "damon"), "leave it out."),
-        gone("map", Beside("--svg", "--watch"), "use --json."),
     ];
 
     fn commands() -> Command {
@@ -221,13 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn an_option_may_be_gone_for_one_value_or_beside_another() {
-        assert_eq!(left("m map --tracker bpf 1 --svg -").1, Vec::<String>::new());
+    fn an_option_may_be_gone_for_one_value() {
+        assert_eq!(left("m map --tracker bpf 1").1, Vec::<String>::new());
         assert_eq!(left("m map 1 --tracker damon"), left("m map 1 --tracker=damon"));
-        let (line, warnings) = left("m map --svg f 1 --watch --tracker damon");
+        let (line, warnings) = left("m map 1 --watch --tracker damon");
         assert_eq!(line, "m map 1 --watch");
-        assert!(warnings[0].starts_with("warning: --svg with --watch is gone"), "{warnings:?}");
-        assert!(warnings[1].starts_with("warning: --tracker damon is gone"), "{warnings:?}");
+        assert!(warnings[0].starts_with("warning: --tracker damon is gone"), "{warnings:?}");
     }
 
     #[test]
@@ -261,7 +255,7 @@ mod tests {
                 Flag(option) | WithValue(option) => {
                     assert!(found.is_some() && !has(option), "{gone:?}")
                 }
-                Value(option, _) | Beside(option, _) => assert!(has(option), "{gone:?}"),
+                Value(option, _) => assert!(has(option), "{gone:?}"),
             }
             assert!(gone.instead.ends_with('.') && !gone.instead.contains('\n'), "{gone:?}");
         }

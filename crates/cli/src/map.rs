@@ -5,13 +5,11 @@ mod watch;
 use crate::one_process::one_process;
 use crate::output::{paint_blocks, print_painted, say};
 use crate::sampling::seconds;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use megapage_kernel::KernelRoot;
-use megapage_kernel::trusted::write_report;
 use megapage_observe::{Observer, Options};
 use megapage_report::json;
-use megapage_report::map::{Map, SCHEMA, svg, text};
-use std::path::PathBuf;
+use megapage_report::map::{Map, SCHEMA, text};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,9 +22,6 @@ pub struct Args {
     /// The process: its identifier, or a name (as pgrep takes them) that matches no other process
     #[arg(value_name = "PROCESS")]
     process: String,
-    /// Write the picture as SVG to this file; - is standard output, instead of the text
-    #[arg(long, value_name = "FILE|-")]
-    svg: Option<PathBuf>,
     /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB present
     #[arg(long)]
     json: bool,
@@ -36,7 +31,7 @@ pub struct Args {
     seconds: Option<Duration>,
     /// Show heat over time: live on a terminal (q ends it), and at the end as text or JSON (schema
     /// megapage.map-watch/1)
-    #[arg(long, conflicts_with_all = ["no_sample", "svg"])]
+    #[arg(long, conflicts_with = "no_sample")]
     watch: bool,
     /// Of a watch: how long to wait between clearing the accessed bits and reading them
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds(0.001, 3600.0), requires = "watch")]
@@ -54,11 +49,6 @@ impl Args {
     /// How long is watched in all.
     fn whole_time(&self) -> Duration {
         self.seconds.unwrap_or(watch::USUAL)
-    }
-
-    /// Whether the picture is what is printed.
-    fn svg_to_output(&self) -> bool {
-        self.svg.as_ref().is_some_and(|file| file.as_os_str() == "-")
     }
 }
 
@@ -80,15 +70,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if let Some(why) = observer.why_unsampled() {
         say(format!("not sampled: {why}"));
     }
-    let to_output = args.svg_to_output();
-    if let Some(file) = args.svg.as_ref().filter(|_| !to_output) {
-        write_report(file, svg(&map).as_bytes()).with_context(|| format!("{}", file.display()))?;
-    }
-    let text = match (to_output, args.json) {
-        (true, _) => svg(&map),
-        (false, true) => json(SCHEMA, &map) + "\n",
-        (false, false) => text(&map, paint_blocks()),
-    };
+    let text = if args.json { json(SCHEMA, &map) + "\n" } else { text(&map, paint_blocks()) };
     print_painted(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,6 @@
 pub mod heat;
 pub mod line;
 pub mod map;
-pub mod svg;
 #[cfg(test)]
 #[path = "synthetic_tests.rs"]
 mod synthetic;

@@ -1,11 +1,9 @@
 //! The address space of a process as a picture: how hot each part is, beside what backs it.
 
 mod layout;
-mod svg;
 mod text;
 
 pub use layout::Totals;
-pub use svg::svg;
 pub use text::text;
 pub(crate) use text::{COLD, HEAT};
 

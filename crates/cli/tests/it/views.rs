@@ -92,22 +92,6 @@ fn a_map_fits_its_width_and_holds_the_heap() {
 }
 
 #[test]
-fn a_picture_is_written_to_a_file_or_to_standard_output() {
-    let holder = Holder::start();
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("map.svg");
-    let text = megapage(&["map", &holder.pid(), "--no-sample", "--svg", file.to_str().unwrap()]);
-    assert_eq!((text.status, text.err.as_str()), (0, ""));
-    let picture = std::fs::read_to_string(&file).unwrap();
-    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
-    assert!(picture.contains(&format!("Address space of perl (pid {})", holder.pid())), "{picture}");
-    let direct = megapage(&["map", &holder.pid(), "--no-sample", "--svg", "-"]);
-    assert!(direct.out.starts_with("<svg ") && direct.out.ends_with("</svg>\n"), "{}", direct.out);
-    let missing = directory.path().join("none/map.svg");
-    refused(&["map", &holder.pid(), "--no-sample", "--svg", missing.to_str().unwrap()], "none/map.svg");
-}
-
-#[test]
 fn a_name_of_several_processes_is_no_map() {
     let (_one, _other) = (Holder::start(), Holder::start());
     refused(&["map", "^perl$", "--no-sample"], "give one of ");
@@ -438,9 +422,6 @@ fn heat_over_time_is_text_and_json() {
     }
     assert!(text.out.starts_with(&format!("perl (pid {}): heat over ", program.pid())), "{}", text.out);
     assert!(text.out.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{}", text.out);
-    let both = megapage(&[&watch[..], &["--seconds", "1", "--svg", "heat.svg"]].concat());
-    assert!(both.err.contains("--svg with --watch is gone"), "a picture is of one sample: {}", both.err);
-    assert!(!std::path::Path::new("heat.svg").exists());
 
     let accessed = |seconds: &str| {
         let json = megapage(&[&watch[..], &["--seconds", seconds, "--json"]].concat());
