@@ -52,6 +52,9 @@ class Environment:
         """Words before `megapage run`: the launcher is in the environment, too."""
         return []
 
+    # In place of `megapage run` the variables that it would set, as `megapage enable` has a service manager set them.
+    by_variables = False
+
     def inner(self, case, facts, tools):
         """Words between `megapage run` and the program."""
         return []
@@ -107,6 +110,8 @@ class Data(Environment):
 
 
 class Seccomp(Environment):
+    by_variables = True
+
     def lacks(self, tools):
         return "" if shutil.which("strace") and shutil.which("cc") else "no strace to list a program's calls with, or no cc"
 
@@ -223,9 +228,14 @@ def launcher(environment, case, facts, tools, mode, calls=None):
         lines.append('echo $$ >"$HARM_GROUP/$$/cgroup.procs"')
     lines += environment.before(case, facts, tools)
     words = [quoted(word) for word in environment.outer(case, facts, tools)]
-    if mode == "under":
-        words.append(f"{shlex.quote(str(tools.prefix))}/bin/megapage run ${{RUN_OPTIONS:-}} --")
+    run = f"{shlex.quote(str(tools.prefix))}/bin/megapage run"
+    if mode == "under" and not environment.by_variables:
+        words.append(f"{run} ${{RUN_OPTIONS:-}} --")
     words += [quoted(word) for word in environment.inner(case, facts, tools)]
+    if mode == "under" and environment.by_variables:
+        lines.append(f'line=$({run} --dry-run ${{RUN_OPTIONS:-}} -- "$@" | tail -n 1)')
+        lines.append('eval "all=(${line#env })"; set=(); for one in "${all[@]}"; do [[ $one =~ ^[A-Z_]+= ]] || break; set+=("$one"); done')
+        words.append('"${set[@]}"')
     if calls:
         words.append(f'strace -f -qq -c -U name -o "{calls}/$$" --')
     lines.append(f'exec {" ".join(words)} "$@"')

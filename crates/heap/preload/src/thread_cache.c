@@ -69,7 +69,7 @@ void* megapage_malloc(size_t size) {
 // A block is freed that the thread has freed last. The program ends as glibc ends it: it would be
 // handed out twice.
 static mi_decl_noinline mi_decl_cold void freed_twice(void) {
-  static char message[] = "free(): double free detected\n";
+  static char message[] = "free(): double free detected in tcache 2\n";
   const struct iovec part = {message, sizeof message - 1};
   (void)!writev(STDERR_FILENO, &part, 1);
   abort();

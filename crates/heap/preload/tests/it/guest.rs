@@ -48,7 +48,7 @@ fn a_block_that_is_freed_twice_in_a_row_ends_the_program() {
         let Some(program) = program("guest", part) else { return };
         let run = preloaded(&program, &[part], "thp");
         assert_eq!(run.status.signal(), Some(libc::SIGABRT), "{part}: {}", run.status);
-        assert_eq!(text(&run.stderr), "free(): double free detected\n");
+        assert_eq!(text(&run.stderr), "free(): double free detected in tcache 2\n");
     }
 }
 
