@@ -221,6 +221,11 @@ def launcher(environment, case, facts, tools, mode, calls=None):
     """The command that the case starts its programs with: in its group, then in the environment. `calls`: a directory where
     strace lists the calls."""
     lines = ["#!/bin/bash"]
+    run = f"{shlex.quote(str(tools.prefix))}/bin/megapage run"
+    if mode == "under" and environment.by_variables:
+        # Outside the group: its memory is not the program's.
+        lines.append(f'line=$({run} --dry-run ${{RUN_OPTIONS:-}} -- "$@" | tail -n 1)')
+        lines.append('eval "all=(${line#env })"; set=(); for one in "${all[@]}"; do [[ $one =~ ^[A-Z_]+= ]] || break; set+=("$one"); done')
     if tools.groups:
         lines.append('mkdir "$HARM_GROUP/$$"')
         limit = environment.limit(facts)
@@ -228,13 +233,10 @@ def launcher(environment, case, facts, tools, mode, calls=None):
         lines.append('echo $$ >"$HARM_GROUP/$$/cgroup.procs"')
     lines += environment.before(case, facts, tools)
     words = [quoted(word) for word in environment.outer(case, facts, tools)]
-    run = f"{shlex.quote(str(tools.prefix))}/bin/megapage run"
     if mode == "under" and not environment.by_variables:
         words.append(f"{run} ${{RUN_OPTIONS:-}} --")
     words += [quoted(word) for word in environment.inner(case, facts, tools)]
     if mode == "under" and environment.by_variables:
-        lines.append(f'line=$({run} --dry-run ${{RUN_OPTIONS:-}} -- "$@" | tail -n 1)')
-        lines.append('eval "all=(${line#env })"; set=(); for one in "${all[@]}"; do [[ $one =~ ^[A-Z_]+= ]] || break; set+=("$one"); done')
         words.append('"${set[@]}"')
     if calls:
         words.append(f'strace -f -qq -c -U name -o "{calls}/$$" --')

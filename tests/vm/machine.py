@@ -20,11 +20,12 @@ from architecture import ARCHITECTURES
 HERE = pathlib.Path(__file__).resolve().parent
 BINARIES = (
     "megapage",
-    "megapage-lab-workload",
     "libmegapage.so",
     "libmegapage_text.so",
     "libmegapage_c.so",
 )
+# The laboratory's, of a release or a debug build.
+WORKLOAD = "megapage-lab-workload"
 # Programs of the cases, compiled here: (name, source, options of the compiler).
 PROGRAMS = (
     ("holder", "holder.c", ("-O1", "-pthread")),
@@ -138,9 +139,15 @@ def kvm_boots(kernel, architecture):
     return done.returncode == 0 and b"Unable to mount root" in done.stdout
 
 
+def binaries(release):
+    """The files of a build."""
+    workloads = [directory / WORKLOAD for directory in (release, release.parent / "debug")]
+    return [*(release / name for name in BINARIES), next((file for file in workloads if file.exists()), workloads[0])]
+
+
 def missing_binaries(release):
     """Which of the files that a machine needs were not built."""
-    return [name for name in BINARIES if not (release / name).exists()]
+    return [file.name for file in binaries(release) if not file.exists()]
 
 
 def outdated_binaries(release):
@@ -163,7 +170,7 @@ def packages_of(release, architecture):
 
 def binaries_disk(release, architecture):
     """The disk with what was built and the cases' programs; made anew when any of it changed."""
-    files = [release / name for name in BINARIES]
+    files = binaries(release)
     sources = sorted({HERE / "guest" / source for _, source, _ in PROGRAMS})
     python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
     units = sorted((HERE.parent.parent / "dist").rglob("*"))
