@@ -13,8 +13,10 @@ const VENDORED: &str = "vendor/mimalloc";
 /// The size classes: eight in each doubling instead of four, so that a block is at most an eighth larger than was asked for.
 /// Upstream's quarter is what a database of 4,368-byte pages pays nearly in full. Up to 128 bytes all multiples of 16 are
 /// classes, as upstream; they end with the largest blocks of a page, 512 KiB. The last one stands for all larger ones.
-const BINS: usize = 110;
-/// One class more: a base page of a database with what describes it. 4,384 bytes in words.
+const BINS: usize = 111;
+/// Two classes more: 1 KiB and a base page of a database with what describes it. 1,040 and 4,384
+/// bytes in words.
+const KIB_AND_HEADER: usize = 130;
 const PAGE_AND_HEADER: usize = 548;
 
 /// A text of a vendored file, which occurs once, and what comes in its place.
@@ -35,7 +37,7 @@ fn changes() -> Vec<Change> {
             "const size_t bin = ((b << 2) + ((wsize >> (b - 2)) & 0x03)) - 3;",
             format!(
                 "const size_t bin = (b < 4 ? ((b << 2) + ((wsize >> (b - 2)) & 0x03)) - 3 \
-                 : ((b << 3) + ((wsize >> (b - 3)) & 0x07)) - 19) + (wsize >= {PAGE_AND_HEADER});"
+                 : ((b << 3) + ((wsize >> (b - 3)) & 0x07)) - 19) + (wsize >= {KIB_AND_HEADER}) + (wsize >= {PAGE_AND_HEADER});"
             ),
         ),
         Change(process, "#define MI_PAGE_QUEUES_EMPTY \\", queues()),
@@ -57,6 +59,15 @@ fn changes() -> Vec<Change> {
             "size = mi_align_up(size, _mi_os_page_size());\n  alignment = mi_align_up(alignment, _mi_os_page_size());"
                 .into(),
         ),
+        // A large block begins at one of 32 places within a base page, for which it takes a slice
+        // of 64 KiB more. Of a huge page that slice is resident, whatever is touched of it: only
+        // blocks take it for which it is little.
+        Change(
+            "src/arena/arena-page.c",
+            "mi_page_block_can_cache_offset(block_size, os_align) ? MI_PAGE_CACHE_OFFSET_MAX",
+            "block_size >= 8*MI_MiB && mi_page_block_can_cache_offset(block_size, os_align) ? MI_PAGE_CACHE_OFFSET_MAX"
+                .into(),
+        ),
         // Of a new page only one base page is linked, and so touched: each thread has a page of each size that it uses.
         Change("src/alloc/page.c", "MI_MAX_EXTEND_SIZE    (8*1024)", "MI_MAX_EXTEND_SIZE    (4*1024)".into()),
     ]
@@ -68,7 +79,7 @@ fn queues() -> String {
     for doubling in 4..16 {
         words.extend((9..=16).map(|eighth| eighth << (doubling - 3)));
     }
-    words.push(PAGE_AND_HEADER);
+    words.extend([KIB_AND_HEADER, PAGE_AND_HEADER]);
     words.sort_unstable();
     assert_eq!(words.len(), BINS);
     let queues: String = words.iter().map(|words| format!("QNULL({words}), ")).collect();
