@@ -107,12 +107,13 @@ void megapage_free(void* p) {
 #define COPIED_IN_PARTS (8 * MI_MiB)
 #define COPIED_PART (2 * MI_MiB)
 
-// Copies a block that is freed next. An array that grows by realloc would be in memory twice at each move. glibc moves its page
-// tables instead (mremap(2)); where the kernel refuses that half-way, it leaves a hole in a heap.
-static void move_contents(void* to, const void* from, size_t size) {
+// Copies a block that is freed next, and returns true if the block holds nothing then. An array
+// that grows by realloc would be in memory twice at each move. glibc moves its page tables instead
+// (mremap(2)); where the kernel refuses that half-way, it leaves a hole in a heap.
+static bool move_contents(void* to, const void* from, size_t size) {
   if mi_likely(size < COPIED_IN_PARTS || other_pages) {
     memcpy(to, from, size);
-    return;
+    return false;
   }
   const uintptr_t start = (uintptr_t)from;
   size_t done = -start & (COPIED_PART - 1);
@@ -122,6 +123,7 @@ static void move_contents(void* to, const void* from, size_t size) {
     megapage_forget((void*)(start + done), COPIED_PART);
   }
   memcpy((uint8_t*)to + done, (const uint8_t*)from + done, size - done);
+  return true;
 }
 
 // malloc(3), but for errno and the threads that are wanted.
@@ -146,8 +148,9 @@ void* megapage_realloc(void* p, size_t size) {
   void* const moved = kept_or_new(size);
   // Nothing is lost where a smaller one cannot be had.
   if mi_unlikely(moved == NULL) return (fits ? p : NULL);
-  move_contents(moved, p, fits ? size : usable);
+  is_emptied = move_contents(moved, p, fits ? size : usable);
   megapage_free(p);
+  is_emptied = false;
   return moved;
 }
 

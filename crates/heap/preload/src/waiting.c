@@ -8,8 +8,8 @@
 // hundred megabytes for each operation.
 
 // So much always waits: this, and a part of what is committed.
-#define ALWAYS_WAITS (2 * MI_MiB)
-#define ALWAYS_SHARE 50
+#define ALWAYS_WAITS MI_MiB
+#define ALWAYS_SHARE 100
 // So much more than that is worth a thread that purges it.
 #define MUCH (2 * MI_MiB)
 // More waits where the largest block freed so far is at least this part of it,
@@ -22,9 +22,10 @@
 // What waits is counted again when so much more was committed: this, and a part of what is, for counting takes time by that.
 #define COUNT_AFTER MI_MiB
 #define COUNT_SHARE 1024
-// Where what went soon came again, over and over, as much more may wait as this, or this part of what went so far.
-#define MOST_RESERVE (8 * MI_MiB)
+// As much more may wait as this part of what went so far, for it may have come again, over and
+// over; and at most this part of what is committed.
 #define RESERVE_SHARE 16
+#define MOST_RESERVE_SHARE 100
 
 // Near a limit on memory less waits: this.
 #define WAITS_WHEN_SHORT MI_MiB
@@ -49,6 +50,10 @@ static _Atomic(size_t) most_in_use;
 static _Atomic(size_t) largest_freed;
 // Bytes that went because more waited than may.
 static _Atomic(size_t) sent_away;
+
+// The block that the thread is freeing holds nothing any more (move_contents): it neither waits nor
+// was in use.
+static __thread bool is_emptied;
 
 typedef struct {
   size_t waiting;
@@ -93,7 +98,7 @@ static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subpro
 static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most) {
   if (megapage_room_is_short()) return WAITS_WHEN_SHORT;
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
-  most += mi_min(MOST_RESERVE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
+  most += mi_min(committed / MOST_RESERVE_SHARE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
   return mi_max(always_waits(committed), mi_min(mi_min(LARGEST_TIMES * largest, most_waiting), most - mi_min(in_use, most)));
 }
 
@@ -107,7 +112,7 @@ static void purge_all(size_t waiting) {
 // later. Upstream asks this in one place, where it has an option.
 static size_t immediate_purge_size(size_t slice_count) {
   const size_t size = _mi_size_of_slices(slice_count);
-  if (size > most_waiting) return 0;
+  if (size > most_waiting || is_emptied) return 0;
   raise(&largest_freed, size);
   const size_t at_most = mi_atomic_add_relaxed(&waiting_at_most, size) + size;
   const size_t count_from = mi_atomic_load_relaxed(&count_at);
