@@ -107,6 +107,7 @@ extern int megapage_commit(void* addr, size_t size, size_t threads, bool* is_zer
 extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
 extern void megapage_forget(void* addr, size_t size);
 extern bool megapage_give_up(void* addr, size_t size);
+bool megapage_give_up_addresses(void);
 
 // What ours reckon with. On a kernel with other base pages the library stays out of the way: mimalloc then takes its
 // memory from the system, in that kernel's pages, and gives it back as it does upstream; no page is huge on our request.
@@ -149,7 +150,12 @@ int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool comm
   // "Large" would mean pinned: never decommitted. Ours can be, a huge page at a time.
   *is_large = false;
   if (other_pages) return plain_alloc(size, try_alignment, commit, is_zero, addr);
-  return megapage_reserve(size, try_alignment, commit, is_zero, addr);
+  if (commit) make_room(size);
+  const int error = megapage_reserve(size, try_alignment, commit, is_zero, addr);
+  if mi_likely(error != ENOMEM || !mi_atomic_load_relaxed(&few_addresses)) return error;
+  // A block that no arena has room for: what they do not use is in its way.
+  mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
+  return (megapage_give_up_addresses() ? megapage_reserve(size, try_alignment, commit, is_zero, addr) : error);
 }
 
 int _mi_prim_free(void* addr, size_t size) {
