@@ -73,6 +73,8 @@ soak: ## integrity under stress, ten minutes; as root
 	MEGAPAGE_SOAK_SECONDS=$${MEGAPAGE_SOAK_SECONDS:-300} \
 		scripts/with-usual-settings cargo test --release --locked -p megapage-cli --test it daemon_soak:: -- --nocapture
 	MEGAPAGE_SOAK=1 scripts/with-usual-settings cargo test --release --locked -p megapage-segment --test it kill::nothing_is_lost -- --nocapture
+	cargo build --release --locked $(PRODUCT)
+	MEGAPAGE_SOAK=1 scripts/with-usual-settings tests/programs/driver.py --only fork-threads --megapage $(CARGO_TARGET_DIR)/release/megapage
 
 # Every parser and protocol with inputs that libFuzzer makes up, for SECONDS each (60 without it); TARGET=x for one. Needs a
 # nightly compiler and cargo-fuzz.
