@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 pub const LEAST_PRESENT: usize = 487;
 /// One of the preloaded heap already from here on: the allocator has handed out what is missing, too. A block of 1 MiB, say,
 /// takes 17 slices of 64 KiB, the last of which is hardly touched.
-const LEAST_PRESENT_OF_HEAP: usize = 480;
+const LEAST_PRESENT_OF_HEAP: usize = 448;
 /// Ranges that one look stores; further ones are found when these are done.
 const MOST_RANGES: usize = 512;
 /// A mapping is advised once this much of it is touched, and a sixteenth,

@@ -4,9 +4,8 @@
 //! The allocator above reserves ranges and commits and decommits parts of them in slices of 64 KiB. This
 //! module maps whole chunks of 2 MiB behind those slices:
 //!
-//! - The first `SMALL_HEAP` bytes, and a little for each thread, are base pages, so that small
-//!   programs stay small; so are chunks that are hardly in use yet. Once the heap has outgrown
-//!   `YOUNG` those that have filled up are collapsed.
+//! - The first `SMALL_HEAP` bytes, and a little for each thread, are base pages, so that small programs stay small; once the
+//!   heap has outgrown `COLLAPSE_AT` they are collapsed too.
 //! - A further huge page is taken only while most of those that the heap has are in use: [`density`].
 //! - hugetlb pages are reserved by mmap and then populated before any program byte goes there, so that a
 //!   pool that runs dry or a cgroup limit is an error code here and never a SIGBUS in the program.
@@ -85,6 +84,7 @@ pub struct HugeHeap {
     split: AtomicBool,
     first_chunks: FirstChunks,
     in_use: InUse,
+    collapsed: AtomicBool,
     room: Headroom,
 }
 
@@ -132,6 +132,7 @@ impl HugeHeap {
             split: AtomicBool::new(false),
             first_chunks: FirstChunks::new(),
             in_use: InUse::new(),
+            collapsed: AtomicBool::new(false),
             room: Headroom::new(),
         }
     }
@@ -260,7 +261,7 @@ impl HugeHeap {
         };
         let start = part.start() - span.range.start();
         let clean = self.commit_in(&span, start, start + part.len());
-        self.collapse_first_chunk();
+        self.collapse_first_chunks();
         self.sweep_if_due();
         clean.ok_or(Errno::ENOMEM)
     }
@@ -357,19 +358,15 @@ impl HugeHeap {
             return self.map_base(span, index);
         }
         let huge = self.may_be_huge(bulk, mask);
-        if huge != Err(FallBack::TooSmall)
-            && !self.forked.load(Relaxed)
-            && self.map_from_pools(span, index, group_end, bulk)
-        {
+        if huge == Err(FallBack::TooSmall) {
+            self.first_chunks.remember(span.chunk_range(index, 1).start());
+        } else if !self.forked.load(Relaxed) && self.map_from_pools(span, index, group_end, bulk) {
             return true;
         }
         match huge {
             _ if span.chunk(index).mapping() != Mapping::None => false,
             Ok(()) => self.map_thp(span, index, mask),
             Err(why) => {
-                if let FallBack::TooSmall | FallBack::Sparse = why {
-                    self.first_chunks.remember(span.chunk_range(index, 1).start());
-                }
                 self.ledger().fell_back(why, HUGE_2M as u64, 0);
                 self.map_base(span, index)
             }

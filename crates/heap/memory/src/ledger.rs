@@ -19,8 +19,6 @@ pub const POPULATE_VARIABLE: &str = "MEGAPAGE_POPULATE";
 
 /// Environment variable: bytes of available memory below which memory counts as short.
 pub const SHORT_BELOW_VARIABLE: &str = "MEGAPAGE_SHORT_BELOW";
-/// "1" where the launcher has chosen the backing, not its user: see [`crate::Config::spares`].
-pub const SPARES_VARIABLE: &str = "MEGAPAGE_SPARES";
 /// Environment variable: `1` leaves the library in the environment of the program's children.
 pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 

@@ -1,8 +1,6 @@
-//! The first chunks of a heap: on base pages, so that small programs stay small, until the heap has
-//! outgrown them. Those that are in use then become huge.
+//! The first chunks of a heap: on base pages, so that small programs stay small, until the heap has outgrown them.
 
 use super::HugeHeap;
-use super::density::{NEARLY_ALL, YOUNG};
 use crate::chunk::Mapping;
 use crate::ledger::Backing;
 use megapage_inside::ErrnoGuard;
@@ -11,44 +9,32 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The heap starts on base pages until it holds this many bytes.
 pub(super) const SMALL_HEAP: u64 = 4 << 20;
-/// First chunks are collapsed once so many bytes are committed, where huge pages are asked for.
+/// Once the heap holds this many bytes, its first chunks are collapsed as well.
 const COLLAPSE_AT: u64 = 32 << 20;
-/// First chunks that are stored: those of a heap that is young yet.
-const PLACES: usize = YOUNG as usize / HUGE_2M;
+/// How many first chunks are stored: as many as a small heap has, and one that another thread adds meanwhile.
+const PLACES: usize = (SMALL_HEAP as usize / HUGE_2M) + 1;
 
 /// Each thread besides the first may have so many more bytes on base pages: it begins with a little of each size.
 const PER_THREAD: u64 = 1 << 20;
 /// All of them together at most so many.
 const MOST_FOR_THREADS: u64 = 64 << 20;
-
 /// Addresses of first chunks; 0 where there is none.
 #[derive(Debug)]
-pub(super) struct FirstChunks {
-    places: [AtomicUsize; PLACES],
-    /// The number of them that were collapsed, or left as they are.
-    done: AtomicUsize,
-}
+pub(super) struct FirstChunks([AtomicUsize; PLACES]);
 
 impl FirstChunks {
     pub(super) const fn new() -> FirstChunks {
-        FirstChunks { places: [const { AtomicUsize::new(0) }; PLACES], done: AtomicUsize::new(0) }
+        FirstChunks([const { AtomicUsize::new(0) }; PLACES])
     }
 
     /// Remembers a chunk, where there is a place: one that finds none stays on base pages.
     pub(super) fn remember(&self, address: usize) {
-        let _ = self.places.iter().find(|place| place.compare_exchange(0, address, Relaxed, Relaxed).is_ok());
-    }
-
-    /// The next one, once.
-    fn take_next(&self) -> Option<usize> {
-        let more = self.done.load(Relaxed) < PLACES;
-        let place = more.then(|| self.done.fetch_add(1, Relaxed))?;
-        self.places.get(place).map(|place| place.load(Relaxed))
+        let _ = self.0.iter().find(|place| place.compare_exchange(0, address, Relaxed, Relaxed).is_ok());
     }
 
     /// Forgets a chunk that went back to the kernel.
     pub(super) fn forget(&self, address: usize) {
-        for place in &self.places {
+        for place in &self.0 {
             let _ = place.compare_exchange(address, 0, Relaxed, Relaxed);
         }
     }
@@ -71,17 +57,16 @@ impl HugeHeap {
         self.chunk_at(address).is_some_and(|chunk| chunk.mapping() == Mapping::Mapped(Backing::Thp))
     }
 
-    /// Collapses the next of the chunks that the heap started with, when it has outgrown them and
-    /// where nearly all of it is in use: the rest of one would be memory that the program has not
-    /// asked for.
-    pub(super) fn collapse_first_chunk(&self) {
-        if self.is_young(COLLAPSE_AT) || self.thp_off.load(Relaxed) || self.is_near_limit() {
+    /// Collapses the chunks that the heap started with, once, when it has outgrown them.
+    pub(super) fn collapse_first_chunks(&self) {
+        if self.collapsed.load(Relaxed) || self.held() < COLLAPSE_AT || self.collapsed.swap(true, Relaxed) {
             return;
         }
-        let Some(address) = self.first_chunks.take_next() else { return };
-        let committed = self.chunk_at(address).map_or(0, |chunk| chunk.committed().count_ones());
-        if committed >= NEARLY_ALL {
-            self.walks.with(|| self.collapse_chunk_at(address));
+        if self.thp_off.load(Relaxed) {
+            return;
+        }
+        for place in &self.first_chunks.0 {
+            self.walks.with(|| self.collapse_chunk_at(place.load(Relaxed)));
         }
     }
 
@@ -97,7 +82,7 @@ impl HugeHeap {
                 && range.collapse().is_ok()
             {
                 chunk.set_mapping(Mapping::Mapped(Backing::Thp));
-                self.in_use.moved_to_huge(chunk.committed());
+                self.in_use.add(chunk, chunk.committed());
                 self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
             }
         });
@@ -109,7 +94,7 @@ mod tests {
     use super::*;
 
     fn remembered(chunks: &FirstChunks) -> usize {
-        chunks.places.iter().filter(|place| place.load(Relaxed) != 0).count()
+        chunks.0.iter().filter(|place| place.load(Relaxed) != 0).count()
     }
 
     #[test]
@@ -129,7 +114,7 @@ mod tests {
     #[test]
     fn a_place_is_free_again_once_its_chunk_went_back() {
         let heap = HugeHeap::new();
-        let arena = heap.reserve(3 * PLACES * HUGE_2M, HUGE_2M, false).unwrap();
+        let arena = heap.reserve(32 << 20, HUGE_2M, false).unwrap();
         // More often than there are places.
         for round in 0..3 * PLACES {
             let chunk = arena.range.part(round * HUGE_2M, HUGE_2M);

@@ -115,7 +115,7 @@ impl HugeHeap {
         }
         if splits {
             // When it has filled up again it is collapsed.
-            self.in_use.moved_to_base(chunk.committed());
+            self.in_use.sub(chunk, chunk.committed());
             chunk.set_mapping(Mapping::Mapped(Backing::Base));
             self.ledger().converted(Backing::Thp, Backing::Base, HUGE_2M as u64);
         }
@@ -153,14 +153,13 @@ impl HugeHeap {
         let _errno = ErrnoGuard::save();
         for few in STEPS {
             if !self.is_short() && !self.has_unused() {
-                break;
+                return;
             }
             let mut slot = 0;
             while self.walks.with(|| self.sweep_slot(slot, few)) {
                 slot += 1;
             }
         }
-        self.note_swept();
     }
 
     /// Sweeps one span; whether there are further slots.

@@ -140,13 +140,13 @@ impl HugeHeap {
         if bulk.is_none() && self.is_small(self.held()) {
             return Err(FallBack::TooSmall);
         }
-        if self.is_short() && !self.room.was_short.swap(true, Relaxed) || self.is_to_be_swept() {
+        if self.is_short() && !self.room.was_short.swap(true, Relaxed) {
             self.room.is_due.store(true, Relaxed);
         }
         if self.is_near_limit() {
             return Err(FallBack::Room);
         }
-        if self.is_sparse(mask, bulk.is_some()) {
+        if self.is_sparse(mask) {
             return Err(FallBack::Sparse);
         }
         if self.thp_off.load(Relaxed) { Err(FallBack::ThpOff) } else { Ok(()) }
@@ -162,8 +162,7 @@ impl HugeHeap {
         if self.locks.load(Relaxed) { range.close() } else { Ok(()) }
     }
 
-    /// Sweeps the heap once memory has become short, or too much is unused. With no lock of the
-    /// heap held.
+    /// Sweeps the heap once memory has become short. With no lock of the heap held.
     pub(super) fn sweep_if_due(&self) {
         if self.room.is_due.load(Relaxed) && self.room.is_due.swap(false, Relaxed) {
             self.sweep();
