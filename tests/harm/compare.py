@@ -14,8 +14,8 @@ MOST = 240
 
 
 def differences(plains, under, within=0):
-    """Differences in words; empty where nothing differs. Each run is {status, out, errors, peak, kills, seconds}. A peak
-    `within` the limit of the group is none."""
+    """Differences in words; empty where nothing differs. Each run is {status, out, errors, peak, kills, seconds}, and
+    `stalls` where they are counted. A peak `within` the limit of the group is none."""
     found = []
     statuses = sorted({run["status"] for run in plains}, key=str)
     if under["status"] is None:
@@ -24,6 +24,8 @@ def differences(plains, under, within=0):
         found.append(f"status {shown(under['status'])}, plain {', '.join(map(shown, statuses))}")
     if under["kills"] > min(run["kills"] for run in plains):
         found.append("killed for lack of memory in its group")
+    if under.get("stalls", 0) > (most := max(run.get("stalls", 0) for run in plains)):
+        found.append(f"entered direct compaction or reclaim {under['stalls']} times, plain {most}")
     for stream, name in (("out", "stdout"), ("errors", "stderr")):
         if line := text([run[stream] for run in plains], under[stream]):
             found.append(f"{name}: {line}")

@@ -8,6 +8,7 @@ The programs are the cases of tests/programs and of cases/, in the same form. Th
     # seconds: how long it may take on a quiet machine (default 120); the limit is five times that
     # quick:   yes, if it is part of `make test`
     # more:    yes, if it also runs in the environments of the full run
+    # machine: yes, if it also runs in the virtual machines of tests/vm
 
 A case prints the program's answer. Its scratch directory SCRATCH is the same for all its runs: what is costly to make is made
 there, once. RUN starts a program in the environment, and under `megapage run` where MODE is `under`.
@@ -23,9 +24,7 @@ each with its reason: they count as passed, and a known difference that is gone 
 """
 
 import concurrent.futures
-import contextlib
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -42,25 +41,8 @@ import driving
 import environments
 import groups
 import results
+import running
 import suite
-
-# Characters of an output that are kept; the rest counts by its digest.
-MOST_TEXT = 200_000
-# How long a run may take before it counts as hanging: so many times plain's, and seconds.
-SLOWER, PATIENCE = 10, 20
-# Tries to find a limit that plain runs within.
-MOST_GROWTH = 6
-SAMPLE_S = 0.004
-
-
-class Case(suite.Case):
-    """One script of cases/."""
-
-    required, optional = {"program", "version"}, {"seconds", "needs", "quick", "more"}
-
-    def __init__(self, path):
-        super().__init__(path)
-        self.sources = HERE / "src"
 
 
 class Program(suite.Case):
@@ -116,7 +98,7 @@ class Tools:
         with self.lock:
             if self.root or self.why_no_old_root:
                 return self.root
-            kept = driving.cache() / f"harm-root-{OLD_SUITE}-{digest(OLD_PACKAGES)}"
+            kept = driving.cache() / f"harm-root-{OLD_SUITE}-{running.digest(OLD_PACKAGES)}"
             if not kept.exists():
                 made = kept.with_suffix(f".{os.getpid()}")
                 command = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={OLD_PACKAGES}", OLD_SUITE, made, mirror()]
@@ -149,99 +131,23 @@ def compile_c(source, target, *options, compiler="cc"):
     subprocess.run([compiler, "-O1", "-w", "-o", str(target), str(source), *options], check=True, capture_output=True)
 
 
-def digest(*parts):
-    """Of files' contents and of words."""
-    whole = hashlib.sha256()
-    for part in parts:
-        for path in sorted(part.rglob("*")) if isinstance(part, pathlib.Path) and part.is_dir() else [part]:
-            if isinstance(path, pathlib.Path):
-                if path.is_file():
-                    whole.update(path.name.encode() + path.read_bytes())
-            else:
-                whole.update(str(path).encode() + b"\0")
-    return whole.hexdigest()[:20]
-
-
-class Sampler(threading.Thread):
-    """The largest VmPeak and VmData of the processes of a case's groups, read while they run."""
-
-    def __init__(self, directory):
-        super().__init__(daemon=True)
-        self.directory, self.ended = directory, threading.Event()
-        self.largest = {"VmPeak": 0, "VmData": 0}
-
-    def run(self):
-        while not self.ended.wait(SAMPLE_S):
-            with contextlib.suppress(OSError):
-                for directory in groups.children(self.directory):
-                    for pid in groups.pids(directory):
-                        self.read(pid)
-
-    def read(self, pid):
-        with contextlib.suppress(OSError):
-            for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-                name, _, value = line.partition(":")
-                if name in self.largest:
-                    self.largest[name] = max(self.largest[name], int(value.split()[0]) << 10)
-
-
-class Bench:
+class Bench(running.Runner):
     """Runs the cases, and keeps what came of them."""
 
     def __init__(self, arguments, scratch, tally):
-        self.arguments, self.scratch, self.tally = arguments, scratch, tally
-        self.tools = Tools(scratch)
+        super().__init__(Tools(scratch), scratch)
+        self.arguments, self.tally = arguments, tally
         release = arguments.megapage.resolve().parent
-        self.build = digest(*[release / name for name in ("megapage", "libmegapage.so", "libmegapage_text.so")])
+        self.build = running.digest(*[release / name for name in ("megapage", "libmegapage.so", "libmegapage_text.so")])
         self.kept = driving.cache() / "harm"
-        self.number, self.lock, self.rows, self.ending = 0, threading.Lock(), [], False
+        self.rows, self.ending = [], False
         self.expected = results.expected()
         self.lacking = {environment.name: environment.lacks(self.tools) for environment in arguments.environments}
-
-    def once(self, case, environment, facts, mode, limit, sample=False, calls=None):
-        """One run of a case: {status, out, errors, peak, kills, seconds}, and the sampled facts."""
-        with self.lock:
-            self.number += 1
-            number = self.number
-        home = self.scratch / f"run-{number:05}"
-        work, shared = home / "work", self.scratch / "shared" / case.name
-        work.mkdir(parents=True)
-        work.chmod(0o777)
-        shared.mkdir(parents=True, exist_ok=True)
-        shared.chmod(0o777)
-        group = self.tools.groups and self.tools.groups.make(f"megapage-harm-{os.getpid()}-{number}")
-        launcher = home / "run"
-        launcher.write_text(environments.launcher(environment, case, facts, self.tools, mode, calls))
-        launcher.chmod(0o755)
-        variables = suite.environment(launcher, mode, case.sources, work, shared, driving.REPOSITORY,
-                                      HARM_GROUP=str(group), PREFIX=str(self.tools.prefix), LC_ALL="C.UTF-8")
-        sampler = Sampler(group) if sample and group else None
-        if sampler:
-            sampler.start()
-        try:
-            ended = suite.session(case.path, work, variables, limit)
-        finally:
-            if sampler:
-                sampler.ended.set()
-                sampler.join()
-            peak, kills = self.tools.groups.peak(group) if group else (0, 0)
-            if group:
-                self.tools.groups.remove(group)
-        one = {"status": ended.status, "out": self.kept_text(ended.out, home), "errors": self.kept_text(ended.errors, home),
-               "peak": peak, "kills": kills, "seconds": ended.seconds}
-        shutil.rmtree(home, ignore_errors=True)
-        return one, sampler.largest if sampler else {}
-
-    def kept_text(self, text, home):
-        """An output without the names of this run's directories."""
-        for directory, name in ((f"{driving.REPOSITORY}/", ""), (str(home), "HOME"), (str(self.scratch), "TOP")):
-            text = text.replace(directory, name)
-        return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n... {digest(text)}"
 
     def file(self, case, what, *more):
         text = case.path.read_text()
         named = [path for path in sorted(case.sources.iterdir()) if path.name in text]
-        key = digest(case.path, *named, HERE / "src/confine.c", os.uname().release, what, *more)
+        key = running.digest(case.path, *named, HERE / "src/confine.c", os.uname().release, what, *more)
         return self.kept / f"{case.name}.{what}.{key}.json"
 
     def remembered(self, file, make):
@@ -262,15 +168,6 @@ class Bench:
         """Plain's needs: the peak of its memory, its address space and its data; and two runs."""
         return self.remembered(self.file(case, "plain-open"), lambda: self.measured(case))
 
-    def measured(self, case):
-        free = environments.BY_NAME["open"]
-        limit = suite.SLOWEST * case.seconds
-        # The first run brings programs and inputs into the page cache, and counts for no peak.
-        first, largest = self.once(case, free, {}, "plain", limit, sample=True)
-        runs = [self.once(case, free, {}, "plain", limit)[0] for _ in range(2)]
-        return {"runs": runs, "peak": max(run["peak"] for run in runs), "vm_peak": largest.get("VmPeak", 0),
-                "vm_data": largest.get("VmData", 0)}
-
     def called(self, case):
         """The system calls of a plain run, by strace."""
         directory = self.scratch / f"calls-{case.name}"
@@ -289,8 +186,8 @@ class Bench:
             there, status = {key: value for key, value in facts.items() if key != "runs"}, facts["runs"][0]["status"]
             if environment.name == "seccomp":
                 there["calls"] = self.called(case)
-            limit = PATIENCE + SLOWER * max(run["seconds"] for run in facts["runs"])
-            for _ in range(MOST_GROWTH):
+            limit = running.PATIENCE + running.SLOWER * max(run["seconds"] for run in facts["runs"])
+            for _ in range(running.MOST_GROWTH):
                 runs = [self.once(case, environment, there, "plain", limit)[0] for _ in range(2)]
                 if all(run["status"] == status for run in runs):
                     break
@@ -325,7 +222,7 @@ class Bench:
         def make():
             slowest = max(run["seconds"] for run in plain["runs"])
             there, runs = plain["facts"], list(plain["runs"])
-            under = self.once(case, environment, there, "under", PATIENCE + SLOWER * slowest)[0]
+            under = self.once(case, environment, there, "under", running.PATIENCE + running.SLOWER * slowest)[0]
             if compare.differences(runs, under, within):
                 # One more plain run shows more of what varies by itself.
                 runs.append(self.once(case, environment, there, "plain", suite.SLOWEST * case.seconds)[0])
@@ -369,7 +266,7 @@ def main():
     arguments = parser.parse_args()
     programs = [Program(path) for path in suite.read(HERE.parent / "programs")]
     # The longest last.
-    everything = [Case(path) for path in suite.read(HERE)] + [case for case in programs if "pool" not in case.needs]
+    everything = [running.Case(path) for path in suite.read(HERE)] + [case for case in programs if "pool" not in case.needs]
     chosen = suite.chosen(everything, arguments.only)
     if arguments.quick:
         chosen = [case for case in chosen if case.header.get("quick") == "yes"]

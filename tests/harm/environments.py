@@ -196,6 +196,37 @@ class Children(Environment):
         return ["sh", "-c", f'PATH={tools.directory}/strangers:$PATH; {run}; hello-musl; exec "$@"', "sh"]
 
 
+class High(Environment):
+    """A group whose programs reclaim and are slowed down beyond the limit, instead of being killed."""
+
+    def before(self, case, facts, tools):
+        return [f'echo {allowed_peak(facts["peak"])} >"$HARM_GROUP/$$/memory.high"']
+
+    def stated(self, facts):
+        return f"{allowed_peak(facts['peak']) // MIB} MiB"
+
+
+class Overcommit(Environment):
+    """No more memory promised to all programs than an administrator has measured and rounded."""
+
+    def before(self, case, facts, tools):
+        return [f"echo {rounded(facts['committed']) >> 10} >/proc/sys/vm/overcommit_kbytes",
+                "echo 2 >/proc/sys/vm/overcommit_memory"]
+
+    def grown(self, facts):
+        return dict(facts, committed=int(facts["committed"] * 1.25) + ROUND)
+
+    def stated(self, facts):
+        return f"{rounded(facts['committed']) // MIB} MiB"
+
+
+class Traced(Environment):
+    """The kernel's events of the program and its children are kept, and counted by who runs it."""
+
+    def before(self, case, facts, tools):
+        return ["echo $$ >>/sys/kernel/tracing/set_event_pid"]
+
+
 ENVIRONMENTS = [
     Environment("open", "no limit"),
     Group("group", "control group, plain's peak x 1.05 + 4 MiB"),
@@ -209,12 +240,17 @@ ENVIRONMENTS = [
     OldUserland("debian11", "Debian 11's userland", few=True),
     Children("children", "musl and 32-bit children", few=True),
 ]
-# Environments that need another kernel or machine, and are not built.
-NOT_BUILT = (
-    "control group of version 2 where this machine has version 1", "vm.overcommit_memory=2", "fragmented memory", "a machine of 256 MiB",
-    "a kernel that is built without THP",
-)
+# Environments that need another kernel or machine: the cases harm_* of tests/vm.
+MACHINES = [
+    Group("cgroup2", "control group of version 2, memory.max of plain's peak x 1.05 + 4 MiB"),
+    High("high", "the same with memory.high"),
+    Overcommit("overcommit", "vm.overcommit_memory=2, CommitLimit of plain's Committed_AS x 1.05 + 16 MiB, up to the next 64 MiB"),
+    Traced("fragmented", "no free block of 2 MiB, and none to be had by compaction"),
+    Environment("small", "a machine of 256 MiB"),
+    Environment("nothp", "a kernel that is built without THP"),
+]
 BY_NAME = {environment.name: environment for environment in ENVIRONMENTS}
+MACHINES_BY_NAME = {environment.name: environment for environment in MACHINES}
 
 
 def launcher(environment, case, facts, tools, mode, calls=None):

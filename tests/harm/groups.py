@@ -61,6 +61,11 @@ class Groups:
                     time.sleep(0.05)
 
 
+def name(number):
+    """The name of a case's group: it has the driver's process number."""
+    return f"megapage-harm-{os.getpid()}-{number}"
+
+
 def remove_left_over(found):
     """Removes the groups of drivers that were killed: their names have the driver's process number."""
     for directory in found.parent.glob("megapage-harm-*-*"):

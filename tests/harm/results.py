@@ -4,7 +4,6 @@ import contextlib
 import json
 import pathlib
 import sys
-import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE.parent), str(HERE.parent / "vm")]
@@ -13,6 +12,7 @@ import matrix
 
 RESULTS = HERE / "results/matrix.json"
 EXPECTED = HERE / "expected.txt"
+EVERY = [*environments.ENVIRONMENTS, *environments.MACHINES]
 BEGIN, END = "<!-- harm:begin -->", "<!-- harm:end -->"
 
 
@@ -29,7 +29,7 @@ def expected():
 def section(document):
     """The Markdown between the markers."""
     rows = document["results"]
-    columns = [one for one in environments.ENVIRONMENTS if any(row["environment"] == one.name for row in rows)]
+    columns = [one for one in EVERY if any(row["environment"] == one.name for row in rows)]
     lines = [
         "`ok`: nothing differs from plain. `known`: a difference that has a reason in `tests/harm/expected.txt`. **no**: a",
         "difference; `tests/harm/results/matrix.json` says which. `-`: not run, or plain does not run there.",
@@ -47,8 +47,7 @@ def section(document):
     lines.append("| *programs that differ* | " + " | ".join(map(str, differing)) + " |")
     count = {kind: sum(row["outcome"] == kind for row in rows) for kind in ("passed", "failed", "skipped")}
     made = " and ".join(dict.fromkeys(row["commit"] for row in rows))
-    lines += ["", f"Commit {made}: " + ", ".join(f"{number} {kind}" for kind, number in count.items()) + ".",
-              "", textwrap.fill(f"Not built: {', '.join(environments.NOT_BUILT)}.", 128)]
+    lines += ["", f"Commit {made}: " + ", ".join(f"{number} {kind}" for kind, number in count.items()) + "."]
     return "\n".join(lines)
 
 
@@ -72,7 +71,7 @@ def write(rows):
     document = kept()
     document["results"] = [row for row in document["results"] if (row["program"], row["environment"]) not in new]
     document["results"] += [dict(row, commit=commit) for row in rows]
-    order = {one.name: at for at, one in enumerate(environments.ENVIRONMENTS)}
+    order = {one.name: at for at, one in enumerate(EVERY)}
     document["results"].sort(key=lambda row: (row["program"], order.get(row["environment"], 99)))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(matrix.text(document))
@@ -88,7 +87,7 @@ def stale(cases):
     """The reason why the table or the list of known differences is out of date; empty where neither is."""
     names = {case.name for case in cases}
     for program, environment in expected():
-        if program not in names or environment not in environments.BY_NAME:
+        if program not in names or environment not in {one.name for one in EVERY}:
             return f"tests/harm/expected.txt names {program} {environment}, which there is not"
     if not RESULTS.exists():
         return ""

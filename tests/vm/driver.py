@@ -15,7 +15,8 @@ A case is a script in cases/ whose first lines are a header; it runs in the mach
     #          The case may ask the host for its side of the guest's pages then (guest/vmcheck.py, ask_host)
 
 Cases with equal machines share a boot; one that brings the machine down costs the others another boot. What a case may call
-is in guest/vmcheck.py, and the readings that claims are compared with in guest/truth.py.
+is in guest/vmcheck.py, and the readings that claims are compared with in guest/truth.py. The cases harm_* run programs of
+tests/harm (guest/harm.py); what differs is in that suite's table.
 
 Every machine is a snapshot: nothing of a run stays but the cache (`vm` below driving.cache()): kernels, disks, and a result for each
 case and kernel, which --resume uses again while neither the case nor what was built changed. Kernels and the root come from
@@ -38,12 +39,13 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+sys.path += [str(HERE.parent), str(HERE.parent / "harm")]
 import driving
 import host
 import machine
 import matrix
 import packages
+import results as harm_results
 import roots
 from architecture import ARCHITECTURES
 
@@ -304,7 +306,7 @@ def main():
     parser.add_argument("--refresh", action="store_true", help="look for newer kernels of each series first")
     parser.add_argument("--list", action="store_true", help="show the cases, and run none")
     parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="write all results here, as JSON")
-    parser.add_argument("--matrix", action="store_true", help="write the matrix of docs/machines.md from the results")
+    parser.add_argument("--matrix", action="store_true", help="write the tables of docs/machines.md from the results")
     arguments = parser.parse_args()
     cases = [Case(path) for path in sorted((HERE / "cases").glob("*.py"))]
     for name in set(arguments.only or []) - {case.name for case in cases}:
@@ -343,6 +345,8 @@ def main():
         arguments.results.write_text(matrix.compact(suite.results))
     if arguments.matrix:
         matrix.write(suite.results)
+        if rows := [check["harm"] for result in suite.results for check in result["checks"] if "harm" in check]:
+            harm_results.write(rows)
     return tally.close()
 
 

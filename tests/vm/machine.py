@@ -18,6 +18,7 @@ import packages
 from architecture import ARCHITECTURES
 
 HERE = pathlib.Path(__file__).resolve().parent
+TESTS = HERE.parent
 BINARIES = (
     "megapage",
     "libmegapage.so",
@@ -32,6 +33,7 @@ PROGRAMS = (
     ("holder-static", "holder.c", ("-O1", "-pthread", "-static")),
     ("bigcode", "bigcode.c", ("-O1", "-Wl,-z,max-page-size=0x200000")),
     ("bigcode-plain", "bigcode.c", ("-O1", "-Wl,-z,max-page-size=0x1000")),
+    ("fragment", "fragment.c", ("-O1",)),
     ("sharers", "../../programs/src/shared.c", ("-O1",)),
 )
 # A record begins with this; other lines are words of programs.
@@ -176,6 +178,8 @@ def binaries_disk(release, architecture):
     units = sorted((HERE.parent.parent / "dist").rglob("*"))
     sources += [HERE.parent.parent / "examples/restart.c", HERE.parent.parent / "include/megapage.h"]
     packed = packages_of(release, architecture)
+    sources += [HERE / "matrix.py", *sorted(TESTS.glob("*.py")), *sorted((TESTS / "harm").glob("*.*"))]
+    sources += [path for part in ("cases", "src") for path in sorted((TESTS / "harm" / part).iterdir())]
     everything = [*files, *sources, *python, *packed, *(path for path in units if path.is_file())]
     disk = packages.cache() / f"megapage-{architecture.debian}-{packages.digest(repr(PROGRAMS), *everything)}.ext4"
     gcc, strip = architecture.tool("gcc"), architecture.tool("strip")
@@ -198,6 +202,8 @@ def binaries_disk(release, architecture):
             shutil.copytree(HERE.parent.parent / "python/megapage", tree / "python/megapage",
                             ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copytree(HERE.parent.parent / "dist", tree / "dist")
+            if architecture.is_host:
+                harm_tests(tree / "tests")
             (tree / "packages").mkdir()
             for package in packed:
                 shutil.copy(package, tree / "packages")
@@ -207,6 +213,32 @@ def binaries_disk(release, architecture):
         for old in sorted(kept, key=lambda path: path.stat().st_mtime)[:-4]:
             old.unlink(missing_ok=True)
     return disk
+
+
+def harm_tests(tree):
+    """The programs of tests/harm that run in machines. What their scripts make once is made here: machines have no compiler."""
+    ignored = shutil.ignore_patterns("__pycache__", "results")
+    shutil.copytree(TESTS / "harm", tree / "harm", ignore=ignored)
+    for file in (*TESTS.glob("*.py"), HERE / "matrix.py"):
+        target = tree / file.relative_to(TESTS)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(file, target)
+    same = {}
+    for script in sorted((TESTS / "harm/cases").glob("*.sh")):
+        text = script.read_text()
+        if "# machine: yes" not in text or "$SCRATCH" not in text:
+            continue
+        made = tree / "made" / script.stem
+        made.mkdir(parents=True)
+        with tempfile.TemporaryDirectory() as work:
+            variables = dict(os.environ, RUN="true", MODE="plain", SCRATCH=str(made), WORK=work, SRC=str(TESTS / "harm/src"))
+            subprocess.run(["bash", "-eu", script], cwd=work, env=variables, stdin=subprocess.DEVNULL, capture_output=True,
+                           timeout=120, check=False)
+        for file in made.iterdir():
+            kept = same.setdefault(file.read_bytes(), file)
+            if kept != file:
+                file.unlink()
+                os.link(kept, file)
 
 
 def emulator(architecture, accel, memory, cpus, kernel, initrd, append, console):

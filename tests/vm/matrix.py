@@ -19,6 +19,8 @@ def compact(results):
     for result in sorted(results, key=lambda result: (result["case"], result["kernel"])):
         commands = {}
         for check in result["checks"]:
+            if "harm" in check:  # another table has it (harm)
+                continue
             row = commands.setdefault(check["command"], {"right": 0, "wrong": [], "lacking": 0, "skipped": 0})
             if check.get("skipped"):
                 row["skipped"] += 1
@@ -28,6 +30,8 @@ def compact(results):
                 row["lacking"] += 1
             else:
                 row["right"] += 1
+        if result["checks"] and not commands and not result["faults"]:
+            continue
         faults = [fault.splitlines()[0] for fault in result["faults"]]
         rows.append({"case": result["case"], "kernel": result["kernel"], "release": result["release"], "commit": made_from,
                      "outcome": result["outcome"], "faults": faults, "commands": commands})
@@ -121,12 +125,13 @@ def replaced(former, inside, begin=BEGIN, end=END):
 
 
 def write(results):
-    """Keeps the results of a run, beside those of machines that it left out, and generates the section from them."""
+    """Keeps the results of a run, beside those of cases that it left out, and generates the section from them."""
     RESULTS.parent.mkdir(exist_ok=True)
     document = json.loads(compact(results))
-    ran = {row["kernel"] for row in document["results"]}
+    ran = {(row["case"], row["kernel"]) for row in document["results"]}
+    cases = {path.stem for path in (HERE / "cases").glob("*.py")}
     with contextlib.suppress(OSError):
-        document["results"] += [row for row in kept()["results"] if row["kernel"] not in ran]
+        document["results"] += [row for row in kept()["results"] if row["case"] in cases and (row["case"], row["kernel"]) not in ran]
     document["results"].sort(key=lambda row: (order(row["kernel"]), row["case"]))
     RESULTS.write_text(text(document))
     DOCUMENT.write_text(replaced(DOCUMENT.read_text(), section(document)))

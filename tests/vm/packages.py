@@ -44,6 +44,8 @@ SERIES = {
     "6.1": Series(("6.1",)),
     "6.12": Series(("6.12",)),
     "7.3": Series(("7.3", "7.")),
+    # PREEMPT_RT leaves transparent huge pages out.
+    "6.1-rt": Series(("6.1",), flavour="rt-amd64"),
     "arm64-6.1": Series(("6.1",), "arm64", "cloud-arm64"),
     "arm64-6.12": Series(("6.12",), "arm64", "cloud-arm64"),
     "arm64-7.3": Series(("7.3", "7."), "arm64", "cloud-arm64"),
@@ -51,7 +53,7 @@ SERIES = {
 }
 # Those with base pages of 4 KiB, as a case's header may name them.
 GROUPS = {
-    "x86-64": [name for name, series in SERIES.items() if series.architecture == "amd64"],
+    "x86-64": [name for name, series in SERIES.items() if series.flavour == "cloud-amd64"],
     "arm64": [name for name, series in SERIES.items() if series.flavour == "cloud-arm64"],
 }
 # DAMON's tool, of pure Python, as PyPI has it: the version and the checksum of its wheel.

@@ -1,6 +1,7 @@
 # program: Python: threads, a fork and a child
 # version: /usr/bin/python3 --version
 # more: yes
+# machine: yes
 "$RUN" /usr/bin/python3 -c '
 import hashlib, os, subprocess, threading
 d = {str(n): "v" * (n % 97) for n in range(150000)}

@@ -1,6 +1,7 @@
 # program: Redis: 60,000 keys, a save by fork, a reload
 # version: redis-server --version
 # more: yes
+# machine: yes
 cli() { redis-cli -s "$WORK/redis.sock" "$@"; }
 trap '[ -z "${server:-}" ] || kill -9 $server 2>/dev/null || true' EXIT
 "$RUN" redis-server --port 0 --unixsocket "$WORK/redis.sock" --dir "$WORK" --save '' --loglevel warning --logfile log \

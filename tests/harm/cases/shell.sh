@@ -2,4 +2,5 @@
 # version: uname -r
 # quick: yes
 # more: yes
+# machine: yes
 "$RUN" sh -c 'echo hello; echo words >&2; exit 3'

@@ -2,6 +2,7 @@
 # version: cc --version
 # quick: yes
 # more: yes
+# machine: yes
 program=$SCRATCH/threads
 [ -e "$program" ] || cc -O1 -w -fno-builtin -o "$program" "$SRC/threads.c" -pthread
 "$RUN" "$program" 300

@@ -35,9 +35,9 @@ def record(**fields):
             out.write(line + "\n")
 
 
-def check(command, what, ok, claimed=None, true=None):
+def check(command, what, ok, claimed=None, true=None, **more):
     """One comparison: `ok` says whether it holds; what was claimed and what is true are kept for a failure."""
-    fields = {"event": "check", "command": command, "what": what, "ok": bool(ok)}
+    fields = {"event": "check", "command": command, "what": what, "ok": bool(ok), **more}
     if not ok:
         fields |= {"claimed": shown(claimed), "true": shown(true)}
     record(**fields)

@@ -1,0 +1,27 @@
+# title: programs of tests/harm where no block of 2 MiB is free and pinned pages keep compaction from making one
+# kernels: 6.1
+# memory: 1G
+# seconds: 3600
+"""Adverse environment `fragmented` (tests/harm/environments.py)."""
+
+import pathlib
+
+import harm
+import vmcheck as vm
+
+# 2 MiB, in base pages of 4 KiB.
+ORDER = 9
+
+
+def free_blocks():
+    """Free blocks of 2 MiB and more, in all zones."""
+    lines = pathlib.Path("/proc/buddyinfo").read_text().splitlines()
+    return sum(int(count) for line in lines for count in line.split()[4 + ORDER:])
+
+
+pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
+with vm.Child("/opt/megapage/fragment") as fragment:
+    said = fragment.line()
+    vm.check(harm.ROW, "memory is fragmented", said.startswith("ready ") and not free_blocks(), f"{said}, {free_blocks()}", "0")
+    harm.run("fragmented")
+    vm.note(f"{said} blocks pinned and taken; free blocks at the end: {free_blocks()}")
