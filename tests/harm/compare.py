@@ -24,8 +24,9 @@ def differences(plains, under, within=0):
         found.append(f"status {shown(under['status'])}, plain {', '.join(map(shown, statuses))}")
     if under["kills"] > min(run["kills"] for run in plains):
         found.append("killed for lack of memory in its group")
-    if under.get("stalls", 0) > (most := max(run.get("stalls", 0) for run in plains)):
-        found.append(f"entered direct compaction or reclaim {under['stalls']} times, plain {most}")
+    if stalls(under) > (most := max(map(stalls, plains))):
+        counts = ", ".join(f"{what} {count}" for what, count in sorted(under["stalls"].items()))
+        found.append(f"entered direct compaction or reclaim {stalls(under)} times ({counts}), plain {most}")
     for stream, name in (("out", "stdout"), ("errors", "stderr")):
         if line := text([run[stream] for run in plains], under[stream]):
             found.append(f"{name}: {line}")
@@ -34,6 +35,11 @@ def differences(plains, under, within=0):
         share = under["peak"] / most if most else 0
         found.append(f"peak {under['peak'] / environments.MIB:.1f} MiB, plain {most / environments.MIB:.1f} ({share:.2f}x)")
     return found
+
+
+def stalls(run):
+    """How often the program entered direct compaction or reclaim; 0 where nothing counted it."""
+    return sum(run.get("stalls", {}).values())
 
 
 def shown(status):

@@ -122,12 +122,12 @@ class Runner:
             text = text.replace(directory, name)
         return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n... {digest(text)}"
 
-    def measured(self, case):
-        """Plain's needs: the peak of its memory, its address space, its data and what the machine had committed; and two runs."""
-        free = environments.BY_NAME["open"]
+    def measured(self, case, there=environments.BY_NAME["open"], count=2):
+        """Plain's needs: the peak of its memory, its address space, its data and what the machine had committed; and its runs
+        in an environment without a limit."""
         limit = suite.SLOWEST * case.seconds
         # The first run brings programs and inputs into the page cache, and counts for no peak.
-        first, largest = self.once(case, free, {}, "plain", limit, sample=True)
-        runs = [self.once(case, free, {}, "plain", limit)[0] for _ in range(2)]
+        first, largest = self.once(case, there, {}, "plain", limit, sample=True)
+        runs = [self.once(case, there, {}, "plain", limit)[0] for _ in range(count)]
         return {"runs": runs, "peak": max(run["peak"] for run in runs), "vm_peak": largest.get("VmPeak", 0),
                 "vm_data": largest.get("VmData", 0), "committed": largest.get("Committed_AS", 0)}

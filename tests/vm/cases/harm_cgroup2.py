@@ -5,5 +5,4 @@
 
 import harm
 
-harm.run("cgroup2")
-harm.run("high")
+harm.run("cgroup2", "high")

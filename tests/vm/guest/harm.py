@@ -1,6 +1,9 @@
 """Programs of tests/harm in an environment of this machine, each plain and under `megapage run`, and what differs."""
 
+import collections
 import contextlib
+import functools
+import itertools
 import pathlib
 import re
 import sys
@@ -41,6 +44,11 @@ class Runner(running.Runner):
         kept = TESTS / "made" / case.name
         return kept if kept.exists() else super().made(case)
 
+    @functools.cache
+    def needs(self, case):
+        """Plain's needs, without a limit, for all environments that this machine has."""
+        return self.measured(case, count=1)
+
     def once(self, case, environment, *arguments, **options):
         traced = isinstance(environment, environments.Traced)
         if traced:
@@ -63,9 +71,11 @@ def trace():
 
 
 def stalls():
-    """How often threads of the program entered direct compaction or reclaim; megapage's own helpers are none of them."""
+    """Direct compaction and reclaim that the program's threads entered, by thread name and event. megapage's own processes are
+    left out."""
     found = [EVENT.match(line) for line in (TRACING / "trace").read_text().splitlines()]
-    return sum(bool(event) and not event["comm"].startswith("megapage") for event in found)
+    return collections.Counter(f"{event['comm']} {event['event']}" for event in found
+                               if event and not event["comm"].startswith("megapage"))
 
 
 def say(words):
@@ -75,13 +85,14 @@ def say(words):
 
 def cell(runner, case, environment):
     """One program in an environment: (outcome, why, the limit in words)."""
-    facts = runner.measured(case)
+    limits = not isinstance(environment, environments.Traced) and type(environment) is not environments.Environment
+    facts = runner.needs(case) if limits else runner.measured(case, environment)
     usual = facts["runs"][0]["status"]
     if usual in (77, None):
         return ("skipped", facts["runs"][0]["errors"][-200:], "") if usual else ("failed", "plain does not end", "")
     limit = running.PATIENCE + running.SLOWER * max(run["seconds"] for run in facts["runs"])
     plain = facts["runs"]
-    for _ in range(running.MOST_GROWTH if type(environment) is not environments.Environment else 0):
+    for _ in range(running.MOST_GROWTH if limits else 0):
         plain = [runner.once(case, environment, facts, "plain", limit)[0] for _ in range(2)]
         if all(run["status"] == usual for run in plain) or not (grown := environment.grown(facts)):
             break
@@ -98,15 +109,16 @@ def cell(runner, case, environment):
     return "failed" if found else "passed", "\n".join(found), stated
 
 
-def run(name):
-    """All programs of tests/harm that machines run, in an environment."""
+def run(*names):
+    """All programs of tests/harm that machines run, in environments."""
     TOP.mkdir(parents=True, exist_ok=True)
     TOP.chmod(0o777)
-    environment, known = environments.MACHINES_BY_NAME[name], results.expected()
-    runner = Runner(Tools(), TOP)
+    runner, known = Runner(Tools(), TOP), results.expected()
     # Once outside of all groups: its pages are in the page cache then.
     vm.run(["megapage", "run", "--", "true"])
-    for case in (case for case in map(running.Case, sorted((TESTS / "harm/cases").glob("*.sh"))) if "machine" in case.header):
+    cases = [case for case in map(running.Case, sorted((TESTS / "harm/cases").glob("*.sh"))) if "machine" in case.header]
+    for case, name in itertools.product(cases, names):
+        environment = environments.MACHINES_BY_NAME[name]
         version = case.version()
         if not version and not (TESTS / "made" / case.name).exists():
             vm.skip(ROW, f"{case.name}: {case.missing()}")
