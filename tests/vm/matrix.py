@@ -30,7 +30,7 @@ def compact(results):
                 row["lacking"] += 1
             else:
                 row["right"] += 1
-        if result["checks"] and not commands and not result["faults"]:
+        if result["checks"] and not commands:
             continue
         faults = [fault.splitlines()[0] for fault in result["faults"]]
         rows.append({"case": result["case"], "kernel": result["kernel"], "release": result["release"], "commit": made_from,
