@@ -1,6 +1,7 @@
 """The matrix kernel x command of docs/machines.md, from the results of a whole run (tests/vm/results/matrix.json)."""
 
 import contextlib
+import functools
 import json
 import pathlib
 import re
@@ -50,8 +51,9 @@ def text(document):
     return json.dumps(document, indent=1) + "\n"
 
 
+@functools.cache
 def commit():
-    """What the work tree was when the results were written."""
+    """What the work tree was before the first results were written."""
     asked = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=False)
     return asked.stdout.strip() or "unknown"
 

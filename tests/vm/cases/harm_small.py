@@ -25,10 +25,10 @@ class Watched:
     """A command of megapage's in its own control group, with its peaks."""
 
     def __init__(self, row, *arguments):
-        self.row, self.group, self.peak = row, GROUPS / f"harm-{row.split()[0]}", 0
+        self.row, self.group, self.peak = row, GROUPS / f"harm-{row}", 0
         self.group.mkdir(exist_ok=True)
         enter = f'echo $$ >{self.group}/cgroup.procs && exec megapage "$@"'
-        self.words = open(f"/var/tmp/{row.split()[0]}.words", "w+")
+        self.words = open(f"/var/tmp/{row}.words", "w+")
         self.process = subprocess.Popen(["sh", "-c", enter, "sh", *map(str, arguments)], stdin=subprocess.DEVNULL,
                                         stdout=self.words, stderr=self.words)
 
@@ -69,7 +69,7 @@ with (
     daemon = Watched("daemon", "daemon")
     daemon.look(20)
     for row, *arguments in (
-        ("top --once", "top", "--once"), ("map", "map", plain.pid), ("advise", "advise", "--seconds", "5", plain.pid),
+        ("top", "top", "--once"), ("map", "map", plain.pid), ("advise", "advise", "--seconds", "5", plain.pid),
         ("record", "record", "--seconds", "20", "--every", "2", "--budget", "50", "-o", "/var/tmp/recording"),
     ):
         command = Watched(row, *arguments)
