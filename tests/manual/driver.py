@@ -265,7 +265,7 @@ def run(block, prefix, scratch):
         "HOME": str(scratch / "work"),
         "LC_ALL": "C.UTF-8",
         "TERM": "dumb",
-        # What a trial in one block has found is not for the next one, nor for the machine.
+        # Keeps a trial's findings in one block from the next one, and from the machine.
         "MEGAPAGE_TRIALS": str(scratch / "trials"),
     }
     allowed = {0, *map(int, block.one("status").split())}

@@ -250,7 +250,7 @@ def tarball(bench):
     names = [line.partition("/")[2] for line in call("tar", "-tf", file).splitlines()]
     for path in (name for name in names if name and not name.endswith("/")):
         (alone / "usr/local" / path).unlink()
-    # What trials have found is no tarball's to remove.
+    # The tarball does not remove what trials have found.
     shutil.rmtree(alone / "var/lib/megapage", ignore_errors=True)
     left = {path for path in alone.entries() - before if not (alone / path).is_dir()}
     expect(not left, f"what the tarball lists is not all: {sorted(left)}")

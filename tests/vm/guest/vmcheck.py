@@ -20,7 +20,7 @@ RECORDS = os.environ.get("VM_RECORDS")
 DEVICE = os.environ.get("VM_DEVICE", "")
 KERNEL = os.environ.get("VM_KERNEL", "")
 STAGE = int(os.environ.get("VM_STAGE", "1"))
-# What a trial in one case has found is not for the next one.
+# Keeps a trial's findings in one case from the next one.
 os.environ.setdefault("MEGAPAGE_TRIALS", "none")
 MIB = 1 << 20
 # An emulated machine on a busy host: the limit is for what never ends.

@@ -117,7 +117,7 @@ impl Mapped {
         Mapped {
             state: Locked::new(State {
                 small: Kind::new(15, 1 << 20),
-                // What is still to be filled when it is looked at is a part of the last region.
+                // Fewer: the last region may still be filled when it is looked at.
                 large: Kind::new(13, 8 << 20),
                 spares: [Spare { start: 0, end: 0 }; 2],
                 off: false,

@@ -7,9 +7,9 @@
 #![allow(unsafe_code)]
 
 use crate::HEAP;
-use megapage_inside::program_memory::is_confined;
+use megapage_inside::program_memory::{as_c, is_confined};
 use megapage_inside::room::addresses_are_limited;
-use megapage_inside::{Errno, ErrnoGuard, call_for_program, lock_all_memory, set_errno};
+use megapage_inside::{Errno, ErrnoGuard, call_for_program, lock_all_memory};
 use std::os::raw::c_int;
 
 unsafe extern "C" {
@@ -52,7 +52,7 @@ extern "C" fn mlockall(flags: c_int) -> c_int {
     if locked.is_ok() {
         HEAP.lock_new_memory(flags & libc::MCL_FUTURE != 0);
     }
-    as_c(locked)
+    as_c(locked.map(|()| 0)) as c_int
 }
 
 /// munlockall(2).
@@ -60,12 +60,5 @@ extern "C" fn mlockall(flags: c_int) -> c_int {
 extern "C" fn munlockall() -> c_int {
     HEAP.lock_new_memory(false);
     // SAFETY: the call takes nothing; unlocked memory keeps its contents.
-    as_c(unsafe { call_for_program(libc::SYS_munlockall, []) }.map(drop))
-}
-
-/// Returns the C library's answer: 0, or -1 and errno.
-fn as_c(result: Result<(), Errno>) -> c_int {
-    let Err(errno) = result else { return 0 };
-    set_errno(errno.0);
-    -1
+    as_c(unsafe { call_for_program(libc::SYS_munlockall, []) }) as c_int
 }

@@ -126,7 +126,7 @@ impl Machine {
             may_trace_others: own.capabilities.sys_ptrace(),
             collapses_own_mappings: PAGEMAP_SCAN.is_there(root),
             surroundings: surroundings(root, &own, &groups)?,
-            // What the launcher does below its filters, the library may do, too.
+            // The filters let the launcher make its calls, and so the library.
             filters: own.seccomp_filters.filter(|count| *count > 0).map(|count| count.to_string()),
             environment,
         })

@@ -333,7 +333,7 @@ mod tests {
         ] {
             assert_eq!(date(seconds), expected);
         }
-        // Of a file that says so no date is synthetic, and nothing overflows.
+        // Any number in a file has a date, and nothing overflows.
         assert!(date(u64::MAX).ends_with("UTC"));
     }
 

@@ -7,9 +7,9 @@ use megapage_units::HUGE_2M;
 /// Memory of probes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Found {
-    /// What huge pages would back.
+    /// Bytes that huge pages would back.
     seen: u64,
-    /// What of it the program has touched.
+    /// Bytes of it that the program has touched.
     touched: u64,
 }
 

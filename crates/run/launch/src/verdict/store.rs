@@ -130,7 +130,7 @@ pub struct Stored<T> {
     pub key: String,
     /// Its path.
     pub file: PathBuf,
-    /// What is in it, or what is wrong with it.
+    /// Its content, or the reason why it cannot be read.
     pub content: Result<T, String>,
 }
 
