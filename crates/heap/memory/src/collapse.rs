@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 pub const LEAST_PRESENT: usize = 487;
 /// One of the preloaded heap already from here on: the allocator has handed out what is missing, too. A block of 1 MiB, say,
 /// takes 17 slices of 64 KiB, the last of which is hardly touched.
-const LEAST_PRESENT_OF_HEAP: usize = 448;
+const LEAST_PRESENT_OF_HEAP: usize = 480;
+const BASE: Mapping = Mapping::Mapped(Backing::Base);
 /// Ranges that one look stores; further ones are found when these are done.
 const MOST_RANGES: usize = 512;
 /// A mapping is advised once this much of it is touched, and a sixteenth,
@@ -175,6 +176,8 @@ pub struct Look {
     pub resident: u64,
     /// The time that looking took; collapsing pays for itself by pauses.
     pub cost: Duration,
+    /// The time until the next collapse may be tried: the last one found no huge page, or took long.
+    pub rest: Duration,
 }
 
 /// The state of collapsing this process's own mappings. For one thread that has a table of descriptors of its own.
@@ -188,7 +191,8 @@ pub struct Collapser {
 }
 
 impl Collapser {
-    /// `None` where the kernel does not show what is on base pages (before Linux 6.7).
+    /// `None` where the kernel does not show what is present. Before Linux 6.7 it does not show what
+    /// is on base pages: then the heap's chunks alone are looked at.
     pub fn new() -> Option<Collapser> {
         let pagemap = OwnPagemap::open()?;
         Some(Collapser {
@@ -204,9 +208,7 @@ impl Collapser {
         let start = Instant::now();
         let mut look = Look { resident: own_resident().unwrap_or(0), ..Look::default() };
         self.now.count = 0;
-        if heap.measured_every().is_some() {
-            heap.measure();
-        }
+        heap.measure();
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
         persistence.begin();
         own_mappings(|mapping| {
@@ -217,6 +219,14 @@ impl Collapser {
             let of_heap = |address| heap.chunk_at(address).is_some();
             let of_heap = of_heap(start) || of_heap(end - 1);
             let least = if of_heap { LEAST_PRESENT_OF_HEAP } else { LEAST_PRESENT };
+            let base = |region| heap.chunk_at(region).is_some_and(|chunk| chunk.mapping() == BASE);
+            if !pagemap.scans() {
+                let chunks = (start.next_multiple_of(HUGE_2M)..end).step_by(HUGE_2M);
+                let full = |region: &usize| pagemap.present(*region).is_some_and(|pages| pages >= least);
+                let found = chunks.filter(|region| of_heap && base(*region));
+                found.filter(full).for_each(|region| dense.push(region));
+                return;
+            }
             let mut fill = Fill::new(start, end, least, dense);
             let scanned = pagemap.scan(start, end, |run| {
                 if run.huge && !of_heap {
@@ -232,7 +242,7 @@ impl Collapser {
             let untouched = end - start - fill.touched;
             if !advised && !of_heap {
                 look.may_grow |= untouched >= MAY_GROW;
-                let advise = !heap.is_near_limit() && fill.is_growing();
+                let advise = !heap.is_near_limit() && fill.is_growing() && heap.take_free(untouched).is_ok();
                 look.pending |= advise && mapped.advise(&Kernel, start, end);
             }
         })?;
@@ -245,6 +255,7 @@ impl Collapser {
             self.before.intersect(&self.now);
             look.pending |= self.before.count > 0;
         }
+        look.rest = self.persistence.rest(Instant::now());
         Ok(look)
     }
 
@@ -252,12 +263,25 @@ impl Collapser {
     fn collapse(&mut self, heap: &HugeHeap, look: &mut Look, now: Instant) {
         let (mut batch, mut failures) = ((0, 0), 0);
         let persistence = &mut self.persistence;
-        let mut collapse_batch = |(start, end), look: &mut Look| {
-            let done = collapse_batch((start, end), look);
-            if done && start < end {
-                persistence.note_collapsed(start, end, now);
+        // Returns true if the look goes on.
+        let mut collapse = |(start, end): (usize, usize), of_heap: bool, look: &mut Look| {
+            if start == end {
+                return true;
             }
-            done
+            let began = Instant::now();
+            let done = if of_heap { heap.collapse_at(start) } else { collapse(start, end - start) };
+            let took = began.elapsed() / ((end - start) / HUGE_2M) as u32;
+            let goes_on = persistence.note_try(took, done, Instant::now());
+            if done.is_ok() {
+                look.collapsed += end - start;
+                if !of_heap {
+                    persistence.note_collapsed(start, end, now);
+                }
+            }
+            // EINVAL is about this memory, or the kernel is too old; it costs nothing.
+            failures += usize::from(done.is_err_and(|errno| errno != Errno::EINVAL));
+            pause(began);
+            goes_on && failures < MOST_FAILURES
         };
         for region in self.now.regions() {
             // A collapse takes a huge page before it gives base pages back.
@@ -266,7 +290,7 @@ impl Collapser {
                 break;
             }
             let chunk = heap.chunk_at(region);
-            if chunk.is_some_and(|chunk| chunk.mapping() != Mapping::Mapped(Backing::Base)) {
+            if chunk.is_some_and(|chunk| chunk.mapping() != BASE) {
                 continue;
             }
             if !self.before.holds(region) {
@@ -277,36 +301,22 @@ impl Collapser {
             if self.pagemap.is_shared(region) != Some(false) {
                 continue;
             }
-            if chunk.is_some() {
-                let began = Instant::now();
-                let done = heap.collapse_at(region);
-                look.collapsed += if done { HUGE_2M } else { 0 };
-                failures += usize::from(!done);
-                pause(began);
+            let goes_on = if chunk.is_some() {
+                collapse((region, region + HUGE_2M), true, look)
             } else if batch.1 != region || batch.1 - batch.0 >= BATCH * HUGE_2M {
-                failures += usize::from(!collapse_batch(batch, look));
+                let goes_on = collapse(batch, false, look);
                 batch = (region, region + HUGE_2M);
+                goes_on
             } else {
                 batch.1 = region + HUGE_2M;
-            }
-            if failures >= MOST_FAILURES {
+                true
+            };
+            if !goes_on {
                 return;
             }
         }
-        collapse_batch(batch, look);
+        collapse(batch, false, look);
     }
-}
-
-/// Whether it went well.
-fn collapse_batch((start, end): (usize, usize), look: &mut Look) -> bool {
-    if start == end {
-        return true;
-    }
-    let began = Instant::now();
-    let done = collapse(start, end - start).is_ok();
-    look.collapsed += if done { end - start } else { 0 };
-    pause(began);
-    done
 }
 
 /// Gives the program's own calls their turn after one that began then.
@@ -318,20 +328,20 @@ pub(crate) fn pause(began: Instant) {
 mod tests {
     use super::*;
 
-    const BASE: usize = 1 << 30;
+    const START: usize = 1 << 30;
 
     fn run(from: usize, to: usize, huge: bool) -> PresentRun {
-        PresentRun { start: BASE + from * BASE_PAGE, end: BASE + to * BASE_PAGE, huge }
+        PresentRun { start: START + from * BASE_PAGE, end: START + to * BASE_PAGE, huge }
     }
 
     fn dense_of(pages: (usize, usize), runs: &[PresentRun]) -> (Vec<usize>, bool) {
         let mut dense = Ranges::new();
-        let (start, end) = (BASE + pages.0 * BASE_PAGE, BASE + pages.1 * BASE_PAGE);
+        let (start, end) = (START + pages.0 * BASE_PAGE, START + pages.1 * BASE_PAGE);
         let mut fill = Fill::new(start, end, LEAST_PRESENT, &mut dense);
         runs.iter().for_each(|run| fill.add(*run));
         fill.close();
         let growing = fill.is_growing();
-        (dense.regions().map(|region| (region - BASE) / HUGE_2M).collect(), growing)
+        (dense.regions().map(|region| (region - START) / HUGE_2M).collect(), growing)
     }
 
     #[test]

@@ -45,9 +45,13 @@ pub struct Config {
     pub short_below: u64,
     /// What the program forks for.
     pub fork: Fork,
+    /// The launcher has chosen the backing, not its user: a heap has huge pages only where they
+    /// cost little memory.
+    pub spares: bool,
 }
 
 impl Config {
     /// What holds until something else is asked, and for a library that was preloaded by hand.
-    pub const DEFAULT: Config = Config { heap: Heap::Auto, populate: true, short_below: 0, fork: Fork::Auto };
+    pub const DEFAULT: Config =
+        Config { heap: Heap::Auto, populate: true, short_below: 0, fork: Fork::Auto, spares: false };
 }

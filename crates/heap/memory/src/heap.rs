@@ -4,17 +4,18 @@
 //! The allocator above reserves ranges and commits and decommits parts of them in slices of 64 KiB. This
 //! module maps whole chunks of 2 MiB behind those slices:
 //!
-//! - The first `SMALL_HEAP` bytes, and a little for each thread, are base pages, so that small programs stay small; once the
-//!   heap has outgrown `COLLAPSE_AT` they are collapsed too.
+//! - The first `SMALL_HEAP` bytes, and a little for each thread, are base pages, so that small
+//!   programs stay small; so are those of a heap below `YOUNG` that its user has not asked huge
+//!   pages for. The ones that have filled up are collapsed behind the program: [`behind`].
 //! - A further huge page is taken only while most of those that the heap has are in use: [`density`].
 //! - hugetlb pages are reserved by mmap and then populated before any program byte goes there, so that a
 //!   pool that runs dry or a cgroup limit is an error code here and never a SIGBUS in the program.
 //! - A chunk whose last slice is decommitted goes back to the kernel whole. While memory is short, the
 //!   decommitted slices of a chunk in use go back too, at the price of splitting its huge page.
 
+mod behind;
 mod broker;
 mod density;
-mod first;
 mod fork;
 mod give_back;
 pub(crate) mod hugetlb;
@@ -25,7 +26,6 @@ pub use repair::{Repair, Repaired};
 
 use self::broker::Stock;
 use self::density::InUse;
-use self::first::FirstChunks;
 use self::hugetlb::{Dry, Fit};
 use self::room::Headroom;
 use crate::chunk::{Chunk, Mapping, slice_mask};
@@ -82,9 +82,7 @@ pub struct HugeHeap {
     locks: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
-    first_chunks: FirstChunks,
     in_use: InUse,
-    collapsed: AtomicBool,
     room: Headroom,
 }
 
@@ -130,9 +128,7 @@ impl HugeHeap {
             forked: AtomicBool::new(false),
             locks: AtomicBool::new(false),
             split: AtomicBool::new(false),
-            first_chunks: FirstChunks::new(),
             in_use: InUse::new(),
-            collapsed: AtomicBool::new(false),
             room: Headroom::new(),
         }
     }
@@ -243,7 +239,6 @@ impl HugeHeap {
             }
             if let Mapping::Mapped(backing) = mapping {
                 self.ledger().returned(backing, HUGE_2M as u64);
-                self.first_chunks.forget(span.chunk_range(index, 1).start());
             }
         }
         self.ledger().span_released(span.range.start() as u64);
@@ -261,7 +256,6 @@ impl HugeHeap {
         };
         let start = part.start() - span.range.start();
         let clean = self.commit_in(&span, start, start + part.len());
-        self.collapse_first_chunks();
         self.sweep_if_due();
         clean.ok_or(Errno::ENOMEM)
     }
@@ -358,12 +352,13 @@ impl HugeHeap {
             return self.map_base(span, index);
         }
         let huge = self.may_be_huge(bulk, mask);
-        if huge == Err(FallBack::TooSmall) {
-            self.first_chunks.remember(span.chunk_range(index, 1).start());
-        } else if !self.forked.load(Relaxed) && self.map_from_pools(span, index, group_end, bulk) {
+        if (bulk.is_some() || !self.is_small(self.held()))
+            && !self.forked.load(Relaxed)
+            && self.map_from_pools(span, index, group_end, bulk)
+        {
             return true;
         }
-        match huge {
+        match huge.and_then(|()| self.take_free(HUGE_2M)) {
             _ if span.chunk(index).mapping() != Mapping::None => false,
             Ok(()) => self.map_thp(span, index, mask),
             Err(why) => {

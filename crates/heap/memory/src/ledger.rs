@@ -19,6 +19,8 @@ pub const POPULATE_VARIABLE: &str = "MEGAPAGE_POPULATE";
 
 /// Environment variable: bytes of available memory below which memory counts as short.
 pub const SHORT_BELOW_VARIABLE: &str = "MEGAPAGE_SHORT_BELOW";
+/// "1" where the launcher has chosen the backing, not its user: see [`crate::Config::spares`].
+pub const SPARES_VARIABLE: &str = "MEGAPAGE_SPARES";
 /// Environment variable: `1` leaves the library in the environment of the program's children.
 pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 
@@ -112,6 +114,8 @@ megapage_units::named! {
         ShmNotPermitted = "shm-not-permitted",
         /// A limit on memory was near: the machine's, a control group's or the process's own.
         Room = "no-room",
+        /// No huge page was free: the kernel would have had to make room for it while the program waits.
+        Fragmented = "fragmented",
     }
 }
 

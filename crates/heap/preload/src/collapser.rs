@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::threads::{self, Started};
-use crate::{HEAP, MAPPED, SHARED};
+use crate::{HEAP, MAPPED, SHARED, mappings};
 use megapage_inside::leave_descriptors;
 use megapage_inside::program_memory::is_confined;
 use megapage_memory::{Backing, Collapser};
@@ -27,8 +27,12 @@ const IDLE_LOOKS: u32 = 6;
 const LONGEST_UNTOUCHED: Duration = Duration::from_secs(8);
 /// Looking costs at most this part of the time.
 const COST_SPACING: u32 = 100;
-/// Bytes of the heap on base pages that are worth a look; fewer are those that every heap begins with.
-const HEAP_ON_BASE: u64 = 8 << 20;
+/// A heap of so many bytes may have one,
+const HEAP_AT: u64 = 32 << 20;
+/// where so many are on base pages: those that every heap begins with.
+const HEAP_ON_BASE: u64 = 4 << 20;
+/// While so many are committed there, they may still be filled.
+const HEAP_MAY_FILL: u64 = 16 << 20;
 /// Resident memory has grown when it is larger by this many bytes.
 const GROWTH: u64 = 4 << 20;
 
@@ -41,21 +45,25 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// The program has mapped, or opened, private memory. With no lock of the allocator held.
 pub fn consider(bytes: usize) {
-    if has_grown(bytes) {
+    if grow(bytes) >= NEXT.load(Relaxed) && !RUNNING.load(Relaxed) {
         start();
     }
 }
 
-/// The heap has grown, and has chunks on base pages that may fill up. From within the allocator.
+/// The heap has grown, and may have chunks on base pages that fill up. From within the allocator.
 pub fn consider_later(bytes: usize) {
-    if HEAP.ledger().held(Backing::Base) >= HEAP_ON_BASE && has_grown(bytes) {
+    let grown = grow(bytes);
+    let ledger = HEAP.ledger();
+    let is_worth_it = || ledger.total_held() >= HEAP_AT && ledger.held(Backing::Base) >= HEAP_ON_BASE;
+    if grown >= AGAIN && !RUNNING.load(Relaxed) && is_worth_it() && mappings::is_active() {
+        NEXT.store(AGAIN, Relaxed);
         threads::want();
     }
 }
 
-fn has_grown(bytes: usize) -> bool {
-    let grown = GROWN.fetch_add(bytes as u64, Relaxed).saturating_add(bytes as u64);
-    grown >= NEXT.load(Relaxed) && !RUNNING.load(Relaxed)
+/// Returns the bytes mapped since the last thread has ended, with these.
+fn grow(bytes: usize) -> u64 {
+    GROWN.fetch_add(bytes as u64, Relaxed).saturating_add(bytes as u64)
 }
 
 /// Starts the thread where one is wanted.
@@ -114,7 +122,8 @@ fn watch(collapser: &mut Collapser) {
             (pause, idle) = (SHORTEST, 0);
         } else {
             idle += 1;
-            let may_grow = look.may_grow || shared.open;
+            let may_fill = HEAP.committed_on_base() >= HEAP_MAY_FILL;
+            let may_grow = look.may_grow || shared.open || may_fill;
             let longest = if may_grow && !shared.open { LONGEST_UNTOUCHED } else { LONGEST };
             pause = (pause * 2).min(longest);
             let small = look.resident < THRESHOLD;
@@ -122,6 +131,6 @@ fn watch(collapser: &mut Collapser) {
                 return;
             }
         }
-        pause = pause.max(look.cost * COST_SPACING).min(LONGEST_UNTOUCHED);
+        pause = pause.max(look.cost * COST_SPACING).max(look.rest).min(LONGEST_UNTOUCHED);
     }
 }

@@ -16,7 +16,7 @@ use megapage_memory::shared::{SHM_VARIABLE, Shm};
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
 use megapage_memory::{
     CHILDREN_VARIABLE, Config, FORK_VARIABLE, Fork, HEAP_VARIABLE, Heap, LEDGER_VARIABLE, POPULATE_VARIABLE,
-    RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE,
+    RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE, SPARES_VARIABLE,
 };
 use std::ffi::CStr;
 use std::mem::transmute;
@@ -68,6 +68,7 @@ pub fn configure() {
         if let Some(value) = environment_variable(POPULATE_VARIABLE, &mut buffer) {
             config.populate = value != c"0";
         }
+        config.spares = environment_variable(SPARES_VARIABLE, &mut buffer) == Some(c"1");
         if let Some(bytes) = environment_variable(SHORT_BELOW_VARIABLE, &mut buffer).and_then(number) {
             config.short_below = bytes;
         }
@@ -146,6 +147,7 @@ fn leave_environment() {
             RETURN_AFTER_VARIABLE,
             POPULATE_VARIABLE,
             SHORT_BELOW_VARIABLE,
+            SPARES_VARIABLE,
             POOL_VARIABLE,
             FORK_VARIABLE,
             SHM_VARIABLE,

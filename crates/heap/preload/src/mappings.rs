@@ -159,7 +159,13 @@ fn map_shared(
 
 /// Private memory at any address.
 fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mut c_void {
-    let place = || if HEAP.is_near_limit() { None } else { MAPPED.place(&Kernel, len, reserve) };
+    // At its first touch the program must not wait until the kernel has made room for a huge page.
+    let place = || {
+        let may = !HEAP.is_near_limit() && HEAP.has_free(len);
+        may.then(|| MAPPED.place(&Kernel, len, reserve)).flatten().inspect(|_| {
+            let _ = HEAP.take_free(len);
+        })
+    };
     let mapped = match place() {
         Some(address) => address as *mut c_void,
         None => {

@@ -191,13 +191,23 @@ pub struct PresentRun {
 
 /// The calling process's page map, held open.
 #[derive(Debug)]
-pub struct OwnPagemap(Descriptor);
+pub struct OwnPagemap {
+    file: Descriptor,
+    scans: bool,
+}
 
 impl OwnPagemap {
-    /// Opens it. `None` where it cannot be opened, or does not distinguish huge pages (before Linux 6.7).
+    /// Opens it. `None` where it cannot be opened.
     pub fn open() -> Option<OwnPagemap> {
-        let pagemap = OwnPagemap(Descriptor::open(c"/proc/self/pagemap").ok()?);
-        pagemap.scan(0, HUGE_2M, |_| {}).is_ok().then_some(pagemap)
+        let file = Descriptor::open(c"/proc/self/pagemap").ok()?;
+        let pagemap = OwnPagemap { file, scans: true };
+        let scans = pagemap.scan(0, HUGE_2M, |_| {}).is_ok();
+        Some(OwnPagemap { scans, ..pagemap })
+    }
+
+    /// Returns true if [`OwnPagemap::scan`] works (from Linux 6.7).
+    pub fn scans(&self) -> bool {
+        self.scans
     }
 
     /// Calls `visit` with every run of present pages in a range, ascending. The shared page of zeros is left out.
@@ -218,7 +228,7 @@ impl OwnPagemap {
                 ..ScanArgument::default()
             };
             // SAFETY: the argument states its own size, and a vector of as many runs as it states.
-            let count = unsafe { self.0.control(PAGEMAP_SCAN, (&raw mut argument) as usize) }?;
+            let count = unsafe { self.file.control(PAGEMAP_SCAN, (&raw mut argument) as usize) }?;
             for run in &runs[..count.min(RUNS)] {
                 let huge = run.categories & IS_HUGE != 0;
                 visit(PresentRun { start: run.start as usize, end: run.end as usize, huge });
@@ -235,9 +245,19 @@ impl OwnPagemap {
     /// Returns true if another process maps a base page of the aligned 2 MiB from `start` on, as after a
     /// fork(2). `None` where the kernel does not report it.
     pub fn is_shared(&self, start: usize) -> Option<bool> {
+        self.count(start, Entry::is_shared).map(|pages| pages > 0)
+    }
+
+    /// Returns how many base pages of the aligned 2 MiB from `start` on are present, the shared page of
+    /// zeros among them. `None` where the kernel does not report it.
+    pub fn present(&self, start: usize) -> Option<usize> {
+        self.count(start, Entry::is_present)
+    }
+
+    fn count(&self, start: usize, holds: impl Fn(Entry) -> bool) -> Option<usize> {
         let mut words = [0u64; HUGE_2M / BASE_PAGE];
-        let read = self.0.read_words(&mut words, start / BASE_PAGE * size_of::<u64>());
-        (read == Ok(words.len())).then(|| words.iter().any(|word| Entry(*word).is_shared()))
+        let read = self.file.read_words(&mut words, start / BASE_PAGE * size_of::<u64>());
+        (read == Ok(words.len())).then(|| words.iter().filter(|word| holds(Entry(**word))).count())
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::own_values::{first_number, memory_available_and_total, read_file};
 use crate::system::call;
-use megapage_units::BASE_PAGE;
+use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::io::Write;
 
 /// The longest path of a group's directory; a group with a longer one counts as without a limit.
@@ -20,6 +20,13 @@ const PATH: usize = 480;
 const MOST_LEVELS: usize = 32;
 /// The most groups with a limit that are kept.
 const MOST_GROUPS: usize = 4;
+/// See `__vm_enough_memory` of mm/util.c (at most vm.user_reserve_kbytes, which is not read).
+const KEPT_FOR_USER: u64 = 32;
+/// The order of blocks of 2 MiB.
+const ORDER_2M: usize = (HUGE_2M / BASE_PAGE).ilog2() as usize;
+/// Bytes of free huge pages that stay unused: some are kept for other uses (zones, atomic
+/// allocations, those of a processor).
+const FREE_MARGIN: u64 = 16 << 20;
 /// Limits from here on are none: version 1 writes the highest number of pages.
 const UNLIMITED: u64 = 1 << 60;
 
@@ -139,9 +146,10 @@ impl Limits {
         self.count > 0 || self.is_strict || self.data || self.addresses
     }
 
-    /// Returns true if addresses are limited (RLIMIT_AS).
+    /// Returns true if reserved addresses count: RLIMIT_AS is set, or the kernel commits no more
+    /// than it has, for it takes a part of all addresses off what a process may commit.
     pub fn of_addresses(&self) -> bool {
-        self.addresses
+        self.addresses || self.is_strict
     }
 
     /// Calls `visit` with the room that each limit leaves now, but for the machine's memory.
@@ -188,19 +196,24 @@ impl Limits {
 
     fn rooms_by(&self, read: Read<'_>, mut visit: impl FnMut(Room)) {
         self.groups[..self.count].iter().filter_map(|group| group.room(read)).for_each(&mut visit);
+        if !(self.is_strict || self.data || self.addresses) {
+            return;
+        }
+        let mut text = [0u8; 128];
+        let len = read(b"/proc/self/statm\0", &mut text).unwrap_or(0);
+        let mut pages = text[..len].split(|byte| *byte == b' ').map(first_number);
+        let (size, data) = (pages.next().flatten(), pages.nth(4).flatten());
         if self.is_strict {
             let mut text = [0u8; 2048];
             let len = read(b"/proc/meminfo\0", &mut text).unwrap_or(0);
             let kib = |name: &[u8]| Some(field(&text[..len], name)? << 10);
             if let (Some(limit), Some(used)) = (kib(b"\nCommitLimit:"), kib(b"\nCommitted_AS:")) {
-                visit(Room { limit, left: limit.saturating_sub(used) });
+                // The kernel keeps this part of all addresses of the process for its user.
+                let kept = size.unwrap_or(0) * BASE_PAGE as u64 / KEPT_FOR_USER;
+                visit(Room { limit, left: limit.saturating_sub(used).saturating_sub(kept) });
             }
         }
         if self.data || self.addresses {
-            let mut text = [0u8; 128];
-            let len = read(b"/proc/self/statm\0", &mut text).unwrap_or(0);
-            let mut pages = text[..len].split(|byte| *byte == b' ').map(first_number);
-            let (size, data) = (pages.next().flatten(), pages.nth(4).flatten());
             for (resource, pages) in [(libc::RLIMIT_AS, size), (libc::RLIMIT_DATA, data)] {
                 if let (Some(limit), Some(pages)) = (own_limit(resource), pages) {
                     visit(Room { limit, left: limit.saturating_sub(pages * BASE_PAGE as u64) });
@@ -213,6 +226,35 @@ impl Limits {
 /// The room in the machine's memory: what is available without swapping.
 pub fn machine_room() -> Option<Room> {
     memory_available_and_total().map(|(left, limit)| Room { limit, left })
+}
+
+/// Returns the bytes of huge pages that are free on each node, so that the kernel neither compacts
+/// nor reclaims memory for one: what the free lists hold beyond twice the reserve below which the
+/// kernel reclaims. `None` where it does not say.
+pub fn free_huge_pages() -> Option<u64> {
+    free_huge_pages_by(&mut read_file)
+}
+
+/// Sources: proc_pid_buddyinfo(5); Documentation/admin-guide/sysctl/vm.rst, min_free_kbytes.
+fn free_huge_pages_by(read: Read<'_>) -> Option<u64> {
+    let reserve = value(b"/proc/sys/vm/min_free_kbytes\0", read)? << 10;
+    let mut text = [0u8; 4096];
+    let len = read(b"/proc/buddyinfo\0", &mut text)?;
+    // The last line may be cut off.
+    let end = text[..len].iter().rposition(|&byte| byte == b'\n')?;
+    let (mut least, mut node, mut free) = (u64::MAX, None, 0);
+    for line in text[..end].split(|&byte| byte == b'\n') {
+        let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+        // "Node 0, zone Normal", then how many blocks of each order there are.
+        let of = words.nth(1).and_then(first_number);
+        if of != node {
+            least = if node.is_some() { least.min(free) } else { least };
+            (node, free) = (of, 0);
+        }
+        let huge = words.skip(2 + ORDER_2M).map_while(first_number).zip(0..);
+        free += huge.map(|(blocks, more)| (blocks << more) * HUGE_2M as u64).sum::<u64>();
+    }
+    node.map(|_| least.min(free).saturating_sub(2 * reserve + FREE_MARGIN))
 }
 
 /// Returns true if the process has a limit on addresses now (RLIMIT_AS).
@@ -306,7 +348,27 @@ mod tests {
         let limits = Limits { is_strict: true, ..Limits::NONE };
         let files = [("/proc/meminfo", "MemTotal: 9 kB\nCommitLimit:    100 kB\nCommitted_AS:      60 kB\n")];
         assert_eq!(rooms(&limits, &files), [(100 << 10, 40 << 10)]);
+        assert!(limits.of_addresses());
+        let with_addresses = [files[0], ("/proc/self/statm", "64 9 9 9 0 9 0\n")];
+        assert_eq!(rooms(&limits, &with_addresses), [(100 << 10, 32 << 10)]);
         assert_eq!(rooms(&limits, &[]), []);
+    }
+
+    #[test]
+    fn free_huge_pages_are_those_of_the_poorest_node_beyond_the_reserve() {
+        let free = |buddyinfo| {
+            let files = [("/proc/sys/vm/min_free_kbytes", "8192\n"), ("/proc/buddyinfo", buddyinfo)];
+            free_huge_pages_by(&mut reader(&files)).map(|bytes| bytes >> 20)
+        };
+        let one = "Node 0, zone      DMA      0      0      0      0      0      0      0      0      0      1      1 \n\
+                   Node 0, zone   Normal  10486   7621   1537    660    393    197    122    171    180     40      5 \n";
+        assert_eq!(free(one), Some(2 + 4 + 80 + 20 - 16 - 16));
+        let two = format!("{one}Node 1, zone   Normal  9 9 9 9 9 9 9 9 9 20 0 \nNode 2, zone Nor");
+        assert_eq!(free(&two), Some(8));
+        assert_eq!(free("Node 0, zone Normal 9 9 9 9 9 9 9 9 9 0 0 \n"), Some(0));
+        assert_eq!(free("Node 0, zone Normal 9 9\n"), Some(0));
+        assert_eq!((free(""), free("\n")), (None, None));
+        assert!(free_huge_pages().is_some());
     }
 
     #[test]

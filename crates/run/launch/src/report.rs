@@ -254,6 +254,9 @@ fn explain(reason: FallBack) -> Cow<'static, str> {
         FallBack::TooSmall => "the heap was still too small to be worth a huge page",
         FallBack::Sparse => "too little of the heap's huge pages was in use",
         FallBack::Room => "a limit on memory was near: the machine's, a control group's or the process's own",
+        FallBack::Fragmented => {
+            "too few huge pages were free: base pages came first, so that the program does not wait"
+        }
         FallBack::BrokerEmpty => "the broker had no page ready",
         FallBack::BrokerQuota => "the user has as much of the broker as one may have, or all of them have",
         FallBack::BrokerRefused => "the broker does not serve this process, or has pages of another size",

@@ -4,6 +4,7 @@
 //! parts of them, splits a huge page soon after; the region fills up again, and looks as it did before.
 
 use super::Ranges;
+use megapage_inside::Errno;
 use megapage_units::HUGE_2M;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,12 @@ const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(4);
 const STEP: u32 = 4;
 
+/// A collapse that took so long for each region, or found no huge page, is followed by a rest,
+const SLOW: Duration = Duration::from_millis(30);
+/// of this length, twice as long each further time, at most this.
+const FIRST_REST: Duration = Duration::from_millis(30);
+const LONGEST_REST: Duration = Duration::from_secs(600);
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Persistence {
@@ -29,6 +36,9 @@ pub(super) struct Persistence {
     required: Duration,
     /// When the current period of that length began.
     began: Option<Instant>,
+    /// The length of the latest rest, and its end.
+    rest: Duration,
+    rests_until: Option<Instant>,
 }
 
 impl Persistence {
@@ -39,7 +49,27 @@ impl Persistence {
             huge: 0,
             required: Duration::ZERO,
             began: None,
+            rest: Duration::ZERO,
+            rests_until: None,
         }
+    }
+
+    /// Notes what came of a collapse, and the time that each of its regions took. Returns false where a
+    /// rest begins: the kernel finds no huge page without much work.
+    pub(super) fn note_try(&mut self, took: Duration, done: Result<(), Errno>, now: Instant) -> bool {
+        let rests = took >= SLOW || done == Err(Errno::ENOMEM);
+        if rests {
+            self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
+            self.rests_until = Some(now + self.rest);
+        } else if done.is_ok() {
+            self.rest = Duration::ZERO;
+        }
+        !rests
+    }
+
+    /// Returns how long it is until the next collapse may be tried.
+    pub(super) fn rest(&self, now: Instant) -> Duration {
+        self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
     /// A look begins.
@@ -61,7 +91,9 @@ impl Persistence {
         if self.collapsed.is_some_and(|then| now.saturating_duration_since(then) >= JUDGED_AFTER) {
             self.judge();
         }
-        let due = self.began.is_none_or(|began| now.saturating_duration_since(began) >= self.required);
+        let rested = self.rest(now).is_zero();
+        let due =
+            rested && self.began.is_none_or(|began| now.saturating_duration_since(began) >= self.required);
         if due {
             self.began = Some(now);
         }
@@ -95,6 +127,24 @@ impl Persistence {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rests_double_while_no_huge_page_is_found_and_end_with_one_that_is() {
+        let (mut persistence, start) = (Persistence::new(), Instant::now());
+        let mut try_at = |seconds: u64, took: u64, done| {
+            let now = start + Duration::from_secs(seconds);
+            let goes_on = persistence.note_try(Duration::from_millis(took), done, now);
+            (goes_on, persistence.rest(now).as_millis(), persistence.is_due(now))
+        };
+        assert_eq!(try_at(0, 1, Ok(())), (true, 0, true));
+        assert_eq!(try_at(1, 1, Err(Errno::EBUSY)), (true, 0, true), "of this region alone");
+        assert_eq!(try_at(2, 1, Err(Errno::ENOMEM)), (false, 30, false));
+        assert_eq!(try_at(3, 30, Ok(())), (false, 60, false), "slow");
+        assert_eq!(try_at(4, 1, Ok(())), (true, 0, true));
+        assert_eq!(try_at(5, 1, Err(Errno::ENOMEM)), (false, 30, false), "from the beginning");
+        let rests: Vec<u128> = (6..30).map(|second| try_at(second, 1, Err(Errno::ENOMEM)).1).collect();
+        assert_eq!((rests[0], rests.last()), (60, Some(&600_000)));
+    }
 
     /// Looks 50 ms apart of a program of which a look may collapse 8 regions, and of which `stay` are huge at the next look.
     /// The number of looks in which something was collapsed.

@@ -77,7 +77,6 @@ impl HugeHeap {
                 chunk.set_mapping(mapping);
                 chunk.set_slices(0, 0);
                 self.ledger().returned(backing, HUGE_2M as u64);
-                self.first_chunks.forget(span.chunk_range(index, 1).start());
             }
             let first = index / GROUP * GROUP;
             let in_use = (first..(first + GROUP).min(span.chunks()))
@@ -115,7 +114,7 @@ impl HugeHeap {
         }
         if splits {
             // When it has filled up again it is collapsed.
-            self.in_use.sub(chunk, chunk.committed());
+            self.in_use.moved_to_base(chunk.committed());
             chunk.set_mapping(Mapping::Mapped(Backing::Base));
             self.ledger().converted(Backing::Thp, Backing::Base, HUGE_2M as u64);
         }
@@ -153,13 +152,14 @@ impl HugeHeap {
         let _errno = ErrnoGuard::save();
         for few in STEPS {
             if !self.is_short() && !self.has_unused() {
-                return;
+                break;
             }
             let mut slot = 0;
             while self.walks.with(|| self.sweep_slot(slot, few)) {
                 slot += 1;
             }
         }
+        self.note_swept();
     }
 
     /// Sweeps one span; whether there are further slots.

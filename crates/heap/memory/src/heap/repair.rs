@@ -5,11 +5,12 @@
 //! left until the child has executed a program or is gone, which the page table shows exactly.
 
 use super::HugeHeap;
+use super::behind::make_ready;
 use crate::chunk::Mapping;
 use crate::config::Fork;
 use crate::ledger::Backing;
 use crate::span::Span;
-use megapage_inside::{Errno, ErrnoGuard, OwnRegion, Reservation};
+use megapage_inside::{Errno, ErrnoGuard, OwnRegion};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -144,13 +145,6 @@ impl HugeHeap {
             _ => Repaired::Nothing,
         }
     }
-}
-
-/// Takes a huge page and releases it, so that the collapse that comes next finds one. In a virtual machine the host may
-/// have to find memory for it, for some milliseconds: not while the program's faults wait for a collapse.
-fn make_ready() -> Result<(), Errno> {
-    let range = Reservation::new(HUGE_2M, HUGE_2M)?;
-    range.open().and_then(|()| range.advise_thp()).and_then(|()| range.populate())
 }
 
 #[cfg(test)]

@@ -6,10 +6,14 @@
 //! pages that are not full are split. Limits are read before `main` and by threads of the library.
 //! In between, the heap's own growth is what is known: [`HugeHeap::measure`] says how far it may
 //! go, and the program's own threads only compare.
+//!
+//! Nor does a thread of the program wait where it would not without the library: a huge page at
+//! its first touch is one that the kernel has free. Where it would have to compact or reclaim
+//! memory for it, base pages come first, and are collapsed behind the program.
 
 use super::{Bulk, HugeHeap};
 use crate::ledger::FallBack;
-use megapage_inside::room::{Limits, Room, machine_room};
+use megapage_inside::room::{Limits, Room, free_huge_pages, machine_room};
 use megapage_inside::{Errno, OwnedRange};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -24,6 +28,9 @@ const MOST_MARGIN: u64 = 256 << 20;
 const THREAD_AT: u64 = 64 << 20;
 /// and this part of what a limit leaves at the start.
 const THREAD_SHARE: u64 = 4;
+/// Of the machine's free huge pages one process takes this part before it counts them again: others
+/// take some meanwhile.
+const FREE_SHARE: u64 = 2;
 /// Pause between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
 
@@ -35,6 +42,8 @@ pub(super) struct Headroom {
     ceiling: AtomicU64,
     /// and from which on memory is short, so that what is not used goes back. No more than those.
     short_from: AtomicU64,
+    /// Bytes of the machine's free huge pages that this process may use before it counts them again.
+    free: AtomicU64,
     /// The bytes of heap from which on a thread of the library is worth having.
     thread_at: AtomicU64,
     /// Memory was short when a chunk was mapped last,
@@ -51,6 +60,7 @@ impl Headroom {
             limits: OnceLock::new(),
             ceiling: AtomicU64::new(u64::MAX),
             short_from: AtomicU64::new(u64::MAX),
+            free: AtomicU64::new(0),
             thread_at: AtomicU64::new(THREAD_AT),
             was_short: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
@@ -89,6 +99,19 @@ impl HugeHeap {
             self.room.thread_at.fetch_min(held + room.left / THREAD_SHARE, Relaxed);
         });
         self.set_ceilings(lowest, short);
+        self.room.free.store(free_huge_pages().unwrap_or(0) / FREE_SHARE, Relaxed);
+    }
+
+    /// Returns true if [`HugeHeap::take_free`] would succeed.
+    pub fn has_free(&self, bytes: usize) -> bool {
+        self.room.free.load(Relaxed) >= bytes as u64
+    }
+
+    /// Takes `bytes` of the free huge pages for what is about to be touched. Refused where the kernel might have to make
+    /// room for them, while the program's thread waits: then base pages come first.
+    pub fn take_free(&self, bytes: usize) -> Result<(), FallBack> {
+        let taken = self.room.free.fetch_update(Relaxed, Relaxed, |free| free.checked_sub(bytes as u64));
+        taken.map_or(Err(FallBack::Fragmented), |_| Ok(()))
     }
 
     fn set_ceilings(&self, ceiling: u64, short: u64) {
@@ -140,11 +163,14 @@ impl HugeHeap {
         if bulk.is_none() && self.is_small(self.held()) {
             return Err(FallBack::TooSmall);
         }
-        if self.is_short() && !self.room.was_short.swap(true, Relaxed) {
+        if self.is_short() && !self.room.was_short.swap(true, Relaxed) || self.is_to_be_swept() {
             self.room.is_due.store(true, Relaxed);
         }
         if self.is_near_limit() {
             return Err(FallBack::Room);
+        }
+        if bulk.is_none() && self.is_young() {
+            return Err(FallBack::TooSmall);
         }
         if self.is_sparse(mask) {
             return Err(FallBack::Sparse);
@@ -162,7 +188,8 @@ impl HugeHeap {
         if self.locks.load(Relaxed) { range.close() } else { Ok(()) }
     }
 
-    /// Sweeps the heap once memory has become short. With no lock of the heap held.
+    /// Sweeps the heap once memory has become short, or too much is unused. With no lock of the
+    /// heap held.
     pub(super) fn sweep_if_due(&self) {
         if self.room.is_due.load(Relaxed) && self.room.is_due.swap(false, Relaxed) {
             self.sweep();

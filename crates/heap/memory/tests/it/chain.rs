@@ -198,7 +198,7 @@ fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
     assert!((0..20).any(|_| first_chunks_follow()));
 }
 
-/// Lets a heap grow, and tells whether its first chunk has become huge in the end.
+/// Returns true if the first chunk of a heap that has grown becomes huge when a thread of the library asks for it.
 fn first_chunks_follow() -> bool {
     let heap = heap(Heap::Thp);
     let arena = Range::reserve(&heap, ARENA, false);
@@ -211,10 +211,14 @@ fn first_chunks_follow() -> bool {
     assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
     assert_eq!(mapping(&heap, arena.range.start() + 4 * HUGE_2M), Mapping::Mapped(Backing::Thp));
     assert_eq!(mapping(&heap, arena.range.start() + ARENA / 2), Mapping::None);
-    // Once it is large, its first chunks follow.
+    // A thread of the program leaves it as it is, however large the heap becomes.
     heap.commit(arena.range.part(0, ARENA)).unwrap();
+    assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
+    let collapsed = heap.collapse_at(arena.range.start());
     assert_eq!(byte_at(&own_memory().unwrap(), arena.range.start()), 1);
-    mapping(&heap, arena.range.start()) == Mapping::Mapped(Backing::Thp)
+    let is_huge = mapping(&heap, arena.range.start()) == Mapping::Mapped(Backing::Thp);
+    assert_eq!(collapsed.is_ok(), is_huge);
+    is_huge
 }
 
 #[test]

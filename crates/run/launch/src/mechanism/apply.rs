@@ -9,7 +9,8 @@ use crate::runtimes::Switch;
 use megapage_memory::shared::SHM_VARIABLE;
 use megapage_memory::stock::POOL_VARIABLE;
 use megapage_memory::{
-    CHILDREN_VARIABLE, FORK_VARIABLE, HEAP_VARIABLE, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE,
+    CHILDREN_VARIABLE, FORK_VARIABLE, HEAP_VARIABLE, Heap, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE,
+    SPARES_VARIABLE,
 };
 
 /// Shared memory is asked for by the preloaded library alone.
@@ -60,6 +61,9 @@ pub(super) fn apply_preload(
     }
     plan.environment.push(("LD_PRELOAD".into(), list));
     plan.environment.push((HEAP_VARIABLE.into(), accepted.heap.name().into()));
+    if request.heap == Heap::Auto && accepted.heap == Heap::Thp {
+        plan.environment.push((SPARES_VARIABLE.into(), "1".into()));
+    }
     plan.environment.push((RETURN_AFTER_VARIABLE.into(), request.return_after.variable().into()));
     // Children may enter a container, whose limits are not known here.
     let populate =

@@ -1,0 +1,67 @@
+//! Chunks that become huge behind the program: they were on base pages when it touched them first, and have filled up since.
+//! A thread of the library collapses them.
+
+use super::HugeHeap;
+use crate::chunk::Mapping;
+use crate::ledger::Backing;
+use megapage_inside::{Errno, ErrnoGuard, Reservation};
+use megapage_units::{BASE_PAGE, HUGE_2M};
+
+/// The heap starts on base pages until it holds this many bytes.
+pub(super) const SMALL_HEAP: u64 = 4 << 20;
+/// Each thread besides the first may have so many more bytes on base pages: it begins with a little of each size.
+const PER_THREAD: u64 = 1 << 20;
+/// All of them together at most so many.
+const MOST_FOR_THREADS: u64 = 64 << 20;
+
+impl HugeHeap {
+    /// Returns true if a heap that holds `held` bytes is too small for a further huge page.
+    pub(super) fn is_small(&self, held: u64) -> bool {
+        let more = (held + HUGE_2M as u64).saturating_sub(SMALL_HEAP);
+        if more == 0 || more > MOST_FOR_THREADS {
+            return more == 0;
+        }
+        more <= self.threads().saturating_sub(1).saturating_mul(PER_THREAD)
+    }
+
+    /// Collapses the chunk at `address`. For threads of the library: the kernel may have to make room for a huge page.
+    /// ENOMEM where it has none; EINVAL for a chunk that is not on base pages, and before Linux 6.1, where khugepaged
+    /// collapses the chunk later.
+    pub fn collapse_at(&self, address: usize) -> Result<(), Errno> {
+        let _errno = ErrnoGuard::save();
+        // The program may wait for the locks below, so that no room is made while they are held.
+        match make_ready() {
+            Ok(()) | Err(Errno::EINVAL) => self.walks.with(|| self.collapse_chunk_at(address)),
+            refused => refused,
+        }
+    }
+
+    /// Collapses the chunk at `address`, if it is still one on base pages. With `walks` held.
+    fn collapse_chunk_at(&self, address: usize) -> Result<(), Errno> {
+        let span = self.spans.with(|spans| spans.find(address)).ok_or(Errno::EINVAL)?;
+        let index = (address - span.range.start()) / HUGE_2M;
+        self.group_lock(&span, index).with(|| {
+            let chunk = span.chunk(index);
+            let range = span.chunk_range(index, 1);
+            if chunk.mapping() != Mapping::Mapped(Backing::Base) {
+                return Err(Errno::EINVAL);
+            }
+            range.advise_thp()?;
+            range.collapse()?;
+            chunk.set_mapping(Mapping::Mapped(Backing::Thp));
+            self.in_use.moved_to_huge(chunk.committed());
+            self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
+            Ok(())
+        })
+    }
+}
+
+/// Takes a huge page and releases it, so that the collapse that comes next finds one. The kernel holds no lock of the
+/// process while it makes room for that page; in a virtual machine the host may have to find memory, too. EINVAL where the
+/// kernel cannot collapse (before Linux 6.1).
+pub(super) fn make_ready() -> Result<(), Errno> {
+    let range = Reservation::new(HUGE_2M, HUGE_2M)?;
+    range.open()?;
+    range.part(0, BASE_PAGE).populate()?;
+    range.collapse()
+}
