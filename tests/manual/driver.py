@@ -17,9 +17,11 @@ any is an error: nothing is run on a machine that nobody has decided about.
     ends N               lines that still run after N seconds are interrupted (SIGINT), and that is a good end
     pause N              seconds between two lines
 
-Pools and settings of THP are put back after each block. Closes with "N passed, N failed, N skipped".
+Blocks whose commands change nothing of the machine run at once. The others hold its lock, and pools and settings of THP are put
+back after each. Closes with "N passed, N failed, N skipped".
 """
 
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -39,6 +41,10 @@ SOCKET = pathlib.Path("/run/megapage/daemon.sock")
 LONGEST_S = 60
 KEYS = ("run", "skip", "rest", "omit", "needs", "with", "put", "before", "after", "status", "ends", "pause")
 STAGES = ("redis", "daemon")
+# Blocks that run at once; most wait for what they observe.
+AT_ONCE = 4
+# Commands that change nothing of the machine.
+OBSERVING = {"advise", "bench", "doctor", "map", "plan", "record", "run", "status", "top"}
 
 
 class Bad(Exception):
@@ -136,6 +142,12 @@ def machine():
             for path, value in before.items():
                 if after.get(path) != value:
                     path.write_text(value)
+
+
+def changes_the_machine(block):
+    """True for a block that may change settings, pools or services: it holds the machine's lock."""
+    commands = re.findall(r"megapage ([a-z]+)", "\n".join([*block.lines(), *block.all("before"), *block.all("after")]))
+    return block.one("with") == "daemon" or not commands or not OBSERVING.issuperset(commands)
 
 
 class Stage:
@@ -274,7 +286,7 @@ def run(block, prefix, scratch):
     left_out = []
     why = ""
     stage = Stage(scratch, environment)
-    with machine():
+    with machine() if changes_the_machine(block) else contextlib.nullcontext():
         try:
             if block.one("with"):
                 if block.one("with") not in STAGES:
@@ -329,25 +341,32 @@ def main():
     with driving.scratch("manual", arguments) as scratch:
         shim(scratch / "shim")
         rest_of = None
-        for number, block in enumerate(all_blocks):
-            if block.one("skip"):
-                print(f"not run {block.name:22}  {block.one('skip')}", flush=True)
-                continue
-            if block.one("rest"):
-                # Once for all that follow on the page.
-                if block.page != rest_of:
-                    print(f"not run {block.name:22}  and what follows: {block.one('rest')}", flush=True)
-                rest_of = block.page
-                continue
-            started = time.monotonic()
+
+        def result(number, block):
+            """What run() answers, and the seconds that it took; None for a block that is not to be run."""
+            if block.one("skip") or block.one("rest"):
+                return None
             reason = absent(block) or ("" if os.geteuid() == 0 else "needs root")
             if reason:
-                tally.add(f"{block.name:22}", f"manual {block.name}", "skipped", reason, 0.0)
-                continue
-            outcome, why, left_out = run(block, scratch / "prefix", scratch / str(number))
-            for line in left_out:
-                print(f"not run {block.name:22}  {line}", flush=True)
-            tally.add(f"{block.name:22}", f"manual {block.name}", outcome, why, time.monotonic() - started)
+                return "skipped", reason, [], 0.0
+            started = time.monotonic()
+            return *run(block, scratch / "prefix", scratch / str(number)), time.monotonic() - started
+
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as executor:
+            results = executor.map(result, range(len(all_blocks)), all_blocks)
+            for block, found in zip(all_blocks, results):
+                if block.one("skip"):
+                    print(f"not run {block.name:22}  {block.one('skip')}", flush=True)
+                elif found is None:
+                    # Once for all that follow on the page.
+                    if block.page != rest_of:
+                        print(f"not run {block.name:22}  and what follows: {block.one('rest')}", flush=True)
+                    rest_of = block.page
+                else:
+                    outcome, why, left_out, seconds = found
+                    for line in left_out:
+                        print(f"not run {block.name:22}  {line}", flush=True)
+                    tally.add(f"{block.name:22}", f"manual {block.name}", outcome, why, seconds)
     return tally.close()
 
 

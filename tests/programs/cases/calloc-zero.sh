@@ -1,6 +1,6 @@
 # program: calloc on recycled dirty memory, four threads (C)
 # version: gcc --version
-# modes: default preload-2m preload-thp
+# modes: default preload-thp
 cc -O2 -o calloc-zero "$SRC/calloc-zero.c" -pthread
 "$RUN" ./calloc-zero
 # Returned at once, and never: the two ends of --return-after.

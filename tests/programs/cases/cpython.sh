@@ -1,6 +1,6 @@
 # program: CPython, 70 modules of its own test suite
 # version: /usr/bin/python3 --version
-# modes: default preload-thp
+# modes: default
 # seconds: 400
 core="
 test_array test_bytes test_call test_class test_collections test_copy test_deque test_dict test_enumerate test_fork1
@@ -22,13 +22,8 @@ suite() { # NAME MODULES: in one process, so that they all run on the same heap
         return 1
     }
 }
-# The default is the claim and gets all of it.
-if [ "$MODE" = default ]; then
-    # In the foreground: what tests SIGINT, which a background job ignores.
-    suite more "$more" &
-    more_job=$!
-    suite core "$core"
-    wait $more_job
-else
-    suite core "$core"
-fi
+# In the foreground: what tests SIGINT, which a background job ignores.
+suite more "$more" &
+more_job=$!
+suite core "$core"
+wait $more_job

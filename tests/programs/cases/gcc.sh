@@ -1,6 +1,6 @@
 # program: GCC compiling an allocator and template-heavy C++ (objects compared)
 # version: gcc --version
-# modes: default preload-2m preload-thp
+# modes: default preload-thp
 # seconds: 240
 mimalloc=$REPOSITORY/crates/heap/preload/vendor/mimalloc
 compile() { # DIRECTORY [LAUNCHER]

@@ -1,6 +1,6 @@
 # program: SQLite command line
 # version: sqlite3 --version
-# modes: default preload-2m preload-thp tunable
+# modes: default preload-thp tunable
 sqlite3 plain.db <"$SRC/work.sql" >plain.txt
 "$RUN" sqlite3 under.db <"$SRC/work.sql" >under.txt
 cmp plain.txt under.txt

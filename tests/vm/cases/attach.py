@@ -1,6 +1,6 @@
 # title: run --attach: what was promoted against smaps before and after; a process that ends, that is not there, that is busy
 # kernels: x86-64 arm64
-# quick: 5.10 7.3
+# quick: 5.10
 # seconds: 400
 """Promotion of running processes from outside."""
 

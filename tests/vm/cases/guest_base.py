@@ -2,7 +2,6 @@
 # kernels: 6.12
 # memory: 768M
 # backing: base
-# quick: 6.12
 # seconds: 240
 """Two levels of page tables: what of the guest's huge pages the host backs by huge pages."""
 

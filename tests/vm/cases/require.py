@@ -1,6 +1,5 @@
 # title: --require: what it lets pass was huge, what it refuses says why; short, growing and forking programs
 # kernels: x86-64 arm64
-# quick: 6.12
 # seconds: 500
 """A program keeps its own smaps just before its end; --require must not pass what was not huge."""
 

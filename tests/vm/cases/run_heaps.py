@@ -1,6 +1,6 @@
 # title: run with every --heap, with pages and without, dynamic, threaded and forking: output, status, report against smaps
 # kernels: x86-64 arm64
-# quick: 5.10 7.3
+# quick: 5.10
 # seconds: 600
 """A program that checks each byte and keeps its own smaps for the comparison with the report."""
 

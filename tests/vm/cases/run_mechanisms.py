@@ -1,6 +1,5 @@
 # title: run with every --mechanism, on dynamic, static and Python programs
 # kernels: x86-64 arm64
-# quick: 6.1
 # seconds: 600
 """Each mechanism by itself: the program's bytes, and the report against its smaps."""
 
