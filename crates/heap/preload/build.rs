@@ -68,8 +68,13 @@ fn changes() -> Vec<Change> {
             "block_size >= 8*MI_MiB && mi_page_block_can_cache_offset(block_size, os_align) ? MI_PAGE_CACHE_OFFSET_MAX"
                 .into(),
         ),
-        // Of a new page only one base page is linked, and so touched: each thread has a page of each size that it uses.
-        Change("src/alloc/page.c", "MI_MAX_EXTEND_SIZE    (8*1024)", "MI_MAX_EXTEND_SIZE    (4*1024)".into()),
+        // Blocks are linked, and so touched, up to the end of one base page: each thread has a page of
+        // each size that it uses.
+        Change(
+            "src/alloc/page.c",
+            "(bsize >= MI_MAX_EXTEND_SIZE ? MI_MIN_EXTEND : MI_MAX_EXTEND_SIZE/bsize)",
+            "(4096 - ((size_t)mi_page_start(page) + page->capacity*bsize) % 4096)/bsize".into(),
+        ),
     ]
 }
 

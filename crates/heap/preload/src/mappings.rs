@@ -160,13 +160,8 @@ fn map_shared(
 /// Private memory at any address.
 fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mut c_void {
     // At its first touch the program must not wait until the kernel has made room for a huge page.
-    let place = || {
-        let may = !HEAP.is_near_limit() && HEAP.has_free(len);
-        may.then(|| MAPPED.place(&Kernel, len, reserve)).flatten().inspect(|_| {
-            let _ = HEAP.take_free(len);
-        })
-    };
-    let mapped = match place() {
+    let may = !HEAP.is_near_limit() && HEAP.take_free(len).is_ok();
+    let mapped = match may.then(|| MAPPED.place(&Kernel, len, reserve)).flatten() {
         Some(address) => address as *mut c_void,
         None => {
             let mut mapped = ask();

@@ -66,12 +66,13 @@ void* megapage_malloc(size_t size) {
   return megapage_malloc_uncached(size);
 }
 
-// A block is freed that the thread has freed last. The program ends as glibc ends it: it would be
-// handed out twice.
-static mi_decl_noinline mi_decl_cold void freed_twice(void) {
-  static char message[] = "free(): double free detected in tcache 2\n";
-  const struct iovec part = {message, sizeof message - 1};
-  (void)!writev(STDERR_FILENO, &part, 1);
+// A block is freed that the thread has freed last. The program ends as glibc ends it, with glibc's
+// words for a block of this size: it would be handed out twice.
+static mi_decl_noinline mi_decl_cold void freed_twice(size_t size) {
+  static char small[] = "free(): double free detected in tcache 2\n";
+  static char large[] = "double free or corruption (!prev)\n";
+  const struct iovec parts[] = {{small, sizeof small - 1}, {large, sizeof large - 1}};
+  (void)!writev(STDERR_FILENO, &parts[size > 1032], 1);
   abort();
 }
 
@@ -86,7 +87,7 @@ void megapage_free(void* p) {
     if mi_likely(size <= MI_SMALL_SIZE_MAX) {
       cached_class_t* const class = &thread_cache[class_of_words[size / MI_SIZE_SIZE]];
       mi_block_t* const last = class->first;
-      if mi_unlikely(block == last) freed_twice();
+      if mi_unlikely(block == last) freed_twice(size);
       if mi_likely(class->room > 0) {
         block->next = (mi_encoded_t)last;
         class->first = block;
@@ -95,7 +96,7 @@ void megapage_free(void* p) {
       }
     }
     if mi_likely(other == 0) {
-      if mi_unlikely(block == page->local_free) freed_twice();
+      if mi_unlikely(block == page->local_free) freed_twice(size);
       mi_free_block_local(page, block, false /* was guarded */, false /* is in no full page */);
       return;
     }

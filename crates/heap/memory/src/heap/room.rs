@@ -102,11 +102,6 @@ impl HugeHeap {
         self.room.free.store(free_huge_pages().unwrap_or(0) / FREE_SHARE, Relaxed);
     }
 
-    /// Returns true if [`HugeHeap::take_free`] would succeed.
-    pub fn has_free(&self, bytes: usize) -> bool {
-        self.room.free.load(Relaxed) >= bytes as u64
-    }
-
     /// Takes `bytes` of the free huge pages for what is about to be touched. Refused where the kernel might have to make
     /// room for them, while the program's thread waits: then base pages come first.
     pub fn take_free(&self, bytes: usize) -> Result<(), FallBack> {
