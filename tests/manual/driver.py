@@ -30,6 +30,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -41,6 +42,7 @@ SOCKET = pathlib.Path("/run/megapage/daemon.sock")
 LONGEST_S = 60
 KEYS = ("run", "skip", "rest", "omit", "needs", "with", "put", "before", "after", "status", "ends", "pause")
 STAGES = ("redis", "daemon")
+STAGE_LOCK = threading.Lock()
 # Blocks that run at once; most wait for what they observe.
 AT_ONCE = 4
 # Commands that change nothing of the machine.
@@ -286,7 +288,11 @@ def run(block, prefix, scratch):
     left_out = []
     why = ""
     stage = Stage(scratch, environment)
-    with machine() if changes_the_machine(block) else contextlib.nullcontext():
+    # Lines name programs of a stage, so that there is one at a time.
+    with (
+        STAGE_LOCK if block.one("with") else contextlib.nullcontext(),
+        machine() if changes_the_machine(block) else contextlib.nullcontext(),
+    ):
         try:
             if block.one("with"):
                 if block.one("with") not in STAGES:

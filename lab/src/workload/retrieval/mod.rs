@@ -203,9 +203,9 @@ mod tests {
 
     fn options(threads: usize) -> Options {
         Options {
-            size: Bytes::mib(16),
+            size: Bytes::mib(8),
             threads: NonZeroUsize::new(threads).unwrap(),
-            queries: 60,
+            queries: 30,
             seed: 1,
             noise: 0.5,
         }
