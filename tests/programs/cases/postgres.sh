@@ -1,6 +1,6 @@
 # program: PostgreSQL: initdb, pgbench, crash recovery, balances compared
 # version: "$(ls -d /usr/lib/postgresql/*/bin | tail -1)"/postgres --version
-# modes: default preload-2m preload-thp
+# modes: default preload-thp
 # seconds: 150
 bin=$(ls -d /usr/lib/postgresql/*/bin | tail -1)
 as=

@@ -2,7 +2,6 @@
 # kernels: x86-64 arm64
 # numa: 2
 # memory: 3G
-# quick: 7.3
 # seconds: 600
 """What is said of nodes against numa_maps, page frames and the nodes' own counters."""
 
