@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// The smallest request that is looked at, in bytes.
 pub const SMALLEST: usize = 64 << 10;
 /// Requests of at least this many bytes are no arenas: one may never be touched all over, and is left to the collapser.
-const LARGEST: usize = 32 << 20;
+pub const LARGEST: usize = 32 << 20;
 /// How often the table of advised memory is tried while another thread has it, for well below a microsecond.
 const TRIES: usize = 100;
 

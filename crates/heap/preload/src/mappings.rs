@@ -14,7 +14,7 @@ use crate::{HEAP, MAPPED, SHARED, collapser, limits, segments, threads};
 use libc::off_t;
 use megapage_inside::{ErrnoGuard, find_clock, has_supported_base_pages, thp_is_possible};
 use megapage_memory::Heap;
-use megapage_memory::mapped::{Kernel, SMALLEST};
+use megapage_memory::mapped::{Kernel, LARGEST, SMALLEST};
 use megapage_memory::shared::{Shm, note_refused};
 use megapage_units::BASE_PAGE;
 use std::mem::transmute;
@@ -160,7 +160,7 @@ fn map_shared(
 /// Private memory at any address.
 fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mut c_void {
     // At its first touch the program must not wait until the kernel has made room for a huge page.
-    let may = !HEAP.is_near_limit() && HEAP.take_free(len).is_ok();
+    let may = len < LARGEST && !HEAP.is_near_limit() && HEAP.take_free(len).is_ok();
     let mapped = match may.then(|| MAPPED.place(&Kernel, len, reserve)).flatten() {
         Some(address) => address as *mut c_void,
         None => {

@@ -26,9 +26,9 @@ pub fn find_clock() {
 /// Returns the time since some fixed point (CLOCK_MONOTONIC), without a system call once
 /// [`find_clock`] was called.
 ///
-/// Where the machine's clock cannot be read without a call, the shared object makes one. In a
-/// program that forbids itself calls the coarse clock, which the kernel keeps in memory, answers
-/// instead; it is up to a tick of the kernel (1 to 10 ms) behind.
+/// The shared object makes a call where the machine's clock cannot be read without one. So a
+/// program that forbids itself calls reads the coarse clock, which the kernel keeps in memory; it
+/// is up to a tick of the kernel (1 to 10 ms) behind.
 pub fn monotonic() -> Duration {
     if READY.load(Relaxed) {
         let clock = if is_confined() { ClockId::MonotonicCoarse } else { ClockId::Monotonic };

@@ -1,5 +1,5 @@
-//! Chunks that become huge behind the program: they were on base pages when it touched them first, and have filled up since.
-//! A thread of the library collapses them.
+//! Chunks that become huge behind the program: they were on base pages when it touched them first,
+//! and have filled up since. A thread of the library collapses them.
 
 use super::HugeHeap;
 use crate::chunk::Mapping;
@@ -24,9 +24,9 @@ impl HugeHeap {
         more <= self.threads().saturating_sub(1).saturating_mul(PER_THREAD)
     }
 
-    /// Collapses the chunk at `address`. For threads of the library: the kernel may have to make room for a huge page.
-    /// ENOMEM where it has none; EINVAL for a chunk that is not on base pages, and before Linux 6.1, where khugepaged
-    /// collapses the chunk later.
+    /// Collapses the chunk at `address`. For threads of the library: the kernel may have to make
+    /// room for a huge page. ENOMEM where it has none; EINVAL for a chunk that is not on base pages,
+    /// and before Linux 6.1, where khugepaged collapses the chunk later.
     pub fn collapse_at(&self, address: usize) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         // The program may wait for the locks below, so that no room is made while they are held.
@@ -56,9 +56,9 @@ impl HugeHeap {
     }
 }
 
-/// Takes a huge page and releases it, so that the collapse that comes next finds one. The kernel holds no lock of the
-/// process while it makes room for that page; in a virtual machine the host may have to find memory, too. EINVAL where the
-/// kernel cannot collapse (before Linux 6.1).
+/// Takes a huge page and releases it, so that the collapse that comes next finds one. The kernel
+/// holds no lock of the process while it makes room for that page; in a virtual machine the host may
+/// have to find memory, too. EINVAL where the kernel cannot collapse (before Linux 6.1).
 pub(super) fn make_ready() -> Result<(), Errno> {
     let range = Reservation::new(HUGE_2M, HUGE_2M)?;
     range.open()?;

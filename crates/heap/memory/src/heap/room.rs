@@ -28,8 +28,8 @@ const MOST_MARGIN: u64 = 256 << 20;
 const THREAD_AT: u64 = 64 << 20;
 /// and this part of what a limit leaves at the start.
 const THREAD_SHARE: u64 = 4;
-/// Of the machine's free huge pages one process takes this part before it counts them again: others
-/// take some meanwhile.
+/// The part of the machine's free huge pages that one process takes before it counts them again:
+/// others take some meanwhile.
 const FREE_SHARE: u64 = 2;
 /// Pause between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
@@ -102,8 +102,9 @@ impl HugeHeap {
         self.room.free.store(free_huge_pages().unwrap_or(0) / FREE_SHARE, Relaxed);
     }
 
-    /// Takes `bytes` of the free huge pages for what is about to be touched. Refused where the kernel might have to make
-    /// room for them, while the program's thread waits: then base pages come first.
+    /// Takes `bytes` of the free huge pages for memory that is about to be touched. Refused where
+    /// the kernel might have to make room for them while the program's thread waits: then base
+    /// pages come first.
     pub fn take_free(&self, bytes: usize) -> Result<(), FallBack> {
         let taken = self.room.free.fetch_update(Relaxed, Relaxed, |free| free.checked_sub(bytes as u64));
         taken.map_or(Err(FallBack::Fragmented), |_| Ok(()))
