@@ -1,5 +1,6 @@
 # program: 300 threads that allocate (C)
 # version: cc --version
+# quick: yes
 # more: yes
 # machine: yes
 program=$SCRATCH/threads
