@@ -258,7 +258,7 @@ def main():
     parser.add_argument("--only", action="append", metavar="CASE", help="only this case; may be repeated")
     parser.add_argument("--environment", action="append", metavar="NAME", choices=list(environments.BY_NAME),
                         help="only this environment; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="the part of make test: some programs, about two minutes")
+    parser.add_argument("--quick", action="store_true", help="the part of make test: some programs, about a minute")
     parser.add_argument("--again", action="store_true", help="use no kept result")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="programs at once (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="name the cases and environments, and run nothing")

@@ -1,6 +1,5 @@
 # program: fork in a signal handler that interrupts malloc or mmap (C)
 # version: cc --version
-# quick: yes
 program=$SCRATCH/handler
 [ -e "$program" ] || cc -O1 -w -fno-builtin -o "$program" "$SRC/handler.c"
 for kind in heap maps; do

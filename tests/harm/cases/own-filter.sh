@@ -1,6 +1,5 @@
 # program: a program that confines itself by a seccomp filter (C)
 # version: cc --version
-# quick: yes
 # machine: yes
 program=$SCRATCH/filter
 [ -e "$program" ] || cc -O1 -w -fno-builtin -o "$program" "$SRC/filter.c"

@@ -1,6 +1,5 @@
 # program: 300 threads that allocate (C)
 # version: cc --version
-# quick: yes
 # more: yes
 # machine: yes
 program=$SCRATCH/threads

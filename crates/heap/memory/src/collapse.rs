@@ -211,6 +211,7 @@ impl Collapser {
         heap.measure();
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
         persistence.begin();
+        let mut heap_on_base = 0;
         own_mappings(|mapping| {
             let Some((start, end)) = mapping.private_memory() else { return };
             if end - start < HUGE_2M {
@@ -222,15 +223,22 @@ impl Collapser {
             let base = |region| heap.chunk_at(region).is_some_and(|chunk| chunk.mapping() == BASE);
             if !pagemap.scans() {
                 let chunks = (start.next_multiple_of(HUGE_2M)..end).step_by(HUGE_2M);
-                let full = |region: &usize| pagemap.present(*region).is_some_and(|pages| pages >= least);
-                let found = chunks.filter(|region| of_heap && base(*region));
-                found.filter(full).for_each(|region| dense.push(region));
+                for region in chunks.filter(|region| of_heap && base(*region)) {
+                    let pages = pagemap.present(region).unwrap_or(0);
+                    heap_on_base += pages * BASE_PAGE;
+                    if pages >= least {
+                        dense.push(region);
+                    }
+                }
                 return;
             }
             let mut fill = Fill::new(start, end, least, dense);
             let scanned = pagemap.scan(start, end, |run| {
                 if run.huge && !of_heap {
                     persistence.note_huge(run.start, run.end);
+                }
+                if of_heap && !run.huge {
+                    heap_on_base += run.end - run.start;
                 }
                 fill.add(run);
             });
@@ -246,6 +254,7 @@ impl Collapser {
                 look.pending |= advise && mapped.advise(&Kernel, start, end);
             }
         })?;
+        heap.note_present(heap_on_base as u64);
         look.cost = start.elapsed();
         let now = Instant::now();
         if self.persistence.is_due(now) {

@@ -86,11 +86,20 @@ pub struct HugeHeap {
     room: Headroom,
 }
 
-/// A large object that is being committed.
+/// A part of an arena that is being committed.
 #[derive(Clone, Copy, Debug)]
-struct Bulk {
+struct Commit {
+    /// Its length in bytes.
+    len: usize,
     /// The first chunk after it.
     end: usize,
+}
+
+impl Commit {
+    /// Returns true for a large object.
+    fn is_bulk(self) -> bool {
+        self.len >= LARGE_BLOCK
+    }
 }
 
 /// What [`HugeHeap::reserve`] obtained.
@@ -263,9 +272,8 @@ impl HugeHeap {
     /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent. Nothing is kept
     /// then of what was committed for it.
     fn commit_in(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
-        let len = end - start;
-        let bulk = (len >= LARGE_BLOCK).then(|| Bulk { end: end.div_ceil(HUGE_2M) });
-        if end - start >= HUGE_1G {
+        let of = Commit { len: end - start, end: end.div_ceil(HUGE_2M) };
+        if of.len >= HUGE_1G {
             self.map_gigantic(span, start.div_ceil(HUGE_2M), end / HUGE_2M);
         }
         let mut clean = true;
@@ -276,11 +284,11 @@ impl HugeHeap {
         let mut added_first = 0;
         while index * HUGE_2M < end {
             // What another thread has asked for may be gone before this one comes to it.
-            let asks = |index, asked| asked < MOST_ASKS && self.wants_stock(span, index, bulk.is_some());
+            let asks = |index, asked| asked < MOST_ASKS && self.wants_stock(span, index, of.is_bulk());
             if asks(index, asked) {
-                self.ask_broker(bulk.map_or(1, |bulk| bulk.end - index));
+                self.ask_broker(if of.is_bulk() { of.end - index } else { 1 });
             }
-            let group_end = ((index / GROUP + 1) * GROUP).min(end.div_ceil(HUGE_2M));
+            let group_end = ((index / GROUP + 1) * GROUP).min(of.end);
             let lock = self.group_lock(span, index);
             lock.lock();
             let mut done = true;
@@ -291,7 +299,7 @@ impl HugeHeap {
                 }
                 let base = index * HUGE_2M;
                 let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), false);
-                done = self.prepare(span, index, group_end, bulk, mask);
+                done = self.prepare(span, index, group_end, of, mask);
                 if done {
                     clean &= span.chunk(index).commit(mask);
                     self.in_use.add(span.chunk(index), span.chunk(index).added());
@@ -325,9 +333,9 @@ impl HugeHeap {
         &self.groups[group % LOCKS]
     }
 
-    /// Makes sure that chunk `index` is mapped and ready; `bulk` is the large object of which it is a part. With its group
-    /// locked.
-    fn prepare(&self, span: &Span, index: usize, group_end: usize, bulk: Option<Bulk>, mask: u32) -> bool {
+    /// Makes sure that chunk `index` is mapped and ready, for its slices of `mask`, which are a part of the commit `of`. With
+    /// its group locked.
+    fn prepare(&self, span: &Span, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         let chunk = span.chunk(index);
         match chunk.mapping() {
             Mapping::Mapped(_) => return true,
@@ -343,18 +351,18 @@ impl HugeHeap {
             Mapping::None => {}
             Mapping::GivenUp => return false,
         }
-        self.map_fresh(span, index, group_end, bulk, mask)
+        self.map_fresh(span, index, group_end, of, mask)
     }
 
     /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays.
-    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, bulk: Option<Bulk>, mask: u32) -> bool {
+    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         if self.config().heap == Heap::None {
             return self.map_base(span, index);
         }
-        let huge = self.may_be_huge(bulk, mask);
-        if (bulk.is_some() || !self.is_small(self.held()))
+        let huge = self.may_be_huge(of, mask);
+        if (of.is_bulk() || !self.is_small(self.held()))
             && !self.forked.load(Relaxed)
-            && self.map_from_pools(span, index, group_end, bulk)
+            && self.map_from_pools(span, index, group_end, of)
         {
             return true;
         }
@@ -369,9 +377,9 @@ impl HugeHeap {
     }
 
     /// Pages of a broker, or of the pool.
-    fn map_from_pools(&self, span: &Span, index: usize, group_end: usize, bulk: Option<Bulk>) -> bool {
+    fn map_from_pools(&self, span: &Span, index: usize, group_end: usize, of: Commit) -> bool {
         let config = self.config();
-        let (ahead, bulk) = (bulk.map(|bulk| bulk.end - index), bulk.is_some());
+        let bulk = of.is_bulk();
         let end = if bulk {
             group_end
         } else if self.held() >= GROUP_AT {
@@ -380,7 +388,7 @@ impl HugeHeap {
             index + 1
         };
         let fresh = (index..end).take_while(|&i| span.chunk(i).mapping() == Mapping::None).count();
-        if fresh > 0 && self.map_from_broker(span, index, fresh, ahead) {
+        if fresh > 0 && self.map_from_broker(span, index, fresh, bulk.then(|| of.end - index)) {
             return true;
         }
         config.heap != Heap::Thp

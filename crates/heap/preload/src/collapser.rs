@@ -54,7 +54,7 @@ pub fn consider(bytes: usize) {
 pub fn consider_later(bytes: usize) {
     let grown = grow(bytes);
     let ledger = HEAP.ledger();
-    let is_worth_it = || ledger.total_held() >= HEAP_AT && ledger.held(Backing::Base) >= HEAP_ON_BASE;
+    let is_worth_it = || HEAP.size() >= HEAP_AT && ledger.held(Backing::Base) >= HEAP_ON_BASE;
     if grown >= AGAIN && !RUNNING.load(Relaxed) && is_worth_it() && mappings::is_active() {
         NEXT.store(AGAIN, Relaxed);
         threads::want();
@@ -96,6 +96,8 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
         threads::end();
         RUNNING.store(false, Relaxed);
     } else {
+        // No thread can see how much the program touches.
+        HEAP.note_present(u64::MAX);
         threads::end();
     }
     ptr::null_mut()

@@ -65,10 +65,13 @@ extern bool megapage_has_addresses(size_t size);
 #define LEAST_ARENA (MI_BCHUNK_BITS * MI_ARENA_SLICE_SIZE)
 // Larger blocks come from the system: an arena for one is up to 64 MiB longer.
 #define LARGEST_IN_LEAST_ARENA (8 * MI_MiB)
+// So is the first one always: a small program does not touch the tables of a large one.
 static size_t arena_option(mi_option_t option) {
-  if mi_likely(!mi_atomic_load_relaxed(&few_addresses)) return mi_option_get_size(option);
-  if (option == mi_option_arena_max_object_size) return LARGEST_IN_LEAST_ARENA;
   const size_t arenas = mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count);
+  if mi_likely(!mi_atomic_load_relaxed(&few_addresses)) {
+    return (arenas == 0 && option == mi_option_arena_reserve ? LEAST_ARENA : mi_option_get_size(option));
+  }
+  if (option == mi_option_arena_max_object_size) return LARGEST_IN_LEAST_ARENA;
   const size_t next = LEAST_ARENA << mi_clamp(arenas / 8, 0, 16);
   return (megapage_has_addresses(2 * next) ? LEAST_ARENA : 0);
 }
@@ -78,7 +81,8 @@ static size_t arena_option(mi_option_t option) {
 
 // Upstream has an option for what waiting.c decides.
 #include "waiting.c"
-#define mi_option_get_size(option) immediate_purge_size(slice_count)
+#define mi_option_get_size(option) \
+  immediate_purge_size(mi_bitmap_popcountN(arena->slices_committed, slice_index, slice_count))
 #include "arena/arena-alloc.c"
 #undef mi_option_get_size
 #include "arena/arena-page.c"
@@ -299,9 +303,10 @@ void megapage_free_locks_in_child(void) {
   for (size_t i = fork_locks(locks); i > 0; i--) mi_lock_init(locks[i - 1]);
 }
 
-// Milliseconds after which freed memory is purged; negative for never.
+// Milliseconds after which freed memory is purged; negative for never, but near a limit on memory.
 void megapage_set_return_after(long milliseconds) {
-  mi_option_set(mi_option_purge_delay, milliseconds);
+  waits_on = (milliseconds < 0);
+  mi_option_set(mi_option_purge_delay, waits_on ? LONGEST_DELAY : milliseconds);
   mi_option_set(mi_option_arena_purge_mult, 1);
   // Pages are committed as far as blocks were handed out: what is committed tells what is in use.
   mi_option_set(mi_option_page_commit_on_demand, 1);

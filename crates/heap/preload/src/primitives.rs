@@ -185,10 +185,11 @@ extern "C" fn megapage_has_addresses(size: usize) -> bool {
     has_addresses(size)
 }
 
-/// Returns true if a limit on memory is near.
+/// Returns how many bytes of freed memory the limits on memory let wait, once so many bytes more
+/// are in use.
 #[unsafe(no_mangle)]
-extern "C" fn megapage_room_is_short() -> bool {
-    HEAP.is_short()
+extern "C" fn megapage_room_for_waiting(more: usize) -> usize {
+    HEAP.room_for_waiting(more)
 }
 
 /// So much freed memory waits to be used again that it is to be purged once the delay has passed. From within the

@@ -151,7 +151,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
         }
         let short = HEAP.is_short();
         let delay = DELAY_MS.load(Relaxed);
-        if delay != 0 && (short || purge <= Instant::now()) {
+        if short || delay != 0 && purge <= Instant::now() {
             let next = WORKING.with(|| {
                 // SAFETY: mimalloc lets any thread purge.
                 let next = unsafe { megapage_purge_expired(short) };

@@ -27,13 +27,15 @@
 #define RESERVE_SHARE 16
 #define MOST_RESERVE_SHARE 100
 
-// Near a limit on memory less waits: this.
-#define WAITS_WHEN_SHORT MI_MiB
-
 // Defined in primitives.rs: more waits than always may, so that a thread has to purge it after the
-// delay; and whether a limit on memory is near.
+// delay; and how many bytes the limits on memory let wait once so many more are in use: any number
+// while no limit is near.
 extern void megapage_much_waits(void);
-extern bool megapage_room_is_short(void);
+extern size_t megapage_room_for_waiting(size_t more);
+
+// Freed memory waits until a limit is near: its delay, in milliseconds, is 34 years.
+static bool waits_on;
+#define LONGEST_DELAY (1L << 40)
 
 static size_t most_waiting = LEAST_MOST_WAITING;
 
@@ -94,12 +96,15 @@ static size_t raise(_Atomic(size_t)* most, size_t value) {
 
 static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subproc, size_t tseq);
 
-// How many bytes may wait, where so many are in use and committed, and `most` were in use at once.
-static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most) {
-  if (megapage_room_is_short()) return WAITS_WHEN_SHORT;
+// How many bytes may wait, where so many are in use and committed, `most` were in use at once, and
+// `more` are about to be committed.
+static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most, size_t more) {
+  const size_t room = mi_max(ALWAYS_WAITS, megapage_room_for_waiting(more));
+  if (waits_on) return room;
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
   most += mi_min(committed / MOST_RESERVE_SHARE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
-  return mi_max(always_waits(committed), mi_min(mi_min(LARGEST_TIMES * largest, most_waiting), most - mi_min(in_use, most)));
+  const size_t useful = mi_min(mi_min(LARGEST_TIMES * largest, most_waiting), most - mi_min(in_use, most));
+  return mi_min(room, mi_max(always_waits(committed), useful));
 }
 
 // Sends away what waits, so many bytes.
@@ -108,21 +113,22 @@ static void purge_all(size_t waiting) {
   mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
 }
 
-// The size from which on a range that is just being freed, of `slice_count` slices, is purged at once: 0 for now, SIZE_MAX for
-// later. Upstream asks this in one place, where it has an option.
+// The size from which on a range that is just being freed, with `slice_count` committed slices, is
+// purged at once: 0 for now, SIZE_MAX for later. Upstream asks this in one place, where it has an
+// option.
 static size_t immediate_purge_size(size_t slice_count) {
   const size_t size = _mi_size_of_slices(slice_count);
-  if (size > most_waiting || is_emptied) return 0;
+  if ((size > most_waiting && !waits_on) || is_emptied) return 0;
   raise(&largest_freed, size);
   const size_t at_most = mi_atomic_add_relaxed(&waiting_at_most, size) + size;
   const size_t count_from = mi_atomic_load_relaxed(&count_at);
-  if (mi_likely(at_most <= count_from) && (at_most <= WAITS_WHEN_SHORT || !megapage_room_is_short())) return SIZE_MAX;
+  if (mi_likely(at_most <= count_from) && (at_most <= ALWAYS_WAITS || at_most <= megapage_room_for_waiting(0))) return SIZE_MAX;
 
   // This range is not marked as free yet.
   const bytes_t now = count_bytes();
   size_t waiting = now.waiting + size;
   const size_t in_use = now.committed - mi_min(waiting, now.committed);
-  const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size));
+  const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size), 0);
   if (waiting > allowed) {
     // What waits longer goes first: this one may be asked for again at once.
     purge_all(now.waiting);
@@ -130,7 +136,7 @@ static size_t immediate_purge_size(size_t slice_count) {
   }
   mi_atomic_store_relaxed(&count_at, allowed);
   mi_atomic_store_relaxed(&waiting_at_most, waiting);
-  if (waiting > always_waits(now.committed) + MUCH) megapage_much_waits();
+  if (waiting > always_waits(now.committed) + MUCH && !waits_on) megapage_much_waits();
   return (waiting > allowed ? 0 : SIZE_MAX);
 }
 
@@ -140,14 +146,14 @@ static void make_room(size_t size) {
   static _Atomic(size_t) grown;
   static _Atomic(size_t) count_after = COUNT_AFTER;
   const size_t waiting = mi_atomic_load_relaxed(&waiting_at_most);
-  if (waiting <= ALWAYS_WAITS && (waiting <= WAITS_WHEN_SHORT || !megapage_room_is_short())) return;
+  if (waiting <= ALWAYS_WAITS) return;
   if (mi_atomic_add_relaxed(&grown, size) + size < mi_atomic_load_relaxed(&count_after)) return;
   mi_atomic_store_relaxed(&grown, 0);
   const bytes_t now = count_bytes();
   mi_atomic_store_relaxed(&count_after, mi_max(COUNT_AFTER, now.committed / COUNT_SHARE));
   const size_t in_use = now.committed - mi_min(now.waiting, now.committed);
   // A part of the range may be committed already: `most` is raised without it.
-  if (now.waiting <= allowed_to_wait(in_use + size, now.committed, raise(&most_in_use, in_use))) return;
+  if (now.waiting <= allowed_to_wait(in_use + size, now.committed, raise(&most_in_use, in_use), size)) return;
   purge_all(now.waiting);
   mi_atomic_store_relaxed(&waiting_at_most, 0);
 }

@@ -37,6 +37,8 @@ pub struct Room {
     pub limit: u64,
     /// Bytes below it; memory that the kernel takes back before it refuses any is left, too.
     pub left: u64,
+    /// Memory counts from its first touch on, and not already when it is mapped.
+    pub of_touched: bool,
 }
 
 /// Reads a file, whose path ends in a NUL, into a buffer; answers the length.
@@ -99,7 +101,8 @@ impl Group {
         };
         let field = |name| field(&text[..len], name).unwrap_or(0);
         let reclaimed = field(inactive) + field(active) / 2;
-        Some(Room { limit, left: limit.saturating_sub(usage.saturating_sub(reclaimed)) })
+        let left = limit.saturating_sub(usage.saturating_sub(reclaimed));
+        Some(Room { limit, left, of_touched: true })
     }
 }
 
@@ -210,13 +213,15 @@ impl Limits {
             if let (Some(limit), Some(used)) = (kib(b"\nCommitLimit:"), kib(b"\nCommitted_AS:")) {
                 // The kernel keeps this part of all addresses of the process for its user.
                 let kept = size.unwrap_or(0) * BASE_PAGE as u64 / KEPT_FOR_USER;
-                visit(Room { limit, left: limit.saturating_sub(used).saturating_sub(kept) });
+                let left = limit.saturating_sub(used).saturating_sub(kept);
+                visit(Room { limit, left, of_touched: false });
             }
         }
         if self.data || self.addresses {
             for (resource, pages) in [(libc::RLIMIT_AS, size), (libc::RLIMIT_DATA, data)] {
                 if let (Some(limit), Some(pages)) = (own_limit(resource), pages) {
-                    visit(Room { limit, left: limit.saturating_sub(pages * BASE_PAGE as u64) });
+                    let left = limit.saturating_sub(pages * BASE_PAGE as u64);
+                    visit(Room { limit, left, of_touched: false });
                 }
             }
         }
@@ -225,7 +230,7 @@ impl Limits {
 
 /// The room in the machine's memory: what is available without swapping.
 pub fn machine_room() -> Option<Room> {
-    memory_available_and_total().map(|(left, limit)| Room { limit, left })
+    memory_available_and_total().map(|(left, limit)| Room { limit, left, of_touched: true })
 }
 
 /// Returns the bytes of huge pages that are free on each node, so that the kernel neither compacts
@@ -384,7 +389,7 @@ mod tests {
                 libc::setrlimit(libc::RLIMIT_AS, &both);
                 libc::setrlimit(libc::RLIMIT_DATA, &both);
             }
-            let mut found = [Room { limit: 0, left: 0 }; 8];
+            let mut found = [Room { limit: 0, left: 0, of_touched: false }; 8];
             let mut count = 0;
             let before = crate::counted::allocations();
             let limits = Limits::find();

@@ -17,11 +17,8 @@ const MOST_FOR_THREADS: u64 = 64 << 20;
 impl HugeHeap {
     /// Returns true if a heap that holds `held` bytes is too small for a further huge page.
     pub(super) fn is_small(&self, held: u64) -> bool {
-        let more = (held + HUGE_2M as u64).saturating_sub(SMALL_HEAP);
-        if more == 0 || more > MOST_FOR_THREADS {
-            return more == 0;
-        }
-        more <= self.threads().saturating_sub(1).saturating_mul(PER_THREAD)
+        let for_threads = self.threads().saturating_sub(1).saturating_mul(PER_THREAD).min(MOST_FOR_THREADS);
+        held + HUGE_2M as u64 <= SMALL_HEAP + for_threads
     }
 
     /// Collapses the chunk at `address`. For threads of the library: the kernel may have to make

@@ -127,7 +127,7 @@ impl HugeHeap {
     }
 
     /// Returns true if the user has not asked for huge pages in particular.
-    fn spares(&self) -> bool {
+    pub(super) fn spares(&self) -> bool {
         let config = self.config();
         config.spares || config.heap == Heap::Auto
     }
@@ -137,7 +137,7 @@ impl HugeHeap {
         self.committed().saturating_sub(self.in_use.bytes())
     }
 
-    fn committed(&self) -> u64 {
+    pub(super) fn committed(&self) -> u64 {
         self.in_use.all.load(Relaxed) * SLICE as u64
     }
 

@@ -11,11 +11,11 @@
 //! its first touch is one that the kernel has free. Where it would have to compact or reclaim
 //! memory for it, base pages come first, and are collapsed behind the program.
 
-use super::{Bulk, HugeHeap};
-use crate::ledger::FallBack;
+use super::{Commit, HugeHeap, LARGE_BLOCK};
+use crate::ledger::{Backing, FallBack};
 use megapage_inside::room::{Limits, Room, free_huge_pages, machine_room};
-use megapage_inside::{Errno, OwnedRange};
-use std::sync::OnceLock;
+use megapage_inside::{Errno, OwnedRange, own_resident};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ const MARGIN_SHARE: u64 = 8;
 /// but at least so many bytes of a limit, and at most so many.
 const LEAST_MARGIN: u64 = 8 << 20;
 const MOST_MARGIN: u64 = 256 << 20;
+/// While memory is short, freed memory may wait to be used again up to this part of what is left.
+const WAITING_SHARE: u64 = 4;
 /// Bytes of heap from which on it is worth a thread,
 const THREAD_AT: u64 = 64 << 20;
 /// and this part of what a limit leaves at the start.
@@ -31,13 +33,20 @@ const THREAD_SHARE: u64 = 4;
 /// The part of the machine's free huge pages that one process takes before it counts them again:
 /// others take some meanwhile.
 const FREE_SHARE: u64 = 2;
+/// Chunks are huge from their first touch on while at most this part of what is committed has not
+/// been touched.
+const UNTOUCHED_SHARE: u64 = 16;
+/// Bytes of the largest page of small blocks (mimalloc's medium page): they are touched soon.
+const SMALL_PAGE: usize = 512 << 10;
 /// Pause between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
 
 /// Knowledge about the room.
 #[derive(Debug)]
 pub(super) struct Headroom {
-    limits: OnceLock<Limits>,
+    limits: LazyLock<Limits>,
+    /// The bytes of heap at which the first limit is reached.
+    limit: AtomicU64,
     /// The bytes of heap from which on a limit is near, so that nothing more becomes huge;
     ceiling: AtomicU64,
     /// and from which on memory is short, so that what is not used goes back. No more than those.
@@ -52,12 +61,15 @@ pub(super) struct Headroom {
     is_due: AtomicBool,
     /// Threads of the program that use the heap.
     threads: AtomicU64,
+    /// Nearly all that was committed had been touched when a thread of the library looked last.
+    touched: AtomicBool,
 }
 
 impl Headroom {
     pub(super) const fn new() -> Headroom {
         Headroom {
-            limits: OnceLock::new(),
+            limits: LazyLock::new(Limits::find),
+            limit: AtomicU64::new(u64::MAX),
             ceiling: AtomicU64::new(u64::MAX),
             short_from: AtomicU64::new(u64::MAX),
             free: AtomicU64::new(0),
@@ -65,11 +77,8 @@ impl Headroom {
             was_short: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
             threads: AtomicU64::new(1),
+            touched: AtomicBool::new(false),
         }
-    }
-
-    fn limits(&self) -> &Limits {
-        self.limits.get_or_init(Limits::find)
     }
 }
 
@@ -78,28 +87,40 @@ fn margin(limit: u64) -> u64 {
     (limit / MARGIN_SHARE).clamp(LEAST_MARGIN, MOST_MARGIN)
 }
 
-/// The size up to which a heap of `held` bytes may grow until this limit is near.
-fn ceiling(held: u64, room: Room) -> u64 {
-    held.saturating_add(room.left).saturating_sub(margin(room.limit))
+/// The size up to which a heap of `size` bytes may grow until this limit is near, and until it is
+/// reached.
+fn ceiling(size: u64, room: Room) -> (u64, u64) {
+    let limit = size.saturating_add(room.left);
+    (limit.saturating_sub(margin(room.limit)), limit)
 }
 
 impl HugeHeap {
     /// Reads the limits. Before `main`, and in threads of the library.
     pub fn measure(&self) {
-        let held = self.held();
+        let size = self.size();
         let short_below = self.config().short_below;
-        let (mut lowest, mut short) = (u64::MAX, u64::MAX);
+        let (mut lowest, mut short) = ((u64::MAX, u64::MAX), u64::MAX);
         if let Some(room) = machine_room() {
             let below = if short_below == 0 { room.limit / 10 } else { short_below };
-            lowest = ceiling(held, room);
-            short = held.saturating_add(room.left).saturating_sub(below);
+            lowest = ceiling(size, room);
+            short = size.saturating_add(room.left).saturating_sub(below);
         }
-        self.room.limits().rooms(|room| {
-            lowest = lowest.min(ceiling(held, room));
-            self.room.thread_at.fetch_min(held + room.left / THREAD_SHARE, Relaxed);
+        // The program may still touch what it was given. Not so of the machine's memory, of which
+        // programs may be given more than there is.
+        let touched = own_resident().map_or(size, |resident| size.min(resident));
+        self.room.limits.rooms(|room| {
+            let (near, limit) = ceiling(if room.of_touched { touched } else { size }, room);
+            lowest = (lowest.0.min(near), lowest.1.min(limit));
+            self.room.thread_at.fetch_min(size + room.left / THREAD_SHARE, Relaxed);
         });
         self.set_ceilings(lowest, short);
         self.room.free.store(free_huge_pages().unwrap_or(0) / FREE_SHARE, Relaxed);
+    }
+
+    /// Returns the bytes that the heap takes at most: its huge pages, and what is committed on base
+    /// pages.
+    pub fn size(&self) -> u64 {
+        self.held().saturating_sub(self.ledger().held(Backing::Base)) + self.committed_on_base()
     }
 
     /// Takes `bytes` of the free huge pages for memory that is about to be touched. Refused where
@@ -110,7 +131,10 @@ impl HugeHeap {
         taken.map_or(Err(FallBack::Fragmented), |_| Ok(()))
     }
 
-    fn set_ceilings(&self, ceiling: u64, short: u64) {
+    /// Sets the sizes of heap at which a limit is near and at which it is reached, and from which
+    /// on memory is short.
+    fn set_ceilings(&self, (ceiling, limit): (u64, u64), short: u64) {
+        self.room.limit.store(limit, Relaxed);
         self.room.ceiling.store(ceiling, Relaxed);
         self.room.short_from.store(short.min(ceiling), Relaxed);
         if !self.is_short() {
@@ -120,27 +144,37 @@ impl HugeHeap {
 
     /// Returns true if a limit is near: nothing more is to become huge.
     pub fn is_near_limit(&self) -> bool {
-        self.held() >= self.room.ceiling.load(Relaxed)
+        self.size() >= self.room.ceiling.load(Relaxed)
     }
 
     /// Returns true if memory is short: what is not used is to go back.
     pub fn is_short(&self) -> bool {
-        self.held() >= self.room.short_from.load(Relaxed)
+        self.size() >= self.room.short_from.load(Relaxed)
+    }
+
+    /// Returns how many bytes of freed memory may wait to be used again, once the heap takes so
+    /// many bytes more: a part of what is left while memory is short, and any number before.
+    pub fn room_for_waiting(&self, more: usize) -> usize {
+        let size = self.size().saturating_add(more as u64);
+        if size < self.room.short_from.load(Relaxed) {
+            return usize::MAX;
+        }
+        (self.room.limit.load(Relaxed).saturating_sub(size) / WAITING_SHARE) as usize
     }
 
     /// The time after which a thread reads the limits again; `None` without limits.
     pub fn measured_every(&self) -> Option<Duration> {
-        self.room.limits().any().then_some(MEASURED_EVERY)
+        self.room.limits.any().then_some(MEASURED_EVERY)
     }
 
     /// Returns true if the process was started with a limit on addresses.
     pub fn has_few_addresses(&self) -> bool {
-        self.room.limits().of_addresses()
+        self.room.limits.of_addresses()
     }
 
     /// Returns true if the heap is large enough for a thread that reads limits and returns memory.
     pub fn is_worth_a_thread(&self) -> bool {
-        self.held() >= self.room.thread_at.load(Relaxed)
+        self.size() >= self.room.thread_at.load(Relaxed)
     }
 
     /// Notes how many threads of the program use the heap.
@@ -153,10 +187,10 @@ impl HugeHeap {
         self.room.threads.load(Relaxed)
     }
 
-    /// Decides on a fresh chunk that no pool has a page for, for a commit of the slices of `mask`,
-    /// which is a part of `bulk`: `Ok` for a transparent huge page, or the reason for base pages.
-    pub(super) fn may_be_huge(&self, bulk: Option<Bulk>, mask: u32) -> Result<(), FallBack> {
-        if bulk.is_none() && self.is_small(self.held()) {
+    /// Decides on a fresh chunk that no pool has a page for, for its slices of `mask`, which are a
+    /// part of the commit `of`: `Ok` for a transparent huge page, or the reason for base pages.
+    pub(super) fn may_be_huge(&self, of: Commit, mask: u32) -> Result<(), FallBack> {
+        if !of.is_bulk() && self.is_small(self.held()) {
             return Err(FallBack::TooSmall);
         }
         if self.is_short() && !self.room.was_short.swap(true, Relaxed) || self.is_to_be_swept() {
@@ -165,13 +199,26 @@ impl HugeHeap {
         if self.is_near_limit() {
             return Err(FallBack::Room);
         }
-        if bulk.is_none() && self.is_young() {
+        if !of.is_bulk() && self.is_young() {
             return Err(FallBack::TooSmall);
         }
-        if self.is_sparse(mask) {
+        if self.is_sparse(mask) || self.is_hardly_touched(of) {
             return Err(FallBack::Sparse);
         }
         if self.thp_off.load(Relaxed) { Err(FallBack::ThpOff) } else { Ok(()) }
+    }
+
+    /// Returns true if the program may leave much of such commits untouched, as far as a thread of
+    /// the library has seen, and its user has not asked for huge pages.
+    fn is_hardly_touched(&self, of: Commit) -> bool {
+        (SMALL_PAGE + 1..LARGE_BLOCK).contains(&of.len) && self.spares() && !self.room.touched.load(Relaxed)
+    }
+
+    /// Notes how many bytes of the chunks on base pages are present. What is committed on huge
+    /// pages counts as touched.
+    pub fn note_present(&self, on_base: u64) {
+        let (committed, untouched) = (self.committed(), self.committed_on_base().saturating_sub(on_base));
+        self.room.touched.store(committed > 0 && untouched <= committed / UNTOUCHED_SHARE, Relaxed);
     }
 
     /// Has chunks that are mapped from now on locked, or not (MCL_FUTURE of mlockall(2)).
@@ -197,19 +244,19 @@ impl HugeHeap {
 mod tests {
     use super::*;
     use crate::chunk::{Mapping, SLICE};
-    use crate::ledger::Backing;
     use crate::{Config, Heap};
     use megapage_inside::thp_is_possible;
     use megapage_units::HUGE_2M;
 
     const BASE: Mapping = Mapping::Mapped(Backing::Base);
     const THP: Mapping = Mapping::Mapped(Backing::Thp);
+    const NO_LIMIT: (u64, u64) = (u64::MAX, u64::MAX);
 
     /// A heap of `chunks` chunks of which all but the last slice of each is in use.
     fn heap(chunks: usize) -> (HugeHeap, megapage_inside::Reservation) {
         let heap = HugeHeap::new();
         heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
-        heap.set_ceilings(u64::MAX, u64::MAX);
+        heap.set_ceilings(NO_LIMIT, u64::MAX);
         let arena = heap.reserve(2 * chunks * HUGE_2M, HUGE_2M, false).unwrap();
         heap.commit(arena.range.part(0, chunks * HUGE_2M)).unwrap();
         for index in 0..chunks {
@@ -229,7 +276,7 @@ mod tests {
         let commit = |index: usize| heap.commit(arena.part(index * HUGE_2M, HUGE_2M)).unwrap();
         assert_eq!((mapping(10), used(10)), (THP, u32::MAX), "nearly full ones stay huge");
         // Two chunks more may be had before the limit is near.
-        heap.set_ceilings(heap.held() + 2 * HUGE_2M as u64, u64::MAX);
+        heap.set_ceilings((heap.held() + 2 * HUGE_2M as u64, u64::MAX), u64::MAX);
         for index in 20..23 {
             assert_eq!((heap.is_short(), heap.is_near_limit()), (index == 22, index == 22));
             commit(index);
@@ -239,7 +286,7 @@ mod tests {
         assert_eq!((mapping(10), used(10)), (BASE, u32::MAX >> 1), "swept once, when the limit was near");
         assert_eq!((mapping(21), used(21)), (THP, u32::MAX), "one in use as a whole stays");
         // With room again it is as before.
-        heap.set_ceilings(u64::MAX, u64::MAX);
+        heap.set_ceilings(NO_LIMIT, u64::MAX);
         commit(23);
         assert_eq!(mapping(23), THP);
         heap.release(arena).unwrap();
@@ -248,12 +295,67 @@ mod tests {
 
     #[test]
     fn a_limit_is_near_by_its_size() {
-        let room = |limit, left| ceiling(100 << 20, Room { limit, left });
+        let room = |limit, left| ceiling(100 << 20, Room { limit, left, of_touched: true }).0;
         assert_eq!(room(400 << 20, 300 << 20), 350 << 20);
         assert_eq!(room(400 << 20, 20 << 20), 70 << 20, "near already");
         assert_eq!(room(16 << 20, 0), 92 << 20);
         assert_eq!(room(1 << 50, 1 << 40), (100 << 20) + (1 << 40) - MOST_MARGIN);
-        assert_eq!(ceiling(0, Room { limit: 1, left: 1 }), 0);
+        assert_eq!(ceiling(0, Room { limit: 1, left: 1, of_touched: true }), (0, 1));
+    }
+
+    #[test]
+    fn what_is_committed_on_base_pages_counts_towards_a_limit_and_not_its_chunk() {
+        let heap = HugeHeap::new();
+        heap.configure(Config { heap: Heap::None, ..Config::DEFAULT });
+        let arena = heap.reserve(4 * HUGE_2M, HUGE_2M, false).unwrap();
+        heap.commit(arena.range.part(0, SLICE)).unwrap();
+        assert_eq!((heap.size(), heap.held()), (SLICE as u64, HUGE_2M as u64));
+        heap.set_ceilings((10 * SLICE as u64, 18 * SLICE as u64), u64::MAX);
+        heap.commit(arena.range.part(SLICE, 8 * SLICE)).unwrap();
+        assert!(!heap.is_near_limit());
+        heap.commit(arena.range.part(9 * SLICE, SLICE)).unwrap();
+        assert!(heap.is_near_limit() && heap.is_short());
+        heap.release(arena.range).unwrap();
+    }
+
+    #[test]
+    fn near_a_limit_freed_memory_waits_up_to_a_part_of_what_is_left() {
+        let heap = HugeHeap::new();
+        heap.set_ceilings((10 << 20, 18 << 20), u64::MAX);
+        let waits = |more: usize| heap.room_for_waiting(more << 20);
+        assert_eq!([9, 10, 14, 18, 30].map(waits), [usize::MAX, 2 << 20, 1 << 20, 0, 0]);
+    }
+
+    #[test]
+    fn chunks_are_huge_from_the_start_where_the_program_touches_what_it_allocates() {
+        if !thp_is_possible() {
+            return megapage_testing::skip("needs transparent huge pages");
+        }
+        const CHUNKS: usize = 128;
+        let heap = HugeHeap::new();
+        heap.configure(Config { heap: Heap::Thp, spares: true, ..Config::DEFAULT });
+        heap.room.free.store(u64::MAX, Relaxed);
+        let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
+        let commit = |first: usize| {
+            heap.commit(arena.range.part(first * HUGE_2M, 4 * HUGE_2M)).unwrap();
+            heap.chunk_at(arena.range.start() + first * HUGE_2M).unwrap().mapping()
+        };
+        (0..80).step_by(4).for_each(|first| assert_eq!(commit(first), BASE));
+        assert_eq!(commit(80), BASE, "nothing is known yet");
+        let committed = heap.committed();
+        heap.note_present(committed / 2);
+        assert_eq!(commit(84), BASE, "half of it was not touched");
+        let small = arena.range.part(120 * HUGE_2M, SLICE);
+        heap.commit(small).unwrap();
+        assert_eq!(heap.chunk_at(small.start()).unwrap().mapping(), THP, "small blocks are touched soon");
+        heap.note_present(heap.committed() - (8 << 20));
+        assert_eq!(commit(88), THP);
+        // One large object may be, whatever was seen.
+        heap.note_present(0);
+        assert_eq!(commit(92), BASE);
+        heap.commit(arena.range.part(96 * HUGE_2M, 16 * HUGE_2M)).unwrap();
+        assert_eq!(heap.chunk_at(arena.range.start() + 96 * HUGE_2M).unwrap().mapping(), THP);
+        heap.release(arena.range).unwrap();
     }
 
     #[test]
