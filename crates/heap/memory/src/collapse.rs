@@ -103,31 +103,18 @@ struct Fill<'a> {
     touched: usize,
     /// Bytes in regions that are huge, or dense.
     full: usize,
-    /// Regions with any page touched.
-    regions: usize,
 }
 
 impl<'a> Fill<'a> {
     /// Regions count as dense from `least` present base pages on.
     fn new(start: usize, end: usize, least: usize, dense: &'a mut Ranges) -> Fill<'a> {
-        Fill {
-            start,
-            end,
-            least,
-            dense,
-            region: start & !(HUGE_2M - 1),
-            present: 0,
-            touched: 0,
-            full: 0,
-            regions: 0,
-        }
+        Fill { start, end, least, dense, region: start & !(HUGE_2M - 1), present: 0, touched: 0, full: 0 }
     }
 
     fn add(&mut self, run: PresentRun) {
         self.touched += run.end - run.start;
         if run.huge {
             self.full += run.end - run.start;
-            self.regions += (run.end - run.start) / HUGE_2M;
             return;
         }
         let mut at = run.start;
@@ -149,7 +136,6 @@ impl<'a> Fill<'a> {
             self.dense.push(self.region);
             self.full += HUGE_2M;
         }
-        self.regions += usize::from(self.present > 0);
         self.present = 0;
     }
 

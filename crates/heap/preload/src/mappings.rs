@@ -12,7 +12,7 @@
 use crate::next::Next;
 use crate::{HEAP, MAPPED, SHARED, collapser, limits, segments, threads};
 use libc::off_t;
-use megapage_inside::{ErrnoGuard, find_clock, has_supported_base_pages, thp_is_possible};
+use megapage_inside::{ErrnoGuard, find_clock, has_supported_base_pages, program_memory, thp_is_possible};
 use megapage_memory::Heap;
 use megapage_memory::mapped::{Kernel, LARGEST, SMALLEST};
 use megapage_memory::shared::{Shm, note_refused};
@@ -69,9 +69,7 @@ unsafe fn next_mmap(
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Mmap>(next)(address, len, protection, flags, fd, offset) },
         // SAFETY: the caller's promise.
-        None => unsafe {
-            megapage_inside::program_memory::system_mmap(address, len, protection, flags, fd, offset)
-        },
+        None => unsafe { program_memory::system_mmap(address, len, protection, flags, fd, offset) },
     }
 }
 
@@ -161,20 +159,17 @@ fn map_shared(
 fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mut c_void {
     // At its first touch the program must not wait until the kernel has made room for a huge page.
     let may = len < LARGEST && !HEAP.is_near_limit() && HEAP.take_free(len).is_ok();
-    let mapped = match may.then(|| MAPPED.place(&Kernel, len, reserve)).flatten() {
-        Some(address) => address as *mut c_void,
-        None => {
-            let mut mapped = ask();
-            if mapped == libc::MAP_FAILED && MAPPED.return_spares(&Kernel) {
-                mapped = ask();
-            }
-            if mapped == libc::MAP_FAILED {
-                return mapped;
-            }
-            MAPPED.probe(mapped as usize, len);
-            mapped
-        }
-    };
+    let placed = may.then(|| MAPPED.place(&Kernel, len, reserve)).flatten();
+    let mut mapped = placed.map_or_else(&ask, |address| address as *mut c_void);
+    if mapped == libc::MAP_FAILED && MAPPED.return_spares(&Kernel) {
+        mapped = ask();
+    }
+    if mapped == libc::MAP_FAILED {
+        return mapped;
+    }
+    if placed.is_none() {
+        MAPPED.probe(mapped as usize, len);
+    }
     collapser::consider(len);
     mapped
 }
@@ -205,11 +200,14 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     SHARED.unmapping(address as usize, len);
     // One that is refused for its arguments takes nothing away.
     let advised = (address as usize).is_multiple_of(BASE_PAGE) && MAPPED.unmapping(address as usize, len);
+    if advised {
+        program_memory::split_at_ends(address as usize, len.next_multiple_of(BASE_PAGE));
+    }
     let answer = match NEXT_MUNMAP.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Munmap>(next)(address, len) },
         // SAFETY: the caller's promise.
-        None => unsafe { megapage_inside::program_memory::system_munmap(address, len) },
+        None => unsafe { program_memory::system_munmap(address, len) },
     };
     if answer != 0 && advised {
         let _errno = ErrnoGuard::save();
@@ -243,9 +241,7 @@ unsafe extern "C" fn mremap(
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Mremap>(next)(old, old_len, new_len, flags, wanted) },
         // SAFETY: the caller's promise.
-        None => unsafe {
-            megapage_inside::program_memory::system_mremap(old, old_len, new_len, flags, wanted)
-        },
+        None => unsafe { program_memory::system_mremap(old, old_len, new_len, flags, wanted) },
     };
     if advised {
         let _errno = ErrnoGuard::save();
@@ -270,7 +266,7 @@ unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_in
         // SAFETY: a function of that name has this type; the caller's promise.
         Some(next) => unsafe { transmute::<usize, Mprotect>(next)(address, len, protection) },
         // SAFETY: the caller's promise.
-        None => unsafe { megapage_inside::program_memory::system_mprotect(address, len, protection) },
+        None => unsafe { program_memory::system_mprotect(address, len, protection) },
     };
     if answer == 0 && protection == WRITABLE && len >= SMALLEST && ACTIVE.load(Relaxed) {
         collapser::consider(len);

@@ -251,6 +251,13 @@ impl OwnedRange {
         check(unsafe { system_madvise(self.address(), self.len, libc::MADV_DONTNEED) })
     }
 
+    /// Discards the contents of the range as [`OwnedRange::discard`] does, and gives the memory back
+    /// at once also where the range is only a part of a transparent huge page.
+    pub fn discard_part(self) -> Result<(), Errno> {
+        program_memory::split_at_ends(self.start, self.len);
+        self.discard()
+    }
+
     /// Copies another range of the same length; both are accessible and do not overlap.
     pub fn copy_from(self, source: OwnedRange) {
         assert_eq!(self.len, source.len);
@@ -397,7 +404,7 @@ pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_units::HUGE_2M;
+    use megapage_units::{BASE_PAGE, HUGE_2M};
 
     fn poke(range: OwnedRange, offset: usize, byte: u8) {
         assert!(offset < range.len());
@@ -427,6 +434,43 @@ mod tests {
         chunk.close().unwrap();
         assert!(chunk.populate().is_err(), "inaccessible again");
         range.release().unwrap();
+    }
+
+    #[test]
+    fn a_part_of_a_huge_page_that_is_discarded_goes_back_at_once() {
+        use std::{fs::File, os::unix::fs::FileExt};
+        let word = |path: &str, index: usize| {
+            let mut bytes = [0; 8];
+            File::open(path)?.read_exact_at(&mut bytes, index as u64 * 8)?;
+            std::io::Result::Ok(u64::from_ne_bytes(bytes))
+        };
+        // Returns true if the page is a part of a larger one (compound, in /proc/kpageflags).
+        let is_part = |address: usize| {
+            let frame = word("/proc/self/pagemap", address / BASE_PAGE).unwrap() & ((1 << 55) - 1);
+            let flags = word("/proc/kpageflags", frame as usize).ok().filter(|_| frame != 0);
+            flags.map(|flags| flags & (3 << 15) != 0)
+        };
+        let huge = |kept: usize| {
+            let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
+            range.advise_thp().unwrap();
+            range.open().unwrap();
+            range.populate().unwrap();
+            poke(*range, kept, 7);
+            range
+        };
+        if !crate::thp_is_possible() || is_part(huge(0).start()) != Some(true) {
+            return megapage_testing::skip("needs transparent huge pages and /proc/kpageflags");
+        }
+        let last = HUGE_2M - BASE_PAGE;
+        let parts = [(0, 0x10000, HUGE_2M), (last, 0, last), (0, 0x10000, 0x20000)];
+        for (kept, start, end) in parts {
+            let range = huge(kept);
+            range.part(start, end - start).discard_part().unwrap();
+            assert_eq!((peek(*range, kept), is_part(range.start() + kept)), (7, Some(false)));
+        }
+        let range = huge(0);
+        range.part(HUGE_2M / 2, BASE_PAGE).discard().unwrap();
+        assert_eq!(is_part(range.start()), Some(true), "without it the kernel keeps all of the page");
     }
 
     // The limit is the whole process's.

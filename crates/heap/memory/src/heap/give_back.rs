@@ -106,7 +106,7 @@ impl HugeHeap {
         let mut splits = false;
         for (first, count) in runs(unused) {
             let part = range.part(first * SLICE, count * SLICE);
-            if part.discard().is_ok() {
+            if part.discard_part().is_ok() {
                 let mask = slice_mask(first * SLICE, (first + count) * SLICE, true);
                 chunk.set_slices(chunk.committed(), chunk.used() & !mask);
                 splits = chunk.mapping() == Mapping::Mapped(Backing::Thp);
