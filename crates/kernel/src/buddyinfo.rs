@@ -33,27 +33,6 @@ impl FreeBlocks {
     pub fn available(&self, size: PageSize) -> u64 {
         self.free_from(order(size)).0 / size.bytes().0
     }
-
-    /// The unusable free space index for `order` (Gorman and Whitcroft, 2005): the share, 0 to 1, of the
-    /// free memory that lies in blocks too small for a request of 2^`order` base pages. `None` where
-    /// nothing is free.
-    pub fn unusable(&self, order: usize) -> Option<f64> {
-        let free = self.free().0;
-        (free > 0).then(|| (free - self.free_from(order).0) as f64 / free as f64)
-    }
-
-    /// The fragmentation index for `order`, as `fragmentation_index()` in mm/vmstat.c computes it: towards
-    /// 0, a request of 2^`order` base pages would fail for lack of memory; towards 1, for fragmentation.
-    /// `None` where it would not fail, or nothing is free.
-    pub fn fragmentation_index(&self, order: usize) -> Option<f64> {
-        let blocks = self.counts.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
-        if blocks == 0 || self.free_from(order).0 > 0 {
-            return None;
-        }
-        let free_pages = self.free().0 / BASE_PAGE as u64;
-        let requested = (1u64 << order) as f64;
-        Some(1.0 - (1.0 + free_pages as f64 / requested) / blocks as f64)
-    }
 }
 
 /// The order of a block that holds one page of `size`: 9 for 2 MiB.
@@ -108,20 +87,9 @@ mod tests {
         assert_eq!((zones[0].node, zones[0].zone.as_str()), (0, "DMA32"));
         assert_eq!(zones[0].available(PageSize::HUGE_2M), 2 + 2 * 752);
         assert_eq!(zones[0].available(PageSize::HUGE_1G), 0);
-        assert_eq!(zones[0].fragmentation_index(9), None, "a request would succeed");
 
         let scattered = &zones[1];
         assert_eq!(scattered.free(), Bytes::kib(4 * 4 + 2 * 16));
-        assert_eq!(scattered.unusable(9), Some(1.0));
-        assert_eq!(scattered.unusable(2), Some(1.0 / 3.0));
-        // 12 free pages in 6 blocks, asked for 8: 1 - (1 + 12/8) / 6.
-        assert_eq!(scattered.fragmentation_index(3), Some(1.0 - 2.5 / 6.0));
-    }
-
-    #[test]
-    fn an_empty_zone_has_no_index() {
-        let zones = read("Node 0, zone Normal 0 0 0\n").unwrap();
-        assert_eq!((zones[0].unusable(1), zones[0].fragmentation_index(1)), (None, None));
     }
 
     #[test]
@@ -129,8 +97,7 @@ mod tests {
         let most = u64::MAX;
         let zone = &read(&format!("Node 0, zone Normal {most} {most} 9223372036854775808 1\n")).unwrap()[0];
         assert_eq!((zone.free(), zone.free_from(2)), (Bytes(most), Bytes(most)));
-        assert_eq!((zone.free_from(3), zone.unusable(2)), (Bytes::kib(32), Some(0.0)));
-        assert!(zone.fragmentation_index(4).is_some_and(|index| index <= 1.0));
+        assert_eq!(zone.free_from(3), Bytes::kib(32));
     }
 
     #[test]

@@ -94,17 +94,8 @@ pub fn hugetlbfs_mounts(root: &KernelRoot) -> Result<Vec<HugetlbfsMount>, Kernel
 /// a user who may map hugetlb pages may do so without a file, too), without programs, devices and set-user-ID.
 /// Needs CAP_SYS_ADMIN.
 pub fn mount_hugetlbfs(point: &Path, size: PageSize) -> io::Result<()> {
-    mount_with(point, size, MountFlags::NOEXEC | MountFlags::NODEV | MountFlags::NOSUID)
-}
-
-/// The same for code, which may be mapped from it to be executed, and for the caller's user alone to write (mode 0755).
-pub fn mount_hugetlbfs_for_code(point: &Path, size: PageSize) -> io::Result<()> {
-    mount_with(point, size, MountFlags::NODEV | MountFlags::NOSUID)
-}
-
-fn mount_with(point: &Path, size: PageSize, flags: MountFlags) -> io::Result<()> {
-    let mode = if flags.contains(MountFlags::NOEXEC) { "1777" } else { "0755" };
-    let options = CString::new(format!("pagesize={},mode={mode}", size.bytes().0)).expect("no NUL");
+    let flags = MountFlags::NOEXEC | MountFlags::NODEV | MountFlags::NOSUID;
+    let options = CString::new(format!("pagesize={},mode=1777", size.bytes().0)).expect("no NUL");
     Ok(rustix::mount::mount("hugetlbfs", point, "hugetlbfs", flags, Some(options.as_c_str()))?)
 }
 

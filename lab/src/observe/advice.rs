@@ -300,13 +300,27 @@ fn recording(program: Program, options: &Observe) -> Option<PathBuf> {
     options.record.as_ref().map(|directory| directory.join(format!("{}.json", program.name())))
 }
 
+/// Leaves at most [`MOST_HISTORIES`] in a recording, taken evenly from all.
+fn thin(recording: &mut Recording) {
+    let histories = std::mem::take(&mut recording.touches.histories);
+    // Closer looks show how hot the hottest is: of either kind as large a part is stored.
+    let (close, others): (Vec<_>, Vec<_>) = histories.into_iter().partition(|it| it.close);
+    let all = (close.len() + others.len()).max(1);
+    for kind in [others, close] {
+        let count = kind.len();
+        let keep = (count * MOST_HISTORIES).div_ceil(all).min(count);
+        let kept = kind.into_iter().enumerate().filter(|(n, _)| (n + 1) * keep / count > n * keep / count);
+        recording.touches.histories.extend(kept.map(|(_, history)| history));
+    }
+}
+
 /// Adds to a recording what was measured, and takes from it what no test needs.
 fn complete(path: &Path, program: Program, measured: Measured) -> Result<()> {
     let recording: Recording = serde_json::from_slice(&std::fs::read(path)?)?;
-    let whole = Recording { program: program.name().into(), measured: Some(measured), ..recording };
-    let text = serde_json::to_string(&whole.thinned(MOST_HISTORIES))? + "\n";
-    megapage_kernel::trusted::write_report(path, text.as_bytes())?;
-    Ok(())
+    let mut whole = Recording { program: program.name().into(), measured: Some(measured), ..recording };
+    thin(&mut whole);
+    let text = serde_json::to_string(&whole)? + "\n";
+    Ok(megapage_kernel::trusted::write_report(path, text.as_bytes())?)
 }
 
 fn predicted(document: Document, pid: Pid) -> Result<Predicted> {

@@ -12,10 +12,10 @@ use crate::install::find;
 use crate::peers::FOREIGN_VARIABLES;
 use crate::postgres;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_kernel::mounts::{mount_hugetlbfs_for_code, unmount};
+use megapage_kernel::mounts::unmount;
 use megapage_kernel::spawn::{send_signal, signal};
 use megapage_kernel::{cpu_time_of, effective_uid};
-use megapage_units::{Bytes, PageSize, Pid};
+use megapage_units::{Bytes, Pid};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, Permissions};
@@ -87,8 +87,11 @@ impl Mount {
         let failed =
             |error: std::io::Error| format!("the hugetlbfs that it needs cannot be mounted: {error}");
         let directory = tempfile::Builder::new().prefix("megapage-bench-huge").tempdir().map_err(failed)?;
-        mount_hugetlbfs_for_code(directory.path(), PageSize::HUGE_2M).map_err(failed)?;
-        Ok(Mount(directory))
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M,mode=0755,nodev,nosuid", "hugetlbfs"]);
+        let status = mount.arg(directory.path()).status().map_err(failed)?;
+        let refused = || failed(std::io::Error::other(format!("mount: {status}")));
+        status.success().then_some(Mount(directory)).ok_or_else(refused)
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -78,7 +78,7 @@ pub struct HugeHeap {
     thp_off: AtomicBool,
     /// The program has forked while it held hugetlb pages: no new ones.
     forked: AtomicBool,
-    /// The program has asked for all memory that it maps from now on to be locked (mlockall(2)).
+    /// The program has asked for all of its memory to be locked (mlockall(2)): slices on base pages are open where committed.
     locks: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
@@ -203,6 +203,9 @@ impl HugeHeap {
         // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.
         let (span, owner) = Span::reserve(whole, alignment.max(span_alignment))
             .or_else(|_| Span::reserve(whole, alignment.max(HUGE_2M)))?;
+        if self.locks.load(Relaxed) {
+            span.range.unlock();
+        }
         if self.config().heap == Heap::Hugetlb1G || (!commit && self.held() >= ARENA_1G_AT) {
             self.map_gigantic(&span, 0, span.chunks());
         }
@@ -299,7 +302,7 @@ impl HugeHeap {
                 }
                 let base = index * HUGE_2M;
                 let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), false);
-                done = self.prepare(span, index, group_end, of, mask);
+                done = self.prepare(span, index, group_end, of, mask) && self.open_slices(span, index, mask);
                 if done {
                     clean &= span.chunk(index).commit(mask);
                     self.in_use.add(span.chunk(index), span.chunk(index).added());
@@ -409,11 +412,11 @@ impl HugeHeap {
         result
     }
 
-    /// For a commit of these slices. Advice comes first: where memory is locked (mlockall(2)),
-    /// opening the chunk faults it in.
+    /// For a commit of these slices. Advice comes first: opening locked memory faults it in.
     fn map_thp(&self, span: &Span, index: usize, mask: u32) -> bool {
         let range = span.chunk_range(index, 1);
-        if let Err(errno) = self.lock_if_asked(range).and_then(|()| range.advise_thp()) {
+        let closed = if self.locks.load(Relaxed) { range.close() } else { Ok(()) };
+        if let Err(errno) = closed.and_then(|()| range.advise_thp()) {
             self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
             return self.map_base(span, index);
         }
@@ -432,7 +435,7 @@ impl HugeHeap {
 
     fn map_base(&self, span: &Span, index: usize) -> bool {
         let range = span.chunk_range(index, 1);
-        if self.lock_if_asked(range).and_then(|()| range.open()).is_err() {
+        if !self.locks.load(Relaxed) && range.open().is_err() {
             return false;
         }
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Base));

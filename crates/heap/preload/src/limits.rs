@@ -9,7 +9,7 @@
 use crate::HEAP;
 use megapage_inside::program_memory::{as_c, is_confined};
 use megapage_inside::room::addresses_are_limited;
-use megapage_inside::{Errno, ErrnoGuard, call_for_program, lock_all_memory};
+use megapage_inside::{Errno, ErrnoGuard, lock_all_memory};
 use std::os::raw::c_int;
 
 unsafe extern "C" {
@@ -41,24 +41,14 @@ pub fn make_room_for_mapping() -> bool {
 /// mlockall(2). The kernel compares RLIMIT_MEMLOCK with all addresses that the process has.
 #[unsafe(no_mangle)]
 extern "C" fn mlockall(flags: c_int) -> c_int {
-    let lock = || {
-        let _errno = ErrnoGuard::save();
-        let answer = lock_all_memory(flags);
-        // SAFETY: no argument can be wrong.
-        let retry = answer == Err(Errno::ENOMEM) && unsafe { megapage_give_up_addresses() };
-        if retry { lock_all_memory(flags) } else { answer }
-    };
-    let locked = lock();
-    if locked.is_ok() {
-        HEAP.lock_new_memory(flags & libc::MCL_FUTURE != 0);
+    let errno = ErrnoGuard::save();
+    HEAP.prepare_for_locks();
+    let mut locked = lock_all_memory(flags);
+    // SAFETY: no argument can be wrong.
+    if locked == Err(Errno::ENOMEM) && unsafe { megapage_give_up_addresses() } {
+        locked = lock_all_memory(flags);
     }
+    HEAP.unlock_unused();
+    drop(errno);
     as_c(locked.map(|()| 0)) as c_int
-}
-
-/// munlockall(2).
-#[unsafe(no_mangle)]
-extern "C" fn munlockall() -> c_int {
-    HEAP.lock_new_memory(false);
-    // SAFETY: the call takes nothing; unlocked memory keeps its contents.
-    as_c(unsafe { call_for_program(libc::SYS_munlockall, []) }) as c_int
 }

@@ -32,11 +32,6 @@ impl Entry {
         self.is_present() && !self.is_file_or_shared() && !self.is_exclusive()
     }
 
-    /// Returns true if userfaultfd(2) protects it against writing (Linux 5.13).
-    pub const fn is_write_protected(self) -> bool {
-        self.0 & 1 << 57 != 0
-    }
-
     /// The number of the page frame; `None` where the page is not present, or the reader lacks CAP_SYS_ADMIN.
     pub const fn frame(self) -> Option<u64> {
         match self.0 & ((1 << 55) - 1) {

@@ -6,6 +6,7 @@ use crate::chunk::Mapping;
 use crate::ledger::Backing;
 use megapage_inside::{Errno, ErrnoGuard, Reservation};
 use megapage_units::{BASE_PAGE, HUGE_2M};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The heap starts on base pages until it holds this many bytes.
 pub(super) const SMALL_HEAP: u64 = 4 << 20;
@@ -40,7 +41,8 @@ impl HugeHeap {
         self.group_lock(&span, index).with(|| {
             let chunk = span.chunk(index);
             let range = span.chunk_range(index, 1);
-            if chunk.mapping() != Mapping::Mapped(Backing::Base) {
+            let is_closed = self.locks.load(Relaxed) && chunk.used() != u32::MAX;
+            if chunk.mapping() != Mapping::Mapped(Backing::Base) || is_closed {
                 return Err(Errno::EINVAL);
             }
             range.advise_thp()?;

@@ -8,6 +8,7 @@ use crate::ledger::Backing;
 use crate::span::Span;
 use megapage_inside::{Errno, ErrnoGuard, OwnedRange, Reservation};
 use megapage_units::HUGE_2M;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl HugeHeap {
     /// Takes a part of what [`HugeHeap::reserve`] returned back from the allocator. `Ok(true)` when it must be committed
@@ -90,9 +91,11 @@ impl HugeHeap {
     /// Releases the slices of a chunk that are not in use: always on base pages, and out of a
     /// transparent huge page, which splits it, while room is short, or where at most `few` of its
     /// slices are in use and the heap is sparse. With its group locked.
-    fn return_slices(&self, span: &Span, index: usize, few: u32) {
+    pub(super) fn return_slices(&self, span: &Span, index: usize, few: u32) {
         let chunk = span.chunk(index);
+        let locks = self.locks.load(Relaxed);
         let unused = match chunk.mapping() {
+            Mapping::Mapped(Backing::Base) if locks => !chunk.committed(),
             Mapping::Mapped(Backing::Base) => chunk.used() & !chunk.committed(),
             // Slices that were never in use are there as well.
             Mapping::Mapped(Backing::Thp)
@@ -106,7 +109,8 @@ impl HugeHeap {
         let mut splits = false;
         for (first, count) in runs(unused) {
             let part = range.part(first * SLICE, count * SLICE);
-            if part.discard_part().is_ok() {
+            let gone = if locks { part.close().map(|()| part.unlock()) } else { part.discard_part() };
+            if gone.is_ok() {
                 let mask = slice_mask(first * SLICE, (first + count) * SLICE, true);
                 chunk.set_slices(chunk.committed(), chunk.used() & !mask);
                 splits = chunk.mapping() == Mapping::Mapped(Backing::Thp);
@@ -154,22 +158,23 @@ impl HugeHeap {
             if !self.is_short() && !self.has_unused() {
                 break;
             }
-            let mut slot = 0;
-            while self.walks.with(|| self.sweep_slot(slot, few)) {
-                slot += 1;
-            }
+            self.walk(|span, index| self.return_slices(span, index, few));
         }
         self.note_swept();
     }
 
-    /// Sweeps one span; whether there are further slots.
-    fn sweep_slot(&self, slot: usize, few: u32) -> bool {
-        let (span, more) = self.spans.with(|spans| spans.slot(slot));
-        if let Some(span) = span {
-            for index in 0..span.chunks() {
-                self.group_lock(&span, index).with(|| self.return_slices(&span, index, few));
-            }
+    /// Visits each chunk, with its group locked.
+    pub(super) fn walk(&self, visit: impl Fn(&Span, usize)) {
+        let (mut slot, mut more) = (0, true);
+        while more {
+            more = self.walks.with(|| {
+                let (span, more) = self.spans.with(|spans| spans.slot(slot));
+                for span in span.iter() {
+                    (0..span.chunks()).for_each(|at| self.group_lock(span, at).with(|| visit(span, at)));
+                }
+                more
+            });
+            slot += 1;
         }
-        more
     }
 }

@@ -11,10 +11,13 @@
 //! its first touch is one that the kernel has free. Where it would have to compact or reclaim
 //! memory for it, base pages come first, and are collapsed behind the program.
 
+use super::density::FEW;
 use super::{Commit, HugeHeap, LARGE_BLOCK};
+use crate::chunk::{Mapping, SLICE, runs};
 use crate::ledger::{Backing, FallBack};
+use crate::span::Span;
 use megapage_inside::room::{Limits, Room, free_huge_pages, machine_room};
-use megapage_inside::{Errno, OwnedRange, own_resident};
+use megapage_inside::{OwnedRange, own_resident};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -221,14 +224,35 @@ impl HugeHeap {
         self.room.touched.store(committed > 0 && untouched <= committed / UNTOUCHED_SHARE, Relaxed);
     }
 
-    /// Has chunks that are mapped from now on locked, or not (MCL_FUTURE of mlockall(2)).
-    pub fn lock_new_memory(&self, lock: bool) {
-        self.locks.store(lock, Relaxed);
+    /// Opens the slices of `mask` that hold nothing yet, where slices are opened one by one. They are
+    /// mapped once more first: the kernel may lock what is mapped now. With the chunk's group locked.
+    pub(super) fn open_slices(&self, span: &Span, index: usize, mask: u32) -> bool {
+        let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
+        let open = |part: OwnedRange| part.close().and_then(|()| part.open()).is_ok();
+        !self.locks.load(Relaxed)
+            || chunk.mapping() != Mapping::Mapped(Backing::Base)
+            || runs(mask & !chunk.used()).all(|(first, count)| open(range.part(first * SLICE, count * SLICE)))
     }
 
-    /// Has the kernel lock a reserved chunk, as it does with all that is mapped after mlockall(2).
-    pub(super) fn lock_if_asked(&self, range: OwnedRange) -> Result<(), Errno> {
-        if self.locks.load(Relaxed) { range.close() } else { Ok(()) }
+    /// Prepares for memory to be locked (mlockall(2)). From now on slices on base pages are opened when
+    /// they are committed, and closed afterwards: the kernel populates locked memory that is open.
+    pub fn prepare_for_locks(&self) {
+        self.locks.store(true, Relaxed);
+        self.walk(|span, index| self.return_slices(span, index, FEW));
+    }
+
+    /// Unlocks the addresses that hold nothing, which count towards RLIMIT_MEMLOCK.
+    pub fn unlock_unused(&self) {
+        self.walk(|span, index| {
+            let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
+            let unused = match chunk.mapping() {
+                Mapping::None => u32::MAX,
+                Mapping::Mapped(Backing::Base) => !chunk.used(),
+                _ => 0,
+            };
+            let unlock = |(first, count)| range.part(first * SLICE, count * SLICE).unlock();
+            runs(unused).for_each(unlock);
+        });
     }
 
     /// Sweeps the heap once memory has become short, or too much is unused. With no lock of the
@@ -243,7 +267,6 @@ impl HugeHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::{Mapping, SLICE};
     use crate::{Config, Heap};
     use megapage_inside::thp_is_possible;
     use megapage_units::HUGE_2M;

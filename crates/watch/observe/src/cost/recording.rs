@@ -3,7 +3,7 @@
 
 use super::calibrate::AccessTimes;
 use super::estimate::{Estimate, NoEstimate, estimate};
-use super::touches::{History, Touches};
+use super::touches::Touches;
 use megapage_tlb::Geometry;
 use serde::{Deserialize, Serialize};
 
@@ -35,21 +35,5 @@ impl Recording {
     /// Estimates again.
     pub fn estimate(&self) -> Result<Estimate, NoEstimate> {
         estimate(&self.touches, &self.geometry, &self.times)
-    }
-
-    /// The same with at most so many histories, taken evenly from all.
-    pub fn thinned(mut self, most: usize) -> Recording {
-        let histories = std::mem::take(&mut self.touches.histories);
-        // Closer looks show how hot the hottest is: of either kind as large a part is stored.
-        let (close, others): (Vec<History>, Vec<History>) = histories.into_iter().partition(|it| it.close);
-        let all = (close.len() + others.len()).max(1);
-        for kind in [others, close] {
-            let keep = (kind.len() * most).div_ceil(all).min(kind.len());
-            let count = kind.len();
-            let kept =
-                kind.into_iter().enumerate().filter(|(n, _)| (n + 1) * keep / count > n * keep / count);
-            self.touches.histories.extend(kept.map(|(_, history)| history));
-        }
-        self
     }
 }
