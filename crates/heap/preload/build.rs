@@ -13,11 +13,10 @@ const VENDORED: &str = "vendor/mimalloc";
 /// The size classes: eight in each doubling instead of four, so that a block is at most an eighth larger than was asked for.
 /// Upstream's quarter is what a database of 4,368-byte pages pays nearly in full. Up to 128 bytes all multiples of 16 are
 /// classes, as upstream; they end with the largest blocks of a page, 512 KiB. The last one stands for all larger ones.
-const BINS: usize = 111;
-/// Two classes more: 1 KiB and a base page of a database with what describes it. 1,040 and 4,384
-/// bytes in words.
-const KIB_AND_HEADER: usize = 130;
-const PAGE_AND_HEADER: usize = 548;
+const BINS: usize = 112;
+/// Three classes more, in words: 1,040, 4,384 and 8,256 bytes, for 1 KiB, a base page of a database
+/// and 8 KiB (CPython's arenas of a compiler) with what describes them.
+const AND_HEADER: [usize; 3] = [130, 548, 1032];
 
 /// A text of a vendored file, which occurs once, and what comes in its place.
 struct Change(&'static str, &'static str, String);
@@ -25,6 +24,7 @@ struct Change(&'static str, &'static str, String);
 /// What is changed in a copy of the sources before it is compiled. A newer version in which a text is not found fails the
 /// build.
 fn changes() -> Vec<Change> {
+    let and_header = AND_HEADER.map(|words| format!(" + (wsize >= {words})")).concat();
     let types = "include/mimalloc/types.h";
     let process = "src/heap/process.c";
     vec![
@@ -37,7 +37,7 @@ fn changes() -> Vec<Change> {
             "const size_t bin = ((b << 2) + ((wsize >> (b - 2)) & 0x03)) - 3;",
             format!(
                 "const size_t bin = (b < 4 ? ((b << 2) + ((wsize >> (b - 2)) & 0x03)) - 3 \
-                 : ((b << 3) + ((wsize >> (b - 3)) & 0x07)) - 19) + (wsize >= {KIB_AND_HEADER}) + (wsize >= {PAGE_AND_HEADER});"
+                 : ((b << 3) + ((wsize >> (b - 3)) & 0x07)) - 19){and_header};"
             ),
         ),
         Change(process, "#define MI_PAGE_QUEUES_EMPTY \\", queues()),
@@ -84,7 +84,7 @@ fn queues() -> String {
     for doubling in 4..16 {
         words.extend((9..=16).map(|eighth| eighth << (doubling - 3)));
     }
-    words.extend([KIB_AND_HEADER, PAGE_AND_HEADER]);
+    words.extend(AND_HEADER);
     words.sort_unstable();
     assert_eq!(words.len(), BINS);
     let queues: String = words.iter().map(|words| format!("QNULL({words}), ")).collect();
