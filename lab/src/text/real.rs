@@ -84,14 +84,12 @@ impl Mount {
         if effective_uid() != 0 {
             return Err("only root may mount the hugetlbfs that it needs".into());
         }
-        let failed =
-            |error: std::io::Error| format!("the hugetlbfs that it needs cannot be mounted: {error}");
+        let failed = |error: std::io::Error| format!("its hugetlbfs cannot be mounted: {error}");
         let directory = tempfile::Builder::new().prefix("megapage-bench-huge").tempdir().map_err(failed)?;
         let mut mount = Command::new("mount");
         mount.args(["-t", "hugetlbfs", "-o", "pagesize=2M,mode=0755,nodev,nosuid", "hugetlbfs"]);
         let status = mount.arg(directory.path()).status().map_err(failed)?;
-        let refused = || failed(std::io::Error::other(format!("mount: {status}")));
-        status.success().then_some(Mount(directory)).ok_or_else(refused)
+        status.success().then_some(Mount(directory)).ok_or(format!("mount of a hugetlbfs: {status}"))
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -15,9 +15,10 @@ use crate::ledger::Backing;
 use crate::mapped::{Kernel, Mapped};
 use megapage_inside::own_mappings::own_mappings;
 use megapage_inside::program_memory::{OwnPagemap, PresentRun, collapse};
+use megapage_inside::room::stalls;
 use megapage_inside::{Errno, own_resident};
 use megapage_units::{BASE_PAGE, HUGE_2M};
-use persistence::Persistence;
+use persistence::{Persistence, SLOW};
 use std::time::{Duration, Instant};
 
 /// A region is collapsed when so many of its 512 base pages are present: what it can grow by is a twentieth.
@@ -196,7 +197,6 @@ impl Collapser {
         self.now.count = 0;
         heap.measure();
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
-        persistence.begin();
         let mut heap_on_base = 0;
         own_mappings(|mapping| {
             let Some((start, end)) = mapping.private_memory() else { return };
@@ -266,7 +266,9 @@ impl Collapser {
             let began = Instant::now();
             let done = if of_heap { heap.collapse_at(start) } else { collapse(start, end - start) };
             let took = began.elapsed() / ((end - start) / HUGE_2M) as u32;
-            let goes_on = persistence.note_try(took, done, Instant::now());
+            let counts = took < SLOW || persistence.has_stalled(stalls());
+            let goes_on =
+                persistence.note_try(if counts { took } else { Duration::ZERO }, done, Instant::now());
             if done.is_ok() {
                 look.collapsed += end - start;
                 if !of_heap {

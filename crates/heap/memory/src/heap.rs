@@ -346,12 +346,8 @@ impl HugeHeap {
                 self.accept_from_broker(span, index);
                 return true;
             }
-            Mapping::Reserved(backing) => {
-                if self.populate_reserved(span, index, backing) {
-                    return true;
-                }
-            }
-            Mapping::None => {}
+            Mapping::Reserved(backing) if self.populate_reserved(span, index, backing) => return true,
+            Mapping::None | Mapping::Reserved(_) => {}
             Mapping::GivenUp => return false,
         }
         self.map_fresh(span, index, group_end, of, mask)
@@ -405,11 +401,8 @@ impl HugeHeap {
 
     fn populate(&self, range: OwnedRange) -> Result<(), Errno> {
         let start = Instant::now();
-        let result = range.populate();
-        if result.is_ok() {
-            self.ledger().populated(range.len() as u64, start.elapsed().as_nanos() as u64);
-        }
-        result
+        let took = || start.elapsed().as_nanos() as u64;
+        range.populate().inspect(|()| self.ledger().populated(range.len() as u64, took()))
     }
 
     /// For a commit of these slices. Advice comes first: opening locked memory faults it in.

@@ -262,6 +262,16 @@ fn free_huge_pages_by(read: Read<'_>) -> Option<u64> {
     node.map(|_| least.min(free).saturating_sub(2 * reserve + FREE_MARGIN))
 }
 
+/// Returns how often a request for memory, of any process, has waited for compaction or reclaim
+/// since the machine was booted (/proc/vmstat). `None` where the kernel does not say.
+pub fn stalls() -> Option<u64> {
+    let mut text = [0u8; 4096];
+    let len = read_file(b"/proc/vmstat\0", &mut text)?;
+    let lines = text[..len].split(|&byte| byte == b'\n');
+    let counted = lines.filter(|line| line.starts_with(b"allocstall") || line.starts_with(b"compact_stall"));
+    Some(counted.filter_map(|line| first_number(line.rsplit(|&byte| byte == b' ').next()?)).sum())
+}
+
 /// Returns true if the process has a limit on addresses now (RLIMIT_AS).
 pub fn addresses_are_limited() -> bool {
     own_limit(libc::RLIMIT_AS).is_some()

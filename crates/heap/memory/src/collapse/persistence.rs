@@ -18,8 +18,9 @@ const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(4);
 const STEP: u32 = 4;
 
-/// A collapse that took so long for each region, or found no huge page, is followed by a rest,
-const SLOW: Duration = Duration::from_millis(30);
+/// A collapse that took so long for each region while the kernel made room, or that found no huge
+/// page, is followed by a rest,
+pub(super) const SLOW: Duration = Duration::from_millis(30);
 /// of this length, twice as long each further time, at most this.
 const FIRST_REST: Duration = Duration::from_millis(30);
 const LONGEST_REST: Duration = Duration::from_secs(600);
@@ -39,6 +40,8 @@ pub(super) struct Persistence {
     /// The length of the latest rest, and its end.
     rest: Duration,
     rests_until: Option<Instant>,
+    /// The kernel's count of stalls after the latest slow collapse.
+    stalls: Option<u64>,
 }
 
 impl Persistence {
@@ -51,7 +54,15 @@ impl Persistence {
             began: None,
             rest: Duration::ZERO,
             rests_until: None,
+            stalls: None,
         }
+    }
+
+    /// Returns true unless the kernel's count of stalls is what it was after the latest slow collapse:
+    /// then the processor is slow, or others have it.
+    pub(super) fn has_stalled(&mut self, stalls: Option<u64>) -> bool {
+        let before = std::mem::replace(&mut self.stalls, stalls);
+        stalls.is_none() || stalls != before
     }
 
     /// Notes what came of a collapse, and the time that each of its regions took. Returns false where a
@@ -72,11 +83,6 @@ impl Persistence {
         self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// A look begins.
-    pub(super) fn begin(&mut self) {
-        self.huge = 0;
-    }
-
     /// The look has found huge pages from `start` to `end`.
     pub(super) fn note_huge(&mut self, start: usize, end: usize) {
         if self.collapsed.is_some() {
@@ -91,6 +97,7 @@ impl Persistence {
         if self.collapsed.is_some_and(|then| now.saturating_duration_since(then) >= JUDGED_AFTER) {
             self.judge();
         }
+        self.huge = 0;
         let rested = self.rest(now).is_zero();
         let due =
             rested && self.began.is_none_or(|began| now.saturating_duration_since(began) >= self.required);
@@ -144,6 +151,7 @@ mod tests {
         assert_eq!(try_at(5, 1, Err(Errno::ENOMEM)), (false, 30, false), "from the beginning");
         let rests: Vec<u128> = (6..30).map(|second| try_at(second, 1, Err(Errno::ENOMEM)).1).collect();
         assert_eq!((rests[0], rests.last()), (60, Some(&600_000)));
+        assert!(persistence.has_stalled(Some(5)) && !persistence.has_stalled(Some(5)));
     }
 
     /// Looks 50 ms apart of a program of which a look may collapse 8 regions, and of which `stay` are huge at the next look.
@@ -158,7 +166,6 @@ mod tests {
         (0..looks)
             .filter(|_| {
                 *now += Duration::from_millis(50);
-                persistence.begin();
                 persistence.note_huge(HUGE_2M, (1 + stay) * HUGE_2M);
                 let due = persistence.is_due(*now);
                 if due {
@@ -193,7 +200,6 @@ mod tests {
         let mut few = Persistence::new();
         for _ in 0..100 {
             now += Duration::from_millis(50);
-            few.begin();
             assert!(few.is_due(now));
             few.note_collapsed(HUGE_2M, 3 * HUGE_2M, now);
         }

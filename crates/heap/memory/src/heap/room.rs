@@ -245,13 +245,10 @@ impl HugeHeap {
     pub fn unlock_unused(&self) {
         self.walk(|span, index| {
             let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
-            let unused = match chunk.mapping() {
-                Mapping::None => u32::MAX,
-                Mapping::Mapped(Backing::Base) => !chunk.used(),
-                _ => 0,
-            };
             let unlock = |(first, count)| range.part(first * SLICE, count * SLICE).unlock();
-            runs(unused).for_each(unlock);
+            if let Mapping::None | Mapping::Mapped(Backing::Base) = chunk.mapping() {
+                runs(!chunk.used()).for_each(unlock);
+            }
         });
     }
 
