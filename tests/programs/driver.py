@@ -99,11 +99,13 @@ def without_pool():
     """Takes the pool's free pages away, under the machine's lock, and puts them back."""
     with driving.machine_lock():
         before = int(POOL_FILE.read_text()) if os.getuid() == 0 and POOL_FILE.exists() else 0
-        if before:
-            POOL_FILE.write_text("0")
-        yield 0
-        if before:
-            POOL_FILE.write_text(str(before))
+        try:
+            if before:
+                POOL_FILE.write_text("0")
+            yield 0
+        finally:
+            if before:
+                POOL_FILE.write_text(str(before))
 
 
 def write_launcher(path, prefix, mode, reports):

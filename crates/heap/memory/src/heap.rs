@@ -78,7 +78,8 @@ pub struct HugeHeap {
     thp_off: AtomicBool,
     /// The program has forked while it held hugetlb pages: no new ones.
     forked: AtomicBool,
-    /// The program has asked for all of its memory to be locked (mlockall(2)): slices on base pages are open where committed.
+    /// The program has asked for all of its memory to be locked (mlockall(2)): slices on base pages are
+    /// open where they are committed.
     locks: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
@@ -336,8 +337,8 @@ impl HugeHeap {
         &self.groups[group % LOCKS]
     }
 
-    /// Makes sure that chunk `index` is mapped and ready, for its slices of `mask`, which are a part of the commit `of`. With
-    /// its group locked.
+    /// Makes sure that chunk `index` is mapped and ready, for its slices of `mask`, which are a part of
+    /// the commit `of`. With its group locked.
     fn prepare(&self, span: &Span, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         let chunk = span.chunk(index);
         match chunk.mapping() {

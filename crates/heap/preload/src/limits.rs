@@ -48,7 +48,7 @@ extern "C" fn mlockall(flags: c_int) -> c_int {
     if locked == Err(Errno::ENOMEM) && unsafe { megapage_give_up_addresses() } {
         locked = lock_all_memory(flags);
     }
-    HEAP.unlock_unused();
+    let locked = locked.map(|()| HEAP.unlock_unused());
     drop(errno);
     as_c(locked.map(|()| 0)) as c_int
 }

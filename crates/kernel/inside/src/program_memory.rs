@@ -159,11 +159,12 @@ pub fn collapse(start: usize, len: usize) -> Result<(), Errno> {
 /// Splits the huge pages of which the range is only a part (MADV_COLD, Linux 5.4), before it is
 /// discarded or unmapped: the kernel keeps the memory of one that is partly mapped until it is short.
 pub fn split_at_ends(start: usize, len: usize) {
-    let end = start + len;
-    for (edge, page) in [(start, start), (end, end - BASE_PAGE)] {
-        if !edge.is_multiple_of(HUGE_2M) {
-            let _ = advise(page, BASE_PAGE, libc::MADV_COLD);
-        }
+    let last = start + len - BASE_PAGE;
+    // One page splits the huge page that both ends are in.
+    let pages = if start / HUGE_2M == last / HUGE_2M { &[start][..] } else { &[start, last] };
+    let is_whole = |huge| huge >= start && huge + HUGE_2M <= start + len;
+    for page in pages.iter().filter(|page| !is_whole(**page / HUGE_2M * HUGE_2M)) {
+        let _ = advise(*page, BASE_PAGE, libc::MADV_COLD);
     }
 }
 

@@ -58,8 +58,8 @@ impl Persistence {
         }
     }
 
-    /// Returns true unless the kernel's count of stalls is what it was after the latest slow collapse:
-    /// then the processor is slow, or others have it.
+    /// Returns true if the kernel's count of stalls has changed since the latest slow collapse. If not,
+    /// the processor is slow, or others have it.
     pub(super) fn has_stalled(&mut self, stalls: Option<u64>) -> bool {
         let before = std::mem::replace(&mut self.stalls, stalls);
         stalls.is_none() || stalls != before

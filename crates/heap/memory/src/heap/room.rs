@@ -225,7 +225,7 @@ impl HugeHeap {
     }
 
     /// Opens the slices of `mask` that hold nothing yet, where slices are opened one by one. They are
-    /// mapped once more first: the kernel may lock what is mapped now. With the chunk's group locked.
+    /// mapped again first: the kernel may lock what is mapped now. With the chunk's group locked.
     pub(super) fn open_slices(&self, span: &Span, index: usize, mask: u32) -> bool {
         let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
         let open = |part: OwnedRange| part.close().and_then(|()| part.open()).is_ok();
