@@ -118,64 +118,35 @@ fn own(pace: Option<Pace>) -> Box<dyn Policy> {
     }))
 }
 
+macro_rules! policies {
+    ($($name:expr, $what:expr => $make:expr;)*) => { &[$(Known { name: $name, what: $what, make: $make }),*] };
+}
+
 /// All policies and parameter sets. Parameters beyond these are given to the constructors of the modules.
-pub const POLICIES: &[Known] = &[
-    Known {
-        name: "linux",
-        what: "Linux, THP always: huge on first touch, khugepaged from low to high addresses",
-        make: |pace| linux(linux::Parameters::always(), pace),
-    },
-    Known {
-        name: "linux-4k",
-        what: "Linux, THP never",
-        make: |pace| linux(linux::Parameters::never(), pace),
-    },
-    Known {
-        name: "freebsd",
-        what: "FreeBSD: reserve on first touch, promote what is fully populated",
-        make: |pace| Box::new(pace.map_or_else(FreeBsd::default, FreeBsd::at)),
-    },
-    Known {
-        name: "ingens",
-        what: "Ingens as in its paper: eager below a fragmentation of 0.5, else at 90 % utilisation",
-        make: |pace| ingens(ingens::Parameters::paper(), pace),
-    },
-    Known {
-        name: "ingens-code",
-        what: "Ingens as released: at 90 % utilisation always",
-        make: |pace| ingens(ingens::Parameters::code(), pace),
-    },
-    Known {
-        name: "hawkeye-g",
-        what: "HawkEye-G as in its paper: the highest access coverage first, over all processes",
-        make: |pace| by_coverage(hawkeye::Parameters::paper(), pace),
-    },
-    Known {
-        name: "hawkeye-pmu",
-        what: "HawkEye-PMU as in its paper: the highest translation cost first",
-        make: |pace| by_counters(hawkeye::Parameters::paper().named("hawkeye-pmu"), pace),
-    },
-    Known {
-        name: "hawkeye-4k",
-        what: "HawkEye-G with base pages at faults",
-        make: |pace| by_coverage(hawkeye::Parameters::paper().base_faults().named("hawkeye-4k"), pace),
-    },
-    Known {
-        name: "hawkeye-code",
-        what: "HawkEye-G as released: logarithmic buckets, always to the head, eager recovery",
-        make: |pace| by_coverage(hawkeye::Parameters::code(), pace),
-    },
-    Known {
-        name: "hawkeye-pmu-code",
-        what: "HawkEye-PMU as released: the highest cost of the processes with eight regions to gain from",
-        make: |pace| by_counters(hawkeye::Parameters::code().named("hawkeye-pmu-code"), pace),
-    },
-    Known {
-        name: OWN,
-        what: "the highest gain for each byte first, with guaranteed shares and moving watermarks",
-        make: own,
-    },
-];
+pub const POLICIES: &[Known] = policies! {
+    "linux", "Linux, THP always: huge on first touch, khugepaged from low to high addresses" =>
+        |pace| linux(linux::Parameters::always(), pace);
+    "linux-4k", "Linux, THP never" =>
+        |pace| linux(linux::Parameters::never(), pace);
+    "freebsd", "FreeBSD: reserve on first touch, promote what is fully populated" =>
+        |pace| Box::new(pace.map_or_else(FreeBsd::default, FreeBsd::at));
+    "ingens", "Ingens as in its paper: eager below a fragmentation of 0.5, else at 90 % utilisation" =>
+        |pace| ingens(ingens::Parameters::paper(), pace);
+    "ingens-code", "Ingens as released: at 90 % utilisation always" =>
+        |pace| ingens(ingens::Parameters::code(), pace);
+    "hawkeye-g", "HawkEye-G as in its paper: the highest access coverage first, over all processes" =>
+        |pace| by_coverage(hawkeye::Parameters::paper(), pace);
+    "hawkeye-pmu", "HawkEye-PMU as in its paper: the highest translation cost first" =>
+        |pace| by_counters(hawkeye::Parameters::paper().named("hawkeye-pmu"), pace);
+    "hawkeye-4k", "HawkEye-G with base pages at faults" =>
+        |pace| by_coverage(hawkeye::Parameters::paper().base_faults().named("hawkeye-4k"), pace);
+    "hawkeye-code", "HawkEye-G as released: logarithmic buckets, always to the head, eager recovery" =>
+        |pace| by_coverage(hawkeye::Parameters::code(), pace);
+    "hawkeye-pmu-code", "HawkEye-PMU as released: the highest cost of the processes with eight regions to gain from" =>
+        |pace| by_counters(hawkeye::Parameters::code().named("hawkeye-pmu-code"), pace);
+    OWN, "the highest gain for each byte first, with guaranteed shares and moving watermarks" =>
+        own;
+};
 
 /// What is known of the policy of this name.
 pub fn known(name: &str) -> Option<&'static Known> {

@@ -46,7 +46,7 @@ const MAY_COLLAPSE: [(&str, &str); 3] = [
 ];
 
 /// Test files that may name kernel paths, and why each must.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 19] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 20] = [
     ("crates/watch/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
     ("crates/cli/tests/it/enable.rs", "reads by hand what a run passes on to its program"),
     ("crates/cli/tests/it/run_jvm.rs", "reads by hand what megapage reports"),
@@ -63,6 +63,7 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 19] = [
     ("crates/watch/doctor/tests/it/captured.rs", "builds the tree of a kernel with other base pages"),
     ("crates/run/launch/src/kinds/tests.rs", "builds the tree of a process from what was captured of it"),
     ("crates/heap/memory/tests/it/refused.rs", "puts itself into a control group"),
+    ("crates/heap/memory/tests/it/limits.rs", "limits its own addresses and data"),
     ("crates/watch/observe/tests/it/synthetic/mod.rs", "makes up a process whose accesses are known"),
     ("crates/watch/observe/tests/it/pools.rs", "builds a tree in which a process ends while it is read"),
     ("lab/testing/src/memory_group.rs", "gives tests a control group"),

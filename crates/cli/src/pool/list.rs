@@ -87,89 +87,95 @@ fn pool_table(pools: &Pools) -> String {
     table(&header, rows)
 }
 
+/// Adds a table, unless it is empty.
+fn section<T, const N: usize>(
+    text: &mut String,
+    title: &str,
+    header: &[&str],
+    rows: &[T],
+    row: impl Fn(&T) -> [String; N],
+) {
+    if !rows.is_empty() {
+        *text += &format!("\n{title}\n{}", table(header, rows.iter().map(row)));
+    }
+}
+
 fn users(pools: &Pools) -> String {
     let mut text = String::new();
-    if !pools.processes.is_empty() {
-        text += "\nProcesses\n";
-        let header = ["PID", "COMMAND", "USER", "SIZE", "BY", "MAPPED", "PRESENT", "NAME"];
-        text += &table(
-            &header,
-            pools.processes.iter().map(|one| {
-                [
-                    one.pid.to_string(),
-                    one.command.clone(),
-                    one.uid.to_string(),
-                    one.page_size.to_string(),
-                    one.kind.name().to_string(),
-                    one.mapped.to_string(),
-                    one.present.to_string(),
-                    one.name.clone(),
-                ]
-            }),
-        );
-    }
-    if !pools.memory_files.is_empty() {
-        text += "\nMemory files\n";
-        text += &table(
-            &["NAME", "SIZE", "LENGTH", "ALLOCATED", "OPEN IN"],
-            pools.memory_files.iter().map(|file| {
-                [
-                    file.name.display().to_string(),
-                    file.page_size.to_string(),
-                    file.length.to_string(),
-                    file.allocated.to_string(),
-                    file.open_in.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-                ]
-            }),
-        );
-    }
-    if !pools.segments.is_empty() {
-        text += "\nSystem V segments (unattached ones may be on base pages: the kernel does not say)\n";
-        text += &table(
-            &["ID", "KEY", "USER", "SIZE", "LENGTH", "ATTACHED"],
-            pools.segments.iter().map(|segment| {
-                [
-                    segment.id.to_string(),
-                    format!("{:#010x}", segment.key),
-                    segment.uid.to_string(),
-                    segment.page_size.clone().unwrap_or_else(|| "not known".to_string()),
-                    segment.length.to_string(),
-                    segment.attached.to_string(),
-                ]
-            }),
-        );
-    }
-    if !pools.mounts.is_empty() {
-        text += "\nMounts\n";
-        text += &table(
-            &["MOUNT", "SIZE", "LIMIT", "MODE", "USER", "GROUP"],
-            pools.mounts.iter().map(|mount| {
-                [
-                    mount.point.display().to_string(),
-                    mount.page_size.to_string(),
-                    mount.size.map_or("none".to_string(), |size| size.to_string()),
-                    mount.mode.clone(),
-                    mount.uid.to_string(),
-                    mount.gid.to_string(),
-                ]
-            }),
-        );
-    }
-    if !pools.files.is_empty() {
-        text += "\nFiles\n";
-        text += &table(
-            &["FILE", "SIZE", "LENGTH", "ALLOCATED", "USER"],
-            pools.files.iter().map(|file| {
-                [
-                    file.path.display().to_string(),
-                    file.page_size.to_string(),
-                    file.length.to_string(),
-                    file.allocated.to_string(),
-                    file.uid.to_string(),
-                ]
-            }),
-        );
-    }
+    section(
+        &mut text,
+        "Processes",
+        &["PID", "COMMAND", "USER", "SIZE", "BY", "MAPPED", "PRESENT", "NAME"],
+        &pools.processes,
+        |one| {
+            [
+                one.pid.to_string(),
+                one.command.clone(),
+                one.uid.to_string(),
+                one.page_size.to_string(),
+                one.kind.name().to_string(),
+                one.mapped.to_string(),
+                one.present.to_string(),
+                one.name.clone(),
+            ]
+        },
+    );
+    section(
+        &mut text,
+        "Memory files",
+        &["NAME", "SIZE", "LENGTH", "ALLOCATED", "OPEN IN"],
+        &pools.memory_files,
+        |file| {
+            [
+                file.name.display().to_string(),
+                file.page_size.to_string(),
+                file.length.to_string(),
+                file.allocated.to_string(),
+                file.open_in.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+            ]
+        },
+    );
+    section(
+        &mut text,
+        "System V segments (unattached ones may be on base pages: the kernel does not say)",
+        &["ID", "KEY", "USER", "SIZE", "LENGTH", "ATTACHED"],
+        &pools.segments,
+        |segment| {
+            [
+                segment.id.to_string(),
+                format!("{:#010x}", segment.key),
+                segment.uid.to_string(),
+                segment.page_size.clone().unwrap_or_else(|| "not known".to_string()),
+                segment.length.to_string(),
+                segment.attached.to_string(),
+            ]
+        },
+    );
+    section(
+        &mut text,
+        "Mounts",
+        &["MOUNT", "SIZE", "LIMIT", "MODE", "USER", "GROUP"],
+        &pools.mounts,
+        |mount| {
+            [
+                mount.point.display().to_string(),
+                mount.page_size.to_string(),
+                mount.size.map_or("none".to_string(), |size| size.to_string()),
+                mount.mode.clone(),
+                mount.uid.to_string(),
+                mount.gid.to_string(),
+            ]
+        },
+    );
+    section(&mut text, "Files", &["FILE", "SIZE", "LENGTH", "ALLOCATED", "USER"], &pools.files, |file| {
+        [
+            file.path.display().to_string(),
+            file.page_size.to_string(),
+            file.length.to_string(),
+            file.allocated.to_string(),
+            file.uid.to_string(),
+        ]
+    });
     if pools.files_left_out {
         text += "There are more files than are listed.\n";
     }
@@ -184,24 +190,24 @@ fn users(pools: &Pools) -> String {
 
 fn limits(pools: &Pools) -> String {
     let mut text = String::new();
-    if !pools.limits.is_empty() {
-        text += "\nControl group limits on this process\n";
-        let of = |used: Bytes, limit: Option<Bytes>| match limit {
-            Some(limit) => format!("{used} of {limit}"),
-            None => format!("{used}, no limit"),
-        };
-        text += &table(
-            &["GROUP", "SIZE", "TOUCHED", "MAPPED"],
-            pools.limits.iter().map(|limit| {
-                [
-                    limit.group.display().to_string(),
-                    limit.page_size.to_string(),
-                    of(limit.touched_bytes, limit.touched_limit_bytes),
-                    of(limit.mapped_bytes, limit.mapped_limit_bytes),
-                ]
-            }),
-        );
-    }
+    let of = |used: Bytes, limit: Option<Bytes>| match limit {
+        Some(limit) => format!("{used} of {limit}"),
+        None => format!("{used}, no limit"),
+    };
+    section(
+        &mut text,
+        "Control group limits on this process",
+        &["GROUP", "SIZE", "TOUCHED", "MAPPED"],
+        &pools.limits,
+        |limit| {
+            [
+                limit.group.display().to_string(),
+                limit.page_size.to_string(),
+                of(limit.touched_bytes, limit.touched_limit_bytes),
+                of(limit.mapped_bytes, limit.mapped_limit_bytes),
+            ]
+        },
+    );
     if pools.limits_hidden {
         text += "\nLimits of control groups further up may apply without being visible here.\n";
     }

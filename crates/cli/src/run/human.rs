@@ -1,11 +1,14 @@
 //! The human form of a run's report.
 
 use megapage_launch::kinds::Kind;
-use megapage_launch::report::{Backed, Ended, HeapAccount, KindReport, Moment, RunReport, SharedAccount};
+use megapage_launch::report::{
+    Backed, Ended, FallBackCounts, HeapAccount, KindReport, Moment, RunReport, SharedAccount,
+};
 use megapage_launch::request::{Heap, Shm, Text};
 use megapage_launch::text::{TextMechanism, TextReport};
 use megapage_report::table;
 use megapage_units::Bytes;
+use std::collections::BTreeMap;
 
 /// Reasons that a line names: JSON has all.
 const MOST_REASONS: usize = 3;
@@ -309,14 +312,20 @@ fn memory(report: &RunReport) -> Option<String> {
     Some(text)
 }
 
+fn sizes(by_name: &BTreeMap<&'static str, u64>) -> String {
+    let sizes = by_name.iter().filter(|(_, bytes)| **bytes > 0);
+    let sizes: Vec<String> = sizes.map(|(name, bytes)| format!("{name} {}", Bytes(*bytes))).collect();
+    if sizes.is_empty() { "nothing".into() } else { sizes.join(", ") }
+}
+
+fn fall_backs(what: &str, counts: &[FallBackCounts], line: &mut impl FnMut(String)) {
+    for FallBackCounts { reason, bytes, events, explanation, .. } in counts {
+        line(format!("{what} {reason}: {} in {events} requests: {explanation}", Bytes(*bytes)));
+    }
+}
+
 fn heap_account(account: &HeapAccount, line: &mut impl FnMut(String)) {
-    let held: Vec<String> = account
-        .held_at_peak_bytes
-        .iter()
-        .filter(|(_, bytes)| **bytes > 0)
-        .map(|(name, bytes)| format!("{name} {}", Bytes(*bytes)))
-        .collect();
-    let held = if held.is_empty() { "nothing".into() } else { held.join(", ") };
+    let held = sizes(&account.held_at_peak_bytes);
     line(format!(
         "heap's own account: at its peak it had asked for and held {held}; it gave {} back",
         Bytes(account.returned_bytes)
@@ -326,15 +335,7 @@ fn heap_account(account: &HeapAccount, line: &mut impl FnMut(String)) {
         Bytes(account.populated_bytes),
         account.populate_ns as f64 / 1e6
     ));
-    for fall_back in &account.fall_backs {
-        line(format!(
-            "fall-back {}: {} in {} requests: {}",
-            fall_back.reason,
-            Bytes(fall_back.bytes),
-            fall_back.events,
-            fall_back.explanation
-        ));
-    }
+    fall_backs("fall-back", &account.fall_backs, line);
     if account.last_errno != 0 {
         let error = std::io::Error::from_raw_os_error(account.last_errno);
         line(format!("last errno of a fall-back: {error}"));
@@ -350,26 +351,12 @@ fn heap_account(account: &HeapAccount, line: &mut impl FnMut(String)) {
 }
 
 fn shared_account(shm: &SharedAccount, line: &mut impl FnMut(String)) {
-    let mapped: Vec<String> = shm
-        .mapped_bytes
-        .iter()
-        .filter(|(_, bytes)| **bytes > 0)
-        .map(|(name, bytes)| format!("{name} {}", Bytes(*bytes)))
-        .collect();
-    let mapped = if mapped.is_empty() { "nothing".into() } else { mapped.join(", ") };
+    let mapped = sizes(&shm.mapped_bytes);
     line(format!(
         "shared memory's own account: over the run it was mapped as {mapped}; {} were collapsed once full",
         Bytes(shm.collapsed_bytes)
     ));
-    for fall_back in &shm.fall_backs {
-        line(format!(
-            "fall-back of shared memory {}: {} in {} requests: {}",
-            fall_back.reason,
-            Bytes(fall_back.bytes),
-            fall_back.events,
-            fall_back.explanation
-        ));
-    }
+    fall_backs("fall-back of shared memory", &shm.fall_backs, line);
 }
 
 fn program_text(text: &TextReport, line: &mut impl FnMut(String)) {

@@ -20,7 +20,8 @@ pub enum Mapping {
     Reserved(Backing),
     /// Mapped and ready.
     Mapped(Backing),
-    /// Not even reserved: the allocator has given the addresses up, and never asks for them again.
+    /// Without addresses: they are reserved when the allocator commits a part. The program may map
+    /// something there before.
     GivenUp,
 }
 

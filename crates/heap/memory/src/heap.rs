@@ -21,6 +21,7 @@ mod give_back;
 pub(crate) mod hugetlb;
 mod repair;
 mod room;
+mod slices;
 
 pub use repair::{Repair, Repaired};
 
@@ -33,7 +34,8 @@ use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
 use megapage_inside::{
-    Errno, ErrnoGuard, Lock, Locked, OwnedRange, Reservation, SharedWords, is_plausible, thp_is_possible,
+    Errno, ErrnoGuard, Lock, Locked, OwnedRange, Reservation, SharedWords, has_addresses, is_plausible,
+    thp_is_possible,
 };
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
 use std::sync::OnceLock;
@@ -56,6 +58,8 @@ pub const LARGE_BLOCK: usize = 32 << 20;
 const LOCKS: usize = 64;
 /// How many times the broker is asked for one chunk, whose pages other threads took each time, before another backing is.
 const MOST_ASKS: usize = 16;
+/// Places that are looked at for a new range.
+const MOST_REFUSED: usize = 8;
 
 /// The heap of one process.
 #[derive(Debug)]
@@ -78,9 +82,10 @@ pub struct HugeHeap {
     thp_off: AtomicBool,
     /// The program has forked while it held hugetlb pages: no new ones.
     forked: AtomicBool,
-    /// The program has asked for all of its memory to be locked (mlockall(2)): slices on base pages are
-    /// open where they are committed.
-    locks: AtomicBool,
+    /// Slices on base pages are accessible only where they are committed,
+    by_slices: AtomicBool,
+    /// and the program has asked for all of its memory to be locked (mlockall(2)).
+    locked: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
     in_use: InUse,
@@ -106,8 +111,10 @@ impl Commit {
 /// What [`HugeHeap::reserve`] obtained.
 #[derive(Debug)]
 pub struct Reserved {
-    /// The addresses, as many as [`HugeHeap::reserved_len`] says: for [`HugeHeap::release`].
+    /// The addresses that are reserved by now: for [`HugeHeap::release`].
     pub range: Reservation,
+    /// All that may be committed, as many as [`HugeHeap::reserved_len`] says.
+    pub all: OwnedRange,
     /// Whether the memory is known to be zero.
     pub clean: bool,
 }
@@ -136,7 +143,8 @@ impl HugeHeap {
             fit: Fit::new(),
             thp_off: AtomicBool::new(false),
             forked: AtomicBool::new(false),
-            locks: AtomicBool::new(false),
+            by_slices: AtomicBool::new(false),
+            locked: AtomicBool::new(false),
             split: AtomicBool::new(false),
             in_use: InUse::new(),
             room: Headroom::new(),
@@ -201,22 +209,26 @@ impl HugeHeap {
         }
         let span_alignment = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
         let whole = HugeHeap::reserved_len(len);
+        // An arena takes the addresses of a chunk at its commit, if they are short or locked.
+        let all = commit || !self.locked.load(Relaxed) && has_addresses(2 * whole);
+        let first = if all { whole } else { HUGE_2M };
         // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.
-        let (span, owner) = Span::reserve(whole, alignment.max(span_alignment))
-            .or_else(|_| Span::reserve(whole, alignment.max(HUGE_2M)))?;
-        if self.locks.load(Relaxed) {
+        let reserve = |span_alignment| self.find_addresses(whole, first, alignment.max(span_alignment));
+        let (owner, range) = reserve(span_alignment).or_else(|_| reserve(HUGE_2M))?;
+        let span = Span::new(range, first)?;
+        if self.locked.load(Relaxed) {
             span.range.unlock();
         }
         if self.config().heap == Heap::Hugetlb1G || (!commit && self.held() >= ARENA_1G_AT) {
             self.map_gigantic(&span, 0, span.chunks());
         }
-        if commit && self.commit_in(&span, 0, whole).is_none() {
+        if commit && self.commit_all(&span, 0, whole).is_none() {
             let _ = self.release_span(span, owner);
             return Err(Errno::ENOMEM);
         }
         self.ledger().spans(span.range.start() as u64, span.range.end() as u64);
         match self.spans.with(|spans| spans.insert(span)) {
-            Ok(()) => Ok(Reserved { range: owner, clean: true }),
+            Ok(()) => Ok(Reserved { range: owner, all: range, clean: true }),
             Err(span) => {
                 let _ = self.release_span(span, owner);
                 self.reserve_untracked(whole, alignment, commit)
@@ -226,11 +238,30 @@ impl HugeHeap {
 
     /// A range without chunks: the allocator's own tables, or what the table of spans cannot hold.
     fn reserve_untracked(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
-        let range = Reservation::new(len, alignment)?;
+        let (range, all) = self.find_addresses(len, len, alignment)?;
         if commit {
             range.open()?;
         }
-        Ok(Reserved { range, clean: true })
+        Ok(Reserved { range, all, clean: true })
+    }
+
+    /// Reserves the first `first` of `len` bytes. None of them belongs to a span that has given them up
+    /// and may take them again.
+    fn find_addresses(
+        &self,
+        len: usize,
+        first: usize,
+        alignment: usize,
+    ) -> Result<(Reservation, OwnedRange), Errno> {
+        let mut refused = [const { None }; MOST_REFUSED];
+        for slot in &mut refused {
+            let (owner, range) = Reservation::beginning(len, first, alignment)?;
+            if self.spans.with(|spans| spans.find_any(range.start(), len)).is_none() {
+                return Ok((owner, range));
+            }
+            *slot = Some(owner);
+        }
+        Err(Errno::ENOMEM)
     }
 
     /// Releases as a whole what [`HugeHeap::reserve`] returned.
@@ -244,8 +275,15 @@ impl HugeHeap {
     }
 
     fn release_span(&self, span: Span, owner: Reservation) -> Result<(), Errno> {
+        let mut owner = Some(owner);
         for index in 0..span.chunks() {
             let mapping = span.chunk(index).mapping();
+            // Something else may be mapped there: then the allocator's addresses stay reserved.
+            if mapping == Mapping::GivenUp
+                && let Some(all) = owner.take_if(|it| it.len() == span.range.len())
+            {
+                all.keep();
+            }
             self.in_use.sub(span.chunk(index), span.chunk(index).committed());
             if let Mapping::Mapped(Backing::Broker) | Mapping::Reserved(Backing::Broker) = mapping {
                 self.remove_from_broker(&span, index);
@@ -255,7 +293,7 @@ impl HugeHeap {
             }
         }
         self.ledger().span_released(span.range.start() as u64);
-        span.release(owner)
+        owner.map_or(Ok(()), |owner| span.release(owner))
     }
 
     // ---- committing -------------------------------------------------------------------------------
@@ -263,14 +301,20 @@ impl HugeHeap {
     /// Makes a part of what [`HugeHeap::reserve`] returned usable. `Ok(true)` when all of it is known to be zero.
     pub fn commit(&self, part: OwnedRange) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
-        let Some(span) = self.spans.with(|spans| spans.find(part.start())) else {
+        let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
             part.open()?;
             return Ok(false);
         };
         let start = part.start() - span.range.start();
-        let clean = self.commit_in(&span, start, start + part.len());
+        let clean = self.commit_all(&span, start, start + part.len());
         self.sweep_if_due();
         clean.ok_or(Errno::ENOMEM)
+    }
+
+    /// Commits `[start, end)` of a span. If that is refused it closes unused slices and tries again.
+    fn commit_all(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
+        let commit = || self.commit_in(span, start, end);
+        commit().or_else(|| self.close_unused().then(commit).flatten())
     }
 
     /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent. Nothing is kept
@@ -348,8 +392,9 @@ impl HugeHeap {
                 return true;
             }
             Mapping::Reserved(backing) if self.populate_reserved(span, index, backing) => return true,
-            Mapping::None | Mapping::Reserved(_) => {}
-            Mapping::GivenUp => return false,
+            Mapping::GivenUp if !span.take_again(index) => return false,
+            Mapping::GivenUp if self.locked.load(Relaxed) => span.chunk_range(index, 1).unlock(),
+            Mapping::None | Mapping::Reserved(_) | Mapping::GivenUp => {}
         }
         self.map_fresh(span, index, group_end, of, mask)
     }
@@ -409,7 +454,7 @@ impl HugeHeap {
     /// For a commit of these slices. Advice comes first: opening locked memory faults it in.
     fn map_thp(&self, span: &Span, index: usize, mask: u32) -> bool {
         let range = span.chunk_range(index, 1);
-        let closed = if self.locks.load(Relaxed) { range.close() } else { Ok(()) };
+        let closed = if self.by_slices.load(Relaxed) { range.close() } else { Ok(()) };
         if let Err(errno) = closed.and_then(|()| range.advise_thp()) {
             self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
             return self.map_base(span, index);
@@ -429,7 +474,7 @@ impl HugeHeap {
 
     fn map_base(&self, span: &Span, index: usize) -> bool {
         let range = span.chunk_range(index, 1);
-        if !self.locks.load(Relaxed) && range.open().is_err() {
+        if !self.by_slices.load(Relaxed) && range.open().is_err() {
             return false;
         }
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Base));

@@ -14,28 +14,29 @@ pub struct Span {
 }
 
 impl Span {
-    /// Reserves `len` bytes (a multiple of 2 MiB) at a multiple of `alignment` (at least 2 MiB): the span, and the owner of its
-    /// addresses.
-    pub fn reserve(len: usize, alignment: usize) -> Result<(Span, Reservation), Errno> {
-        let words = allocate_words(Chunk::WORDS * (len / HUGE_2M))?;
-        match Reservation::new(len, alignment) {
-            Ok(owner) => Ok((Span { range: *owner, words }, owner)),
-            Err(errno) => {
-                release_words(words);
-                Err(errno)
-            }
-        }
+    /// Makes the state of a range (multiples of 2 MiB) whose first `first` bytes are reserved, and whose
+    /// others count as given up.
+    pub fn new(range: OwnedRange, first: usize) -> Result<Span, Errno> {
+        let span = Span { range, words: allocate_words(Chunk::WORDS * (range.len() / HUGE_2M))? };
+        (first / HUGE_2M..span.chunks()).for_each(|index| span.chunk(index).set_mapping(Mapping::GivenUp));
+        Ok(span)
     }
 
-    /// Releases the state, and then the addresses. No copy of this span may be used afterwards.
+    /// Releases the state, and then the addresses, of which none is given up. No copy of this span
+    /// may be used afterwards.
     pub fn release(self, owner: Reservation) -> Result<(), Errno> {
-        debug_assert_eq!(
-            (self.range.start(), self.range.len()),
-            (owner.start(), owner.len()),
-            "another owner"
-        );
+        debug_assert_eq!(self.range.start(), owner.start(), "another owner");
         release_words(self.words);
         owner.release()
+    }
+
+    /// Reserves the addresses of a given-up chunk. Returns false if something else is mapped there.
+    pub fn take_again(&self, index: usize) -> bool {
+        let reserved = self.chunk_range(index, 1).reserve_hole();
+        if reserved {
+            self.chunk(index).set_mapping(Mapping::None);
+        }
+        reserved
     }
 
     /// How many chunks the span has.
@@ -78,11 +79,15 @@ impl Spans {
         Ok(())
     }
 
-    /// Finds the span that holds `address`. What a span has given up may be another's.
+    /// Finds the span that holds `address`. What a span has given up may be the program's.
     pub fn find(&self, address: usize) -> Option<Span> {
-        let is_given_up = |span: &Span, at: usize| span.chunk(at / HUGE_2M).mapping() == Mapping::GivenUp;
-        let at = |span: &Span| address.checked_sub(span.range.start()).filter(|at| *at < span.range.len());
-        self.iter().find(|span| at(span).is_some_and(|at| !is_given_up(span, at)))
+        let index = |span: &Span| (address - span.range.start()) / HUGE_2M;
+        self.find_any(address, 1).filter(|span| span.chunk(index(span)).mapping() != Mapping::GivenUp)
+    }
+
+    /// Finds a span that has any of these addresses, or has given them up.
+    pub fn find_any(&self, start: usize, len: usize) -> Option<Span> {
+        self.iter().find(|span| span.range.start() < start + len && start < span.range.end())
     }
 
     /// Takes out the span that is exactly `[start, start + len)`.

@@ -10,7 +10,8 @@ use crate::{HEAP, MAPPED, SHARED, collapser, interpose, mappings, returner, thre
 use megapage_inside::{
     Errno, FILTERS_VARIABLE, MAX_VALUE, NoCancel, SharedWords, environment_is_ready, environment_list_item,
     environment_variable, exit_process, fork_state, holds_locks, is_secure, off::is_off, own_pid,
-    remove_environment_variable, remove_from_environment_list, set_errno, set_fork_state,
+    program_memory::grow_break, remove_environment_variable, remove_from_environment_list, set_errno,
+    set_fork_state,
 };
 use megapage_memory::shared::{SHM_VARIABLE, Shm};
 use megapage_memory::stock::{POOL_PATIENCE_VARIABLE, POOL_VARIABLE, set_patience};
@@ -27,6 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const PRELOAD: &str = "LD_PRELOAD";
 /// The file name under which the library finds itself in LD_PRELOAD.
 const LIBRARY: &[u8] = b"libmegapage.so";
+/// Bytes below the break that programs may touch: glibc's first malloc(3) leaves 132 KiB there.
+const FIRST_BREAK: usize = 16 << 10;
 /// The purge delay until something else is asked, in milliseconds.
 const RETURN_AFTER_MS: c_long = 1000;
 
@@ -119,6 +122,7 @@ fn number(value: &CStr) -> Option<u64> {
 
 /// Before the program's own constructors and `main`, with one thread.
 extern "C" fn start() {
+    grow_break(FIRST_BREAK);
     configure();
     interpose::find_real();
     for function in [&NEXT_FORK, &NEXT_DAEMON, &NEXT_FORKPTY] {

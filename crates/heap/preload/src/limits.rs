@@ -43,12 +43,9 @@ pub fn make_room_for_mapping() -> bool {
 extern "C" fn mlockall(flags: c_int) -> c_int {
     let errno = ErrnoGuard::save();
     HEAP.prepare_for_locks();
-    let mut locked = lock_all_memory(flags);
     // SAFETY: no argument can be wrong.
-    if locked == Err(Errno::ENOMEM) && unsafe { megapage_give_up_addresses() } {
-        locked = lock_all_memory(flags);
-    }
-    let locked = locked.map(|()| HEAP.unlock_unused());
+    let _ = unsafe { megapage_give_up_addresses() };
+    let locked = lock_all_memory(flags).map(|()| HEAP.unlock_unused());
     drop(errno);
     as_c(locked.map(|()| 0)) as c_int
 }

@@ -60,20 +60,19 @@ static _Atomic(bool) few_addresses;
 // Defined in primitives.rs: whether so many addresses can be had now.
 extern bool megapage_has_addresses(size_t size);
 
-// The least arena is one chunk of bits; each eight are twice as large as those before. A new one comes
-// only where as many addresses are left then: without it, pages come from the system one by one.
+// The least arena is one chunk of bits; each eight are twice as large as those before. If addresses
+// are short, an arena takes them 2 MiB at a time.
 #define LEAST_ARENA (MI_BCHUNK_BITS * MI_ARENA_SLICE_SIZE)
-// Larger blocks come from the system: an arena for one is up to 64 MiB longer.
-#define LARGEST_IN_LEAST_ARENA (8 * MI_MiB)
+// Larger blocks come from the system, and small ones once so many addresses are not left.
+#define LARGEST_IN_LEAST_ARENA (4 * MI_MiB)
 // So is the first one always: a small program does not touch the tables of a large one.
 static size_t arena_option(mi_option_t option) {
+  const bool few = mi_atomic_load_relaxed(&few_addresses);
+  if (few && option == mi_option_arena_max_object_size) return LARGEST_IN_LEAST_ARENA;
+  if (option != mi_option_arena_reserve) return mi_option_get_size(option);
   const size_t arenas = mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count);
-  if mi_likely(!mi_atomic_load_relaxed(&few_addresses)) {
-    return (arenas == 0 && option == mi_option_arena_reserve ? LEAST_ARENA : mi_option_get_size(option));
-  }
-  if (option == mi_option_arena_max_object_size) return LARGEST_IN_LEAST_ARENA;
-  const size_t next = LEAST_ARENA << mi_clamp(arenas / 8, 0, 16);
-  return (megapage_has_addresses(2 * next) ? LEAST_ARENA : 0);
+  if (few && !megapage_has_addresses(LARGEST_IN_LEAST_ARENA + 2 * MI_MiB)) return 0;
+  return (few || arenas == 0 ? LEAST_ARENA : mi_option_get_size(option));
 }
 #define mi_option_get_size(option) arena_option(option)
 #include "arena/arena.c"
@@ -147,6 +146,12 @@ static int plain_alloc(size_t size, size_t alignment, bool commit, bool* is_zero
   return 0;
 }
 
+// Gives back what arenas hold and do not use, before the program is refused memory.
+static void free_unused(void) {
+  mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
+  if (mi_atomic_load_relaxed(&few_addresses)) megapage_give_up_addresses();
+}
+
 int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool commit, bool allow_large,
                    bool* is_large, bool* is_zero, void** addr) {
   (void)hint_addr;
@@ -156,10 +161,9 @@ int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool comm
   if (other_pages) return plain_alloc(size, try_alignment, commit, is_zero, addr);
   if (commit) make_room(size);
   const int error = megapage_reserve(size, try_alignment, commit, is_zero, addr);
-  if mi_likely(error != ENOMEM || !mi_atomic_load_relaxed(&few_addresses)) return error;
-  // A block that no arena has room for: what they do not use is in its way.
-  mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
-  return (megapage_give_up_addresses() ? megapage_reserve(size, try_alignment, commit, is_zero, addr) : error);
+  if mi_likely(error != ENOMEM) return error;
+  free_unused();
+  return megapage_reserve(size, try_alignment, commit, is_zero, addr);
 }
 
 int _mi_prim_free(void* addr, size_t size) {
@@ -171,6 +175,9 @@ int _mi_prim_commit(void* addr, size_t size, bool* is_zero) {
   if (other_pages) return upstream_prim_commit(addr, size, is_zero);
   make_room(size);
   const size_t threads = mi_atomic_load_relaxed(&_mi_subproc_main()->thread_count);
+  const int error = megapage_commit(addr, size, threads, is_zero);
+  if mi_likely(error != ENOMEM) return error;
+  free_unused();
   return megapage_commit(addr, size, threads, is_zero);
 }
 
@@ -222,8 +229,8 @@ void megapage_keep_addresses(void) {
   mi_atomic_store_relaxed(&few_addresses, true);
 }
 
-// Gives the addresses of whole huge pages back that arenas do not use: no block will lie there any
-// more. Whether any went.
+// Gives the addresses of whole huge pages back that arenas do not use, until they do. Whether any
+// went.
 bool megapage_give_up_addresses(void) {
   enum { HUGE_SLICES = (2 * MI_MiB) / MI_ARENA_SLICE_SIZE };
   if (other_pages) return false;
@@ -240,12 +247,8 @@ bool megapage_give_up_addresses(void) {
       // unless one is.
       const size_t meta = (slice % MI_PAGE_META_ALIGNED_COUNT == 0 ? mi_arena_page_meta_aligned_slice_count() : 0);
       if (!mi_bbitmap_try_clearNC(arena->slices_free, slice + meta, HUGE_SLICES - meta)) continue;
-      if (megapage_give_up(mi_arena_slice_start(arena, slice), HUGE_SLICES * MI_ARENA_SLICE_SIZE)) {
-        any = true;
-      }
-      else {
-        mi_bbitmap_setN(arena->slices_free, slice + meta, HUGE_SLICES - meta);
-      }
+      any |= megapage_give_up(mi_arena_slice_start(arena, slice), HUGE_SLICES * MI_ARENA_SLICE_SIZE);
+      mi_bbitmap_setN(arena->slices_free, slice + meta, HUGE_SLICES - meta);
     }
   }
   return any;

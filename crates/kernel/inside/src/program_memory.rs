@@ -273,6 +273,17 @@ impl OwnPagemap {
     }
 }
 
+/// Moves the program's break up by `len` bytes (brk(2)), as the C library's first malloc does: some
+/// programs reckon with its memory below what they get from sbrk(2).
+pub fn grow_break(len: usize) {
+    let set = |end: usize| {
+        // SAFETY: nothing lies above the break, and memory below it stays. glibc's malloc(3) makes
+        // this call as well.
+        unsafe { call_for_program(libc::SYS_brk, [end]) }
+    };
+    let _ = set(0).and_then(|end| set(end.next_multiple_of(BASE_PAGE) + len));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

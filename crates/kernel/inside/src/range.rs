@@ -42,16 +42,17 @@ pub struct OwnedRange {
 }
 
 impl OwnedRange {
-    /// Reserves `len` bytes at a multiple of `alignment`. Where the kernel's own choice is not
-    /// aligned, the next free multiples below it are tried: more than `len` bytes are asked for
-    /// only after these, for a limit on addresses (RLIMIT_AS) may leave no more.
-    fn reserve(len: usize, alignment: usize) -> Result<OwnedRange, Errno> {
-        assert!(alignment.is_power_of_two() && len > 0);
+    /// Reserves `len` bytes at a multiple of `alignment`, with `room` bytes below the kernel's own
+    /// choice. Where that choice is not aligned, the next free multiples below it are tried: more
+    /// than `len` bytes are asked for only after these, for a limit on addresses (RLIMIT_AS) may
+    /// leave no more.
+    fn reserve(len: usize, room: usize, alignment: usize) -> Result<OwnedRange, Errno> {
+        assert!(alignment.is_power_of_two() && 0 < len && len <= room);
         let range = OwnedRange::map_anywhere(len)?;
-        if range.start.is_multiple_of(alignment) {
+        if range.start.is_multiple_of(alignment) && len == room {
             return Ok(range);
         }
-        let below = range.start & !(alignment - 1);
+        let below = range.end().saturating_sub(room) & !(alignment - 1);
         range.unmap();
         let lowest = LOWEST.load(Relaxed);
         for first in [below, lowest & !(alignment - 1)] {
@@ -299,7 +300,14 @@ impl Reservation {
     /// Reserves `len` bytes (a multiple of the base page), inaccessible and without commit charge, at a
     /// multiple of `alignment` (a power of two of at least a base page).
     pub fn new(len: usize, alignment: usize) -> Result<Reservation, Errno> {
-        OwnedRange::reserve(len, alignment).map(|range| Reservation { range })
+        OwnedRange::reserve(len, len, alignment).map(|range| Reservation { range })
+    }
+
+    /// Reserves the first `first` bytes of `len` as [`Reservation::new`] does, and names all `len`.
+    /// Each part of the others must be reserved by [`OwnedRange::reserve_hole`] before its use.
+    pub fn beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, OwnedRange), Errno> {
+        let range = OwnedRange::reserve(first, len, alignment)?;
+        Ok((Reservation { range }, OwnedRange { start: range.start, len }))
     }
 
     /// Takes back what [`Reservation::keep`] gave to the allocator above, by address and length; or takes

@@ -41,7 +41,7 @@ impl HugeHeap {
         self.group_lock(&span, index).with(|| {
             let chunk = span.chunk(index);
             let range = span.chunk_range(index, 1);
-            let is_closed = self.locks.load(Relaxed) && chunk.used() != u32::MAX;
+            let is_closed = self.by_slices.load(Relaxed) && chunk.used() != u32::MAX;
             if chunk.mapping() != Mapping::Mapped(Backing::Base) || is_closed {
                 return Err(Errno::EINVAL);
             }

@@ -93,9 +93,7 @@ impl HugeHeap {
     /// slices are in use and the heap is sparse. With its group locked.
     pub(super) fn return_slices(&self, span: &Span, index: usize, few: u32) {
         let chunk = span.chunk(index);
-        let locks = self.locks.load(Relaxed);
         let unused = match chunk.mapping() {
-            Mapping::Mapped(Backing::Base) if locks => !chunk.committed(),
             Mapping::Mapped(Backing::Base) => chunk.used() & !chunk.committed(),
             // Slices that were never in use are there as well.
             Mapping::Mapped(Backing::Thp)
@@ -109,7 +107,10 @@ impl HugeHeap {
         let mut splits = false;
         for (first, count) in runs(unused) {
             let part = range.part(first * SLICE, count * SLICE);
-            let gone = if locks { part.close().map(|()| part.unlock()) } else { part.discard_part() };
+            let gone = if self.by_slices.load(Relaxed) { part.close() } else { part.discard_part() };
+            if gone.is_ok() && self.locked.load(Relaxed) {
+                part.unlock();
+            }
             if gone.is_ok() {
                 let mask = slice_mask(first * SLICE, (first + count) * SLICE, true);
                 chunk.set_slices(chunk.committed(), chunk.used() & !mask);
@@ -124,8 +125,8 @@ impl HugeHeap {
         }
     }
 
-    /// Gives up the addresses of one chunk for good, which the allocator will not use again.
-    /// Refused where something lies there, or may: waits for no lock.
+    /// Gives up the addresses of one chunk until the allocator commits a part of it. Refused where
+    /// something lies there, or may: waits for no lock.
     pub fn give_up(&self, part: Reservation) -> bool {
         let _errno = ErrnoGuard::save();
         let view = *part;

@@ -11,13 +11,10 @@
 //! its first touch is one that the kernel has free. Where it would have to compact or reclaim
 //! memory for it, base pages come first, and are collapsed behind the program.
 
-use super::density::FEW;
 use super::{Commit, HugeHeap, LARGE_BLOCK};
-use crate::chunk::{Mapping, SLICE, runs};
 use crate::ledger::{Backing, FallBack};
-use crate::span::Span;
+use megapage_inside::own_resident;
 use megapage_inside::room::{Limits, Room, free_huge_pages, machine_room};
-use megapage_inside::{OwnedRange, own_resident};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -214,7 +211,9 @@ impl HugeHeap {
     /// Returns true if the program may leave much of such commits untouched, as far as a thread of
     /// the library has seen, and its user has not asked for huge pages.
     fn is_hardly_touched(&self, of: Commit) -> bool {
-        (SMALL_PAGE + 1..LARGE_BLOCK).contains(&of.len) && self.spares() && !self.room.touched.load(Relaxed)
+        // Freed blocks are unmapped if addresses are few, so that what is left was touched.
+        let touched = self.room.touched.load(Relaxed) && !self.has_few_addresses();
+        (SMALL_PAGE + 1..LARGE_BLOCK).contains(&of.len) && self.spares() && !touched
     }
 
     /// Notes how many bytes of the chunks on base pages are present. What is committed on huge
@@ -222,34 +221,6 @@ impl HugeHeap {
     pub fn note_present(&self, on_base: u64) {
         let (committed, untouched) = (self.committed(), self.committed_on_base().saturating_sub(on_base));
         self.room.touched.store(committed > 0 && untouched <= committed / UNTOUCHED_SHARE, Relaxed);
-    }
-
-    /// Opens the slices of `mask` that hold nothing yet, where slices are opened one by one. They are
-    /// mapped again first: the kernel may lock what is mapped now. With the chunk's group locked.
-    pub(super) fn open_slices(&self, span: &Span, index: usize, mask: u32) -> bool {
-        let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
-        let open = |part: OwnedRange| part.close().and_then(|()| part.open()).is_ok();
-        !self.locks.load(Relaxed)
-            || chunk.mapping() != Mapping::Mapped(Backing::Base)
-            || runs(mask & !chunk.used()).all(|(first, count)| open(range.part(first * SLICE, count * SLICE)))
-    }
-
-    /// Prepares for memory to be locked (mlockall(2)). From now on slices on base pages are opened when
-    /// they are committed, and closed afterwards: the kernel populates locked memory that is open.
-    pub fn prepare_for_locks(&self) {
-        self.locks.store(true, Relaxed);
-        self.walk(|span, index| self.return_slices(span, index, FEW));
-    }
-
-    /// Unlocks the addresses that hold nothing, which count towards RLIMIT_MEMLOCK.
-    pub fn unlock_unused(&self) {
-        self.walk(|span, index| {
-            let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
-            let unlock = |(first, count)| range.part(first * SLICE, count * SLICE).unlock();
-            if let Mapping::None | Mapping::Mapped(Backing::Base) = chunk.mapping() {
-                runs(!chunk.used()).for_each(unlock);
-            }
-        });
     }
 
     /// Sweeps the heap once memory has become short, or too much is unused. With no lock of the
@@ -264,6 +235,7 @@ impl HugeHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::{Mapping, SLICE};
     use crate::{Config, Heap};
     use megapage_inside::thp_is_possible;
     use megapage_units::HUGE_2M;

@@ -118,6 +118,10 @@ impl OwnedRange {
         self.len
     }
 
+    pub fn reserve_hole(self) -> bool {
+        true
+    }
+
     pub fn part(self, offset: usize, len: usize) -> OwnedRange {
         OwnedRange { start: self.start + offset, len }
     }

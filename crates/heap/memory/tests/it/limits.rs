@@ -1,0 +1,77 @@
+//! The heap under limits of the process (setrlimit(2)). Each test runs in a separate process, which
+//! has the limit.
+
+use megapage_memory::{Config, Heap, HugeHeap, SLICE};
+use megapage_testing::in_child;
+use megapage_units::HUGE_2M;
+use std::process::Command;
+
+const MIB: usize = 1 << 20;
+
+/// The value of a line of /proc/self/status, in bytes.
+fn status(name: &str) -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+/// Limits this process to what it has now, and so many bytes more.
+fn leave(option: &str, line: &str, more: usize) {
+    let (limit, pid) = (status(line) + more, std::process::id().to_string());
+    let set = Command::new("prlimit").args(["--pid", &pid, &format!("--{option}={limit}:{limit}")]).status();
+    assert!(set.expect("prlimit(1)").success());
+}
+
+fn heap() -> HugeHeap {
+    let heap = HugeHeap::new();
+    heap.configure(Config { heap: Heap::None, ..Config::DEFAULT });
+    heap
+}
+
+#[test]
+fn an_arena_takes_addresses_as_it_needs_them_where_they_are_few() {
+    in_child("limits::an_arena_takes_addresses_as_it_needs_them_where_they_are_few", || {
+        let heap = heap();
+        leave("as", "VmSize", 24 * MIB);
+        let reserved = heap.reserve(16 * HUGE_2M, 16 * HUGE_2M, false).unwrap();
+        assert_eq!((reserved.range.len(), reserved.all.len()), (HUGE_2M, 16 * HUGE_2M));
+        let arena = reserved.all;
+        reserved.range.keep();
+        let part = |chunk: usize, slices: usize| arena.part(chunk * HUGE_2M, slices * SLICE);
+        let before = status("VmSize");
+        for chunk in [0, 3, 4] {
+            heap.commit(part(chunk, 1)).unwrap();
+            assert!(heap.commit(part(chunk, 32)).is_ok());
+        }
+        assert_eq!(status("VmSize"), before + 2 * HUGE_2M, "the first chunk was reserved at once");
+        // The program maps something in between: there is no memory there, and its own stays.
+        assert!(part(5, 1).reserve_hole());
+        assert!(heap.commit(part(5, 1)).is_err());
+        assert!(heap.chunk_at(arena.start() + 5 * HUGE_2M).is_none(), "not the heap's");
+        // The limit refuses more, until something goes.
+        (6..16).take_while(|&chunk| heap.commit(part(chunk, 32)).is_ok()).for_each(drop);
+        assert!(heap.commit(part(15, 1)).is_err());
+        heap.decommit(part(4, 32)).unwrap();
+        assert!(heap.commit(part(4, 1)).is_ok());
+    });
+}
+
+#[test]
+fn unused_parts_of_chunks_do_not_count_towards_a_limit_on_data() {
+    in_child("limits::unused_parts_of_chunks_do_not_count_towards_a_limit_on_data", || {
+        const CHUNKS: usize = 64;
+        let heap = heap();
+        let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap().range.keep();
+        let slice = |chunk: usize, index: usize| arena.part(chunk * HUGE_2M + index * SLICE, SLICE);
+        // 16 MiB in use, of chunks of 128 MiB.
+        leave("data", "VmData", 32 * MIB);
+        for chunk in 0..CHUNKS {
+            (0..4).for_each(|index| assert!(heap.commit(slice(chunk, index * 8)).is_ok(), "{chunk}"));
+        }
+        assert!(status("VmData") <= 40 * MIB + MIB);
+        heap.decommit(slice(0, 8)).unwrap();
+        let before = status("VmData");
+        assert!(heap.commit(slice(0, 8)).unwrap(), "it reads as zero");
+        assert_eq!(status("VmData"), before + SLICE);
+    });
+}
