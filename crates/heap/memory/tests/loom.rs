@@ -30,7 +30,7 @@ use megapage_units::HUGE_2M;
 use span::{Span, Spans};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use sync::SharedWords;
+use sync::{Reservation, SharedWords};
 
 const BYTES: u64 = HUGE_2M as u64;
 

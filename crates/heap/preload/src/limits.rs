@@ -17,9 +17,9 @@ unsafe extern "C" {
     fn megapage_keep_addresses();
 }
 
-/// Keeps arenas small where addresses are limited. Before the first one is reserved.
+/// Keeps arenas small if reserved addresses count. Runs before the first one is reserved.
 pub fn configure() {
-    if HEAP.has_few_addresses() {
+    if HEAP.addresses_count() {
         // SAFETY: no argument can be wrong.
         unsafe { megapage_keep_addresses() };
     }

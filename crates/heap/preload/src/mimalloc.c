@@ -54,9 +54,10 @@ static void thread_done(mi_theap_t* theap);
 #include "util/stats.c"
 #include "util/threadlocal.c"
 
-// Under a limit on addresses (RLIMIT_AS), and once the program has needed those that arenas do not
-// use.
+// Addresses are few: a limit (RLIMIT_AS) leaves few, or the program has needed those that arenas do
+// not use.
 static _Atomic(bool) few_addresses;
+void megapage_keep_addresses(void);
 // Defined in primitives.rs: whether so many addresses can be had now.
 extern bool megapage_has_addresses(size_t size);
 
@@ -67,12 +68,13 @@ extern bool megapage_has_addresses(size_t size);
 #define LARGEST_IN_LEAST_ARENA (4 * MI_MiB)
 // So is the first one always: a small program does not touch the tables of a large one.
 static size_t arena_option(mi_option_t option) {
+  const size_t usual = mi_option_get_size(option);
   const bool few = mi_atomic_load_relaxed(&few_addresses);
-  if (few && option == mi_option_arena_max_object_size) return LARGEST_IN_LEAST_ARENA;
-  if (option != mi_option_arena_reserve) return mi_option_get_size(option);
-  const size_t arenas = mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count);
-  if (few && !megapage_has_addresses(LARGEST_IN_LEAST_ARENA + 2 * MI_MiB)) return 0;
-  return (few || arenas == 0 ? LEAST_ARENA : mi_option_get_size(option));
+  if (option != mi_option_arena_reserve) return (few ? LARGEST_IN_LEAST_ARENA : usual);
+  if (!few && mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count) == 0) return LEAST_ARENA;
+  if (!few && megapage_has_addresses(2 * usual)) return usual;
+  megapage_keep_addresses();
+  return (megapage_has_addresses(LARGEST_IN_LEAST_ARENA + 2 * MI_MiB) ? LEAST_ARENA : 0);
 }
 #define mi_option_get_size(option) arena_option(option)
 #include "arena/arena.c"

@@ -149,10 +149,10 @@ impl Limits {
         self.count > 0 || self.is_strict || self.data || self.addresses
     }
 
-    /// Returns true if reserved addresses count: RLIMIT_AS is set, or the kernel commits no more
-    /// than it has, for it takes a part of all addresses off what a process may commit.
-    pub fn of_addresses(&self) -> bool {
-        self.addresses || self.is_strict
+    /// Returns true if the kernel commits no more than it has (vm.overcommit_memory of 2). It then
+    /// takes a part of all addresses off what a process may commit.
+    pub fn is_strict(&self) -> bool {
+        self.is_strict
     }
 
     /// Calls `visit` with the room that each limit leaves now, but for the machine's memory.
@@ -363,7 +363,7 @@ mod tests {
         let limits = Limits { is_strict: true, ..Limits::NONE };
         let files = [("/proc/meminfo", "MemTotal: 9 kB\nCommitLimit:    100 kB\nCommitted_AS:      60 kB\n")];
         assert_eq!(rooms(&limits, &files), [(100 << 10, 40 << 10)]);
-        assert!(limits.of_addresses());
+        assert!(limits.is_strict());
         let with_addresses = [files[0], ("/proc/self/statm", "64 9 9 9 0 9 0\n")];
         assert_eq!(rooms(&limits, &with_addresses), [(100 << 10, 32 << 10)]);
         assert_eq!(rooms(&limits, &[]), []);
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn limits_of_the_process_are_read_without_allocation() {
         megapage_testing::in_child("room::tests::limits_of_the_process_are_read_without_allocation", || {
-            assert!(!Limits::find().of_addresses());
+            assert!(!Limits::find().addresses);
             let status = std::fs::read_to_string("/proc/self/statm").unwrap();
             let size = status.split(' ').next().unwrap().parse::<u64>().unwrap() * BASE_PAGE as u64;
             let limit = size + (512 << 20);
@@ -409,7 +409,7 @@ mod tests {
             });
             let machine = machine_room().unwrap();
             assert_eq!(crate::counted::allocations(), before);
-            assert!(limits.of_addresses() && limits.any() && machine.left < machine.limit);
+            assert!(limits.addresses && limits.any() && machine.left < machine.limit);
             let own: Vec<&Room> = found[..count].iter().filter(|room| room.limit == limit).collect();
             let [addresses, data] = own[..] else { panic!("{found:?}") };
             assert!(addresses.left <= 512 << 20 && addresses.left > 400 << 20, "{addresses:?}");

@@ -16,7 +16,7 @@ impl HugeHeap {
     pub fn decommit(&self, part: OwnedRange) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let (address, len) = (part.start(), part.len());
-        let Some(span) = self.spans.with(|spans| spans.find(address)) else {
+        let Some(span) = self.spans.with(|spans| spans.find_any(address, 1)) else {
             part.discard()?;
             return Ok(false);
         };
@@ -33,7 +33,7 @@ impl HugeHeap {
     /// as it was. For transparent huge pages and base pages, whole chunks only: a hugetlb page that has gone may not come again.
     pub fn forget(&self, part: OwnedRange) {
         let _errno = ErrnoGuard::save();
-        let Some(span) = self.spans.with(|spans| spans.find(part.start())) else {
+        let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
             // Base pages of a mapping of its own. Where they stay, only memory is lost.
             let _ = part.discard();
             return;

@@ -167,9 +167,9 @@ impl HugeHeap {
         self.room.limits.any().then_some(MEASURED_EVERY)
     }
 
-    /// Returns true if the process was started with a limit on addresses.
-    pub fn has_few_addresses(&self) -> bool {
-        self.room.limits.of_addresses()
+    /// Returns true if reserved addresses count as a part of what the process may commit.
+    pub fn addresses_count(&self) -> bool {
+        self.room.limits.is_strict()
     }
 
     /// Returns true if the heap is large enough for a thread that reads limits and returns memory.
@@ -211,9 +211,7 @@ impl HugeHeap {
     /// Returns true if the program may leave much of such commits untouched, as far as a thread of
     /// the library has seen, and its user has not asked for huge pages.
     fn is_hardly_touched(&self, of: Commit) -> bool {
-        // Freed blocks are unmapped if addresses are few, so that what is left was touched.
-        let touched = self.room.touched.load(Relaxed) && !self.has_few_addresses();
-        (SMALL_PAGE + 1..LARGE_BLOCK).contains(&of.len) && self.spares() && !touched
+        (SMALL_PAGE + 1..LARGE_BLOCK).contains(&of.len) && self.spares() && !self.room.touched.load(Relaxed)
     }
 
     /// Notes how many bytes of the chunks on base pages are present. What is committed on huge

@@ -38,6 +38,10 @@ impl AtomicU32 {
         self.made().word.load(order)
     }
 
+    pub(crate) fn store(&self, value: u32, order: Ordering) {
+        self.made().word.store(value, order);
+    }
+
     pub(crate) fn swap(&self, value: u32, order: Ordering) -> u32 {
         self.made().word.swap(value, order)
     }
