@@ -36,11 +36,11 @@ def memory_available_kib():
 
 
 @contextlib.contextmanager
-def machine_lock():
-    """The machine's lock, for as long as the pool is changed."""
+def machine_lock(shared=False):
+    """The machine's lock, for as long as the pool is changed; shared by what must not take pages of a pool that is changed."""
     # Not to be created where it is: another user's file in a directory for all is refused then (protected_regular).
     with open(LOCK_FILE, "r" if LOCK_FILE.exists() else "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
 
 

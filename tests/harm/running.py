@@ -103,7 +103,8 @@ class Runner:
         if sampler:
             sampler.start()
         try:
-            ended = suite.session(case.path, work, variables, limit)
+            with driving.machine_lock(shared=True):
+                ended = suite.session(case.path, work, variables, limit)
         finally:
             if sampler:
                 sampler.ended.set()

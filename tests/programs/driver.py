@@ -67,6 +67,12 @@ class Result:
         self.seconds, self.reports = seconds, list(reports)
 
 
+def persistent():
+    """The pool's pages without surplus: those of a program that has not ended yet count as surplus once the pool has shrunk, and
+    a pool that is set to a number keeps as many."""
+    return int(POOL_FILE.read_text()) - int((driving.POOL / "surplus_hugepages").read_text())
+
+
 @contextlib.contextmanager
 def pool(pages):
     """Adds `pages` 2 MiB pages to the pool, under the machine's lock, and puts it back. Yields the pages got."""
@@ -77,7 +83,7 @@ def pool(pages):
         got = 0
         try:
             if driving.memory_available_kib() - pages * 2048 >= driving.LEAST_AVAILABLE_KIB:
-                before = int(POOL_FILE.read_text())
+                before = persistent()
                 for attempt in range(5):
                     if got >= pages:
                         break
@@ -87,18 +93,18 @@ def pool(pages):
                             with contextlib.suppress(OSError):
                                 pathlib.Path("/proc/sys/vm", file).write_text(word)
                     POOL_FILE.write_text(str(before + pages))
-                    got = int(POOL_FILE.read_text()) - before
+                    got = persistent() - before
             yield got
         finally:
             # What was added goes; what somebody else has changed meanwhile stays.
-            POOL_FILE.write_text(str(max(0, int(POOL_FILE.read_text()) - got)))
+            POOL_FILE.write_text(str(max(0, persistent() - got)))
 
 
 @contextlib.contextmanager
 def without_pool():
     """Takes the pool's free pages away, under the machine's lock, and puts them back."""
     with driving.machine_lock():
-        before = int(POOL_FILE.read_text()) if os.getuid() == 0 and POOL_FILE.exists() else 0
+        before = persistent() if os.getuid() == 0 and POOL_FILE.exists() else 0
         try:
             if before:
                 POOL_FILE.write_text("0")

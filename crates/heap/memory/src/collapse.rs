@@ -18,7 +18,7 @@ use megapage_inside::program_memory::{OwnPagemap, PresentRun, collapse};
 use megapage_inside::room::stalls;
 use megapage_inside::{Errno, own_resident};
 use megapage_units::{BASE_PAGE, HUGE_2M};
-use persistence::{Persistence, SLOW};
+use persistence::Persistence;
 use std::time::{Duration, Instant};
 
 /// A region is collapsed when so many of its 512 base pages are present: what it can grow by is a twentieth.
@@ -266,9 +266,7 @@ impl Collapser {
             let began = Instant::now();
             let done = if of_heap { heap.collapse_at(start) } else { collapse(start, end - start) };
             let took = began.elapsed() / ((end - start) / HUGE_2M) as u32;
-            let counts = took < SLOW || persistence.has_stalled(stalls());
-            let goes_on =
-                persistence.note_try(if counts { took } else { Duration::ZERO }, done, Instant::now());
+            let goes_on = persistence.note_try(took, done, Instant::now(), stalls);
             if done.is_ok() {
                 look.collapsed += end - start;
                 if !of_heap {

@@ -20,7 +20,7 @@ const STEP: u32 = 4;
 
 /// A collapse that took so long for each region while the kernel made room, or that found no huge
 /// page, is followed by a rest,
-pub(super) const SLOW: Duration = Duration::from_millis(30);
+const SLOW: Duration = Duration::from_millis(30);
 /// of this length, twice as long each further time, at most this.
 const FIRST_REST: Duration = Duration::from_millis(30);
 const LONGEST_REST: Duration = Duration::from_secs(600);
@@ -60,15 +60,21 @@ impl Persistence {
 
     /// Returns true if the kernel's count of stalls has changed since the latest slow collapse. If not,
     /// the processor is slow, or others have it.
-    pub(super) fn has_stalled(&mut self, stalls: Option<u64>) -> bool {
+    fn has_stalled(&mut self, stalls: Option<u64>) -> bool {
         let before = std::mem::replace(&mut self.stalls, stalls);
         stalls.is_none() || stalls != before
     }
 
-    /// Notes what came of a collapse, and the time that each of its regions took. Returns false where a
-    /// rest begins: the kernel finds no huge page without much work.
-    pub(super) fn note_try(&mut self, took: Duration, done: Result<(), Errno>, now: Instant) -> bool {
-        let rests = took >= SLOW || done == Err(Errno::ENOMEM);
+    /// Notes what came of a collapse, and the time that each of its regions took; `stalls` reads the
+    /// kernel's count. Returns false if a rest begins: the kernel finds no huge page without much work.
+    pub(super) fn note_try(
+        &mut self,
+        took: Duration,
+        done: Result<(), Errno>,
+        now: Instant,
+        stalls: impl FnOnce() -> Option<u64>,
+    ) -> bool {
+        let rests = done == Err(Errno::ENOMEM) || took >= SLOW && self.has_stalled(stalls());
         if rests {
             self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
             self.rests_until = Some(now + self.rest);
@@ -138,20 +144,22 @@ mod tests {
     #[test]
     fn rests_double_while_no_huge_page_is_found_and_end_with_one_that_is() {
         let (mut persistence, start) = (Persistence::new(), Instant::now());
+        let mut stalls = 0;
         let mut try_at = |seconds: u64, took: u64, done| {
             let now = start + Duration::from_secs(seconds);
-            let goes_on = persistence.note_try(Duration::from_millis(took), done, now);
+            // The kernel has stalled before each third try.
+            stalls += u64::from(seconds.is_multiple_of(3));
+            let goes_on = persistence.note_try(Duration::from_millis(took), done, now, || Some(stalls));
             (goes_on, persistence.rest(now).as_millis(), persistence.is_due(now))
         };
         assert_eq!(try_at(0, 1, Ok(())), (true, 0, true));
         assert_eq!(try_at(1, 1, Err(Errno::EBUSY)), (true, 0, true), "of this region alone");
         assert_eq!(try_at(2, 1, Err(Errno::ENOMEM)), (false, 30, false));
         assert_eq!(try_at(3, 30, Ok(())), (false, 60, false), "slow");
-        assert_eq!(try_at(4, 1, Ok(())), (true, 0, true));
+        assert_eq!(try_at(4, 30, Ok(())), (true, 0, true), "slow, and the kernel has not stalled");
         assert_eq!(try_at(5, 1, Err(Errno::ENOMEM)), (false, 30, false), "from the beginning");
         let rests: Vec<u128> = (6..30).map(|second| try_at(second, 1, Err(Errno::ENOMEM)).1).collect();
         assert_eq!((rests[0], rests.last()), (60, Some(&600_000)));
-        assert!(persistence.has_stalled(Some(5)) && !persistence.has_stalled(Some(5)));
     }
 
     /// Looks 50 ms apart of a program of which a look may collapse 8 regions, and of which `stay` are huge at the next look.
