@@ -33,6 +33,7 @@ use crate::chunk::{Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
+use megapage_inside::room::data_is_limited;
 use megapage_inside::{
     Errno, ErrnoGuard, Lock, Locked, OwnedRange, Reservation, SharedWords, has_addresses, is_plausible,
     thp_is_possible,
@@ -58,8 +59,6 @@ pub const LARGE_BLOCK: usize = 32 << 20;
 const LOCKS: usize = 64;
 /// How many times the broker is asked for one chunk, whose pages other threads took each time, before another backing is.
 const MOST_ASKS: usize = 16;
-/// Places that are looked at for a new range.
-const MOST_REFUSED: usize = 8;
 
 /// The heap of one process.
 #[derive(Debug)]
@@ -253,13 +252,12 @@ impl HugeHeap {
         first: usize,
         alignment: usize,
     ) -> Result<(Reservation, OwnedRange), Errno> {
-        let mut refused = [const { None }; MOST_REFUSED];
-        for slot in &mut refused {
+        // The second place lies apart from all others.
+        for alignment in [alignment, alignment.max(HUGE_1G)] {
             let (owner, range) = Reservation::beginning(len, first, alignment)?;
             if self.spans.with(|spans| spans.find_any(range.start(), len)).is_none() {
                 return Ok((owner, range));
             }
-            *slot = Some(owner);
         }
         Err(Errno::ENOMEM)
     }
@@ -311,10 +309,12 @@ impl HugeHeap {
         clean.ok_or(Errno::ENOMEM)
     }
 
-    /// Commits `[start, end)` of a span. If that is refused it closes unused slices and tries again.
+    /// Commits `[start, end)` of a span. If that is refused and accessible memory counts towards a limit,
+    /// it closes unused slices and tries again.
     fn commit_all(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let commit = || self.commit_in(span, start, end);
-        commit().or_else(|| self.close_unused().then(commit).flatten())
+        let counts = || self.addresses_count() || data_is_limited();
+        commit().or_else(|| (counts() && self.close_unused()).then(commit).flatten())
     }
 
     /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent. Nothing is kept

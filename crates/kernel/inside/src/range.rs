@@ -304,9 +304,11 @@ impl Reservation {
     }
 
     /// Reserves the first `first` bytes of `len` as [`Reservation::new`] does, and names all `len`.
-    /// Each part of the others must be reserved by [`OwnedRange::reserve_hole`] before its use.
+    /// Each part of the others must be reserved by [`OwnedRange::reserve_hole`] before its use. Twice as
+    /// many addresses above them are left free, which the kernel gives to other mappings first.
     pub fn beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, OwnedRange), Errno> {
-        let range = OwnedRange::reserve(first, len, alignment)?;
+        let room = if first < len { len.saturating_mul(3) } else { len };
+        let range = OwnedRange::reserve(first, room, alignment)?;
         Ok((Reservation { range }, OwnedRange { start: range.start, len }))
     }
 

@@ -277,6 +277,11 @@ pub fn addresses_are_limited() -> bool {
     own_limit(libc::RLIMIT_AS).is_some()
 }
 
+/// Returns true if the process has a limit on writable private memory now (RLIMIT_DATA).
+pub fn data_is_limited() -> bool {
+    own_limit(libc::RLIMIT_DATA).is_some()
+}
+
 fn value(path: &[u8], read: Read<'_>) -> Option<u64> {
     let mut text = [0u8; 32];
     let len = read(path, &mut text)?;
