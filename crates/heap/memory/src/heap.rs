@@ -59,7 +59,6 @@ pub const LARGE_BLOCK: usize = 32 << 20;
 const LOCKS: usize = 64;
 /// How many times the broker is asked for one chunk, whose pages other threads took each time, before another backing is.
 const MOST_ASKS: usize = 16;
-
 /// The heap of one process.
 #[derive(Debug)]
 pub struct HugeHeap {
@@ -208,13 +207,16 @@ impl HugeHeap {
         }
         let span_alignment = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
         let whole = HugeHeap::reserved_len(len);
-        // An arena takes the addresses of a chunk at its commit, if they are short or locked.
-        let all = commit || !self.locked.load(Relaxed) && has_addresses(2 * whole);
-        let first = if all { whole } else { HUGE_2M };
+        // An arena takes the addresses of a chunk at its commit, if they are short or locked. The kernel
+        // then has room for other mappings above it: `Reservation::beginning`.
+        let is_short = || self.has_address_limit() && !has_addresses(2 * whole);
+        let first = if !commit && (self.locked.load(Relaxed) || is_short()) { HUGE_2M } else { whole };
         // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.
-        let reserve = |span_alignment| self.find_addresses(whole, first, alignment.max(span_alignment));
-        let (owner, range) = reserve(span_alignment).or_else(|_| reserve(HUGE_2M))?;
-        let span = Span::new(range, first)?;
+        let reserve = |first, least| self.find_addresses(whole, first, alignment.max(least));
+        let (owner, range) = reserve(first, span_alignment)
+            .or_else(|_| reserve(first, HUGE_2M))
+            .or_else(|errno| if commit { Err(errno) } else { reserve(HUGE_2M, HUGE_2M) })?;
+        let span = Span::new(range, owner.len())?;
         if self.locked.load(Relaxed) {
             span.range.unlock();
         }
@@ -244,8 +246,8 @@ impl HugeHeap {
         Ok(Reserved { range, all, clean: true })
     }
 
-    /// Reserves the first `first` of `len` bytes. None of them belongs to a span that has given them up
-    /// and may take them again.
+    /// Reserves the first `first` of `len` bytes. None of them belongs to a span that has given them
+    /// up and may take them again.
     fn find_addresses(
         &self,
         len: usize,
@@ -273,15 +275,8 @@ impl HugeHeap {
     }
 
     fn release_span(&self, span: Span, owner: Reservation) -> Result<(), Errno> {
-        let mut owner = Some(owner);
         for index in 0..span.chunks() {
             let mapping = span.chunk(index).mapping();
-            // Something else may be mapped there: then the allocator's addresses stay reserved.
-            if mapping == Mapping::GivenUp
-                && let Some(all) = owner.take_if(|it| it.len() == span.range.len())
-            {
-                all.keep();
-            }
             self.in_use.sub(span.chunk(index), span.chunk(index).committed());
             if let Mapping::Mapped(Backing::Broker) | Mapping::Reserved(Backing::Broker) = mapping {
                 self.remove_from_broker(&span, index);
@@ -291,7 +286,7 @@ impl HugeHeap {
             }
         }
         self.ledger().span_released(span.range.start() as u64);
-        owner.map_or(Ok(()), |owner| span.release(owner))
+        span.release(owner)
     }
 
     // ---- committing -------------------------------------------------------------------------------
@@ -309,8 +304,8 @@ impl HugeHeap {
         clean.ok_or(Errno::ENOMEM)
     }
 
-    /// Commits `[start, end)` of a span. If that is refused and accessible memory counts towards a limit,
-    /// it closes unused slices and tries again.
+    /// Commits `[start, end)` of a span. If that is refused and accessible memory counts towards a
+    /// limit, it closes unused slices and tries again.
     fn commit_all(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let commit = || self.commit_in(span, start, end);
         let counts = || self.addresses_count() || data_is_limited();
@@ -381,8 +376,8 @@ impl HugeHeap {
         &self.groups[group % LOCKS]
     }
 
-    /// Makes sure that chunk `index` is mapped and ready, for its slices of `mask`, which are a part of
-    /// the commit `of`. With its group locked.
+    /// Makes sure that chunk `index` is mapped and ready, for its slices of `mask`, which are a part
+    /// of the commit `of`. With its group locked.
     fn prepare(&self, span: &Span, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         let chunk = span.chunk(index);
         match chunk.mapping() {

@@ -14,7 +14,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Makes the state of a range (multiples of 2 MiB) whose first `first` bytes are reserved, and whose
+    /// Makes the state of a range (multiples of 2 MiB). Its first `first` bytes are reserved, and the
     /// others count as given up.
     pub fn new(range: OwnedRange, first: usize) -> Result<Span, Errno> {
         let span = Span { range, words: allocate_words(Chunk::WORDS * (range.len() / HUGE_2M))? };
@@ -22,12 +22,31 @@ impl Span {
         Ok(span)
     }
 
-    /// Releases the state, and then the addresses, of which none is given up. No copy of this span
-    /// may be used afterwards.
-    pub fn release(self, owner: Reservation) -> Result<(), Errno> {
+    /// Releases the addresses that are not given up, and the state. No copy of this span may be used
+    /// afterwards.
+    pub fn release(self, mut owner: Reservation) -> Result<(), Errno> {
         debug_assert_eq!(self.range.start(), owner.start(), "another owner");
+        let is_given_up = |index| self.chunk(index).mapping() == Mapping::GivenUp;
+        let mut done = Ok(());
+        let mut release = |part: Reservation, first| {
+            if is_given_up(first) {
+                // Something else may be mapped there.
+                part.keep();
+            } else if let Err(errno) = part.release() {
+                done = Err(errno);
+            }
+        };
+        let mut first = 0;
+        for index in 1..owner.len() / HUGE_2M {
+            if is_given_up(index) != is_given_up(first) {
+                let behind = owner.split_off((index - first) * HUGE_2M);
+                release(std::mem::replace(&mut owner, behind), first);
+                first = index;
+            }
+        }
+        release(owner, first);
         release_words(self.words);
-        owner.release()
+        done
     }
 
     /// Reserves the addresses of a given-up chunk. Returns false if something else is mapped there.
@@ -107,5 +126,23 @@ impl Spans {
     /// between two spans.
     pub fn slot(&self, slot: usize) -> (Option<Span>, bool) {
         (self.spans.get(slot).copied().flatten(), slot + 1 < self.end)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    // In a separate process: another test's mapping may come to lie in a hole.
+    #[test]
+    fn what_was_given_up_is_not_unmapped() {
+        megapage_testing::in_child("span::tests::what_was_given_up_is_not_unmapped", || {
+            let owner = Reservation::new(5 * HUGE_2M, HUGE_2M).unwrap();
+            let span = Span::new(*owner, owner.len()).unwrap();
+            let parts = [0, 1, 2, 3, 4].map(|index| span.chunk_range(index, 1));
+            [1, 2, 4].iter().for_each(|&index| span.chunk(index).set_mapping(Mapping::GivenUp));
+            span.release(owner).unwrap();
+            assert_eq!(parts.map(OwnedRange::reserve_hole), [true, false, false, true, false]);
+        });
     }
 }

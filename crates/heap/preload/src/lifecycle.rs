@@ -29,7 +29,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// The file name under which the library finds itself in LD_PRELOAD.
 const LIBRARY: &[u8] = b"libmegapage.so";
 /// Bytes below the break that programs may touch: glibc's first malloc(3) leaves 132 KiB there.
-const FIRST_BREAK: usize = 16 << 10;
+const FIRST_BREAK: usize = 4 << 10;
 /// The purge delay until something else is asked, in milliseconds.
 const RETURN_AFTER_MS: c_long = 1000;
 

@@ -54,10 +54,8 @@ static void thread_done(mi_theap_t* theap);
 #include "util/stats.c"
 #include "util/threadlocal.c"
 
-// Addresses are few: a limit (RLIMIT_AS) leaves few, or the program has needed those that arenas do
-// not use.
+// Addresses are limited (RLIMIT_AS), or the program has needed those that arenas do not use.
 static _Atomic(bool) few_addresses;
-void megapage_keep_addresses(void);
 // Defined in primitives.rs: whether so many addresses can be had now.
 extern bool megapage_has_addresses(size_t size);
 
@@ -71,10 +69,8 @@ static size_t arena_option(mi_option_t option) {
   const size_t usual = mi_option_get_size(option);
   const bool few = mi_atomic_load_relaxed(&few_addresses);
   if (option != mi_option_arena_reserve) return (few ? LARGEST_IN_LEAST_ARENA : usual);
-  if (!few && mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count) == 0) return LEAST_ARENA;
-  if (!few && megapage_has_addresses(2 * usual)) return usual;
-  megapage_keep_addresses();
-  return (megapage_has_addresses(LARGEST_IN_LEAST_ARENA + 2 * MI_MiB) ? LEAST_ARENA : 0);
+  if (few) return (megapage_has_addresses(LARGEST_IN_LEAST_ARENA + 2 * MI_MiB) ? LEAST_ARENA : 0);
+  return (mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count) == 0 ? LEAST_ARENA : usual);
 }
 #define mi_option_get_size(option) arena_option(option)
 #include "arena/arena.c"
@@ -231,8 +227,8 @@ void megapage_keep_addresses(void) {
   mi_atomic_store_relaxed(&few_addresses, true);
 }
 
-// Gives the addresses of whole huge pages back that arenas do not use, until they do. Whether any
-// went.
+// Gives the addresses of whole huge pages back that arenas do not use: no block will lie there any
+// more, for the program may. Whether any went.
 bool megapage_give_up_addresses(void) {
   enum { HUGE_SLICES = (2 * MI_MiB) / MI_ARENA_SLICE_SIZE };
   if (other_pages) return false;
@@ -249,8 +245,12 @@ bool megapage_give_up_addresses(void) {
       // unless one is.
       const size_t meta = (slice % MI_PAGE_META_ALIGNED_COUNT == 0 ? mi_arena_page_meta_aligned_slice_count() : 0);
       if (!mi_bbitmap_try_clearNC(arena->slices_free, slice + meta, HUGE_SLICES - meta)) continue;
-      any |= megapage_give_up(mi_arena_slice_start(arena, slice), HUGE_SLICES * MI_ARENA_SLICE_SIZE);
-      mi_bbitmap_setN(arena->slices_free, slice + meta, HUGE_SLICES - meta);
+      if (megapage_give_up(mi_arena_slice_start(arena, slice), HUGE_SLICES * MI_ARENA_SLICE_SIZE)) {
+        any = true;
+      }
+      else {
+        mi_bbitmap_setN(arena->slices_free, slice + meta, HUGE_SLICES - meta);
+      }
     }
   }
   return any;

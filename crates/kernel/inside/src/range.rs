@@ -42,10 +42,10 @@ pub struct OwnedRange {
 }
 
 impl OwnedRange {
-    /// Reserves `len` bytes at a multiple of `alignment`, with `room` bytes below the kernel's own
-    /// choice. Where that choice is not aligned, the next free multiples below it are tried: more
-    /// than `len` bytes are asked for only after these, for a limit on addresses (RLIMIT_AS) may
-    /// leave no more.
+    /// Reserves `len` bytes at a multiple of `alignment`, where `room` bytes (a multiple of `len`) are
+    /// free. Where the kernel's own choice is not aligned, the next free multiples below it are
+    /// tried: more than `len` bytes are asked for only after these, for a limit on addresses
+    /// (RLIMIT_AS) may leave no more.
     fn reserve(len: usize, room: usize, alignment: usize) -> Result<OwnedRange, Errno> {
         assert!(alignment.is_power_of_two() && 0 < len && len <= room);
         let range = OwnedRange::map_anywhere(len)?;
@@ -57,13 +57,16 @@ impl OwnedRange {
         let lowest = LOWEST.load(Relaxed);
         for first in [below, lowest & !(alignment - 1)] {
             let starts = (0..GAPS).map_while(|gap| first.checked_sub(gap * alignment)).filter(|&it| it > 0);
-            let gap = starts.map(|start| OwnedRange { start, len }).find(|gap| gap.reserve_hole());
+            let gap = starts.map(|start| OwnedRange { start, len }).find(|gap| gap.reserve_with(room));
             if let Some(gap) = gap {
                 if gap.start < lowest || lowest == 0 {
                     LOWEST.store(gap.start, Relaxed);
                 }
                 return Ok(gap);
             }
+        }
+        if len < room {
+            return Err(Errno::ENOMEM);
         }
         let padded = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
         let whole = OwnedRange::map_anywhere(padded)?;
@@ -74,6 +77,25 @@ impl OwnedRange {
             }
         }
         Ok(OwnedRange { start, len })
+    }
+
+    /// Reserves the range if nothing is mapped there, nor behind it up to `room` bytes.
+    fn reserve_with(self, room: usize) -> bool {
+        let is_free = |start| {
+            let part = OwnedRange { start, len: self.len };
+            part.reserve_hole() && {
+                part.unmap();
+                true
+            }
+        };
+        if !self.reserve_hole() {
+            return false;
+        }
+        let has_room = (self.end()..self.start.saturating_add(room)).step_by(self.len).all(is_free);
+        if !has_room {
+            self.unmap();
+        }
+        has_room
     }
 
     /// Reserves `len` bytes at an address of the kernel's choice.
@@ -304,8 +326,8 @@ impl Reservation {
     }
 
     /// Reserves the first `first` bytes of `len` as [`Reservation::new`] does, and names all `len`.
-    /// Each part of the others must be reserved by [`OwnedRange::reserve_hole`] before its use. Twice as
-    /// many addresses above them are left free, which the kernel gives to other mappings first.
+    /// Each part of the others must be reserved by [`OwnedRange::reserve_hole`] before its use. They
+    /// are free, and so are twice as many above them, which the kernel gives to other mappings first.
     pub fn beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, OwnedRange), Errno> {
         let room = if first < len { len.saturating_mul(3) } else { len };
         let range = OwnedRange::reserve(first, room, alignment)?;

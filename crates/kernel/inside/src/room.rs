@@ -149,6 +149,11 @@ impl Limits {
         self.count > 0 || self.is_strict || self.data || self.addresses
     }
 
+    /// Returns true if RLIMIT_AS was set.
+    pub fn of_addresses(&self) -> bool {
+        self.addresses
+    }
+
     /// Returns true if the kernel commits no more than it has (vm.overcommit_memory of 2). It then
     /// takes a part of all addresses off what a process may commit.
     pub fn is_strict(&self) -> bool {

@@ -95,9 +95,9 @@ const MESSAGES: &[Message] = messages! {
         "no pool has a free page, or no hugetlbfs is mounted (--in-memory needs no mount): the program ends",
         MORE_PAGES;
     "DPDK", &[&["Using --huge-unlink=never may create data leaks"]],
-        "pages of an earlier run are mapped again with their old bytes, which makes the start fast: whoever may read the \
+        "pages of an earlier run are mapped again with their old bytes, which makes the start fast: anyone who may read the \
          files of the hugetlbfs could have put them there",
-        "a mount of its own: mode=0700 and the user's uid; megapage's segments reuse only what the same user left";
+        "a separate mount: mode=0700 and the user's uid; megapage's segments reuse only what the same user left";
     "QEMU", &[&["unable to map backing store for guest RAM: Cannot allocate memory"]],
         "the pool was too short for the guest's memory: QEMU ends",
         MORE_PAGES;
@@ -166,7 +166,7 @@ const MESSAGES: &[Message] = messages! {
           &["Segment remapping has been DISABLED"], &["libhugetlbfs", "Layout problem with segments"]],
         "HUGETLB_ELFMAP remaps at most 3 segments, of a program linked for it (-Wl,-zcommon-page-size=2M): the program's \
          code and data stay on base pages",
-        "megapage run --text auto PROGRAM remaps code of any number of segments, without linking it anew";
+        "megapage run --text auto PROGRAM remaps code of any number of segments, without relinking";
     LIBHUGETLBFS,
         &[&["libhugetlbfs", "Hugepages unavailable"], &["libhugetlbfs", "Hugepage size", "unavailable"],
           &["Failed to reserve", "huge pages for new region"],

@@ -58,15 +58,15 @@ impl Persistence {
         }
     }
 
-    /// Returns true if the kernel's count of stalls has changed since the latest slow collapse. If not,
-    /// the processor is slow, or others have it.
+    /// Returns true if the kernel's count of stalls has changed since the latest slow collapse. If
+    /// not, the processor is slow, or others have it.
     fn has_stalled(&mut self, stalls: Option<u64>) -> bool {
         let before = std::mem::replace(&mut self.stalls, stalls);
         stalls.is_none() || stalls != before
     }
 
-    /// Notes what came of a collapse, and the time that each of its regions took; `stalls` reads the
-    /// kernel's count. Returns false if a rest begins: the kernel finds no huge page without much work.
+    /// Notes what came of a collapse, and the time that each of its regions took. `stalls` reads the
+    /// kernel's count. Returns false if a rest begins: huge pages cost the kernel much work.
     pub(super) fn note_try(
         &mut self,
         took: Duration,

@@ -125,7 +125,7 @@ impl HugeHeap {
         }
     }
 
-    /// Gives up the addresses of one chunk until the allocator commits a part of it. Refused where
+    /// Gives up the addresses of one chunk, which the allocator will not use again. Refused where
     /// something lies there, or may: waits for no lock.
     pub fn give_up(&self, part: Reservation) -> bool {
         let _errno = ErrnoGuard::save();

@@ -167,6 +167,11 @@ impl HugeHeap {
         self.room.limits.any().then_some(MEASURED_EVERY)
     }
 
+    /// Returns true if the process was started with a limit on addresses.
+    pub fn has_address_limit(&self) -> bool {
+        self.room.limits.of_addresses()
+    }
+
     /// Returns true if reserved addresses count as a part of what the process may commit.
     pub fn addresses_count(&self) -> bool {
         self.room.limits.is_strict()

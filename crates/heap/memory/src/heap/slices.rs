@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const BASE: Mapping = Mapping::Mapped(Backing::Base);
 
 impl HugeHeap {
-    /// Opens the slices of `mask` that hold nothing yet, if slices are opened one by one. The caller
-    /// holds the lock of the chunk's group.
+    /// Opens the slices of `mask` that hold nothing yet, if slices are opened one by one. The
+    /// caller holds the lock of the chunk's group.
     pub(super) fn open_slices(&self, span: &Span, index: usize, mask: u32) -> bool {
         let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
         // The kernel may lock what is mapped now, and not what was.

@@ -143,6 +143,16 @@ impl Reservation {
     pub fn release(self) -> Result<(), Errno> {
         Ok(())
     }
+
+    pub fn keep(self) -> OwnedRange {
+        self.range
+    }
+
+    pub fn split_off(&mut self, offset: usize) -> Reservation {
+        let behind = self.range.part(offset, self.range.len - offset);
+        self.range.len = offset;
+        Reservation { range: behind }
+    }
 }
 
 impl std::ops::Deref for Reservation {
