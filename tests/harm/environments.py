@@ -275,7 +275,8 @@ def launcher(environment, case, facts, tools, mode, calls=None):
     if mode == "under" and environment.by_variables:
         words.append('"${set[@]}"')
     if calls:
-        words.append(f'strace -f -qq -c -U name -o "{calls}/$$" --')
+        # Beside the program (-DD), so that a signal to the program's number does not reach strace.
+        words.append(f'strace -DD -f -qq -c -U name -o "{calls}/$$" --')
     lines.append(f'exec {" ".join(words)} "$@"')
     return "\n".join(lines) + "\n"
 

@@ -44,6 +44,12 @@ class Groups:
                     kills += int(line.split()[1])
         return max(peaks), kills
 
+    def wait(self, case_group):
+        """Waits until the groups of a case have no process."""
+        until = time.monotonic() + LONGEST_END
+        while time.monotonic() < until and any(map(pids, children(case_group))):
+            time.sleep(0.05)
+
     def remove(self, case_group):
         """Ends what is left in a case's groups, and removes them."""
         until = time.monotonic() + LONGEST_END

@@ -110,6 +110,9 @@ class Runner:
                 sampler.ended.set()
                 sampler.join()
             peak, kills = self.tools.groups.peak(group) if group else (0, 0)
+            if group and calls:
+                # strace writes its list when the program has ended.
+                self.tools.groups.wait(group)
             if group:
                 self.tools.groups.remove(group)
         one = {"status": ended.status, "out": self.kept_text(ended.out, home), "errors": self.kept_text(ended.errors, home),

@@ -200,9 +200,7 @@ pub fn text_ledger(data: &[u8]) {
     let ledger = TextLedger::launcher(overwritten(data));
     let entries = ledger.entries();
     assert!(entries.len() <= ledger.room());
-    for entry in &entries {
-        assert!(entry.short().is_none_or(|why| !why.contains('\n')));
-    }
+    entries.iter().for_each(|entry| assert!(entry.short().is_none_or(|why| !why.contains('\n'))));
     for objects in [0, 1, 64, 100_000] {
         let complete = ledger.is_complete(objects);
         assert!(!complete || (objects > 0 && entries.iter().all(|entry| entry.short().is_none())));

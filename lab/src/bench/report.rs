@@ -112,9 +112,7 @@ impl BenchFound {
 
     /// Makes a peer absent that no case has a run of.
     pub(super) fn set_absent(&mut self, peer: &Peer, why: String) {
-        for case in &mut self.cases {
-            case.rows.retain(|row| row.peer != peer.name);
-        }
+        self.cases.iter_mut().for_each(|case| case.rows.retain(|row| row.peer != peer.name));
         if let Some(report) = self.peers.iter_mut().find(|report| report.name == peer.name) {
             (report.absent, report.version) = (Some(why), None);
         }
@@ -122,9 +120,7 @@ impl BenchFound {
 
     /// Computes spreads and ratios from the samples.
     pub(super) fn finish(&mut self) {
-        for case in &mut self.cases {
-            case.finish(self.clock);
-        }
+        self.cases.iter_mut().for_each(|case| case.finish(self.clock));
     }
 }
 
@@ -152,9 +148,7 @@ impl CaseReport {
     }
 
     fn finish(&mut self, clock: Clock) {
-        for row in &mut self.rows {
-            row.summarise(clock);
-        }
+        self.rows.iter_mut().for_each(|row| row.summarise(clock));
         let baseline = self.row(BASELINE).map(|row| row.phases_ns.clone()).unwrap_or_default();
         for row in &mut self.rows {
             let ratio = |(name, spread): (&String, &Spread)| {

@@ -84,9 +84,7 @@ impl TouchedHeap {
             // A touch that cannot be served would be SIGBUS: so it is asked for first.
             HeapPages::HugetlbPrivate | HeapPages::HugetlbShared => heap.advise(libc::MADV_POPULATE_WRITE)?,
         }
-        for page in 0..bytes / BASE_PAGE {
-            heap.write_page(page, page as u64 + 1);
-        }
+        (0..bytes / BASE_PAGE).for_each(|page| heap.write_page(page, page as u64 + 1));
         if pages == HeapPages::Thp {
             // What is huge stays so; the others stay on base pages where it fails.
             let _ = heap.advise(libc::MADV_COLLAPSE);

@@ -46,6 +46,9 @@ impl Mapping {
     }
 }
 
+/// On base pages.
+pub const BASE: Mapping = Mapping::Mapped(Backing::Base);
+
 /// A chunk's two words. They are written only with the chunk's group lock held; relaxed order suffices. The upper half of
 /// the second says which slices the latest commit has added: see [`Chunk::added`].
 #[derive(Clone, Copy, Debug)]
@@ -171,11 +174,8 @@ mod tests {
     #[test]
     fn mappings_survive_packing() {
         for backing in Backing::ALL {
-            for mapping in
-                [Mapping::None, Mapping::Reserved(backing), Mapping::Mapped(backing), Mapping::GivenUp]
-            {
-                assert_eq!(Mapping::decode(mapping.encode()), mapping);
-            }
+            let all = [Mapping::None, Mapping::Reserved(backing), Mapping::Mapped(backing), Mapping::GivenUp];
+            assert_eq!(all.map(|mapping| Mapping::decode(mapping.encode())), all);
         }
     }
 }

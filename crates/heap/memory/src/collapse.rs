@@ -9,9 +9,8 @@
 
 mod persistence;
 
-use crate::chunk::Mapping;
+use crate::chunk::BASE;
 use crate::heap::HugeHeap;
-use crate::ledger::Backing;
 use crate::mapped::{Kernel, Mapped};
 use megapage_inside::own_mappings::own_mappings;
 use megapage_inside::program_memory::{OwnPagemap, PresentRun, collapse};
@@ -26,7 +25,6 @@ pub const LEAST_PRESENT: usize = 487;
 /// One of the preloaded heap already from here on: the allocator has handed out what is missing, too. A block of 1 MiB, say,
 /// takes 17 slices of 64 KiB, the last of which is hardly touched.
 const LEAST_PRESENT_OF_HEAP: usize = 480;
-const BASE: Mapping = Mapping::Mapped(Backing::Base);
 /// Ranges that one look stores; further ones are found when these are done.
 const MOST_RANGES: usize = 512;
 /// A mapping is advised once this much of it is touched, and a sixteenth,
@@ -92,24 +90,28 @@ impl Ranges {
 }
 
 /// How full the regions of one mapping are, from its runs of present pages in ascending order.
-#[derive(Debug)]
 struct Fill<'a> {
     start: usize,
     end: usize,
     least: usize,
     /// Where the dense ones on base pages go.
     dense: &'a mut Ranges,
+    heap: Option<&'a HugeHeap>,
     region: usize,
     present: usize,
     touched: usize,
     /// Bytes in regions that are huge, or dense.
     full: usize,
+    /// Bytes that the heap has handed out beyond those, in regions of which something is present.
+    /// Of a large block that is being filled, the last such region counts.
+    left: usize,
 }
 
 impl<'a> Fill<'a> {
     /// Regions count as dense from `least` present base pages on.
-    fn new(start: usize, end: usize, least: usize, dense: &'a mut Ranges) -> Fill<'a> {
-        Fill { start, end, least, dense, region: start & !(HUGE_2M - 1), present: 0, touched: 0, full: 0 }
+    fn new(at: (usize, usize), least: usize, dense: &'a mut Ranges, heap: Option<&'a HugeHeap>) -> Fill<'a> {
+        let ((start, end), region) = (at, at.0 & !(HUGE_2M - 1));
+        Fill { start, end, least, dense, heap, region, present: 0, touched: 0, full: 0, left: 0 }
     }
 
     fn add(&mut self, run: PresentRun) {
@@ -137,6 +139,8 @@ impl<'a> Fill<'a> {
             self.dense.push(self.region);
             self.full += HUGE_2M;
         }
+        let heap = self.heap.filter(|_| self.present > 0);
+        self.left += heap.map_or(0, |heap| heap.untouched_at(self.region, self.present * BASE_PAGE));
         self.present = 0;
     }
 
@@ -197,7 +201,7 @@ impl Collapser {
         self.now.count = 0;
         heap.measure();
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
-        let mut heap_on_base = 0;
+        let mut left_of_heap = 0;
         own_mappings(|mapping| {
             let Some((start, end)) = mapping.private_memory() else { return };
             if end - start < HUGE_2M {
@@ -211,20 +215,17 @@ impl Collapser {
                 let chunks = (start.next_multiple_of(HUGE_2M)..end).step_by(HUGE_2M);
                 for region in chunks.filter(|region| of_heap && base(*region)) {
                     let pages = pagemap.present(region).unwrap_or(0);
-                    heap_on_base += pages * BASE_PAGE;
+                    left_of_heap += heap.untouched_at(region, pages * BASE_PAGE);
                     if pages >= least {
                         dense.push(region);
                     }
                 }
                 return;
             }
-            let mut fill = Fill::new(start, end, least, dense);
+            let mut fill = Fill::new((start, end), least, dense, of_heap.then_some(heap));
             let scanned = pagemap.scan(start, end, |run| {
                 if run.huge && !of_heap {
                     persistence.note_huge(run.start, run.end);
-                }
-                if of_heap && !run.huge {
-                    heap_on_base += run.end - run.start;
                 }
                 fill.add(run);
             });
@@ -232,6 +233,7 @@ impl Collapser {
                 return;
             }
             fill.close();
+            left_of_heap += fill.left;
             let advised = mapped.is_advised(start);
             let untouched = end - start - fill.touched;
             if !advised && !of_heap {
@@ -240,7 +242,7 @@ impl Collapser {
                 look.pending |= advise && mapped.advise(&Kernel, start, end);
             }
         })?;
-        heap.note_present(heap_on_base as u64);
+        heap.note_untouched(left_of_heap as u64);
         look.cost = start.elapsed();
         let now = Instant::now();
         if self.persistence.is_due(now) {
@@ -332,7 +334,7 @@ mod tests {
     fn dense_of(pages: (usize, usize), runs: &[PresentRun]) -> (Vec<usize>, bool) {
         let mut dense = Ranges::new();
         let (start, end) = (START + pages.0 * BASE_PAGE, START + pages.1 * BASE_PAGE);
-        let mut fill = Fill::new(start, end, LEAST_PRESENT, &mut dense);
+        let mut fill = Fill::new((start, end), LEAST_PRESENT, &mut dense, None);
         runs.iter().for_each(|run| fill.add(*run));
         fill.close();
         let growing = fill.is_growing();

@@ -24,6 +24,7 @@ mod room;
 mod slices;
 
 pub use repair::{Repair, Repaired};
+pub use room::NOT_LOOKED;
 
 use self::broker::Stock;
 use self::density::InUse;
@@ -36,7 +37,7 @@ use crate::span::{Span, Spans};
 use megapage_inside::room::data_is_limited;
 use megapage_inside::{
     Errno, ErrnoGuard, Lock, Locked, OwnedRange, Reservation, SharedWords, has_addresses, is_plausible,
-    thp_is_possible,
+    thp_is_possible, thp_only_on_advice,
 };
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
 use std::sync::OnceLock;
@@ -78,6 +79,8 @@ pub struct HugeHeap {
     dry: Dry,
     fit: Fit,
     thp_off: AtomicBool,
+    /// The kernel may give huge pages without advice.
+    given_unasked: AtomicBool,
     /// The program has forked while it held hugetlb pages: no new ones.
     forked: AtomicBool,
     /// Slices on base pages are accessible only where they are committed,
@@ -140,6 +143,7 @@ impl HugeHeap {
             dry: Dry::new(),
             fit: Fit::new(),
             thp_off: AtomicBool::new(false),
+            given_unasked: AtomicBool::new(true),
             forked: AtomicBool::new(false),
             by_slices: AtomicBool::new(false),
             locked: AtomicBool::new(false),
@@ -154,6 +158,7 @@ impl HugeHeap {
         let _errno = ErrnoGuard::save();
         self.config.with(|current| *current = config);
         self.thp_off.store(!thp_is_possible(), Relaxed);
+        self.given_unasked.store(!thp_only_on_advice(), Relaxed);
         self.measure();
     }
 
@@ -213,9 +218,10 @@ impl HugeHeap {
         let first = if !commit && (self.locked.load(Relaxed) || is_short()) { HUGE_2M } else { whole };
         // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.
         let reserve = |first, least| self.find_addresses(whole, first, alignment.max(least));
-        let (owner, range) = reserve(first, span_alignment)
-            .or_else(|_| reserve(first, HUGE_2M))
-            .or_else(|errno| if commit { Err(errno) } else { reserve(HUGE_2M, HUGE_2M) })?;
+        let (owner, range) =
+            reserve(first, span_alignment).or_else(|_| reserve(first, HUGE_2M)).or_else(|errno| {
+                if commit || !self.addresses_are_few() { Err(errno) } else { reserve(HUGE_2M, HUGE_2M) }
+            })?;
         let span = Span::new(range, owner.len())?;
         if self.locked.load(Relaxed) {
             span.range.unlock();
@@ -387,9 +393,8 @@ impl HugeHeap {
                 return true;
             }
             Mapping::Reserved(backing) if self.populate_reserved(span, index, backing) => return true,
-            Mapping::GivenUp if !span.take_again(index) => return false,
-            Mapping::GivenUp if self.locked.load(Relaxed) => span.chunk_range(index, 1).unlock(),
-            Mapping::None | Mapping::Reserved(_) | Mapping::GivenUp => {}
+            Mapping::GivenUp => return false,
+            Mapping::None | Mapping::Reserved(_) => {}
         }
         self.map_fresh(span, index, group_end, of, mask)
     }

@@ -19,7 +19,7 @@ unsafe extern "C" {
 
 /// Keeps arenas small if reserved addresses count. Runs before the first one is reserved.
 pub fn configure() {
-    if HEAP.has_address_limit() || HEAP.addresses_count() {
+    if HEAP.addresses_are_few() {
         // SAFETY: no argument can be wrong.
         unsafe { megapage_keep_addresses() };
     }

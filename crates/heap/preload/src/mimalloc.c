@@ -78,18 +78,34 @@ static size_t arena_option(mi_option_t option) {
 
 // Upstream has an option for what waiting.c decides.
 #include "waiting.c"
+static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* first);
 #define mi_option_get_size(option) \
   immediate_purge_size(mi_bitmap_popcountN(arena->slices_committed, slice_index, slice_count))
+#define mi_bbitmap_try_find_and_clearN(bitmap, tseq, count, first) claim_slices(arena, tseq, count, first)
 #include "arena/arena-alloc.c"
 #undef mi_option_get_size
+#undef mi_bbitmap_try_find_and_clearN
+// A page of blocks of 84 to 512 KiB has 4 MiB of addresses, however few blocks; if addresses are
+// short, 1 MiB.
+enum { LARGE_PAGE_SIZE = MI_LARGE_PAGE_SIZE };
+#undef MI_LARGE_PAGE_SIZE
+#define MI_LARGE_PAGE_SIZE (mi_atomic_load_relaxed(&few_addresses) ? MI_MiB : LARGE_PAGE_SIZE)
 #include "arena/arena-page.c"
+#undef MI_LARGE_PAGE_SIZE
+#define MI_LARGE_PAGE_SIZE LARGE_PAGE_SIZE
 #include "arena/bitmap-chunk.c"
 #include "arena/bitmap.c"
 #include "alloc/alloc.c"
 #include "alloc/alloc-generic.c"
 #include "alloc/alloc-aligned.c"
 #include "alloc/alloc-posix.c"
+// A thread keeps a page of each size that has become empty, for a while, if blocks have touched at
+// most so many bytes of it. Upstream keeps 512 KiB of each of 12 sizes.
+#define MOST_KEPT_EMPTY (128 * MI_KiB)
+#define mi_page_queue_is_special(pq) \
+  (mi_page_queue_is_special(pq) || page->capacity * mi_page_block_size(page) > MOST_KEPT_EMPTY)
 #include "alloc/page.c"
+#undef mi_page_queue_is_special
 #include "alloc/page-queue.c"
 #include "heap/heap.c"
 #include "heap/process.c"
@@ -108,6 +124,7 @@ extern int megapage_commit(void* addr, size_t size, size_t threads, bool* is_zer
 extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
 extern void megapage_forget(void* addr, size_t size);
 extern bool megapage_give_up(void* addr, size_t size);
+extern int megapage_take_addresses(void* addr, size_t size);
 bool megapage_give_up_addresses(void);
 
 // What ours reckon with. On a kernel with other base pages the library stays out of the way: mimalloc then takes its
@@ -144,10 +161,38 @@ static int plain_alloc(size_t size, size_t alignment, bool commit, bool* is_zero
   return 0;
 }
 
+// Slices of a huge page.
+enum { HUGE_SLICES = (2 * MI_MiB) / MI_ARENA_SLICE_SIZE };
+
 // Gives back what arenas hold and do not use, before the program is refused memory.
 static void free_unused(void) {
   mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
   if (mi_atomic_load_relaxed(&few_addresses)) megapage_give_up_addresses();
+}
+
+static int take_addresses(mi_arena_t* arena, size_t first, size_t count) {
+  if mi_likely(!mi_atomic_load_relaxed(&few_addresses)) return 0;
+  return megapage_take_addresses(mi_arena_slice_start(arena, first), _mi_size_of_slices(count));
+}
+
+// Claims so many free slices of an arena, with their addresses. Slices where the program has mapped
+// something stay claimed.
+static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* first) {
+  while (mi_bbitmap_try_find_and_clearN(arena->slices_free, tseq, count, first)) {
+    int error = take_addresses(arena, *first, count);
+    if (error == ENOMEM) {
+      free_unused();
+      error = take_addresses(arena, *first, count);
+    }
+    if mi_likely(error == 0) return true;
+    // The parts in other huge pages are free.
+    for (size_t at = *first, end = *first + count, next; at < end; at = next) {
+      next = mi_min(end, mi_align_up(at + 1, HUGE_SLICES));
+      if (take_addresses(arena, at, next - at) != EEXIST) mi_bbitmap_setN(arena->slices_free, at, next - at);
+    }
+    if (error != EEXIST) return false;
+  }
+  return false;
 }
 
 int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool commit, bool allow_large,
@@ -227,10 +272,8 @@ void megapage_keep_addresses(void) {
   mi_atomic_store_relaxed(&few_addresses, true);
 }
 
-// Gives the addresses of whole huge pages back that arenas do not use: no block will lie there any
-// more, for the program may. Whether any went.
+// Gives the addresses of whole huge pages back that arenas do not use. Returns true if any went.
 bool megapage_give_up_addresses(void) {
-  enum { HUGE_SLICES = (2 * MI_MiB) / MI_ARENA_SLICE_SIZE };
   if (other_pages) return false;
   megapage_keep_addresses();
   bool any = false;
@@ -245,12 +288,8 @@ bool megapage_give_up_addresses(void) {
       // unless one is.
       const size_t meta = (slice % MI_PAGE_META_ALIGNED_COUNT == 0 ? mi_arena_page_meta_aligned_slice_count() : 0);
       if (!mi_bbitmap_try_clearNC(arena->slices_free, slice + meta, HUGE_SLICES - meta)) continue;
-      if (megapage_give_up(mi_arena_slice_start(arena, slice), HUGE_SLICES * MI_ARENA_SLICE_SIZE)) {
-        any = true;
-      }
-      else {
-        mi_bbitmap_setN(arena->slices_free, slice + meta, HUGE_SLICES - meta);
-      }
+      any |= megapage_give_up(mi_arena_slice_start(arena, slice), HUGE_SLICES * MI_ARENA_SLICE_SIZE);
+      mi_bbitmap_setN(arena->slices_free, slice + meta, HUGE_SLICES - meta);
     }
   }
   return any;

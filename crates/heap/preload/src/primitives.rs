@@ -169,13 +169,22 @@ extern "C" fn megapage_forget(address: *mut c_void, size: usize) {
     HEAP.forget(unsafe { OwnedRange::of_allocator(address as usize, size) });
 }
 
-/// The allocator gives the addresses of one whole huge page up for good. False where something lies
-/// there: then they stay the allocator's.
+/// The allocator gives the addresses of one whole huge page up, until `megapage_take_addresses`.
+/// False where something lies there: then they stay the allocator's.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_give_up(address: *mut c_void, size: usize) -> bool {
     // SAFETY: a part of what the allocator was given; it holds no block, and none will come to lie
-    // there.
+    // there before its addresses are taken again.
     HEAP.give_up(unsafe { Reservation::of_allocator(address as usize, size) })
+}
+
+/// Takes addresses of an arena again that were given up; 0, EEXIST where the program has mapped
+/// something, or ENOMEM.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_take_addresses(address: *mut c_void, size: usize) -> c_int {
+    // SAFETY: a part of an arena that no other thread has.
+    let part = unsafe { OwnedRange::of_allocator(address as usize, size) };
+    HEAP.take_addresses(part).map_or_else(|errno| errno.0, |()| 0)
 }
 
 /// Returns true if so many bytes of addresses can be had.
@@ -190,6 +199,12 @@ extern "C" fn megapage_has_addresses(size: usize) -> bool {
 #[unsafe(no_mangle)]
 extern "C" fn megapage_room_for_waiting(more: usize) -> usize {
     HEAP.room_for_waiting(more)
+}
+
+/// Returns true if the program leaves much of what it is given untouched.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_leaves_untouched() -> bool {
+    HEAP.leaves_untouched()
 }
 
 /// So much freed memory waits to be used again that it is to be purged once the delay has passed. From within the

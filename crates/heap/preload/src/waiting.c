@@ -7,9 +7,10 @@
 // once before, so that no peak rises by it, and what has waited for the purge delay goes. Array libraries free and request a
 // hundred megabytes for each operation.
 
-// So much always waits: this, and a part of what is committed.
-#define ALWAYS_WAITS MI_MiB
-#define ALWAYS_SHARE 100
+// So much always waits: this for each thread, at most that, and a part of what is committed.
+#define LEAST_ALWAYS (128 * MI_KiB)
+#define MOST_ALWAYS MI_MiB
+#define ALWAYS_SHARE 200
 // So much more than that is worth a thread that purges it.
 #define MUCH (2 * MI_MiB)
 // More waits where the largest block freed so far is at least this part of it,
@@ -32,6 +33,12 @@
 // while no limit is near.
 extern void megapage_much_waits(void);
 extern size_t megapage_room_for_waiting(size_t more);
+// Defined in primitives.rs: the program leaves much of its blocks untouched. Of a range that waits
+// more is present than the block in its place would touch.
+extern bool megapage_leaves_untouched(void);
+
+// A block of this size may be one that is being filled.
+#define LARGE (4 * MI_MiB)
 
 // Freed memory waits until a limit is near: its delay, in milliseconds, is 34 years.
 static bool waits_on;
@@ -46,7 +53,7 @@ static void waiting_init(size_t machine_bytes) {
 // Bytes that wait, or have waited and are in use again: known exactly when they were counted last.
 static _Atomic(size_t) waiting_at_most;
 // Beyond so many bytes they are counted.
-static _Atomic(size_t) count_at = ALWAYS_WAITS;
+static _Atomic(size_t) count_at = LEAST_ALWAYS;
 // Bytes that were in use at once, as counted, and the largest block that was freed.
 static _Atomic(size_t) most_in_use;
 static _Atomic(size_t) largest_freed;
@@ -63,7 +70,8 @@ typedef struct {
 } bytes_t;
 
 static size_t always_waits(size_t committed) {
-  return ALWAYS_WAITS + committed / ALWAYS_SHARE;
+  const size_t threads = mi_atomic_load_relaxed(&_mi_subproc_main()->thread_count);
+  return mi_clamp(threads * LEAST_ALWAYS, LEAST_ALWAYS, MOST_ALWAYS) + committed / ALWAYS_SHARE;
 }
 
 // What is free and committed still, and what is committed, in all arenas.
@@ -99,7 +107,7 @@ static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subpro
 // How many bytes may wait, where so many are in use and committed, `most` were in use at once, and
 // `more` are about to be committed.
 static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most, size_t more) {
-  const size_t room = mi_max(ALWAYS_WAITS, megapage_room_for_waiting(more));
+  const size_t room = mi_max(LEAST_ALWAYS, megapage_room_for_waiting(more));
   if (waits_on) return room;
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
   most += mi_min(committed / MOST_RESERVE_SHARE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
@@ -118,11 +126,12 @@ static void purge_all(size_t waiting) {
 // option.
 static size_t immediate_purge_size(size_t slice_count) {
   const size_t size = _mi_size_of_slices(slice_count);
-  if ((size > most_waiting && !waits_on) || is_emptied) return 0;
+  const bool is_hardly_touched = size < LARGE && megapage_leaves_untouched();
+  if (((size > most_waiting || is_hardly_touched) && !waits_on) || is_emptied) return 0;
   raise(&largest_freed, size);
   const size_t at_most = mi_atomic_add_relaxed(&waiting_at_most, size) + size;
   const size_t count_from = mi_atomic_load_relaxed(&count_at);
-  if (mi_likely(at_most <= count_from) && (at_most <= ALWAYS_WAITS || at_most <= megapage_room_for_waiting(0))) return SIZE_MAX;
+  if (mi_likely(at_most <= count_from) && (at_most <= LEAST_ALWAYS || at_most <= megapage_room_for_waiting(0))) return SIZE_MAX;
 
   // This range is not marked as free yet.
   const bytes_t now = count_bytes();
@@ -134,10 +143,12 @@ static size_t immediate_purge_size(size_t slice_count) {
     purge_all(now.waiting);
     waiting = size;
   }
+  const bool goes = (waiting > allowed);
+  if (goes) mi_atomic_add_relaxed(&sent_away, size);
   mi_atomic_store_relaxed(&count_at, allowed);
-  mi_atomic_store_relaxed(&waiting_at_most, waiting);
+  mi_atomic_store_relaxed(&waiting_at_most, goes ? 0 : waiting);
   if (waiting > always_waits(now.committed) + MUCH && !waits_on) megapage_much_waits();
-  return (waiting > allowed ? 0 : SIZE_MAX);
+  return (goes ? 0 : SIZE_MAX);
 }
 
 // `size` bytes are about to be committed: what waits, and was of no use for them, goes where both would be more than was in
@@ -146,7 +157,7 @@ static void make_room(size_t size) {
   static _Atomic(size_t) grown;
   static _Atomic(size_t) count_after = COUNT_AFTER;
   const size_t waiting = mi_atomic_load_relaxed(&waiting_at_most);
-  if (waiting <= ALWAYS_WAITS) return;
+  if (waiting <= LEAST_ALWAYS) return;
   if (mi_atomic_add_relaxed(&grown, size) + size < mi_atomic_load_relaxed(&count_after)) return;
   mi_atomic_store_relaxed(&grown, 0);
   const bytes_t now = count_bytes();

@@ -15,6 +15,8 @@ pub struct Errno(pub i32);
 impl Errno {
     /// No memory, or (hugetlb) no unreserved page in the pool.
     pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+    /// Something is there already.
+    pub const EEXIST: Errno = Errno(libc::EEXIST);
     /// An argument that makes no sense, or that the kernel is too old for.
     pub const EINVAL: Errno = Errno(libc::EINVAL);
     /// Another process has it in use.

@@ -93,9 +93,7 @@ fn alerts_and_dashboards_name_metrics_that_there_are() {
     for path in ["dist/prometheus/alerts.yml", "dist/grafana/megapage.json"] {
         let names = named(&text(path));
         assert!(names.len() >= 8, "{path}: {names:?}");
-        for name in names {
-            assert!(is_exported(&name), "{path}: nobody exports {name}");
-        }
+        names.iter().for_each(|name| assert!(is_exported(name), "{path}: nobody exports {name}"));
     }
     assert!(!is_exported("megapage_no_such") && !is_exported("megapage_pass_seconds"));
     assert!(is_exported("megapage_pass_seconds_bucket") && is_exported("megapage_thp_split_page_total"));

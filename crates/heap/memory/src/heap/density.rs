@@ -10,12 +10,11 @@
 
 use super::HugeHeap;
 use crate::Heap;
-use crate::chunk::{Chunk, Mapping, SLICE};
+use crate::chunk::{BASE, Chunk, SLICE};
 use crate::ledger::Backing;
 use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-const BASE: Mapping = Mapping::Mapped(Backing::Base);
 /// Huge pages need not be in use by this part of what is committed. The rest of what a program may
 /// need more than without the library goes to blocks that are rounded up or wait to be used again,
 /// and to the launcher.
@@ -96,11 +95,6 @@ impl HugeHeap {
         if self.spares() { 0 } else { SLACK }
     }
 
-    /// Whether more of the heap's huge pages is not in use than may be.
-    pub(super) fn has_unused(&self) -> bool {
-        self.unused(0, 0) > 0
-    }
-
     /// Whether so much of the heap's huge pages is not in use that it is to be released soon.
     pub fn wants_sweep(&self) -> bool {
         self.unused(0, 0) > MUCH
@@ -142,7 +136,7 @@ impl HugeHeap {
     }
 
     /// Bytes of huge pages beyond what may be unused, with so many more of them and so much more in use.
-    fn unused(&self, huge: u64, used: u64) -> u64 {
+    pub(super) fn unused(&self, huge: u64, used: u64) -> u64 {
         let (held, base) = (self.held(), self.ledger().held(Backing::Base));
         let huge = held.saturating_sub(base) + huge;
         huge.saturating_sub(self.in_use.bytes() + used + self.committed() / SHARE + self.slack())
@@ -150,7 +144,7 @@ impl HugeHeap {
 
     /// Whether a huge page of which these slices are committed, at most `few`, is to be split, for what it does not use.
     pub(super) fn is_worth_splitting(&self, committed: u32, few: u32) -> bool {
-        committed.count_ones() <= few && self.has_unused()
+        committed.count_ones() <= few && self.unused(0, 0) > 0
     }
 }
 
@@ -176,9 +170,7 @@ mod tests {
         let freed = |index: usize| {
             arena.range.part(index * HUGE_2M + kept(index) * SLICE, HUGE_2M - kept(index) * SLICE)
         };
-        for index in 0..CHUNKS {
-            heap.decommit(freed(index)).unwrap();
-        }
+        (0..CHUNKS).for_each(|index| assert!(heap.decommit(freed(index)).is_ok()));
         assert!(heap.wants_sweep());
         heap.sweep();
         assert!(!heap.wants_sweep());
@@ -257,25 +249,18 @@ mod tests {
         heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
         let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
         let part = |index: usize, from: usize, len: usize| arena.range.part(index * HUGE_2M + from, len);
-        for index in 0..CHUNKS {
-            heap.commit(part(index, 0, SLICE)).unwrap();
-        }
+        (0..CHUNKS).for_each(|index| assert!(heap.commit(part(index, 0, SLICE)).is_ok()));
         let ledger = heap.ledger();
         let huge = ledger.total_held() - ledger.held(Backing::Base);
         assert!(huge <= SLACK + 2 * HUGE_2M as u64, "{huge}");
-        let huge_chunks = (0..CHUNKS)
-            .filter(|&index| {
-                heap.chunk_at(part(index, 0, 1).start()).unwrap().mapping() != Mapping::Mapped(Backing::Base)
-            })
-            .count();
+        let chunk = |index: usize| heap.chunk_at(part(index, 0, 1).start()).unwrap();
+        let huge_chunks = (0..CHUNKS).filter(|&index| chunk(index).mapping() != BASE).count();
         assert_eq!(heap.in_use.bytes(), (huge_chunks * SLICE) as u64, "base pages do not count");
         if ledger.fall_backs(FallBack::ThpOff).0 == 0 {
             assert!(huge > 0 && ledger.fall_backs(FallBack::Sparse).0 > 0);
         }
         // Whole chunks cost nothing that was not asked for.
-        for index in 0..CHUNKS {
-            heap.commit(part(index, 0, HUGE_2M)).unwrap();
-        }
+        (0..CHUNKS).for_each(|index| assert!(heap.commit(part(index, 0, HUGE_2M)).is_ok()));
         assert_eq!(heap.in_use.bytes(), (huge_chunks * HUGE_2M) as u64);
         heap.decommit(part(9, 0, HUGE_2M)).unwrap();
         heap.commit(part(9, 0, HUGE_2M)).unwrap();
@@ -285,13 +270,9 @@ mod tests {
         // The kernel may be too old for a collapse.
         assert!(heap.collapse_at(part(63, 0, 1).start()).is_err() || thp);
         // A heap that is hardly in use any more releases what it can.
-        for index in 0..CHUNKS {
-            heap.decommit(part(index, SLICE, HUGE_2M - SLICE)).unwrap();
-        }
+        (0..CHUNKS).for_each(|index| assert!(heap.decommit(part(index, SLICE, HUGE_2M - SLICE)).is_ok()));
         heap.sweep();
-        let dirty = (0..CHUNKS)
-            .filter(|&index| heap.chunk_at(part(index, 0, 1).start()).unwrap().used() != 1)
-            .count();
+        let dirty = (0..CHUNKS).filter(|&index| chunk(index).used() != 1).count();
         assert!(dirty <= 6, "{dirty}");
         heap.release(arena.range).unwrap();
         assert_eq!(heap.in_use.bytes(), 0);

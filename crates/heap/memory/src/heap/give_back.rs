@@ -3,10 +3,10 @@
 use super::density::{FEW, STEPS};
 use super::{GROUP, HugeHeap};
 use crate::SLICE;
-use crate::chunk::{Mapping, runs, slice_mask};
+use crate::chunk::{BASE, Mapping, runs, slice_mask};
 use crate::ledger::Backing;
 use crate::span::Span;
-use megapage_inside::{Errno, ErrnoGuard, OwnedRange, Reservation};
+use megapage_inside::{Errno, ErrnoGuard, OwnedRange, Reservation, has_addresses};
 use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -94,7 +94,7 @@ impl HugeHeap {
     pub(super) fn return_slices(&self, span: &Span, index: usize, few: u32) {
         let chunk = span.chunk(index);
         let unused = match chunk.mapping() {
-            Mapping::Mapped(Backing::Base) => chunk.used() & !chunk.committed(),
+            BASE => chunk.used() & !chunk.committed(),
             // Slices that were never in use are there as well.
             Mapping::Mapped(Backing::Thp)
                 if self.is_short() || self.is_worth_splitting(chunk.committed(), few) =>
@@ -107,7 +107,11 @@ impl HugeHeap {
         let mut splits = false;
         for (first, count) in runs(unused) {
             let part = range.part(first * SLICE, count * SLICE);
-            let gone = if self.by_slices.load(Relaxed) { part.close() } else { part.discard_part() };
+            let gone = match chunk.mapping() {
+                _ if self.by_slices.load(Relaxed) => part.close(),
+                BASE if !self.given_unasked.load(Relaxed) => part.discard(),
+                _ => part.discard_part(),
+            };
             if gone.is_ok() && self.locked.load(Relaxed) {
                 part.unlock();
             }
@@ -125,30 +129,48 @@ impl HugeHeap {
         }
     }
 
-    /// Gives up the addresses of one chunk, which the allocator will not use again. Refused where
+    /// Gives up the addresses of one chunk, until [`HugeHeap::take_addresses`]. Refused where
     /// something lies there, or may: waits for no lock.
     pub fn give_up(&self, part: Reservation) -> bool {
         let _errno = ErrnoGuard::save();
-        let view = *part;
-        let mut owner = Some(part);
-        if let Some(Some(span)) = self.spans.try_with(|spans| spans.find(view.start())) {
+        let (view, mut owner) = (*part, Some(part));
+        let span = self.spans.try_with(|spans| spans.find(view.start())).flatten();
+        let gone = span.is_some_and(|span| {
             let index = (view.start() - span.range.start()) / HUGE_2M;
             let (lock, chunk) = (self.group_lock(&span, index), span.chunk(index));
-            if lock.try_lock() {
-                if chunk.mapping() == Mapping::None
-                    && view == span.chunk_range(index, 1)
-                    && owner.take().is_some_and(|owner| owner.release().is_ok())
-                {
+            lock.try_lock() && {
+                let unused = chunk.mapping() == Mapping::None && view == span.chunk_range(index, 1);
+                let gone = unused && owner.take().is_some_and(|owner| owner.release().is_ok());
+                if gone {
                     chunk.set_mapping(Mapping::GivenUp);
                 }
                 lock.unlock();
-                if chunk.mapping() == Mapping::GivenUp {
-                    return true;
-                }
+                gone
             }
-        }
+        });
         owner.map(Reservation::keep);
-        false
+        gone
+    }
+
+    /// Reserves those addresses of a part of an arena that were given up: to be called before a
+    /// commit. EEXIST where the program has mapped something, ENOMEM where a limit refuses more.
+    pub fn take_addresses(&self, part: OwnedRange) -> Result<(), Errno> {
+        let _errno = ErrnoGuard::save();
+        let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else { return Ok(()) };
+        let start = part.start() - span.range.start();
+        (start / HUGE_2M..(start + part.len()).div_ceil(HUGE_2M)).try_for_each(|index| {
+            self.group_lock(&span, index).with(|| match span.chunk(index).mapping() {
+                Mapping::GivenUp if span.take_again(index) => {
+                    if self.locked.load(Relaxed) {
+                        span.chunk_range(index, 1).unlock();
+                    }
+                    Ok(())
+                }
+                Mapping::GivenUp if has_addresses(HUGE_2M) => Err(Errno::EEXIST),
+                Mapping::GivenUp => Err(Errno::ENOMEM),
+                _ => Ok(()),
+            })
+        })
     }
 
     /// Releases the unused slices of every chunk, if room is short, or of those that are least in
@@ -156,7 +178,7 @@ impl HugeHeap {
     pub fn sweep(&self) {
         let _errno = ErrnoGuard::save();
         for few in STEPS {
-            if !self.is_short() && !self.has_unused() {
+            if !self.is_short() && self.unused(0, 0) == 0 {
                 break;
             }
             self.walk(|span, index| self.return_slices(span, index, few));

@@ -11,7 +11,8 @@
 //! its first touch is one that the kernel has free. Where it would have to compact or reclaim
 //! memory for it, base pages come first, and are collapsed behind the program.
 
-use super::{Commit, HugeHeap, LARGE_BLOCK};
+use super::{Commit, HugeHeap};
+use crate::chunk::{BASE, SLICE};
 use crate::ledger::{Backing, FallBack};
 use megapage_inside::own_resident;
 use megapage_inside::room::{Limits, Room, free_huge_pages, machine_room};
@@ -36,8 +37,8 @@ const FREE_SHARE: u64 = 2;
 /// Chunks are huge from their first touch on while at most this part of what is committed has not
 /// been touched.
 const UNTOUCHED_SHARE: u64 = 16;
-/// Bytes of the largest page of small blocks (mimalloc's medium page): they are touched soon.
-const SMALL_PAGE: usize = 512 << 10;
+/// No thread of the library looks how much was touched.
+pub const NOT_LOOKED: u64 = u64::MAX;
 /// Pause between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
 
@@ -61,8 +62,8 @@ pub(super) struct Headroom {
     is_due: AtomicBool,
     /// Threads of the program that use the heap.
     threads: AtomicU64,
-    /// Nearly all that was committed had been touched when a thread of the library looked last.
-    touched: AtomicBool,
+    /// Bytes that were committed and not touched when a thread of the library looked last.
+    untouched: AtomicU64,
 }
 
 impl Headroom {
@@ -77,7 +78,7 @@ impl Headroom {
             was_short: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
             threads: AtomicU64::new(1),
-            touched: AtomicBool::new(false),
+            untouched: AtomicU64::new(NOT_LOOKED),
         }
     }
 }
@@ -167,13 +168,18 @@ impl HugeHeap {
         self.room.limits.any().then_some(MEASURED_EVERY)
     }
 
+    /// Returns true if addresses that are reserved may be refused, or count towards a limit.
+    pub fn addresses_are_few(&self) -> bool {
+        self.has_address_limit() || self.addresses_count()
+    }
+
     /// Returns true if the process was started with a limit on addresses.
-    pub fn has_address_limit(&self) -> bool {
+    pub(super) fn has_address_limit(&self) -> bool {
         self.room.limits.of_addresses()
     }
 
     /// Returns true if reserved addresses count as a part of what the process may commit.
-    pub fn addresses_count(&self) -> bool {
+    pub(super) fn addresses_count(&self) -> bool {
         self.room.limits.is_strict()
     }
 
@@ -216,14 +222,30 @@ impl HugeHeap {
     /// Returns true if the program may leave much of such commits untouched, as far as a thread of
     /// the library has seen, and its user has not asked for huge pages.
     fn is_hardly_touched(&self, of: Commit) -> bool {
-        (SMALL_PAGE + 1..LARGE_BLOCK).contains(&of.len) && self.spares() && !self.room.touched.load(Relaxed)
+        !of.is_bulk() && self.spares() && self.untouched() > self.committed() / UNTOUCHED_SHARE
     }
 
-    /// Notes how many bytes of the chunks on base pages are present. What is committed on huge
-    /// pages counts as touched.
-    pub fn note_present(&self, on_base: u64) {
-        let (committed, untouched) = (self.committed(), self.committed_on_base().saturating_sub(on_base));
-        self.room.touched.store(committed > 0 && untouched <= committed / UNTOUCHED_SHARE, Relaxed);
+    /// Returns true if the program leaves much of what it is given untouched. What is freed should
+    /// not wait then: the blocks that take its place need less of it.
+    pub fn leaves_untouched(&self) -> bool {
+        (self.committed() / UNTOUCHED_SHARE + 1..NOT_LOOKED).contains(&self.untouched())
+    }
+
+    fn untouched(&self) -> u64 {
+        self.room.untouched.load(Relaxed)
+    }
+
+    /// Returns the bytes of the chunk at `region` that are committed, beyond `present` bytes, which
+    /// the program has touched; 0 if the chunk is not on base pages.
+    pub fn untouched_at(&self, region: usize, present: usize) -> usize {
+        let on_base = self.chunk_at(region).filter(|chunk| chunk.mapping() == BASE);
+        on_base.map_or(0, |chunk| (chunk.committed().count_ones() as usize * SLICE).saturating_sub(present))
+    }
+
+    /// Notes how many bytes of the chunks on base pages were committed and not touched, or
+    /// [`NOT_LOOKED`]. What is committed on huge pages counts as touched.
+    pub fn note_untouched(&self, bytes: u64) {
+        self.room.untouched.store(bytes, Relaxed);
     }
 
     /// Sweeps the heap once memory has become short, or too much is unused. With no lock of the
@@ -238,12 +260,10 @@ impl HugeHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::{Mapping, SLICE};
-    use crate::{Config, Heap};
+    use crate::{Config, Heap, Mapping};
     use megapage_inside::thp_is_possible;
     use megapage_units::HUGE_2M;
 
-    const BASE: Mapping = Mapping::Mapped(Backing::Base);
     const THP: Mapping = Mapping::Mapped(Backing::Thp);
     const NO_LIMIT: (u64, u64) = (u64::MAX, u64::MAX);
 
@@ -337,16 +357,14 @@ mod tests {
         };
         (0..80).step_by(4).for_each(|first| assert_eq!(commit(first), BASE));
         assert_eq!(commit(80), BASE, "nothing is known yet");
-        let committed = heap.committed();
-        heap.note_present(committed / 2);
+        heap.note_untouched(heap.committed() / 2);
         assert_eq!(commit(84), BASE, "half of it was not touched");
-        let small = arena.range.part(120 * HUGE_2M, SLICE);
-        heap.commit(small).unwrap();
-        assert_eq!(heap.chunk_at(small.start()).unwrap().mapping(), THP, "small blocks are touched soon");
-        heap.note_present(heap.committed() - (8 << 20));
+        assert!(heap.leaves_untouched(), "so that nothing waits to be used again");
+        heap.note_untouched(8 << 20);
         assert_eq!(commit(88), THP);
+        assert!(!heap.leaves_untouched());
+        heap.note_untouched(heap.committed());
         // One large object may be, whatever was seen.
-        heap.note_present(0);
         assert_eq!(commit(92), BASE);
         heap.commit(arena.range.part(96 * HUGE_2M, 16 * HUGE_2M)).unwrap();
         assert_eq!(heap.chunk_at(arena.range.start() + 96 * HUGE_2M).unwrap().mapping(), THP);

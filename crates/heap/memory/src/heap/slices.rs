@@ -3,13 +3,10 @@
 
 use super::HugeHeap;
 use super::density::FEW;
-use crate::chunk::{Mapping, SLICE, runs};
-use crate::ledger::Backing;
+use crate::chunk::{BASE, Mapping, SLICE, runs};
 use crate::span::Span;
 use megapage_inside::OwnedRange;
 use std::sync::atomic::Ordering::Relaxed;
-
-const BASE: Mapping = Mapping::Mapped(Backing::Base);
 
 impl HugeHeap {
     /// Opens the slices of `mask` that hold nothing yet, if slices are opened one by one. The

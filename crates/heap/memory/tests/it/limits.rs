@@ -1,6 +1,7 @@
 //! The heap under limits of the process (setrlimit(2)). Each test runs in a separate process, which
 //! has the limit.
 
+use megapage_inside::Errno;
 use megapage_memory::{Config, Heap, HugeHeap, SLICE};
 use megapage_testing::in_child;
 use megapage_units::HUGE_2M;
@@ -31,28 +32,31 @@ fn heap() -> HugeHeap {
 #[test]
 fn an_arena_takes_addresses_as_it_needs_them_where_they_are_few() {
     in_child("limits::an_arena_takes_addresses_as_it_needs_them_where_they_are_few", || {
-        let heap = heap();
         leave("as", "VmSize", 24 * MIB);
+        let heap = heap();
         let reserved = heap.reserve(16 * HUGE_2M, 16 * HUGE_2M, false).unwrap();
         assert_eq!((reserved.range.len(), reserved.all.len()), (HUGE_2M, 16 * HUGE_2M));
         let arena = reserved.all;
         reserved.range.keep();
         let part = |chunk: usize, slices: usize| arena.part(chunk * HUGE_2M, slices * SLICE);
+        let commit =
+            |at, slices| heap.take_addresses(part(at, slices)).and_then(|()| heap.commit(part(at, slices)));
         let before = status("VmSize");
+        assert_eq!(heap.commit(part(3, 1)), Err(Errno::ENOMEM), "its addresses come first");
         for chunk in [0, 3, 4] {
-            heap.commit(part(chunk, 1)).unwrap();
-            assert!(heap.commit(part(chunk, 32)).is_ok());
+            commit(chunk, 1).unwrap();
+            assert!(commit(chunk, 32).is_ok());
         }
         assert_eq!(status("VmSize"), before + 2 * HUGE_2M, "the first chunk was reserved at once");
         // The program maps something in between: there is no memory there, and its own stays.
         assert!(part(5, 1).reserve_hole());
-        assert!(heap.commit(part(5, 1)).is_err());
+        assert_eq!(commit(5, 1), Err(Errno::EEXIST));
         assert!(heap.chunk_at(arena.start() + 5 * HUGE_2M).is_none(), "not the heap's");
         // The limit refuses more, until something goes.
-        (6..16).take_while(|&chunk| heap.commit(part(chunk, 32)).is_ok()).for_each(drop);
-        assert!(heap.commit(part(15, 1)).is_err());
+        (6..16).take_while(|&chunk| commit(chunk, 32).is_ok()).for_each(drop);
+        assert_eq!(commit(15, 1), Err(Errno::ENOMEM));
         heap.decommit(part(4, 32)).unwrap();
-        assert!(heap.commit(part(4, 1)).is_ok());
+        assert!(commit(4, 1).is_ok(), "it has kept its addresses");
     });
 }
 
