@@ -335,9 +335,7 @@ fn huge_regions(found: &Found, ranges: &[VirtRange], mut each: impl FnMut(u64)) 
         EntrySize::Huge1g => range.end().min((found.start & !(GIB - 1)) + GIB),
         _ => range.end().min(found.start + HUGE_2M as u64),
     };
-    for start in (found.start..end).step_by(HUGE_2M) {
-        each(start);
-    }
+    (found.start..end).step_by(HUGE_2M).for_each(&mut each);
 }
 
 /// What a region that is a huge entry, or a part of one, holds.

@@ -63,9 +63,7 @@ pub fn exposition(header: &Header, moment: &Moment, totals: &Totals) -> String {
         host("host_fragmentation_ratio", "Share of free memory unusable for 2 MiB pages", "", share);
     }
     families.add("cpu_seconds_total", "counter", "Processor time of recording", String::new(), moment.own);
-    for service in &moment.services {
-        families.add_service(service, totals);
-    }
+    moment.services.iter().for_each(|service| families.add_service(service, totals));
     families.text()
 }
 

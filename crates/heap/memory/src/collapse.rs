@@ -201,7 +201,7 @@ impl Collapser {
         self.now.count = 0;
         heap.measure();
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
-        let mut left_of_heap = 0;
+        let (mut left_of_heap, mut heap_on_base) = (0, 0);
         own_mappings(|mapping| {
             let Some((start, end)) = mapping.private_memory() else { return };
             if end - start < HUGE_2M {
@@ -216,6 +216,7 @@ impl Collapser {
                 for region in chunks.filter(|region| of_heap && base(*region)) {
                     let pages = pagemap.present(region).unwrap_or(0);
                     left_of_heap += heap.untouched_at(region, pages * BASE_PAGE);
+                    heap_on_base += pages * BASE_PAGE;
                     if pages >= least {
                         dense.push(region);
                     }
@@ -226,6 +227,9 @@ impl Collapser {
             let scanned = pagemap.scan(start, end, |run| {
                 if run.huge && !of_heap {
                     persistence.note_huge(run.start, run.end);
+                }
+                if of_heap && !run.huge {
+                    heap_on_base += run.end - run.start;
                 }
                 fill.add(run);
             });
@@ -242,7 +246,7 @@ impl Collapser {
                 look.pending |= advise && mapped.advise(&Kernel, start, end);
             }
         })?;
-        heap.note_untouched(left_of_heap as u64);
+        heap.note_untouched(left_of_heap as u64, heap_on_base as u64);
         look.cost = start.elapsed();
         let now = Instant::now();
         if self.persistence.is_due(now) {

@@ -24,7 +24,6 @@ mod room;
 mod slices;
 
 pub use repair::{Repair, Repaired};
-pub use room::NOT_LOOKED;
 
 use self::broker::Stock;
 use self::density::InUse;
@@ -393,8 +392,8 @@ impl HugeHeap {
                 return true;
             }
             Mapping::Reserved(backing) if self.populate_reserved(span, index, backing) => return true,
-            Mapping::GivenUp => return false,
-            Mapping::None | Mapping::Reserved(_) => {}
+            Mapping::GivenUp if self.take_chunk(span, index).is_err() => return false,
+            Mapping::None | Mapping::Reserved(_) | Mapping::GivenUp => {}
         }
         self.map_fresh(span, index, group_end, of, mask)
     }

@@ -20,7 +20,7 @@ mod sync;
 pub use chunk::{Chunk, Mapping, SLICE};
 pub use collapse::{Collapser, LEAST_PRESENT, Look};
 pub use config::{Config, Fork, Heap};
-pub use heap::{HugeHeap, LARGE_BLOCK, NOT_LOOKED, Repair, Repaired, Reserved};
+pub use heap::{HugeHeap, LARGE_BLOCK, Repair, Repaired, Reserved};
 pub use ledger::{
     Backing, CHILDREN_VARIABLE, FORK_VARIABLE, FORMAT, FallBack, HEAP_VARIABLE, LEDGER_VARIABLE, Ledger,
     MOST_RANGES, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE, SPARES_VARIABLE,

@@ -8,7 +8,7 @@ use crate::threads::{self, Started};
 use crate::{HEAP, MAPPED, SHARED, mappings};
 use megapage_inside::leave_descriptors;
 use megapage_inside::program_memory::is_confined;
-use megapage_memory::{Backing, Collapser, NOT_LOOKED};
+use megapage_memory::{Backing, Collapser};
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -92,13 +92,12 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     let collapser = if leave_descriptors() { Collapser::new() } else { None };
     if let Some(mut collapser) = collapser {
         watch(&mut collapser);
-        HEAP.note_untouched(NOT_LOOKED);
         rest();
         threads::end();
         RUNNING.store(false, Relaxed);
     } else {
         // No thread can see how much the program touches.
-        HEAP.note_untouched(0);
+        HEAP.note_untouched(0, 1);
         threads::end();
     }
     ptr::null_mut()

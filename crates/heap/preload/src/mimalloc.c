@@ -85,14 +85,7 @@ static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* f
 #include "arena/arena-alloc.c"
 #undef mi_option_get_size
 #undef mi_bbitmap_try_find_and_clearN
-// A page of blocks of 84 to 512 KiB has 4 MiB of addresses, however few blocks; if addresses are
-// short, 1 MiB.
-enum { LARGE_PAGE_SIZE = MI_LARGE_PAGE_SIZE };
-#undef MI_LARGE_PAGE_SIZE
-#define MI_LARGE_PAGE_SIZE (mi_atomic_load_relaxed(&few_addresses) ? MI_MiB : LARGE_PAGE_SIZE)
 #include "arena/arena-page.c"
-#undef MI_LARGE_PAGE_SIZE
-#define MI_LARGE_PAGE_SIZE LARGE_PAGE_SIZE
 #include "arena/bitmap-chunk.c"
 #include "arena/bitmap.c"
 #include "alloc/alloc.c"

@@ -6,7 +6,7 @@ use crate::SLICE;
 use crate::chunk::{BASE, Mapping, runs, slice_mask};
 use crate::ledger::Backing;
 use crate::span::Span;
-use megapage_inside::{Errno, ErrnoGuard, OwnedRange, Reservation, has_addresses};
+use megapage_inside::{Errno, ErrnoGuard, OwnedRange, Reservation};
 use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -152,25 +152,28 @@ impl HugeHeap {
         gone
     }
 
-    /// Reserves those addresses of a part of an arena that were given up: to be called before a
-    /// commit. EEXIST where the program has mapped something, ENOMEM where a limit refuses more.
+    /// Reserves those addresses of a part of an arena that were given up. EEXIST where the program has
+    /// mapped something, ENOMEM where a limit refuses more.
     pub fn take_addresses(&self, part: OwnedRange) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else { return Ok(()) };
         let start = part.start() - span.range.start();
-        (start / HUGE_2M..(start + part.len()).div_ceil(HUGE_2M)).try_for_each(|index| {
-            self.group_lock(&span, index).with(|| match span.chunk(index).mapping() {
-                Mapping::GivenUp if span.take_again(index) => {
-                    if self.locked.load(Relaxed) {
-                        span.chunk_range(index, 1).unlock();
-                    }
-                    Ok(())
-                }
-                Mapping::GivenUp if has_addresses(HUGE_2M) => Err(Errno::EEXIST),
-                Mapping::GivenUp => Err(Errno::ENOMEM),
-                _ => Ok(()),
-            })
-        })
+        (start / HUGE_2M..(start + part.len()).div_ceil(HUGE_2M))
+            .try_for_each(|index| self.group_lock(&span, index).with(|| self.take_chunk(&span, index)))
+    }
+
+    /// Reserves the addresses of a chunk, if it was given up. With its group locked.
+    pub(super) fn take_chunk(&self, span: &Span, index: usize) -> Result<(), Errno> {
+        if span.chunk(index).mapping() != Mapping::GivenUp {
+            return Ok(());
+        }
+        if !span.take_again(index) {
+            return Err(if Errno::last() == Errno::EEXIST { Errno::EEXIST } else { Errno::ENOMEM });
+        }
+        if self.locked.load(Relaxed) {
+            span.chunk_range(index, 1).unlock();
+        }
+        Ok(())
     }
 
     /// Releases the unused slices of every chunk, if room is short, or of those that are least in

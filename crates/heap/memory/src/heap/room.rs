@@ -34,11 +34,11 @@ const THREAD_SHARE: u64 = 4;
 /// The part of the machine's free huge pages that one process takes before it counts them again:
 /// others take some meanwhile.
 const FREE_SHARE: u64 = 2;
-/// Chunks are huge from their first touch on while at most this part of what is committed has not
-/// been touched.
-const UNTOUCHED_SHARE: u64 = 16;
+/// Chunks are huge from their first touch on while at most so many thousandths of what is committed
+/// have not been touched.
+const MOST_UNTOUCHED: u64 = 62;
 /// No thread of the library looks how much was touched.
-pub const NOT_LOOKED: u64 = u64::MAX;
+const NOT_LOOKED: u64 = u64::MAX;
 /// Pause between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
 
@@ -62,7 +62,7 @@ pub(super) struct Headroom {
     is_due: AtomicBool,
     /// Threads of the program that use the heap.
     threads: AtomicU64,
-    /// Bytes that were committed and not touched when a thread of the library looked last.
+    /// Thousandths of what was committed that had not been touched at the last look.
     untouched: AtomicU64,
 }
 
@@ -222,17 +222,13 @@ impl HugeHeap {
     /// Returns true if the program may leave much of such commits untouched, as far as a thread of
     /// the library has seen, and its user has not asked for huge pages.
     fn is_hardly_touched(&self, of: Commit) -> bool {
-        !of.is_bulk() && self.spares() && self.untouched() > self.committed() / UNTOUCHED_SHARE
+        !of.is_bulk() && self.spares() && self.room.untouched.load(Relaxed) > MOST_UNTOUCHED
     }
 
     /// Returns true if the program leaves much of what it is given untouched. What is freed should
     /// not wait then: the blocks that take its place need less of it.
     pub fn leaves_untouched(&self) -> bool {
-        (self.committed() / UNTOUCHED_SHARE + 1..NOT_LOOKED).contains(&self.untouched())
-    }
-
-    fn untouched(&self) -> u64 {
-        self.room.untouched.load(Relaxed)
+        (MOST_UNTOUCHED + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
     }
 
     /// Returns the bytes of the chunk at `region` that are committed, beyond `present` bytes, which
@@ -242,10 +238,11 @@ impl HugeHeap {
         on_base.map_or(0, |chunk| (chunk.committed().count_ones() as usize * SLICE).saturating_sub(present))
     }
 
-    /// Notes how many bytes of the chunks on base pages were committed and not touched, or
-    /// [`NOT_LOOKED`]. What is committed on huge pages counts as touched.
-    pub fn note_untouched(&self, bytes: u64) {
-        self.room.untouched.store(bytes, Relaxed);
+    /// Notes how many bytes of chunks on base pages that hold something are committed and not
+    /// touched, and how many are present. What is committed on huge pages counts as touched.
+    pub fn note_untouched(&self, left: u64, present: u64) {
+        let of = left + present + self.committed().saturating_sub(self.committed_on_base());
+        self.room.untouched.store(left * 1000 / of.max(1), Relaxed);
     }
 
     /// Sweeps the heap once memory has become short, or too much is unused. With no lock of the
@@ -357,13 +354,13 @@ mod tests {
         };
         (0..80).step_by(4).for_each(|first| assert_eq!(commit(first), BASE));
         assert_eq!(commit(80), BASE, "nothing is known yet");
-        heap.note_untouched(heap.committed() / 2);
+        heap.note_untouched(1, 1);
         assert_eq!(commit(84), BASE, "half of it was not touched");
         assert!(heap.leaves_untouched(), "so that nothing waits to be used again");
-        heap.note_untouched(8 << 20);
+        heap.note_untouched(1, 30);
         assert_eq!(commit(88), THP);
         assert!(!heap.leaves_untouched());
-        heap.note_untouched(heap.committed());
+        heap.note_untouched(heap.committed(), 1);
         // One large object may be, whatever was seen.
         assert_eq!(commit(92), BASE);
         heap.commit(arena.range.part(96 * HUGE_2M, 16 * HUGE_2M)).unwrap();
