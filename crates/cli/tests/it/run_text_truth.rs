@@ -190,7 +190,9 @@ fn every_page_keeps_its_access() {
     let (before, after) = (maps("none"), maps("thp"));
     let sealed = before.values().filter(|access| *access == "r--p").count();
     assert!(sealed * 4096 >= 9 << 20, "constants, and what is read-only after relocation: {sealed} pages");
-    before.iter().for_each(|(page, access)| assert_eq!(after.get(page), Some(access), "{page:x}"));
+    for (page, access) in &before {
+        assert_eq!(after.get(page), Some(access), "{page:x}");
+    }
     // A last block may have been filled up with zeros, never writable ones.
     for (page, access) in after.iter().filter(|(page, _)| !before.contains_key(page)) {
         assert!(!access.contains('w'), "{page:x} {access}");

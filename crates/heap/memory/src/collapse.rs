@@ -102,8 +102,8 @@ struct Fill<'a> {
     touched: usize,
     /// Bytes in regions that are huge, or dense.
     full: usize,
-    /// Bytes that the heap has handed out beyond those, in regions of which something is present.
-    /// Of a large block that is being filled, the last such region counts.
+    /// Bytes that the heap has handed out and that are not present, in regions that hold something.
+    /// A large block that is being filled counts with its last such region.
     left: usize,
 }
 

@@ -59,6 +59,7 @@ pub const LARGE_BLOCK: usize = 32 << 20;
 const LOCKS: usize = 64;
 /// How many times the broker is asked for one chunk, whose pages other threads took each time, before another backing is.
 const MOST_ASKS: usize = 16;
+
 /// The heap of one process.
 #[derive(Debug)]
 pub struct HugeHeap {
@@ -211,8 +212,8 @@ impl HugeHeap {
         }
         let span_alignment = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
         let whole = HugeHeap::reserved_len(len);
-        // An arena takes the addresses of a chunk at its commit, if they are short or locked. The kernel
-        // then has room for other mappings above it: `Reservation::beginning`.
+        // An arena takes the addresses of a chunk when a part of it is claimed, if they are short or
+        // locked. The kernel then has room for other mappings above: `Reservation::beginning`.
         let is_short = || self.has_address_limit() && !has_addresses(2 * whole);
         let first = if !commit && (self.locked.load(Relaxed) || is_short()) { HUGE_2M } else { whole };
         // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.

@@ -7,7 +7,7 @@
 // once before, so that no peak rises by it, and what has waited for the purge delay goes. Array libraries free and request a
 // hundred megabytes for each operation.
 
-// So much always waits: this for each thread, at most that, and a part of what is committed.
+// Bytes that always wait: this for each thread, at most that, and a part of what is committed.
 #define LEAST_ALWAYS (128 * MI_KiB)
 #define MOST_ALWAYS MI_MiB
 #define ALWAYS_SHARE 200

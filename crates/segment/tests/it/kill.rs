@@ -189,7 +189,9 @@ fn check(segment: Segment) -> usize {
     heap.verify(Depth::Memory).unwrap();
     let Some(root) = heap.root().unwrap() else { return 0 };
     let published: Vec<Handle> = (0..SLOTS).filter_map(|number| slot(table(&heap), number)).collect();
-    published.iter().for_each(|handle| assert!(is_whole(&heap, *handle), "a block was torn"));
+    for handle in &published {
+        assert!(is_whole(&heap, *handle), "a block was torn");
+    }
     for block in heap.blocks().unwrap() {
         if block.handle != root && !published.contains(&block.handle) {
             heap.free(block.handle).unwrap();

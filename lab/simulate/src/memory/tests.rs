@@ -30,7 +30,9 @@ fn fragmentation_is_the_share_asked_for() {
 fn scattered_frees_fragment_and_compaction_repairs_it() {
     let mut memory = Memory::new(64 * MIB, 3);
     let owners: Vec<Owner> = (0..32).map(|_| memory.enter()).collect();
-    owners.iter().for_each(|&owner| assert!(memory.take_huge(owner, false).is_some()));
+    for &owner in &owners {
+        assert!(memory.take_huge(owner, false).is_some());
+    }
     assert_eq!(memory.free_pages(), 0);
     assert_eq!(memory.fragmentation(), None);
     for &owner in &owners {

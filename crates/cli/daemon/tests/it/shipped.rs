@@ -93,7 +93,9 @@ fn alerts_and_dashboards_name_metrics_that_there_are() {
     for path in ["dist/prometheus/alerts.yml", "dist/grafana/megapage.json"] {
         let names = named(&text(path));
         assert!(names.len() >= 8, "{path}: {names:?}");
-        names.iter().for_each(|name| assert!(is_exported(name), "{path}: nobody exports {name}"));
+        for name in names {
+            assert!(is_exported(&name), "{path}: {name} is not exported");
+        }
     }
     assert!(!is_exported("megapage_no_such") && !is_exported("megapage_pass_seconds"));
     assert!(is_exported("megapage_pass_seconds_bucket") && is_exported("megapage_thp_split_page_total"));
