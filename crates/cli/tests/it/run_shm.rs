@@ -107,6 +107,11 @@ fn shared(report: &Value, field: &str) -> u64 {
     report["peak"]["kinds"]["shared"][field].as_u64().unwrap_or(0)
 }
 
+/// Returns the bytes of shared memory on pages of the pool in the newest sample.
+fn held(report: &Value) -> u64 {
+    value(report, "end.kinds.shared.hugetlb_2m_bytes")
+}
+
 fn value(report: &Value, path: &str) -> u64 {
     path.split('.').fold(report, |at, name| &at[name]).as_u64().unwrap_or(0)
 }
@@ -124,14 +129,16 @@ fn shared_memory_is_on_pages_of_the_pool() {
         [("16384", "sysv", 16), ("9216", "odd", 10), ("16384", "mmap", 16), ("9216", "mmap", 8)]
     {
         let words = [program.as_str(), kib, kind];
-        let huge = |report: &Value| shared(report, "hugetlb_2m_bytes") >= hugetlb << 20;
+        let huge = |report: &Value| held(report) == hugetlb << 20;
         let (status, report, said) = held_report(&["--shm", "2m"], &words, "shared memory on hugetlb", huge);
         assert_eq!(status, 3, "{kind} {kib}: {said} {report:#}");
-        assert_eq!(shared(&report, "hugetlb_2m_bytes") >> 20, hugetlb, "{kind} {kib}: {report:#}");
+        // A sample may see the segment attached twice.
+        let fullest = shared(&report, "hugetlb_2m_bytes") >> 20;
+        assert!([hugetlb, 2 * hugetlb].contains(&fullest), "{kind} {kib}: {report:#}");
         assert_eq!(value(&report, "shm.mapped_bytes.hugetlb-2m") >> 20, hugetlb, "{kind} {kib}: {report:#}");
         assert_eq!(report["shm"]["fall_backs"], serde_json::json!([]), "{report:#}");
     }
-    let huge = |report: &Value| shared(report, "hugetlb_2m_bytes") == 16 << 20;
+    let huge = |report: &Value| held(report) == 16 << 20;
     let all = [&program, "16384", "sysv"];
     let (status, report, said) = held_report(&["--shm", "2m", "--require"], &all, "all of it", huge);
     assert_eq!(status, 3, "{said} {report:#}");

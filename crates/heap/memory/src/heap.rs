@@ -260,14 +260,13 @@ impl HugeHeap {
         first: usize,
         alignment: usize,
     ) -> Result<(Reservation, OwnedRange), Errno> {
-        // The second place lies apart from all others.
-        for alignment in [alignment, alignment.max(HUGE_1G)] {
+        let find = |alignment| {
             let (owner, range) = Reservation::beginning(len, first, alignment)?;
-            if self.spans.with(|spans| spans.find_any(range.start(), len)).is_none() {
-                return Ok((owner, range));
-            }
-        }
-        Err(Errno::ENOMEM)
+            let is_given_up = self.spans.with(|spans| spans.find_any(range.start(), len)).is_some();
+            if is_given_up { Err(Errno::ENOMEM) } else { Ok((owner, range)) }
+        };
+        // The second place lies apart from all others, those of the program and its C library too.
+        find(alignment).or_else(|_| find(alignment.max(HUGE_1G)))
     }
 
     /// Releases as a whole what [`HugeHeap::reserve`] returned.
