@@ -59,6 +59,10 @@ fn changes() -> Vec<Change> {
             "size = mi_align_up(size, _mi_os_page_size());\n  alignment = mi_align_up(alignment, _mi_os_page_size());"
                 .into(),
         ),
+        // The map of pages is two tables: 512 KiB, and 256 KiB for each 2 GiB of addresses in use,
+        // instead of 2 MiB and 64 KiB for each 512 MiB. A program that locks its memory has all of
+        // them (mlockall(2)), and a limit on addresses counts them.
+        Change("include/mimalloc/heap/page-map.h", "MI_PAGE_MAP_SUB_SHIFT     (13)", "MI_PAGE_MAP_SUB_SHIFT     (15)".into()),
         // A large block begins at one of 32 places within a base page, for which it takes a slice
         // of 64 KiB more. Of a huge page that slice is resident, whatever is touched of it: only
         // blocks take it for which it is little.

@@ -72,18 +72,8 @@ fn pool_table(pools: &Pools) -> String {
             rows.push(row(size.clone(), place, memory(&node.counts), &node.counts));
         }
     }
-    let header = [
-        "SIZE",
-        "WHERE",
-        "TOTAL",
-        "FREE",
-        "RESERVED",
-        "AVAILABLE",
-        "SURPLUS",
-        "PERSISTENT",
-        "OVERCOMMIT",
-        "MEMORY",
-    ];
+    let header: Vec<&str> =
+        "SIZE WHERE TOTAL FREE RESERVED AVAILABLE SURPLUS PERSISTENT OVERCOMMIT MEMORY".split(' ').collect();
     table(&header, rows)
 }
 

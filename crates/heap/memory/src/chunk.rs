@@ -46,6 +46,11 @@ impl Mapping {
     }
 }
 
+/// Bits beside the encoded mapping: the addresses are accessible though nothing is mapped, and huge
+/// pages are advised there.
+const OPEN: u64 = 0x100;
+const ADVISED: u64 = 0x200;
+
 /// On base pages.
 pub const BASE: Mapping = Mapping::Mapped(Backing::Base);
 
@@ -68,12 +73,33 @@ impl<'a> Chunk<'a> {
 
     /// How the chunk is mapped.
     pub fn mapping(self) -> Mapping {
-        Mapping::decode(self.mapping.load(Relaxed) & u64::from(u32::MAX))
+        Mapping::decode(self.mapping.load(Relaxed) & 0xff)
     }
 
-    /// Notes a new mapping.
+    /// Notes a new mapping. What is mapped keeps its advice.
     pub fn set_mapping(self, mapping: Mapping) {
-        self.mapping.store(mapping.encode(), Relaxed);
+        let kept = if let Mapping::Mapped(_) = mapping { self.mapping.load(Relaxed) & ADVISED } else { 0 };
+        self.mapping.store(mapping.encode() | kept, Relaxed);
+    }
+
+    /// Notes that nothing is mapped, and that the addresses are accessible.
+    pub fn set_open(self) {
+        self.mapping.store(Mapping::None.encode() | OPEN, Relaxed);
+    }
+
+    /// Returns true if the addresses are accessible though nothing is mapped.
+    pub fn is_open(self) -> bool {
+        self.mapping.load(Relaxed) & OPEN != 0
+    }
+
+    /// Notes that transparent huge pages are advised, until nothing is mapped any more.
+    pub fn set_advised(self) {
+        self.mapping.store(self.mapping.load(Relaxed) | ADVISED, Relaxed);
+    }
+
+    /// Returns true if transparent huge pages are advised.
+    pub fn is_advised(self) -> bool {
+        self.mapping.load(Relaxed) & ADVISED != 0
     }
 
     /// The committed slices, a bit each.
@@ -95,7 +121,8 @@ impl<'a> Chunk<'a> {
     pub fn commit(self, mask: u32) -> bool {
         let clean = self.used() & mask == 0;
         let added = mask & !self.committed();
-        self.mapping.store(self.mapping().encode() | u64::from(added) << 32, Relaxed);
+        self.mapping
+            .store(self.mapping.load(Relaxed) & u64::from(u32::MAX) | u64::from(added) << 32, Relaxed);
         self.set_slices(self.committed() | mask, self.used() | mask);
         clean
     }
@@ -169,6 +196,21 @@ mod tests {
         assert_eq!(chunk.mapping(), Mapping::Mapped(Backing::Broker));
         chunk.set_mapping(Mapping::None);
         assert_eq!((chunk.added(), chunk.mapping()), (0, Mapping::None));
+    }
+
+    #[test]
+    fn an_open_chunk_is_open_until_it_is_mapped_and_advice_stays_until_it_is_not() {
+        let words = [const { AtomicU64::new(0) }; Chunk::WORDS];
+        let chunk = Chunk::at(&words, 0);
+        chunk.set_open();
+        assert!(chunk.is_open() && chunk.mapping() == Mapping::None);
+        chunk.set_mapping(Mapping::Mapped(Backing::Thp));
+        chunk.set_advised();
+        assert!(chunk.commit(1) && !chunk.is_open() && chunk.is_advised());
+        chunk.set_mapping(BASE);
+        assert!(chunk.is_advised() && chunk.mapping() == BASE);
+        chunk.set_mapping(Mapping::None);
+        assert!(!chunk.is_advised() && !chunk.is_open());
     }
 
     #[test]

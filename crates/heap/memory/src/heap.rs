@@ -29,7 +29,7 @@ use self::broker::Stock;
 use self::density::InUse;
 use self::hugetlb::{Dry, Fit};
 use self::room::Headroom;
-use crate::chunk::{Chunk, Mapping, slice_mask};
+use crate::chunk::{BASE, Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
@@ -40,7 +40,7 @@ use megapage_inside::{
 };
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Ranges shorter than this hold the allocator's own tables, the longest of which is just over 2 MiB, and are
@@ -89,6 +89,8 @@ pub struct HugeHeap {
     locked: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
+    /// How many chunks are accessible though nothing is mapped there.
+    open: AtomicU64,
     in_use: InUse,
     room: Headroom,
 }
@@ -148,6 +150,7 @@ impl HugeHeap {
             by_slices: AtomicBool::new(false),
             locked: AtomicBool::new(false),
             split: AtomicBool::new(false),
+            open: AtomicU64::new(0),
             in_use: InUse::new(),
             room: Headroom::new(),
         }
@@ -281,6 +284,7 @@ impl HugeHeap {
 
     fn release_span(&self, span: Span, owner: Reservation) -> Result<(), Errno> {
         for index in 0..span.chunks() {
+            self.take_open(span.chunk(index));
             let mapping = span.chunk(index).mapping();
             self.in_use.sub(span.chunk(index), span.chunk(index).committed());
             if let Mapping::Mapped(Backing::Broker) | Mapping::Reserved(Backing::Broker) = mapping {
@@ -432,6 +436,10 @@ impl HugeHeap {
             index + 1
         };
         let fresh = (index..end).take_while(|&i| span.chunk(i).mapping() == Mapping::None).count();
+        // After a refusal they may be inaccessible.
+        for i in index..index + fresh {
+            self.take_open(span.chunk(i));
+        }
         if fresh > 0 && self.map_from_broker(span, index, fresh, bulk.then(|| of.end - index)) {
             return true;
         }
@@ -458,7 +466,7 @@ impl HugeHeap {
             self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
             return self.map_base(span, index);
         }
-        if range.open().is_err() {
+        if !self.take_open(span.chunk(index)) && range.open().is_err() {
             return false;
         }
         // Small objects are about to be touched: populating is as cheap as the fault, and its time is known. Where it fails
@@ -467,16 +475,17 @@ impl HugeHeap {
             let _ = self.populate(range);
         }
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Thp));
+        span.chunk(index).set_advised();
         self.ledger().obtained(Backing::Thp, HUGE_2M as u64);
         true
     }
 
     fn map_base(&self, span: &Span, index: usize) -> bool {
-        let range = span.chunk_range(index, 1);
-        if !self.by_slices.load(Relaxed) && range.open().is_err() {
+        let chunk = span.chunk(index);
+        if !self.take_open(chunk) && !self.by_slices.load(Relaxed) && !self.open(span, index) {
             return false;
         }
-        span.chunk(index).set_mapping(Mapping::Mapped(Backing::Base));
+        chunk.set_mapping(BASE);
         self.ledger().obtained(Backing::Base, HUGE_2M as u64);
         true
     }

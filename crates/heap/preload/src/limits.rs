@@ -14,6 +14,7 @@ use std::os::raw::c_int;
 
 unsafe extern "C" {
     fn megapage_give_up_addresses() -> bool;
+    fn megapage_memory_is_locked();
     fn megapage_keep_addresses();
 }
 
@@ -44,7 +45,10 @@ extern "C" fn mlockall(flags: c_int) -> c_int {
     let errno = ErrnoGuard::save();
     HEAP.prepare_for_locks();
     // SAFETY: no argument can be wrong.
-    let _ = unsafe { megapage_give_up_addresses() };
+    unsafe {
+        megapage_memory_is_locked();
+        megapage_give_up_addresses();
+    }
     let locked = lock_all_memory(flags).map(|()| HEAP.unlock_unused());
     drop(errno);
     as_c(locked.map(|()| 0)) as c_int

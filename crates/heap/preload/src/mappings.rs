@@ -57,22 +57,6 @@ pub fn is_active() -> bool {
     ACTIVE.load(Relaxed)
 }
 
-unsafe fn next_mmap(
-    address: *mut c_void,
-    len: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    match NEXT_MMAP.get() {
-        // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { transmute::<usize, Mmap>(next)(address, len, protection, flags, fd, offset) },
-        // SAFETY: the caller's promise.
-        None => unsafe { program_memory::system_mmap(address, len, protection, flags, fd, offset) },
-    }
-}
-
 /// mmap(2).
 ///
 /// # Safety
@@ -86,12 +70,16 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    let next = |address| match NEXT_MMAP.get() {
+        // SAFETY: a function of that name has this type; the caller's promise.
+        Some(next) => unsafe { transmute::<usize, Mmap>(next)(address, len, protection, flags, fd, offset) },
+        // SAFETY: the caller's promise.
+        None => unsafe { program_memory::system_mmap(address, len, protection, flags, fd, offset) },
+    };
     let ask = || {
-        // SAFETY: the caller's promise, here and below.
-        let next = || unsafe { next_mmap(address, len, protection, flags, fd, offset) };
-        let mapped = next();
+        let mapped = next(address);
         let again = mapped == libc::MAP_FAILED && limits::make_room_for_mapping();
-        if again { next() } else { mapped }
+        if again { next(address) } else { mapped }
     };
     if flags & libc::MAP_HUGETLB != 0 {
         let mapped = ask();
@@ -115,8 +103,8 @@ unsafe extern "C" fn mmap(
         && flags == ANONYMOUS | libc::MAP_NORESERVE
         && MAPPED.may_pass_over(&Kernel, address as usize, len)
     {
-        // SAFETY: the caller's promise; any address serves who has given a hint.
-        return unsafe { next_mmap(ptr::null_mut(), len, protection, flags, fd, offset) };
+        // Any address serves who has given a hint.
+        return next(ptr::null_mut());
     }
     let mapped = ask();
     if mapped != libc::MAP_FAILED && !address.is_null() {

@@ -89,12 +89,37 @@ static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* f
 #include "arena/bitmap-chunk.c"
 #include "arena/bitmap.c"
 #include "alloc/alloc.c"
+
+// A page of each size costs a thread at least a base page. So the first small blocks of a size
+// come from a page of a larger size, if the thread has one: a thread with a few blocks of each of
+// many sizes touches less memory.
+enum { MOST_BORROWED = 16 };
+static __thread uint8_t borrowed[MI_BIN_COUNT];
+
+// Returns the queue that a block of a class comes from: its own, or a larger one that has blocks.
+static mi_page_queue_t* own_or_larger(mi_theap_t* theap, mi_page_queue_t* own) {
+  uint8_t* const count = &borrowed[own - theap->pages];
+  if (own->first != NULL || *count >= MOST_BORROWED) return own;
+  const size_t largest = mi_min(own->block_size + own->block_size / 2 + 64, MI_SMALL_MAX_OBJ_SIZE);
+  for (mi_page_queue_t* queue = own + 1; queue->block_size <= largest; queue++) {
+    mi_page_t* const page = queue->first;
+    if (page != NULL && (page->free != NULL || page->local_free != NULL || mi_page_is_expandable(page))) {
+      (*count)++;
+      return queue;
+    }
+  }
+  return own;
+}
+#define mi_page_queue(theap, size) own_or_larger(theap, mi_page_queue(theap, size))
 #include "alloc/alloc-generic.c"
+#undef mi_page_queue
 #include "alloc/alloc-aligned.c"
 #include "alloc/alloc-posix.c"
+// The program has asked for its memory to be locked (mlockall(2)): all of a page is present.
+static _Atomic(bool) memory_is_locked;
 // A thread keeps a page of each size that has become empty, for a while, if blocks have touched at
 // most so many bytes of it. Upstream keeps 512 KiB of each of 12 sizes.
-#define MOST_KEPT_EMPTY (128 * MI_KiB)
+#define MOST_KEPT_EMPTY (mi_atomic_load_relaxed(&memory_is_locked) ? 0 : 128 * MI_KiB)
 #define mi_page_queue_is_special(pq) \
   (mi_page_queue_is_special(pq) || page->capacity * mi_page_block_size(page) > MOST_KEPT_EMPTY)
 #include "alloc/page.c"

@@ -146,6 +146,8 @@ void* megapage_realloc(void* p, size_t size) {
   const size_t usable = _mi_page_usable_size(page, p);
   const bool fits = (size <= usable);
   if (fits && mi_good_size(size) + usable / 8 >= usable) return p;
+  // A block that shrinks comes from a page of its own size.
+  if (fits) borrowed[mi_bin(size)] = MOST_BORROWED;
   void* const moved = kept_or_new(size);
   // Nothing is lost where a smaller one cannot be had.
   if mi_unlikely(moved == NULL) return (fits ? p : NULL);
@@ -161,6 +163,14 @@ void megapage_flush_thread_cache(void) {
     mi_block_t* block;
     while ((block = take(&thread_cache[class])) != NULL) mi_free(block);
   }
+}
+
+// Frees what the calling thread keeps, and has no thread keep anything from now on: a block that is
+// kept keeps a page, all of which is present.
+void megapage_memory_is_locked(void) {
+  mi_atomic_store_relaxed(&memory_is_locked, true);
+  memset(class_of_words, 0, sizeof class_of_words);
+  megapage_flush_thread_cache();
 }
 
 // When a thread ends, and once more where what runs after that allocates: before mimalloc gives up the thread's pages.

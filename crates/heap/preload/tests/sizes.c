@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 #include <stdint.h>
+#include <pthread.h>
 #include "parts.h"
 
 // An eighth more, or up to a multiple of 16.
@@ -39,7 +40,32 @@ static void pages(void) {
   }
 }
 
+enum { FEW_THREADS = 40, FEW_STEP = 24, FEW_LARGEST = 2000 };
+static pthread_barrier_t filled;
+
+// One block of each of many sizes, 82 KiB.
+static void* fill(void* none) {
+  static __thread void* volatile block;
+  for (int size = FEW_LARGEST; size > 0; size -= FEW_STEP) memset(block = malloc(size), 1, size);
+  pthread_barrier_wait(&filled);
+  pthread_barrier_wait(&filled);
+  return none;
+}
+
+// Threads that have few blocks of each size, all at the same time.
+static void few(void) {
+  pthread_t threads[FEW_THREADS];
+  pthread_barrier_init(&filled, NULL, FEW_THREADS + 1);
+  const long before = status_bytes("RssAnon");
+  for (int at = 0; at < FEW_THREADS; at++) CHECK(!pthread_create(&threads[at], NULL, fill, NULL), "no thread");
+  pthread_barrier_wait(&filled);
+  const long taken = (status_bytes("RssAnon") - before) / FEW_THREADS;
+  pthread_barrier_wait(&filled);
+  for (int at = 0; at < FEW_THREADS; at++) pthread_join(threads[at], NULL);
+  CHECK(taken <= (200 << 10), "each thread took %ld bytes for 82 KiB", taken);
+}
+
 int main(int count, char** words) {
-  static const Part parts[] = {{"classes", classes}, {"pages", pages}, {NULL, NULL}};
+  static const Part parts[] = {{"classes", classes}, {"few", few}, {"pages", pages}, {NULL, NULL}};
   return run_part(count, words, parts);
 }

@@ -119,8 +119,9 @@ pub struct Limits {
     count: usize,
     /// The kernel commits no more than it has (vm.overcommit_memory of 2).
     is_strict: bool,
-    /// RLIMIT_DATA and RLIMIT_AS are set.
-    data: bool,
+    /// RLIMIT_DATA in bytes, if it is set.
+    data: Option<u64>,
+    /// RLIMIT_AS is set.
     addresses: bool,
 }
 
@@ -130,7 +131,7 @@ impl Limits {
         groups: [Group::NONE; MOST_GROUPS],
         count: 0,
         is_strict: false,
-        data: false,
+        data: None,
         addresses: false,
     };
 
@@ -138,7 +139,7 @@ impl Limits {
     pub fn find() -> Limits {
         let mut limits = Limits::NONE;
         limits.find_groups(&mut read_file);
-        limits.data = own_limit(libc::RLIMIT_DATA).is_some();
+        limits.data = own_limit(libc::RLIMIT_DATA);
         limits.addresses = own_limit(libc::RLIMIT_AS).is_some();
         limits.is_strict = value(b"/proc/sys/vm/overcommit_memory\0", &mut read_file) == Some(2);
         limits
@@ -146,12 +147,18 @@ impl Limits {
 
     /// Returns true if there is any, beside the machine's memory.
     pub fn any(&self) -> bool {
-        self.count > 0 || self.is_strict || self.data || self.addresses
+        self.count > 0 || self.is_strict || self.data.is_some() || self.addresses
     }
 
     /// Returns true if RLIMIT_AS was set.
     pub fn of_addresses(&self) -> bool {
         self.addresses
+    }
+
+    /// Returns the bytes of accessible private memory that the process may have: RLIMIT_DATA, none
+    /// where the kernel commits no more than it has, and u64::MAX without a limit.
+    pub fn accessible(&self) -> u64 {
+        if self.is_strict { 0 } else { self.data.unwrap_or(u64::MAX) }
     }
 
     /// Returns true if the kernel commits no more than it has (vm.overcommit_memory of 2). It then
@@ -204,7 +211,7 @@ impl Limits {
 
     fn rooms_by(&self, read: Read<'_>, mut visit: impl FnMut(Room)) {
         self.groups[..self.count].iter().filter_map(|group| group.room(read)).for_each(&mut visit);
-        if !(self.is_strict || self.data || self.addresses) {
+        if !(self.is_strict || self.data.is_some() || self.addresses) {
             return;
         }
         let mut text = [0u8; 128];
@@ -222,7 +229,7 @@ impl Limits {
                 visit(Room { limit, left, of_touched: false });
             }
         }
-        if self.data || self.addresses {
+        if self.data.is_some() || self.addresses {
             for (resource, pages) in [(libc::RLIMIT_AS, size), (libc::RLIMIT_DATA, data)] {
                 if let (Some(limit), Some(pages)) = (own_limit(resource), pages) {
                     let left = limit.saturating_sub(pages * BASE_PAGE as u64);

@@ -148,22 +148,8 @@ const FORKS: [&str; 7] = ["fork", "_Fork", "__fork", "__libc_fork", "forkpty", "
 
 /// Functions that allocate or free and that the preloaded library does not provide. Memory from one of
 /// these that ends in `free`, or the other way round, would corrupt the heap.
-const PRIVATE_ALLOCATORS: [&str; 14] = [
-    "mallocx",
-    "rallocx",
-    "sdallocx",
-    "dallocx",
-    "je_malloc",
-    "je_free",
-    "tc_malloc",
-    "tc_free",
-    "tc_new",
-    "mi_malloc",
-    "mi_free",
-    "mi_heap_malloc",
-    "mi_new",
-    "scalable_malloc",
-];
+const PRIVATE_ALLOCATORS: &str = "mallocx rallocx sdallocx dallocx je_malloc je_free tc_malloc tc_free tc_new mi_malloc \
+    mi_free mi_heap_malloc mi_new scalable_malloc";
 
 /// Sanitizers that lay out the address space, each with the function that its runtime, wherever it is linked in, exports.
 const SANITIZERS: [(&str, &str); 4] =
@@ -425,7 +411,7 @@ impl Program {
                 self.forks.push(import());
             }
             // An allocator's own files may use its private names among themselves.
-            if PRIVATE_ALLOCATORS.contains(&symbol.as_str()) && !provides_malloc {
+            if PRIVATE_ALLOCATORS.split(' ').any(|name| name == symbol) && !provides_malloc {
                 self.private_allocation.get_or_insert_with(import);
             }
         }

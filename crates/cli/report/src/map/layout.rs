@@ -67,12 +67,8 @@ impl AddAssign for Pages {
 /// What some regions hold together. In base pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// Regions that hold something.
-    pub regions: u64,
     /// Present.
     pub pages: Pages,
-    /// Mapped to the shared page of zeros.
-    pub zero_page: u64,
     /// Swapped out or migrating.
     pub swapped: u64,
     /// Zero-filled within transparent huge pages, as far as scanned.
@@ -87,8 +83,6 @@ pub struct Content {
     pub accessed_huge: u64,
     /// The part of `sampled` that lies on entries of 2 MiB or more.
     pub sampled_huge: u64,
-    /// The largest coverage of one region, 0 to 512.
-    pub hottest: u16,
 }
 
 impl Content {
@@ -107,9 +101,7 @@ impl Content {
 
     fn of(region: &Region) -> Content {
         let mut content = Content {
-            regions: 1,
             pages: Pages::of(region),
-            zero_page: region.zero_page.into(),
             swapped: region.swapped.into(),
             bloat: region.bloat().0 / BASE_PAGE as u64,
             ..Content::default()
@@ -122,7 +114,6 @@ impl Content {
             if region.leaf.is_huge() {
                 (content.sampled_huge, content.accessed_huge) = (present, coverage);
             }
-            content.hottest = accessed.coverage;
         }
         content
     }
@@ -136,9 +127,7 @@ impl Content {
 
 impl AddAssign for Content {
     fn add_assign(&mut self, other: Content) {
-        self.regions += other.regions;
         self.pages += other.pages;
-        self.zero_page += other.zero_page;
         self.swapped += other.swapped;
         self.bloat += other.bloat;
         self.sampled_regions += other.sampled_regions;
@@ -146,7 +135,6 @@ impl AddAssign for Content {
         self.accessed += other.accessed;
         self.accessed_huge += other.accessed_huge;
         self.sampled_huge += other.sampled_huge;
-        self.hottest = self.hottest.max(other.hottest);
     }
 }
 
@@ -165,8 +153,8 @@ pub enum Item {
         /// What they hold.
         content: Content,
     },
-    /// Empty address space of this length, cut out.
-    Gap(Bytes),
+    /// Empty address space, cut out.
+    Gap,
 }
 
 /// Neighbouring regions that belong together: of one mapping, of several of one kind, or many small ones.
@@ -174,8 +162,6 @@ pub enum Item {
 pub struct Band {
     /// The first address of the first region.
     pub start: u64,
-    /// The end of the last region.
-    pub end: u64,
     /// The empty address space between the band before and this one.
     pub gap_before: Bytes,
     /// The kind of most of it.
@@ -332,7 +318,6 @@ fn band_values(process: &Process, regions: &[&Region], runs: &[Run], cell: u64) 
         let (kind, name) = largest(process, regions);
         bands.push(Band {
             start,
-            end,
             gap_before: Bytes(before.map_or(0, |before| start.saturating_sub(before))),
             kind,
             mixed: regions.iter().any(|region| mapping(process, region).is_some_and(|m| m.kind != kind)),
@@ -381,9 +366,8 @@ fn items(regions: &[&Region], cell: u64) -> Vec<Item> {
                 *content += Content::of(region);
                 continue;
             }
-            let gap = at - *start - cell;
-            if gap > 0 {
-                items.push(Item::Gap(Bytes(gap)));
+            if at > *start + cell {
+                items.push(Item::Gap);
             }
         }
         items.push(Item::Cell { start: at, content: Content::of(region) });
@@ -446,7 +430,7 @@ mod tests {
         );
         let libraries = &layout.bands[4];
         assert_eq!(libraries.items.len(), 17, "nine cells, and what is empty between them cut out");
-        assert_eq!(libraries.items[1], Item::Gap(Bytes::mib(6)));
+        assert_eq!(libraries.items[1], Item::Gap);
         assert!(!libraries.mixed);
     }
 
@@ -489,7 +473,7 @@ mod tests {
         let layout = Layout::new(&process, 16, |lengths| rows(lengths) <= 36);
         assert!(rows(&lengths(&layout)) <= 36 && layout.cell == Bytes::mib(512), "{}", layout.cell);
         let Item::Cell { content, .. } = &layout.bands[0].items[3] else { panic!("all are cells") };
-        assert_eq!((content.regions, content.pages.base), (256, 256 * 512));
+        assert_eq!(content.pages.base, 256 * 512);
         assert!((0.0..1.0).contains(&content.heat().unwrap()));
     }
 

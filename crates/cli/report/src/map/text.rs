@@ -170,7 +170,7 @@ fn half_blocks(items: &[Item]) -> Line {
     let mut line = Line::of(Style::PLAIN, " ".repeat(INDENT));
     for item in items {
         match item {
-            Item::Gap(_) => line.push(Style::DIM, "·"),
+            Item::Gap => line.push(Style::DIM, "·"),
             Item::Cell { content, .. } => {
                 let backing = backing(content).map(|index| BACKINGS[index].1);
                 match heat_colour(content) {
@@ -198,7 +198,7 @@ fn letters(items: &[Item]) -> [Line; 2] {
     let (mut above, mut below) = (" ".repeat(INDENT), " ".repeat(INDENT));
     for item in items {
         let (heat, backing) = match item {
-            Item::Gap(_) => ('·', '·'),
+            Item::Gap => ('·', '·'),
             Item::Cell { content, .. } => {
                 (heat_letter(content), backing(content).map_or(' ', |index| BACKINGS[index].0))
             }

@@ -48,6 +48,7 @@ impl HugeHeap {
             range.advise_thp()?;
             range.collapse()?;
             chunk.set_mapping(Mapping::Mapped(Backing::Thp));
+            chunk.set_advised();
             self.in_use.moved_to_huge(chunk.committed());
             self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
             Ok(())

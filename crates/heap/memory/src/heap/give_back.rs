@@ -71,12 +71,18 @@ impl HugeHeap {
             if backing == Backing::Broker {
                 self.remove_from_broker(span, index);
             }
-            let closed = span.chunk_range(index, 1).close().is_ok();
+            let range = span.chunk_range(index, 1);
+            let stays_open =
+                chunk.mapping() == BASE && !chunk.is_advised() && self.ahead() > 0 && range.discard().is_ok();
+            let gone = stays_open || range.close().is_ok();
             // A page that was released, and is still mapped, has to be populated before it is used again.
-            if closed || backing == Backing::Broker {
-                let mapping = if closed { Mapping::None } else { Mapping::Reserved(Backing::Hugetlb2M) };
+            if gone || backing == Backing::Broker {
+                let mapping = if gone { Mapping::None } else { Mapping::Reserved(Backing::Hugetlb2M) };
                 chunk.set_mapping(mapping);
                 chunk.set_slices(0, 0);
+                if stays_open {
+                    self.note_open(chunk);
+                }
                 self.ledger().returned(backing, HUGE_2M as u64);
             }
             let first = index / GROUP * GROUP;
@@ -142,6 +148,7 @@ impl HugeHeap {
                 let unused = chunk.mapping() == Mapping::None && view == span.chunk_range(index, 1);
                 let gone = unused && owner.take().is_some_and(|owner| owner.release().is_ok());
                 if gone {
+                    self.take_open(chunk);
                     chunk.set_mapping(Mapping::GivenUp);
                 }
                 lock.unlock();

@@ -260,6 +260,10 @@ impl HugeHeap {
         if (index..index + chunks).any(|i| span.chunk(i).mapping() != Mapping::None) {
             return true;
         }
+        // After a refusal they may be inaccessible.
+        for i in index..index + chunks {
+            self.take_open(span.chunk(i));
+        }
         let range = span.chunk_range(index, chunks);
         let refused = match range.map_hugetlb(PageSize::HUGE_1G) {
             Err(errno) => Some((why_not_mapped(PageSize::HUGE_1G, errno), errno)),

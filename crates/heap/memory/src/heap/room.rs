@@ -27,6 +27,9 @@ const LEAST_MARGIN: u64 = 8 << 20;
 const MOST_MARGIN: u64 = 256 << 20;
 /// While memory is short, freed memory may wait to be used again up to this part of what is left.
 const WAITING_SHARE: u64 = 4;
+/// Memory may be accessible ahead of its use up to this part of a limit that counts it: a process
+/// that fits closely below a limit has more than that left.
+const AHEAD_SHARE: u64 = 64;
 /// Bytes of heap from which on it is worth a thread,
 const THREAD_AT: u64 = 64 << 20;
 /// and this part of what a limit leaves at the start.
@@ -181,6 +184,11 @@ impl HugeHeap {
     /// Returns true if reserved addresses count as a part of what the process may commit.
     pub(super) fn addresses_count(&self) -> bool {
         self.room.limits.is_strict()
+    }
+
+    /// Returns the bytes of memory that may be accessible ahead of their use.
+    pub(super) fn accessible_ahead(&self) -> u64 {
+        self.room.limits.accessible() / AHEAD_SHARE
     }
 
     /// Returns true if the heap is large enough for a thread that reads limits and returns memory.

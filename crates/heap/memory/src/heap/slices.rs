@@ -1,14 +1,56 @@
-//! Slices on base pages that are accessible only while they are in use: the kernel populates locked
-//! memory (mlockall(2)) that is accessible, and compares RLIMIT_DATA with what is.
+//! What is accessible of chunks on base pages: usually more than is in use, for to change it holds
+//! up the program's threads. After mlockall(2), which populates what is accessible, and at
+//! RLIMIT_DATA, which counts it, slices are accessible only while they are in use.
 
-use super::HugeHeap;
 use super::density::FEW;
-use crate::chunk::{BASE, Mapping, SLICE, runs};
+use super::{GROUP, HugeHeap};
+use crate::chunk::{BASE, Chunk, Mapping, SLICE, runs};
 use crate::span::Span;
 use megapage_inside::OwnedRange;
+use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl HugeHeap {
+    /// Returns how many more chunks may be accessible while nothing is mapped there. To open one
+    /// holds up all page faults in the arena: threads that start and end at a high rate would wait
+    /// for each other. A heap that is not young closes what it does not use.
+    pub(super) fn ahead(&self) -> usize {
+        if self.by_slices.load(Relaxed) || !self.is_young() {
+            return 0;
+        }
+        let most = self.accessible_ahead() / HUGE_2M as u64;
+        most.saturating_sub(self.open.load(Relaxed)) as usize
+    }
+
+    /// Makes chunk `index`, of which nothing is mapped, accessible, and others behind it in its
+    /// group. The caller holds the lock of the group.
+    pub(super) fn open(&self, span: &Span, index: usize) -> bool {
+        let end = index.saturating_add(self.ahead()).min((index / GROUP + 1) * GROUP).min(span.chunks());
+        let is_closed = |&at: &usize| span.chunk(at).mapping() == Mapping::None && !span.chunk(at).is_open();
+        let count = 1 + (index + 1..end).take_while(is_closed).count();
+        let opened = span.chunk_range(index, count).open().is_ok();
+        if opened {
+            (index + 1..index + count).for_each(|at| self.note_open(span.chunk(at)));
+        }
+        opened
+    }
+
+    /// Notes that a chunk is accessible, though nothing is mapped there.
+    pub(super) fn note_open(&self, chunk: Chunk) {
+        chunk.set_open();
+        self.open.fetch_add(1, Relaxed);
+    }
+
+    /// Returns true if a chunk was accessible ahead of its use, which is over.
+    pub(super) fn take_open(&self, chunk: Chunk) -> bool {
+        let was_open = chunk.is_open();
+        if was_open {
+            chunk.set_mapping(Mapping::None);
+            self.open.fetch_sub(1, Relaxed);
+        }
+        was_open
+    }
+
     /// Opens the slices of `mask` that hold nothing yet, if slices are opened one by one. The
     /// caller holds the lock of the chunk's group.
     pub(super) fn open_slices(&self, span: &Span, index: usize, mask: u32) -> bool {
@@ -30,6 +72,9 @@ impl HugeHeap {
                 let chunk = span.chunk(index);
                 if chunk.mapping() == BASE {
                     chunk.set_slices(chunk.committed(), u32::MAX);
+                }
+                if self.take_open(chunk) {
+                    let _ = span.chunk_range(index, 1).close();
                 }
                 self.return_slices(span, index, FEW);
             });

@@ -1,7 +1,7 @@
 //! The heap under limits of the process (setrlimit(2)). Each test runs in a separate process, which
 //! has the limit.
 
-use megapage_inside::Errno;
+use megapage_inside::{Errno, OwnedRange};
 use megapage_memory::{Config, Heap, HugeHeap, SLICE};
 use megapage_testing::in_child;
 use megapage_units::HUGE_2M;
@@ -77,5 +77,42 @@ fn unused_parts_of_chunks_do_not_count_towards_a_limit_on_data() {
         let before = status("VmData");
         assert!(heap.commit(slice(0, 8)).unwrap(), "it reads as zero");
         assert_eq!(status("VmData"), before + SLICE);
+    });
+}
+
+#[test]
+fn a_young_heap_opens_chunks_ahead_up_to_a_part_of_a_limit_on_data() {
+    in_child("limits::a_young_heap_opens_chunks_ahead_up_to_a_part_of_a_limit_on_data", || {
+        let open = |heap: &HugeHeap, arena: OwnedRange, chunks: usize| {
+            let chunk = |index: usize| heap.chunk_at(arena.start() + index * HUGE_2M).unwrap();
+            (0..chunks).filter(|&index| chunk(index).is_open()).count()
+        };
+        let begin = || {
+            let heap = HugeHeap::new();
+            heap.configure(Config { heap: Heap::Auto, ..Config::DEFAULT });
+            let arena = heap.reserve(64 * HUGE_2M, 64 * HUGE_2M, false).unwrap().range.keep();
+            heap.commit(arena.part(0, SLICE)).unwrap();
+            (heap, arena)
+        };
+        let (heap, arena) = begin();
+        assert_eq!(open(&heap, arena, 64), 15, "a group, with one call");
+        heap.commit(arena.part(HUGE_2M, SLICE)).unwrap();
+        heap.decommit(arena.part(HUGE_2M, SLICE)).unwrap();
+        assert_eq!(open(&heap, arena, 64), 15, "what is unused stays open");
+        assert!(heap.commit(arena.part(HUGE_2M, SLICE)).unwrap(), "and reads as zero");
+        // The program locks its memory: nothing is accessible that is not in use.
+        heap.prepare_for_locks();
+        assert_eq!(open(&heap, arena, 64), 0);
+        // 1 GiB, rounded down: 8 chunks.
+        leave("data", "VmData", (1 << 30) - status("VmData"));
+        let (heap, arena) = begin();
+        let before = status("VmData");
+        assert_eq!(open(&heap, arena, 64), 7);
+        for index in 16..40 {
+            heap.commit(arena.part(index * HUGE_2M, SLICE)).unwrap();
+        }
+        (16..40).for_each(|index| assert!(heap.decommit(arena.part(index * HUGE_2M, SLICE)).unwrap()));
+        assert_eq!(open(&heap, arena, 64), 8);
+        assert!(status("VmData") <= before + HUGE_2M);
     });
 }

@@ -13,3 +13,8 @@ fn a_block_is_at_most_an_eighth_larger_than_was_asked_for() {
 fn blocks_of_a_page_and_a_header_take_a_tenth_more_at_most() {
     passes("sizes", "pages");
 }
+
+#[test]
+fn a_thread_with_few_blocks_of_each_size_takes_pages_of_few_sizes() {
+    passes("sizes", "few");
+}

@@ -47,22 +47,9 @@ pub struct Options {
 }
 
 /// Options of the launcher whose value is the next word.
-const WITH_VALUE: [&str; 14] = [
-    "-cp",
-    "-classpath",
-    "--class-path",
-    "-p",
-    "--module-path",
-    "--upgrade-module-path",
-    "--add-modules",
-    "--enable-native-access",
-    "--add-reads",
-    "--add-exports",
-    "--add-opens",
-    "--limit-modules",
-    "--patch-module",
-    "--source",
-];
+const WITH_VALUE: &str = "-cp -classpath --class-path -p --module-path --upgrade-module-path --add-modules \
+    --enable-native-access --add-reads --add-exports --add-opens --limit-modules --patch-module \
+    --source";
 /// What ends the options: the program is named by the word behind it.
 const PROGRAM_FOLLOWS: [&str; 3] = ["-jar", "-m", "--module"];
 
@@ -165,7 +152,7 @@ fn launcher_words(java: &Java, arguments: &[String]) -> Vec<String> {
         if !word.starts_with('-') || PROGRAM_FOLLOWS.contains(&word.as_str()) {
             break;
         }
-        if WITH_VALUE.contains(&word.as_str()) {
+        if WITH_VALUE.split(' ').any(|option| option == word) {
             rest.next();
         }
         taken.push(word);

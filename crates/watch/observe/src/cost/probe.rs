@@ -28,33 +28,16 @@ pub struct ProbeOptions {
     pub seed: u64,
 }
 
+const fn us(micros: u64) -> Duration {
+    Duration::from_micros(micros)
+}
+
 /// When a region is read again after its clearing. Steps grow by 3.16 each; a tracker that needs longer for one reading
 /// leaves some out.
-const QUICK: [Duration; 5] = [
-    Duration::ZERO,
-    Duration::from_micros(100),
-    Duration::from_micros(316),
-    Duration::from_millis(1),
-    Duration::from_micros(3160),
-];
-const SLOW: [Duration; 6] = [
-    Duration::from_millis(1),
-    Duration::from_micros(3160),
-    Duration::from_millis(10),
-    Duration::from_micros(31_600),
-    Duration::from_millis(100),
-    Duration::from_millis(316),
-];
+const QUICK: [Duration; 5] = [us(0), us(100), us(316), us(1000), us(3160)];
+const SLOW: [Duration; 6] = [us(1000), us(3160), us(10_000), us(31_600), us(100_000), us(316_000)];
 /// When shared memory is read, all of it.
-const WHOLE: [Duration; 7] = [
-    Duration::ZERO,
-    Duration::from_millis(1),
-    Duration::from_micros(3160),
-    Duration::from_millis(10),
-    Duration::from_micros(31_600),
-    Duration::from_millis(100),
-    Duration::from_millis(316),
-];
+const WHOLE: [Duration; 7] = [us(0), us(1000), us(3160), us(10_000), us(31_600), us(100_000), us(316_000)];
 /// Regions in a quick round: few, so that clearing and reading them takes less than a step.
 const QUICK_REGIONS: usize = 2;
 /// Quick rounds to each slow one.
