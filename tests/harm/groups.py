@@ -20,6 +20,8 @@ class Groups:
         """A group whose children are the groups of a case's programs."""
         directory = self.parent / name
         directory.mkdir()
+        # A case may start its programs as another user.
+        directory.chmod(0o777)
         if self.version == 2:
             (directory / "cgroup.subtree_control").write_text("+memory")
         return directory
