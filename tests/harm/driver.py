@@ -45,7 +45,7 @@ import running
 import suite
 
 
-# How many more plain runs are made where something differs.
+# The most plain runs that are added where something differs.
 MORE_RUNS = 4
 
 

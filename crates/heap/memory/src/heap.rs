@@ -89,7 +89,7 @@ pub struct HugeHeap {
     locked: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
-    /// How many chunks are accessible though nothing is mapped there.
+    /// The number of chunks that are accessible though nothing is mapped there.
     open: AtomicU64,
     in_use: InUse,
     room: Headroom,

@@ -85,10 +85,15 @@ static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* f
 #include "arena/arena-alloc.c"
 #undef mi_option_get_size
 #undef mi_bbitmap_try_find_and_clearN
+// Returns the number of slices of a page of larger blocks: a fourth where addresses are short.
+static size_t slices_of_page(size_t size) {
+  return _mi_slice_count_of_size(mi_atomic_load_relaxed(&few_addresses) ? size / 4 : size);
+}
 #include "arena/arena-page.c"
 #include "arena/bitmap-chunk.c"
 #include "arena/bitmap.c"
 #include "alloc/alloc.c"
+void megapage_flush_thread_cache(void);
 
 // A page of each size costs a thread at least a base page. So the first small blocks of a size
 // come from a page of a larger size, if the thread has one: a thread with a few blocks of each of
@@ -110,9 +115,18 @@ static mi_page_queue_t* own_or_larger(mi_theap_t* theap, mi_page_queue_t* own) {
   }
   return own;
 }
+
+// A block that a thread keeps may be the only one of its page. So all that it keeps go back at each
+// collection: after 10,000 requests that found no free block, and before one is refused.
+static void collect(mi_theap_t* theap, bool force) {
+  megapage_flush_thread_cache();
+  mi_theap_collect(theap, force);
+}
 #define mi_page_queue(theap, size) own_or_larger(theap, mi_page_queue(theap, size))
+#define mi_theap_collect(theap, force) collect(theap, force)
 #include "alloc/alloc-generic.c"
 #undef mi_page_queue
+#undef mi_theap_collect
 #include "alloc/alloc-aligned.c"
 #include "alloc/alloc-posix.c"
 // The program has asked for its memory to be locked (mlockall(2)): all of a page is present.
@@ -194,23 +208,35 @@ static int take_addresses(mi_arena_t* arena, size_t first, size_t count) {
 }
 
 // Claims so many free slices of an arena, with their addresses. Slices where the program has mapped
-// something stay claimed.
+// something stay claimed. If a limit refuses addresses, it looks for slices that have theirs.
+enum { MOST_WITHOUT = 32 };
 static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* first) {
-  while (mi_bbitmap_try_find_and_clearN(arena->slices_free, tseq, count, first)) {
+  // The first slices of free huge pages without addresses, which are claimed meanwhile.
+  size_t without[MOST_WITHOUT], n = 0;
+  bool claimed = false, more = true;
+  while (more && mi_bbitmap_try_find_and_clearN(arena->slices_free, tseq, count, first)) {
     int error = take_addresses(arena, *first, count);
-    if (error == ENOMEM) {
+    if (error == ENOMEM && n == 0) {
       free_unused();
       error = take_addresses(arena, *first, count);
     }
-    if mi_likely(error == 0) return true;
+    claimed = (error == 0);
+    if mi_likely(claimed) break;
+    more = (error == EEXIST);
     // The parts in other huge pages are free.
     for (size_t at = *first, end = *first + count, next; at < end; at = next) {
       next = mi_min(end, mi_align_up(at + 1, HUGE_SLICES));
-      if (take_addresses(arena, at, next - at) != EEXIST) mi_bbitmap_setN(arena->slices_free, at, next - at);
+      error = take_addresses(arena, at, next - at);
+      if (error == EEXIST) continue;
+      mi_bbitmap_setN(arena->slices_free, at, next - at);
+      const size_t page = mi_align_down(at, HUGE_SLICES);
+      if (error == 0 || n == MOST_WITHOUT || !mi_bbitmap_try_clearNC(arena->slices_free, page, HUGE_SLICES)) continue;
+      without[n++] = page;
+      more = true;
     }
-    if (error != EEXIST) return false;
   }
-  return false;
+  while (n > 0) mi_bbitmap_setN(arena->slices_free, without[--n], HUGE_SLICES);
+  return claimed;
 }
 
 int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool commit, bool allow_large,
