@@ -147,9 +147,10 @@ def machine():
 
 
 def changes_the_machine(block):
-    """True for a block that may change settings, pools or services: it holds the machine's lock."""
+    """True for a block that may change settings, pools or services, or that names a server, of which other tests may start
+    one, too: it holds the machine's lock."""
     commands = re.findall(r"megapage ([a-z]+)", "\n".join([*block.lines(), *block.all("before"), *block.all("after")]))
-    return block.one("with") == "daemon" or not commands or not OBSERVING.issuperset(commands)
+    return bool(block.one("with")) or not commands or not OBSERVING.issuperset(commands)
 
 
 class Stage:
