@@ -63,6 +63,7 @@ fn changes() -> Vec<Change> {
         // instead of 2 MiB and 64 KiB for each 512 MiB. A program that locks its memory has all of
         // them (mlockall(2)), and a limit on addresses counts them.
         Change("include/mimalloc/heap/page-map.h", "MI_PAGE_MAP_SUB_SHIFT     (13)", "MI_PAGE_MAP_SUB_SHIFT     (15)".into()),
+        // Pages of medium and large blocks are shorter where addresses are short (mimalloc.c).
         Change("src/arena/arena-page.c", "_mi_slice_count_of_size(MI_MEDIUM_PAGE_SIZE)", "slices_of_page(MI_MEDIUM_PAGE_SIZE)".into()),
         Change("src/arena/arena-page.c", "_mi_slice_count_of_size(MI_LARGE_PAGE_SIZE)", "slices_of_page(MI_LARGE_PAGE_SIZE)".into()),
         // A large block begins at one of 32 places within a base page, for which it takes a slice

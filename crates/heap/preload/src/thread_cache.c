@@ -146,7 +146,7 @@ void* megapage_realloc(void* p, size_t size) {
   const size_t usable = _mi_page_usable_size(page, p);
   const bool fits = (size <= usable);
   if (fits && mi_good_size(size) + usable / 8 >= usable) return p;
-  // A block that shrinks comes from a page of its own size.
+  // A block that shrinks gets the size class of what is left.
   if (fits) borrowed[mi_bin(size)] = MOST_BORROWED;
   void* const moved = kept_or_new(size);
   // Nothing is lost where a smaller one cannot be had.

@@ -1,6 +1,6 @@
-//! What is accessible of chunks on base pages: usually more than is in use, for to change it holds
-//! up the program's threads. After mlockall(2), which populates what is accessible, and at
-//! RLIMIT_DATA, which counts it, slices are accessible only while they are in use.
+//! Access to chunks on base pages. Usually more is accessible than is in use: each change of access
+//! holds up the program's threads. After mlockall(2), which populates what is accessible, and once
+//! RLIMIT_DATA, which counts it, has refused memory, slices are accessible only while in use.
 
 use super::density::FEW;
 use super::{GROUP, HugeHeap};
