@@ -45,10 +45,6 @@ import running
 import suite
 
 
-# The most plain runs that are added where something differs.
-MORE_RUNS = 4
-
-
 class Program(suite.Case):
     """One script of tests/programs."""
 
@@ -237,7 +233,7 @@ class Bench(running.Runner):
                 # Brings programs and inputs into the page cache, as the runs did that are kept.
                 self.once(case, environment, there, "plain", suite.SLOWEST * case.seconds)
             under = self.once(case, environment, there, "under", running.PATIENCE + running.SLOWER * slowest)[0]
-            for _ in range(MORE_RUNS):
+            for _ in range(running.MORE_RUNS):
                 if not compare.differences(runs, under, within):
                     break
                 # One more plain run shows more of what varies by itself.

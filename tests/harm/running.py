@@ -21,6 +21,8 @@ SLOWER, PATIENCE = 10, 20
 # Tries to find a limit that plain runs within.
 MOST_GROWTH = 6
 SAMPLE_S = 0.004
+# The most plain runs that are added where something differs: they show more of what varies by itself.
+MORE_RUNS = 4
 
 
 class Case(suite.Case):

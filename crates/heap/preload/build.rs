@@ -27,6 +27,7 @@ fn changes() -> Vec<Change> {
     let and_header = AND_HEADER.map(|words| format!(" + (wsize >= {words})")).concat();
     let types = "include/mimalloc/types.h";
     let process = "src/heap/process.c";
+    let stats = "src/util/stats.c";
     vec![
         Change("include/mimalloc-stats.h", "(73U)", format!("({BINS}U)")),
         Change(types, "#if MI_BIN_HUGE != 73U", format!("#if MI_BIN_HUGE != {BINS}U")),
@@ -44,6 +45,16 @@ fn changes() -> Vec<Change> {
         // Zeros for all that is not named.
         Change(process, "{ MI_INIT74(MI_STAT_COUNT_NULL) },  /* malloc_bins */", "{ {0,0,0} },".into()),
         Change(process, "{ MI_INIT74(MI_STAT_COUNT_NULL) },  /* page bins   */", "{ {0,0,0} },".into()),
+        // No one reads the statistics: half of what each thread has, which it would clear, and add to
+        // those of the process under a lock when it ends.
+        Change("include/mimalloc-stats.h", "malloc_bins[MI_BIN_HUGE+1]", "malloc_bins[1]".into()),
+        Change("include/mimalloc-stats.h", "page_bins[MI_BIN_HUGE+1]", "page_bins[1]".into()),
+        Change("include/mimalloc-stats.h", "chunk_bins[MI_CBIN_COUNT]", "chunk_bins[1]".into()),
+        Change(stats, "  if (amount == 0) return;\n  // add atomically\n", "  return;\n".into()),
+        Change(stats, "  if (amount == 0) return;\n  // add thread local\n", "  return;\n".into()),
+        Change(stats, "  if (amount == 0) return;\n  // adjust atomically\n", "  return;\n".into()),
+        Change(stats, "  if (amount == 0) return;\n  stat->current += amount;\n", "  return;\n".into()),
+        Change(stats, "if (stats==NULL || src==NULL || stats==src) return;", "return;".into()),
         // Blocks from 3 KiB on come from pages of 512 KiB, not from 10 KiB on: of one of 64 KiB, 4 KiB in front are lost to
         // blocks that are aligned to base pages, and 4,096 and 8,192 bytes are what databases ask for.
         Change(
@@ -66,6 +77,8 @@ fn changes() -> Vec<Change> {
         // Pages of medium and large blocks are shorter where addresses are short (mimalloc.c).
         Change("src/arena/arena-page.c", "_mi_slice_count_of_size(MI_MEDIUM_PAGE_SIZE)", "slices_of_page(MI_MEDIUM_PAGE_SIZE)".into()),
         Change("src/arena/arena-page.c", "_mi_slice_count_of_size(MI_LARGE_PAGE_SIZE)", "slices_of_page(MI_LARGE_PAGE_SIZE)".into()),
+        // A page of small blocks may touch less than what lay there before (mimalloc.c).
+        Change("src/arena/arena-page.c", "// mi_assert_internal(mi_page_theap(page) ==", "clean_page(page); //".into()),
         // A large block begins at one of 32 places within a base page, for which it takes a slice
         // of 64 KiB more. Of a huge page that slice is resident, whatever is touched of it: only
         // blocks take it for which it is little.

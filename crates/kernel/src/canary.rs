@@ -66,19 +66,9 @@ impl Canary {
     /// Starts a child that has written to every page of `base_regions` regions of 2 MiB on base
     /// pages, followed by `huge_regions` on transparent huge pages (base pages, where the kernel
     /// has no huge ones to give: look). An error of kind OutOfMemory where so much may not be taken
-    /// ([`Spare::allows`]).
-    pub fn start(base_regions: usize, huge_regions: usize) -> io::Result<Canary> {
-        Canary::start_with(base_regions, huge_regions, true)
-    }
-
-    /// Starts a child that has written to every page of `regions` regions of 2 MiB, about which the kernel was given
-    /// nothing: where huge pages are given on advice alone, they are on base pages, and khugepaged does not touch them.
-    /// They are what [`Canary::huge`] names.
-    pub fn start_unadvised(regions: usize) -> io::Result<Canary> {
-        Canary::start_with(0, regions, false)
-    }
-
-    fn start_with(base_regions: usize, huge_regions: usize, advise: bool) -> io::Result<Canary> {
+    /// ([`Spare::allows`]). Without advice the second are on base pages, too, where the kernel gives
+    /// huge ones on advice alone, and khugepaged does not touch them.
+    pub fn start(base_regions: usize, huge_regions: usize, advise: bool) -> io::Result<Canary> {
         let length = (base_regions + huge_regions) * HUGE_2M;
         let spare = Spare::read(&KernelRoot::live()).map_err(io::Error::other)?;
         spare.allows(Bytes(length as u64))?;
@@ -369,7 +359,7 @@ mod tests {
 
     #[test]
     fn it_touches_the_given_pages_and_keeps_its_bytes() {
-        let mut child = Canary::start(2, 1).unwrap();
+        let mut child = Canary::start(2, 1, true).unwrap();
         let range = VirtRange::new(child.base().start(), child.huge().end()).unwrap();
         assert_eq!(range.len().0, 3 * HUGE_2M as u64);
         let mut pagemap = Pagemap::open(&KernelRoot::live(), child.pid()).unwrap();
@@ -384,7 +374,7 @@ mod tests {
 
     #[test]
     fn pages_that_were_zeroed_hold_nothing_else() {
-        let mut child = Canary::start(1, 0).unwrap();
+        let mut child = Canary::start(1, 0, true).unwrap();
         child.zero((0..PAGES).filter(|page| page % 3 == 0)).unwrap();
         assert_eq!(child.touch((0..PAGES).filter(|page| page % 3 != 0)).unwrap().wrong, 0);
         assert_eq!(child.touch(0..PAGES).unwrap().wrong, PAGES.div_ceil(3) as u64);
@@ -399,7 +389,7 @@ mod tests {
         use std::os::fd::AsFd;
         let (reader, writer) = io::pipe().unwrap();
         // Other tests start processes too, which have the pipe until they execute their program.
-        let mut child = Canary::start(1, 0).unwrap();
+        let mut child = Canary::start(1, 0, true).unwrap();
         drop(writer);
         assert!(crate::spawn::wait_readable(reader.as_fd(), Duration::from_secs(60)).unwrap());
         assert_eq!(child.touch([1]).unwrap().wrong, 0);
@@ -407,14 +397,14 @@ mod tests {
 
     #[test]
     fn the_kernel_ends_it_before_any_other_process() {
-        let child = Canary::start(1, 0).unwrap();
+        let child = Canary::start(1, 0, true).unwrap();
         let score = KernelRoot::live().read(format!("proc/{}/oom_score_adj", child.pid())).unwrap();
         assert_eq!(score, "1000\n");
     }
 
     #[test]
     fn it_does_not_outlive_its_owner() {
-        let child = Canary::start(1, 0).unwrap();
+        let child = Canary::start(1, 0, true).unwrap();
         let pid = child.pid();
         drop(child);
         assert!(crate::process::read_status(&KernelRoot::live(), pid).unwrap_err().is_gone());
@@ -423,7 +413,7 @@ mod tests {
     #[test]
     fn one_that_was_killed_is_an_error() {
         use std::os::fd::AsFd;
-        let mut child = Canary::start(1, 0).unwrap();
+        let mut child = Canary::start(1, 0, true).unwrap();
         let pidfd = crate::spawn::open_pidfd(child.pid()).unwrap();
         crate::spawn::send_signal(child.pid(), libc::SIGKILL).unwrap();
         // It may carry out commands for as long as the signal has not reached it.

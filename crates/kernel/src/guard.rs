@@ -288,7 +288,7 @@ mod tests {
             skip("needs CAP_SYS_NICE to advise on memory of another process");
             return None;
         }
-        let child = Canary::start(0, 4).unwrap();
+        let child = Canary::start(0, 4, true).unwrap();
         // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does.
         let _ = crate::process_madvise::collapse(open_pidfd(child.pid()).unwrap().as_fd(), &[child.huge()]);
         let before = huge(&child);

@@ -128,7 +128,7 @@ mod tests {
         let range = VirtRange::new(start, start + (PAGES * BASE_PAGE) as u64).unwrap();
         let pagemap = Pagemap::open(&KernelRoot::live(), own()).unwrap();
         let shared = || pagemap.entries(range).unwrap().iter().filter(|page| !page.is_exclusive()).count();
-        let child = Canary::start(1, 0).unwrap();
+        let child = Canary::start(1, 0, true).unwrap();
         assert_eq!(shared(), PAGES, "the child was forked from us");
         let reader = RemoteMemory::open(&KernelRoot::live(), own()).unwrap();
         let mut copy = vec![0u8; PAGES * BASE_PAGE];
@@ -142,7 +142,7 @@ mod tests {
         let memory: Vec<u8> = (0..MOST_PARTS * 5000).map(|at| (at / 5000) as u8 + 1).collect();
         let start = memory.as_ptr().addr() as u64;
         // It was forked from us, and has the same.
-        let child = Canary::start(1, 0).unwrap();
+        let child = Canary::start(1, 0, true).unwrap();
         for pid in [own(), child.pid()] {
             let reader = RemoteMemory::open(&KernelRoot::live(), pid).unwrap();
             // The last ones first.

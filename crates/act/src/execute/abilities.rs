@@ -70,7 +70,7 @@ pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError>
 /// An error if the child does not start, cannot be observed (before Linux 6.7, without
 /// CAP_SYS_ADMIN), or loses a byte.
 pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
-    let child = match Canary::start(0, 1) {
+    let child = match Canary::start(0, 1, true) {
         Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(by_release(root, &error)),
         child => child.map_err(ExecuteError::Child)?,
     };

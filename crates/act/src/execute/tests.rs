@@ -45,7 +45,7 @@ fn executor(options: ExecutorOptions) -> Option<Executor> {
 
 /// A child with `regions` regions that can be huge, all but the first `kept` base pages of each zeroed.
 fn child(regions: usize, kept: usize) -> Canary {
-    let mut child = Canary::start_unadvised(regions).unwrap();
+    let mut child = Canary::start(0, regions, false).unwrap();
     child.zero((0..regions * PAGES).filter(|page| page % PAGES >= kept)).unwrap();
     child
 }
@@ -222,7 +222,7 @@ fn what_has_ended_is_forgotten_though_nothing_more_is_done_to_it() {
 fn each_region_of_a_lot_gets_its_own_answer() {
     let Some(mut executor) = executor(unhurried()) else { return };
     // The first two regions are on base pages, and MADV_NOHUGEPAGE forbids them to be huge.
-    let child = Canary::start(2, 2).unwrap();
+    let child = Canary::start(2, 2, true).unwrap();
     let process = id(child.pid());
     let (base, first, second) =
         (child.base().start(), child.huge().start(), child.huge().end() - HUGE_2M as u64);
@@ -369,7 +369,7 @@ fn what_the_kernel_cannot_do_is_unsupported_and_not_tried() {
 fn refusals_are_counted_by_error_and_tries_after_them_as_retries() {
     let Some(mut executor) = executor(unhurried()) else { return };
     // Huge pages are forbidden there (MADV_NOHUGEPAGE).
-    let child = Canary::start(2, 0).unwrap();
+    let child = Canary::start(2, 0, true).unwrap();
     let process = id(child.pid());
     let action = promote(process, child.base().start());
     for tries in 1..=3u64 {

@@ -82,9 +82,10 @@ impl<'a> Chunk<'a> {
         self.mapping.store(mapping.encode() | kept, Relaxed);
     }
 
-    /// Notes that nothing is mapped, and that the addresses are accessible.
-    pub fn set_open(self) {
+    /// Notes that nothing is mapped, and that the addresses are accessible; counts it.
+    pub fn set_open(self, count: &AtomicU64) {
         self.mapping.store(Mapping::None.encode() | OPEN, Relaxed);
+        count.fetch_add(1, Relaxed);
     }
 
     /// Returns true if the addresses are accessible though nothing is mapped.
@@ -202,7 +203,7 @@ mod tests {
     fn an_open_chunk_is_open_until_it_is_mapped_and_advice_stays_until_it_is_not() {
         let words = [const { AtomicU64::new(0) }; Chunk::WORDS];
         let chunk = Chunk::at(&words, 0);
-        chunk.set_open();
+        chunk.set_open(&AtomicU64::new(0));
         assert!(chunk.is_open() && chunk.mapping() == Mapping::None);
         chunk.set_mapping(Mapping::Mapped(Backing::Thp));
         chunk.set_advised();

@@ -33,7 +33,6 @@ use crate::chunk::{BASE, Chunk, Mapping, slice_mask};
 use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
-use megapage_inside::room::data_is_limited;
 use megapage_inside::{
     Errno, ErrnoGuard, Lock, Locked, OwnedRange, Reservation, SharedWords, has_addresses, is_plausible,
     thp_is_possible, thp_only_on_advice,
@@ -217,7 +216,7 @@ impl HugeHeap {
         let whole = HugeHeap::reserved_len(len);
         // An arena takes the addresses of a chunk when a part of it is claimed, if they are short or
         // locked. The kernel then has room for other mappings above: `Reservation::beginning`.
-        let is_short = || self.has_address_limit() && !has_addresses(2 * whole);
+        let is_short = || self.room.limits.of_addresses() && !has_addresses(2 * whole);
         let first = if !commit && (self.locked.load(Relaxed) || is_short()) { HUGE_2M } else { whole };
         // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.
         let reserve = |first, least| self.find_addresses(whole, first, alignment.max(least));
@@ -309,16 +308,16 @@ impl HugeHeap {
         };
         let start = part.start() - span.range.start();
         let clean = self.commit_all(&span, start, start + part.len());
+        self.close_if_many_are_open();
         self.sweep_if_due();
         clean.ok_or(Errno::ENOMEM)
     }
 
-    /// Commits `[start, end)` of a span. If that is refused and accessible memory counts towards a
-    /// limit, it closes unused slices and tries again.
+    /// Commits `[start, end)` of a span. If that is refused, it closes unused slices, which may count
+    /// towards the limit, and tries again.
     fn commit_all(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let commit = || self.commit_in(span, start, end);
-        let counts = || self.addresses_count() || data_is_limited();
-        commit().or_else(|| (counts() && self.close_unused()).then(commit).flatten())
+        commit().or_else(|| self.close_unused().then(commit).flatten())
     }
 
     /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent. Nothing is kept

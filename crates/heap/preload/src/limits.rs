@@ -8,7 +8,7 @@
 
 use crate::HEAP;
 use megapage_inside::program_memory::{as_c, is_confined};
-use megapage_inside::room::addresses_are_limited;
+use megapage_inside::room::own_limit;
 use megapage_inside::{Errno, ErrnoGuard, lock_all_memory};
 use std::os::raw::c_int;
 
@@ -35,7 +35,7 @@ pub fn make_room_for_mapping() -> bool {
     // SAFETY: no argument can be wrong.
     errno.saved() == Errno::ENOMEM
         && !is_confined()
-        && addresses_are_limited()
+        && own_limit(libc::RLIMIT_AS).is_some()
         && unsafe { megapage_give_up_addresses() }
 }
 

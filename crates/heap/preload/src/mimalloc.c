@@ -54,7 +54,13 @@ static void thread_done(mi_theap_t* theap);
 #include "util/stats.c"
 #include "util/threadlocal.c"
 
-// Addresses are limited (RLIMIT_AS), or the program has needed those that arenas do not use.
+// What the primitives reckon with. On a kernel with other base pages the library stays out of the
+// way: mimalloc then takes its memory from the system, in that kernel's pages, and gives it back as
+// it does upstream; no page is huge on our request.
+enum { BASE_PAGE = 4096 };
+static bool other_pages;
+// A limit counts what is reserved or accessible (RLIMIT_AS, RLIMIT_DATA, vm.overcommit_memory of 2),
+// or the program has needed addresses that arenas do not use.
 static _Atomic(bool) few_addresses;
 // Defined in primitives.rs: whether so many addresses can be had now.
 extern bool megapage_has_addresses(size_t size);
@@ -76,18 +82,58 @@ static size_t arena_option(mi_option_t option) {
 #include "arena/arena.c"
 #undef mi_option_get_size
 
+// Returns the number of slices of a page of larger blocks: a fourth where addresses are few.
+static size_t slices_of_page(size_t size) {
+  return _mi_slice_count_of_size(mi_atomic_load_relaxed(&few_addresses) ? size / 4 : size);
+}
+// Slices that pages of medium blocks have touched, by their index in an arena. Arenas share a bit:
+// at worst a slice is cleaned that need not be, or is not.
+static _Atomic(uint64_t) touched_slices[MI_BCHUNK_BITS / 64];
+
+// Notes the slices of a range that is being freed. Returns the number of those that are committed.
+static size_t note_freed(mi_arena_t* arena, size_t first, size_t count) {
+  const bool is_medium = (count == slices_of_page(MI_MEDIUM_PAGE_SIZE));
+  for (size_t at = first; is_medium && at < first + count; at++) {
+    if (!mi_bitmap_is_setN(arena->slices_committed, at, 1)) continue;
+    mi_atomic_or_relaxed(&touched_slices[at % MI_BCHUNK_BITS / 64], (uint64_t)1 << (at % 64));
+  }
+  return mi_bitmap_popcountN(arena->slices_committed, first, count);
+}
+
+// Forgets that such pages have touched slices. Returns true if they have.
+static bool take_touched(size_t first, size_t count) {
+  bool any = false;
+  for (size_t at = first; at < first + count; at++) {
+    const uint64_t bit = (uint64_t)1 << (at % 64);
+    _Atomic(uint64_t)* const bits = &touched_slices[at % MI_BCHUNK_BITS / 64];
+    if ((mi_atomic_load_relaxed(bits) & bit) != 0) any |= (mi_atomic_and_relaxed(bits, ~bit) & bit) != 0;
+  }
+  return any;
+}
 // Upstream has an option for what waiting.c decides.
 #include "waiting.c"
 static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* first);
 #define mi_option_get_size(option) \
-  immediate_purge_size(mi_bitmap_popcountN(arena->slices_committed, slice_index, slice_count))
+  immediate_purge_size(note_freed(arena, slice_index, slice_count))
 #define mi_bbitmap_try_find_and_clearN(bitmap, tseq, count, first) claim_slices(arena, tseq, count, first)
 #include "arena/arena-alloc.c"
 #undef mi_option_get_size
 #undef mi_bbitmap_try_find_and_clearN
-// Returns the number of slices of a page of larger blocks: a fourth where addresses are short.
-static size_t slices_of_page(size_t size) {
-  return _mi_slice_count_of_size(mi_atomic_load_relaxed(&few_addresses) ? size / 4 : size);
+// Defined in primitives.rs.
+extern void megapage_forget(void* addr, size_t size);
+
+// Forgets what lies in a fresh page if a page of larger blocks has touched it: that would stay,
+// whatever the program touches of this one. From so many threads on, each of which has a page of
+// each size.
+enum { SEVERAL_THREADS = 4, LARGEST_CLEANED = MI_ARENA_SLICE_SIZE / 4 };
+static void clean_page(const mi_page_t* page) {
+  const mi_memid_t* const memid = &page->memid;
+  const size_t block_size = mi_page_block_size(page);
+  if (other_pages || block_size > LARGEST_CLEANED || memid->memkind != MI_MEM_ARENA) return;
+  if (!take_touched(memid->mem.arena.slice_index, memid->mem.arena.slice_count)) return;
+  if (mi_atomic_load_relaxed(&mi_page_subproc(page)->thread_count) < SEVERAL_THREADS) return;
+  uint8_t* const start = (uint8_t*)mi_align_up((uintptr_t)mi_page_start(page) + block_size, BASE_PAGE);
+  megapage_forget(start, mi_page_slice_start(page) + _mi_size_of_slices(memid->mem.arena.slice_count) - start);
 }
 #include "arena/arena-page.c"
 #include "arena/bitmap-chunk.c"
@@ -98,20 +144,25 @@ void megapage_flush_thread_cache(void);
 // A page of each size costs a thread at least a base page. So the first small blocks of a size
 // come from a page of a larger size, if the thread has one: a thread with a few blocks of each of
 // many sizes touches less memory.
-enum { MOST_BORROWED = 16 };
+enum { MOST_BORROWED = 64 };
 static __thread uint8_t borrowed[MI_BIN_COUNT];
 
 // Returns the queue that a block of a class comes from: its own, or a larger one that has blocks.
+// Any number of medium blocks comes from pages that are kept empty.
 static mi_page_queue_t* own_or_larger(mi_theap_t* theap, mi_page_queue_t* own) {
   uint8_t* const count = &borrowed[own - theap->pages];
-  if (own->first != NULL || *count >= MOST_BORROWED) return own;
-  const size_t largest = mi_min(own->block_size + own->block_size / 2 + 64, MI_SMALL_MAX_OBJ_SIZE);
+  const size_t size = own->block_size;
+  const bool is_small = (size <= MI_SMALL_MAX_OBJ_SIZE);
+  if (own->first != NULL || size > MI_MEDIUM_MAX_OBJ_SIZE || (is_small && *count >= MOST_BORROWED)) return own;
+  const size_t largest = (is_small ? mi_min(size + size / 2 + 64, MI_SMALL_MAX_OBJ_SIZE) : mi_min(2 * size, MI_MEDIUM_MAX_OBJ_SIZE));
   for (mi_page_queue_t* queue = own + 1; queue->block_size <= largest; queue++) {
     mi_page_t* const page = queue->first;
-    if (page != NULL && (page->free != NULL || page->local_free != NULL || mi_page_is_expandable(page))) {
+    if (page == NULL) continue;
+    if (is_small && (page->free != NULL || page->local_free != NULL || mi_page_is_expandable(page))) {
       (*count)++;
       return queue;
     }
+    if (!is_small && page->retire_expire != 0 && mi_page_all_free(page)) return queue;
   }
   return own;
 }
@@ -131,11 +182,30 @@ static void collect(mi_theap_t* theap, bool force) {
 #include "alloc/alloc-posix.c"
 // The program has asked for its memory to be locked (mlockall(2)): all of a page is present.
 static _Atomic(bool) memory_is_locked;
-// A thread keeps a page of each size that has become empty, for a while, if blocks have touched at
-// most so many bytes of it. Upstream keeps 512 KiB of each of 12 sizes.
-#define MOST_KEPT_EMPTY (mi_atomic_load_relaxed(&memory_is_locked) ? 0 : 128 * MI_KiB)
-#define mi_page_queue_is_special(pq) \
-  (mi_page_queue_is_special(pq) || page->capacity * mi_page_block_size(page) > MOST_KEPT_EMPTY)
+// Threads keep pages that have become empty, for a while, up to so many bytes that blocks have
+// touched: the first of all threads together, but the second of each at least, and at most the
+// third of one page. Upstream keeps 512 KiB of each of 12 sizes in each thread.
+enum { KEPT_EMPTY = MI_MiB, LEAST_KEPT_EMPTY = 32 * MI_KiB, LARGEST_KEPT_EMPTY = 128 * MI_KiB };
+void _mi_theap_collect_retired(mi_theap_t* theap, bool force);
+
+static size_t touched(const mi_page_t* page) { return page->capacity * mi_page_block_size(page); }
+
+// Returns true if a page that has just become empty is not to be kept. Others go before it: it may
+// be asked for again at once.
+static bool is_not_kept(mi_page_t* page) {
+  mi_theap_t* const theap = mi_page_theap(page);
+  const size_t threads = mi_atomic_load_relaxed(&mi_theap_subproc(theap)->thread_count);
+  const size_t most = mi_max(KEPT_EMPTY / mi_max(threads, 1), LEAST_KEPT_EMPTY);
+  size_t kept = touched(page);
+  if (mi_atomic_load_relaxed(&memory_is_locked) || kept > LARGEST_KEPT_EMPTY) return true;
+  for (size_t bin = theap->page_retired_min; bin <= theap->page_retired_max; bin++) {
+    const mi_page_t* const other = theap->pages[bin].first;
+    if (other != NULL && other->retire_expire != 0) kept += touched(other);
+  }
+  if (kept > most) _mi_theap_collect_retired(theap, true /* force */);
+  return false;
+}
+#define mi_page_queue_is_special(pq) (mi_page_queue_is_special(pq) || is_not_kept(page))
 #include "alloc/page.c"
 #undef mi_page_queue_is_special
 #include "alloc/page-queue.c"
@@ -143,7 +213,37 @@ static _Atomic(bool) memory_is_locked;
 #include "heap/process.c"
 #include "heap/page-map.c"
 #include "heap/subproc.c"
+// The heaps of threads that have ended, for threads that start: to allocate one takes a lock, and
+// page faults while it is held.
+static _Atomic(mi_theap_t*) spare_theaps[8];
+enum { SPARE_THEAPS = sizeof(spare_theaps) / sizeof(spare_theaps[0]) };
+
+// Returns the memory of a thread's heap, which is not cleared.
+static mi_theap_t* theap_alloc(mi_subproc_t* subproc, size_t size, mi_memid_t* memid) {
+  mi_theap_t* theap = NULL;
+  for (size_t at = 0; at < SPARE_THEAPS && theap == NULL; at++) {
+    if (mi_atomic_load_ptr_relaxed(mi_theap_t, &spare_theaps[at]) == NULL) continue;
+    theap = mi_atomic_exchange_ptr_acq_rel(mi_theap_t, &spare_theaps[at], NULL);
+  }
+  if (theap == NULL) {
+    mi_lock(&subproc->theap_meta_lock) theap = mi_theap_malloc(subproc->theap_meta, size);
+  }
+  *memid = (theap == NULL ? _mi_memid_none() : _mi_memid_create_malloc(theap, size, false));
+  return theap;
+}
+
+static void theap_free(mi_subproc_t* subproc, mi_theap_t* theap, mi_memid_t memid) {
+  for (size_t at = 0; at < SPARE_THEAPS && memid.memkind == MI_MEM_MALLOC; at++) {
+    mi_theap_t* none = NULL;
+    if (mi_atomic_cas_ptr_strong_acq_rel(mi_theap_t, &spare_theaps[at], &none, theap)) return;
+  }
+  _mi_meta_free(subproc, theap, memid);
+}
+#define _mi_meta_zalloc(subproc, size, memid) theap_alloc(subproc, size, memid)
+#define _mi_meta_free(subproc, theap, memid) theap_free(subproc, theap, memid)
 #include "heap/theap.c"
+#undef _mi_meta_zalloc
+#undef _mi_meta_free
 #include "profile/sample-guarded.c"
 #include "profile/sample-profile.c"
 #include "profile/pprof.c"
@@ -154,15 +254,9 @@ extern int megapage_reserve(size_t size, size_t alignment, bool commit, bool* is
 extern int megapage_release(void* addr, size_t size);
 extern int megapage_commit(void* addr, size_t size, size_t threads, bool* is_zero);
 extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
-extern void megapage_forget(void* addr, size_t size);
 extern bool megapage_give_up(void* addr, size_t size);
 extern int megapage_take_addresses(void* addr, size_t size);
 bool megapage_give_up_addresses(void);
-
-// What ours reckon with. On a kernel with other base pages the library stays out of the way: mimalloc then takes its
-// memory from the system, in that kernel's pages, and gives it back as it does upstream; no page is huge on our request.
-enum { BASE_PAGE = 4096 };
-static bool other_pages;
 
 #include "thread_cache.c"
 #include "statistics.c"

@@ -9,7 +9,7 @@
 
 // Bytes that always wait: this for each thread, at most that, and a part of what is committed.
 #define LEAST_ALWAYS (128 * MI_KiB)
-#define MOST_ALWAYS MI_MiB
+#define MOST_ALWAYS (512 * MI_KiB)
 #define ALWAYS_SHARE 200
 // So much more than that is worth a thread that purges it.
 #define MUCH (2 * MI_MiB)

@@ -40,7 +40,7 @@ static void pages(void) {
   }
 }
 
-enum { FEW_THREADS = 40, FEW_STEP = 24, FEW_LARGEST = 2000 };
+enum { FEW_STEP = 24, FEW_LARGEST = 2000 };
 static pthread_barrier_t filled;
 
 // One block of each of many sizes, 82 KiB.
@@ -52,20 +52,49 @@ static void* fill(void* none) {
   return none;
 }
 
+// Replaces 40 blocks 400 times, each twentieth by one of up to 60,000 bytes; 78 KiB are left.
+static void* replace(void* number) {
+  char* kept[40] = {NULL};
+  unsigned seed = (unsigned)(uintptr_t)number;
+  for (int round = 0; round < 400; round++) {
+    seed = seed * 1103515245 + 12345;
+    const size_t size = 16 + (seed >> 16) % (round % 20 != 0 ? 2000 : 60000);
+    char** const block = &kept[(seed >> 8) % 40];
+    free(*block);
+    memset(*block = malloc(size), 1, size);
+  }
+  pthread_barrier_wait(&filled);
+  pthread_barrier_wait(&filled);
+  for (int at = 0; at < 40; at++) free(kept[at]);
+  return NULL;
+}
+
+// Returns the bytes that each of so many threads takes while all have done their work.
+static long taken_by_each(size_t count, void* (*work)(void*)) {
+  pthread_t threads[count];
+  pthread_barrier_init(&filled, NULL, (unsigned)count + 1);
+  const long before = status_bytes("RssAnon");
+  for (size_t at = 0; at < count; at++) CHECK(!pthread_create(&threads[at], NULL, work, (void*)at), "no thread");
+  pthread_barrier_wait(&filled);
+  const long taken = (status_bytes("RssAnon") - before) / (long)count;
+  pthread_barrier_wait(&filled);
+  for (size_t at = 0; at < count; at++) pthread_join(threads[at], NULL);
+  return taken;
+}
+
 // Threads that have few blocks of each size, all at the same time.
 static void few(void) {
-  pthread_t threads[FEW_THREADS];
-  pthread_barrier_init(&filled, NULL, FEW_THREADS + 1);
-  const long before = status_bytes("RssAnon");
-  for (int at = 0; at < FEW_THREADS; at++) CHECK(!pthread_create(&threads[at], NULL, fill, NULL), "no thread");
-  pthread_barrier_wait(&filled);
-  const long taken = (status_bytes("RssAnon") - before) / FEW_THREADS;
-  pthread_barrier_wait(&filled);
-  for (int at = 0; at < FEW_THREADS; at++) pthread_join(threads[at], NULL);
+  const long taken = taken_by_each(40, fill);
   CHECK(taken <= (200 << 10), "each thread took %ld bytes for 82 KiB", taken);
 }
 
+// Threads that have freed blocks of many sizes.
+static void replaced(void) {
+  const long taken = taken_by_each(50, replace);
+  CHECK(taken <= (370 << 10), "each thread took %ld bytes for 78 KiB", taken);
+}
+
 int main(int count, char** words) {
-  static const Part parts[] = {{"classes", classes}, {"few", few}, {"pages", pages}, {NULL, NULL}};
+  static const Part parts[] = {{"classes", classes}, {"few", few}, {"pages", pages}, {"replaced", replaced}, {NULL, NULL}};
   return run_part(count, words, parts);
 }

@@ -119,8 +119,8 @@ pub struct Limits {
     count: usize,
     /// The kernel commits no more than it has (vm.overcommit_memory of 2).
     is_strict: bool,
-    /// RLIMIT_DATA in bytes, if it is set.
-    data: Option<u64>,
+    /// RLIMIT_DATA is set.
+    data: bool,
     /// RLIMIT_AS is set.
     addresses: bool,
 }
@@ -131,7 +131,7 @@ impl Limits {
         groups: [Group::NONE; MOST_GROUPS],
         count: 0,
         is_strict: false,
-        data: None,
+        data: false,
         addresses: false,
     };
 
@@ -139,7 +139,7 @@ impl Limits {
     pub fn find() -> Limits {
         let mut limits = Limits::NONE;
         limits.find_groups(&mut read_file);
-        limits.data = own_limit(libc::RLIMIT_DATA);
+        limits.data = own_limit(libc::RLIMIT_DATA).is_some();
         limits.addresses = own_limit(libc::RLIMIT_AS).is_some();
         limits.is_strict = value(b"/proc/sys/vm/overcommit_memory\0", &mut read_file) == Some(2);
         limits
@@ -147,18 +147,17 @@ impl Limits {
 
     /// Returns true if there is any, beside the machine's memory.
     pub fn any(&self) -> bool {
-        self.count > 0 || self.is_strict || self.data.is_some() || self.addresses
+        self.count > 0 || self.of_mappings()
+    }
+
+    /// Returns true if there is one on what the process maps, touched or not.
+    pub fn of_mappings(&self) -> bool {
+        self.is_strict || self.data || self.addresses
     }
 
     /// Returns true if RLIMIT_AS was set.
     pub fn of_addresses(&self) -> bool {
         self.addresses
-    }
-
-    /// Returns the bytes of accessible private memory that the process may have: RLIMIT_DATA, none
-    /// where the kernel commits no more than it has, and u64::MAX without a limit.
-    pub fn accessible(&self) -> u64 {
-        if self.is_strict { 0 } else { self.data.unwrap_or(u64::MAX) }
     }
 
     /// Returns true if the kernel commits no more than it has (vm.overcommit_memory of 2). It then
@@ -211,7 +210,7 @@ impl Limits {
 
     fn rooms_by(&self, read: Read<'_>, mut visit: impl FnMut(Room)) {
         self.groups[..self.count].iter().filter_map(|group| group.room(read)).for_each(&mut visit);
-        if !(self.is_strict || self.data.is_some() || self.addresses) {
+        if !self.of_mappings() {
             return;
         }
         let mut text = [0u8; 128];
@@ -229,7 +228,7 @@ impl Limits {
                 visit(Room { limit, left, of_touched: false });
             }
         }
-        if self.data.is_some() || self.addresses {
+        if self.data || self.addresses {
             for (resource, pages) in [(libc::RLIMIT_AS, size), (libc::RLIMIT_DATA, data)] {
                 if let (Some(limit), Some(pages)) = (own_limit(resource), pages) {
                     let left = limit.saturating_sub(pages * BASE_PAGE as u64);
@@ -284,16 +283,6 @@ pub fn stalls() -> Option<u64> {
     Some(counted.filter_map(|line| first_number(line.rsplit(|&byte| byte == b' ').next()?)).sum())
 }
 
-/// Returns true if the process has a limit on addresses now (RLIMIT_AS).
-pub fn addresses_are_limited() -> bool {
-    own_limit(libc::RLIMIT_AS).is_some()
-}
-
-/// Returns true if the process has a limit on writable private memory now (RLIMIT_DATA).
-pub fn data_is_limited() -> bool {
-    own_limit(libc::RLIMIT_DATA).is_some()
-}
-
 fn value(path: &[u8], read: Read<'_>) -> Option<u64> {
     let mut text = [0u8; 32];
     let len = read(path, &mut text)?;
@@ -301,7 +290,7 @@ fn value(path: &[u8], read: Read<'_>) -> Option<u64> {
 }
 
 /// The soft limit of the process on a resource, in bytes; `None` where there is none.
-fn own_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+pub fn own_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the structure is what prlimit(2) fills for the calling process; nothing is set.
     let _ = unsafe { call(libc::SYS_prlimit64, [0, resource as usize, 0, &raw mut limit as usize]) };

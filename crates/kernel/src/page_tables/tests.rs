@@ -42,7 +42,7 @@ fn a_captured_tree_is_refused() {
 #[test]
 fn pages_of_a_child_are_read() {
     let Some(mut tables) = open() else { return };
-    let child = Canary::start(3, 1).unwrap();
+    let child = Canary::start(3, 1, true).unwrap();
     // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does.
     let pidfd = crate::spawn::open_pidfd(child.pid()).unwrap();
     let _ = crate::process_madvise::collapse(pidfd.as_fd(), &[child.huge()]);
@@ -68,7 +68,7 @@ fn pages_of_a_child_are_read() {
 #[test]
 fn an_address_space_is_known_again() {
     let Some(mut tables) = open() else { return };
-    let child = Canary::start(1, 0).unwrap();
+    let child = Canary::start(1, 0, true).unwrap();
     let first = tables.address_space(child.pid()).unwrap();
     assert_eq!(tables.address_space(child.pid()).unwrap(), first);
     assert_ne!(tables.address_space(own()).unwrap(), first);

@@ -332,7 +332,7 @@ mod tests {
             return;
         }
         let root = KernelRoot::live();
-        let child = Canary::start(0, 1).unwrap();
+        let child = Canary::start(0, 1, true).unwrap();
         let mut by_frames = PageTables::open(&root, child.pid()).unwrap();
         by_frames.frames = Some(Frames::open(&root));
         let asked = [child.huge()];

@@ -29,8 +29,10 @@ impl HugeHeap {
         Ok(true)
     }
 
-    /// Gives the kernel what lies in a committed part that is about to be freed; the part stays committed, and reads as zero or
-    /// as it was. For transparent huge pages and base pages, whole chunks only: a hugetlb page that has gone may not come again.
+    /// Gives the kernel what lies in a committed part. The part stays committed, and reads as zero or
+    /// as it was: of a transparent huge page only the whole goes, and a hugetlb page stays, for it may
+    /// not come again. Takes no group's lock: what lies there is the caller's, whatever its chunk
+    /// becomes meanwhile, and the kernel refuses a part of a hugetlb page.
     pub fn forget(&self, part: OwnedRange) {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
@@ -39,12 +41,15 @@ impl HugeHeap {
             return;
         };
         let start = part.start() - span.range.start();
-        for index in start.div_ceil(HUGE_2M)..(start + part.len()) / HUGE_2M {
-            self.group_lock(&span, index).with(|| {
-                if let Mapping::Mapped(Backing::Thp | Backing::Base) = span.chunk(index).mapping() {
-                    let _ = span.chunk_range(index, 1).discard();
-                }
-            });
+        let end = start + part.len();
+        for index in start / HUGE_2M..end.div_ceil(HUGE_2M) {
+            let from = start.max(index * HUGE_2M);
+            let some = span.range.part(from, end.min((index + 1) * HUGE_2M) - from);
+            match span.chunk(index).mapping() {
+                Mapping::Mapped(Backing::Thp) if some.len() < HUGE_2M => {}
+                Mapping::Mapped(Backing::Thp | Backing::Base) => drop(some.discard()),
+                _ => {}
+            }
         }
     }
 
@@ -81,7 +86,7 @@ impl HugeHeap {
                 chunk.set_mapping(mapping);
                 chunk.set_slices(0, 0);
                 if stays_open {
-                    self.note_open(chunk);
+                    chunk.set_open(&self.open);
                 }
                 self.ledger().returned(backing, HUGE_2M as u64);
             }

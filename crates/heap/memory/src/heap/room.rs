@@ -27,8 +27,8 @@ const LEAST_MARGIN: u64 = 8 << 20;
 const MOST_MARGIN: u64 = 256 << 20;
 /// While memory is short, freed memory may wait to be used again up to this part of what is left.
 const WAITING_SHARE: u64 = 4;
-/// Memory may be accessible ahead of its use up to this part of a limit that counts it: a process
-/// that fits closely below a limit has more than that left.
+/// Memory may be accessible and not in use up to this part of what is left of a limit that counts
+/// it.
 const AHEAD_SHARE: u64 = 64;
 /// Bytes of heap from which on it is worth a thread,
 const THREAD_AT: u64 = 64 << 20;
@@ -48,7 +48,7 @@ const MEASURED_EVERY: Duration = Duration::from_millis(100);
 /// Knowledge about the room.
 #[derive(Debug)]
 pub(super) struct Headroom {
-    limits: LazyLock<Limits>,
+    pub(super) limits: LazyLock<Limits>,
     /// The bytes of heap at which the first limit is reached.
     limit: AtomicU64,
     /// The bytes of heap from which on a limit is near, so that nothing more becomes huge;
@@ -57,6 +57,8 @@ pub(super) struct Headroom {
     short_from: AtomicU64,
     /// Bytes of the machine's free huge pages that this process may use before it counts them again.
     free: AtomicU64,
+    /// Bytes that may be accessible and not in use.
+    pub(super) ahead: AtomicU64,
     /// The bytes of heap from which on a thread of the library is worth having.
     thread_at: AtomicU64,
     /// Memory was short when a chunk was mapped last,
@@ -77,6 +79,7 @@ impl Headroom {
             ceiling: AtomicU64::new(u64::MAX),
             short_from: AtomicU64::new(u64::MAX),
             free: AtomicU64::new(0),
+            ahead: AtomicU64::new(u64::MAX),
             thread_at: AtomicU64::new(THREAD_AT),
             was_short: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
@@ -103,7 +106,7 @@ impl HugeHeap {
     pub fn measure(&self) {
         let size = self.size();
         let short_below = self.config().short_below;
-        let (mut lowest, mut short) = ((u64::MAX, u64::MAX), u64::MAX);
+        let (mut lowest, mut short, mut ahead) = ((u64::MAX, u64::MAX), u64::MAX, u64::MAX);
         if let Some(room) = machine_room() {
             let below = if short_below == 0 { room.limit / 10 } else { short_below };
             lowest = ceiling(size, room);
@@ -114,10 +117,14 @@ impl HugeHeap {
         let touched = own_resident().map_or(size, |resident| size.min(resident));
         self.room.limits.rooms(|room| {
             let (near, limit) = ceiling(if room.of_touched { touched } else { size }, room);
+            if !room.of_touched {
+                ahead = ahead.min(room.left / AHEAD_SHARE);
+            }
             lowest = (lowest.0.min(near), lowest.1.min(limit));
             self.room.thread_at.fetch_min(size + room.left / THREAD_SHARE, Relaxed);
         });
         self.set_ceilings(lowest, short);
+        self.room.ahead.store(ahead, Relaxed);
         self.room.free.store(free_huge_pages().unwrap_or(0) / FREE_SHARE, Relaxed);
     }
 
@@ -171,24 +178,9 @@ impl HugeHeap {
         self.room.limits.any().then_some(MEASURED_EVERY)
     }
 
-    /// Returns true if addresses that are reserved may be refused, or count towards a limit.
+    /// Returns true if a limit counts what is reserved or accessible, touched or not.
     pub fn addresses_are_few(&self) -> bool {
-        self.has_address_limit() || self.addresses_count()
-    }
-
-    /// Returns true if the process was started with a limit on addresses.
-    pub(super) fn has_address_limit(&self) -> bool {
-        self.room.limits.of_addresses()
-    }
-
-    /// Returns true if reserved addresses count as a part of what the process may commit.
-    pub(super) fn addresses_count(&self) -> bool {
-        self.room.limits.is_strict()
-    }
-
-    /// Returns the bytes of memory that may be accessible ahead of their use.
-    pub(super) fn accessible_ahead(&self) -> u64 {
-        self.room.limits.accessible() / AHEAD_SHARE
+        self.room.limits.of_mappings()
     }
 
     /// Returns true if the heap is large enough for a thread that reads limits and returns memory.

@@ -1,10 +1,12 @@
 //! Access to chunks on base pages. Usually more is accessible than is in use: each change of access
-//! holds up the program's threads. After mlockall(2), which populates what is accessible, and once
-//! RLIMIT_DATA, which counts it, has refused memory, slices are accessible only while in use.
+//! holds up the program's threads. After mlockall(2), which populates what is accessible, and near
+//! a limit that counts it (RLIMIT_DATA, strict accounting), slices are accessible only while they
+//! are in use.
 
 use super::density::FEW;
 use super::{GROUP, HugeHeap};
 use crate::chunk::{BASE, Chunk, Mapping, SLICE, runs};
+use crate::ledger::Backing;
 use crate::span::Span;
 use megapage_inside::OwnedRange;
 use megapage_units::HUGE_2M;
@@ -18,7 +20,8 @@ impl HugeHeap {
         if self.by_slices.load(Relaxed) || !self.is_young() {
             return 0;
         }
-        let most = self.accessible_ahead() / HUGE_2M as u64;
+        // Half of it for chunks, half for parts of chunks.
+        let most = self.room.ahead.load(Relaxed) / 2 / HUGE_2M as u64;
         most.saturating_sub(self.open.load(Relaxed)) as usize
     }
 
@@ -30,15 +33,9 @@ impl HugeHeap {
         let count = 1 + (index + 1..end).take_while(is_closed).count();
         let opened = span.chunk_range(index, count).open().is_ok();
         if opened {
-            (index + 1..index + count).for_each(|at| self.note_open(span.chunk(at)));
+            (index + 1..index + count).for_each(|at| span.chunk(at).set_open(&self.open));
         }
         opened
-    }
-
-    /// Notes that a chunk is accessible, though nothing is mapped there.
-    pub(super) fn note_open(&self, chunk: Chunk) {
-        chunk.set_open();
-        self.open.fetch_add(1, Relaxed);
     }
 
     /// Returns true if a chunk was accessible ahead of its use, which is over.
@@ -58,9 +55,11 @@ impl HugeHeap {
         // The kernel may lock what is mapped now, and not what was.
         let close = |part: OwnedRange| if self.locked.load(Relaxed) { part.close() } else { Ok(()) };
         let open = |part: OwnedRange| close(part).and_then(|()| part.open()).is_ok();
+        // One part of a chunk is another mapping: a process may have too many of them.
         !self.by_slices.load(Relaxed)
             || chunk.mapping() != BASE
             || runs(mask & !chunk.used()).all(|(first, count)| open(range.part(first * SLICE, count * SLICE)))
+            || !self.locked.load(Relaxed) && range.open().is_ok()
     }
 
     /// Opens slices on base pages one by one from now on, and closes those that are not in use.
@@ -80,6 +79,18 @@ impl HugeHeap {
             });
         }
         changed
+    }
+
+    /// Closes unused slices once more is accessible than a limit that counts it leaves room for: the
+    /// C library's own mappings, such as stacks of threads, must not be refused for it. Takes no
+    /// lock before.
+    pub(super) fn close_if_many_are_open(&self) {
+        let on_base = self.ledger().held(Backing::Base) + self.open.load(Relaxed) * HUGE_2M as u64;
+        if !self.by_slices.load(Relaxed)
+            && on_base.saturating_sub(self.committed_on_base()) > self.room.ahead.load(Relaxed)
+        {
+            self.close_unused();
+        }
     }
 
     /// Prepares for memory to be locked (mlockall(2)).

@@ -2,7 +2,7 @@
 
 use crate::preloaded;
 
-use preloaded::passes;
+use preloaded::{passes, preloaded, program, text};
 
 #[test]
 fn a_block_is_at_most_an_eighth_larger_than_was_asked_for() {
@@ -17,4 +17,13 @@ fn blocks_of_a_page_and_a_header_take_a_tenth_more_at_most() {
 #[test]
 fn a_thread_with_few_blocks_of_each_size_takes_pages_of_few_sizes() {
     passes("sizes", "few");
+}
+
+#[test]
+fn pages_that_threads_have_emptied_are_few_and_clean() {
+    let Some(program) = program("sizes", "replaced") else { return };
+    for heap in ["auto", "none"] {
+        let run = preloaded(&program, &["replaced"], heap);
+        assert!(run.status.success(), "{heap}: {}: {}", run.status, text(&run.stderr));
+    }
 }

@@ -124,8 +124,9 @@ pub enum NoTimes {
 }
 
 impl AccessTimes {
-    /// Times from a table, ascending by memory; `None` where that is empty, does not ascend, or has a time that is none.
-    pub fn from_table(steps: Vec<Step>) -> Option<AccessTimes> {
+    /// Returns times from a table, ascending by memory, if they are sound.
+    #[cfg(test)]
+    pub(super) fn from_table(steps: Vec<Step>) -> Option<AccessTimes> {
         let times = AccessTimes { steps, times: 1, taken: 0 };
         times.is_sound().then_some(times)
     }

@@ -149,7 +149,7 @@ pub fn count(bits: &PageBits) -> u16 {
 /// Starts a child with regions on base pages, and behind them regions on huge pages as far as there
 /// are any.
 pub fn start_child(base_regions: usize, huge_regions: usize) -> Result<Canary, String> {
-    let child = Canary::start(base_regions, huge_regions)
+    let child = Canary::start(base_regions, huge_regions, true)
         .map_err(|error| format!("it cannot be tried on a child: {error}"))?;
     // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does. Which are huge is
     // looked up by callers that need it: without the right to it, all are tried on base pages.

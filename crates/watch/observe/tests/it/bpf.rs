@@ -55,7 +55,7 @@ fn cleared_by_others(child: &Canary, page: usize) -> bool {
 #[test]
 fn known_accesses_are_read_exactly() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let mut child = Canary::start(REGIONS, HUGE_REGIONS).unwrap();
+    let mut child = Canary::start(REGIONS, HUGE_REGIONS, true).unwrap();
     for round in 0..8 {
         tracker.clear(child.pid(), &all(&child)).unwrap();
         let read = tracker.read(child.pid(), &all(&child)).unwrap();
@@ -79,7 +79,7 @@ fn known_accesses_are_read_exactly() {
 #[test]
 fn a_part_of_a_region_is_cleared_alone_and_a_huge_page_whole() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let mut child = Canary::start(REGIONS, HUGE_REGIONS).unwrap();
+    let mut child = Canary::start(REGIONS, HUGE_REGIONS, true).unwrap();
     let base = 0..REGIONS * usize::from(PAGES);
     let place = |page: usize| {
         let region = page / usize::from(PAGES);
@@ -105,7 +105,7 @@ fn a_part_of_a_region_is_cleared_alone_and_a_huge_page_whole() {
 #[test]
 fn what_was_never_cleared_is_not_told() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let child = Canary::start(2, 0).unwrap();
+    let child = Canary::start(2, 0, true).unwrap();
     let first = VirtRange::new(child.base().start(), child.base().start() + 4096 * 512).unwrap();
     tracker.clear(child.pid(), &[first]).unwrap();
     let told: Vec<bool> = tracker
@@ -120,7 +120,7 @@ fn what_was_never_cleared_is_not_told() {
 #[test]
 fn one_that_has_ended_is_gone() {
     let Some((_alone, mut tracker)) = open() else { return };
-    let child = Canary::start(1, 0).unwrap();
+    let child = Canary::start(1, 0, true).unwrap();
     let (pid, range) = (child.pid(), all(&child));
     tracker.clear(pid, &range).unwrap();
     drop(child);
@@ -308,7 +308,7 @@ fn without_the_right_to_clear_a_process_is_denied() {
     if std::env::var_os(AS_NOBODY).is_some() {
         // CAP_SYS_NICE lacks.
         let mut tracker = BpfTracker::open(&KernelRoot::live()).unwrap();
-        let mut child = Canary::start(1, 0).unwrap();
+        let mut child = Canary::start(1, 0, true).unwrap();
         let range = all(&child);
         child.touch([1]).unwrap();
         let denied = tracker.clear(child.pid(), &range).unwrap_err();

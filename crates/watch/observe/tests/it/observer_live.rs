@@ -52,7 +52,7 @@ fn what_a_child_accesses_between_two_snapshots_is_seen() {
     let window = Duration::from_millis(20);
     let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut observer) = sampling_observer(window) else { return };
-    let mut child = Canary::start(3, 2).unwrap();
+    let mut child = Canary::start(3, 2, true).unwrap();
     let pages = || (0..100).chain(2 * 512 + 5..2 * 512 + 12).chain([4 * 512 + 77]);
     let expected =
         [(Leaf::Base, 100), (Leaf::Base, 0), (Leaf::Base, 7), (Leaf::Huge2m, 0), (Leaf::Huge2m, 512)];
@@ -83,7 +83,7 @@ fn memory_that_a_fork_shares_is_not_shown_as_hot() {
     };
     write(0..1024, 1);
     // The child has this process's memory as it was, copy-on-write.
-    let child = Canary::start(1, 0).unwrap();
+    let child = Canary::start(1, 0, true).unwrap();
     // Copied again, for a part of the second region: the process's own.
     write(512..562, 2);
     let Some(mut observer) = sampling_observer(window) else { return };
@@ -114,7 +114,7 @@ fn where_all_would_cost_too_much_a_part_of_each_region_tells_which_are_hot() {
     const COLD: usize = 30;
     let window = Duration::from_secs(1);
     let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut child = Canary::start(REGIONS, 1).unwrap();
+    let mut child = Canary::start(REGIONS, 1, true).unwrap();
     // The first sample may take 0.1 to 1 s; all pages would take 2.6 s, the parts 0.08 s.
     let Some(mut observer) = sampling_at(window, 100_000.0) else { return };
     observer.snapshot(&[child.pid()]);
