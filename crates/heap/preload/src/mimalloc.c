@@ -184,7 +184,8 @@ static void collect(mi_theap_t* theap, bool force) {
 static _Atomic(bool) memory_is_locked;
 // Threads keep pages that have become empty, for a while, up to so many bytes that blocks have
 // touched: the first of all threads together, but the second of each at least, and at most the
-// third of one page. Upstream keeps 512 KiB of each of 12 sizes in each thread.
+// third of one page. Near a limit on memory the second is the most. Upstream keeps 512 KiB of each
+// of 12 sizes in each thread.
 enum { KEPT_EMPTY = MI_MiB, LEAST_KEPT_EMPTY = 32 * MI_KiB, LARGEST_KEPT_EMPTY = 128 * MI_KiB };
 void _mi_theap_collect_retired(mi_theap_t* theap, bool force);
 
@@ -195,9 +196,10 @@ static size_t touched(const mi_page_t* page) { return page->capacity * mi_page_b
 static bool is_not_kept(mi_page_t* page) {
   mi_theap_t* const theap = mi_page_theap(page);
   const size_t threads = mi_atomic_load_relaxed(&mi_theap_subproc(theap)->thread_count);
-  const size_t most = mi_max(KEPT_EMPTY / mi_max(threads, 1), LEAST_KEPT_EMPTY);
+  const bool is_short = (megapage_room_for_waiting(0) != SIZE_MAX);
+  const size_t most = mi_max(is_short ? 0 : KEPT_EMPTY / mi_max(threads, 1), LEAST_KEPT_EMPTY);
   size_t kept = touched(page);
-  if (mi_atomic_load_relaxed(&memory_is_locked) || kept > LARGEST_KEPT_EMPTY) return true;
+  if (mi_atomic_load_relaxed(&memory_is_locked) || kept > (is_short ? most : LARGEST_KEPT_EMPTY)) return true;
   for (size_t bin = theap->page_retired_min; bin <= theap->page_retired_max; bin++) {
     const mi_page_t* const other = theap->pages[bin].first;
     if (other != NULL && other->retire_expire != 0) kept += touched(other);
