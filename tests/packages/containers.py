@@ -36,7 +36,7 @@ def image(bench):
     buildah = ["buildah", "--root", store, "--runroot", bench.scratch / "runroot", "--storage-driver", "vfs"]
     call(*buildah, "from", "--name", "trial", f"oci-archive:{archive}")
     run = [*buildah, "run", "--isolation", "chroot", "trial", "--", "/usr/bin/megapage"]
-    # By their status alone: what buildah passes on of a command's output may end before the output does.
+    # Only the status counts: buildah once passed on nothing of the output of a command that ended well.
     call(*run, "daemon", "--check-config")
     call(*run, "pool", "list", "--json")
     root = bench.roots.make("image")

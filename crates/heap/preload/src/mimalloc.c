@@ -54,9 +54,9 @@ static void thread_done(mi_theap_t* theap);
 #include "util/stats.c"
 #include "util/threadlocal.c"
 
-// What the primitives reckon with. On a kernel with other base pages the library stays out of the
-// way: mimalloc then takes its memory from the system, in that kernel's pages, and gives it back as
-// it does upstream; no page is huge on our request.
+// The size of base pages that the primitives work with. On a kernel with others the library stays
+// out of the way: mimalloc then takes its memory from the system, in that kernel's pages, and gives
+// it back as it does upstream; no page is huge on our request.
 enum { BASE_PAGE = 4096 };
 static bool other_pages;
 // A limit counts what is reserved or accessible (RLIMIT_AS, RLIMIT_DATA, vm.overcommit_memory of 2),
@@ -182,17 +182,22 @@ static void collect(mi_theap_t* theap, bool force) {
 #include "alloc/alloc-posix.c"
 // The program has asked for its memory to be locked (mlockall(2)): all of a page is present.
 static _Atomic(bool) memory_is_locked;
-// Threads keep pages that have become empty, for a while, up to so many bytes that blocks have
-// touched: the first of all threads together, but the second of each at least, and at most the
-// third of one page. Near a limit on memory the second is the most. Upstream keeps 512 KiB of each
-// of 12 sizes in each thread.
-enum { KEPT_EMPTY = MI_MiB, LEAST_KEPT_EMPTY = 32 * MI_KiB, LARGEST_KEPT_EMPTY = 128 * MI_KiB };
+// Threads keep pages that have become empty, for a while. These limits are in bytes that blocks
+// have touched. Upstream keeps 512 KiB of each of 12 sizes in each thread.
+enum {
+  // All threads together.
+  KEPT_EMPTY = MI_MiB,
+  // Each thread at least; near a limit on memory, at most.
+  LEAST_KEPT_EMPTY = 32 * MI_KiB,
+  // One page at most.
+  LARGEST_KEPT_EMPTY = 128 * MI_KiB,
+};
 void _mi_theap_collect_retired(mi_theap_t* theap, bool force);
 
 static size_t touched(const mi_page_t* page) { return page->capacity * mi_page_block_size(page); }
 
-// Returns true if a page that has just become empty is not to be kept. Others go before it: it may
-// be asked for again at once.
+// Returns true if a page that has just become empty goes at once. Otherwise it stays, for it may
+// be asked for again soon, and the thread's other empty pages go if all of them are too many.
 static bool is_not_kept(mi_page_t* page) {
   mi_theap_t* const theap = mi_page_theap(page);
   const size_t threads = mi_atomic_load_relaxed(&mi_theap_subproc(theap)->thread_count);

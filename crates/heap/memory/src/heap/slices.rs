@@ -82,8 +82,8 @@ impl HugeHeap {
     }
 
     /// Closes unused slices once more is accessible than a limit that counts it leaves room for: the
-    /// C library's own mappings, such as stacks of threads, must not be refused for it. Takes no
-    /// lock before.
+    /// C library's own mappings, such as stacks of threads, must not be refused for it. The caller
+    /// holds no lock of the heap.
     pub(super) fn close_if_many_are_open(&self) {
         let on_base = self.ledger().held(Backing::Base) + self.open.load(Relaxed) * HUGE_2M as u64;
         if !self.by_slices.load(Relaxed)
