@@ -70,6 +70,9 @@ fn changes() -> Vec<Change> {
             "size = mi_align_up(size, _mi_os_page_size());\n  alignment = mi_align_up(alignment, _mi_os_page_size());"
                 .into(),
         ),
+        // A thread that ends holds up those that start no longer than it takes to leave the list of
+        // heaps: its pages are its own, and no one walks the pages of all heaps.
+        Change(process, "mi_lock(&heap->theaps_lock) { // keep page queues stable", "{ MI_UNUSED(heap); //".into()),
         // The map of pages is two tables: 512 KiB, and 256 KiB for each 2 GiB of addresses in use,
         // instead of 2 MiB and 64 KiB for each 512 MiB. A program that locks its memory has all of
         // them (mlockall(2)), and a limit on addresses counts them.
@@ -77,6 +80,16 @@ fn changes() -> Vec<Change> {
         // Pages of medium and large blocks are shorter where addresses are short (mimalloc.c).
         Change("src/arena/arena-page.c", "_mi_slice_count_of_size(MI_MEDIUM_PAGE_SIZE)", "slices_of_page(MI_MEDIUM_PAGE_SIZE)".into()),
         Change("src/arena/arena-page.c", "_mi_slice_count_of_size(MI_LARGE_PAGE_SIZE)", "slices_of_page(MI_LARGE_PAGE_SIZE)".into()),
+        // Slices of a page that were committed before stay so: what waits is counted by them, and
+        // they need not be committed again.
+        Change(
+            "src/arena/arena-alloc.c",
+            "      mi_bitmap_setN(arena->slices_committed, slice_index, slice_count, &already_committed_count);\n      \
+             mi_bitmap_clearN(arena->slices_committed, slice_index, slice_count);\n",
+            String::new(),
+        ),
+        // A part of a slice is committed as a slice (primitives.rs).
+        Change(types, "MI_PAGE_MIN_COMMIT_SIZE   (16*MI_KiB)", "MI_PAGE_MIN_COMMIT_SIZE MI_ARENA_SLICE_SIZE".into()),
         // A page of small blocks may touch less than what lay there before (mimalloc.c).
         Change("src/arena/arena-page.c", "// mi_assert_internal(mi_page_theap(page) ==", "clean_page(page); //".into()),
         // A large block begins at one of 32 places within a base page, for which it takes a slice

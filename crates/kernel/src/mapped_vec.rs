@@ -47,12 +47,6 @@ impl<T: Copy> MappedVec<T> {
     }
 }
 
-impl<T: Copy> Default for MappedVec<T> {
-    fn default() -> MappedVec<T> {
-        MappedVec::new()
-    }
-}
-
 impl<T: Copy> std::ops::Deref for MappedVec<T> {
     type Target = [T];
 

@@ -81,12 +81,6 @@ pub struct KernelRoot {
     root: PathBuf,
 }
 
-impl Default for KernelRoot {
-    fn default() -> Self {
-        KernelRoot::live()
-    }
-}
-
 impl KernelRoot {
     /// The running machine.
     pub fn live() -> KernelRoot {

@@ -6,6 +6,7 @@
 
 use crate::ledger::Backing;
 use crate::sync::AtomicU64;
+use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// 64 KiB in bytes: the allocator's commit step, mimalloc's arena slice.
@@ -146,6 +147,14 @@ pub fn slice_mask(start: usize, end: usize, whole: bool) -> u32 {
     below(last) & !below(first)
 }
 
+/// The chunks that `[start, end)` touches, each with the mask of [`slice_mask`]; offsets in bytes.
+pub fn masks(start: usize, end: usize, whole: bool) -> impl Iterator<Item = (usize, u32)> {
+    (start / HUGE_2M..end.div_ceil(HUGE_2M)).map(move |index| {
+        let base = index * HUGE_2M;
+        (index, slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), whole))
+    })
+}
+
 /// The runs of set bits in `mask`, each as (first slice, number of slices).
 pub fn runs(mut mask: u32) -> impl Iterator<Item = (usize, usize)> {
     std::iter::from_fn(move || {
@@ -163,7 +172,6 @@ pub fn runs(mut mask: u32) -> impl Iterator<Item = (usize, usize)> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use megapage_units::HUGE_2M;
 
     #[test]
     fn masks_touch_or_cover() {

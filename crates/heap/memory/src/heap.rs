@@ -29,7 +29,7 @@ use self::broker::Stock;
 use self::density::InUse;
 use self::hugetlb::{Dry, Fit};
 use self::room::Headroom;
-use crate::chunk::{BASE, Chunk, Mapping, slice_mask};
+use crate::chunk::{BASE, Chunk, Mapping, masks, slice_mask};
 use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
@@ -119,12 +119,6 @@ pub struct Reserved {
     pub all: OwnedRange,
     /// Whether the memory is known to be zero.
     pub clean: bool,
-}
-
-impl Default for HugeHeap {
-    fn default() -> Self {
-        HugeHeap::new()
-    }
 }
 
 impl HugeHeap {
@@ -307,10 +301,23 @@ impl HugeHeap {
             return Ok(false);
         };
         let start = part.start() - span.range.start();
-        let clean = self.commit_all(&span, start, start + part.len());
+        let end = start + part.len();
+        if HugeHeap::is_committed(&span, start, end) {
+            return Ok(false);
+        }
+        let clean = self.commit_all(&span, start, end);
         self.close_if_many_are_open();
         self.sweep_if_due();
         clean.ok_or(Errno::ENOMEM)
+    }
+
+    /// Returns true if all of `[start, end)` of a span is committed, as a page of the allocator may
+    /// be that takes the place of another. Takes no lock: what the caller has committed stays so.
+    fn is_committed(span: &Span, start: usize, end: usize) -> bool {
+        masks(start, end, false).all(|(index, mask)| {
+            let chunk = span.chunk(index);
+            mask & !chunk.committed() == 0 && matches!(chunk.mapping(), Mapping::Mapped(_))
+        })
     }
 
     /// Commits `[start, end)` of a span. If that is refused, it closes unused slices, which may count
@@ -435,20 +442,14 @@ impl HugeHeap {
             index + 1
         };
         let fresh = (index..end).take_while(|&i| span.chunk(i).mapping() == Mapping::None).count();
-        // After a refusal they may be inaccessible.
-        for i in index..index + fresh {
-            self.take_open(span.chunk(i));
-        }
-        if fresh > 0 && self.map_from_broker(span, index, fresh, bulk.then(|| of.end - index)) {
-            return true;
-        }
-        config.heap != Heap::Thp
-            && self.reserve_hugetlb(span, index, fresh)
-            && (if bulk && !config.populate {
-                self.accept_reserved(span, index, fresh)
-            } else {
-                self.populate_reserved(span, index, Backing::Hugetlb2M)
-            })
+        (fresh > 0 && self.map_from_broker(span, index, fresh, bulk.then(|| of.end - index)))
+            || config.heap != Heap::Thp
+                && self.reserve_hugetlb(span, index, fresh)
+                && (if bulk && !config.populate {
+                    self.accept_reserved(span, index, fresh)
+                } else {
+                    self.populate_reserved(span, index, Backing::Hugetlb2M)
+                })
     }
 
     fn populate(&self, range: OwnedRange) -> Result<(), Errno> {

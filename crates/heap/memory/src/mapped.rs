@@ -105,12 +105,6 @@ pub struct Mapped {
     scattered: Locked<Scattered>,
 }
 
-impl Default for Mapped {
-    fn default() -> Self {
-        Mapped::new()
-    }
-}
-
 impl Mapped {
     /// Nothing is mapped yet.
     pub const fn new() -> Mapped {

@@ -119,12 +119,6 @@ pub struct Shared {
     watched: [Watched; MOST_WATCHED],
 }
 
-impl Default for Shared {
-    fn default() -> Shared {
-        Shared::new()
-    }
-}
-
 impl Shared {
     /// Nothing is asked for until [`Shared::configure`].
     pub const fn new() -> Shared {

@@ -188,7 +188,7 @@ enum {
   // All threads together.
   KEPT_EMPTY = MI_MiB,
   // Each thread at least; near a limit on memory, at most.
-  LEAST_KEPT_EMPTY = 32 * MI_KiB,
+  LEAST_KEPT_EMPTY = 8 * MI_KiB,
   // One page at most.
   LARGEST_KEPT_EMPTY = 128 * MI_KiB,
 };
@@ -217,37 +217,45 @@ static bool is_not_kept(mi_page_t* page) {
 #undef mi_page_queue_is_special
 #include "alloc/page-queue.c"
 #include "heap/heap.c"
+// What threads that have ended had, for threads that start: to allocate it takes a lock, and page
+// faults while it is held.
+enum { SPARE_BLOCKS = 8 };
+static _Atomic(void*) spare_theaps[SPARE_BLOCKS], spare_tlds[SPARE_BLOCKS];
+
+// Returns memory that is not cleared.
+static void* spare_or_new(_Atomic(void*)* spares, mi_subproc_t* subproc, size_t size, mi_memid_t* memid) {
+  void* block = NULL;
+  for (size_t at = 0; at < SPARE_BLOCKS && block == NULL; at++) {
+    if (mi_atomic_load_relaxed(&spares[at]) != NULL) block = mi_atomic_exchange_acq_rel(&spares[at], NULL);
+  }
+  if (block == NULL) {
+    mi_lock(&subproc->theap_meta_lock) block = mi_theap_malloc(subproc->theap_meta, size);
+  }
+  *memid = (block == NULL ? _mi_memid_none() : _mi_memid_create_malloc(block, size, false));
+  return block;
+}
+
+static void keep_or_free(_Atomic(void*)* spares, mi_subproc_t* subproc, void* block, mi_memid_t memid) {
+  for (size_t at = 0; at < SPARE_BLOCKS && memid.memkind == MI_MEM_MALLOC; at++) {
+    void* none = NULL;
+    if (mi_atomic_cas_strong_acq_rel(&spares[at], &none, block)) return;
+  }
+  _mi_meta_free(subproc, block, memid);
+}
+static mi_tld_t* tld_or_new(mi_subproc_t* subproc, size_t size, mi_memid_t* memid) {
+  mi_tld_t* const tld = spare_or_new(spare_tlds, subproc, size, memid);
+  if (tld != NULL) memset(tld, 0, size);
+  return tld;
+}
+#define _mi_meta_zalloc(subproc, size, memid) tld_or_new(subproc, size, memid)
+#define _mi_meta_free(subproc, tld, memid) keep_or_free(spare_tlds, subproc, tld, memid)
 #include "heap/process.c"
+#undef _mi_meta_zalloc
+#undef _mi_meta_free
 #include "heap/page-map.c"
 #include "heap/subproc.c"
-// The heaps of threads that have ended, for threads that start: to allocate one takes a lock, and
-// page faults while it is held.
-static _Atomic(mi_theap_t*) spare_theaps[8];
-enum { SPARE_THEAPS = sizeof(spare_theaps) / sizeof(spare_theaps[0]) };
-
-// Returns the memory of a thread's heap, which is not cleared.
-static mi_theap_t* theap_alloc(mi_subproc_t* subproc, size_t size, mi_memid_t* memid) {
-  mi_theap_t* theap = NULL;
-  for (size_t at = 0; at < SPARE_THEAPS && theap == NULL; at++) {
-    if (mi_atomic_load_ptr_relaxed(mi_theap_t, &spare_theaps[at]) == NULL) continue;
-    theap = mi_atomic_exchange_ptr_acq_rel(mi_theap_t, &spare_theaps[at], NULL);
-  }
-  if (theap == NULL) {
-    mi_lock(&subproc->theap_meta_lock) theap = mi_theap_malloc(subproc->theap_meta, size);
-  }
-  *memid = (theap == NULL ? _mi_memid_none() : _mi_memid_create_malloc(theap, size, false));
-  return theap;
-}
-
-static void theap_free(mi_subproc_t* subproc, mi_theap_t* theap, mi_memid_t memid) {
-  for (size_t at = 0; at < SPARE_THEAPS && memid.memkind == MI_MEM_MALLOC; at++) {
-    mi_theap_t* none = NULL;
-    if (mi_atomic_cas_ptr_strong_acq_rel(mi_theap_t, &spare_theaps[at], &none, theap)) return;
-  }
-  _mi_meta_free(subproc, theap, memid);
-}
-#define _mi_meta_zalloc(subproc, size, memid) theap_alloc(subproc, size, memid)
-#define _mi_meta_free(subproc, theap, memid) theap_free(subproc, theap, memid)
+#define _mi_meta_zalloc(subproc, size, memid) spare_or_new(spare_theaps, subproc, size, memid)
+#define _mi_meta_free(subproc, theap, memid) keep_or_free(spare_theaps, subproc, theap, memid)
 #include "heap/theap.c"
 #undef _mi_meta_zalloc
 #undef _mi_meta_free

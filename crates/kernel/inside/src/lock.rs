@@ -134,12 +134,6 @@ impl<T> Locked<T> {
     }
 }
 
-impl Default for Lock {
-    fn default() -> Self {
-        Lock::new()
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

@@ -144,15 +144,12 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
         Some(section) => section.data().map_err(malformed)?,
         None => &[],
     };
-    let name = |offset: u64| -> &[u8] {
-        let rest = strings.get(offset as usize..).unwrap_or_default();
-        &rest[..rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len())]
-    };
+    let from = |offset: u64| strings.get(offset as usize..).unwrap_or_default();
     // Linkers store each name once, and few of them as the ends of others. Names that overlap at will could take as much
     // memory as the file has bytes, squared.
     let mut room = NAMES_PER_BYTE * strings.len() + LEAST_NAMES;
     let mut text = |offset: u64| {
-        let name = name(offset);
+        let name = from(offset).split(|&byte| byte == 0).next().unwrap_or_default();
         room = room.checked_sub(name.len()).ok_or_else(|| malformed("its names overlap without end"))?;
         Ok::<String, io::Error>(String::from_utf8_lossy(name).into_owned())
     };
@@ -181,9 +178,8 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
             facts.imports.push(text(offset)?);
         } else {
             // Node.js exports 200,000 names: compared in place, without looking for the end of each.
-            let rest = strings.get(offset as usize..).unwrap_or_default();
             let is = |export: &&&str| {
-                rest.strip_prefix(export.as_bytes()).is_some_and(|end| end.first() == Some(&0))
+                from(offset).strip_prefix(export.as_bytes()).is_some_and(|end| end.first() == Some(&0))
             };
             facts.exports.extend(TELLING_EXPORTS.iter().find(is));
         }

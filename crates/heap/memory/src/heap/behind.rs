@@ -18,7 +18,8 @@ const MOST_FOR_THREADS: u64 = 64 << 20;
 impl HugeHeap {
     /// Returns true if a heap that holds `held` bytes is too small for a further huge page.
     pub(super) fn is_small(&self, held: u64) -> bool {
-        let for_threads = self.threads().saturating_sub(1).saturating_mul(PER_THREAD).min(MOST_FOR_THREADS);
+        let others = self.room.threads.load(Relaxed).saturating_sub(1);
+        let for_threads = others.saturating_mul(PER_THREAD).min(MOST_FOR_THREADS);
         held + HUGE_2M as u64 <= SMALL_HEAP + for_threads
     }
 

@@ -252,6 +252,7 @@ impl HugeHeap {
             }
             let Some(pages) = stock.next(count) else { return false };
             let chunks = pages.len() / HUGE_2M;
+            self.take_all_open(span, index, chunks);
             if let Err(NotMoved { pages, errno, .. }) = pages.move_over(span.chunk_range(index, chunks)) {
                 let len = pages.len() as u64;
                 let _ = pages.remove();

@@ -3,7 +3,7 @@
 use super::density::{FEW, STEPS};
 use super::{GROUP, HugeHeap};
 use crate::SLICE;
-use crate::chunk::{BASE, Mapping, runs, slice_mask};
+use crate::chunk::{BASE, Mapping, masks, runs, slice_mask};
 use crate::ledger::Backing;
 use crate::span::Span;
 use megapage_inside::{Errno, ErrnoGuard, OwnedRange, Reservation};
@@ -15,18 +15,31 @@ impl HugeHeap {
     /// again before use.
     pub fn decommit(&self, part: OwnedRange) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
-        let (address, len) = (part.start(), part.len());
-        let Some(span) = self.spans.with(|spans| spans.find_any(address, 1)) else {
+        let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
             part.discard()?;
             return Ok(false);
         };
-        let (start, end) = (address - span.range.start(), address - span.range.start() + len);
-        for index in start / HUGE_2M..end.div_ceil(HUGE_2M) {
-            let base = index * HUGE_2M;
-            let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), true);
-            self.group_lock(&span, index).with(|| self.drop_slices(&span, index, mask));
+        let start = part.start() - span.range.start();
+        for (index, mask) in masks(start, start + part.len(), true) {
+            let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
+            // No other thread uses these slices before they are free: none has to wait meanwhile.
+            let discard = |(at, count)| self.discard_slices(range.part(at * SLICE, count * SLICE)).is_ok();
+            let may_discard = || chunk.mapping() == BASE && !self.by_slices.load(Relaxed);
+            let gone = may_discard() && runs(mask).all(discard);
+            self.group_lock(&span, index).with(|| {
+                if gone && may_discard() {
+                    chunk.set_slices(chunk.committed(), chunk.used() & !mask);
+                }
+                self.drop_slices(&span, index, mask);
+            });
         }
         Ok(true)
+    }
+
+    /// Discards what lies in a part of a chunk on base pages, and splits a huge page that the
+    /// kernel has made of it.
+    fn discard_slices(&self, part: OwnedRange) -> Result<(), Errno> {
+        if self.given_unasked.load(Relaxed) { part.discard_part() } else { part.discard() }
     }
 
     /// Gives the kernel what lies in a committed part. The part stays committed, and reads as zero or
@@ -120,7 +133,7 @@ impl HugeHeap {
             let part = range.part(first * SLICE, count * SLICE);
             let gone = match chunk.mapping() {
                 _ if self.by_slices.load(Relaxed) => part.close(),
-                BASE if !self.given_unasked.load(Relaxed) => part.discard(),
+                BASE => self.discard_slices(part),
                 _ => part.discard_part(),
             };
             if gone.is_ok() && self.locked.load(Relaxed) {

@@ -138,6 +138,7 @@ impl HugeHeap {
             self.ledger().fell_back(why, HUGE_2M as u64, 0);
             return false;
         }
+        self.take_all_open(span, index, count);
         let mut count = count;
         let mut last = Errno::ENOMEM;
         while count > 0 {

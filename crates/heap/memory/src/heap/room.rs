@@ -66,7 +66,7 @@ pub(super) struct Headroom {
     /// and the heap has to be swept for that.
     is_due: AtomicBool,
     /// Threads of the program that use the heap.
-    threads: AtomicU64,
+    pub(super) threads: AtomicU64,
     /// Thousandths of what was committed that had not been touched at the last look.
     untouched: AtomicU64,
 }
@@ -191,11 +191,6 @@ impl HugeHeap {
     /// Notes how many threads of the program use the heap.
     pub fn note_threads(&self, count: u64) {
         self.room.threads.store(count, Relaxed);
-    }
-
-    /// Threads of the program that use the heap.
-    pub(super) fn threads(&self) -> u64 {
-        self.room.threads.load(Relaxed)
     }
 
     /// Decides on a fresh chunk that no pool has a page for, for its slices of `mask`, which are a

@@ -48,6 +48,14 @@ impl HugeHeap {
         was_open
     }
 
+    /// Counts chunks as closed that are about to get pages: after a refusal they may be
+    /// inaccessible.
+    pub(super) fn take_all_open(&self, span: &Span, index: usize, count: usize) {
+        for at in index..index + count {
+            self.take_open(span.chunk(at));
+        }
+    }
+
     /// Opens the slices of `mask` that hold nothing yet, if slices are opened one by one. The
     /// caller holds the lock of the chunk's group.
     pub(super) fn open_slices(&self, span: &Span, index: usize, mask: u32) -> bool {
@@ -108,5 +116,53 @@ impl HugeHeap {
                 runs(!chunk.used()).for_each(unlock);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Heap};
+    use megapage_inside::program_memory::resident;
+
+    fn heap(heap: Heap) -> (HugeHeap, megapage_inside::Reservation) {
+        let config = Config { heap, spares: true, ..Config::DEFAULT };
+        let heap = HugeHeap::new();
+        heap.configure(config);
+        heap.room.ahead.store(u64::MAX, Relaxed);
+        let arena = heap.reserve(GROUP * HUGE_2M, GROUP * HUGE_2M, false).unwrap();
+        (heap, arena.range)
+    }
+
+    #[test]
+    fn chunks_that_were_opened_ahead_stay_so_until_they_are_used() {
+        let (heap, arena) = heap(Heap::Thp);
+        for used in 0..GROUP {
+            heap.commit(arena.part(used * HUGE_2M, SLICE)).unwrap();
+            assert_eq!(heap.open.load(Relaxed) as usize, GROUP - 1 - used);
+        }
+        heap.release(arena).unwrap();
+    }
+
+    #[test]
+    fn nothing_waits_for_a_lock_where_slices_are_committed_again_or_discarded() {
+        let (heap, arena) = heap(Heap::None);
+        let (slice, rest) = (arena.part(0, SLICE), arena.part(SLICE, SLICE));
+        assert_eq!(heap.commit(arena.part(0, 2 * SLICE)), Ok(true));
+        rest.populate().unwrap();
+        let span = heap.spans.with(|spans| spans.find(arena.start())).unwrap();
+        let lock = heap.group_lock(&span, 0);
+        std::thread::scope(|scope| {
+            lock.lock();
+            assert_eq!(heap.commit(slice), Ok(false));
+            scope.spawn(|| heap.decommit(rest));
+            while resident(rest.start(), SLICE) != Some(0) {
+                std::thread::yield_now();
+            }
+            assert_eq!(span.chunk(0).used(), 0b11, "its state changes with the lock held");
+            lock.unlock();
+        });
+        assert_eq!((span.chunk(0).committed(), span.chunk(0).used()), (0b1, 0b1));
+        heap.release(arena).unwrap();
     }
 }
