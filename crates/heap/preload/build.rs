@@ -90,6 +90,9 @@ fn changes() -> Vec<Change> {
         ),
         // A part of a slice is committed as a slice (primitives.rs).
         Change(types, "MI_PAGE_MIN_COMMIT_SIZE   (16*MI_KiB)", "MI_PAGE_MIN_COMMIT_SIZE MI_ARENA_SLICE_SIZE".into()),
+        // The bytes that pages have linked (waiting.c).
+        Change("src/alloc/page.c", "mi_theap_stat_increase(theap, page_committed, extend * bsize)", "note_linked(extend * bsize)".into()),
+        Change("src/arena/arena-page.c", "// unregister page\n", "note_unlinked(page);\n".into()),
         // A page of small blocks may touch less than what lay there before (mimalloc.c).
         Change("src/arena/arena-page.c", "// mi_assert_internal(mi_page_theap(page) ==", "clean_page(page); //".into()),
         // A large block begins at one of 32 places within a base page, for which it takes a slice

@@ -300,8 +300,7 @@ impl HugeHeap {
             part.open()?;
             return Ok(false);
         };
-        let start = part.start() - span.range.start();
-        let end = start + part.len();
+        let (start, end) = (part.start() - span.range.start(), part.end() - span.range.start());
         if HugeHeap::is_committed(&span, start, end) {
             return Ok(false);
         }

@@ -122,6 +122,10 @@ static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* f
 // Defined in primitives.rs.
 extern void megapage_forget(void* addr, size_t size);
 
+// A limit on memory leaves less than four times so much.
+#define TIGHT MI_MiB
+static bool is_tight(void) { return room_for_waiting(0) < TIGHT; }
+
 // Forgets what lies in a fresh page if a page of larger blocks has touched it: that would stay,
 // whatever the program touches of this one. From so many threads on, each of which has a page of
 // each size.
@@ -129,7 +133,7 @@ enum { SEVERAL_THREADS = 4, LARGEST_CLEANED = MI_ARENA_SLICE_SIZE / 4 };
 static void clean_page(const mi_page_t* page) {
   const mi_memid_t* const memid = &page->memid;
   const size_t block_size = mi_page_block_size(page);
-  if (other_pages || block_size > LARGEST_CLEANED || memid->memkind != MI_MEM_ARENA) return;
+  if (other_pages || (block_size > LARGEST_CLEANED && !is_tight()) || memid->memkind != MI_MEM_ARENA) return;
   if (!take_touched(memid->mem.arena.slice_index, memid->mem.arena.slice_count)) return;
   if (mi_atomic_load_relaxed(&mi_page_subproc(page)->thread_count) < SEVERAL_THREADS) return;
   uint8_t* const start = (uint8_t*)mi_align_up((uintptr_t)mi_page_start(page) + block_size, BASE_PAGE);
@@ -201,7 +205,7 @@ static size_t touched(const mi_page_t* page) { return page->capacity * mi_page_b
 static bool is_not_kept(mi_page_t* page) {
   mi_theap_t* const theap = mi_page_theap(page);
   const size_t threads = mi_atomic_load_relaxed(&mi_theap_subproc(theap)->thread_count);
-  const bool is_short = (megapage_room_for_waiting(0) != SIZE_MAX);
+  const bool is_short = (room_for_waiting(0) != SIZE_MAX);
   const size_t most = mi_max(is_short ? 0 : KEPT_EMPTY / mi_max(threads, 1), LEAST_KEPT_EMPTY);
   size_t kept = touched(page);
   if (mi_atomic_load_relaxed(&memory_is_locked) || kept > (is_short ? most : LARGEST_KEPT_EMPTY)) return true;

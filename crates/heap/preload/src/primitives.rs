@@ -197,8 +197,8 @@ extern "C" fn megapage_has_addresses(size: usize) -> bool {
 /// Returns how many bytes of freed memory the limits on memory let wait, once so many bytes more
 /// are in use.
 #[unsafe(no_mangle)]
-extern "C" fn megapage_room_for_waiting(more: usize) -> usize {
-    HEAP.room_for_waiting(more)
+extern "C" fn megapage_room_for_waiting(more: usize, touched: usize) -> usize {
+    HEAP.room_for_waiting(more, touched)
 }
 
 /// Returns true if the program leaves much of what it is given untouched.

@@ -76,6 +76,16 @@ static mi_decl_noinline mi_decl_cold void freed_twice(size_t size) {
   abort();
 }
 
+// Gives back what a large block holds that is about to be freed, where memory is short and other
+// blocks keep its page.
+enum { LEAST_FORGOTTEN = 16 * MI_KiB };
+static mi_decl_noinline void forget_block(const mi_page_t* page, void* block, size_t size) {
+  if (other_pages || mi_page_used(page) == 1 || !is_tight()) return;
+  const uintptr_t start = mi_align_up((uintptr_t)block + sizeof(mi_block_t), BASE_PAGE);
+  const uintptr_t end = mi_align_down((uintptr_t)block + size, BASE_PAGE);
+  if (end > start) megapage_forget((void*)start, end - start);
+}
+
 // free(3). Kept are blocks of pages that belong to the calling thread and hold no blocks with an alignment of their own.
 void megapage_free(void* p) {
   mi_page_t* page = NULL;
@@ -97,6 +107,7 @@ void megapage_free(void* p) {
     }
     if mi_likely(other == 0) {
       if mi_unlikely(block == page->local_free) freed_twice(size);
+      if mi_unlikely(size >= LEAST_FORGOTTEN) forget_block(page, block, size);
       mi_free_block_local(page, block, false /* was guarded */, false /* is in no full page */);
       return;
     }

@@ -30,9 +30,28 @@
 
 // Defined in primitives.rs: more waits than always may, so that a thread has to purge it after the
 // delay; and how many bytes the limits on memory let wait once so many more are in use: any number
-// while no limit is near.
+// while no limit is near. So many thousandths of what is committed hold something.
 extern void megapage_much_waits(void);
-extern size_t megapage_room_for_waiting(size_t more);
+extern size_t megapage_room_for_waiting(size_t more, size_t touched);
+
+// Bytes of blocks that pages have linked: the program may have touched so many. Of slices of 64 KiB
+// with few blocks most may be untouched.
+static _Atomic(size_t) linked;
+// Thousandths of what was in use that pages had linked, when it was counted last.
+enum { ALL = 1000 };
+static _Atomic(size_t) touched_share = ALL;
+
+static void note_linked(size_t bytes) { mi_atomic_add_relaxed(&linked, bytes); }
+static void note_unlinked(const mi_page_t* page) {
+  mi_atomic_sub_relaxed(&linked, page->capacity * mi_page_block_size(page));
+}
+
+// Returns the committed bytes that may wait as far as limits on memory go.
+static size_t room_for_waiting(size_t more) {
+  const size_t share = mi_atomic_load_relaxed(&touched_share);
+  const size_t room = megapage_room_for_waiting(more, share);
+  return (room > SIZE_MAX / ALL ? SIZE_MAX : room * ALL / share);
+}
 // Defined in primitives.rs: the program leaves much of its blocks untouched. Of a range that waits
 // more is present than the block in its place would touch: in a heap that is not small, only what
 // always waits does.
@@ -98,6 +117,15 @@ static bytes_t count_bytes(void) {
   return (bytes_t){_mi_size_of_slices(waiting), _mi_size_of_slices(committed)};
 }
 
+// Returns the bytes in use, and notes how much of them is touched: twice what pages have linked,
+// for stacks, and what lay there before, count as well.
+static size_t count_in_use(size_t committed, size_t waiting) {
+  const size_t in_use = committed - mi_min(waiting, committed);
+  const size_t share = 2 * mi_atomic_load_relaxed(&linked) / (in_use / ALL + 1);
+  mi_atomic_store_relaxed(&touched_share, mi_clamp(share, 1, ALL));
+  return in_use;
+}
+
 static size_t raise(_Atomic(size_t)* most, size_t value) {
   size_t now = mi_atomic_load_relaxed(most);
   while (now < value && !mi_atomic_cas_weak_acq_rel(most, &now, value)) {}
@@ -109,7 +137,7 @@ static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subpro
 // How many bytes may wait, where so many are in use and committed, `most` were in use at once, and
 // `more` are about to be committed.
 static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most, size_t more) {
-  const size_t room = mi_max(LEAST_ALWAYS, megapage_room_for_waiting(more));
+  const size_t room = mi_max(LEAST_ALWAYS, room_for_waiting(more));
   if (waits_on) return room;
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
   most += mi_min(committed / MOST_RESERVE_SHARE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
@@ -132,12 +160,12 @@ static size_t immediate_purge_size(size_t slice_count) {
   raise(&largest_freed, size);
   const size_t at_most = mi_atomic_add_relaxed(&waiting_at_most, size) + size;
   const size_t count_from = mi_atomic_load_relaxed(&count_at);
-  if (mi_likely(at_most <= count_from) && (at_most <= LEAST_ALWAYS || at_most <= megapage_room_for_waiting(0))) return SIZE_MAX;
+  if (mi_likely(at_most <= count_from) && (at_most <= LEAST_ALWAYS || at_most <= room_for_waiting(0))) return SIZE_MAX;
 
   // This range is not marked as free yet.
   const bytes_t now = count_bytes();
   size_t waiting = now.waiting + size;
-  const size_t in_use = now.committed - mi_min(waiting, now.committed);
+  const size_t in_use = count_in_use(now.committed, waiting);
   const size_t most = raise(&most_in_use, in_use + size);
   const bool is_hardly_touched = size < LARGE && now.committed >= NOT_SMALL && megapage_leaves_untouched();
   const size_t allowed = allowed_to_wait(in_use, now.committed, is_hardly_touched ? 0 : most, 0);
@@ -165,7 +193,7 @@ static void make_room(size_t size) {
   mi_atomic_store_relaxed(&grown, 0);
   const bytes_t now = count_bytes();
   mi_atomic_store_relaxed(&count_after, mi_max(COUNT_AFTER, now.committed / COUNT_SHARE));
-  const size_t in_use = now.committed - mi_min(now.waiting, now.committed);
+  const size_t in_use = count_in_use(now.committed, now.waiting);
   // A part of the range may be committed already: `most` is raised without it.
   if (now.waiting <= allowed_to_wait(in_use + size, now.committed, raise(&most_in_use, in_use), size)) return;
   purge_all(now.waiting);

@@ -164,13 +164,13 @@ impl HugeHeap {
     }
 
     /// Returns how many bytes of freed memory may wait to be used again, once the heap takes so
-    /// many bytes more: a part of what is left while memory is short, and any number before.
-    pub fn room_for_waiting(&self, more: usize) -> usize {
-        let size = self.size().saturating_add(more as u64);
-        if size < self.room.short_from.load(Relaxed) {
-            return usize::MAX;
-        }
-        (self.room.limit.load(Relaxed).saturating_sub(size) / WAITING_SHARE) as usize
+    /// many bytes more: a part of what is left while memory is short, and any number before. So
+    /// many thousandths of what is committed hold something; limits on mappings count the rest too.
+    pub fn room_for_waiting(&self, more: usize, touched: usize) -> usize {
+        let rest = if self.addresses_are_few() { 0 } else { 1000_u64.saturating_sub(touched as u64) };
+        let size = self.size().saturating_add(more as u64) - self.committed_on_base() / 1000 * rest;
+        let left = self.room.limit.load(Relaxed).saturating_sub(size);
+        if size < self.room.short_from.load(Relaxed) { usize::MAX } else { (left / WAITING_SHARE) as usize }
     }
 
     /// The time after which a thread reads the limits again; `None` without limits.
@@ -329,8 +329,17 @@ mod tests {
     fn near_a_limit_freed_memory_waits_up_to_a_part_of_what_is_left() {
         let heap = HugeHeap::new();
         heap.set_ceilings((10 << 20, 18 << 20), u64::MAX);
-        let waits = |more: usize| heap.room_for_waiting(more << 20);
+        let waits = |more: usize| heap.room_for_waiting(more << 20, 1000);
         assert_eq!([9, 10, 14, 18, 30].map(waits), [usize::MAX, 2 << 20, 1 << 20, 0, 0]);
+        // Of what is committed on base pages only what is touched counts.
+        heap.configure(Config { heap: Heap::None, ..Config::DEFAULT });
+        let arena = heap.reserve(20 * HUGE_2M, HUGE_2M, false).unwrap();
+        heap.commit(arena.range.part(0, 10 * HUGE_2M)).unwrap();
+        heap.set_ceilings((10 << 20, 18 << 20), u64::MAX);
+        assert_eq!(heap.room_for_waiting(0, 1000), 0);
+        assert!((1 << 20..2 << 20).contains(&heap.room_for_waiting(0, 600)));
+        assert_eq!(heap.room_for_waiting(0, 400), usize::MAX);
+        heap.release(arena.range).unwrap();
     }
 
     #[test]

@@ -124,6 +124,7 @@ mod tests {
     use super::*;
     use crate::{Config, Heap};
     use megapage_inside::program_memory::resident;
+    use std::time::Duration;
 
     fn heap(heap: Heap) -> (HugeHeap, megapage_inside::Reservation) {
         let config = Config { heap, spares: true, ..Config::DEFAULT };
@@ -135,11 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_were_opened_ahead_stay_so_until_they_are_used() {
+    fn a_chunk_that_was_opened_ahead_is_not_opened_again() {
         let (heap, arena) = heap(Heap::Thp);
         for used in 0..GROUP {
-            heap.commit(arena.part(used * HUGE_2M, SLICE)).unwrap();
+            let slice = arena.part(used * HUGE_2M, SLICE);
+            // Whatever opens it now is seen.
+            slice.close().unwrap();
+            heap.commit(slice).unwrap();
             assert_eq!(heap.open.load(Relaxed) as usize, GROUP - 1 - used);
+            assert_eq!(slice.populate().is_ok(), used == 0, "chunk {used}");
         }
         heap.release(arena).unwrap();
     }
@@ -156,11 +161,14 @@ mod tests {
             lock.lock();
             assert_eq!(heap.commit(slice), Ok(false));
             scope.spawn(|| heap.decommit(rest));
-            while resident(rest.start(), SLICE) != Some(0) {
-                std::thread::yield_now();
+            let mut looks = 0;
+            while resident(rest.start(), SLICE) != Some(0) && looks < 1000 {
+                std::thread::sleep(Duration::from_millis(10));
+                looks += 1;
             }
-            assert_eq!(span.chunk(0).used(), 0b11, "its state changes with the lock held");
+            let before = (looks < 1000, span.chunk(0).used());
             lock.unlock();
+            assert_eq!(before, (true, 0b11), "its state changes with the lock held");
         });
         assert_eq!((span.chunk(0).committed(), span.chunk(0).used()), (0b1, 0b1));
         heap.release(arena).unwrap();
