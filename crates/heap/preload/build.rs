@@ -90,6 +90,8 @@ fn changes() -> Vec<Change> {
         ),
         // A part of a slice is committed as a slice (primitives.rs).
         Change(types, "MI_PAGE_MIN_COMMIT_SIZE   (16*MI_KiB)", "MI_PAGE_MIN_COMMIT_SIZE MI_ARENA_SLICE_SIZE".into()),
+        // Threads that have asked for little share heaps (young.c).
+        Change("src/alloc/alloc-generic.c", "  // initialize if necessary\n", "  TRY_SHARED\n".into()),
         // The bytes that pages have linked (waiting.c).
         Change("src/alloc/page.c", "mi_theap_stat_increase(theap, page_committed, extend * bsize)", "note_linked(extend * bsize)".into()),
         Change("src/arena/arena-page.c", "// unregister page\n", "note_unlinked(page);\n".into()),
@@ -157,13 +159,9 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=src/mimalloc.c");
-    println!("cargo:rerun-if-changed=src/thread_cache.c");
-    println!("cargo:rerun-if-changed=src/statistics.c");
-    println!("cargo:rerun-if-changed=src/waiting.c");
-    println!("cargo:rerun-if-changed=src/interpose.c");
-    println!("cargo:rerun-if-changed=vendor");
+    for file in ["build.rs", "src", "vendor"] {
+        println!("cargo:rerun-if-changed={file}");
+    }
     link::link_for_old_glibc("../glibc".as_ref());
     let mimalloc = changed_sources();
     cc::Build::new()

@@ -177,12 +177,20 @@ static void collect(mi_theap_t* theap, bool force) {
   megapage_flush_thread_cache();
   mi_theap_collect(theap, force);
 }
+static void* malloc_shared(const mi_theap_t* theap, size_t size, bool zero, mi_page_t** page);
+#define TRY_SHARED \
+  void* const shared = (huge_alignment == 0 ? malloc_shared(theap, size, zero, ppage) : NULL); \
+  if (shared != NULL) return shared;
 #define mi_page_queue(theap, size) own_or_larger(theap, mi_page_queue(theap, size))
 #define mi_theap_collect(theap, force) collect(theap, force)
 #include "alloc/alloc-generic.c"
 #undef mi_page_queue
 #undef mi_theap_collect
+#include "young.c"
+// Pages of shared heaps hold no blocks with an alignment of their own.
+#define _mi_theap_default() mi_theap_get_default()
 #include "alloc/alloc-aligned.c"
+#undef _mi_theap_default
 #include "alloc/alloc-posix.c"
 // The program has asked for its memory to be locked (mlockall(2)): all of a page is present.
 static _Atomic(bool) memory_is_locked;
@@ -263,6 +271,10 @@ static mi_tld_t* tld_or_new(mi_subproc_t* subproc, size_t size, mi_memid_t* memi
 #include "heap/theap.c"
 #undef _mi_meta_zalloc
 #undef _mi_meta_free
+static void collect_pages(mi_theap_t* theap) {
+  mi_collect_t collect = MI_NORMAL;
+  mi_theap_visit_pages(theap, &mi_theap_page_collect, false /* full ones too */, &collect, NULL);
+}
 #include "profile/sample-guarded.c"
 #include "profile/sample-profile.c"
 #include "profile/pprof.c"
@@ -410,6 +422,7 @@ int _mi_prim_getenv(const char* name, char* result, size_t result_size) {
 // gives the calling thread no heap. Answers the milliseconds after which more will have expired; 0
 // when nothing waits to be purged.
 long megapage_purge_expired(bool all) {
+  collect_shared(SHARED_HEAPS);
   mi_subproc_t* const subproc = _mi_subproc_main();
   mi_arenas_try_purge(all /* force */, true /* visit all */, subproc, 0);
   mi_msecs_t first = 0;
@@ -468,10 +481,11 @@ static size_t fork_locks(mi_lock_t** locks) {
   locks[n++] = &_mi_process.subprocs_lock;
   mi_page_map_t* const map = mi_atomic_load_ptr_acquire(mi_page_map_t, &_mi_process.page_map);
   if (map != NULL) locks[n++] = &map->lock;
+  for (size_t at = 0; at < SHARED_HEAPS; at++) locks[n++] = &shared_heaps[at].lock;
   return n;
 }
 
-enum { FORK_LOCKS = 9, FORK_ATTEMPTS = 100000, FORK_PAUSE_US = 100 };
+enum { FORK_LOCKS = 9 + SHARED_HEAPS, FORK_ATTEMPTS = 100000, FORK_PAUSE_US = 100 };
 static bool fork_locked;
 
 // Takes all of them or none, whatever the order in which mimalloc nests them: at most 10 s of attempts, after
@@ -500,6 +514,7 @@ void megapage_unlock_after_fork(void) {
 
 // In a child of a fork that took none of them: it has one thread.
 void megapage_free_locks_in_child(void) {
+  lose_shared();
   mi_lock_t* locks[FORK_LOCKS];
   for (size_t i = fork_locks(locks); i > 0; i--) mi_lock_init(locks[i - 1]);
 }

@@ -168,12 +168,13 @@ void* megapage_realloc(void* p, size_t size) {
   return moved;
 }
 
-// Frees what the calling thread keeps.
+// Frees what the calling thread keeps, and the empty pages of heaps that threads share.
 void megapage_flush_thread_cache(void) {
   for (size_t class = 1; class < CACHED_CLASSES; class++) {
     mi_block_t* block;
     while ((block = take(&thread_cache[class])) != NULL) mi_free(block);
   }
+  collect_shared(SHARED_HEAPS);
 }
 
 // Frees what the calling thread keeps, and has no thread keep anything from now on: a block that is

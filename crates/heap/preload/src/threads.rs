@@ -36,7 +36,7 @@ static BEGUN: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 /// A program that forbids itself system calls waits so long for threads that end, looking this
 /// often.
-const STOP_LOOKS: usize = 500;
+const STOP_LOOKS: usize = 10_000;
 const STOP_LOOK: Duration = Duration::from_micros(200);
 /// A signal's handler that forks in the midst of an allocation waits so long for threads that work,
 /// looking this often.
@@ -167,7 +167,7 @@ pub fn sleep(time: Duration) {
     sleep_while(&STOPPED, 0, time);
 }
 
-/// Ends all threads of ours and waits, 100 ms at most, until they are gone: the program is about to
+/// Ends all threads of ours and waits, 2 s at most, until they are gone: the program is about to
 /// forbid itself, and perhaps them, what a thread needs in order to end. No other starts.
 pub fn stop() {
     if OWNER.load(Relaxed) != own_pid() {

@@ -85,13 +85,13 @@ static long taken_by_each(size_t count, void* (*work)(void*)) {
 // Threads that have few blocks of each size, all at the same time.
 static void few(void) {
   const long taken = taken_by_each(40, fill);
-  CHECK(taken <= (200 << 10), "each thread took %ld bytes for 82 KiB", taken);
+  CHECK(taken <= (150 << 10), "each thread took %ld bytes for 82 KiB", taken);
 }
 
 // Threads that have freed blocks of many sizes.
 static void replaced(void) {
   const long taken = taken_by_each(50, replace);
-  CHECK(taken <= (370 << 10), "each thread took %ld bytes for 78 KiB", taken);
+  CHECK(taken <= (200 << 10), "each thread took %ld bytes for 78 KiB", taken);
 }
 
 int main(int count, char** words) {
