@@ -88,8 +88,6 @@ fn changes() -> Vec<Change> {
              mi_bitmap_clearN(arena->slices_committed, slice_index, slice_count);\n",
             String::new(),
         ),
-        // A part of a slice is committed as a slice (primitives.rs).
-        Change(types, "MI_PAGE_MIN_COMMIT_SIZE   (16*MI_KiB)", "MI_PAGE_MIN_COMMIT_SIZE MI_ARENA_SLICE_SIZE".into()),
         // Threads that have asked for little share heaps (young.c).
         Change("src/alloc/alloc-generic.c", "  // initialize if necessary\n", "  TRY_SHARED\n".into()),
         // The bytes that pages have linked (waiting.c).
