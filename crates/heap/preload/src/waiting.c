@@ -53,10 +53,8 @@ static size_t room_for_waiting(size_t more) {
   return (room > SIZE_MAX / ALL ? SIZE_MAX : room * ALL / share);
 }
 // Defined in primitives.rs: the program leaves much of its blocks untouched. Of a range that waits
-// more is present than the block in its place would touch: in a heap that is not small, only what
-// always waits does.
+// more is present than the block in its place would touch.
 extern bool megapage_leaves_untouched(void);
-#define NOT_SMALL (64 * MI_MiB)
 
 // A block of this size may be one that is being filled.
 #define LARGE (4 * MI_MiB)
@@ -156,7 +154,8 @@ static void purge_all(size_t waiting) {
 // option.
 static size_t immediate_purge_size(size_t slice_count) {
   const size_t size = _mi_size_of_slices(slice_count);
-  if ((size > most_waiting && !waits_on) || is_emptied) return 0;
+  const bool is_hardly_touched = size < LARGE && megapage_leaves_untouched();
+  if (((size > most_waiting || is_hardly_touched) && !waits_on) || is_emptied) return 0;
   raise(&largest_freed, size);
   const size_t at_most = mi_atomic_add_relaxed(&waiting_at_most, size) + size;
   const size_t count_from = mi_atomic_load_relaxed(&count_at);
@@ -166,9 +165,7 @@ static size_t immediate_purge_size(size_t slice_count) {
   const bytes_t now = count_bytes();
   size_t waiting = now.waiting + size;
   const size_t in_use = count_in_use(now.committed, waiting);
-  const size_t most = raise(&most_in_use, in_use + size);
-  const bool is_hardly_touched = size < LARGE && now.committed >= NOT_SMALL && megapage_leaves_untouched();
-  const size_t allowed = allowed_to_wait(in_use, now.committed, is_hardly_touched ? 0 : most, 0);
+  const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size), 0);
   if (waiting > allowed) {
     // What waits longer goes first: this one may be asked for again at once.
     purge_all(now.waiting);
