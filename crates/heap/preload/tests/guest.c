@@ -97,6 +97,44 @@ static void fork_beside_a_thread(void) {
   free(large);
 }
 
+// A thread that shares heaps with others. Only such threads take the signal.
+static void* work_young(void* none) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPROF);
+  pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+  char* kept[40] = {NULL};
+  for (int round = 0; round < 800; round++) {
+    char** const block = &kept[round * 7 % 40];
+    free(*block);
+    *block = malloc(16 + round * 37 % 3000);
+    (*block)[0] = 1;
+  }
+  for (int at = 0; at < 40; at++) free(kept[at]);
+  if (is_child) {
+    use(5 * MIB);
+    use(100);
+    _exit(0);
+  }
+  pthread_sigmask(SIG_BLOCK, &signals, NULL);
+  return none;
+}
+
+static void run_young(void) {
+  enum { THREADS = 5 };
+  pthread_t threads[THREADS];
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPROF);
+  pthread_sigmask(SIG_BLOCK, &signals, NULL);
+  for (int at = 0; at < THREADS; at++) CHECK(pthread_create(&threads[at], NULL, work_young, NULL) == 0, "no thread");
+  for (int at = 0; at < THREADS; at++) pthread_join(threads[at], NULL);
+}
+
+static void fork_in_young_threads(void) {
+  fork_while(run_young);
+}
+
 // ---- filters ----
 
 #define ALLOW(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
@@ -254,6 +292,7 @@ static void free_twice_medium(void) {
 int main(int count, char** words) {
   static const Part parts[] = {
     {"fork_in_malloc", fork_in_malloc}, {"fork_in_mmap", fork_in_mmap}, {"fork_beside_a_thread", fork_beside_a_thread},
+    {"fork_in_young_threads", fork_in_young_threads},
     {"confined", confined}, {"confined_with_all_threads", confined_with_all_threads}, {"small_stack", small_stack},
     {"deeply_bound", deeply_bound}, {"statistics", statistics}, {"free_twice_small", free_twice_small},
     {"free_twice_medium", free_twice_medium}, {NULL, NULL},

@@ -168,7 +168,9 @@ impl HugeHeap {
     /// many thousandths of what is committed hold something; limits on mappings count the rest too.
     pub fn room_for_waiting(&self, more: usize, touched: usize) -> usize {
         let rest = if self.addresses_are_few() { 0 } else { 1000_u64.saturating_sub(touched as u64) };
-        let size = self.size().saturating_add(more as u64) - self.committed_on_base() / 1000 * rest;
+        // Other threads commit and release meanwhile.
+        let rest = self.committed_on_base() / 1000 * rest;
+        let size = self.size().saturating_add(more as u64).saturating_sub(rest);
         let left = self.room.limit.load(Relaxed).saturating_sub(size);
         if size < self.room.short_from.load(Relaxed) { usize::MAX } else { (left / WAITING_SHARE) as usize }
     }

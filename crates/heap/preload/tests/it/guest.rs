@@ -23,6 +23,11 @@ fn a_signals_handler_forks_beside_a_thread_of_the_librarys() {
 }
 
 #[test]
+fn a_signals_handler_forks_in_a_thread_that_shares_heaps() {
+    passes("guest", "fork_in_young_threads");
+}
+
+#[test]
 fn a_program_that_forbids_itself_system_calls_lives() {
     passes("guest", "confined");
 }
