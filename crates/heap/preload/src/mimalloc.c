@@ -229,8 +229,8 @@ static bool is_not_kept(mi_page_t* page) {
 #undef mi_page_queue_is_special
 #include "alloc/page-queue.c"
 #include "heap/heap.c"
-// What threads that have ended had, for threads that start: to allocate it takes a lock, and page
-// faults while it is held.
+// Heaps and thread data of threads that have ended, for threads that start: to allocate them takes
+// a lock, and page faults while it is held.
 enum { SPARE_BLOCKS = 8 };
 static _Atomic(void*) spare_theaps[SPARE_BLOCKS], spare_tlds[SPARE_BLOCKS];
 

@@ -30,7 +30,8 @@
 
 // Defined in primitives.rs: more waits than always may, so that a thread has to purge it after the
 // delay; and how many bytes the limits on memory let wait once so many more are in use: any number
-// while no limit is near. So many thousandths of what is committed hold something.
+// while no limit is near. `touched` is the share of what is committed that holds something, in
+// thousandths.
 extern void megapage_much_waits(void);
 extern size_t megapage_room_for_waiting(size_t more, size_t touched);
 

@@ -6,8 +6,8 @@
 // would slow it down.
 
 enum {
-  // So many are made as long as threads find one that is free, and one more each time that so many
-  // have waited.
+  // The number of heaps while threads find one that is free, and the waits after which there is
+  // one more.
   LEAST_SHARED = 3,
   WAITS_FOR_ONE = 1024,
   SHARED_HEAPS = 64,
@@ -77,7 +77,7 @@ static void* malloc_from(shared_heap_t* heap, size_t size, bool zero, mi_page_t*
   return mi_malloc_generic_from_page(&heap->theap, size, zero, 0, page, 0);
 }
 
-// Returns a block of a shared heap; null if the thread has, or is to get, a heap of its own.
+// Returns a block of a shared heap; null if the thread has its own, or is to get one.
 static void* malloc_shared(const mi_theap_t* theap, size_t size, bool zero, mi_page_t** page) {
   if (theap != &_mi_theap_empty || size > MI_MEDIUM_MAX_OBJ_SIZE) return NULL;
   if (young_requests >= YOUNG_REQUESTS || young_bytes >= YOUNG_BYTES) return NULL;

@@ -164,8 +164,9 @@ impl HugeHeap {
     }
 
     /// Returns how many bytes of freed memory may wait to be used again, once the heap takes so
-    /// many bytes more: a part of what is left while memory is short, and any number before. So
-    /// many thousandths of what is committed hold something; limits on mappings count the rest too.
+    /// many bytes more: a part of what is left while memory is short, and any number before.
+    /// `touched` is the share of what is committed that holds something, in thousandths; limits on
+    /// mappings count all of it.
     pub fn room_for_waiting(&self, more: usize, touched: usize) -> usize {
         let rest = if self.addresses_are_few() { 0 } else { 1000_u64.saturating_sub(touched as u64) };
         // Other threads commit and release meanwhile.
@@ -333,7 +334,7 @@ mod tests {
         heap.set_ceilings((10 << 20, 18 << 20), u64::MAX);
         let waits = |more: usize| heap.room_for_waiting(more << 20, 1000);
         assert_eq!([9, 10, 14, 18, 30].map(waits), [usize::MAX, 2 << 20, 1 << 20, 0, 0]);
-        // Of what is committed on base pages only what is touched counts.
+        // Only what is touched counts of what is committed on base pages.
         heap.configure(Config { heap: Heap::None, ..Config::DEFAULT });
         let arena = heap.reserve(20 * HUGE_2M, HUGE_2M, false).unwrap();
         heap.commit(arena.range.part(0, 10 * HUGE_2M)).unwrap();
