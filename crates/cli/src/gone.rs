@@ -45,11 +45,7 @@ pub const GONE: &[Gone] = &[
     gone("prime", WithValue("--mapped-by"), "megapage prime takes PIDs, such as those of pgrep."),
     gone("pool serve", WithValue("--parcel"), "--extent is its name."),
     gone("run", Flag("--no-profile"), "megapage run keeps no profiles; --ignore-trial ignores a trial."),
-    gone(
-        "profile",
-        Whole,
-        "megapage run keeps no profiles; rm -r /var/lib/megapage/profiles removes what is left.",
-    ),
+    gone("profile", Whole, "rm -r /var/lib/megapage/profiles removes what earlier versions left."),
     gone("lend", Whole, "cp -a copies the command and its libraries (docs/containers.md)."),
     gone("simulate", Whole, "megapage-lab simulate in the source tree (make lab) has the modelled machine."),
     gone("bench retrieval", Whole, LABORATORY),
@@ -71,11 +67,7 @@ pub const GONE: &[Gone] = &[
     gone("plan", WithValue("--seed"), "plan gives the same answer each time."),
     gone("plan", WithValue("--host-memory"), "each host has what it has."),
     gone("advise", WithValue("--trial-budget"), "a trial slows its process by at most 10 %."),
-    gone(
-        "remap align",
-        Whole,
-        "megapage run --text thp moves code as the program is linked; megapage remap check names linker options.",
-    ),
+    gone("remap align", Whole, "run --text thp moves code as it is; remap check names linker options."),
 ];
 
 /// Command line arguments without what is gone.

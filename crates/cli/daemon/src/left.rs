@@ -80,9 +80,7 @@ mod tests {
     use super::*;
     use megapage_act::execute::Actuator;
     use megapage_decide::{Limits, Obtained, Outcome, by_name, step};
-    use megapage_snapshot::{
-        Counters, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, Region, Snapshot,
-    };
+    use megapage_snapshot::{Leaf, Machine, Mapping, Memory, Node, PAGES, Process, Region, Snapshot};
     use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -131,10 +129,7 @@ mod tests {
                     huge_available: free.0 / HUGE_2M as u64,
                     fragmentation: Some(0.0),
                 }],
-                pools: Vec::new(),
-                thp: None,
-                counters: Counters::new(),
-                pressure: None,
+                ..Machine::default()
             },
             sampling: None,
             processes: processes.to_vec(),

@@ -44,7 +44,8 @@ impl Fleet {
                 .iter()
                 .flat_map(|it| it.moments.iter().map(move |moment| (start(it) + moment.at, moment.clone())))
                 .collect();
-            moments.sort_by_cached_key(|(at, moment)| (Ordered(*at), Line::Moment(moment.clone()).text()));
+            let text = |moment: &Moment| Line::Moment(moment.clone()).text();
+            moments.sort_by(|(a, x), (b, y)| a.total_cmp(b).then_with(|| text(x).cmp(&text(y))));
             let spanning = |moments: &[(f64, Moment)]| moments.iter().filter(|(_, it)| it.span > 0.0).count();
             let before = spanning(&moments);
             let moments = without_overlaps(moments);
@@ -75,24 +76,6 @@ fn without_overlaps(moments: Vec<(f64, Moment)>) -> Vec<(f64, Moment)> {
         }
     }
     kept
-}
-
-/// A finite float by which can be sorted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Ordered(f64);
-
-impl Eq for Ordered {}
-
-impl Ord for Ordered {
-    fn cmp(&self, other: &Ordered) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl PartialOrd for Ordered {
-    fn partial_cmp(&self, other: &Ordered) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 impl Host {

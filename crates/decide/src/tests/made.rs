@@ -3,7 +3,7 @@
 use crate::megapage::Parameters;
 use crate::{Action, Asked, Limits, ModelAction, Outcome, Pace, Policy, State, step, step_on_model};
 use megapage_snapshot::{
-    Accessed, Counters, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
+    Accessed, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
 };
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::time::Duration;
@@ -80,10 +80,7 @@ pub fn snapshot(taken: Duration, in_use: f64, processes: Vec<Process>) -> Snapsh
                 huge_available: free.0 / HUGE_2M as u64,
                 fragmentation: Some(0.0),
             }],
-            pools: Vec::new(),
-            thp: None,
-            counters: Counters::new(),
-            pressure: None,
+            ..Machine::default()
         },
         sampling: None,
         processes,

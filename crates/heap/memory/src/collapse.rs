@@ -285,8 +285,9 @@ impl Collapser {
             goes_on && failures < MOST_FAILURES
         };
         for region in self.now.regions() {
-            // A collapse takes a huge page before it gives base pages back.
-            if heap.is_near_limit() {
+            // A collapse takes a huge page before it gives base pages back. Where a look is wanted,
+            // chunks are on base pages until it comes.
+            if heap.is_near_limit() || heap.is_unseen() {
                 look.pending = true;
                 break;
             }

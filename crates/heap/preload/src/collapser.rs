@@ -25,8 +25,11 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// and not at all after so many looks without growth; where much is mapped and untouched, this often.
 const IDLE_LOOKS: u32 = 6;
 const LONGEST_UNTOUCHED: Duration = Duration::from_secs(8);
-/// Looking costs at most this part of the time.
+/// Looking costs at most this part of the time,
 const COST_SPACING: u32 = 100;
+/// and this part, but no shorter pauses, where the heap grows faster than is looked.
+const WOKEN_COST_SPACING: u32 = 20;
+const SHORTEST_WOKEN: Duration = Duration::from_millis(10);
 /// A heap of so many bytes may have one,
 const HEAP_AT: u64 = 32 << 20;
 /// where so many are on base pages: those that every heap begins with.
@@ -50,9 +53,13 @@ pub fn consider(bytes: usize) {
     }
 }
 
-/// The heap has grown, and may have chunks on base pages that fill up. From within the allocator.
+/// The heap has grown, and may have chunks on base pages that fill up, or has grown too much since
+/// the last look. From within the allocator.
 pub fn consider_later(bytes: usize) {
     let grown = grow(bytes);
+    if HEAP.wants_look() && RUNNING.load(Relaxed) && !is_confined() {
+        threads::wake();
+    }
     let ledger = HEAP.ledger();
     let is_worth_it = || HEAP.size() >= HEAP_AT && ledger.held(Backing::Base) >= HEAP_ON_BASE;
     if grown >= AGAIN && !RUNNING.load(Relaxed) && is_worth_it() && mappings::is_active() {
@@ -82,6 +89,7 @@ pub fn forget_in_child() {
 
 /// The next thread starts after [`AGAIN`].
 fn rest() {
+    HEAP.keep_seen(AGAIN);
     GROWN.store(0, Relaxed);
     NEXT.store(AGAIN, Relaxed);
 }
@@ -96,8 +104,8 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
         threads::end();
         RUNNING.store(false, Relaxed);
     } else {
-        // No thread can see how much the program touches.
-        HEAP.note_untouched(0, 1);
+        // No thread can see how much the program touches: as if it touched all.
+        HEAP.note_untouched(0, u64::MAX / 2);
         threads::end();
     }
     ptr::null_mut()
@@ -107,11 +115,15 @@ fn watch(collapser: &mut Collapser) {
     let (mut pause, mut idle, mut resident) = (SHORTEST, 0, 0u64);
     // Of shared memory, which other processes may fill.
     let mut present = 0;
+    let mut least = pause;
+    let mut wakes = threads::wakes();
     loop {
-        threads::sleep(pause);
+        threads::sleep(least.min(pause));
+        threads::sleep_unless_woken(wakes, pause.saturating_sub(least));
         if is_confined() || threads::program_has_ended() {
             return;
         }
+        wakes = threads::wakes();
         let Ok(mut look) = collapser.look(&HEAP, &MAPPED) else { return };
         let shared = SHARED.look(HEAP.ledger());
         look.cost += shared.cost;
@@ -133,6 +145,7 @@ fn watch(collapser: &mut Collapser) {
                 return;
             }
         }
+        least = SHORTEST_WOKEN.max(look.cost * WOKEN_COST_SPACING);
         pause = pause.max(look.cost * COST_SPACING).max(look.rest).min(LONGEST_UNTOUCHED);
     }
 }

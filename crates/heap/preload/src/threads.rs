@@ -34,6 +34,8 @@ pub static WORKING: Lock = Lock::new();
 static BEGUN: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 /// 1: every thread is to end.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
+/// The number of calls of [`wake`].
+static WAKES: AtomicU32 = AtomicU32::new(0);
 /// A program that forbids itself system calls waits so long for threads that end, looking this
 /// often.
 const STOP_LOOKS: usize = 10_000;
@@ -167,6 +169,23 @@ pub fn sleep(time: Duration) {
     sleep_while(&STOPPED, 0, time);
 }
 
+/// Returns the number of calls of [`wake`] so far.
+pub fn wakes() -> u32 {
+    WAKES.load(Relaxed)
+}
+
+/// Sleeps, in a thread of ours, unless [`wake`] was called since [`wakes`] returned `wakes`, or
+/// until it is.
+pub fn sleep_unless_woken(wakes: u32, time: Duration) {
+    sleep_while(&WAKES, wakes, time);
+}
+
+/// Wakes threads of ours out of [`sleep_unless_woken`]. From within the allocator, too.
+pub fn wake() {
+    WAKES.fetch_add(1, Relaxed);
+    wake_all(&WAKES);
+}
+
 /// Ends all threads of ours and waits, 2 s at most, until they are gone: the program is about to
 /// forbid itself, and perhaps them, what a thread needs in order to end. No other starts.
 pub fn stop() {
@@ -175,6 +194,7 @@ pub fn stop() {
     }
     STOPPED.store(1, Relaxed);
     wake_all(&STOPPED);
+    wake();
     for _ in 0..STOP_LOOKS {
         let exists = |place: &AtomicI32| match place.load(Relaxed) {
             0 => false,

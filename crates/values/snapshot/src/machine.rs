@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The machine at one moment. Its files are read one after the other: values may be a moment apart.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Machine {
     /// Memory as a whole.
     pub memory: Memory,

@@ -45,8 +45,8 @@ mod tests {
     use crate::config::Config;
     use megapage_decide::{Action, State, step};
     use megapage_snapshot::{
-        Accessed, CostSource, Counters, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region,
-        Snapshot, TranslationCost,
+        Accessed, CostSource, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
+        TranslationCost,
     };
     use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
     use std::time::Duration;
@@ -80,10 +80,7 @@ mod tests {
             machine: Machine {
                 memory: Memory { total: Bytes::gib(16), free, available: free, ..Memory::default() },
                 nodes: vec![Node { node: 0, free, huge_available: 6144, fragmentation: Some(0.0) }],
-                pools: Vec::new(),
-                thp: None,
-                counters: Counters::new(),
-                pressure: None,
+                ..Machine::default()
             },
             sampling: None,
             processes: vec![process],

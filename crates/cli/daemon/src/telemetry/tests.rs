@@ -3,7 +3,7 @@
 use super::*;
 use crate::Times;
 use megapage_decide::Outcome;
-use megapage_snapshot::{BackingBytes, Machine, Memory, Process, Snapshot};
+use megapage_snapshot::{BackingBytes, Machine, Process, Snapshot};
 use megapage_units::{Bytes, PageSize, Pid};
 use std::sync::Arc;
 
@@ -31,14 +31,7 @@ pub fn pass(number: u64, processes: &[(i32, &str)]) -> Pass {
         dry_run: false,
         snapshot: Arc::new(Snapshot {
             taken: Duration::from_secs(number),
-            machine: Machine {
-                memory: Memory::default(),
-                nodes: Vec::new(),
-                pools: Vec::new(),
-                thp: None,
-                counters: BTreeMap::new(),
-                pressure: None,
-            },
+            machine: Machine::default(),
             sampling: None,
             processes: processes.iter().map(|(pid, name)| process(*pid, name)).collect(),
             missed: Vec::new(),

@@ -4,7 +4,7 @@ use megapage_daemon::client::{self, ClientError};
 use megapage_daemon::{Listen, MetricsConfig, Mode, Pass, Reporter, Times};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::socket::listen_at;
-use megapage_snapshot::{Machine, Memory, Snapshot};
+use megapage_snapshot::{Machine, Snapshot};
 use megapage_testing::wait_for;
 use megapage_units::Bytes;
 use std::fs;
@@ -27,14 +27,7 @@ fn refused(config: &MetricsConfig) -> String {
 }
 
 fn pass(number: u64) -> Pass {
-    let machine = Machine {
-        memory: Memory::default(),
-        nodes: Vec::new(),
-        pools: Vec::new(),
-        thp: None,
-        counters: Default::default(),
-        pressure: None,
-    };
+    let machine = Machine::default();
     Pass {
         number,
         at: Duration::from_secs(number),

@@ -33,7 +33,6 @@ const fn last(title: &'static str, text: fn(&Row) -> String) -> Column {
     Column { title, width: 14, left: false, key: None, text }
 }
 
-const PID: usize = 0;
 const USER: usize = 1;
 const NAME: usize = 2;
 const UNIT: usize = 3;
@@ -140,14 +139,9 @@ impl Column {
         if self.left { format!("{text:<width$}") } else { format!("{text:>width$}") }
     }
 
-    /// Whether it is the one that says who it is.
-    pub fn is_name(&self) -> bool {
-        self.key == Some(Key::Name)
-    }
-
-    /// Whether it is the process's number.
-    pub fn is_pid(&self) -> bool {
-        self.key == ALL[PID].key
+    /// Returns the key that sorts by this column.
+    pub fn key(&self) -> Option<Key> {
+        self.key
     }
 }
 

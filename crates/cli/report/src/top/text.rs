@@ -281,10 +281,10 @@ fn row_line(row: &Row, columns: &Columns) -> Line {
     let rest = if row.missed.is_some() { Style::DIM } else { Style::PLAIN };
     let mut line = Line::new();
     for (at, (column, width)) in columns.shown().enumerate() {
-        let style = match () {
-            () if column.is_name() => Style::BOLD,
-            () if column.is_pid() => Style::PLAIN,
-            () => rest,
+        let style = match column.key() {
+            Some(Key::Name) => Style::BOLD,
+            Some(Key::Pid) => Style::PLAIN,
+            _ => rest,
         };
         if at > 0 {
             line.push(rest, " ");

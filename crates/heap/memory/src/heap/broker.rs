@@ -36,7 +36,7 @@ const FOR_EVER_MS: u64 = u64::MAX;
 pub(super) struct Stock {
     path: [u8; MOST_PATH],
     /// 0: none was named.
-    path_len: usize,
+    pub(super) path_len: usize,
     /// The process that may ask: a child that shares this memory (vfork(2)) would get extents that end with it.
     pid: u32,
     /// This program has not asked for anything yet: what its process had before an execve(2) is no longer in use.
@@ -180,11 +180,6 @@ impl HugeHeap {
             stock.path_len = path.len();
             stock.pid = pid;
         });
-    }
-
-    /// Whether a broker was named.
-    pub(super) fn has_broker(&self) -> bool {
-        self.stock.with(|stock| stock.path_len > 0)
     }
 
     /// Whether a page of the broker is wanted for a chunk, and the broker has to be asked for it.

@@ -224,7 +224,7 @@ impl HugeHeap {
             return;
         }
         // With a named broker its pages come first.
-        if heap == Heap::Auto && self.has_broker() {
+        if heap == Heap::Auto && self.stock.with(|stock| stock.path_len > 0) {
             return;
         }
         // A machine without such a pool, as most are, has not fallen back from one.

@@ -42,6 +42,9 @@ const FREE_SHARE: u64 = 2;
 const MOST_UNTOUCHED: u64 = 62;
 /// No thread of the library looks how much was touched.
 const NOT_LOOKED: u64 = u64::MAX;
+/// What a look has seen holds on until the heap has grown by so many bytes, and by those that may
+/// stay untouched until there is too much of it.
+const LEAST_UNSEEN: u64 = 2 << 20;
 /// Pause between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
 
@@ -69,6 +72,10 @@ pub(super) struct Headroom {
     pub(super) threads: AtomicU64,
     /// Thousandths of what was committed that had not been touched at the last look.
     untouched: AtomicU64,
+    /// What that look has seen holds on until so many bytes are committed.
+    seen_up_to: AtomicU64,
+    /// More are: a look is wanted.
+    wants_look: AtomicBool,
 }
 
 impl Headroom {
@@ -85,6 +92,8 @@ impl Headroom {
             is_due: AtomicBool::new(false),
             threads: AtomicU64::new(1),
             untouched: AtomicU64::new(NOT_LOOKED),
+            seen_up_to: AtomicU64::new(0),
+            wants_look: AtomicBool::new(false),
         }
     }
 }
@@ -220,13 +229,32 @@ impl HugeHeap {
     /// Returns true if the program may leave much of such commits untouched, as far as a thread of
     /// the library has seen, and its user has not asked for huge pages.
     fn is_hardly_touched(&self, of: Commit) -> bool {
-        !of.is_bulk() && self.spares() && self.room.untouched.load(Relaxed) > MOST_UNTOUCHED
+        if of.is_bulk() || !self.spares() {
+            return false;
+        }
+        if self.is_unseen() {
+            self.room.wants_look.store(true, Relaxed);
+        }
+        self.room.untouched.load(Relaxed) > MOST_UNTOUCHED || self.is_unseen()
     }
 
-    /// Returns true if the program leaves much of what it is given untouched. What is freed should
-    /// not wait then: the blocks that take its place need less of it.
+    /// Returns true if the program has touched what it was given, as far as the last look has seen,
+    /// and the heap has grown too much since.
+    pub fn is_unseen(&self) -> bool {
+        self.room.untouched.load(Relaxed) <= MOST_UNTOUCHED
+            && self.committed() > self.room.seen_up_to.load(Relaxed)
+    }
+
+    /// Returns true, once, if chunks are on base pages because the heap has grown too much since a
+    /// thread of the library looked at what the program touches.
+    pub fn wants_look(&self) -> bool {
+        self.room.wants_look.load(Relaxed) && self.room.wants_look.swap(false, Relaxed)
+    }
+
+    /// Returns true if the program may leave much of what it is given untouched. What is freed
+    /// should not wait then: the blocks that take its place need less of it.
     pub fn leaves_untouched(&self) -> bool {
-        (MOST_UNTOUCHED + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
+        self.is_unseen() || (MOST_UNTOUCHED + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
     }
 
     /// Returns the bytes of the chunk at `region` that are committed, beyond `present` bytes, which
@@ -240,7 +268,15 @@ impl HugeHeap {
     /// touched, and how many are present. What is committed on huge pages counts as touched.
     pub fn note_untouched(&self, left: u64, present: u64) {
         let of = left + present + self.committed().saturating_sub(self.committed_on_base());
-        self.room.untouched.store(left * 1000 / of.max(1), Relaxed);
+        let untouched = left * 1000 / of.max(1);
+        self.room.untouched.store(untouched, Relaxed);
+        let more = of / 1000 * MOST_UNTOUCHED.saturating_sub(untouched);
+        self.room.seen_up_to.store(self.committed() + LEAST_UNSEEN + more, Relaxed);
+    }
+
+    /// Lets what was seen hold on until the heap has grown by so many bytes: no look comes before.
+    pub fn keep_seen(&self, bytes: u64) {
+        self.room.seen_up_to.store(self.committed() + bytes, Relaxed);
     }
 
     /// Sweeps the heap once memory has become short, or too much is unused. With no lock of the
@@ -365,8 +401,13 @@ mod tests {
         assert_eq!(commit(84), BASE, "half of it was not touched");
         assert!(heap.leaves_untouched(), "so that nothing waits to be used again");
         heap.note_untouched(1, 30);
-        assert_eq!(commit(88), THP);
         assert!(!heap.leaves_untouched());
+        assert_eq!(commit(88), THP);
+        assert_eq!(commit(112), BASE, "the program may have begun to leave memory untouched");
+        assert!(heap.leaves_untouched() && heap.wants_look() && !heap.wants_look());
+        // So many are present that a sixteenth of them is more than all that follows.
+        heap.note_untouched(0, 1 << 40);
+        assert_eq!(commit(116), THP);
         heap.note_untouched(heap.committed(), 1);
         // One large object may be, whatever was seen.
         assert_eq!(commit(92), BASE);

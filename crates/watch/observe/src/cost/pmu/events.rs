@@ -62,38 +62,20 @@ const fn raw(event: u64, unit_mask: u64, counter_mask: u64) -> u64 {
     event | unit_mask << 8 | counter_mask << 24
 }
 
-const INTEL_CYCLES: u64 = raw(0x3c, 0x00, 0);
-
-const IVY_BRIDGE: Recipe = Recipe {
-    family: "Ivy Bridge",
-    cycles: INTEL_CYCLES,
-    // DTLB_LOAD_MISSES.WALK_DURATION, DTLB_STORE_MISSES.WALK_DURATION.
-    counted: Counted::WalkCycles { load: raw(0x08, 0x84, 0), store: raw(0x49, 0x04, 0), overlap: false },
-};
-const HASWELL: Recipe = Recipe {
-    family: "Haswell",
-    cycles: INTEL_CYCLES,
-    // As above, moved.
-    counted: Counted::WalkCycles { load: raw(0x08, 0x10, 0), store: raw(0x49, 0x10, 0), overlap: false },
-};
-const BROADWELL: Recipe = Recipe {
-    family: "Broadwell",
-    cycles: INTEL_CYCLES,
-    // The same events; the first with two page miss handlers. Erratum BDM69: may count too much.
-    counted: Counted::WalkCycles { load: raw(0x08, 0x10, 0), store: raw(0x49, 0x10, 0), overlap: true },
-};
-const SKYLAKE: Recipe = Recipe {
-    family: "Skylake to Ice Lake",
-    cycles: INTEL_CYCLES,
-    // DTLB_LOAD_MISSES.WALK_ACTIVE, DTLB_STORE_MISSES.WALK_ACTIVE.
-    counted: Counted::WalkCycles { load: raw(0x08, 0x10, 1), store: raw(0x49, 0x10, 1), overlap: true },
-};
-const GOLDEN_COVE: Recipe = Recipe {
-    family: "Golden Cove",
-    cycles: INTEL_CYCLES,
-    // As above, moved.
-    counted: Counted::WalkCycles { load: raw(0x12, 0x10, 1), store: raw(0x13, 0x10, 1), overlap: true },
-};
+/// Unhalted core cycles, and those of page walks for loads and for stores.
+const fn intel(family: &'static str, load: u64, store: u64, overlap: bool) -> Recipe {
+    Recipe { family, cycles: raw(0x3c, 0x00, 0), counted: Counted::WalkCycles { load, store, overlap } }
+}
+// DTLB_LOAD_MISSES.WALK_DURATION, DTLB_STORE_MISSES.WALK_DURATION.
+const IVY_BRIDGE: Recipe = intel("Ivy Bridge", raw(0x08, 0x84, 0), raw(0x49, 0x04, 0), false);
+// As above, moved.
+const HASWELL: Recipe = intel("Haswell", raw(0x08, 0x10, 0), raw(0x49, 0x10, 0), false);
+// The same events; the first with two page miss handlers. Erratum BDM69: may count too much.
+const BROADWELL: Recipe = intel("Broadwell", raw(0x08, 0x10, 0), raw(0x49, 0x10, 0), true);
+// DTLB_LOAD_MISSES.WALK_ACTIVE, DTLB_STORE_MISSES.WALK_ACTIVE.
+const SKYLAKE: Recipe = intel("Skylake to Ice Lake", raw(0x08, 0x10, 1), raw(0x49, 0x10, 1), true);
+// As above, moved.
+const GOLDEN_COVE: Recipe = intel("Golden Cove", raw(0x12, 0x10, 1), raw(0x13, 0x10, 1), true);
 /// LS_NOT_HALTED_CYC and LS_L1_D_TLB_MISS.ALL_L2_MISS.
 const fn zen(family: &'static str, walkers: u32) -> Recipe {
     let counted = Counted::Misses { misses: raw(0x45, 0xf0, 0), walkers };
