@@ -1,7 +1,7 @@
 //! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)), and hugetlbfs in particular.
 
 use crate::{KernelError, KernelRoot};
-use megapage_units::{Bytes, PageSize, Pid};
+use megapage_units::{Bytes, PageSize};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::{CString, OsString};
 use std::io;
@@ -64,12 +64,8 @@ pub fn mounts(root: &KernelRoot) -> Result<Vec<Mount>, KernelError> {
     read(root, MOUNTINFO)
 }
 
-/// All mounts that the process `pid` can see: of another mount namespace, those of its container.
-pub fn mounts_of(root: &KernelRoot, pid: Pid) -> Result<Vec<Mount>, KernelError> {
-    read(root, &format!("proc/{pid}/mountinfo"))
-}
-
-fn read(root: &KernelRoot, file: &str) -> Result<Vec<Mount>, KernelError> {
+/// Returns the mounts that `file` lists: `proc/PID/mountinfo` those that a process can see.
+pub fn read(root: &KernelRoot, file: &str) -> Result<Vec<Mount>, KernelError> {
     let text = root.read(file)?;
     text.lines()
         .enumerate()

@@ -38,7 +38,7 @@ impl MemoryDevices {
     /// As `pid` sees them, and as this process does.
     pub fn seen_by(root: &KernelRoot, pid: Pid) -> MemoryDevices {
         let own = mounts::mounts(root).unwrap_or_default();
-        let others = mounts::mounts_of(root, pid).unwrap_or_default();
+        let others = mounts::read(root, &format!("proc/{pid}/mountinfo")).unwrap_or_default();
         MemoryDevices::of_mounts(own.into_iter().chain(others))
     }
 

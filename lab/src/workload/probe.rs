@@ -1,7 +1,7 @@
 //! A latency probe: touches its own memory again and again, and reports how long that took. Whatever makes it wait for
 //! its memory (a collapse, a split, a fault) shows in the upper end.
 
-use super::requests::{MARKED, READY, Requests};
+use super::requests::{MARKED, READY, Requests, locked};
 use crate::machine::set_mergeable;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::nanoseconds;
@@ -205,7 +205,7 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Writ
                     writeln!(answers, "{}", serde_json::to_string(&std::mem::take(&mut touches))?)?;
                     answers.flush()?;
                 }
-                if let Some(on) = requests.take_merge() {
+                if let Some(on) = locked(&requests.merge).take() {
                     let why = set_mergeable(on).map_err(|error| error.to_string());
                     writeln!(answers, "{}", why.err().as_deref().unwrap_or(MARKED))?;
                     answers.flush()?;

@@ -39,8 +39,10 @@ pub(super) struct Requests {
     pub(super) faults: AtomicU64,
     pub(super) reports: AtomicU64,
     pub(super) touches: AtomicU64,
-    change: Mutex<Option<(Way, u64)>>,
-    merge: Mutex<Option<bool>>,
+    /// The way and the bytes that [`WORK`] asked for last.
+    pub(super) change: Mutex<Option<(Way, u64)>>,
+    /// True if KSM is to merge.
+    pub(super) merge: Mutex<Option<bool>>,
     ended: AtomicBool,
     /// For a worker that waits.
     gate: Mutex<()>,
@@ -80,16 +82,6 @@ impl Requests {
         self.working.load(Ordering::SeqCst)
     }
 
-    /// The way and the bytes that were asked for last by [`WORK`]; once.
-    pub(super) fn take_change(&self) -> Option<(Way, u64)> {
-        locked(&self.change).take()
-    }
-
-    /// Whether KSM is to merge, as was asked for last; once.
-    pub(super) fn take_merge(&self) -> Option<bool> {
-        locked(&self.merge).take()
-    }
-
     /// Whether there are no more requests.
     pub(super) fn ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
@@ -108,7 +100,7 @@ impl Requests {
     }
 }
 
-fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

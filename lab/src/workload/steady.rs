@@ -5,7 +5,7 @@
 //! addresses, which a scan from the bottom finds last.
 
 use super::idle;
-use super::requests::{READY, Requests, TOUCHED};
+use super::requests::{READY, Requests, TOUCHED, locked};
 pub use super::way::Way;
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::nanoseconds;
@@ -199,7 +199,7 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut progress: impl Wri
                     writeln!(progress, "{TOUCHED}")?;
                     progress.flush()?;
                 }
-                if let Some((way, hot)) = requests.take_change() {
+                if let Some((way, hot)) = locked(&requests.change).take() {
                     steady.change(way, hot)?;
                 }
                 let done = options.units.is_some_and(|most| units >= most);

@@ -115,15 +115,13 @@ fn watch(collapser: &mut Collapser) {
     let (mut pause, mut idle, mut resident) = (SHORTEST, 0, 0u64);
     // Of shared memory, which other processes may fill.
     let mut present = 0;
-    let mut least = pause;
-    let mut wakes = threads::wakes();
+    let (mut least, mut wakes) = (pause, 0);
     loop {
         threads::sleep(least.min(pause));
-        threads::sleep_unless_woken(wakes, pause.saturating_sub(least));
+        wakes = threads::sleep_unless_woken(wakes, pause.saturating_sub(least));
         if is_confined() || threads::program_has_ended() {
             return;
         }
-        wakes = threads::wakes();
         let Ok(mut look) = collapser.look(&HEAP, &MAPPED) else { return };
         let shared = SHARED.look(HEAP.ledger());
         look.cost += shared.cost;

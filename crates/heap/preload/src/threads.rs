@@ -169,15 +169,11 @@ pub fn sleep(time: Duration) {
     sleep_while(&STOPPED, 0, time);
 }
 
-/// Returns the number of calls of [`wake`] so far.
-pub fn wakes() -> u32 {
-    WAKES.load(Relaxed)
-}
-
-/// Sleeps, in a thread of ours, unless [`wake`] was called since [`wakes`] returned `wakes`, or
-/// until it is.
-pub fn sleep_unless_woken(wakes: u32, time: Duration) {
+/// Sleeps, in a thread of ours, until [`wake`] is called, or at once if it was since this returned
+/// `wakes`. Returns the number of its calls.
+pub fn sleep_unless_woken(wakes: u32, time: Duration) -> u32 {
     sleep_while(&WAKES, wakes, time);
+    WAKES.load(Relaxed)
 }
 
 /// Wakes threads of ours out of [`sleep_unless_woken`]. From within the allocator, too.

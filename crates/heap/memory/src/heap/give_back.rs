@@ -39,7 +39,16 @@ impl HugeHeap {
     /// Discards what lies in a part of a chunk on base pages, and splits a huge page that the
     /// kernel has made of it.
     fn discard_slices(&self, part: OwnedRange) -> Result<(), Errno> {
-        if self.given_unasked.load(Relaxed) { part.discard_part() } else { part.discard() }
+        if self.given_unasked.load(Relaxed) {
+            return part.discard_part();
+        }
+        // Linux 6.14 frees the page table of 2 MiB that go at once, and charges the control group
+        // for it until much later: a loop of large blocks would fill it.
+        if part.len() == HUGE_2M {
+            part.part(0, HUGE_2M / 2).discard()?;
+            return part.part(HUGE_2M / 2, HUGE_2M / 2).discard();
+        }
+        part.discard()
     }
 
     /// Gives the kernel what lies in a committed part. The part stays committed, and reads as zero or
@@ -60,7 +69,8 @@ impl HugeHeap {
             let some = span.range.part(from, end.min((index + 1) * HUGE_2M) - from);
             match span.chunk(index).mapping() {
                 Mapping::Mapped(Backing::Thp) if some.len() < HUGE_2M => {}
-                Mapping::Mapped(Backing::Thp | Backing::Base) => drop(some.discard()),
+                Mapping::Mapped(Backing::Thp) => drop(some.discard()),
+                BASE => drop(self.discard_slices(some)),
                 _ => {}
             }
         }
@@ -90,8 +100,8 @@ impl HugeHeap {
                 self.remove_from_broker(span, index);
             }
             let range = span.chunk_range(index, 1);
-            let stays_open =
-                chunk.mapping() == BASE && !chunk.is_advised() && self.ahead() > 0 && range.discard().is_ok();
+            let may_stay = chunk.mapping() == BASE && !chunk.is_advised() && self.ahead() > 0;
+            let stays_open = may_stay && (chunk.used() == 0 || self.discard_slices(range).is_ok());
             let gone = stays_open || range.close().is_ok();
             // A page that was released, and is still mapped, has to be populated before it is used again.
             if gone || backing == Backing::Broker {
@@ -227,5 +237,37 @@ impl HugeHeap {
             });
             slot += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Heap};
+    use megapage_units::BASE_PAGE;
+
+    fn page_tables() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmPTE:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn page_tables_stay_for_the_blocks_that_come_next() {
+        const CHUNKS: usize = 12;
+        let heap = HugeHeap::new();
+        heap.configure(Config { heap: Heap::None, spares: true, ..Config::DEFAULT });
+        let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
+        let all = arena.range.part(0, CHUNKS * HUGE_2M);
+        let touch = || (0..CHUNKS).for_each(|at| all.part(at * HUGE_2M, BASE_PAGE).populate().unwrap());
+        heap.commit(all).unwrap();
+        touch();
+        let touched = page_tables();
+        heap.forget(all);
+        assert_eq!(page_tables(), touched);
+        touch();
+        heap.decommit(all).unwrap();
+        assert_eq!(page_tables(), touched);
+        heap.release(arena.range).unwrap();
     }
 }
