@@ -31,7 +31,7 @@ const COST_SPACING: u32 = 100;
 const WOKEN_COST_SPACING: u32 = 20;
 const SHORTEST_WOKEN: Duration = Duration::from_millis(10);
 /// A heap of so many bytes may have one,
-const HEAP_AT: u64 = 32 << 20;
+pub const HEAP_AT: u64 = 32 << 20;
 /// where so many are on base pages: those that every heap begins with.
 const HEAP_ON_BASE: u64 = 4 << 20;
 /// While so many are committed there, they may still be filled.

@@ -15,6 +15,7 @@ use megapage_inside::{ErrnoGuard, set_errno};
 use megapage_memory::LARGE_BLOCK;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
 
 unsafe extern "C" {
     fn mi_malloc(size: usize) -> *mut c_void;
@@ -29,7 +30,7 @@ unsafe extern "C" {
 /// Starts the threads that a large block has made wanted: its program may call nothing here again before it fills it.
 #[inline]
 fn start_for(size: usize) {
-    if size >= LARGE_BLOCK && threads::is_wanted() {
+    if size >= LARGE_BLOCK && threads::thread_wanted().load(Relaxed) {
         wanted::start_wanted();
     }
 }
@@ -51,7 +52,7 @@ jumps! {
 extern "C" fn megapage_malloc_uncached(size: usize) -> *mut c_void {
     // SAFETY: any size is allowed.
     let block = unsafe { mi_malloc(size) };
-    if threads::is_wanted() {
+    if threads::thread_wanted().load(Relaxed) {
         wanted::start_wanted();
     }
     if block.is_null() { out_of_memory() } else { block }

@@ -86,6 +86,13 @@ static size_t arena_option(mi_option_t option) {
 static size_t slices_of_page(size_t size) {
   return _mi_slice_count_of_size(mi_atomic_load_relaxed(&few_addresses) ? size / 4 : size);
 }
+// Defined in primitives.rs: the heap is so large that it may have huge pages.
+extern bool megapage_is_large(void);
+// Returns the number of slices of a page of large blocks. In a small heap it is for one block, so
+// that what is freed goes back or serves for blocks of all sizes.
+static size_t slices_of_large_page(size_t block_size) {
+  return megapage_is_large() ? slices_of_page(MI_LARGE_PAGE_SIZE) : _mi_slice_count_of_size(block_size);
+}
 // Slices that pages of medium blocks have touched, by their index in an arena. Arenas share a bit:
 // at worst a slice is cleaned that need not be, or is not.
 static _Atomic(uint64_t) touched_slices[MI_BCHUNK_BITS / 64];
@@ -137,7 +144,8 @@ static void clean_page(const mi_page_t* page) {
   if (!take_touched(memid->mem.arena.slice_index, memid->mem.arena.slice_count)) return;
   if (mi_atomic_load_relaxed(&mi_page_subproc(page)->thread_count) < SEVERAL_THREADS) return;
   uint8_t* const start = (uint8_t*)mi_align_up((uintptr_t)mi_page_start(page) + block_size, BASE_PAGE);
-  megapage_forget(start, mi_page_slice_start(page) + _mi_size_of_slices(memid->mem.arena.slice_count) - start);
+  uint8_t* const end = mi_page_slice_start(page) + _mi_size_of_slices(memid->mem.arena.slice_count);
+  if (start < end) megapage_forget(start, end - start);
 }
 #include "arena/arena-page.c"
 #include "arena/bitmap-chunk.c"

@@ -207,6 +207,12 @@ extern "C" fn megapage_leaves_untouched() -> bool {
     HEAP.leaves_untouched()
 }
 
+/// Returns true if the heap is so large that it may have huge pages.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_is_large() -> bool {
+    HEAP.size() >= collapser::HEAP_AT
+}
+
 /// So much freed memory waits to be used again that it is to be purged once the delay has passed. From within the
 /// allocator.
 #[unsafe(no_mangle)]

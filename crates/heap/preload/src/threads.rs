@@ -57,8 +57,9 @@ unsafe extern "C" {
     static megapage_thread_wanted: AtomicBool;
 }
 
+/// True if [`crate::wanted::start_wanted`] should be called.
 #[inline]
-fn thread_wanted() -> &'static AtomicBool {
+pub fn thread_wanted() -> &'static AtomicBool {
     // SAFETY: it is there as long as the library, and both languages access it as an atomic of one byte.
     unsafe { &megapage_thread_wanted }
 }
@@ -66,17 +67,6 @@ fn thread_wanted() -> &'static AtomicBool {
 /// Has the next call of malloc start what is wanted: for code within the allocator, which holds locks of it.
 pub fn want() {
     thread_wanted().store(true, Relaxed);
-}
-
-/// Whether [`crate::wanted::start_wanted`] should be called. One load.
-#[inline]
-pub fn is_wanted() -> bool {
-    thread_wanted().load(Relaxed)
-}
-
-/// Whether one is wanted: the first caller is to start it.
-pub fn take_wanted() -> bool {
-    thread_wanted().swap(false, Relaxed)
 }
 
 /// What came of a start.

@@ -24,9 +24,10 @@
 #define COUNT_AFTER MI_MiB
 #define COUNT_SHARE 1024
 // As much more may wait as this part of what went so far, for it may have come again, over and
-// over; and at most this part of what is committed.
+// over; at most this part of what is committed, or so much.
 #define RESERVE_SHARE 16
 #define MOST_RESERVE_SHARE 100
+#define LEAST_MOST_RESERVE MI_MiB
 
 // Defined in primitives.rs: more waits than always may, so that a thread has to purge it after the
 // delay; and how many bytes the limits on memory let wait once so many more are in use: any number
@@ -139,7 +140,8 @@ static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most, size
   const size_t room = mi_max(LEAST_ALWAYS, room_for_waiting(more));
   if (waits_on) return room;
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
-  most += mi_min(committed / MOST_RESERVE_SHARE, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
+  const size_t most_reserve = mi_max(committed / MOST_RESERVE_SHARE, LEAST_MOST_RESERVE);
+  most += mi_min(most_reserve, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
   const size_t useful = mi_min(mi_min(LARGEST_TIMES * largest, most_waiting), most - mi_min(in_use, most));
   return mi_min(room, mi_max(always_waits(committed), useful));
 }

@@ -49,3 +49,8 @@ fn a_large_block_that_grows_is_never_there_twice() {
 fn a_block_that_shrinks_takes_less() {
     passes("waiting", "shrinks");
 }
+
+#[test]
+fn blocks_of_random_sizes_take_each_others_place() {
+    passes("waiting", "random");
+}
