@@ -112,6 +112,8 @@ void megapage_free(void* p) {
       return;
     }
   }
+  // The page went with its last block.
+  if mi_unlikely(mi_page_block_size(page) == 0) freed_twice(SIZE_MAX);
   mi_free_nonnull(p, page, NULL, true /* allow reclaim */);
 }
 

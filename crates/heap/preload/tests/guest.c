@@ -289,13 +289,20 @@ static void free_twice_medium(void) {
   give_back(blocks[1]);
 }
 
+static void free_twice_large(void) {
+  void* const block = ask(100000);
+  ask(100000);
+  give_back(block);
+  give_back(block);
+}
+
 int main(int count, char** words) {
   static const Part parts[] = {
     {"fork_in_malloc", fork_in_malloc}, {"fork_in_mmap", fork_in_mmap}, {"fork_beside_a_thread", fork_beside_a_thread},
     {"fork_in_young_threads", fork_in_young_threads},
     {"confined", confined}, {"confined_with_all_threads", confined_with_all_threads}, {"small_stack", small_stack},
     {"deeply_bound", deeply_bound}, {"statistics", statistics}, {"free_twice_small", free_twice_small},
-    {"free_twice_medium", free_twice_medium}, {NULL, NULL},
+    {"free_twice_medium", free_twice_medium}, {"free_twice_large", free_twice_large}, {NULL, NULL},
   };
   plugin_path = (count > 2 ? words[2] : NULL);
   return run_part(count, words, parts);

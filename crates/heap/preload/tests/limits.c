@@ -102,6 +102,36 @@ static void locked_huge(void) {
   CHECK(kib >> 10 >= 48, "%ld MiB of 64 are huge", kib >> 10);
 }
 
+enum { SHARERS = 6 };
+static pthread_barrier_t shared;
+
+// Fills blocks of 20 KiB, frees them, and stays.
+static void* fill_and_free(void* none) {
+  enum { COUNT = 200 };
+  void* blocks[COUNT];
+  for (size_t got = fill(blocks, COUNT, 20 << 10); got > 0;) free(blocks[--got]);
+  pthread_barrier_wait(&shared);
+  pthread_barrier_wait(&shared);
+  return none;
+}
+
+// Takes blocks of whole slices, where others were, until a limit refuses the next. To be run below
+// a limit.
+static void tight(void) {
+  static void* blocks[4000];
+  pthread_t threads[SHARERS];
+  pthread_barrier_init(&shared, NULL, SHARERS + 1);
+  for (int i = 0; i < SHARERS; i++) CHECK(pthread_create(&threads[i], NULL, fill_and_free, NULL) == 0, "no thread");
+  pthread_barrier_wait(&shared);
+  for (int round = 0; round < 24; round++) {
+    size_t got = fill(blocks, 4000, (size_t)(1 + round) << 16);
+    CHECK(got > 0 && got < 4000, "%zu blocks", got);
+    while (got > 0) free(blocks[--got]);
+  }
+  pthread_barrier_wait(&shared);
+  for (int i = 0; i < SHARERS; i++) pthread_join(threads[i], NULL);
+}
+
 static unsigned seed = 1;
 static unsigned next(void) {
   seed = seed * 1103515245 + 12345;
@@ -138,7 +168,8 @@ int main(int count, char** words) {
       {"addresses", addresses},       {"late", late},
       {"data", data},                 {"locked-now", locked_now},
       {"locked-later", locked_later}, {"locked-huge", locked_huge},
-      {"churn", churn},               {NULL, NULL},
+      {"churn", churn},               {"tight", tight},
+      {NULL, NULL},
   };
   return run_part(count, words, parts);
 }

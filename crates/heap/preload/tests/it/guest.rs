@@ -49,8 +49,11 @@ fn malloc_tells_what_is_in_use() {
 
 #[test]
 fn a_block_that_is_freed_twice_in_a_row_ends_the_program() {
-    let words = ["free(): double free detected in tcache 2\n", "double free or corruption (!prev)\n"];
-    for (part, glibcs) in ["free_twice_small", "free_twice_medium"].into_iter().zip(words) {
+    let [tcache, larger] =
+        ["free(): double free detected in tcache 2\n", "double free or corruption (!prev)\n"];
+    for (part, glibcs) in
+        [("free_twice_small", tcache), ("free_twice_medium", larger), ("free_twice_large", larger)]
+    {
         let Some(program) = program("guest", part) else { return };
         let run = preloaded(&program, &[part], "thp");
         assert_eq!(run.status.signal(), Some(libc::SIGABRT), "{part}: {}", run.status);

@@ -41,6 +41,15 @@ fn freed_memory_makes_room_below_a_limit_on_writable_memory() {
 }
 
 #[test]
+fn blocks_of_whole_slices_are_taken_until_a_limit_refuses_the_next() {
+    let Some(program) = program("limits", "tight") else { return };
+    for heap in [None, Some("thp"), Some("auto")] {
+        let run = run("ulimit -d 120000", &program, &["tight"], heap);
+        assert!(run.status.success(), "{heap:?}: {}: {}", run.status, text(&run.stderr));
+    }
+}
+
+#[test]
 fn a_user_locks_what_the_program_uses_and_not_what_the_heap_has_reserved() {
     let limit = run("true", Path::new("sh"), &["-c", "ulimit -Hl"], None);
     if text(&limit.stdout).trim().parse::<u64>().is_ok_and(|kib| kib < 8 << 10) {
