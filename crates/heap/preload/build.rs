@@ -79,7 +79,7 @@ fn changes() -> Vec<Change> {
         Change("include/mimalloc/heap/page-map.h", "MI_PAGE_MAP_SUB_SHIFT     (13)", "MI_PAGE_MAP_SUB_SHIFT     (15)".into()),
         // Pages of medium and large blocks are shorter where addresses are short (mimalloc.c).
         Change("src/arena/arena-page.c", "_mi_slice_count_of_size(MI_MEDIUM_PAGE_SIZE)", "slices_of_page(MI_MEDIUM_PAGE_SIZE)".into()),
-        Change("src/arena/arena-page.c", "_mi_slice_count_of_size(MI_LARGE_PAGE_SIZE)", "slices_of_large_page(block_size)".into()),
+        Change("src/arena/arena-page.c", "mi_arenas_page_regular_alloc(theap, _mi_slice_count_of_size(MI_LARGE_PAGE_SIZE)", "large_page_alloc(theap".into()),
         // Slices of a page that were committed before stay so: what waits is counted by them, and
         // they need not be committed again.
         Change(

@@ -86,12 +86,21 @@ static size_t arena_option(mi_option_t option) {
 static size_t slices_of_page(size_t size) {
   return _mi_slice_count_of_size(mi_atomic_load_relaxed(&few_addresses) ? size / 4 : size);
 }
-// Defined in primitives.rs: the heap is so large that it may have huge pages.
+// Defined in primitives.rs: how full huge pages are matters more than each block.
 extern bool megapage_is_large(void);
-// Returns the number of slices of a page of large blocks. In a small heap it is for one block, so
-// that what is freed goes back or serves for blocks of all sizes.
-static size_t slices_of_large_page(size_t block_size) {
-  return megapage_is_large() ? slices_of_page(MI_LARGE_PAGE_SIZE) : _mi_slice_count_of_size(block_size);
+// The calling thread wants a page out of an arena or none.
+static __thread bool only_in_arenas;
+static mi_page_t* mi_arenas_page_regular_alloc(mi_theap_t* theap, size_t slice_count, size_t block_size);
+
+// Returns a fresh page of large blocks. In a small heap it is for one block, so that what is freed
+// goes back or serves for blocks of all sizes. mimalloc takes a page of one block that lies outside
+// of arenas for one with an alignment of its own.
+static mi_page_t* large_page_alloc(mi_theap_t* theap, size_t block_size) {
+  mi_page_t* page = NULL;
+  only_in_arenas = !megapage_is_large();
+  if (only_in_arenas) page = mi_arenas_page_regular_alloc(theap, _mi_slice_count_of_size(block_size), block_size);
+  only_in_arenas = false;
+  return page != NULL ? page : mi_arenas_page_regular_alloc(theap, slices_of_page(MI_LARGE_PAGE_SIZE), block_size);
 }
 // Slices that pages of medium blocks have touched, by their index in an arena. Arenas share a bit:
 // at worst a slice is cleaned that need not be, or is not.
@@ -147,7 +156,9 @@ static void clean_page(const mi_page_t* page) {
   uint8_t* const end = mi_page_slice_start(page) + _mi_size_of_slices(memid->mem.arena.slice_count);
   if (start < end) megapage_forget(start, end - start);
 }
+#define _mi_arena_os_alloc_aligned(...) (only_in_arenas ? NULL : _mi_arena_os_alloc_aligned(__VA_ARGS__))
 #include "arena/arena-page.c"
+#undef _mi_arena_os_alloc_aligned
 #include "arena/bitmap-chunk.c"
 #include "arena/bitmap.c"
 #include "alloc/alloc.c"

@@ -207,10 +207,10 @@ extern "C" fn megapage_leaves_untouched() -> bool {
     HEAP.leaves_untouched()
 }
 
-/// Returns true if the heap is so large that it may have huge pages.
+/// Returns true if the heap is so large that its density matters more than each block.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_is_large() -> bool {
-    HEAP.size() >= collapser::HEAP_AT
+    HEAP.size() >= 2 * collapser::HEAP_AT
 }
 
 /// So much freed memory waits to be used again that it is to be purged once the delay has passed. From within the

@@ -83,6 +83,18 @@ static void locked_now(void) {
   FILLS(blocks, 32, MIB / 8);
 }
 
+// As a user who may lock 8 MiB: all blocks that fit are locked, and can be freed.
+static void locked_until_refused(void) {
+  enum { MOST = 64 };
+  static void* blocks[MOST];
+  limit(RLIMIT_MEMLOCK, 8 * MIB);
+  CHECK(geteuid() != 0 || setuid(65534) == 0, "no other user");
+  CHECK(mlockall(MCL_FUTURE) == 0, "mlockall is refused");
+  size_t got = fill(blocks, MOST, MIB / 4);
+  CHECK(got > 8 && got < MOST, "%zu blocks", got);
+  while (got > 0) free(blocks[--got]);
+}
+
 // As root: what the heap gets from then on is locked.
 static void locked_later(void) {
   static void* blocks[256];
@@ -169,6 +181,7 @@ int main(int count, char** words) {
       {"data", data},                 {"locked-now", locked_now},
       {"locked-later", locked_later}, {"locked-huge", locked_huge},
       {"churn", churn},               {"tight", tight},
+      {"locked-until-refused", locked_until_refused},
       {NULL, NULL},
   };
   return run_part(count, words, parts);

@@ -59,6 +59,14 @@ fn a_user_locks_what_the_program_uses_and_not_what_the_heap_has_reserved() {
 }
 
 #[test]
+fn a_user_who_may_lock_little_gets_and_frees_all_that_fits() {
+    if !require_root() {
+        return;
+    }
+    passes("limits", "locked-until-refused");
+}
+
+#[test]
 fn what_is_mapped_after_mlockall_is_locked_and_huge() {
     if !require_root() {
         return;
