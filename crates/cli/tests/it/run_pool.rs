@@ -441,6 +441,7 @@ fn python_runs_on_it() {
     let script = "
 import errno, os, time
 rows = [{'number': n, 'text': str(n) * 9} for n in range(100_000)]
+blocks = [b'x' * 40_000 for n in range(500)]
 for left in reversed(range(6000)):
     try:
         pid = os.fork()
