@@ -67,7 +67,7 @@ pub const GONE: &[Gone] = &[
     gone("plan", WithValue("--seed"), "plan gives the same answer each time."),
     gone("plan", WithValue("--host-memory"), "each host has what it has."),
     gone("advise", WithValue("--trial-budget"), "a trial slows its process by at most 10 %."),
-    gone("remap align", Whole, "megapage run --text thp moves code as it is linked."),
+    gone("remap align", Whole, "megapage run --text thp moves code as is; see megapage remap check."),
 ];
 
 /// Command line arguments without what is gone.

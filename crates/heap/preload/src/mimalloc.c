@@ -93,8 +93,8 @@ static __thread bool only_in_arenas;
 static mi_page_t* mi_arenas_page_regular_alloc(mi_theap_t* theap, size_t slice_count, size_t block_size);
 
 // Returns a fresh page of large blocks. In a small heap it is for one block, so that what is freed
-// goes back or serves for blocks of all sizes. mimalloc takes a page of one block that lies outside
-// of arenas for one with an alignment of its own.
+// goes back or serves for blocks of all sizes. Outside of arenas mimalloc takes a page of one block
+// for that of an aligned one.
 static mi_page_t* large_page_alloc(mi_theap_t* theap, size_t block_size) {
   mi_page_t* page = NULL;
   only_in_arenas = !megapage_is_large();

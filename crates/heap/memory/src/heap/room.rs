@@ -42,8 +42,8 @@ const FREE_SHARE: u64 = 2;
 const MOST_UNTOUCHED: u64 = 62;
 /// No thread of the library looks how much was touched.
 const NOT_LOOKED: u64 = u64::MAX;
-/// What a look has seen holds on until the heap has grown by so many bytes, and by those that may
-/// stay untouched until there is too much of it.
+/// Bytes by which the heap grows until a look is out of date, beside those that may stay untouched
+/// until there is too much of it.
 const LEAST_UNSEEN: u64 = 2 << 20;
 /// Pause between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
@@ -72,9 +72,9 @@ pub(super) struct Headroom {
     pub(super) threads: AtomicU64,
     /// Thousandths of what was committed that had not been touched at the last look.
     untouched: AtomicU64,
-    /// What that look has seen holds on until so many bytes are committed.
+    /// Committed bytes beyond which that look is out of date.
     seen_up_to: AtomicU64,
-    /// More are: a look is wanted.
+    /// True if more are committed, so that a look is wanted.
     wants_look: AtomicBool,
 }
 
@@ -232,16 +232,16 @@ impl HugeHeap {
         if of.is_bulk() || !self.spares() {
             return false;
         }
-        if self.is_unseen() {
-            self.room.wants_look.store(true, Relaxed);
-        }
-        self.room.untouched.load(Relaxed) > MOST_UNTOUCHED || self.is_unseen()
+        let unseen = self.is_unseen();
+        self.room.wants_look.fetch_or(unseen, Relaxed);
+        unseen || self.room.untouched.load(Relaxed) > MOST_UNTOUCHED
     }
 
-    /// Returns true if the program has touched what it was given, as far as the last look has seen,
-    /// and the heap has grown too much since.
+    /// Returns true if the program had touched what it was given at the last look, and the heap has
+    /// grown too much since. False if its user has asked for huge pages: they wait for no look.
     pub fn is_unseen(&self) -> bool {
-        self.room.untouched.load(Relaxed) <= MOST_UNTOUCHED
+        self.spares()
+            && self.room.untouched.load(Relaxed) <= MOST_UNTOUCHED
             && self.committed() > self.room.seen_up_to.load(Relaxed)
     }
 
@@ -274,7 +274,7 @@ impl HugeHeap {
         self.room.seen_up_to.store(self.committed() + LEAST_UNSEEN + more, Relaxed);
     }
 
-    /// Lets what was seen hold on until the heap has grown by so many bytes: no look comes before.
+    /// Keeps the last look valid until the heap has grown by so many bytes: no look comes before.
     pub fn keep_seen(&self, bytes: u64) {
         self.room.seen_up_to.store(self.committed() + bytes, Relaxed);
     }
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(commit(88), THP);
         assert_eq!(commit(112), BASE, "the program may have begun to leave memory untouched");
         assert!(heap.leaves_untouched() && heap.wants_look() && !heap.wants_look());
-        // So many are present that a sixteenth of them is more than all that follows.
+        // The bound is a sixteenth of what is present: more than all that follows.
         heap.note_untouched(0, 1 << 40);
         assert_eq!(commit(116), THP);
         heap.note_untouched(heap.committed(), 1);

@@ -21,13 +21,18 @@ fn run(set_up: &str, program: &Path, arguments: &[&str], heap: Option<&str>) -> 
     command.output().expect("the shell starts")
 }
 
-#[test]
-fn a_limit_on_addresses_leaves_room_for_the_programs_own_mappings() {
-    let Some(program) = program("limits", "addresses") else { return };
-    for heap in [None, Some("thp"), Some("none")] {
-        let run = run("ulimit -v 250000", &program, &["addresses"], heap);
+/// The part of the program ends well after `set_up`, plain and with each heap.
+fn fits(set_up: &str, part: &str) {
+    let Some(program) = program("limits", part) else { return };
+    for heap in [None, Some("thp"), Some("none"), Some("auto")] {
+        let run = run(set_up, &program, &[part], heap);
         assert!(run.status.success(), "{heap:?}: {}: {}", run.status, text(&run.stderr));
     }
+}
+
+#[test]
+fn a_limit_on_addresses_leaves_room_for_the_programs_own_mappings() {
+    fits("ulimit -v 250000", "addresses");
 }
 
 #[test]
@@ -42,11 +47,7 @@ fn freed_memory_makes_room_below_a_limit_on_writable_memory() {
 
 #[test]
 fn blocks_of_whole_slices_are_taken_until_a_limit_refuses_the_next() {
-    let Some(program) = program("limits", "tight") else { return };
-    for heap in [None, Some("thp"), Some("auto")] {
-        let run = run("ulimit -d 120000", &program, &["tight"], heap);
-        assert!(run.status.success(), "{heap:?}: {}: {}", run.status, text(&run.stderr));
-    }
+    fits("ulimit -d 120000", "tight");
 }
 
 #[test]
