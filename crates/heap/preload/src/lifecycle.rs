@@ -20,7 +20,6 @@ use megapage_memory::{
     RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE, SPARES_VARIABLE,
 };
 use std::ffi::CStr;
-use std::mem::transmute;
 use std::os::raw::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -125,9 +124,9 @@ extern "C" fn start() {
     grow_break(FIRST_BREAK);
     configure();
     interpose::find_real();
-    for function in [&NEXT_FORK, &NEXT_DAEMON, &NEXT_FORKPTY] {
-        function.find();
-    }
+    NEXT_FORK.find();
+    NEXT_DAEMON.find();
+    NEXT_FORKPTY.find();
     mappings::begin();
     let mut buffer = [0; MAX_VALUE];
     if let Some(path) = environment_variable(LEDGER_VARIABLE, &mut buffer)
@@ -291,24 +290,9 @@ type Daemon = unsafe extern "C" fn(c_int, c_int) -> c_int;
 type Forkpty = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int;
 
 // The C library's functions, looked up before any thread exists.
-static NEXT_FORK: Next = Next::new(c"fork");
-static NEXT_DAEMON: Next = Next::new(c"daemon");
-static NEXT_FORKPTY: Next = Next::new(c"forkpty");
-
-fn real_fork() -> Option<RealFork> {
-    // SAFETY: the C library's `fork` has this type.
-    NEXT_FORK.find().map(|address| unsafe { transmute::<usize, RealFork>(address) })
-}
-
-fn real_daemon() -> Option<Daemon> {
-    // SAFETY: the C library's `daemon` has this type.
-    NEXT_DAEMON.find().map(|address| unsafe { transmute::<usize, Daemon>(address) })
-}
-
-fn real_forkpty() -> Option<Forkpty> {
-    // SAFETY: the C library's `forkpty` has this type.
-    NEXT_FORKPTY.find().map(|address| unsafe { transmute::<usize, Forkpty>(address) })
-}
+static NEXT_FORK: Next<RealFork> = Next::new(c"fork");
+static NEXT_DAEMON: Next<Daemon> = Next::new(c"daemon");
+static NEXT_FORKPTY: Next<Forkpty> = Next::new(c"forkpty");
 
 /// Runs what forks, refused with ENOMEM where a huge page written after it could not be copied and the child would
 /// be killed (see [`megapage_memory::HugeHeap::before_fork`]).
@@ -358,7 +342,7 @@ fn forks_within(forks: impl FnOnce() -> c_int) -> Result<c_int, Errno> {
 #[unsafe(no_mangle)]
 extern "C" fn fork() -> c_int {
     // SAFETY: the C library's own function, called as the program would have.
-    checked(real_fork().map(|real| move || unsafe { real() }))
+    checked(NEXT_FORK.find().map(|real| move || unsafe { real() }))
 }
 
 /// fork(2) by the C library's other name for it.
@@ -371,7 +355,7 @@ extern "C" fn __fork() -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
     // SAFETY: as for `fork`.
-    checked(real_daemon().map(|real| move || unsafe { real(no_chdir, no_close) }))
+    checked(NEXT_DAEMON.find().map(|real| move || unsafe { real(no_chdir, no_close) }))
 }
 
 /// forkpty(3), whose fork could not be refused from within.
@@ -386,5 +370,5 @@ unsafe extern "C" fn forkpty(
     window: *const c_void,
 ) -> c_int {
     // SAFETY: as for `fork`; the caller's promise.
-    checked(real_forkpty().map(|real| move || unsafe { real(master, name, terminal, window) }))
+    checked(NEXT_FORKPTY.find().map(|real| move || unsafe { real(master, name, terminal, window) }))
 }

@@ -17,7 +17,6 @@ use megapage_memory::Heap;
 use megapage_memory::mapped::{Kernel, LARGEST, SMALLEST};
 use megapage_memory::shared::{Shm, note_refused};
 use megapage_units::BASE_PAGE;
-use std::mem::transmute;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,10 +29,10 @@ const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// Memory that has a use of its own: a stack, or pages of the pool.
 const OF_ITS_OWN: c_int = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
 
-static NEXT_MMAP: Next = Next::new(c"mmap");
-static NEXT_MUNMAP: Next = Next::new(c"munmap");
-static NEXT_MREMAP: Next = Next::new(c"mremap");
-static NEXT_MPROTECT: Next = Next::new(c"mprotect");
+static NEXT_MMAP: Next<Mmap> = Next::new(c"mmap");
+static NEXT_MUNMAP: Next<Munmap> = Next::new(c"munmap");
+static NEXT_MREMAP: Next<Mremap> = Next::new(c"mremap");
+static NEXT_MPROTECT: Next<Mprotect> = Next::new(c"mprotect");
 
 type Mmap = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, off_t) -> *mut c_void;
 type Munmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
@@ -43,9 +42,10 @@ type Mprotect = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 /// Looks at the program's mappings from now on, where huge pages are asked for and can be had. Before any thread exists.
 pub fn begin() {
     find_clock();
-    for function in [&NEXT_MMAP, &NEXT_MUNMAP, &NEXT_MREMAP, &NEXT_MPROTECT] {
-        function.find();
-    }
+    NEXT_MMAP.find();
+    NEXT_MUNMAP.find();
+    NEXT_MREMAP.find();
+    NEXT_MPROTECT.find();
     segments::begin();
     threads::own();
     let wanted = HEAP.config().heap != Heap::None && has_supported_base_pages() && thp_is_possible();
@@ -72,7 +72,7 @@ unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let next = |address| match NEXT_MMAP.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { transmute::<usize, Mmap>(next)(address, len, protection, flags, fd, offset) },
+        Some(next) => unsafe { next(address, len, protection, flags, fd, offset) },
         // SAFETY: the caller's promise.
         None => unsafe { program_memory::system_mmap(address, len, protection, flags, fd, offset) },
     };
@@ -193,7 +193,7 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     }
     let answer = match NEXT_MUNMAP.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { transmute::<usize, Munmap>(next)(address, len) },
+        Some(next) => unsafe { next(address, len) },
         // SAFETY: the caller's promise.
         None => unsafe { program_memory::system_munmap(address, len) },
     };
@@ -227,7 +227,7 @@ unsafe extern "C" fn mremap(
     }
     let answer = match NEXT_MREMAP.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { transmute::<usize, Mremap>(next)(old, old_len, new_len, flags, wanted) },
+        Some(next) => unsafe { next(old, old_len, new_len, flags, wanted) },
         // SAFETY: the caller's promise.
         None => unsafe { program_memory::system_mremap(old, old_len, new_len, flags, wanted) },
     };
@@ -252,7 +252,7 @@ unsafe extern "C" fn mremap(
 unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
     let answer = match NEXT_MPROTECT.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { transmute::<usize, Mprotect>(next)(address, len, protection) },
+        Some(next) => unsafe { next(address, len, protection) },
         // SAFETY: the caller's promise.
         None => unsafe { program_memory::system_mprotect(address, len, protection) },
     };

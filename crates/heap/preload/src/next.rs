@@ -1,25 +1,28 @@
 //! Functions of the next library in the loader's order: the C library's, or another interposer's.
 //!
-//! File-level obligation: the loader is given a C string. An address is called by its owner, which knows the function's type.
+//! File-level obligation: the loader gets a C string. Who calls a function knows that it has the type `F` named here.
 
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
+use std::marker::PhantomData;
+use std::mem::transmute_copy;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A function by its name; null until it was looked up.
-pub struct Next {
+/// A function of type `F` by its name; null until it was looked up.
+pub struct Next<F> {
     name: &'static CStr,
     address: AtomicUsize,
+    function: PhantomData<F>,
 }
 
-impl Next {
-    pub const fn new(name: &'static CStr) -> Next {
-        Next { name, address: AtomicUsize::new(0) }
+impl<F: Copy> Next<F> {
+    pub const fn new(name: &'static CStr) -> Next<F> {
+        Next { name, address: AtomicUsize::new(0), function: PhantomData }
     }
 
-    /// Its address, looked up where that was not done yet. `None`: there is none.
-    pub fn find(&self) -> Option<usize> {
+    /// Returns it, looked up where that was not done yet. `None`: there is none.
+    pub fn find(&self) -> Option<F> {
         self.get().or_else(|| {
             // SAFETY: the name is a C string.
             self.address.store(unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize, Relaxed);
@@ -27,8 +30,10 @@ impl Next {
         })
     }
 
-    /// Its address, as far as it was looked up: dlsym(3) allocates, which is not possible everywhere.
-    pub fn get(&self) -> Option<usize> {
-        Some(self.address.load(Relaxed)).filter(|address| *address != 0)
+    /// Returns it, as far as it was looked up: dlsym(3) allocates, which is not possible everywhere.
+    pub fn get(&self) -> Option<F> {
+        let address = self.address.load(Relaxed);
+        // SAFETY: `F` is the type of a function, and this is the address of one.
+        (address != 0).then(|| unsafe { transmute_copy(&address) })
     }
 }

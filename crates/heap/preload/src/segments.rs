@@ -11,12 +11,11 @@ use libc::key_t;
 use megapage_inside::program_memory::as_c;
 use megapage_inside::{ErrnoGuard, call_for_program};
 use megapage_memory::shared::{Shm, note_refused};
-use std::mem::transmute;
 use std::os::raw::{c_int, c_void};
 
-static NEXT_SHMGET: Next = Next::new(c"shmget");
-static NEXT_SHMAT: Next = Next::new(c"shmat");
-static NEXT_SHMDT: Next = Next::new(c"shmdt");
+static NEXT_SHMGET: Next<Shmget> = Next::new(c"shmget");
+static NEXT_SHMAT: Next<Shmat> = Next::new(c"shmat");
+static NEXT_SHMDT: Next<Shmdt> = Next::new(c"shmdt");
 
 type Shmget = unsafe extern "C" fn(key_t, usize, c_int) -> c_int;
 type Shmat = unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
@@ -24,9 +23,9 @@ type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;
 
 /// Finds the C library's functions. Before any thread exists.
 pub fn begin() {
-    for function in [&NEXT_SHMGET, &NEXT_SHMAT, &NEXT_SHMDT] {
-        function.find();
-    }
+    NEXT_SHMGET.find();
+    NEXT_SHMAT.find();
+    NEXT_SHMDT.find();
 }
 
 /// shmget(2).
@@ -43,7 +42,7 @@ unsafe extern "C" fn shmget(key: key_t, size: usize, flags: c_int) -> c_int {
     }
     let answer = match NEXT_SHMGET.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { transmute::<usize, Shmget>(next)(key, size, flags) },
+        Some(next) => unsafe { next(key, size, flags) },
         None => {
             let arguments = [key as usize, size, flags as usize];
             // SAFETY: it takes no pointer.
@@ -73,7 +72,7 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
     }
     match NEXT_SHMAT.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { transmute::<usize, Shmat>(next)(id, address, flags) },
+        Some(next) => unsafe { next(id, address, flags) },
         // SAFETY: the caller's promise.
         None => as_c(unsafe {
             call_for_program(libc::SYS_shmat, [id as usize, address as usize, flags as usize])
@@ -90,7 +89,7 @@ unsafe extern "C" fn shmdt(address: *const c_void) -> c_int {
     SHARED.unmapping(address as usize, 0);
     match NEXT_SHMDT.get() {
         // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { transmute::<usize, Shmdt>(next)(address) },
+        Some(next) => unsafe { next(address) },
         // SAFETY: the caller's promise.
         None => as_c(unsafe { call_for_program(libc::SYS_shmdt, [address as usize]) }) as c_int,
     }

@@ -15,7 +15,7 @@ use megapage_inside::{
     wake_all,
 };
 use std::ffi::CStr;
-use std::mem::{MaybeUninit, transmute};
+use std::mem::MaybeUninit;
 use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -50,7 +50,7 @@ type Create =
     unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Work, *mut c_void) -> c_int;
 
 /// The C library's, whatever the program calls by that name.
-static NEXT_CREATE: Next = Next::new(c"pthread_create");
+static NEXT_CREATE: Next<Create> = Next::new(c"pthread_create");
 
 unsafe extern "C" {
     /// A thread is wanted, and the next call of malloc may start it. Of thread_cache.c, which reads it each time.
@@ -92,8 +92,6 @@ pub fn start(work: Work) -> Started {
     let Some(create) = NEXT_CREATE.get().filter(|_| OWNER.load(Relaxed) == own_pid()) else {
         return Started::Busy;
     };
-    // SAFETY: the C library's function has this type.
-    let create = unsafe { transmute::<usize, Create>(create) };
     let _errno = ErrnoGuard::save();
     // SAFETY: every object is initialised by the call named for it before it is used, and outlives it. The
     // thread's function is part of this library, which is never unloaded. All signals are blocked around
