@@ -88,6 +88,9 @@ pub struct HugeHeap {
     locked: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
+    /// The process was forked while other threads closed slices: some that are in use by their
+    /// chunk's account may be inaccessible.
+    unsure: AtomicBool,
     /// The number of chunks that are accessible though nothing is mapped there.
     open: AtomicU64,
     in_use: InUse,
@@ -143,6 +146,7 @@ impl HugeHeap {
             by_slices: AtomicBool::new(false),
             locked: AtomicBool::new(false),
             split: AtomicBool::new(false),
+            unsure: AtomicBool::new(false),
             open: AtomicU64::new(0),
             in_use: InUse::new(),
             room: Headroom::new(),

@@ -135,6 +135,28 @@ static void fork_in_young_threads(void) {
   fork_while(run_young);
 }
 
+static void* return_memory(void* none) {
+  while (true) {
+    use(5 * MIB);
+    malloc_trim(0);
+  }
+  return none;
+}
+
+// Beside threads that give memory back to the kernel.
+static void fork_beside_returns(void) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPROF);
+  pthread_sigmask(SIG_BLOCK, &signals, NULL);
+  for (int at = 0; at < 3; at++) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, return_memory, NULL) == 0, "no thread");
+  }
+  pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+  fork_while(allocate);
+}
+
 // ---- filters ----
 
 #define ALLOW(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
@@ -299,7 +321,7 @@ static void free_twice_large(void) {
 int main(int count, char** words) {
   static const Part parts[] = {
     {"fork_in_malloc", fork_in_malloc}, {"fork_in_mmap", fork_in_mmap}, {"fork_beside_a_thread", fork_beside_a_thread},
-    {"fork_in_young_threads", fork_in_young_threads},
+    {"fork_in_young_threads", fork_in_young_threads}, {"fork_beside_returns", fork_beside_returns},
     {"confined", confined}, {"confined_with_all_threads", confined_with_all_threads}, {"small_stack", small_stack},
     {"deeply_bound", deeply_bound}, {"statistics", statistics}, {"free_twice_small", free_twice_small},
     {"free_twice_medium", free_twice_medium}, {"free_twice_large", free_twice_large}, {NULL, NULL},

@@ -200,6 +200,7 @@ impl HugeHeap {
         }
         self.attached.store(false, Relaxed);
         self.split.store(true, Relaxed);
+        self.unsure.store(true, Relaxed);
         // The interrupted code may be in the midst of the stock: then what is there goes unused in
         // the child.
         self.stock.try_with(Stock::forget_in_child);

@@ -101,12 +101,17 @@ impl HugeHeap {
             }
             let range = span.chunk_range(index, 1);
             let may_stay = chunk.mapping() == BASE && !chunk.is_advised() && self.ahead() > 0;
+            // Noted before it is done: a child may be forked between the two.
+            chunk.set_mapping(Mapping::None);
             let stays_open = may_stay && (chunk.used() == 0 || self.discard_slices(range).is_ok());
             let gone = stays_open || range.close().is_ok();
-            // A page that was released, and is still mapped, has to be populated before it is used again.
+            if !gone {
+                // A page that was released, and is still mapped, has to be populated before it is used again.
+                let is_released = backing == Backing::Broker;
+                let reserved = Mapping::Reserved(Backing::Hugetlb2M);
+                chunk.set_mapping(if is_released { reserved } else { Mapping::Mapped(backing) });
+            }
             if gone || backing == Backing::Broker {
-                let mapping = if gone { Mapping::None } else { Mapping::Reserved(Backing::Hugetlb2M) };
-                chunk.set_mapping(mapping);
                 chunk.set_slices(0, 0);
                 if stays_open {
                     chunk.set_open(&self.open);

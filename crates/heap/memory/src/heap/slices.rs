@@ -63,10 +63,11 @@ impl HugeHeap {
         // The kernel may lock what is mapped now, and not what was.
         let close = |part: OwnedRange| if self.locked.load(Relaxed) { part.close() } else { Ok(()) };
         let open = |part: OwnedRange| close(part).and_then(|()| part.open()).is_ok();
+        let accessible = if self.unsure.load(Relaxed) { 0 } else { chunk.used() };
         // One part of a chunk is another mapping: a process may have too many of them.
         !self.by_slices.load(Relaxed)
             || chunk.mapping() != BASE
-            || runs(mask & !chunk.used()).all(|(first, count)| open(range.part(first * SLICE, count * SLICE)))
+            || runs(mask & !accessible).all(|(first, count)| open(range.part(first * SLICE, count * SLICE)))
             || !self.locked.load(Relaxed) && range.open().is_ok()
     }
 
@@ -146,6 +147,20 @@ mod tests {
             assert_eq!(heap.open.load(Relaxed) as usize, GROUP - 1 - used);
             assert_eq!(slice.populate().is_ok(), used == 0, "chunk {used}");
         }
+        heap.release(arena).unwrap();
+    }
+
+    #[test]
+    fn a_child_opens_what_another_thread_was_about_to_note_as_closed() {
+        let (heap, arena) = heap(Heap::None);
+        heap.commit(arena.part(0, 2 * SLICE)).unwrap();
+        assert!(heap.close_unused());
+        let (chunk, slice) = (heap.chunk_at(arena.start()).unwrap(), arena.part(SLICE, SLICE));
+        slice.close().unwrap();
+        chunk.set_slices(0b01, 0b11);
+        heap.free_locks_in_child();
+        assert_eq!(heap.commit(slice), Ok(false));
+        assert_eq!(slice.populate(), Ok(()));
         heap.release(arena).unwrap();
     }
 

@@ -28,6 +28,11 @@ fn a_signals_handler_forks_in_a_thread_that_shares_heaps() {
 }
 
 #[test]
+fn a_signals_handler_forks_beside_threads_that_give_memory_back() {
+    passes("guest", "fork_beside_returns");
+}
+
+#[test]
 fn a_program_that_forbids_itself_system_calls_lives() {
     passes("guest", "confined");
 }
