@@ -289,6 +289,13 @@ impl OwnedRange {
         self.discard()
     }
 
+    /// Closes the range as [`OwnedRange::close`] does, and gives the memory back at once also where
+    /// it is only a part of a transparent huge page.
+    pub fn close_part(self) -> Result<(), Errno> {
+        program_memory::split_at_ends(self.start, self.len);
+        self.close()
+    }
+
     /// Copies another range of the same length; both are accessible and do not overlap.
     pub fn copy_from(self, source: OwnedRange) {
         assert_eq!(self.len, source.len);
@@ -477,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_huge_page_that_is_discarded_goes_back_at_once() {
+    fn a_part_of_a_huge_page_goes_back_at_once() {
         use std::{fs::File, os::unix::fs::FileExt};
         let word = |path: &str, index: usize| {
             let mut bytes = [0; 8];
@@ -493,7 +500,10 @@ mod tests {
                 .map(|flags| flags & 3 << 15 != 0)
         };
         let last = HUGE_2M - BASE_PAGE;
-        for (kept, start, end) in [(0, 0x10000, HUGE_2M), (last, 0, last), (0, 0x10000, 0x20000)] {
+        let parts = [(0, 0x10000, HUGE_2M), (last, 0, last), (0, 0x10000, 0x20000)];
+        let ways = [OwnedRange::discard_part, OwnedRange::close_part];
+        for ((kept, start, end), give_back) in parts.into_iter().flat_map(|part| ways.map(|way| (part, way)))
+        {
             let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
             let _ = range.advise_thp();
             range.open().unwrap();
@@ -501,7 +511,7 @@ mod tests {
             if is_part(range.start() + kept) != Some(true) {
                 return megapage_testing::skip("needs transparent huge pages and /proc/kpageflags");
             }
-            range.part(start, end - start).discard_part().unwrap();
+            give_back(range.part(start, end - start)).unwrap();
             assert_eq!((peek(*range, kept), is_part(range.start() + kept)), (7, Some(false)));
         }
     }

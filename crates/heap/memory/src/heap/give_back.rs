@@ -147,7 +147,7 @@ impl HugeHeap {
         for (first, count) in runs(unused) {
             let part = range.part(first * SLICE, count * SLICE);
             let gone = match chunk.mapping() {
-                _ if self.by_slices.load(Relaxed) => part.close(),
+                _ if self.by_slices.load(Relaxed) => part.close_part(),
                 BASE => self.discard_slices(part),
                 _ => part.discard_part(),
             };
