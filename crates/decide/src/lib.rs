@@ -53,19 +53,9 @@ impl State {
         State { policy, guard: Guard::default(), limits, last: None, lacked_zeroing: false }
     }
 
-    /// The policy's name.
-    pub fn policy(&self) -> &'static str {
-        self.policy.name()
-    }
-
-    /// Whether the policy ever asks for samples of access bits.
-    pub fn samples(&self) -> bool {
-        self.policy.samples()
-    }
-
-    /// Whether the policy promotes nothing of a process whose translation cost is not known.
-    pub fn needs_costs(&self) -> bool {
-        self.policy.needs_costs()
+    /// The policy.
+    pub fn policy(&self) -> &dyn Policy {
+        &*self.policy
     }
 
     /// What a first touch is answered with. Where there are no such faults to answer, on a running kernel, this is
@@ -74,19 +64,9 @@ impl State {
         self.policy.on_fault(fault)
     }
 
-    /// Whether faults on anonymous memory take blocks that were zeroed ahead first.
-    pub fn prefers_zeroed(&self) -> bool {
-        self.policy.prefers_zeroed()
-    }
-
     /// Whether the policy has wanted free memory zeroed ahead in a [`step`] so far: what no running kernel does when it is asked.
     pub fn lacked_zeroing(&self) -> bool {
         self.lacked_zeroing
-    }
-
-    /// Which reservation to break when nothing is free, as an index.
-    pub fn breaks(&self, reservations: &[Reservation]) -> Option<usize> {
-        self.policy.breaks(reservations)
     }
 
     /// Reports what became of an action, at the time `now`. An action of which nothing is reported counts as not obtained
@@ -134,11 +114,6 @@ impl State {
     /// Takes that back, at the time `now`. Processes that the next snapshot does not have are forgotten.
     pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
         self.guard.restore(now, regions, &self.limits);
-    }
-
-    /// Whether the last step ended at a bound of work while there was more that is worth doing soon.
-    pub fn wants_more(&self) -> bool {
-        self.policy.wants_more()
     }
 
     /// How many processes and regions are tracked.

@@ -246,7 +246,7 @@ impl Machine {
             memory,
             random,
             processes,
-            run: Run { policy: state.policy().to_string(), processes: results, ..Run::default() },
+            run: Run { policy: state.policy().name().to_string(), processes: results, ..Run::default() },
             state,
             now: 0.0,
             stride: 1,

@@ -164,17 +164,6 @@ impl Memory {
         }
     }
 
-    /// Fills whole blocks with `pages` in all of `kind`, from the lowest on; as many as are free.
-    pub fn occupy(&mut self, pages: u64, kind: Filler) {
-        let mut left = pages;
-        while left > 0 {
-            let Some(at) = self.whole(false) else { break };
-            let part = left.min(u64::from(BLOCK_PAGES)) as u16;
-            self.fill(at, part, kind);
-            left -= u64::from(part);
-        }
-    }
-
     fn fill(&mut self, at: u32, pages: u16, kind: Filler) {
         self.unlist(at);
         let block = &mut self.blocks[at as usize];

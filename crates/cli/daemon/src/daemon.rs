@@ -1,9 +1,10 @@
 //! The daemon: observes, has the policy decide, has the actions carried out, and learns what became of them.
 
+use crate::cadence::{Cadence, Cause};
 use crate::children::{Children, Watched};
 use crate::config::{Config, ConfigError, OnExit, STALL, WITHIN};
 use crate::filling::Filling;
-use crate::left::{Left, Rests, give_back};
+use crate::left::{Left, give_back};
 use crate::new_processes::NewProcesses;
 use crate::pass::{Pass, Times};
 use crate::saved_state::SavedState;
@@ -16,14 +17,12 @@ use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
 use megapage_snapshot::{CostSource, HugePages, Missed, MissedWhy, Sampling, Snapshot};
-use megapage_units::{Bytes, HUGE_2M};
+use megapage_units::{Bytes, HUGE_2M, Pid};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// However long a pass takes us, the next is no later than this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Some task waits for memory for more than this share of 10 s: memory is short, in per cent.
 const SHORT_PERCENT: f64 = 10.0;
 
@@ -75,26 +74,10 @@ pub struct Daemon {
     alarmed: bool,
     /// Whether a process was probed for its cost since the last pass: one each time.
     probed: bool,
-    /// Whether the last pass left something to do that is worth doing soon, found memory short, or a large new process.
-    busy: bool,
     new_processes: NewProcesses,
     children: Children,
-    /// Whether there is a large new process.
-    new: bool,
-    /// Whether its first sample was read since the last pass: what to do about it is known now.
-    due: bool,
-    /// Whether the policy looked for memory to take back in the last pass.
-    urgent: bool,
-    /// Whether time or a budget ran out in the last pass, so that actions are deferred.
-    ran_out: bool,
     zeroing: Zeroing,
-    /// Until when processes are left alone that something is left to be done to.
-    rests: Rests,
-    /// When the last pass began.
-    began: Duration,
-    /// What looking and deciding took of a processor in the last pass and the pause before: acting has budgets of its
-    /// own.
-    cost: Duration,
+    cadence: Cadence,
     /// This thread's processor time after the last pass: what others ask for, and timings, have bounds of their own.
     cpu_after: Duration,
 }
@@ -146,17 +129,10 @@ impl Daemon {
             selected: Selected::default(),
             alarmed: false,
             probed: false,
-            busy: false,
             new_processes: NewProcesses::default(),
             children: Children::default(),
-            new: false,
-            due: false,
-            urgent: false,
-            ran_out: false,
-            rests: Rests::default(),
             zeroing: Zeroing::default(),
-            began: Duration::ZERO,
-            cost: Duration::ZERO,
+            cadence: Cadence::default(),
             cpu_after: own_thread_time(),
         })
     }
@@ -183,20 +159,17 @@ impl Daemon {
 
     /// How translation costs are found out, in one line.
     pub fn costing(&self) -> String {
-        match self.cost_source() {
-            Some(source) => format!("translation costs {}", source.name()),
-            None => "translation costs not known".into(),
-        }
+        format!("translation costs {}", self.cost_source().map_or("not known", CostSource::name))
     }
 
     /// What a policy that goes by translation costs has to go by, where the processor does not count them, in one line;
     /// `None` where nothing is to be reported.
     pub fn cost_warning(&self) -> Option<String> {
         // A process that samples nothing, beside a daemon that does, says nothing of the machine.
-        if !self.state.needs_costs() || !self.parts.samples {
+        if !self.state.policy().needs_costs() || !self.parts.samples {
             return None;
         }
-        let policy = self.state.policy();
+        let policy = self.state.policy().name();
         match self.cost_source() {
             Some(CostSource::Measured) => None,
             Some(_) => Some(format!(
@@ -231,8 +204,8 @@ impl Daemon {
             && config.act.promoted_per_second == former.act.promoted_per_second
             && config.claims == former.claims;
         let fresh = if decides_alike { None } else { Some(state(&config)?) };
-        let samples = self.parts.samples && fresh.as_ref().unwrap_or(&self.state).samples();
-        let sampled = self.parts.samples && self.state.samples();
+        let samples = self.parts.samples && fresh.as_ref().unwrap_or(&self.state).policy().samples();
+        let sampled = self.parts.samples && self.state.policy().samples();
         if config.observe != former.observe || samples != sampled {
             (self.parts.observer, self.parts.costs) = observer(&self.parts.root, &config, samples)?;
         }
@@ -253,24 +226,21 @@ impl Daemon {
 
     /// One pass, with samples that were started here and read after their window: for a caller that looks only once.
     pub fn single_pass(&mut self) -> Pass {
-        self.select();
-        let pids = self.selected.pids.clone();
-        self.pass_with(|observer| observer.sample_once(&pids))
+        self.pass_with(Observer::sample_once)
     }
 
     /// One pass. Never waits: samples are read with the pass, or by [`Daemon::idle`], after their window.
     pub fn pass(&mut self) -> Pass {
-        self.select();
-        let pids = self.selected.pids.clone();
-        self.pass_with(|observer| observer.snapshot(&pids))
+        self.pass_with(Observer::snapshot)
     }
 
-    fn pass_with(&mut self, observe: impl FnOnce(&mut Observer) -> Snapshot) -> Pass {
+    fn pass_with(&mut self, observe: impl FnOnce(&mut Observer, &[Pid]) -> Snapshot) -> Pass {
+        self.select();
         let (cpu, all_cpu) = (own_thread_time(), process_cpu_time());
         let between = cpu.saturating_sub(self.cpu_after);
         let parts = &mut self.parts;
         let at = parts.clock.now();
-        let mut snapshot = observe(&mut parts.observer);
+        let mut snapshot = observe(&mut parts.observer, &self.selected.pids);
         // A shortage that the kernel has reported may be over before its averages show it.
         let reported = snapshot.machine.pressure;
         if let Some(pressure) = snapshot.machine.pressure.as_mut().filter(|_| self.alarmed) {
@@ -300,21 +270,21 @@ impl Daemon {
         self.number += 1;
         self.probed = false;
         self.cpu_after = own_thread_time();
-        self.cost = looked + between;
-        self.ran_out = left.ran_out;
-        self.rests.note(observed, &left);
-        self.began = at;
-        self.urgent = actions.iter().any(is_urgent);
         let costs = self.parts.costs.as_ref();
         let working = costs.map_or_else(Vec::new, |costs| costs.working(self.before.as_deref(), &snapshot));
-        self.new = self.new_processes.wait(&snapshot, &working);
+        let causes = [
+            (Cause::Work, short || self.state.policy().wants_more()),
+            (Cause::NewProcess, self.new_processes.wait(&snapshot, &working)),
+            (Cause::RanOut, left.ran_out),
+            (Cause::Shortage, actions.iter().any(is_urgent)),
+        ];
+        (self.cadence.began, self.cadence.cost) = (at, looked + between);
+        self.cadence.note(observed, &left, &causes);
         self.children.note(&snapshot, self.config.limits.fork_quiet);
-        self.due = false;
-        self.busy = self.urgent || self.new || short || left.ran_out || self.state.wants_more();
         Pass {
             number: self.number,
             at,
-            policy: self.state.policy(),
+            policy: self.state.policy().name(),
             dry_run: self.parts.dry_run,
             done,
             left: left.actions,
@@ -344,15 +314,16 @@ impl Daemon {
         let parts = &mut self.parts;
         let due = parts.observer.next_read();
         if due.is_some_and(|due| due.is_zero()) {
-            let first = parts.observer.complete_samples();
-            self.due |= first && self.new;
+            if parts.observer.complete_samples() && self.cadence.cause == Cause::NewProcess {
+                self.cadence.cause = Cause::Sampled;
+            }
             // The waiting work may be more important.
             wait(Duration::ZERO);
             return;
         }
         // For a large new process one pass more without a value would be worse than one a little later.
-        let hurries = self.urgent || self.ran_out;
-        let extended = if self.new && !hurries { left.max(LEAST_PROBE) } else { left };
+        let is_new = matches!(self.cadence.cause, Cause::NewProcess | Cause::Sampled);
+        let extended = if is_new { left.max(LEAST_PROBE) } else { left };
         let time = extended.min(due.unwrap_or(extended));
         if let (Some(costs), Some(now), false) = (&mut parts.costs, &self.now, self.probed)
             && time >= LEAST_PROBE
@@ -376,39 +347,24 @@ impl Daemon {
         self.children.watched()
     }
 
-    /// How long to wait before the next pass: the interval, less while memory is taken back or actions are deferred, and
-    /// longer where the last pass took us more than our share of a processor. Where actions are deferred as their process is
-    /// left alone, no longer than that.
+    /// How long to wait before the next pass: see [`Cadence::pause`].
     pub fn pause(&self) -> Duration {
-        let least =
-            if self.urgent || self.ran_out { self.config.pressure.look } else { self.config.interval };
-        let observe = &self.config.observe;
-        let percent = match (self.urgent, self.busy) {
-            (true, _) => observe.own_percent_short,
-            (false, true) => observe.own_percent_busy,
-            (false, false) => observe.own_percent,
-        };
-        let pause = least.max(self.share_of(percent));
-        let soonest = self.config.pressure.look.max(self.share_of(observe.own_percent_busy));
-        self.rests.pause(self.began, pause, soonest)
+        self.cadence.pause(&self.config)
     }
 
-    /// Whether a pass would find more to do than the last one: the first sample of a large new process was read since this
-    /// was last asked.
+    /// Returns true, once, if a pass would find more to do than the last one: the first sample of a large new process was
+    /// read.
     pub fn take_due(&mut self) -> bool {
-        std::mem::take(&mut self.due)
+        let is_due = self.cadence.cause == Cause::Sampled;
+        if is_due {
+            self.cadence.cause = Cause::NewProcess;
+        }
+        is_due
     }
 
     /// How long to wait at least, though memory is pressed, or a pass is due.
     pub fn least_pause(&self) -> Duration {
-        self.config.pressure.look.max(self.share_of(self.config.observe.own_percent_short))
-    }
-
-    /// The time of which the last pass took this part of a processor.
-    fn share_of(&self, percent: f64) -> Duration {
-        let longest = LONGEST_PAUSE.max(self.config.interval);
-        let time = Duration::try_from_secs_f64(self.cost.as_secs_f64() * 100.0 / percent);
-        time.unwrap_or(longest).min(longest)
+        self.cadence.least_pause(&self.config)
     }
 
     /// Undoes what was promoted, where the configuration says so. To be called last.
@@ -490,11 +446,9 @@ fn sampled_by(sampling: &Sampling) -> String {
 }
 
 fn state(config: &Config) -> Result<State, ConfigError> {
-    let Some(policy) = config.make_policy() else {
-        let what = format!("policy: there is no policy '{}'", config.policy);
-        return Err(ConfigError { file: "the configuration".into(), line: None, what });
-    };
-    Ok(State::new(policy, config.limits.of_decide()))
+    let what = || format!("policy: there is no policy '{}'", config.policy);
+    let none = || ConfigError { file: "the configuration".into(), line: None, what: what() };
+    Ok(State::new(config.make_policy().ok_or_else(none)?, config.limits.of_decide()))
 }
 
 fn observer(
@@ -525,11 +479,7 @@ fn observer(
 
 /// Whether an action is of a policy that looks for memory to take back.
 fn is_urgent(action: &Action) -> bool {
-    match action {
-        Action::Recover { .. } => true,
-        Action::ZeroScan { reason, .. } => *reason == Reason::Shortage,
-        Action::Promote { .. } | Action::Demote { .. } => false,
-    }
+    matches!(action, Action::Recover { .. } | Action::ZeroScan { reason: Reason::Shortage, .. })
 }
 
 #[cfg(test)]

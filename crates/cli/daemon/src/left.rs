@@ -53,28 +53,6 @@ pub(crate) fn give_back(
     left
 }
 
-/// When processes that are left alone may be acted on again, since boot, where something is left to be done to them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Rests(BTreeSet<Duration>);
-
-impl Rests {
-    /// The next pass begins a hair after the end of a back-off: one that came a hair before it would ask for nothing.
-    const MARGIN: Duration = Duration::from_millis(2);
-
-    /// A pass that was decided about at `now` has deferred this. What had ended by then was asked for.
-    pub(crate) fn note(&mut self, now: Duration, left: &Left) {
-        self.0.retain(|until| *until > now);
-        self.0.extend(&left.rests);
-    }
-
-    /// How long to wait for the next pass after one that began at `began`, where `usual` would be right with nothing left: until
-    /// the first of the back-offs is over, but not shorter than `soonest`.
-    pub(crate) fn pause(&self, began: Duration, usual: Duration, soonest: Duration) -> Duration {
-        let first = self.0.first().map(|until| until.saturating_sub(began) + Rests::MARGIN);
-        first.map_or(usual, |rest| usual.min(rest.max(soonest)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,27 +189,6 @@ mod tests {
         // It has settled, and was not found at fault.
         let (later, _) = pass(SECOND * 3, &mut processes, &mut state, &mut partly);
         assert_eq!(later, asked);
-    }
-    #[test]
-    fn the_next_pass_is_when_the_first_may_be_acted_on_again() {
-        let (usual, soonest) = (SECOND * 20, SECOND / 10);
-        let left = |rests: &[u32]| Left {
-            rests: rests.iter().map(|seconds| SECOND * *seconds).collect(),
-            ..Left::default()
-        };
-        let mut rests = Rests::default();
-        assert_eq!(rests.pause(SECOND, usual, soonest), usual);
-        rests.note(SECOND, &left(&[3, 5]));
-        assert_eq!(rests.pause(SECOND, usual, soonest), SECOND * 2 + Rests::MARGIN);
-        assert_eq!(rests.pause(SECOND, SECOND, soonest), SECOND, "no later than it would be");
-        // A pass before the first back-off is over, which asks for nothing of those that back off, and one after it.
-        rests.note(SECOND * 2, &left(&[]));
-        assert_eq!(rests.pause(SECOND * 2, usual, soonest), SECOND + Rests::MARGIN);
-        rests.note(SECOND * 3, &left(&[9]));
-        assert_eq!(rests.pause(SECOND * 3, usual, soonest), SECOND * 2 + Rests::MARGIN);
-        assert_eq!(rests.pause(SECOND * 5, usual, soonest), soonest);
-        rests.note(SECOND * 5, &left(&[]));
-        assert_eq!(rests.pause(SECOND * 5, usual, soonest), SECOND * 4 + Rests::MARGIN);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cadence;
 mod children;
 pub mod client;
 pub mod config;

@@ -12,7 +12,7 @@ pub(crate) struct Zeroing {
 impl Zeroing {
     /// To be called after each step.
     pub(crate) fn note(&mut self, state: &State) {
-        if let Some(line) = self.line(state.policy(), state.lacked_zeroing()) {
+        if let Some(line) = self.line(state.policy().name(), state.lacked_zeroing()) {
             info!("{line}");
         }
     }

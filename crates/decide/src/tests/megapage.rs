@@ -443,21 +443,21 @@ fn a_step_within_a_round_may_ask_for_what_the_one_before_had_no_use_for() {
     let nothing = snapshot(SECOND, 0.3, vec![process(1, Vec::new())]);
     assert_eq!(promoted(&run(moment(0), &nothing, &mut state)), []);
     let seen = snapshot(SECOND, 0.3, vec![process(1, many(400, 1e5, AccessClass::Dependent))]);
-    assert!(!state.wants_more());
+    assert!(!state.policy().wants_more());
     assert_eq!(promoted(&run(moment(1), &seen, &mut state)).len(), 128);
     assert_eq!(promoted(&run(moment(2), &seen, &mut state)), []);
     // 272 wait: until the last of them was asked for, there is more.
-    assert!(state.wants_more());
+    assert!(state.policy().wants_more());
     assert_eq!(promoted(&run(SECOND * 2, &seen, &mut state)).len(), 128);
-    assert!(state.wants_more());
+    assert!(state.policy().wants_more());
     assert_eq!(promoted(&run(SECOND * 3, &seen, &mut state)).len(), 128);
-    assert!(state.wants_more());
+    assert!(state.policy().wants_more());
     promoted(&run(
         SECOND * 30,
         &snapshot(SECOND * 30, 0.3, vec![process(1, many(16, 1e5, AccessClass::Dependent))]),
         &mut state,
     ));
-    assert!(!state.wants_more());
+    assert!(!state.policy().wants_more());
 }
 
 #[test]

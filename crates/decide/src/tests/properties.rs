@@ -374,7 +374,7 @@ proptest! {
             .into_iter()
             .map(|(populated, changed)| Reservation { process: id(1), region: at(0), populated, changed })
             .collect();
-        prop_assert!(state.breaks(&reservations).is_none_or(|at| reservations[at].populated < PAGES));
+        prop_assert!(state.policy().breaks(&reservations).is_none_or(|at| reservations[at].populated < PAGES));
     }
 
     #[test]

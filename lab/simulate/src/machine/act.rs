@@ -67,7 +67,7 @@ impl Machine {
         if region.reserved && self.memory.is_contiguous(owner) {
             cost = work.remap_ns;
         } else {
-            let prefer_zeroed = self.state.prefers_zeroed();
+            let prefer_zeroed = self.state.policy().prefers_zeroed();
             let zeroed = match self.memory.take_huge(owner, prefer_zeroed) {
                 Some(zeroed) => zeroed,
                 None => {

@@ -79,7 +79,7 @@ impl Machine {
                 size => {
                     let reserves = size == FaultSize::Reserve;
                     if reserves && region.present == 0 && !self.memory.is_reserved(owner) {
-                        let reserved = self.memory.reserve(owner, self.state.prefers_zeroed());
+                        let reserved = self.memory.reserve(owner, self.state.policy().prefers_zeroed());
                         self.processes[at].change(number, |region| region.reserved = reserved);
                     }
                     let (zeroed, dirty) = self.take(at, number, owner, missing)?;
@@ -132,7 +132,9 @@ impl Machine {
         if !self.has_budget() {
             return false;
         }
-        let Some(zeroed) = self.memory.take_huge(owner, self.state.prefers_zeroed()) else { return false };
+        let Some(zeroed) = self.memory.take_huge(owner, self.state.policy().prefers_zeroed()) else {
+            return false;
+        };
         let costs = &self.setup.hardware.faults;
         made.faults += 1;
         made.zeroed_huge = !zeroed;
@@ -156,7 +158,7 @@ impl Machine {
     fn take(&mut self, at: usize, number: u32, owner: Owner, pages: u16) -> Result<(u16, u16), OutOfMemory> {
         let (mut zeroed, mut total) = (0, 0);
         while total < pages {
-            let taken = self.memory.take(owner, pages - total, self.state.prefers_zeroed());
+            let taken = self.memory.take(owner, pages - total, self.state.policy().prefers_zeroed());
             zeroed += taken.zeroed;
             total += taken.pages;
             if total < pages && !self.break_reservation() {
@@ -193,7 +195,7 @@ impl Machine {
             }
         }
         let reservations: Vec<Reservation> = known.iter().map(|(_, reservation)| *reservation).collect();
-        match self.state.breaks(&reservations).and_then(|at| known.get(at)) {
+        match self.state.policy().breaks(&reservations).and_then(|at| known.get(at)) {
             Some(&(owner, _)) => {
                 self.memory.break_reservation(owner);
                 true

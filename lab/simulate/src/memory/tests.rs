@@ -68,7 +68,7 @@ fn what_cannot_move_is_not_compacted() {
 #[test]
 fn cache_goes_before_memory_runs_out() {
     let mut memory = Memory::new(4 * MIB, 1);
-    memory.occupy(600, Filler::Cache);
+    memory.fragment(1.0, Filler::Cache);
     let owner = memory.enter();
     assert_eq!(memory.take(owner, 512, false).pages, 512);
     let other = memory.enter();
