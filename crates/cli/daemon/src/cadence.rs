@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_next_pass_is_when_the_first_may_be_acted_on_again() {
-        let config = Config::default();
+        let config = Config { interval: SECOND * 20, ..Config::default() };
         let (usual, soonest) = (config.interval, config.pressure.look);
         let mut cadence = Cadence::default();
         let mut pause = |began: Duration, decided: Duration, rests: &[Duration]| {

@@ -165,22 +165,19 @@ mod tests {
 
     #[test]
     fn a_child_that_lives_is_no_news_and_its_end_is() {
-        use std::io::Write;
+        use std::io::{BufRead, BufReader, Write};
         let root = KernelRoot::live();
         // A subshell is forked and executes nothing. It ends with the first line, the shell with the second.
-        let script = "exec 3<&0; (read line <&3; :) & wait; read line <&3";
-        let mut shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let script = "exec 3<&0; (read line <&3; :) & echo; wait; read line <&3";
+        let piped = |shell: &mut Command| shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut shell = piped(Command::new("sh").args(["-c", script]));
         let mut lines = shell.stdin.take().unwrap();
+        // By then it has forked. What is read of it while it is executed changes once more.
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
         let id = process_id(&root, Pid(shell.id().cast_signed())).unwrap();
         let mut watched = [Watched { id, child: None }];
         // Without the kernel's lists of children nothing is known.
         if sharing_child(&root, id, MOST_THREADS).is_some() {
-            // The shell may not have forked yet, or be at it.
-            let end = std::time::Instant::now() + Duration::from_secs(30);
-            let has_forked = || matches!(sharing_child(&root, id, MOST_THREADS), Some(Some(_)));
-            while !has_forked() && std::time::Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(5));
-            }
             assert!(!have_ended(&root, &mut watched) && watched[0].child.is_some(), "{watched:?}");
             writeln!(lines, "one").unwrap();
             assert!(wait_for(true, &mut watched));
