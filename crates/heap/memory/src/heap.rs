@@ -88,8 +88,8 @@ pub struct HugeHeap {
     locked: AtomicBool,
     /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
     split: AtomicBool,
-    /// The process was forked while other threads closed slices: some that are in use by their
-    /// chunk's account may be inaccessible.
+    /// The process was forked while other threads closed slices: some that their chunk counts as
+    /// used may be inaccessible.
     unsure: AtomicBool,
     /// The number of chunks that are accessible though nothing is mapped there.
     open: AtomicU64,
