@@ -7,7 +7,8 @@ use std::time::Duration;
 
 /// The longest pause, however long a pass takes us.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The next pass begins so long after the end of a back-off: one that came a hair before it would ask for nothing.
+/// The time from the end of a back-off to the next pass: one that came a hair before it would ask
+/// for nothing.
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// A reason for the next pass. Where there are several, the last in this order counts.
@@ -32,18 +33,19 @@ pub(crate) enum Cause {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cadence {
     pub(crate) cause: Cause,
-    /// When the last pass began.
+    /// The begin of the last pass.
     pub(crate) began: Duration,
-    /// What looking and deciding took of a processor in the last pass and the pause before: acting has budgets of its
-    /// own.
+    /// The processor time that looking and deciding took in the last pass and the pause before.
+    /// Acting has other budgets.
     pub(crate) cost: Duration,
-    /// When processes that back off may be acted on again, since boot, where something is left to be done to them.
+    /// The times since boot at which processes that back off may be acted on again, where something
+    /// is left to be done to them.
     rests: BTreeSet<Duration>,
 }
 
 impl Cadence {
-    /// Notes what a pass that decided at `decided` has deferred, and the causes that it found. Back-offs that had ended by
-    /// then were asked for.
+    /// Notes what a pass that decided at `decided` has deferred, and the causes that it found.
+    /// Back-offs that had ended by then were asked for.
     pub(crate) fn note(&mut self, decided: Duration, left: &Left, causes: &[(Cause, bool)]) {
         let found = causes.iter().filter(|(_, is_found)| *is_found);
         self.cause = found.map(|(cause, _)| *cause).max().unwrap_or_default();
@@ -51,9 +53,10 @@ impl Cadence {
         self.rests.extend(&left.rests);
     }
 
-    /// Returns how long after the begin of the last pass the next one begins: the interval, less while memory is taken back or
-    /// actions are deferred, and longer where the last pass took us more than our share of a processor. Where actions are
-    /// deferred because their process backs off, no longer than that.
+    /// Returns the time from the begin of the last pass to the next: the interval, less while memory
+    /// is taken back or actions are deferred, and longer where the last pass took us more than our
+    /// share of a processor. Where actions are deferred because their process backs off, no longer
+    /// than that.
     pub(crate) fn pause(&self, config: &Config) -> Duration {
         let observe = &config.observe;
         let (least, percent) = match self.cause {
@@ -101,7 +104,7 @@ mod tests {
         assert_eq!(pause(SECOND, SECOND, &[]), usual);
         assert_eq!(pause(SECOND, SECOND, &[SECOND + usual * 2]), usual, "no later than it would be");
         assert_eq!(pause(SECOND, SECOND, &[SECOND * 3, SECOND * 5]), SECOND * 2 + MARGIN);
-        // A pass before the first back-off is over, which asks for nothing of those that back off, and one after it.
+        // A pass before the first back-off is over, which asks for nothing, and one after it.
         assert_eq!(pause(SECOND * 2, SECOND * 2, &[]), SECOND + MARGIN);
         assert_eq!(pause(SECOND * 3, SECOND * 3, &[SECOND * 9]), SECOND * 2 + MARGIN);
         assert_eq!(pause(SECOND * 5, SECOND * 4, &[]), soonest);

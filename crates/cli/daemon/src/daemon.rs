@@ -352,8 +352,8 @@ impl Daemon {
         self.cadence.pause(&self.config)
     }
 
-    /// Returns true, once, if a pass would find more to do than the last one: the first sample of a large new process was
-    /// read.
+    /// Returns true, once, if a pass would find more to do than the last one: the first sample of a
+    /// large new process was read.
     pub fn take_due(&mut self) -> bool {
         let is_due = self.cadence.cause == Cause::Sampled;
         if is_due {
@@ -446,9 +446,11 @@ fn sampled_by(sampling: &Sampling) -> String {
 }
 
 fn state(config: &Config) -> Result<State, ConfigError> {
-    let what = || format!("policy: there is no policy '{}'", config.policy);
-    let none = || ConfigError { file: "the configuration".into(), line: None, what: what() };
-    Ok(State::new(config.make_policy().ok_or_else(none)?, config.limits.of_decide()))
+    let Some(policy) = config.make_policy() else {
+        let what = format!("policy: there is no policy '{}'", config.policy);
+        return Err(ConfigError { file: "the configuration".into(), line: None, what });
+    };
+    Ok(State::new(policy, config.limits.of_decide()))
 }
 
 fn observer(

@@ -1,6 +1,6 @@
 //! Functions of the next library in the loader's order: the C library's, or another interposer's.
 //!
-//! File-level obligation: the loader gets a C string. Who calls a function knows that it has the type `F` named here.
+//! File-level obligation: the loader gets a C string. Each function has the type `F` that its static names.
 
 #![allow(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub struct Next<F> {
 
 impl<F: Copy> Next<F> {
     pub const fn new(name: &'static CStr) -> Next<F> {
+        const { assert!(size_of::<F>() == size_of::<usize>()) };
         Next { name, address: AtomicUsize::new(0), function: PhantomData }
     }
 
@@ -30,7 +31,7 @@ impl<F: Copy> Next<F> {
         })
     }
 
-    /// Returns it, as far as it was looked up: dlsym(3) allocates, which is not possible everywhere.
+    /// Returns it, if it was looked up before: dlsym(3) allocates, which not every caller may.
     pub fn get(&self) -> Option<F> {
         let address = self.address.load(Relaxed);
         // SAFETY: `F` is the type of a function, and this is the address of one.

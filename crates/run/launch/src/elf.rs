@@ -1,8 +1,8 @@
 //! One ELF file: the facts that decide which mechanism can reach it. Nothing is executed.
 
 use megapage_kernel::trusted::open_binary;
-use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, SectionHeader, Sym};
-use object::{Endianness, ReadCache, elf};
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Sym};
+use object::{Endianness, Object, ObjectSection, ReadCache, elf};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -128,40 +128,28 @@ fn malformed(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
-/// Returns a table of names from that place on.
-fn from(names: &[u8], at: u32) -> &[u8] {
-    names.get(at as usize..).unwrap_or_default()
-}
-
-/// Returns true if this is the name at that place of a table of names.
-fn is_name(names: &[u8], at: u32, name: &str) -> bool {
-    from(names, at).strip_prefix(name.as_bytes()).is_some_and(|end| end.first() == Some(&0))
-}
-
 fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
     let file: ElfFile64<'_, Endianness, &ReadCache<File>> = ElfFile64::parse(data).map_err(malformed)?;
     let endian = file.endian();
     let header = file.elf_header();
-    let sections = file.elf_section_table();
-    // One read of each whole table of names: the cache would make one for each name.
-    let names = header.section_strings_index(endian, data);
-    let names = names.and_then(|index| sections.section(index)?.data(endian, data)).unwrap_or_default();
-    let section = |name: &str| {
-        let found = sections.iter().find(|it| is_name(names, it.sh_name.get(endian), name));
-        found.map(|section| section.data(endian, data).map_err(malformed)).transpose()
-    };
     let mut facts = ElfFacts {
         machine: header.e_machine(endian),
         position_independent: header.e_type(endian) == elf::ET_DYN,
-        go: section(".note.go.buildid")?.is_some() || section(".go.buildinfo")?.is_some(),
+        go: file.section_by_name(".note.go.buildid").is_some()
+            || file.section_by_name(".go.buildinfo").is_some(),
         ..ElfFacts::default()
     };
-    let strings = section(".dynstr")?.unwrap_or_default();
+    // One read of the whole table: the cache would keep one entry for each name.
+    let strings: &[u8] = match file.section_by_name(".dynstr") {
+        Some(section) => section.data().map_err(malformed)?,
+        None => &[],
+    };
+    let from = |offset: u64| strings.get(offset as usize..).unwrap_or_default();
     // Linkers store each name once, and few of them as the ends of others. Names that overlap at will could take as much
     // memory as the file has bytes, squared.
     let mut room = NAMES_PER_BYTE * strings.len() + LEAST_NAMES;
-    let mut text = |offset: u32| {
-        let name = from(strings, offset).split(|&byte| byte == 0).next().unwrap_or_default();
+    let mut text = |offset: u64| {
+        let name = from(offset).split(|&byte| byte == 0).next().unwrap_or_default();
         room = room.checked_sub(name.len()).ok_or_else(|| malformed("its names overlap without end"))?;
         Ok::<String, io::Error>(String::from_utf8_lossy(name).into_owned())
     };
@@ -171,7 +159,7 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
             facts.loader = Some(String::from_utf8_lossy(loader).into_owned());
         }
         for entry in segment.dynamic(endian, data).map_err(malformed)?.unwrap_or_default() {
-            let value = u32::try_from(entry.d_val(endian)).unwrap_or(u32::MAX);
+            let value = entry.d_val(endian);
             match entry.tag32(endian) {
                 Some(elf::DT_NEEDED) => facts.needed.push(text(value)?),
                 Some(elf::DT_RPATH | elf::DT_RUNPATH) => {
@@ -182,7 +170,7 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
         }
     }
     for symbol in file.elf_dynamic_symbol_table().iter() {
-        let offset = symbol.st_name(endian);
+        let offset = u64::from(symbol.st_name(endian));
         if offset == 0 {
             continue;
         }
@@ -190,11 +178,15 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
             facts.imports.push(text(offset)?);
         } else {
             // Node.js exports 200,000 names: compared in place, without looking for the end of each.
-            facts.exports.extend(TELLING_EXPORTS.iter().find(|export| is_name(strings, offset, export)));
+            let is = |export: &&&str| {
+                from(offset).strip_prefix(export.as_bytes()).is_some_and(|end| end.first() == Some(&0))
+            };
+            facts.exports.extend(TELLING_EXPORTS.iter().find(is));
         }
     }
     // The table of tunables has pointers to be relocated, hence this section.
-    if let Some(bytes) = section(".data.rel.ro")? {
+    if let Some(section) = file.section_by_name(".data.rel.ro") {
+        let bytes = section.data().map_err(malformed)?;
         facts.heap_tunable = bytes.windows(TUNABLE.len()).any(|window| window == TUNABLE);
     }
     Ok(facts)

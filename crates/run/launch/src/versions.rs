@@ -1,8 +1,8 @@
 //! Versions of symbols. The loader ends a program before `main` if a preloaded library needs one
 //! that the program's C library lacks, so the launcher compares them first. Nothing is executed.
 
-use object::read::elf::{FileHeader, SectionHeader};
-use object::{Endianness, ReadCache, StringTable, elf};
+use object::read::elf::FileHeader;
+use object::{Endianness, ReadCache, elf};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
@@ -38,8 +38,7 @@ pub fn needed(library: &Path) -> io::Result<Versions> {
         let sections = header.sections(endian, data)?;
         let mut versions = Versions::new();
         let Some((needs, strings)) = sections.gnu_verneed(endian, data)? else { return Ok(versions) };
-        let strings = sections.section(strings)?.data(endian, data)?;
-        let strings = StringTable::new(strings, 0, strings.len() as u64);
+        let strings = sections.strings(endian, data, strings)?;
         for need in needs.take(MOST_VERSIONS) {
             let (need, names) = need?;
             let Some(file) = text(need.file(endian, strings)?).filter(|it| !it.starts_with("ld-linux"))
@@ -64,8 +63,7 @@ pub fn defined(file: &Path) -> io::Result<BTreeSet<String>> {
         let sections = header.sections(endian, data)?;
         let mut versions = BTreeSet::new();
         let Some((definitions, strings)) = sections.gnu_verdef(endian, data)? else { return Ok(versions) };
-        let strings = sections.section(strings)?.data(endian, data)?;
-        let strings = StringTable::new(strings, 0, strings.len() as u64);
+        let strings = sections.strings(endian, data, strings)?;
         for definition in definitions.take(MOST_VERSIONS) {
             // The names after the first are those of versions that it includes.
             let Some(name) = definition?.1.next()? else { continue };
