@@ -25,14 +25,23 @@ def judge(backing):
     vm.same("pool set", "the guest's own pool is empty again", truth.pool(), 0)
 
 
+def frames(pid):
+    """A process's backing, and the physical addresses of its huge pages. Both are read again when a page has become huge in
+    between: the library's thread collapses what was not huge at once."""
+    for _ in range(10):
+        now, pages = vm.quiet(pid), truth.huge_pages(pid).values()
+        if truth.backing(pid).huge == now.huge:
+            break
+    return now, pages
+
+
 def of_program(row, heap, backing, holder):
     """One program: its pages as the guest's kernel has them, then as the host's has them."""
-    now = vm.quiet(holder.worker)
+    now, pages = frames(holder.worker)
     held = now.thp if heap == "thp" else now.hugetlb_bytes
     vm.check(row, "the guest has the program on huge pages", held >= (MIB_HELD - 8) * vm.MIB, (now.thp, now.hugetlb),
              f"most of {MIB_HELD} MiB")
     vm.same(row, "HugetlbPages of its status are those of smaps", truth.status(holder.worker, "HugetlbPages"), now.hugetlb_bytes)
-    pages = truth.huge_pages(holder.worker).values()
     vm.same(row, "the guest's page frames are those of smaps", len(pages) * truth.HUGE, now.huge)
     answer = vm.ask_host(pages)
     if not vm.check(row, "the host answers", "error" not in answer, answer, "an answer"):

@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <stdint.h>
 #include <pthread.h>
+#include <unistd.h>
 #include "parts.h"
 
 // An eighth more, or up to a multiple of 16.
@@ -29,14 +30,20 @@ static void classes(void) {
 }
 
 // A program that holds 64 MiB in blocks of the sizes that databases, file systems and compilers
-// have, and a header.
+// have, and a header. The library's thread takes a huge page before it collapses, and releases it: the
+// check waits for that.
 static void pages(void) {
   static const size_t sizes[] = {1024 + 8, 4096 + 272, 8192 + 40};
   for (size_t at = 0; at < 3; at++) {
     const long before = status_bytes("VmRSS");
     for (size_t i = 0; i < (64 << 20) / sizes[at]; i++) memset(malloc(sizes[at]), 1, sizes[at]);
-    const long taken = status_bytes("VmRSS") - before;
-    CHECK(taken <= (69L << 20), "%zu bytes: %ld were taken", sizes[at], taken);
+    const long most = 69L << 20;
+    long taken = status_bytes("VmRSS") - before;
+    for (int wait = 0; taken > most && taken <= most + (2L << 20) && wait < 200; wait++) {
+      usleep(10000);
+      taken = status_bytes("VmRSS") - before;
+    }
+    CHECK(taken <= most, "%zu bytes: %ld were taken", sizes[at], taken);
   }
 }
 
