@@ -80,8 +80,12 @@ pub struct Kept {
 }
 
 /// Takes the options of `table` out of `arguments`, of which the first is the program's name. A command that is gone is an
-/// error that says what to use instead. `commands` are the commands as they are now.
-pub fn take_out(table: &[Gone], commands: &Command, arguments: Vec<OsString>) -> Result<Kept, String> {
+/// error that says what to use instead. `commands` makes the commands as they are now.
+pub fn take_out(
+    table: &[Gone],
+    commands: impl FnOnce() -> Command,
+    arguments: Vec<OsString>,
+) -> Result<Kept, String> {
     let word = |index: usize| arguments.get(index).and_then(|word| word.to_str()).unwrap_or_default();
     let two_words = format!("{} {}", word(1), word(2));
     let of_command = |gone: &&Gone| [word(1), &two_words].contains(&gone.command);
@@ -89,9 +93,11 @@ pub fn take_out(table: &[Gone], commands: &Command, arguments: Vec<OsString>) ->
     if let Some(gone) = entries.iter().find(|gone| matches!(gone.what, Whole)) {
         return Err(format!("{} is gone: {}", gone.command, gone.instead));
     }
-    if entries.is_empty() {
+    let is_gone = |at: usize| entries.iter().any(|gone| gone.words(&arguments[at..]).is_some());
+    if !(0..arguments.len()).any(is_gone) {
         return Ok(Kept { arguments, warnings: Vec::new() });
     }
+    let commands = commands();
     let command = commands.find_subcommand(word(1)).map(|it| it.find_subcommand(word(2)).unwrap_or(it));
     let mut kept = Kept::default();
     let mut rest = &arguments[..];
@@ -180,7 +186,7 @@ mod tests {
     /// What is left of a line, and the warnings.
     fn left(line: &str) -> (String, Vec<String>) {
         let arguments = line.split(' ').map(OsString::from).collect();
-        let kept = take_out(TABLE, &commands(), arguments).unwrap();
+        let kept = take_out(TABLE, commands, arguments).unwrap();
         let words: Vec<&str> = kept.arguments.iter().map(|it| it.to_str().unwrap()).collect();
         (words.join(" "), kept.warnings)
     }
@@ -219,7 +225,7 @@ mod tests {
     #[test]
     fn commands_that_left_say_where_they_went() {
         let refused = |line: &str| {
-            take_out(TABLE, &commands(), line.split(' ').map(OsString::from).collect()).unwrap_err()
+            take_out(TABLE, commands, line.split(' ').map(OsString::from).collect()).unwrap_err()
         };
         assert_eq!(refused("m lend /x"), "lend is gone: copy it.");
         assert_eq!(refused("m remap align a b"), "remap align is gone: use run --text.");

@@ -36,6 +36,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
 use std::process::ExitCode;
 
+megapage_kernel::note_inherited!();
+
 /// Huge pages for any Linux program: run on them, prove it, or say why not.
 #[derive(Debug, Parser)]
 #[command(name = "megapage", version, max_term_width = 100)]
@@ -78,7 +80,7 @@ enum Command {
 /// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
 fn main() -> ExitCode {
     output::fit_terminal();
-    let kept = match gone::take_out(gone::GONE, &Cli::command(), std::env::args_os().collect()) {
+    let kept = match gone::take_out(gone::GONE, Cli::command, std::env::args_os().collect()) {
         Ok(kept) => kept,
         Err(where_it_went) => {
             output::say(where_it_went);

@@ -74,10 +74,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
     answer(args.json, "megapage.reclaim/1", &Report { applied: !args.dry_run, processes: &all }, || {
         human(&all, args.dry_run)
     })?;
+    // What the process itself has freed since the look is no longer there to be split.
     let short = all
         .iter()
-        .filter_map(|one| Some((one.bloated, one.outcome?.demoted)))
-        .any(|(asked, done)| done < asked);
+        .filter_map(|one| one.outcome)
+        .any(|it| it.skipped() + it.not_splittable + it.not_tried > 0);
     Ok(ExitCode::from(u8::from(short || failed > 0)))
 }
 

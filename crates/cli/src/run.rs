@@ -7,7 +7,7 @@ use crate::flags::Backing;
 use crate::one_process::one_process;
 use crate::run::target::Target;
 use megapage_broker::patience_from_environment;
-use megapage_kernel::spawn::die_of;
+use megapage_kernel::spawn::{die_of, execute};
 use megapage_kernel::{KernelRoot, why_off};
 use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
@@ -31,7 +31,8 @@ const PARTLY: u8 = 1;
 ///
 /// The program keeps its standard streams, its exit status and its signals; megapage prints nothing unless a
 /// report is asked for. Exit status: the program's; 125 megapage itself failed, or --require was not met; 126
-/// the program cannot be executed; 127 there is no such program. SIGUSR1 to megapage makes a report at once.
+/// the program cannot be executed; 127 there is no such program. With --report, SIGUSR1 to
+/// megapage makes a report at once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -167,12 +168,12 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         pool,
         program: program.clone(),
         arguments: arguments.to_vec(),
-        argv0: args.argv0,
+        argv0: args.argv0.clone(),
         thp: args.backing.thp,
         heap: heap(args.backing.heap, args.backing.thp)?,
         shm: args.backing.shm,
         mechanism: args.backing.mechanism.0,
-        text: TextRequest { kind: args.text, libraries: args.text_libs, map: args.text_map },
+        text: TextRequest { kind: args.text, libraries: args.text_libs.clone(), map: args.text_map },
         require: args.require,
         return_after: args.backing.return_after,
         children: args.backing.children,
@@ -181,14 +182,11 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         jvm: args.backing.jvm,
         heed_verdict: !args.ignore_trial && args.backing.thp == OwnThp::Settings,
     };
-    // Until 0.1 the name stood apart.
-    let is_taken_for_program =
-        args.pool.as_deref() == Some("default") && request.arguments.iter().any(|it| it == "--");
-    let prepared =
-        prepare(&root, request).map_err(failure).map_err(|(status, message)| match is_taken_for_program {
-            true => (status, format!("{message}; a broker's name follows --pool by '=': --pool=NAME")),
-            false => (status, message),
-        })?;
+    let can_be_plain = !args.require && request.mechanism.is_none() && request.thp == OwnThp::Settings;
+    let prepared = match prepare(&root, request) {
+        Err(RunError::Kernel(error)) if can_be_plain => return plainly(&args, &error.to_string()),
+        prepared => prepared.map_err(failure)?,
+    };
     if args.dry_run {
         return print(prepared.dry_run());
     }
@@ -220,8 +218,8 @@ fn plainly(args: &Args, why: &str) -> Result<ExitCode, Failure> {
         crate::output::say(format!("no report: {why}"));
     }
     let mut command = Command::new(program);
-    let error = command.arg0(args.argv0.as_ref().unwrap_or(program)).args(arguments).exec();
-    Err(failure(RunError::Exec { program: program.display().to_string(), source: error }))
+    let source = execute(command.arg0(args.argv0.as_ref().unwrap_or(program)).args(arguments));
+    Err(failure(RunError::Exec { program: program.display().to_string(), source }))
 }
 
 /// Without transparent huge pages none are asked for.

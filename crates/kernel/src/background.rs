@@ -9,8 +9,8 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Forks twice, and runs `work` in the grandchild, in a session of its own and with `/dev/null` for its standard files; the
-/// process ends with it. Its parent is the process that adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has
+/// Forks twice, and runs `work` in the grandchild, in a session of its own, in the root directory, with `/dev/null` for its
+/// standard files and no other open file: it keeps no lock, pipe or mount of the caller's. The process ends with it. Its parent is the process that adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has
 /// other threads, or nothing shows whether it has.
 pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
     if thread_count() != Some(1) {
@@ -26,12 +26,15 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
         // SAFETY: the child has one thread as well.
         0 => match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: these calls take numbers; nothing in this process uses its standard files in any other way.
+                // SAFETY: these calls take numbers and a constant string; nothing in this process uses its files from now on.
                 unsafe {
                     libc::setsid();
+                    libc::chdir(c"/".as_ptr());
                     for standard in 0..3 {
                         libc::dup2(null.as_raw_fd(), standard);
                     }
+                    // Before Linux 5.9 they stay open.
+                    libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
                 }
                 work();
                 // SAFETY: the process ends; what the caller has registered for its exit is the caller's.

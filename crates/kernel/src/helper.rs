@@ -97,11 +97,6 @@ pub fn counts() -> Counts {
     }
 }
 
-/// Whether this process has ever had a helper.
-pub fn was_started() -> bool {
-    pool().owner == std::process::id()
-}
-
 fn pool() -> MutexGuard<'static, Pool> {
     // Nothing that holds it panics half way through a change.
     POOL.lock().unwrap_or_else(PoisonError::into_inner)

@@ -51,7 +51,6 @@ pub mod numa;
 pub mod object;
 pub mod off;
 pub mod own_advice;
-mod own_code;
 mod own_memory;
 pub mod own_segments;
 mod own_thp;
@@ -105,7 +104,6 @@ pub use megapage_inside::{
 };
 pub use meminfo::{MemInfo, meminfo, node_meminfo};
 pub use off::why_off;
-pub use own_code::unmap_own_code;
 pub use own_memory::own_memory;
 pub use own_thp::{disable_own_thp, enable_own_thp};
 pub use process_clock::ProcessClock;

@@ -1,6 +1,6 @@
 //! Starting a child, hearing of it, and passing signals on to it.
 //!
-//! File-level obligation: the one closure that runs between fork and exec makes async-signal-safe calls only;
+//! File-level obligation: what runs between fork and exec makes async-signal-safe calls only;
 //! every structure handed to the kernel is initialised, of the kernel's size, and outlives the call.
 
 #![allow(unsafe_code)]
@@ -14,6 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Numbers of the signals that a launcher deals with (signal(7)).
@@ -22,6 +23,58 @@ pub mod signal {
         SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSEGV, SIGSTOP, SIGTERM, SIGTSTP,
         SIGUSR1, SIGUSR2, SIGWINCH,
     };
+}
+
+/// What this process has inherited that does not reach its children by itself, a bit each: standard files that are closed, which
+/// the runtime of Rust makes `/dev/null` before `main`, and ignored signals.
+static INHERITED: AtomicU8 = AtomicU8::new(0);
+/// Those signals, and what becomes of them here: a broken pipe is an error, and children that end wait to be collected.
+const IGNORED: [(u8, i32, libc::sighandler_t); 2] =
+    [(1 << 3, libc::SIGPIPE, libc::SIG_IGN), (1 << 4, libc::SIGCHLD, libc::SIG_DFL)];
+
+/// Calls [`note_inherited`](crate::spawn::note_inherited) before `main`, in the program that has this line.
+#[macro_export]
+macro_rules! note_inherited {
+    () => {
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static NOTE_INHERITED: extern "C" fn() = $crate::spawn::note_inherited;
+    };
+}
+
+/// Notes what [`execute`] and [`Signals::spawn`] restore. Before `main`: see [`note_inherited!`](crate::note_inherited).
+pub extern "C" fn note_inherited() {
+    // SAFETY: the call takes numbers.
+    let closed = |file: &i32| unsafe { libc::fcntl(*file, libc::F_GETFD) } == -1;
+    let mut inherited = (0..3).filter(closed).fold(0, |all, file| all | 1 << file);
+    for (bit, signal, here) in IGNORED {
+        // SAFETY: neither disposition runs code.
+        inherited |= if unsafe { libc::signal(signal, here) } == libc::SIG_IGN { bit } else { 0 };
+    }
+    INHERITED.store(inherited, Relaxed);
+}
+
+/// Restores that, in a process that executes a program next. Async-signal-safe.
+fn restore_inherited() -> io::Result<()> {
+    let inherited = INHERITED.load(Relaxed);
+    // SAFETY: both calls take numbers; what this process wrote to a closed file went to `/dev/null`.
+    unsafe {
+        for (_, signal, _) in IGNORED.into_iter().filter(|(bit, ..)| inherited & bit != 0) {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        for file in (0..3).filter(|file| inherited & 1 << file != 0) {
+            libc::close(file);
+        }
+    }
+    Ok(())
+}
+
+/// Executes `command` in place of this process, with the standard files and the ignored signals that it has inherited. Returns
+/// only if execve(2) has failed, with its error.
+pub fn execute(command: &mut Command) -> io::Error {
+    // SAFETY: `restore_inherited` is async-signal-safe.
+    unsafe { command.pre_exec(restore_inherited) };
+    command.exec()
 }
 
 /// A signal that came, and from where.
@@ -101,7 +154,8 @@ impl Signals {
         Ok(())
     }
 
-    /// Starts `command` with the signal mask that the caller had before [`Signals::take`]. The child stays in
+    /// Starts `command` with the signal mask that the caller had before [`Signals::take`], and with the standard files and the
+    /// ignored signals that this process has inherited. The child stays in
     /// the caller's process group, so that the terminal's job control works on both. An error is execve(2)'s.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Pid> {
         self.start(command, None)
@@ -129,7 +183,7 @@ impl Signals {
                     }
                 }
                 match libc::pthread_sigmask(libc::SIG_SETMASK, &former, std::ptr::null_mut()) {
-                    0 => Ok(()),
+                    0 => restore_inherited(),
                     errno => Err(io::Error::from_raw_os_error(errno)),
                 }
             });

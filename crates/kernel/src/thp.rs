@@ -52,6 +52,14 @@ pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
     }))
 }
 
+/// Returns what applies to anonymous memory in pages of 2 MiB: as [`ThpSettings::anonymous`], from two files. `Ok(None)` as
+/// [`settings`].
+pub fn anonymous_2m(root: &KernelRoot) -> Result<Option<ThpEnabled>, KernelError> {
+    let Some(global) = optional(selected(root, "enabled", ThpEnabled::from_word))? else { return Ok(None) };
+    let by_size = optional(selected(root, "hugepages-2048kB/enabled", ThpEnabled::from_word))?;
+    Ok(Some(by_size.filter(|own| *own != ThpEnabled::Inherit).unwrap_or(global)))
+}
+
 /// The word in brackets: `always [madvise] never`.
 fn selected<T>(
     root: &KernelRoot,
@@ -246,6 +254,7 @@ mod tests {
             [small, PageSize::HUGE_2M]
         );
         assert_eq!(settings.anonymous(PageSize::HUGE_2M), ThpEnabled::Madvise);
+        assert_eq!(anonymous_2m(&root).unwrap(), Some(ThpEnabled::Madvise));
         assert_eq!(settings.anonymous(small), ThpEnabled::Always);
         assert_eq!(settings.anonymous(PageSize::HUGE_1G), ThpEnabled::Never);
         assert_eq!(settings.shared(PageSize::HUGE_2M), ThpShmem::Advise);
@@ -310,7 +319,7 @@ mod tests {
     #[test]
     fn no_thp_is_none_and_an_unknown_word_is_an_error() {
         let (_keep, root) = tree(&[]);
-        assert_eq!(settings(&root).unwrap(), None);
+        assert_eq!((settings(&root).unwrap(), anonymous_2m(&root).unwrap()), (None, None));
         let (_keep, root) = tree(&[("enabled", "[perhaps]\n"), ("defrag", "[never]\n")]);
         let error = settings(&root).unwrap_err();
         assert!(error.to_string().contains("enabled: line 1: expected one known word"), "{error}");

@@ -1,4 +1,4 @@
-//! `megapage run` in a service: the program has the process number that its supervisor knows.
+//! `megapage run` without a report: the program has the process number that its starter knows, and inherits what it would.
 
 use crate::run_support;
 
@@ -8,64 +8,50 @@ use megapage_testing::{is_root, skip};
 use megapage_units::Pid;
 use run_support::*;
 use std::fs;
-use std::process::{Child, Command};
-
-/// As systemd starts the main process of a service of Type=notify.
-fn in_service(arguments: &[&str]) -> Command {
-    let mut command = run(arguments);
-    command.env("NOTIFY_SOCKET", "/nonexistent/notify");
-    command
-}
+use std::process::{Child, Command, Stdio};
 
 fn name_of(child: &Child) -> String {
     fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default().trim().to_string()
 }
 
+/// The number of the process that was started, what it printed, and its status.
+fn told(command: &mut Command) -> (String, String, Option<i32>) {
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let own = child.id().to_string();
+    let output = child.wait_with_output().unwrap();
+    (own, text(&output.stdout).trim().to_string(), output.status.code())
+}
+
 #[test]
-fn the_program_takes_the_launchers_place() {
-    let told = |command: &mut Command| {
-        let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-        let own = child.id().to_string();
-        let output = child.wait_with_output().unwrap();
-        (own, text(&output.stdout).trim().to_string(), output.status.code())
-    };
+fn the_program_takes_the_launchers_place_unless_a_report_is_asked_for() {
     let program = ["--", "sh", "-c", "echo $$; exit 7"];
-    let (own, said, code) = told(&mut in_service(&program));
+    let (own, said, code) = told(&mut run(&program));
     assert_eq!((&said, code), (&own, Some(7)));
-    // Without a supervisor, and where a report is wanted, there is a launcher.
-    let mut plain = run(&program);
-    for name in ["NOTIFY_SOCKET", "LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"] {
-        plain.env_remove(name);
-    }
-    let (own, said, code) = told(&mut plain);
-    assert!(said != own && code == Some(7), "{said} {own} {code:?}");
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
-    let (own, said, code) = told(&mut in_service(&[&["--report", path], &program[..]].concat()));
+    let (own, said, code) = told(&mut run(&[&["--report", path], &program[..]].concat()));
     assert!(said != own && code == Some(7), "{said} {own} {code:?}");
     let report = fs::read_to_string(path).unwrap();
     assert!(report.contains("status 7"), "{report}");
-    // What cannot be executed is told as ever.
-    let output = in_service(&["--", "/nonexistent"]).output().unwrap();
+    let output = run(&["--", "/nonexistent"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127), "{}", text(&output.stderr));
 }
 
 #[test]
-fn a_number_of_systemds_that_is_ours_counts_and_no_other() {
-    for (value, expected) in [("$$", true), ("1", false)] {
-        let launcher = env!("CARGO_BIN_EXE_megapage");
-        // The shell's own number is the launcher's after exec.
-        let words = format!("export LISTEN_PID={value}; echo $$; exec \"$0\" run -- sh -c 'echo $$'");
-        let mut command = Command::new("sh");
-        command.args(["-c", &words, launcher]).env("MEGAPAGE_LIBRARY", library());
-        for name in ["NOTIFY_SOCKET", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"] {
-            command.env_remove(name);
-        }
-        let output = command.output().unwrap();
-        let said = text(&output.stdout);
-        let lines: Vec<&str> = said.lines().collect();
-        assert_eq!(lines.len(), 2, "{said} {}", text(&output.stderr));
-        assert_eq!(lines[0] == lines[1], expected, "{value}: {said}");
+fn ignored_signals_and_closed_files_are_inherited() {
+    let launcher = [env!("CARGO_BIN_EXE_megapage"), "run"];
+    let plain: &[&str] = &[];
+    for program in [["grep", "SigIgn", "/proc/self/status"], ["ls", "-1", "/proc/self/fd"]] {
+        let told = [plain, &launcher, &[launcher[0], launcher[1], "--report", "/dev/null"]].map(|words| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "exec env --ignore-signal=PIPE,USR2,CHLD \"$@\" <&-", "sh"]);
+            let output =
+                command.args(words).args(program).env("MEGAPAGE_LIBRARY", library()).output().unwrap();
+            (text(&output.stdout), text(&output.stderr))
+        });
+        // The directory that ls reads has the number of the closed file, not that after the last.
+        assert!(told[0].0.contains("11800") || !told[0].0.lines().any(|line| line == "3"), "{told:?}");
+        assert_eq!([&told[1], &told[2]], [&told[0]; 2]);
     }
 }
 
@@ -76,7 +62,10 @@ fn promotion_from_outside_goes_on_beside_the_program() {
     }
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = heap_program(directory.path(), "in-place", &["-static"]) else { return };
-    let child = start(in_service(&["--mechanism", "outside", "--", &program, "64", "64"]));
+    let mut command = Command::new("sh");
+    let words = ["run", "--mechanism", "outside", "--", &program, "64", "64"];
+    command.args(["-c", "exec \"$0\" \"$@\" 9</dev/null", env!("CARGO_BIN_EXE_megapage")]).args(words);
+    let child = start(command);
     let pid = Pid(child.id() as i32);
     assert_eq!(name_of(&child), "in-place");
     let root = KernelRoot::live();
@@ -95,7 +84,8 @@ fn promotion_from_outside_goes_on_beside_the_program() {
             |pid: &i32| text(&words(pid)).replace('\0', " ").contains(&format!("outside -- {program} "));
         processes.filter(is_it).collect()
     };
-    assert!(!promoting().is_empty());
+    let of_caller = |pid: &i32| fs::read_link(format!("/proc/{pid}/fd/9")).is_ok();
+    assert!(!promoting().is_empty() && of_caller(&pid.0) && !promoting().iter().any(of_caller));
     assert_eq!(finish(child).status.code(), Some(3), "every byte is as it was");
     wait_for("the one that promotes to end", || promoting().is_empty());
 }

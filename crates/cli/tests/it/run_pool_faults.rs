@@ -64,7 +64,7 @@ static void beside(void) {
     int at = 15, rest = parent;
     do { digits[--at] = '0' + rest % 10; rest /= 10; } while (rest);
     execl("/bin/sh", "sh", "-c",
-          "i=0; while kill -0 $0 2>/dev/null; do sleep 0.1; i=$((i+1)); [ $i -lt 1200 ] || kill -9 $0; done",
+          "exec >/dev/null 2>&1; i=0; while kill -0 $0 2>/dev/null; do sleep 0.1; i=$((i+1)); [ $i -lt 1200 ] || kill -9 $0; done",
           digits + at, NULL);
     _exit(1);
 }

@@ -7,7 +7,6 @@ use megapage_kernel::process::read_children;
 use megapage_units::Pid;
 use run_support::*;
 use std::fs;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -21,7 +20,8 @@ fn signals_are_passed_on() {
         // What is ignored when a shell starts stays so: in the background of a script that is INT and QUIT, under
         // nohup HUP.
         let mut command = Command::new("env");
-        command.args(["--default-signal", env!("CARGO_BIN_EXE_megapage"), "run", "--", "bash", "-c", TRAPS]);
+        command.args(["--default-signal", env!("CARGO_BIN_EXE_megapage"), "run", "--report", "/dev/null"]);
+        command.args(["--", "bash", "-c", TRAPS]);
         command.env("MEGAPAGE_LIBRARY", library());
         let child = start(command);
         signal(child.id(), name);
@@ -95,7 +95,8 @@ fn timeout_ends_a_program_with_one_signal() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = compile("gcc", directory.path(), "counts", COUNTS, &[]) else { return };
     let mut command = Command::new("timeout");
-    command.args(["-s", "USR2", "2", env!("CARGO_BIN_EXE_megapage"), "run", "--", &program]);
+    command.args(["-s", "USR2", "2", env!("CARGO_BIN_EXE_megapage"), "run"]);
+    command.args(["--report", "/dev/null", "--", &program]);
     command.env("MEGAPAGE_LIBRARY", library());
     let child = start(command);
     std::thread::sleep(std::time::Duration::from_millis(2500));
@@ -104,14 +105,14 @@ fn timeout_ends_a_program_with_one_signal() {
 
 #[test]
 fn a_signal_that_kills_the_program_kills_the_launcher() {
-    let child = start(run(&["--", "sh", "-c", "echo ready; exec sleep 60"]));
+    let child = start(run(&["--report", "/dev/null", "--", "sh", "-c", "echo ready; exec sleep 60"]));
     signal(child.id(), "TERM");
     assert_eq!(status(&finish(child)), 1000 + 15);
 }
 
 #[test]
 fn a_stop_stops_both_and_a_continue_continues_both() {
-    let mut command = run(&["--", "sh", "-c", "echo ready; read line; exit 6"]);
+    let mut command = run(&["--report", "/dev/null", "--", "sh", "-c", "echo ready; read line; exit 6"]);
     // A job of its own, as from a shell: the kernel stops no member of an orphaned process group, which the
     // tests' own may be.
     let child = start({
@@ -133,7 +134,7 @@ fn a_stop_stops_both_and_a_continue_continues_both() {
 
 #[test]
 fn a_program_stopped_behind_our_back_does_not_stop_the_launcher() {
-    let child = start(run(&["--", "sh", "-c", "echo ready; read line; exit 6"]));
+    let child = start(run(&["--report", "/dev/null", "--", "sh", "-c", "echo ready; read line; exit 6"]));
     let program = child_of(child.id());
     signal(program, "STOP");
     wait_for("the program to stop", || ps(program, "stat").starts_with('T'));
@@ -145,24 +146,7 @@ fn a_program_stopped_behind_our_back_does_not_stop_the_launcher() {
 fn usr1_makes_a_report_while_the_program_runs() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
-    // Without --report: on standard error, and nothing at the end.
-    let mut child = start(run(&["--heap", "thp", "--", &program, "64", "64"]));
-    signal(child.id(), "USR1");
-    let mut said = String::new();
-    let stderr = child.stderr.as_mut().unwrap();
-    wait_for("a report", || {
-        let mut byte = [0];
-        while !said.contains("sampling:") && stderr.read(&mut byte).unwrap() > 0 {
-            said.push(char::from(byte[0]));
-        }
-        said.contains("sampling:")
-    });
-    assert!(said.starts_with("megapage run: running; on huge pages, of all memory:"), "{said}");
-    let output = finish(child);
-    assert_eq!(status(&output), 3);
-    assert!(!text(&output.stderr).contains("megapage run:"), "{}", text(&output.stderr));
-
-    // With --report: in the file, which the final report replaces.
+    // In the file, which the final report replaces.
     let file = directory.path().join("report.json");
     let arguments =
         ["--json", "--report", file.to_str().unwrap(), "--heap", "thp", "--", &program, "64", "64"];
@@ -183,7 +167,8 @@ fn usr1_makes_a_report_while_the_program_runs() {
 fn ignored_signals_stay_ignored_and_the_status_is_not_lost() {
     // As under nohup, and under a parent that ignores SIGCHLD.
     let launcher = env!("CARGO_BIN_EXE_megapage");
-    let inner = "trap '' HUP CHLD; exec \"$0\" run -- sh -c 'echo ready; read line; exit 6'";
+    let inner =
+        "trap '' HUP CHLD; exec \"$0\" run --report /dev/null -- sh -c 'echo ready; read line; exit 6'";
     let mut command = Command::new("sh");
     command.args(["-c", inner, launcher]).env("MEGAPAGE_LIBRARY", library());
     let child = start(command);

@@ -2,7 +2,7 @@
 
 use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
-use crate::switched_off::SwitchedOff;
+use crate::switched_off::{SwitchedOff, THP_VARIABLE};
 use crate::versions::{self, Versions};
 use megapage_act::promote::{lacking_ability, lacking_right};
 use megapage_kernel::ability::{PAGEMAP_SCAN, THP};
@@ -12,7 +12,7 @@ use megapage_kernel::limits::{Limits, Sysctls};
 use megapage_kernel::own_segments::try_replacing;
 use megapage_kernel::probe::{Answer, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status};
-use megapage_kernel::thp::{ThpEnabled, settings};
+use megapage_kernel::thp::{ThpEnabled, anonymous_2m};
 use megapage_kernel::{FILTERS_VARIABLE, KernelError, KernelRoot, meminfo};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
@@ -85,16 +85,17 @@ impl Machine {
         let own = read_own_status(root)?;
         // The flag is inherited over fork and exec: what holds for us holds for the program, unless
         // it is cleared.
-        let switched_off = SwitchedOff::of(root, &own);
+        let mut switched_off = SwitchedOff::of(root, &own);
+        if let Some(off) = &mut switched_off {
+            off.on_purpose |= environment.contains_key(THP_VARIABLE);
+        }
         let disallowed = switched_off.as_ref().is_some_and(|it| it.on_purpose);
-        let thp = match settings(root)? {
+        let thp = match anonymous_2m(root)? {
             _ if disallowed => Err("prctl(PR_SET_THP_DISABLE) is in force for this process".into()),
             None if THP.is_there(root) => Ok(()),
             None => Err("the kernel was built without transparent huge pages".to_string()),
-            Some(settings) => match settings.anonymous(PageSize::HUGE_2M) {
-                ThpEnabled::Never => Err("transparent huge pages of 2 MiB are set to 'never'".into()),
-                _ => Ok(()),
-            },
+            Some(ThpEnabled::Never) => Err("transparent huge pages of 2 MiB are set to 'never'".into()),
+            Some(_) => Ok(()),
         };
         let groups = Cgroups::read(root, None)?;
         let library = find_library(LIBRARY_NAME, LIBRARY_VARIABLE, &environment);

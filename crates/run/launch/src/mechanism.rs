@@ -227,7 +227,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
     Ok(plan)
 }
 
-pub(crate) fn idle(reason: &str) -> Plan {
+fn idle(reason: &str) -> Plan {
     let rejected = |mechanism| Considered { mechanism, used: false, reason: reason.into() };
     Plan::of(Mechanism::ALL.map(rejected).to_vec(), Heap::None)
 }

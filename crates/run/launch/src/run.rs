@@ -7,14 +7,14 @@ use crate::applications::{Application, Needs};
 use crate::broker::Broker;
 use crate::jvm::Java;
 use crate::machine::Machine;
-use crate::mechanism::{Plan, Refusal, choose, idle};
+use crate::mechanism::{Plan, Refusal, choose};
 use crate::program::Program;
 use crate::relay::Relay;
 use crate::report::{RunReport, Totals};
 use crate::request::{Mechanism, OwnThp, Request, Text};
 pub use crate::run_error::RunError;
 use crate::runtime_log::RuntimeLog;
-use crate::switched_off::SwitchedOff;
+use crate::switched_off::{SwitchedOff, THP_VARIABLE};
 use crate::text::{self, TextPlan};
 use crate::verdict;
 use megapage_kernel::ability::THP_DISABLE_EXCEPT_ADVISED;
@@ -75,8 +75,6 @@ pub struct Prepared {
     request: Request,
     /// LD_PRELOAD of the caller.
     preloaded: Option<String>,
-    /// Whether a supervisor knows the program by our process number.
-    supervised: bool,
     /// Transparent huge pages are switched off for us, and with us for the program, and not on
     /// purpose.
     switched_off: bool,
@@ -118,18 +116,13 @@ fn look(
     Ok((program, machine, plan))
 }
 
-/// Looks at the program and the machine and decides. Changes nothing.
+/// Looks at the program and the machine and decides. Changes nothing. [`RunError::Kernel`] without /proc, or with what is no file
+/// of the kernel there: the program can still run as without megapage.
 pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
     if request.thp == OwnThp::Advised && !THP_DISABLE_EXCEPT_ADVISED.is_there(root) {
         return Err(Refusal::ThpAdvised(THP_DISABLE_EXCEPT_ADVISED.title()).into());
     }
-    let (program, machine, mut plan) = match look(root, &request, |_| {}) {
-        // Without /proc, or with what is no file of the kernel there, the program still runs.
-        Err(RunError::Kernel(error)) if !request.require && request.mechanism.is_none() => {
-            return Ok(Prepared::plain(Program::inspect(&request.program)?, request, &error.to_string()));
-        }
-        looked => looked?,
-    };
+    let (program, machine, mut plan) = look(root, &request, |_| {})?;
     if request.heed_verdict && program.privilege.is_none() {
         let own = Pid(std::process::id().cast_signed());
         if let Some(verdict) = verdict::of_program(root, own, &program.executable) {
@@ -152,28 +145,13 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
     if !plan.uses(Mechanism::Preload) && (text.is_some() || waits.is_some()) {
         plan.environment.extend(machine.filters_variable());
     }
-    let supervised = in_place::is_supervised();
     let off = machine.switched_off.as_ref().filter(|_| request.clears_thp());
     plan.notes.extend(off.map(SwitchedOff::note));
     let switched_off = off.is_some_and(|off| !off.on_purpose);
-    Ok(Prepared { program, plan, text, waits, request, preloaded, supervised, switched_off })
+    Ok(Prepared { program, plan, text, waits, request, preloaded, switched_off })
 }
 
 impl Prepared {
-    /// A run as without megapage, and why.
-    fn plain(program: Program, request: Request, why: &str) -> Prepared {
-        Prepared {
-            program,
-            plan: idle(why),
-            text: None,
-            waits: None,
-            request,
-            preloaded: None,
-            supervised: in_place::is_supervised(),
-            switched_off: false,
-        }
-    }
-
     /// The program.
     pub fn program(&self) -> &Program {
         &self.program
@@ -246,6 +224,9 @@ impl Prepared {
     /// allocator.
     fn environment(&self) -> Vec<(String, OsString)> {
         let mut environment = self.plan.environment.clone();
+        if self.request.thp != OwnThp::Settings {
+            environment.push((THP_VARIABLE.into(), self.request.thp.name().into()));
+        }
         let text = self.text.as_ref().and_then(|text| text.environment(self.request.require));
         let waits = || self.waits.as_deref().map(|library| (library, Vec::new()));
         let Some((library, variables)) = text.or_else(waits) else { return environment };
@@ -297,7 +278,9 @@ impl Prepared {
             // Inherited by the program.
             kind => disable_own_thp(kind == OwnThp::Advised).map_err(system("PR_SET_THP_DISABLE"))?,
         }
-        if self.can_be_in_place() {
+        // A report and a map for profilers are the launcher's work, and text is moved by agreement with it.
+        let moves = self.text.as_ref().filter(|text| text.moves());
+        if !self.request.watched && moves.is_none() && !self.request.text.map {
             return Err(self.replace_us(root, say));
         }
         let signals = match Signals::take(&TAKEN) {
@@ -318,7 +301,6 @@ impl Prepared {
             true => self.words(c"megapage-ledger", 1, "the heap's own account is missing", &mut notes)?,
         };
         let (ledger_file, ledger) = heap_words.map(|(file, words)| (file, Ledger::launcher(words))).unzip();
-        let moves = self.text.as_ref().filter(|text| text.moves());
         let pages = moves.map(TextPlan::ledger_pages).or(self.waits.as_ref().map(|_| pages_for(0)));
         let text_words = match pages {
             None => None,

@@ -9,6 +9,8 @@ use megapage_kernel::process::{Status, read_status};
 use megapage_kernel::{KernelRoot, thp};
 use megapage_units::Pid;
 
+/// Environment variable of a program that was started with `--thp never` or `--thp advised`, and of all below it: which.
+pub const THP_VARIABLE: &str = "MEGAPAGE_THP";
 /// Processes above one that are looked at, at most.
 const MOST_ABOVE: usize = 64;
 
@@ -17,14 +19,14 @@ const MOST_ABOVE: usize = 64;
 pub struct SwitchedOff {
     /// In words: for which process above it they were switched off, too, as far up as it goes.
     pub by: String,
-    /// It was for this program: by the unit of its service, or by `megapage run --thp never` above
-    /// it.
+    /// It was for this program: by the unit of its service, or by a `megapage run --thp never` that
+    /// started it or a process above it.
     pub on_purpose: bool,
 }
 
 impl SwitchedOff {
     /// Returns who switched them off for the process with this status; `None` if they are on, or
-    /// the kernel has none.
+    /// the kernel has none. On purpose only by its unit: the environment is for the caller to see.
     pub fn of(root: &KernelRoot, own: &Status) -> Option<SwitchedOff> {
         // Without transparent huge pages the kernel says of every process that it may have none.
         if !thp::is_switched_off(root, own) {
@@ -49,7 +51,7 @@ impl SwitchedOff {
             (false, None) => "inherited from outside of its container, or set by itself".into(),
         };
         let by_unit = !inherited && above.is_some_and(|parent| parent.name == "systemd");
-        Some(SwitchedOff { by, on_purpose: by_unit || (inherited && top.name == "megapage") })
+        Some(SwitchedOff { by, on_purpose: by_unit })
     }
 
     /// Returns a line for a report of the program, for which the flag is cleared unless it was set

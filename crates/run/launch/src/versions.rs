@@ -6,6 +6,7 @@ use object::{Endianness, ReadCache, elf};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Names of versions (`GLIBC_2.17`), by the name of the file that defines them (`libc.so.6`).
@@ -79,8 +80,11 @@ pub fn offered(loader: &Path, find: impl Fn(&str) -> Option<PathBuf>) -> Version
     let beside = fs::canonicalize(loader).unwrap_or(loader.into());
     let mut offered = Versions::new();
     for name in FILES {
-        let files = [Some(beside.with_file_name(name)), find(name)];
-        let mut versions = files.into_iter().flatten().filter_map(|file| defined(&file).ok());
+        let beside = beside.with_file_name(name);
+        let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let found = find(name).filter(|found| identity(found) != identity(&beside));
+        let files = [Some(beside), found].into_iter().flatten();
+        let mut versions = files.filter_map(|file| defined(&file).ok());
         if let Some(first) = versions.next() {
             offered.insert(name.into(), versions.fold(first, |sure, more| &sure & &more));
         }

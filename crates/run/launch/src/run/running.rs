@@ -17,7 +17,7 @@ use megapage_act::promote::{PromoteError, PromoteOutcome, SharedMemory};
 use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::process::{read_exe, read_status};
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
-use megapage_kernel::{ExitHandshake, KernelRoot, unmap_own_code};
+use megapage_kernel::{ExitHandshake, KernelRoot};
 use megapage_memory::Ledger;
 use megapage_memory::shared::{SMALLEST, SMALLEST_UNASKED};
 use megapage_remap::ledger::TextLedger;
@@ -41,8 +41,6 @@ const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
 const MOST_EXPENSIVE_LAST_LOOK: Duration = Duration::from_millis(50);
 /// How long to wait for a signal when there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(3600);
-/// Before a wait of this length the launcher's own code goes: it is 4 MiB beside each program.
-const LONG_PAUSE: Duration = Duration::from_millis(10);
 /// A text that is not moved by then never is: the library was not loaded, or the program was replaced.
 const LONGEST_MOVE: Duration = Duration::from_secs(60);
 
@@ -146,9 +144,6 @@ impl<'a> Running<'a> {
     ) -> Result<(Ended, Usage), RunError> {
         loop {
             let pause = self.pause();
-            if pause >= LONG_PAUSE {
-                unmap_own_code();
-            }
             let witness = self.relay.descriptor();
             let descriptors: Vec<BorrowedFd<'_>> = [signals.as_fd()].into_iter().chain(witness).collect();
             if spawn::wait_any_readable(&descriptors, pause).is_err() {

@@ -50,9 +50,4 @@ fn what_was_on_purpose_stays() {
     assert!(by_unit.on_purpose && by_unit.note().contains("left so"), "{}", by_unit.note());
     // A manager that has it itself sets it for no unit.
     assert!(!found(&[(30, 1, "megapage", 0), (1, 0, "systemd", 0)]).unwrap().on_purpose);
-    assert!(
-        found(&[(30, 20, "megapage", 0), (20, 10, "make", 0), (10, 1, "megapage", 0), (1, 0, "init", 1)])
-            .unwrap()
-            .on_purpose
-    );
 }
