@@ -36,7 +36,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
 use std::process::ExitCode;
 
-megapage_kernel::note_inherited!();
+megapage_kernel::note_ignored!();
 
 /// Huge pages for any Linux program: run on them, prove it, or say why not.
 #[derive(Debug, Parser)]

@@ -17,7 +17,6 @@ use megapage_memory::stock::socket_path;
 use megapage_units::Bytes;
 use megapage_units::shown::shell_word;
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -218,7 +217,7 @@ fn plainly(args: &Args, why: &str) -> Result<ExitCode, Failure> {
         crate::output::say(format!("no report: {why}"));
     }
     let mut command = Command::new(program);
-    let source = execute(command.arg0(args.argv0.as_ref().unwrap_or(program)).args(arguments));
+    let source = execute(command.args(arguments), args.argv0.as_ref().unwrap_or(program));
     Err(failure(RunError::Exec { program: program.display().to_string(), source }))
 }
 

@@ -6,18 +6,18 @@
 
 use crate::thread_count;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, WaitOptions, waitpid};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Forks twice, and runs `work` in the grandchild, in a session of its own, in the root directory, with `/dev/null` for its
-/// standard files and no other open file: it keeps no lock, pipe or mount of the caller's. The process ends with it. Its parent is the process that adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has
+/// Forks twice, and runs `work` in the grandchild: in a new session and in the root directory, with `/dev/null` for its standard
+/// files. The caller's other files are closed (Linux 5.9), so that it keeps no lock and no pipe open. The process ends with
+/// `work`. Its parent is the process that adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has
 /// other threads, or nothing shows whether it has.
 pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
     if thread_count() != Some(1) {
-        return Err(io::Error::new(
-            io::ErrorKind::ResourceBusy,
-            "the process has other threads, or /proc does not tell",
-        ));
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the process has other threads"));
     }
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // SAFETY: there is one thread.
@@ -26,7 +26,8 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
         // SAFETY: the child has one thread as well.
         0 => match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: these calls take numbers and a constant string; nothing in this process uses its files from now on.
+                // SAFETY: these calls take numbers and a constant string; no file that is open now
+                // is used later.
                 unsafe {
                     libc::setsid();
                     libc::chdir(c"/".as_ptr());
@@ -44,18 +45,9 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
             grandchild => unsafe { libc::_exit(i32::from(grandchild < 0)) },
         },
         child => {
-            let mut status = 0;
-            loop {
-                // SAFETY: the status is writable; the child is ours and waited for here alone.
-                if unsafe { libc::waitpid(child, &mut status, 0) } == child {
-                    break;
-                }
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-            if status == 0 { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+            let ended = retry_on_intr(|| waitpid(Pid::from_raw(child), WaitOptions::empty()))?;
+            let is_sound = ended.is_some_and(|(_, status)| status.exit_status() == Some(0));
+            if is_sound { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
         }
     }
 }
@@ -64,7 +56,8 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    // Tests have threads: what it does is tested by `megapage run` under a supervisor (crates/cli/tests/run_in_place.rs).
+    // Tests have threads: what it does is tested by `megapage run`
+    // (crates/cli/tests/it/run_in_place.rs).
     #[test]
     fn a_process_with_threads_is_refused() {
         let (keep, waits) = std::sync::mpsc::channel::<()>();

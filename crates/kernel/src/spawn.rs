@@ -9,9 +9,12 @@ use megapage_units::{Bytes, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -25,55 +28,72 @@ pub mod signal {
     };
 }
 
-/// What this process has inherited that does not reach its children by itself, a bit each: standard files that are closed, which
-/// the runtime of Rust makes `/dev/null` before `main`, and ignored signals.
-static INHERITED: AtomicU8 = AtomicU8::new(0);
-/// Those signals, and what becomes of them here: a broken pipe is an error, and children that end wait to be collected.
-const IGNORED: [(u8, i32, libc::sighandler_t); 2] =
-    [(1 << 3, libc::SIGPIPE, libc::SIG_IGN), (1 << 4, libc::SIGCHLD, libc::SIG_DFL)];
+/// Signals that were ignored at the start, a bit each. They do not reach a program by themselves.
+static IGNORED: AtomicU8 = AtomicU8::new(0);
+/// The signals that are noted, and their disposition in this process: a broken pipe is an error,
+/// and a child that has ended waits to be collected.
+const NOTED: [(u8, i32, libc::sighandler_t); 2] =
+    [(1, libc::SIGPIPE, libc::SIG_IGN), (2, libc::SIGCHLD, libc::SIG_DFL)];
 
-/// Calls [`note_inherited`](crate::spawn::note_inherited) before `main`, in the program that has this line.
+/// Calls `spawn::note_ignored` before `main`, in the program that has this line.
 #[macro_export]
-macro_rules! note_inherited {
+macro_rules! note_ignored {
     () => {
         #[used]
         #[unsafe(link_section = ".init_array")]
-        static NOTE_INHERITED: extern "C" fn() = $crate::spawn::note_inherited;
+        static NOTE_IGNORED: extern "C" fn() = $crate::spawn::note_ignored;
     };
 }
 
-/// Notes what [`execute`] and [`Signals::spawn`] restore. Before `main`: see [`note_inherited!`](crate::note_inherited).
-pub extern "C" fn note_inherited() {
-    // SAFETY: the call takes numbers.
-    let closed = |file: &i32| unsafe { libc::fcntl(*file, libc::F_GETFD) } == -1;
-    let mut inherited = (0..3).filter(closed).fold(0, |all, file| all | 1 << file);
-    for (bit, signal, here) in IGNORED {
+/// Notes the ignored signals that [`execute`] and [`Signals::spawn`] restore. It runs before
+/// `main`, by the macro of its name.
+pub extern "C" fn note_ignored() {
+    let mut ignored = 0;
+    for (bit, signal, here) in NOTED {
         // SAFETY: neither disposition runs code.
-        inherited |= if unsafe { libc::signal(signal, here) } == libc::SIG_IGN { bit } else { 0 };
+        ignored |= if unsafe { libc::signal(signal, here) } == libc::SIG_IGN { bit } else { 0 };
     }
-    INHERITED.store(inherited, Relaxed);
+    IGNORED.store(ignored, Relaxed);
 }
 
-/// Restores that, in a process that executes a program next. Async-signal-safe.
-fn restore_inherited() -> io::Result<()> {
-    let inherited = INHERITED.load(Relaxed);
-    // SAFETY: both calls take numbers; what this process wrote to a closed file went to `/dev/null`.
-    unsafe {
-        for (_, signal, _) in IGNORED.into_iter().filter(|(bit, ..)| inherited & bit != 0) {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        for file in (0..3).filter(|file| inherited & 1 << file != 0) {
-            libc::close(file);
-        }
+/// Restores the ignored signals, and resets the others of [`NOTED`], before a program is executed.
+/// Async-signal-safe.
+fn restore_ignored() -> io::Result<()> {
+    let ignored = IGNORED.load(Relaxed);
+    for (bit, signal, _) in NOTED {
+        // SAFETY: neither disposition runs code.
+        unsafe { libc::signal(signal, if ignored & bit != 0 { libc::SIG_IGN } else { libc::SIG_DFL }) };
     }
     Ok(())
 }
 
-/// Executes `command` in place of this process, with the standard files and the ignored signals that it has inherited. Returns
-/// only if execve(2) has failed, with its error.
-pub fn execute(command: &mut Command) -> io::Error {
-    // SAFETY: `restore_inherited` is async-signal-safe.
-    unsafe { command.pre_exec(restore_inherited) };
+/// Executes `command` under `name` in place of this process, with the ignored signals that it has
+/// inherited. Returns only if execve(2) has failed, with its error.
+///
+/// A path is executed by the system call itself: libmegapage.so, if it is preloaded here too, would
+/// add the variables of the run that this one is in.
+pub fn execute(command: &mut Command, name: &OsStr) -> io::Error {
+    let mut variables: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    variables.extend(command.get_envs().filter_map(|(name, value)| Some((name.into(), value?.into()))));
+    let variables = variables.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
+    let words = [command.get_program(), name].into_iter().chain(command.get_args());
+    let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
+    let variables: Result<Vec<CString>, _> = variables.map(CString::new).collect();
+    let is_path = command.get_program().as_bytes().contains(&b'/');
+    if let (true, Ok(words), Ok(variables)) = (is_path, words, variables) {
+        let list = |texts: &[CString]| -> Vec<*const libc::c_char> {
+            texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+        };
+        let _ = restore_ignored();
+        let (arguments, environment) = (list(&words[1..]), list(&variables));
+        // SAFETY: both lists end with a null pointer, and they and their texts outlive the call.
+        unsafe {
+            libc::syscall(libc::SYS_execve, words[0].as_ptr(), arguments.as_ptr(), environment.as_ptr())
+        };
+    }
+    // A name is looked for in PATH, and a script that the kernel does not know is the shell's.
+    // SAFETY: `restore_ignored` is async-signal-safe.
+    unsafe { command.arg0(name).pre_exec(restore_ignored) };
     command.exec()
 }
 
@@ -120,7 +140,10 @@ impl Signals {
         // SAFETY: `set` is initialised; -1 asks for a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            // SAFETY: the set is the one from before.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &former, std::ptr::null_mut()) };
+            return Err(error);
         }
         // SAFETY: the descriptor is new and has no other owner.
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
@@ -154,9 +177,9 @@ impl Signals {
         Ok(())
     }
 
-    /// Starts `command` with the signal mask that the caller had before [`Signals::take`], and with the standard files and the
-    /// ignored signals that this process has inherited. The child stays in
-    /// the caller's process group, so that the terminal's job control works on both. An error is execve(2)'s.
+    /// Starts `command` with the signal mask that the caller had before [`Signals::take`], and with
+    /// the ignored signals that this process has inherited. The child stays in the caller's process
+    /// group, so that the terminal's job control works on both. An error is execve(2)'s.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Pid> {
         self.start(command, None)
     }
@@ -183,7 +206,7 @@ impl Signals {
                     }
                 }
                 match libc::pthread_sigmask(libc::SIG_SETMASK, &former, std::ptr::null_mut()) {
-                    0 => restore_inherited(),
+                    0 => restore_ignored(),
                     errno => Err(io::Error::from_raw_os_error(errno)),
                 }
             });

@@ -52,8 +52,8 @@ pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
     }))
 }
 
-/// Returns what applies to anonymous memory in pages of 2 MiB: as [`ThpSettings::anonymous`], from two files. `Ok(None)` as
-/// [`settings`].
+/// Returns what applies to anonymous memory in pages of 2 MiB: as [`ThpSettings::anonymous`], from
+/// two files. `Ok(None)` as [`settings`].
 pub fn anonymous_2m(root: &KernelRoot) -> Result<Option<ThpEnabled>, KernelError> {
     let Some(global) = optional(selected(root, "enabled", ThpEnabled::from_word))? else { return Ok(None) };
     let by_size = optional(selected(root, "hugepages-2048kB/enabled", ThpEnabled::from_word))?;

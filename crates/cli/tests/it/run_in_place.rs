@@ -38,21 +38,36 @@ fn the_program_takes_the_launchers_place_unless_a_report_is_asked_for() {
 }
 
 #[test]
-fn ignored_signals_and_closed_files_are_inherited() {
+fn ignored_signals_are_inherited() {
     let launcher = [env!("CARGO_BIN_EXE_megapage"), "run"];
     let plain: &[&str] = &[];
-    for program in [["grep", "SigIgn", "/proc/self/status"], ["ls", "-1", "/proc/self/fd"]] {
-        let told = [plain, &launcher, &[launcher[0], launcher[1], "--report", "/dev/null"]].map(|words| {
-            let mut command = Command::new("sh");
-            command.args(["-c", "exec env --ignore-signal=PIPE,USR2,CHLD \"$@\" <&-", "sh"]);
-            let output =
-                command.args(words).args(program).env("MEGAPAGE_LIBRARY", library()).output().unwrap();
+    let [plain, ours @ ..] =
+        [plain, &launcher, &[launcher[0], launcher[1], "--report", "/dev/null"]].map(|words| {
+            let mut command = Command::new("env");
+            command.arg("--ignore-signal=PIPE,USR2,CHLD").args(words).args([
+                "grep",
+                "SigIgn",
+                "/proc/self/status",
+            ]);
+            let output = command.env("MEGAPAGE_LIBRARY", library()).output().unwrap();
             (text(&output.stdout), text(&output.stderr))
         });
-        // The directory that ls reads has the number of the closed file, not that after the last.
-        assert!(told[0].0.contains("11800") || !told[0].0.lines().any(|line| line == "3"), "{told:?}");
-        assert_eq!([&told[1], &told[2]], [&told[0]; 2]);
+    assert!(plain.0.ends_with("11800\n"), "{plain:?}");
+    assert_eq!(ours, [plain.clone(), plain]);
+}
+
+#[test]
+fn a_run_in_the_place_of_another_decides_alone() {
+    for (inner, is_there) in [("none", false), ("thp", true)] {
+        let own = env!("CARGO_BIN_EXE_megapage");
+        let words = ["--heap", "thp", "--", own, "run", "--heap", inner, "--", "cat", "/proc/self/maps"];
+        let output = run(&words).output().unwrap();
+        assert_eq!(text(&output.stdout).contains("libmegapage.so"), is_there, "{inner}: {output:?}");
     }
+    // The variables of both would be in the environment of a program that the library does not reach.
+    let own = env!("CARGO_BIN_EXE_megapage");
+    let output = run(&["--heap", "thp", "--", own, "run", "--heap", "none", "--", "env"]).output().unwrap();
+    assert!(!text(&output.stdout).contains("MEGAPAGE_HEAP"), "{output:?}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl Machine {
         // it is cleared.
         let mut switched_off = SwitchedOff::of(root, &own);
         if let Some(off) = &mut switched_off {
-            off.on_purpose |= environment.contains_key(THP_VARIABLE);
+            off.on_purpose |= environment.get(THP_VARIABLE).is_some_and(|kind| !kind.is_empty());
         }
         let disallowed = switched_off.as_ref().is_some_and(|it| it.on_purpose);
         let thp = match anonymous_2m(root)? {

@@ -19,14 +19,15 @@ use crate::text::{self, TextPlan};
 use crate::verdict;
 use megapage_kernel::ability::THP_DISABLE_EXCEPT_ADVISED;
 use megapage_kernel::process::read_own_status;
-use megapage_kernel::spawn::{Signals, signal};
+use megapage_kernel::spawn::Signals;
+use megapage_kernel::spawn::signal::*;
 use megapage_kernel::{KernelRoot, SharedWords, disable_own_thp, enable_own_thp};
 use megapage_memory::{LEDGER_VARIABLE, Ledger};
 use megapage_remap::ledger::{LEDGER_VARIABLE as TEXT_LEDGER_VARIABLE, TextLedger, pages_for};
 use megapage_units::shown::shell_word;
 use megapage_units::{Bytes, Pid};
 use running::Running;
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -36,21 +37,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Signals that are taken: all that a user, a supervisor or a terminal sends to steer a program.
-const TAKEN: [i32; 10] = [
-    signal::SIGCHLD,
-    signal::SIGHUP,
-    signal::SIGINT,
-    signal::SIGQUIT,
-    signal::SIGTERM,
-    signal::SIGUSR1,
-    signal::SIGUSR2,
-    signal::SIGWINCH,
-    signal::SIGCONT,
-    signal::SIGTSTP,
-];
+const TAKEN: [i32; 10] =
+    [SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT, SIGTSTP];
 
 /// Those of them that end a program that does not handle them.
-const ENDING: [i32; 4] = [signal::SIGHUP, signal::SIGINT, signal::SIGQUIT, signal::SIGTERM];
+const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
 /// With `--require` a program waits at exit until we notice, for so long: without the last values nothing is proved.
 const REQUIRED_PATIENCE: Duration = Duration::from_secs(1);
@@ -116,8 +107,8 @@ fn look(
     Ok((program, machine, plan))
 }
 
-/// Looks at the program and the machine and decides. Changes nothing. [`RunError::Kernel`] without /proc, or with what is no file
-/// of the kernel there: the program can still run as without megapage.
+/// Looks at the program and the machine and decides. Changes nothing. Returns [`RunError::Kernel`]
+/// where /proc is missing or holds other files: the program can still run as without megapage.
 pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
     if request.thp == OwnThp::Advised && !THP_DISABLE_EXCEPT_ADVISED.is_there(root) {
         return Err(Refusal::ThpAdvised(THP_DISABLE_EXCEPT_ADVISED.title()).into());
@@ -254,8 +245,9 @@ impl Prepared {
         own.chain(self.request.arguments.iter().cloned()).collect()
     }
 
-    /// Runs the program to its end, or in place of this process, which does not return then. `live` is given a report whenever
-    /// the launcher receives SIGUSR1, `say` a line on what is lost where no report can say it.
+    /// Runs the program to its end, or in place of this process, which does not return then. `live`
+    /// takes a report whenever the launcher receives SIGUSR1, `say` a line on what is lost where no
+    /// report can say it.
     ///
     /// Things that the launcher needs for itself and cannot have (seccomp filters and old kernels
     /// refuse calls) costs the report, never the run, unless `--require` asks for proof.
@@ -278,7 +270,8 @@ impl Prepared {
             // Inherited by the program.
             kind => disable_own_thp(kind == OwnThp::Advised).map_err(system("PR_SET_THP_DISABLE"))?,
         }
-        // A report and a map for profilers are the launcher's work, and text is moved by agreement with it.
+        // A report and a map for profilers are the launcher's work, and text is moved by agreement
+        // with it.
         let moves = self.text.as_ref().filter(|text| text.moves());
         if !self.request.watched && moves.is_none() && !self.request.text.map {
             return Err(self.replace_us(root, say));
@@ -333,7 +326,7 @@ impl Prepared {
         running.finish_map();
         let totals = Totals::of(ended, start.elapsed(), usage);
         // One that was sent while the last look was taken would end us before the report is written.
-        let _ = signals.finish(signal::SIGUSR1);
+        let _ = signals.finish(SIGUSR1);
         running.runtime_log = log.explain();
         Ok(running.report(Some(totals)))
     }
@@ -357,13 +350,19 @@ impl Prepared {
         }
     }
 
+    /// The program's own name: a script's interpreter sees its path, as from the kernel; a program,
+    /// the name given.
+    fn name(&self) -> &OsStr {
+        match self.program.script_arguments.is_empty() {
+            true => self.request.argv0.as_ref().unwrap_or(&self.request.program),
+            false => self.program.executable.as_os_str(),
+        }
+    }
+
     fn command(&self, ledger: Option<&File>, text_ledger: Option<&File>) -> Command {
         let program = &self.program;
         let mut command = Command::new(&program.executable);
-        // A script's interpreter sees its own name first, as from the kernel; a program, the name given.
-        if program.script_arguments.is_empty() {
-            command.arg0(self.request.argv0.as_ref().unwrap_or(&self.request.program));
-        }
+        command.arg0(self.name());
         command.args(self.arguments());
         command.envs(self.environment());
         for (variable, file) in [(LEDGER_VARIABLE, ledger), (TEXT_LEDGER_VARIABLE, text_ledger)] {

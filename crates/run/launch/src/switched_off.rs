@@ -9,7 +9,8 @@ use megapage_kernel::process::{Status, read_status};
 use megapage_kernel::{KernelRoot, thp};
 use megapage_units::Pid;
 
-/// Environment variable of a program that was started with `--thp never` or `--thp advised`, and of all below it: which.
+/// Environment variable: the kind, `never` or `advised`, for a program that was started with
+/// `--thp`, and for its descendants.
 pub const THP_VARIABLE: &str = "MEGAPAGE_THP";
 /// Processes above one that are looked at, at most.
 const MOST_ABOVE: usize = 64;
@@ -19,14 +20,15 @@ const MOST_ABOVE: usize = 64;
 pub struct SwitchedOff {
     /// In words: for which process above it they were switched off, too, as far up as it goes.
     pub by: String,
-    /// It was for this program: by the unit of its service, or by a `megapage run --thp never` that
-    /// started it or a process above it.
+    /// It was for this program: by the unit of its service, or by a `megapage run --thp never` or
+    /// `advised` that started it or a process above it.
     pub on_purpose: bool,
 }
 
 impl SwitchedOff {
     /// Returns who switched them off for the process with this status; `None` if they are on, or
-    /// the kernel has none. On purpose only by its unit: the environment is for the caller to see.
+    /// the kernel has none. `on_purpose` is set for a unit alone; the caller looks at the
+    /// environment.
     pub fn of(root: &KernelRoot, own: &Status) -> Option<SwitchedOff> {
         // Without transparent huge pages the kernel says of every process that it may have none.
         if !thp::is_switched_off(root, own) {

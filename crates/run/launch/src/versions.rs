@@ -83,8 +83,7 @@ pub fn offered(loader: &Path, find: impl Fn(&str) -> Option<PathBuf>) -> Version
         let beside = beside.with_file_name(name);
         let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let found = find(name).filter(|found| identity(found) != identity(&beside));
-        let files = [Some(beside), found].into_iter().flatten();
-        let mut versions = files.filter_map(|file| defined(&file).ok());
+        let mut versions = [beside].into_iter().chain(found).filter_map(|file| defined(&file).ok());
         if let Some(first) = versions.next() {
             offered.insert(name.into(), versions.fold(first, |sure, more| &sure & &more));
         }

@@ -1,8 +1,9 @@
 //! The program in place of the launcher, under its process number, where no report is asked for.
 //!
-//! Whoever started the launcher knows the program by that number: a shell's job, a supervisor (systemd takes READY=1 from that
-//! process alone with NotifyAccess=main, hands its sockets to it by LISTEN_PID, and wants its watchdog fed by it), a container,
-//! whose first process gets the signals. All that a launcher could still do is to promote from outside: a process beside the
+//! Whoever started the launcher knows the program by that number: a shell's job, a supervisor
+//! (systemd takes READY=1 from that process alone with NotifyAccess=main, hands its sockets to it
+//! by LISTEN_PID, and wants its watchdog fed by it), a container, whose first process gets the
+//! signals. All that a launcher could still do is to promote from outside: a process beside the
 //! program does that, and ends with it.
 
 use super::running::PROMOTE_AFTER;
@@ -34,7 +35,7 @@ impl Prepared {
                 say(format!("no external promotion: {error}"));
             }
         }
-        let source = execute(&mut self.command(None, None));
+        let source = execute(&mut self.command(None, None), self.name());
         RunError::Exec { program: self.program.path.display().to_string(), source }
     }
 }
