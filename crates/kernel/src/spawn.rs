@@ -9,8 +9,7 @@ use megapage_units::{Bytes, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{PidfdFlags, pidfd_open};
-use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -73,23 +72,23 @@ fn restore_ignored() -> io::Result<()> {
 /// A path is executed by the system call itself: libmegapage.so, if it is preloaded here too, would
 /// add the variables of the run that this one is in.
 pub fn execute(command: &mut Command, name: &OsStr) -> io::Error {
-    let mut variables: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
-    variables.extend(command.get_envs().filter_map(|(name, value)| Some((name.into(), value?.into()))));
-    let variables = variables.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
-    let words = [command.get_program(), name].into_iter().chain(command.get_args());
+    let text = |name: &OsStr, value: &OsStr| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    let changed = |name: &OsStr| command.get_envs().any(|(other, _)| other == name);
+    let kept =
+        std::env::vars_os().filter(|(name, _)| !changed(name)).map(|(name, value)| text(&name, &value));
+    let variables = kept.chain(command.get_envs().filter_map(|(name, value)| Some(text(name, value?))));
+    let program = command.get_program();
+    let words = [program, name].into_iter().chain(command.get_args());
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
     let variables: Result<Vec<CString>, _> = variables.map(CString::new).collect();
-    let is_path = command.get_program().as_bytes().contains(&b'/');
-    if let (true, Ok(words), Ok(variables)) = (is_path, words, variables) {
+    if let (true, Ok(words), Ok(variables)) = (program.as_bytes().contains(&b'/'), words, variables) {
         let list = |texts: &[CString]| -> Vec<*const libc::c_char> {
             texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
         };
         let _ = restore_ignored();
-        let (arguments, environment) = (list(&words[1..]), list(&variables));
+        let (path, words, variables) = (words[0].as_ptr(), list(&words[1..]), list(&variables));
         // SAFETY: both lists end with a null pointer, and they and their texts outlive the call.
-        unsafe {
-            libc::syscall(libc::SYS_execve, words[0].as_ptr(), arguments.as_ptr(), environment.as_ptr())
-        };
+        unsafe { libc::syscall(libc::SYS_execve, path, words.as_ptr(), variables.as_ptr()) };
     }
     // A name is looked for in PATH, and a script that the kernel does not know is the shell's.
     // SAFETY: `restore_ignored` is async-signal-safe.
