@@ -74,7 +74,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     answer(args.json, "megapage.reclaim/1", &Report { applied: !args.dry_run, processes: &all }, || {
         human(&all, args.dry_run)
     })?;
-    // What the process itself has freed since the look is no longer there to be split.
+    // The process may have freed pages itself since the look: they are no longer there to be split.
     let short = all
         .iter()
         .filter_map(|one| one.outcome)

@@ -30,8 +30,8 @@ const PARTLY: u8 = 1;
 ///
 /// The program keeps its standard streams, its exit status and its signals; megapage prints nothing unless a
 /// report is asked for. Exit status: the program's; 125 megapage itself failed, or --require was not met; 126
-/// the program cannot be executed; 127 there is no such program. With --report, SIGUSR1 to
-/// megapage makes a report at once.
+/// the program cannot be executed; 127 there is no such program. With --report, SIGUSR1 to megapage
+/// makes a report at once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]

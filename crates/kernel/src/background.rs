@@ -11,10 +11,11 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Forks twice, and runs `work` in the grandchild: in a new session and in the root directory, with `/dev/null` for its standard
-/// files. The caller's other files are closed (Linux 5.9), so that it keeps no lock and no pipe open. The process ends with
-/// `work`. Its parent is the process that adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has
-/// other threads, or nothing shows whether it has.
+/// Forks twice, and runs `work` in the grandchild: in a new session and in the root directory, with
+/// `/dev/null` for its standard files. The caller's other files are closed (Linux 5.9), so that it
+/// keeps no lock and no pipe open. The process ends with `work`. Its parent is the process that
+/// adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has other threads,
+/// or nothing shows whether it has.
 pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
     if thread_count() != Some(1) {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the process has other threads"));

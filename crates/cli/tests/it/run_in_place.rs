@@ -1,4 +1,5 @@
-//! `megapage run` without a report: the program has the process number that its starter knows, and inherits what it would.
+//! `megapage run` without a report: the program has the process number that its starter knows, and
+//! inherits what it would.
 
 use crate::run_support;
 

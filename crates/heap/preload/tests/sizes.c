@@ -30,8 +30,8 @@ static void classes(void) {
 }
 
 // A program that holds 64 MiB in blocks of the sizes that databases, file systems and compilers
-// have, and a header. The library's thread takes a huge page before it collapses, and releases it: the
-// check waits for that.
+// have, and a header. The library's thread takes a huge page before it collapses, and releases it:
+// the check waits for that.
 static void pages(void) {
   static const size_t sizes[] = {1024 + 8, 4096 + 272, 8192 + 40};
   for (size_t at = 0; at < 3; at++) {

@@ -1,6 +1,6 @@
 //! The program in place of the launcher, under its process number, where no report is asked for.
 //!
-//! Whoever started the launcher knows the program by that number: a shell's job, a supervisor
+//! The starter of the launcher knows the program by that number: a shell its job, a supervisor
 //! (systemd takes READY=1 from that process alone with NotifyAccess=main, hands its sockets to it
 //! by LISTEN_PID, and wants its watchdog fed by it), a container, whose first process gets the
 //! signals. All that a launcher could still do is to promote from outside: a process beside the
