@@ -12,7 +12,7 @@ use megapage_kernel::{KernelRoot, why_off};
 use megapage_launch::attach::Attachment;
 use megapage_launch::report::{Ended, RunReport};
 use megapage_launch::request::{Heap, Mechanism, OwnThp, Request, Text, TextRequest};
-use megapage_launch::run::{RunError, prepare};
+use megapage_launch::run::{RunError, prepare, set_thp};
 use megapage_memory::stock::socket_path;
 use megapage_units::Bytes;
 use megapage_units::shown::shell_word;
@@ -181,9 +181,12 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         jvm: args.backing.jvm,
         heed_verdict: !args.ignore_trial && args.backing.thp == OwnThp::Settings,
     };
-    let can_be_plain = !args.require && request.mechanism.is_none() && request.thp == OwnThp::Settings;
+    let can_be_plain = !args.require && request.mechanism.is_none();
     let prepared = match prepare(&root, request) {
-        Err(RunError::Kernel(error)) if can_be_plain => return plainly(&args, &error.to_string()),
+        Err(RunError::Kernel(error)) if can_be_plain => {
+            set_thp(args.backing.thp).map_err(failure)?;
+            return plainly(&args, &error.to_string());
+        }
         prepared => prepared.map_err(failure)?,
     };
     if args.dry_run {

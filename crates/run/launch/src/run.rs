@@ -142,6 +142,14 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
     Ok(Prepared { program, plan, text, waits, request, preloaded, switched_off })
 }
 
+/// Switches transparent huge pages off for this process, as `--thp` asks. The program inherits it.
+pub fn set_thp(kind: OwnThp) -> Result<(), RunError> {
+    match kind {
+        OwnThp::Settings => Ok(()),
+        kind => disable_own_thp(kind == OwnThp::Advised).map_err(system("PR_SET_THP_DISABLE")),
+    }
+}
+
 impl Prepared {
     /// The program.
     pub fn program(&self) -> &Program {
@@ -260,16 +268,10 @@ impl Prepared {
         if let Some(text) = &mut self.text {
             text.prime(root, self.request.require)?;
         }
-        match self.request.thp {
-            OwnThp::Settings if self.switched_off => {
-                if let Err(error) = enable_own_thp() {
-                    self.plan.notes.push(format!("PR_SET_THP_DISABLE could not be cleared: {error}"));
-                }
-            }
-            OwnThp::Settings => {}
-            // Inherited by the program.
-            kind => disable_own_thp(kind == OwnThp::Advised).map_err(system("PR_SET_THP_DISABLE"))?,
-        }
+        let cleared = if self.switched_off { enable_own_thp() } else { Ok(()) };
+        let failed = cleared.err().map(|error| format!("PR_SET_THP_DISABLE could not be cleared: {error}"));
+        self.plan.notes.extend(failed);
+        set_thp(self.request.thp)?;
         // A report and a map for profilers are the launcher's work, and text is moved by agreement
         // with it.
         let moves = self.text.as_ref().filter(|text| text.moves());
@@ -360,11 +362,8 @@ impl Prepared {
     }
 
     fn command(&self, ledger: Option<&File>, text_ledger: Option<&File>) -> Command {
-        let program = &self.program;
-        let mut command = Command::new(&program.executable);
-        command.arg0(self.name());
-        command.args(self.arguments());
-        command.envs(self.environment());
+        let mut command = Command::new(&self.program.executable);
+        command.arg0(self.name()).args(self.arguments()).envs(self.environment());
         for (variable, file) in [(LEDGER_VARIABLE, ledger), (TEXT_LEDGER_VARIABLE, text_ledger)] {
             if let Some(file) = file {
                 let own = std::process::id();
