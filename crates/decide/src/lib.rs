@@ -12,37 +12,40 @@
 
 mod action;
 mod fault;
-mod guard;
 pub mod judge;
 mod limits;
 pub mod megapage;
 mod objects;
 mod pace;
 mod policy;
+mod promotions;
 mod published;
 mod scans;
 mod tick;
 
 pub use action::{Action, Asked, ModelAction, Obtained, Outcome, Reason};
 pub use fault::{Fault, FaultSize, Headroom, Reservation};
-pub use guard::{SavedDemotion, SavedRegion};
 pub use limits::Limits;
 pub use pace::Pace;
 pub use policy::{Known, OWN, POLICIES, Policy, by_name, known};
+pub use promotions::{SavedDemotion, SavedRegion};
 pub use tick::{Answer, Tick};
 
-use guard::{Guard, Kind};
-use megapage_snapshot::{Machine, Process, Region, Snapshot};
+use megapage_snapshot::{Machine, Process, ProcessId, Region, Snapshot};
 use megapage_units::Bytes;
+use promotions::{Kind, Promotions};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A policy, and the state of it and the guards between steps. That is bounded by the processes
-/// and regions of the last snapshots.
+/// A policy, and the state of it and of its promotions between steps. That is bounded by the processes and regions of the
+/// last snapshots.
 #[derive(Debug)]
 pub struct State {
     policy: Box<dyn Policy>,
-    guard: Guard,
-    limits: Limits,
+    promotions: Promotions,
+    /// The changes that the last step asked for, and the places of those that were tried.
+    asked: Vec<Action>,
+    tried: BTreeSet<(ProcessId, u64)>,
     last: Option<Duration>,
     lacked_zeroing: bool,
 }
@@ -50,7 +53,14 @@ pub struct State {
 impl State {
     /// A policy that has seen nothing yet.
     pub fn new(policy: Box<dyn Policy>, limits: Limits) -> State {
-        State { policy, guard: Guard::default(), limits, last: None, lacked_zeroing: false }
+        State {
+            policy,
+            promotions: Promotions::new(limits),
+            asked: Vec::new(),
+            tried: BTreeSet::new(),
+            last: None,
+            lacked_zeroing: false,
+        }
     }
 
     /// The policy.
@@ -69,56 +79,48 @@ impl State {
         self.lacked_zeroing
     }
 
-    /// Reports what became of an action, at the time `now`. An action of which nothing is reported counts as not obtained
-    /// until a snapshot shows its effect.
+    /// Reports at the time `now` what became of an action of the last step that was tried. Until a snapshot shows its
+    /// effect, it counts as not obtained. An action that nothing is reported of was not tried: the next step may ask for it
+    /// at once.
     pub fn note(&mut self, now: Duration, outcome: &Outcome) {
-        self.guard.note(now, outcome, &self.limits);
+        self.promotions.note(now, outcome);
         self.policy.note(now, outcome);
+        self.tried.extend(outcome.action.place());
     }
 
     /// The same for what only a modelled machine does.
     pub fn note_model(&mut self, now: Duration, action: &ModelAction, obtained: Obtained) {
         if obtained == Obtained::Unsupported {
-            self.guard.is_unsupported(now, Kind::of_model(action), &self.limits);
+            self.promotions.is_unsupported(now, Kind::of_model(action));
         }
     }
 
-    /// Takes back that `action`, of the last step, was asked for: it was not tried, as time or a budget had run out.
-    /// The next step may ask for it at once, and no failure is counted.
-    pub fn untried(&mut self, action: &Action) {
-        if self.guard.untried(action) {
-            self.policy.untried(action);
-        }
+    /// Puts an action off whose process the actuator leaves alone for now: its region is not asked for before `until`, so that
+    /// others have their turn; where that has passed or is not known, it is let settle from the time `now`.
+    pub fn put_off(&mut self, now: Duration, action: &Action, until: Option<Duration>) {
+        let until = until.filter(|until| *until > now).unwrap_or(now + self.promotions.limits().settle);
+        self.promotions.put_off(now, action, until);
     }
 
-    /// The same for an action of a process that the actuator leaves alone for now: its region is not asked
-    /// for before `until`, so that others have their turn; where that has passed or is not known, it is let settle from the
-    /// time `now`.
-    pub fn skipped(&mut self, now: Duration, action: &Action, until: Option<Duration>) {
-        self.untried(action);
-        let until = until.filter(|until| *until > now).unwrap_or(now + self.limits.settle);
-        self.guard.put_off(now, action, until);
-    }
-
-    /// What the guards store of regions that something was done to: what must outlive a restart, or the next one
-    /// would undo at once what this one has done.
+    /// What is stored of regions that something was done to: what must outlive a restart, or the next one would undo at
+    /// once what this one has done.
     pub fn saved_regions(&self) -> Vec<SavedRegion> {
-        self.guard.saved_regions()
+        self.promotions.saved_regions()
     }
 
-    /// Takes over the whole state of the guards of `former`, which has decided until now.
+    /// Takes over what is known of the promotions of `former`, which has decided until now.
     pub fn succeed(&mut self, former: &mut State) {
-        self.guard = std::mem::take(&mut former.guard);
+        self.promotions.succeed(&mut former.promotions);
     }
 
     /// Takes that back, at the time `now`. Processes that the next snapshot does not have are forgotten.
     pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
-        self.guard.restore(now, regions, &self.limits);
+        self.promotions.restore(now, regions);
     }
 
     /// How many processes and regions are tracked.
     pub fn tracked(&self) -> usize {
-        self.guard.tracked() + self.policy.tracked()
+        self.promotions.tracked() + self.policy.tracked()
     }
 }
 
@@ -143,10 +145,21 @@ pub fn step_on_model(now: Duration, snapshot: &Snapshot, state: &mut State) -> V
 fn tick(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) -> Vec<Asked> {
     let elapsed = state.last.map_or(Duration::ZERO, |last| now.saturating_sub(last));
     state.last = Some(now);
-    let mut tick = Tick::new(now, elapsed, snapshot, &mut state.guard, state.limits, is_model);
+    let tried = std::mem::take(&mut state.tried);
+    let mut untried = std::mem::take(&mut state.asked);
+    untried.retain(|action| action.place().is_some_and(|place| !tried.contains(&place)));
+    let mut tick = Tick::new(now, elapsed, snapshot, &mut state.promotions, untried, is_model);
     state.policy.tick(&mut tick);
     state.lacked_zeroing |= tick.lacked_zeroing();
-    tick.into_asked()
+    let asked = tick.into_asked();
+    state.asked = asked
+        .iter()
+        .filter_map(|asked| match asked {
+            Asked::Action(action) => action.region().map(|_| action.clone()),
+            Asked::Model(_) => None,
+        })
+        .collect();
+    asked
 }
 
 /// The share of memory in use, 0 to 1.

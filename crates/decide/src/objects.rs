@@ -1,6 +1,6 @@
 //! Shared memory: each block of an object is promoted by one process, on behalf of all that map it.
 
-use crate::guard::is_unhindered;
+use crate::promotions::is_unhindered;
 use megapage_snapshot::{Leaf, MappedObject, MappingKind, Process, ProcessId, Region};
 use megapage_units::HUGE_2M;
 use std::collections::BTreeMap;

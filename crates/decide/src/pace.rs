@@ -27,19 +27,19 @@ impl Pace {
     }
 }
 
-/// Most rounds that are synthetic for when steps are further apart than rounds.
+/// The most rounds that come due at once, where steps are further apart than rounds.
 const MOST_ROUNDS: u64 = 1024;
 
 /// Counts the rounds of a [`Pace`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rounds {
     next: Option<Duration>,
-    /// Work of the last rounds that was not done: to be had at once.
+    /// Work of the last rounds that was not done, and is due at once.
     left: u64,
 }
 
 impl Rounds {
-    /// How much may be done at `now`: the rounds that have come due since the last call, the first one at once.
+    /// Returns the work that is due at `now`: the rounds that have come due since the last call, the first one at once.
     pub fn due(&mut self, now: Duration, pace: Pace) -> u64 {
         let next = self.next.unwrap_or(now);
         // Never on top of a round: what is not done would add up without bound.
@@ -51,13 +51,13 @@ impl Rounds {
             0 => 1,
             every => (1 + (now - next).as_nanos() / every).min(u128::from(MOST_ROUNDS)) as u64,
         };
-        // Rounds that are not synthetic for are lost: a thread that slept too long does not run the faster.
+        // Further rounds are lost: a thread that slept too long does not run the faster.
         self.next =
             Some((next + pace.every.saturating_mul(rounds as u32)).max(now.saturating_sub(pace.every)));
         rounds.saturating_mul(pace.work).max(left)
     }
 
-    /// So much of what was due was not done, through no fault of ours: it is due at once, or with the next round.
+    /// Makes work due again that was due and not done: at once, or with the next round.
     pub fn give_back(&mut self, work: u64) {
         self.left = self.left.saturating_add(work);
     }

@@ -5,7 +5,7 @@ use crate::published::freebsd::FreeBsd;
 use crate::published::hawkeye::HawkEye;
 use crate::published::ingens::{self, Ingens};
 use crate::published::linux::{self, Linux};
-use crate::{Action, Fault, FaultSize, Outcome, Pace, Reservation, Tick, published::hawkeye};
+use crate::{Fault, FaultSize, Outcome, Pace, Reservation, Tick, published::hawkeye};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ pub trait Policy: Debug + Send {
     /// The name that a user gives.
     fn name(&self) -> &'static str;
 
-    /// Looks at the snapshot and asks for actions, by the methods of `tick`, which apply the guards and budgets that
-    /// are common to all policies. Whatever the policy keeps of processes that are not in the snapshot any longer, it
+    /// Looks at the snapshot and asks for actions, by the methods of `tick`, which apply the bounds that are common to all
+    /// policies. Whatever the policy keeps of processes that are not in the snapshot any longer, it
     /// drops.
     fn tick(&mut self, tick: &mut Tick<'_>);
 
@@ -43,15 +43,9 @@ pub trait Policy: Debug + Send {
         None
     }
 
-    /// Learns what became of an action. The common guards have learnt it already.
+    /// Learns what became of an action that was tried. What was not is in [`Tick::untried`] of the next step.
     fn note(&mut self, now: Duration, outcome: &Outcome) {
         let _ = (now, outcome);
-    }
-
-    /// Learns that an action of the last step was not even tried: it is to count as never asked for. The common guards
-    /// have taken it back already.
-    fn untried(&mut self, action: &Action) {
-        let _ = action;
     }
 
     /// How many processes and regions it tracks: a test holds that against the snapshot.

@@ -1,8 +1,8 @@
 //! One step, as a policy sees it: the snapshot, and the only way to ask for anything.
 
-use crate::guard::{Guard, Kind, Open, is_allowed, machine_in_use};
 use crate::objects::Objects;
-use crate::{Action, Asked, Limits, ModelAction, Reason, fragmentation};
+use crate::promotions::{Kind, Open, Promotions, is_allowed};
+use crate::{Action, Asked, ModelAction, Reason, fragmentation};
 use megapage_snapshot::{Leaf, Process, ProcessId, Region, Snapshot};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, VirtRange};
 use std::collections::BTreeMap;
@@ -30,11 +30,8 @@ pub struct Tick<'a> {
     /// What of each of them may be changed.
     open: BTreeMap<ProcessId, Open>,
     objects: Objects,
-    in_use: f64,
-    guard: &'a mut Guard,
-    limits: Limits,
-    moved: u64,
-    scanned: u64,
+    promotions: &'a mut Promotions,
+    untried: Vec<Action>,
     /// Whether the machine is a modelled one.
     is_model: bool,
     /// Whether the policy wanted blocks zeroed ahead, of a machine that is none.
@@ -47,11 +44,11 @@ impl<'a> Tick<'a> {
         now: Duration,
         elapsed: Duration,
         snapshot: &'a Snapshot,
-        guard: &'a mut Guard,
-        limits: Limits,
+        promotions: &'a mut Promotions,
+        untried: Vec<Action>,
         is_model: bool,
     ) -> Tick<'a> {
-        let observed = guard.observe(now, snapshot, &limits);
+        let observed = promotions.observe(now, snapshot);
         Tick {
             now,
             elapsed,
@@ -61,11 +58,8 @@ impl<'a> Tick<'a> {
                 observed.iter().filter(|(_, open)| *open >= Open::Shared).map(|(process, _)| *process),
             ),
             processes: observed.into_iter().map(|(process, _)| process).collect(),
-            in_use: machine_in_use(snapshot),
-            guard,
-            limits,
-            moved: 0,
-            scanned: 0,
+            promotions,
+            untried,
             is_model,
             lacked_zeroing: false,
             asked: Vec::new(),
@@ -102,7 +96,18 @@ impl<'a> Tick<'a> {
 
     /// The share of the machine's memory in use, 0 to 1.
     pub fn in_use(&self) -> f64 {
-        self.in_use
+        self.promotions.in_use()
+    }
+
+    /// Returns the changes that the step before asked for and that were not tried, in the order in which it asked.
+    pub fn untried(&self) -> &[Action] {
+        &self.untried
+    }
+
+    /// Returns the places of the promotions among them.
+    pub fn untried_promotions(&self) -> Vec<(ProcessId, u64)> {
+        let promotions = self.untried.iter().filter(|action| matches!(action, Action::Promote { .. }));
+        promotions.filter_map(Action::place).collect()
     }
 
     /// The share of the free memory that is unusable for 2 MiB pages, 0 to 1.
@@ -125,15 +130,13 @@ impl<'a> Tick<'a> {
     pub fn may_promote(&self, process: &Process, region: &Region) -> bool {
         self.may_promote_any(process)
             && self.is_candidate(process, region)
-            && self.guard.may_promote(self.now, process.id, region, self.in_use, &self.limits)
+            && self.promotions.may_promote(self.now, process.id, region)
     }
 
     /// The regions of a process that could become huge now, budgets aside: those that [`Tick::may_promote`] allows,
     /// with their places among its regions.
     pub fn promotable<'p>(&self, process: &'p Process) -> impl Iterator<Item = (usize, &'p Region)> {
-        let any = self
-            .may_promote_any(process)
-            .then(|| self.guard.promotable(self.now, process, self.in_use, &self.limits));
+        let any = self.may_promote_any(process).then(|| self.promotions.promotable(self.now, process));
         any.into_iter().flatten().filter(|(_, region)| self.is_candidate(process, region))
     }
 
@@ -142,13 +145,7 @@ impl<'a> Tick<'a> {
         region.leaf == Leaf::Huge2m
             && self.is_open(process)
             && is_allowed(process, region)
-            && self.guard.may_demote(
-                self.now,
-                process.id,
-                region.start,
-                reason == Reason::Bloat,
-                &self.limits,
-            )
+            && self.promotions.may_demote(self.now, process.id, region.start, reason == Reason::Bloat)
     }
 
     /// Asks for a region of base pages to become huge.
@@ -166,8 +163,8 @@ impl<'a> Tick<'a> {
     ) -> Answer {
         if size <= PageSize::BASE
             || size > PageSize::HUGE_2M
-            || !self.guard.can(self.now, Kind::Promote(size.bytes().0))
-            || size < PageSize::HUGE_2M && self.guard.has_small(process.id, region.start, size.bytes().0)
+            || !self.promotions.can(self.now, Kind::Promote(size.bytes().0))
+            || size < PageSize::HUGE_2M && self.promotions.has_small(process.id, region.start, size.bytes().0)
             || !self.may_promote(process, region)
         {
             return Answer::Refused;
@@ -179,40 +176,24 @@ impl<'a> Tick<'a> {
             (2 * usize::from(region.present)).min(HUGE_2M / BASE_PAGE)
         };
         let bytes = (pages * BASE_PAGE) as u64;
-        if self.moved.saturating_add(bytes) > self.limits.moved.0 || self.is_full() {
-            return Answer::Spent;
-        }
-        self.moved += bytes;
-        self.guard.promoting(self.now, process.id, region.start, &self.limits);
-        self.ask(Action::Promote { process: process.id, region: region.start, size, reason });
-        Answer::Accepted
+        self.ask(Action::Promote { process: process.id, region: region.start, size, reason }, bytes, 0)
     }
 
     /// Asks for a huge page to be split.
     pub fn demote(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
-        if !self.guard.can(self.now, Kind::Demote) || !self.may_demote(process, region, reason) {
+        if !self.promotions.can(self.now, Kind::Demote) || !self.may_demote(process, region, reason) {
             return Answer::Refused;
         }
-        if self.is_full() {
-            return Answer::Spent;
-        }
-        self.guard.demoting(self.now, process.id, region.start, self.in_use, &self.limits);
-        self.ask(Action::Demote { process: process.id, region: region.start, reason });
-        Answer::Accepted
+        self.ask(Action::Demote { process: process.id, region: region.start, reason }, 0, 0)
     }
 
     /// Asks for a huge page to be split and its zero-filled part to be freed.
     pub fn recover(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
-        if !self.guard.can(self.now, Kind::Recover) || !self.may_demote(process, region, reason) {
+        if !self.promotions.can(self.now, Kind::Recover) || !self.may_demote(process, region, reason) {
             return Answer::Refused;
         }
-        if self.scanned.saturating_add(HUGE_2M as u64) > self.limits.scanned.0 || self.is_full() {
-            return Answer::Spent;
-        }
-        self.scanned += HUGE_2M as u64;
-        self.guard.demoting(self.now, process.id, region.start, self.in_use, &self.limits);
-        self.ask(Action::Recover { process: process.id, region: region.start, reason });
-        Answer::Accepted
+        let action = Action::Recover { process: process.id, region: region.start, reason };
+        self.ask(action, 0, HUGE_2M as u64)
     }
 
     /// Asks for a sample of those allowed regions of a process that `wanted` picks. Neighbours become one range.
@@ -224,11 +205,8 @@ impl<'a> Tick<'a> {
         wanted: impl Fn(&Region) -> bool,
     ) -> Answer {
         let known = self.open.contains_key(&process.id);
-        if !self.is_model || !self.guard.can(self.now, Kind::Sample) || !known {
+        if !self.is_model || !self.promotions.can(self.now, Kind::Sample) || !known {
             return Answer::Refused;
-        }
-        if self.is_full() {
-            return Answer::Spent;
         }
         let mut ranges: Vec<VirtRange> = Vec::new();
         for region in process.regions.iter().filter(|region| is_allowed(process, region) && wanted(region)) {
@@ -239,7 +217,7 @@ impl<'a> Tick<'a> {
                     ranges.pop();
                     start
                 }
-                _ if ranges.len() == self.limits.sample_ranges => break,
+                _ if ranges.len() == self.promotions.limits().sample_ranges => break,
                 _ => region.start,
             };
             ranges.extend(VirtRange::new(start, end));
@@ -247,18 +225,16 @@ impl<'a> Tick<'a> {
         if ranges.is_empty() {
             return Answer::Refused;
         }
-        self.asked.push(Asked::Model(ModelAction::Sample { process: process.id, ranges, window, reason }));
-        Answer::Accepted
+        self.ask_model(ModelAction::Sample { process: process.id, ranges, window, reason }, 0)
     }
 
     /// Asks for the zeros of these huge regions, most important first, to be counted: as many of them as the budget
     /// allows. Answers how many that are.
     pub fn zero_scan(&mut self, process: &Process, regions: &[u64], reason: Reason) -> usize {
-        if !self.guard.can(self.now, Kind::ZeroScan) || !self.open.contains_key(&process.id) || self.is_full()
-        {
+        if !self.promotions.can(self.now, Kind::ZeroScan) || !self.open.contains_key(&process.id) {
             return 0;
         }
-        let left = self.limits.scanned.0.saturating_sub(self.scanned) / HUGE_2M as u64;
+        let (_, left) = self.promotions.left();
         let mut accepted: Vec<u64> = regions
             .iter()
             .copied()
@@ -272,8 +248,8 @@ impl<'a> Tick<'a> {
         accepted.dedup();
         let count = accepted.len();
         if count > 0 {
-            self.scanned += (count * HUGE_2M) as u64;
-            self.ask(Action::ZeroScan { process: process.id, regions: accepted, reason });
+            let action = Action::ZeroScan { process: process.id, regions: accepted, reason };
+            let _ = self.ask(action, 0, (count * HUGE_2M) as u64);
         }
         count
     }
@@ -282,17 +258,15 @@ impl<'a> Tick<'a> {
     /// machine it is noted that they were wanted.
     pub fn pre_zero(&mut self, blocks: u64, reason: Reason) -> Answer {
         self.lacked_zeroing |= !self.is_model && blocks > 0;
-        if !self.is_model || !self.guard.can(self.now, Kind::PreZero) || blocks == 0 {
+        if !self.is_model || !self.promotions.can(self.now, Kind::PreZero) || blocks == 0 {
             return Answer::Refused;
         }
-        let left = self.limits.moved.0.saturating_sub(self.moved) / HUGE_2M as u64;
+        let (left, _) = self.promotions.left();
         let blocks = blocks.min(left);
-        if blocks == 0 || self.is_full() {
+        if blocks == 0 {
             return Answer::Spent;
         }
-        self.moved += blocks * HUGE_2M as u64;
-        self.asked.push(Asked::Model(ModelAction::PreZero { blocks, reason }));
-        Answer::Accepted
+        self.ask_model(ModelAction::PreZero { blocks, reason }, blocks * HUGE_2M as u64)
     }
 
     fn is_open(&self, process: &Process) -> bool {
@@ -301,7 +275,7 @@ impl<'a> Tick<'a> {
 
     fn may_promote_any(&self, process: &Process) -> bool {
         let open = self.open.get(&process.id).is_some_and(|open| *open >= Open::Shared);
-        !process.thp_disabled && open && self.guard.has_memory(self.now)
+        !process.thp_disabled && open && self.promotions.has_memory(self.now)
     }
 
     /// Whether a region is of base pages and could be huge at all.
@@ -312,11 +286,19 @@ impl<'a> Tick<'a> {
                 || self.objects.is_chosen(process, region))
     }
 
-    fn ask(&mut self, action: Action) {
-        self.asked.push(Asked::Action(action));
+    fn ask(&mut self, action: Action, moved: u64, scanned: u64) -> Answer {
+        let answer = self.promotions.accept(action.place(), moved, scanned);
+        if answer == Answer::Accepted {
+            self.asked.push(Asked::Action(action));
+        }
+        answer
     }
 
-    fn is_full(&self) -> bool {
-        self.asked.len() >= self.limits.actions
+    fn ask_model(&mut self, action: ModelAction, moved: u64) -> Answer {
+        let answer = self.promotions.accept(None, moved, 0);
+        if answer == Answer::Accepted {
+            self.asked.push(Asked::Model(action));
+        }
+        answer
     }
 }

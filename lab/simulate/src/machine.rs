@@ -62,8 +62,7 @@ impl Setup {
             host_pages: None,
             budget: None,
             pmu: true,
-            // khugepaged's alloc_sleep_millisecs: no longer than a minute after memory was not to be had.
-            limits: Limits { back_off_most: Duration::from_secs(60), ..Limits::default() },
+            limits: Limits::default(),
             step: 1.0,
             longest: 100_000.0,
             seed: 1,

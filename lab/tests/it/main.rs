@@ -2,6 +2,7 @@
 
 mod built;
 mod command;
+mod constants;
 mod fault;
 mod fork;
 mod interference;

@@ -29,10 +29,14 @@ pub(crate) enum Cause {
     Shortage,
 }
 
-/// When the next pass begins, and why.
+/// The state between two passes: what has happened since the last, and when and why the next begins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cadence {
     pub(crate) cause: Cause,
+    /// The kernel has reported since the last pass that tasks wait for memory.
+    pub(crate) alarmed: bool,
+    /// A process was probed for its cost since the last pass: one each time.
+    pub(crate) probed: bool,
     /// The begin of the last pass.
     pub(crate) began: Duration,
     /// The processor time that looking and deciding took in the last pass and the pause before.

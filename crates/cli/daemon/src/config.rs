@@ -14,7 +14,7 @@ use crate::observability::{LogConfig, MetricsConfig};
 use megapage_act::execute::ExecutorOptions;
 use megapage_decide::megapage::claims::{Claim as Entitlement, Whom};
 use megapage_decide::megapage::{Megapage, Parameters};
-use megapage_decide::{OWN, Pace, Policy, known};
+use megapage_decide::{OWN, Pace, Policy, State, known};
 use megapage_kernel::runtime_directory::runtime_file;
 use megapage_kernel::thp::ThpEnabled;
 use megapage_kernel::thp_change::ThpControls;
@@ -469,6 +469,15 @@ impl Config {
             least_zeros: self.limits.least_zeros,
             ..defaults
         })))
+    }
+
+    /// Returns the policy within its limits, before it has seen anything.
+    pub fn state(&self) -> Result<State, ConfigError> {
+        let Some(policy) = self.make_policy() else {
+            let what = format!("policy: there is no policy '{}'", self.policy);
+            return Err(ConfigError { file: "the configuration".into(), line: None, what });
+        };
+        Ok(State::new(policy, self.limits.of_decide()))
     }
 
     /// The tracker that is asked for; `None` for the best.

@@ -4,7 +4,7 @@ use crate::cadence::{Cadence, Cause};
 use crate::children::{Children, Watched};
 use crate::config::{Config, ConfigError, OnExit, STALL, WITHIN};
 use crate::filling::Filling;
-use crate::left::{Left, give_back};
+use crate::left::{Left, put_off};
 use crate::new_processes::NewProcesses;
 use crate::pass::{Pass, Times};
 use crate::saved_state::SavedState;
@@ -70,10 +70,6 @@ pub struct Daemon {
     before: Option<Arc<Snapshot>>,
     now: Option<Arc<Snapshot>>,
     selected: Selected,
-    /// Since the last pass: the kernel has reported that tasks wait for memory.
-    alarmed: bool,
-    /// Whether a process was probed for its cost since the last pass: one each time.
-    probed: bool,
     new_processes: NewProcesses,
     children: Children,
     zeroing: Zeroing,
@@ -120,15 +116,13 @@ impl Daemon {
     pub fn with_parts(config: Config, parts: Parts) -> Result<Daemon, DaemonError> {
         Ok(Daemon {
             select: Select::new(&config.processes),
-            state: state(&config)?,
+            state: config.state()?,
             config,
             parts,
             number: 0,
             before: None,
             now: None,
             selected: Selected::default(),
-            alarmed: false,
-            probed: false,
             new_processes: NewProcesses::default(),
             children: Children::default(),
             zeroing: Zeroing::default(),
@@ -203,7 +197,7 @@ impl Daemon {
             && config.limits == former.limits
             && config.act.promoted_per_second == former.act.promoted_per_second
             && config.claims == former.claims;
-        let fresh = if decides_alike { None } else { Some(state(&config)?) };
+        let fresh = if decides_alike { None } else { Some(config.state()?) };
         let samples = self.parts.samples && fresh.as_ref().unwrap_or(&self.state).policy().samples();
         let sampled = self.parts.samples && self.state.policy().samples();
         if config.observe != former.observe || samples != sampled {
@@ -221,7 +215,7 @@ impl Daemon {
 
     /// The kernel has reported that tasks wait for memory: the next pass knows.
     pub fn alarm(&mut self) {
-        self.alarmed = true;
+        self.cadence.alarmed = true;
     }
 
     /// One pass, with samples that were started here and read after their window: for a caller that looks only once.
@@ -243,7 +237,7 @@ impl Daemon {
         let mut snapshot = observe(&mut parts.observer, &self.selected.pids);
         // A shortage that the kernel has reported may be over before its averages show it.
         let reported = snapshot.machine.pressure;
-        if let Some(pressure) = snapshot.machine.pressure.as_mut().filter(|_| self.alarmed) {
+        if let Some(pressure) = snapshot.machine.pressure.as_mut().filter(|_| self.cadence.alarmed) {
             let stalled = 100.0 * STALL.as_secs_f64() / WITHIN.as_secs_f64();
             pressure.some_10s = pressure.some_10s.max(stalled.min(100.0));
         }
@@ -251,7 +245,7 @@ impl Daemon {
             costs.refresh(&snapshot, &mut parts.observer);
         }
         let pressed = snapshot.machine.pressure.is_some_and(|pressure| pressure.some_10s >= SHORT_PERCENT);
-        let short = std::mem::take(&mut self.alarmed) || pressed;
+        let short = std::mem::take(&mut self.cadence.alarmed) || pressed;
         let observed = parts.clock.now();
         let actions = step(observed, &snapshot, &mut self.state);
         self.zeroing.note(&self.state);
@@ -268,7 +262,7 @@ impl Daemon {
         let snapshot = Arc::new(snapshot);
         self.before = self.now.replace(snapshot.clone());
         self.number += 1;
-        self.probed = false;
+        self.cadence.probed = false;
         self.cpu_after = own_thread_time();
         let costs = self.parts.costs.as_ref();
         let working = costs.map_or_else(Vec::new, |costs| costs.working(self.before.as_deref(), &snapshot));
@@ -325,12 +319,13 @@ impl Daemon {
         let is_new = matches!(self.cadence.cause, Cause::NewProcess | Cause::Sampled);
         let extended = if is_new { left.max(LEAST_PROBE) } else { left };
         let time = extended.min(due.unwrap_or(extended));
-        if let (Some(costs), Some(now), false) = (&mut parts.costs, &self.now, self.probed)
+        if let (Some(costs), Some(now), false) = (&mut parts.costs, &self.now, self.cadence.probed)
             && time >= LEAST_PROBE
         {
             // While all that are worth it are being sampled, none is probed; later one may be.
-            self.probed = costs.probe(self.before.as_deref(), now, &mut parts.observer, time, wait);
-            if self.probed {
+            let probed = costs.probe(self.before.as_deref(), now, &mut parts.observer, time, wait);
+            self.cadence.probed = probed;
+            if probed {
                 return;
             }
         }
@@ -426,8 +421,7 @@ impl Daemon {
         let now = self.parts.clock.now();
         done.iter().for_each(|done| self.state.note(now, &done.outcome));
         let actuator = &self.parts.actuator;
-        let left =
-            give_back(&mut self.state, now, &changes, &done, |action| actuator.backs_off_until(action));
+        let left = put_off(&mut self.state, now, &changes, &done, |action| actuator.backs_off_until(action));
         (done, left)
     }
 }
@@ -443,14 +437,6 @@ fn sampled_by(sampling: &Sampling) -> String {
         Some((better, why)) => format!("{known} ({} cannot be used: {why})", better.name()),
         None => known,
     }
-}
-
-fn state(config: &Config) -> Result<State, ConfigError> {
-    let Some(policy) = config.make_policy() else {
-        let what = format!("policy: there is no policy '{}'", config.policy);
-        return Err(ConfigError { file: "the configuration".into(), line: None, what });
-    };
-    Ok(State::new(policy, config.limits.of_decide()))
 }
 
 fn observer(

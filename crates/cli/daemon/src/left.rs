@@ -1,4 +1,4 @@
-//! Actions that were asked for and not tried: the policy may ask for them again at once.
+//! Actions that were asked for and not tried.
 
 use megapage_act::execute::Done;
 use megapage_decide::{Action, State};
@@ -17,13 +17,13 @@ pub(crate) struct Left {
     pub(crate) rests: BTreeSet<Duration>,
 }
 
-/// Reports to the policy which of `changes` none of `done` answers, and answers what was deferred.
+/// Returns which of `changes` none of `done` answers, and puts off those of processes that are left alone for now.
 ///
-/// What is deferred of a process that is left alone for now, as calls on it were slow, is put off until it is acted on again: were
-/// it asked for at once, no other action would ever have a turn. Until when that is, `backs_off_until` says. For all else time or a
-/// budget ran out: it counts as never asked for. Of an actuator that does not report it that is known where some actions of a
-/// process were tried and others were not.
-pub(crate) fn give_back(
+/// Calls on such a process were slow. Its actions wait until it is acted on again, which `backs_off_until` says: if they
+/// were asked for at once, no other action would ever have a turn. For all others time or a budget ran out: the next step may ask
+/// for them. An actuator that does not say until when is known to have run out where it tried some actions of a process and
+/// not others.
+pub(crate) fn put_off(
     state: &mut State,
     now: Duration,
     changes: &[Action],
@@ -38,15 +38,13 @@ pub(crate) fn give_back(
         changes.iter().filter(|action| key(action).is_some_and(|key| !answered.contains(&key))).collect();
     let partly = untried.iter().map(|action| action.process()).any(|id| tried.contains(&id));
     let mut left = Left { actions: untried.len() as u64, ..Left::default() };
-    // From the last to the first: a policy may put each before what it has.
-    for action in untried.into_iter().rev() {
+    for action in untried {
         let until = backs_off_until(action);
         let resting = until.filter(|until| *until > now);
         if resting.is_some() || until.is_none() && !partly {
-            state.skipped(now, action, resting);
+            state.put_off(now, action, resting);
             left.rests.extend(resting);
         } else {
-            state.untried(action);
             left.ran_out = true;
         }
     }
@@ -135,7 +133,7 @@ mod tests {
             region.unwrap().leaf = Leaf::Huge2m;
         }
         let asked = changes.iter().map(|action| (action.process().pid.0, action.region().unwrap()));
-        let left = give_back(state, at, &changes, &done, |_| actuator.2);
+        let left = put_off(state, at, &changes, &done, |_| actuator.2);
         let rests = actuator.2.filter(|until| left.actions > 0 && *until > at);
         assert_eq!(left.rests, rests.into_iter().collect());
         let ran_out = rests.is_none() && (actuator.2.is_some() || !done.is_empty());

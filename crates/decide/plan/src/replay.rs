@@ -15,6 +15,7 @@ use crate::translation::{WalkCosts, translation};
 use megapage_decide::Known;
 use megapage_units::BASE_PAGE;
 use run::Run;
+pub use run::state;
 use shape::{Series, Shape, present};
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -20,7 +20,7 @@ pub mod watermarks;
 
 use crate::pace::Rounds;
 use crate::scans::Scans;
-use crate::{Action, Answer, Fault, FaultSize, Policy, Reason, Tick, region_at};
+use crate::{Action, Answer, Fault, FaultSize, Outcome, Policy, Reason, Tick, region_at};
 use claims::{Caps, Grants, weight};
 use fill_tracker::FillTracker;
 use gain::{Gains, is_sampled_base};
@@ -28,7 +28,7 @@ use groups::Groups;
 use megapage_snapshot::{CostSource, HugePages, Leaf, PAGES, Process, ProcessId, Region, Sampling};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 use watermarks::Watermarks;
 
@@ -45,7 +45,7 @@ struct Account {
     usage: f64,
     /// When a sample was last asked for, and how many regions of base pages there were.
     sampled: Option<(Duration, usize)>,
-    /// How many promotions were asked for since.
+    /// How many promotions were tried since.
     promoted: u64,
     /// How many samples in a row led to nothing.
     idle: u32,
@@ -68,21 +68,12 @@ pub struct Megapage {
     promotions: Rounds,
     promotions_quick: Rounds,
     zeroings: Rounds,
-    /// Promotions so far: whose turn it is.
+    /// Promotions that were tried so far: whose turn it is.
     turn: u64,
-    /// What the promotions of the last step took.
-    asked: BTreeMap<(ProcessId, u64), Asked>,
+    /// Promotions of the last step that need not pay soon.
+    patient: BTreeSet<(ProcessId, u64)>,
     /// Whether the last round was used up while more would have paid soon.
     more: bool,
-}
-
-/// What a promotion took of what is due.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    /// Whether it was one of those that need not pay soon.
-    patient: bool,
-    /// Huge pages, under the caps.
-    pages: i64,
 }
 
 /// A region that could become huge.
@@ -150,7 +141,7 @@ impl Megapage {
             promotions_quick: Rounds::default(),
             zeroings: Rounds::default(),
             turn: 0,
-            asked: BTreeMap::new(),
+            patient: BTreeSet::new(),
             more: false,
         }
     }
@@ -334,6 +325,10 @@ impl Megapage {
     }
 
     fn promote(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
+        let waiting = std::mem::take(&mut self.patient);
+        let untried = tick.untried_promotions();
+        self.promotions.give_back(untried.iter().filter(|place| waiting.contains(place)).count() as u64);
+        self.promotions_quick.give_back(untried.len() as u64);
         let mut patient = self.promotions.due(tick.now(), self.parameters.promote);
         let quick = self.promotions_quick.due(tick.now(), self.parameters.promote_quick);
         let mut work = quick.max(patient);
@@ -370,6 +365,7 @@ impl Megapage {
             true => self.parameters.plentiful_turn,
             false => self.parameters.guaranteed_turn,
         };
+        let mut turns = self.turn;
         while *work > 0 {
             competitors.retain(|competitor| {
                 !competitor.candidates.is_empty()
@@ -399,7 +395,7 @@ impl Megapage {
                 let most = lacking.filter(|(_, lacking)| *lacking > 0).max_by_key(|(_, lacking)| *lacking);
                 most.map(|(at, _)| (at, Reason::GuaranteedShare))
             };
-            let guaranteed = self.turn.is_multiple_of(turn.max(1));
+            let guaranteed = turns.is_multiple_of(turn.max(1));
             let chosen = if let Some(first) = first() {
                 Some(first)
             } else if guaranteed {
@@ -439,14 +435,11 @@ impl Megapage {
                     competitor.huge += pages as u64;
                     grants.take(process.id);
                     self.caps.take(process.id, pages);
-                    if let Some(account) = self.accounts.get_mut(&process.id) {
-                        account.promoted += 1;
-                    }
-                    self.turn += 1;
+                    turns += 1;
                     *work -= 1;
                     let is_patient = reason == Reason::GuaranteedShare || !candidate.quick;
                     *patient = patient.saturating_sub(u64::from(is_patient));
-                    self.asked.insert((process.id, region.start), Asked { patient: is_patient, pages });
+                    self.patient.extend(is_patient.then_some((process.id, region.start)));
                 }
                 Answer::Refused => {}
                 Answer::Spent => return candidate.quick,
@@ -512,7 +505,6 @@ impl Policy for Megapage {
 
     fn tick(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
-        self.asked.clear();
         self.watermarks.observe(&tick.snapshot().machine, tick.in_use(), tick.elapsed());
         self.groups.observe(&processes, tick.elapsed());
         self.track(tick, &processes);
@@ -548,19 +540,11 @@ impl Policy for Megapage {
         FaultSize::Huge
     }
 
-    fn untried(&mut self, action: &Action) {
-        let Some((id, region)) = action.place() else { return };
-        if !matches!(action, Action::Promote { .. }) {
-            self.caps.take(id, 1);
-            return;
-        }
-        let Some(asked) = self.asked.remove(&(id, region)) else { return };
-        self.promotions_quick.give_back(1);
-        self.promotions.give_back(u64::from(asked.patient));
-        self.caps.take(id, -asked.pages);
-        self.turn = self.turn.saturating_sub(1);
-        if let Some(account) = self.accounts.get_mut(&id) {
-            account.promoted = account.promoted.saturating_sub(1);
+    fn note(&mut self, _now: Duration, outcome: &Outcome) {
+        let Action::Promote { process, .. } = outcome.action else { return };
+        self.turn += 1;
+        if let Some(account) = self.accounts.get_mut(&process) {
+            account.promoted += 1;
         }
     }
 

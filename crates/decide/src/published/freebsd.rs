@@ -5,7 +5,7 @@
 //! sys/vm/vm_reserv.c: the partially populated reservation that has not changed for longest is broken first.
 
 use crate::pace::Rounds;
-use crate::{Action, Answer, Fault, FaultSize, Pace, Policy, Reason, Reservation, Tick};
+use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Reservation, Tick};
 use megapage_snapshot::{Leaf, PAGES};
 
 /// The policy. Population decides. FreeBSD has no pace, since a reservation becomes huge without a copy; where there are
@@ -30,6 +30,7 @@ impl Policy for FreeBsd {
     }
 
     fn tick(&mut self, tick: &mut Tick<'_>) {
+        self.rounds.give_back(tick.untried_promotions().len() as u64);
         let mut due = self.pace.map_or(u64::MAX, |pace| self.rounds.due(tick.now(), pace));
         for process in tick.processes() {
             for region in &process.regions {
@@ -71,12 +72,6 @@ impl Policy for FreeBsd {
         partial
             .min_by_key(|(_, reservation)| (reservation.changed, reservation.process, reservation.region))
             .map(|(at, _)| at)
-    }
-
-    fn untried(&mut self, action: &Action) {
-        if matches!(action, Action::Promote { .. }) {
-            self.rounds.give_back(1);
-        }
     }
 
     fn tracked(&self) -> usize {

@@ -192,6 +192,24 @@ impl HawkEye {
         }
     }
 
+    /// Goes on with what was not tried: the regions are the first of their buckets, their processes the next of their equals.
+    fn resume(&mut self, tick: &Tick<'_>) {
+        let untried = tick.untried_promotions();
+        for (process, region) in untried.iter().rev() {
+            if let Some(tracked) = self.maps.get_mut(process) {
+                tracked.map.put_back(*region);
+            }
+            if let Some(at) = self.turn.iter().position(|other| other == process) {
+                self.turn.remove(at);
+                self.turn.push_front(*process);
+            }
+        }
+        self.promotions.give_back(untried.len() as u64);
+        // One recovery is enough for a whole round of them.
+        let lacks = tick.untried().iter().any(|action| matches!(action, Action::Recover { .. }));
+        self.recoveries.give_back(u64::from(lacks));
+    }
+
     /// Takes new samples into the access maps, and asks for the next ones.
     pub fn track(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
@@ -316,6 +334,7 @@ impl Policy for HawkEye {
     }
 
     fn tick(&mut self, tick: &mut Tick<'_>) {
+        self.resume(tick);
         self.track(tick);
         match self.by_cost {
             true => hawkeye_pmu::act(self, tick),
@@ -339,25 +358,6 @@ impl Policy for HawkEye {
             && let Some(tracked) = self.maps.get_mut(process)
         {
             tracked.map.put_last(*region);
-        }
-    }
-
-    /// The region is the first of its bucket again, and its process the next of its equals.
-    fn untried(&mut self, action: &Action) {
-        match action {
-            Action::Promote { process, region, .. } => {
-                if let Some(tracked) = self.maps.get_mut(process) {
-                    tracked.map.put_back(*region);
-                }
-                if let Some(at) = self.turn.iter().position(|other| other == process) {
-                    self.turn.remove(at);
-                    self.turn.push_front(*process);
-                }
-                self.promotions.give_back(1);
-            }
-            // One recovery is enough for a whole round of them.
-            Action::Recover { .. } => self.recoveries.give_back(1),
-            _ => {}
         }
     }
 

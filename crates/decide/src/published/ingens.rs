@@ -5,7 +5,7 @@
 //! 2016); the released kernel's osa/hugepage_scan.c.
 
 use crate::pace::Rounds;
-use crate::{Action, Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, samples};
+use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, samples};
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
 use megapage_units::HUGE_2M;
 use std::collections::BTreeMap;
@@ -223,6 +223,7 @@ impl Policy for Ingens {
 
     fn tick(&mut self, tick: &mut Tick<'_>) {
         self.track(tick);
+        self.promotions.give_back(tick.untried_promotions().len() as u64 * u64::from(PAGES));
         let mut pages = self.promotions.due(tick.now(), self.parameters.promote);
         if pages < u64::from(PAGES) {
             return;
@@ -266,12 +267,6 @@ impl Policy for Ingens {
 
     fn on_fault(&mut self, _fault: &Fault) -> FaultSize {
         FaultSize::Base
-    }
-
-    fn untried(&mut self, action: &Action) {
-        if matches!(action, Action::Promote { .. }) {
-            self.promotions.give_back(u64::from(PAGES));
-        }
     }
 
     fn tracked(&self) -> usize {

@@ -99,6 +99,15 @@ impl Policy for Linux {
 
     fn tick(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
+        // The scan goes on from the first region that was not tried.
+        let untried = tick.untried_promotions();
+        if let Some((process, region)) = untried.first()
+            && let Some(at) = self.queue.iter().position(|other| other == process)
+        {
+            self.queue.rotate_left(at);
+            self.address = *region;
+            self.rounds.give_back(untried.len() as u64 * u64::from(PAGES));
+        }
         self.enqueue(&processes);
         if !self.parameters.enabled {
             return;
@@ -146,17 +155,6 @@ impl Policy for Linux {
     fn note(&mut self, now: Duration, outcome: &Outcome) {
         if matches!(outcome.action, Action::Promote { .. }) && outcome.obtained == Obtained::NoMemory {
             self.rounds.sleep_until(now + self.parameters.alloc_sleep);
-        }
-    }
-
-    fn untried(&mut self, action: &Action) {
-        // The scan goes on from there.
-        if let Action::Promote { process, region, .. } = action
-            && let Some(at) = self.queue.iter().position(|other| other == process)
-        {
-            self.queue.rotate_left(at);
-            self.address = if at == 0 { self.address.min(*region) } else { *region };
-            self.rounds.give_back(u64::from(PAGES));
         }
     }
 

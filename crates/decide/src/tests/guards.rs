@@ -2,11 +2,9 @@
 
 use crate::published::freebsd::FreeBsd;
 use crate::tests::made::*;
-use crate::{Action, Limits, Obtained, Outcome, State};
-use megapage_snapshot::{
-    Leaf, Mapping, MappingKind, Missed, MissedWhy, PAGES, Process, ProcessId, Region, Snapshot,
-};
-use megapage_units::{Bytes, PageSize, Pid, VirtRange};
+use crate::{Limits, Obtained, State, step};
+use megapage_snapshot::{Leaf, Mapping, MappingKind, Missed, MissedWhy, PAGES, Process, Region, Snapshot};
+use megapage_units::{Bytes, Pid, VirtRange};
 
 fn full(n: u64) -> Region {
     base(n, PAGES)
@@ -131,17 +129,14 @@ fn a_promotion_without_effect_is_tried_less_and_less_often() {
     assert!(waits[10..].iter().all(|wait| *wait == 3600));
 }
 
-fn promote(process: ProcessId, region: u64) -> Action {
-    Action::Promote { process, region, size: PageSize::HUGE_2M, reason: crate::Reason::FullyPopulated }
-}
-
 /// Promotions of regions 0 and 1, tried each second for an hour, of which the first is answered with `obtained`: when
 /// each is tried again.
 fn after(obtained: Obtained) -> (Option<u64>, Option<u64>) {
     let mut state = state(FreeBsd::default());
     let seen = snapshot(SECOND, 0.5, vec![process(20, vec![full(0), full(1)])]);
-    run(SECOND, &seen, &mut state);
-    state.note(SECOND, &Outcome { action: promote(id(20), at(0)), obtained });
+    let actions = step(SECOND, &seen, &mut state);
+    state.note(SECOND, &outcome(&actions[1], Obtained::Done));
+    state.note(SECOND, &outcome(&actions[0], obtained));
     let mut again = (None, None);
     for second in 2..4000 {
         for (_, region) in promoted(&run(SECOND * second, &seen, &mut state)) {

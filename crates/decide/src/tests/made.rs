@@ -1,7 +1,9 @@
 //! Made-up snapshots.
 
 use crate::megapage::Parameters;
-use crate::{Action, Asked, Limits, ModelAction, Outcome, Pace, Policy, State, step, step_on_model};
+use crate::{
+    Action, Asked, Limits, ModelAction, Obtained, Outcome, Pace, Policy, State, step, step_on_model,
+};
 use megapage_snapshot::{
     Accessed, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
 };
@@ -92,17 +94,24 @@ pub fn state(policy: impl Policy + 'static) -> State {
     State::new(Box::new(policy), Limits::default())
 }
 
+/// A step all of whose actions are done; no snapshot has shown their effect.
 pub fn run(at: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Action> {
-    step(at, snapshot, state)
+    let actions = step(at, snapshot, state);
+    actions.iter().for_each(|action| state.note(at, &outcome(action, Obtained::Done)));
+    actions
 }
 
 /// The ranges of each sample that is asked of a modelled machine.
 pub fn sampled_ranges(at: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Vec<VirtRange>> {
-    step_on_model(at, snapshot, state)
-        .into_iter()
+    let asked = step_on_model(at, snapshot, state).into_iter();
+    asked
         .filter_map(|asked| match asked {
             Asked::Model(ModelAction::Sample { ranges, .. }) => Some(ranges),
-            Asked::Model(ModelAction::PreZero { .. }) | Asked::Action(_) => None,
+            Asked::Model(ModelAction::PreZero { .. }) => None,
+            Asked::Action(action) => {
+                state.note(at, &outcome(&action, Obtained::Done));
+                None
+            }
         })
         .collect()
 }
@@ -134,6 +143,6 @@ pub fn demoted(actions: &[Action]) -> Vec<(i32, u64)> {
 }
 
 /// The outcome of an action.
-pub fn outcome(action: &Action, obtained: crate::Obtained) -> Outcome {
+pub fn outcome(action: &Action, obtained: Obtained) -> Outcome {
     Outcome { action: action.clone(), obtained }
 }

@@ -385,7 +385,7 @@ proptest! {
         let mut state = State::new(POLICIES[policy].make(), LIMITS);
         let mut asked: BTreeMap<(ProcessId, u64), bool> = BTreeMap::new();
         for second in 1..80 {
-            for action in step(SECOND * second * 25, &snapshot, &mut state) {
+            for action in super::made::run(SECOND * second * 25, &snapshot, &mut state) {
                 if let Some(place) = action.place() {
                     let promotes = matches!(action, Action::Promote { .. });
                     prop_assert_eq!(*asked.entry(place).or_insert(promotes), promotes);

@@ -71,7 +71,7 @@ impl World {
                 *region = base((start - BASE) >> 21, PAGES - region.zeros.unwrap_or(0));
             }
             Action::Demote { .. } => region.leaf = Leaf::Base,
-            _ => return None,
+            _ => return Some(Obtained::Unsupported),
         }
         Some(Obtained::Done)
     }

@@ -43,7 +43,7 @@ impl PublishedPace {
 #[cfg(test)]
 mod tests {
     use crate::config::Config;
-    use megapage_decide::{Action, State, step};
+    use megapage_decide::{Action, Obtained, Outcome, State, step};
     use megapage_snapshot::{
         Accessed, CostSource, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
         TranslationCost,
@@ -92,7 +92,13 @@ mod tests {
     fn promoted(text: &str) -> usize {
         let config = Config::parse("x", text).unwrap();
         let mut state = State::new(config.make_policy().unwrap(), config.limits.of_decide());
-        let pass = |second| step(Duration::from_secs(second), &snapshot(second), &mut state);
+        let pass = |second| {
+            let now = Duration::from_secs(second);
+            let actions = step(now, &snapshot(second), &mut state);
+            let done = |action: &Action| Outcome { action: action.clone(), obtained: Obtained::Done };
+            actions.iter().for_each(|action| state.note(now, &done(action)));
+            actions
+        };
         let actions = (1..=10).flat_map(pass);
         actions.filter(|action| matches!(action, Action::Promote { .. })).count()
     }

@@ -95,12 +95,17 @@ impl Totals {
     }
 }
 
+/// Returns the policy within the daemon's limits; a published one at the pace of the papers.
+pub fn state(policy: &Known) -> State {
+    let policy = if policy.is_published() { policy.make_at(Pace::PAPERS) } else { policy.make() };
+    State::new(policy, Limits::default())
+}
+
 impl<'a> Run<'a> {
     pub(super) fn new(model: &'a Model, policy: &Known) -> Run<'a> {
-        let policy = if policy.is_published() { policy.make_at(Pace::PAPERS) } else { policy.make() };
         Run {
             model,
-            state: State::new(policy, Limits::default()),
+            state: state(policy),
             now: 0.0,
             steps: 0,
             live: BTreeMap::new(),

@@ -5,7 +5,7 @@ use crate::published::hawkeye::Parameters;
 use crate::tests::made::*;
 use crate::{
     Action, Asked, Fault, FaultSize, Headroom, Limits, ModelAction, Obtained, Pace, Policy, Reason, State,
-    step_on_model,
+    step, step_on_model,
 };
 use megapage_snapshot::{CostSource, Process, Region, TranslationCost};
 use megapage_units::{Bytes, VirtRange};
@@ -179,7 +179,7 @@ fn a_failed_region_goes_to_the_end_in_the_code() {
         ..Parameters::code()
     }));
     let seen = snapshot(SECOND, 0.5, vec![process(1, covered(&[10, 500]))]);
-    let first = run(SECOND, &seen, &mut state);
+    let first = step(SECOND, &seen, &mut state);
     assert_eq!(promoted(&first), [(1, 1)]);
     let failed = first.iter().find(|action| action.region().is_some()).unwrap();
     state.note(SECOND, &outcome(failed, Obtained::Busy));

@@ -75,7 +75,7 @@ fn want_of_memory_stops_it_for_a_minute() {
     let regions = (0..100).map(|n| base(n, PAGES)).collect();
     let seen = snapshot(SECOND, 0.5, vec![process(20, regions)]);
     let actions = run(SECOND, &seen, &mut state);
-    state.note(SECOND, &outcome(&actions[0], Obtained::NoMemory));
+    state.note(SECOND, &outcome(&actions[7], Obtained::NoMemory));
     assert_eq!(promoted(&run(SECOND * 60, &seen, &mut state)), []);
     assert_eq!(promoted(&run(SECOND * 61, &seen, &mut state)).len(), 8);
 }

@@ -1,11 +1,14 @@
-//! Rules of every policy: which processes are never touched, and what is not tried again too soon.
+//! What any policy may do: the budgets of a step, what is never touched, and what is not tried again too soon.
+//!
+//! Nothing is charged when a policy asks. [`Promotions::note`] charges what was tried; what was not tried may be asked for
+//! again at once.
 
 mod forks;
 mod saved;
 
 pub use saved::{SavedDemotion, SavedRegion};
 
-use crate::{Action, Limits, ModelAction, Obtained, Outcome, in_use};
+use crate::{Action, Answer, Limits, ModelAction, Obtained, Outcome, in_use};
 use forks::Forks;
 use megapage_snapshot::{Leaf, Mapping, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
 use megapage_units::{HUGE_2M, PageSize, Pid};
@@ -28,9 +31,9 @@ struct ProcessMemory {
 struct RegionMemory {
     /// The last action.
     acted: Duration,
-    /// The last promotion that was asked for.
+    /// The last promotion that was tried.
     promoted: Option<Duration>,
-    /// The last demotion or recovery that was asked for.
+    /// The last demotion or recovery that was tried.
     demoted: Option<Demoted>,
     /// Failures, or actions without a visible effect, in a row.
     failures: u32,
@@ -60,18 +63,30 @@ pub(crate) enum Open {
     All,
 }
 
-/// The guards' memory between steps.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Guard {
+/// Owns budgets, back-offs, and what was done to each region.
+#[derive(Clone, Debug)]
+pub(crate) struct Promotions {
+    limits: Limits,
+    step: Step,
     processes: BTreeMap<ProcessId, ProcessMemory>,
     /// No promotion before that time, for lack of memory; and how often in a row.
     no_memory: Option<(Duration, u32)>,
     /// Kinds of action that this machine cannot do, and until when that is believed: what was found out while memory
     /// was short may turn out otherwise.
     unsupported: BTreeMap<Kind, Duration>,
-    /// Regions that the last step asked something for and nothing was reported of, with what was stored of them before:
-    /// as many as a step has actions.
-    asked: BTreeMap<(ProcessId, u64), Option<RegionMemory>>,
+}
+
+/// The step that is under way, or was the last.
+#[derive(Clone, Debug, Default)]
+struct Step {
+    /// The share of the machine's memory in use, 0 to 1.
+    in_use: f64,
+    /// Bytes to be copied and zeroed, and to be read, and the number of actions.
+    moved: u64,
+    scanned: u64,
+    actions: usize,
+    /// Regions that an action was accepted for: one each.
+    places: BTreeSet<(ProcessId, u64)>,
 }
 
 /// Kinds of action, as far as a machine may be unable to do them.
@@ -103,16 +118,33 @@ impl Kind {
     }
 }
 
-impl Guard {
+impl Promotions {
+    pub fn new(limits: Limits) -> Promotions {
+        let (processes, unsupported) = (BTreeMap::new(), BTreeMap::new());
+        Promotions { limits, step: Step::default(), processes, no_memory: None, unsupported }
+    }
+
+    /// Takes over what `former` knows, and keeps its own limits.
+    pub fn succeed(&mut self, former: &mut Promotions) {
+        let limits = self.limits;
+        *self = std::mem::replace(former, Promotions::new(limits));
+        self.limits = limits;
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Returns the share of the machine's memory in use, 0 to 1.
+    pub fn in_use(&self) -> f64 {
+        self.step.in_use
+    }
+
     /// Takes a new snapshot in: forgets processes that are gone, learns what has taken effect, and answers the processes that may
     /// be looked at, each with what of it may be changed.
-    pub fn observe<'a>(
-        &mut self,
-        now: Duration,
-        snapshot: &'a Snapshot,
-        limits: &Limits,
-    ) -> Vec<(&'a Process, Open)> {
-        self.asked.clear();
+    pub fn observe<'a>(&mut self, now: Duration, snapshot: &'a Snapshot) -> Vec<(&'a Process, Open)> {
+        let memory = &snapshot.machine.memory;
+        self.step = Step { in_use: in_use(memory.total, memory.available), ..Step::default() };
         let mut seen = BTreeSet::new();
         let sound: Vec<&Process> = snapshot
             .processes
@@ -146,8 +178,8 @@ impl Guard {
                 let open = match self.processes.get_mut(&process.id) {
                     None => Open::All,
                     Some(memory) => {
-                        memory.observe(now, process, limits);
-                        memory.open(now, limits)
+                        memory.observe(now, process, &self.limits);
+                        memory.open(now, &self.limits)
                     }
                 };
                 (process, open)
@@ -165,25 +197,17 @@ impl Guard {
         self.no_memory.is_none_or(|(until, _)| now >= until)
     }
 
-    /// Whether what was done to the region before allows a promotion now, `in_use` being the share of memory in use.
-    pub fn may_promote(
-        &self,
-        now: Duration,
-        id: ProcessId,
-        region: &Region,
-        in_use: f64,
-        limits: &Limits,
-    ) -> bool {
-        self.region(id, region.start).is_none_or(|memory| memory.may_promote(now, region, in_use, limits))
+    /// Returns true if what was done to the region before allows a promotion now.
+    pub fn may_promote(&self, now: Duration, id: ProcessId, region: &Region) -> bool {
+        let known = self.region(id, region.start);
+        known.is_none_or(|memory| memory.may_promote(now, region, self.in_use(), &self.limits))
     }
 
-    /// The regions of a process that [`Guard::may_promote`] allows, with their places among its regions.
+    /// The regions of a process that [`Promotions::may_promote`] allows, with their places among its regions.
     pub fn promotable<'p>(
         &self,
         now: Duration,
         process: &'p Process,
-        in_use: f64,
-        limits: &Limits,
     ) -> impl Iterator<Item = (usize, &'p Region)> {
         // Both ascend: one pass over the two.
         let known = self.processes.get(&process.id).map(|memory| memory.regions.iter());
@@ -191,24 +215,19 @@ impl Guard {
         process.regions.iter().enumerate().filter(move |(_, region)| {
             while known.next_if(|(start, _)| **start < region.start).is_some() {}
             let memory = known.peek().filter(|(start, _)| **start == region.start);
-            memory.is_none_or(|(_, memory)| memory.may_promote(now, region, in_use, limits))
+            memory.is_none_or(|(_, memory)| memory.may_promote(now, region, self.in_use(), &self.limits))
         })
     }
 
     /// Whether what was done to the region before allows a demotion now. Where memory runs short, a promotion that
     /// was a mistake is undone at once.
-    pub fn may_demote(
-        &self,
-        now: Duration,
-        id: ProcessId,
-        region: u64,
-        short: bool,
-        limits: &Limits,
-    ) -> bool {
+    pub fn may_demote(&self, now: Duration, id: ProcessId, region: u64, short: bool) -> bool {
         let Some(memory) = self.region(id, region) else { return true };
         now >= memory.not_before
             && (short
-                || memory.promoted.is_none_or(|promoted| now.saturating_sub(promoted) >= limits.cool_down))
+                || memory
+                    .promoted
+                    .is_none_or(|promoted| now.saturating_sub(promoted) >= self.limits.cool_down))
     }
 
     /// Whether the region was promoted to pages of `size` bytes or larger before, less than 2 MiB.
@@ -216,34 +235,49 @@ impl Guard {
         self.region(id, region).and_then(|memory| memory.small).is_some_and(|small| small >= size)
     }
 
-    /// A promotion was asked for.
-    pub fn promoting(&mut self, now: Duration, id: ProcessId, region: u64, limits: &Limits) {
-        let memory = self.acting(now, id, region, limits);
-        memory.promoted = Some(now);
-        memory.demoted = None;
+    /// Accepts one action of this step that moves and scans so many bytes, if the budgets leave as much. A region has
+    /// one action in a step.
+    pub fn accept(&mut self, place: Option<(ProcessId, u64)>, moved: u64, scanned: u64) -> Answer {
+        let (limits, step) = (&self.limits, &mut self.step);
+        let all = (step.moved.saturating_add(moved), step.scanned.saturating_add(scanned));
+        if place.is_some_and(|place| step.places.contains(&place)) {
+            return Answer::Refused;
+        }
+        if step.actions >= limits.actions || all.0 > limits.moved.0 || all.1 > limits.scanned.0 {
+            return Answer::Spent;
+        }
+        (step.moved, step.scanned) = all;
+        step.actions += 1;
+        step.places.extend(place);
+        Answer::Accepted
     }
 
-    /// A demotion or recovery was asked for.
-    pub fn demoting(&mut self, now: Duration, id: ProcessId, region: u64, in_use: f64, limits: &Limits) {
-        let memory = self.acting(now, id, region, limits);
-        memory.demoted = Some(Demoted { at: now, in_use, present: None });
-        memory.small = None;
+    /// Returns the huge pages that this step may still move and scan; none once it has as many actions as it may.
+    pub fn left(&self) -> (u64, u64) {
+        let (limits, step) = (&self.limits, &self.step);
+        let left = |most: u64, used: u64| match step.actions >= limits.actions {
+            true => 0,
+            false => most.saturating_sub(used) / HUGE_2M as u64,
+        };
+        (left(limits.moved.0, step.moved), left(limits.scanned.0, step.scanned))
     }
 
-    /// Learns what became of an action.
-    pub fn note(&mut self, now: Duration, outcome: &Outcome, limits: &Limits) {
-        let action = &outcome.action;
-        if let Some(key) = action.place() {
-            self.asked.remove(&key);
+    /// Charges an action that was tried, and learns what became of it.
+    pub fn note(&mut self, now: Duration, outcome: &Outcome) {
+        let (action, limits) = (&outcome.action, self.limits);
+        if let Some((id, region)) = action.place() {
+            let in_use = self.in_use();
+            self.region_mut(now, id, region).acted_on(now, action, in_use, &limits);
         }
         if outcome.obtained == Obtained::Unsupported {
-            self.is_unsupported(now, Kind::of(action), limits);
+            self.is_unsupported(now, Kind::of(action));
             return;
         }
         let promotion = matches!(action, Action::Promote { .. });
-        if promotion && outcome.obtained == Obtained::NoMemory {
+        // Several refusals of one step are one: an actuator may stop at the first or go on.
+        if promotion && outcome.obtained == Obtained::NoMemory && self.has_memory(now) {
             let times = self.no_memory.map_or(0, |(_, times)| times);
-            self.no_memory = Some((now + back_off(times, limits), times.saturating_add(1)));
+            self.no_memory = Some((now + back_off(times, &limits), times.saturating_add(1)));
         } else if promotion && outcome.obtained == Obtained::Done {
             self.no_memory = None;
         }
@@ -266,7 +300,7 @@ impl Guard {
                     memory.not_before = now
                         + match outcome.obtained {
                             Obtained::Impossible => limits.back_off_most,
-                            _ => back_off(memory.failures.saturating_sub(1), limits),
+                            _ => back_off(memory.failures.saturating_sub(1), &limits),
                         };
                 }
             }
@@ -274,31 +308,16 @@ impl Guard {
     }
 
     /// This machine cannot do such a thing.
-    pub fn is_unsupported(&mut self, now: Duration, kind: Kind, limits: &Limits) {
-        self.unsupported.insert(kind, now + limits.back_off_most);
+    pub fn is_unsupported(&mut self, now: Duration, kind: Kind) {
+        self.unsupported.insert(kind, now + self.limits.back_off_most);
     }
 
-    /// Forgets that an action of the last step was asked for, unless something was reported of it; whether that is so.
-    pub fn untried(&mut self, action: &Action) -> bool {
-        let Some((id, region)) = action.place() else { return false };
-        let Some(former) = self.asked.remove(&(id, region)) else { return false };
-        let Some(process) = self.processes.get_mut(&id) else { return false };
-        match former {
-            Some(memory) => process.regions.insert(region, memory),
-            None => process.regions.remove(&region),
-        };
-        if process.regions.is_empty() && process.forks.is_none() && process.denied.is_none() {
-            self.processes.remove(&id);
-        }
-        true
-    }
-
-    /// Leaves the region of an action alone until then. That is no failure.
+    /// Leaves the region of an action alone until then, which is no failure.
     pub fn put_off(&mut self, now: Duration, action: &Action, until: Duration) {
-        let Some((id, region)) = action.place() else { return };
-        let process = self.processes.entry(id).or_default();
-        let memory = process.regions.entry(region).or_insert(RegionMemory::new(now));
-        memory.not_before = memory.not_before.max(until);
+        if let Some((id, region)) = action.place() {
+            let memory = self.region_mut(now, id, region);
+            memory.not_before = memory.not_before.max(until);
+        }
     }
 
     /// Processes and regions tracked.
@@ -310,25 +329,32 @@ impl Guard {
         self.processes.get(&id)?.regions.get(&region)
     }
 
-    fn acting(&mut self, now: Duration, id: ProcessId, region: u64, limits: &Limits) -> &mut RegionMemory {
+    fn region_mut(&mut self, now: Duration, id: ProcessId, region: u64) -> &mut RegionMemory {
         let process = self.processes.entry(id).or_default();
-        self.asked.entry((id, region)).or_insert_with(|| process.regions.get(&region).copied());
-        let memory = process.regions.entry(region).or_insert(RegionMemory::new(now));
-        memory.acted = now;
-        // Until a snapshot shows the effect, it has failed.
-        memory.not_before = now
-            + match memory.failures {
-                0 => limits.settle,
-                failures => limits.settle.max(back_off(failures - 1, limits)),
-            };
-        memory.failures = memory.failures.saturating_add(1);
-        memory
+        process.regions.entry(region).or_insert(RegionMemory::new(now))
     }
 }
 
 impl RegionMemory {
     fn new(now: Duration) -> RegionMemory {
         RegionMemory { acted: now, promoted: None, demoted: None, failures: 0, not_before: now, small: None }
+    }
+
+    /// Something was tried. Until a snapshot shows the effect, it has failed.
+    fn acted_on(&mut self, now: Duration, action: &Action, in_use: f64, limits: &Limits) {
+        if matches!(action, Action::Promote { .. }) {
+            (self.promoted, self.demoted) = (Some(now), None);
+        } else {
+            self.demoted = Some(Demoted { at: now, in_use, present: None });
+            self.small = None;
+        }
+        self.acted = now;
+        self.not_before = now
+            + match self.failures {
+                0 => limits.settle,
+                failures => limits.settle.max(back_off(failures - 1, limits)),
+            };
+        self.failures = self.failures.saturating_add(1);
     }
 
     fn may_promote(&self, now: Duration, region: &Region, in_use: f64, limits: &Limits) -> bool {
@@ -405,10 +431,4 @@ pub(crate) fn is_allowed(process: &Process, region: &Region) -> bool {
     matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous)
         && !mapping.flags.shared
         && is_unhindered(mapping, region)
-}
-
-/// The share of the machine's memory that is in use: what new programs cannot have.
-pub(crate) fn machine_in_use(snapshot: &Snapshot) -> f64 {
-    let memory = &snapshot.machine.memory;
-    in_use(memory.total, memory.available)
 }

@@ -31,11 +31,6 @@ impl Forks {
         self.now = false;
     }
 
-    /// Whether none was ever seen.
-    pub fn is_none(&self) -> bool {
-        self.last.is_none()
-    }
-
     /// Whether the process may be changed: no child shares its memory, and none is to be expected within `quiet`, by how
     /// long there was none before the last ones, or none came for as long. With a `quiet` of nothing children are no
     /// reason to leave a process alone.
@@ -58,9 +53,9 @@ mod tests {
     #[test]
     fn a_child_that_has_ended_is_over_at_once() {
         let mut forks = Forks::default();
-        assert!(forks.is_none() && forks.are_over(at(1), QUIET));
+        assert!(forks.are_over(at(1), QUIET));
         forks.shared(at(1));
-        assert!(!forks.is_none() && !forks.are_over(at(1), QUIET));
+        assert!(!forks.are_over(at(1), QUIET));
         assert!(!forks.are_over(at(100), QUIET), "however long it lives");
         forks.shared(at(100));
         forks.alone();

@@ -1,7 +1,6 @@
 //! What the guards remember, as values: so that cool-downs outlive the process that runs the policy.
 
-use super::{Demoted, Guard, RegionMemory};
-use crate::Limits;
+use super::{Demoted, Promotions, RegionMemory};
 use megapage_snapshot::{PAGES, ProcessId};
 use megapage_units::HUGE_2M;
 use std::time::Duration;
@@ -41,7 +40,7 @@ pub struct SavedDemotion {
     pub present: Option<u16>,
 }
 
-impl Guard {
+impl Promotions {
     /// All regions that are stored, ascending by process and address.
     pub fn saved_regions(&self) -> Vec<SavedRegion> {
         let regions = self.processes.iter().flat_map(|(id, process)| {
@@ -65,7 +64,7 @@ impl Guard {
 
     /// Takes back what was saved. What cannot be true at the time `now` is skipped; what is known already
     /// stays.
-    pub fn restore(&mut self, now: Duration, regions: &[SavedRegion], limits: &Limits) {
+    pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
         let past = |time: Duration| time <= now;
         for one in regions.iter().take(MOST) {
             let sound = one.region.is_multiple_of(HUGE_2M as u64)
@@ -89,7 +88,7 @@ impl Guard {
                     present: demoted.present,
                 }),
                 failures: one.failures,
-                not_before: one.not_before.min(now + limits.back_off_most),
+                not_before: one.not_before.min(now + self.limits.back_off_most),
                 small: one.small.filter(|small| *small < HUGE_2M as u64),
             });
         }
