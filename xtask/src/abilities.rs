@@ -15,7 +15,7 @@ pub fn section() -> Section {
         lines +=
             &format!("| {} | {} | {} | {} |\n", ability.name, ability.since, ability.without, ability.source);
     }
-    let differs = "differs from crates/kernel/src/ability/table.rs; run cargo xtask abilities";
+    let differs = "differs from crates/kernel/src/calls/ability/table.rs; run cargo xtask abilities";
     Section { document: DOCUMENT, begin: BEGIN, end: END, lines, differs }
 }
 

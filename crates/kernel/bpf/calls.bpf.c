@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Counts the calls of a function, and the time from each call to its return (crates/kernel/src/calls.rs, which declares the
+ * Counts the calls of a function, and the time from each call to its return (crates/kernel/src/bpf/function_calls.rs, which declares the
  * same structures). Attached to one process each time; the cookie is that process. Changes nothing.
  */
 #include "vmlinux.h"

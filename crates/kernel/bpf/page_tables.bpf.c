@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Copies page tables of a process to where user space can read them (crates/kernel/src/page_tables.rs, which
+ * Copies page tables of a process to where user space can read them (crates/kernel/src/bpf/page_tables.rs, which
  * declares the same structures). Reads kernel memory only by bpf_probe_read_kernel, which a bad address makes
  * fail and nothing else. Changes nothing.
  */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * walk.h on synthetic physical memory, for tests (src/page_tables/synthetic_tests.rs). Figures are hexadecimal. Standard input:
+ * walk.h on synthetic physical memory, for tests (src/bpf/page_tables/synthetic_tests.rs). Figures are hexadecimal. Standard input:
  *
  *   walk LEVELS DIRECT_MAP FRAME_MASK TOP    the machine; TOP is a physical address
  *   end PHYSICAL                             where its memory ends; else nowhere

@@ -1,5 +1,8 @@
 //! BPF programs that were compiled with us.
 
+pub mod function_calls;
+pub mod page_tables;
+
 use libbpf_rs::{Map, MapCore, Object, ObjectBuilder, ProgramMut};
 use std::io;
 

@@ -8,86 +8,33 @@
 
 #![deny(unsafe_code)]
 
-pub mod ability;
-pub mod accounting;
-pub mod background;
-mod base_pages;
 #[cfg(feature = "bpf")]
 mod bpf;
-pub mod buddyinfo;
-#[cfg(feature = "bpf")]
-pub mod calls;
-pub mod canary;
-pub mod cgroup;
-pub mod clear_refs;
-mod clock;
-mod cpu_time;
-mod cpuid;
-pub mod descriptors;
-pub mod directory;
-pub mod exec;
-pub mod file_cache;
-pub mod file_locks;
-pub mod glibc;
-pub mod guard;
-pub mod helper;
-mod helper_time;
-pub mod hugetlb;
-pub mod hugetlb_users;
-pub mod identity;
-pub mod json_path;
-pub mod kpageflags;
-pub mod ksm;
-pub mod limits;
-pub mod lru;
-mod machine;
-mod mapped_vec;
-pub mod maps;
-mod meminfo;
-pub mod memory_nodes;
-pub mod mounts;
-mod no_links;
-pub mod numa;
-pub mod object;
-pub mod off;
-pub mod own_advice;
-mod own_memory;
-pub mod own_segments;
-mod own_thp;
-pub mod page_idle;
-pub mod page_reporting;
-#[cfg(feature = "bpf")]
-pub mod page_tables;
-pub mod pageblocks;
-pub mod pagemap;
-pub mod perf;
-pub mod pressure;
-pub mod probe;
-pub mod process;
-mod process_clock;
-pub mod process_madvise;
-pub mod processors;
-pub mod program_file;
-mod raw_syscall;
-pub mod reclaim;
-pub mod remote_read;
+mod calls;
+mod children;
+mod readers;
 mod root;
-pub mod runtime_directory;
-pub mod service;
-mod settings_change;
-mod shared_mapping;
-pub mod shared_memory;
-pub mod smaps;
-pub mod socket;
-pub mod spare;
-pub mod spawn;
-pub mod thp;
-pub mod thp_change;
-mod timed_memory;
-pub mod tree;
-pub mod trusted;
-pub mod vmstat;
-mod word_runs;
+
+#[cfg(feature = "bpf")]
+pub use bpf::{function_calls, page_tables};
+pub use calls::{
+    ability, clear_refs, descriptors, directory, exec, file_cache, lru, own_advice, own_segments, page_idle,
+    perf, process_madvise, reclaim, runtime_directory, service, shared_memory, socket, spare, thp_change,
+    tree, trusted,
+};
+pub use children::{background, canary, guard, helper, probe, spawn};
+pub use readers::{
+    accounting, buddyinfo, cgroup, file_locks, glibc, hugetlb, hugetlb_users, identity, json_path,
+    kpageflags, ksm, limits, maps, memory_nodes, mounts, numa, object, off, page_reporting, pageblocks,
+    pagemap, pressure, process, processors, program_file, remote_read, smaps, thp, vmstat,
+};
+
+use calls::{
+    clock, mapped_vec, no_links, own_memory, own_thp, process_clock, raw_syscall, settings_change,
+    shared_mapping, timed_memory, word_runs,
+};
+use children::helper_time;
+use readers::{base_pages, cpu_time, cpuid, machine, meminfo};
 
 pub use base_pages::{OtherBasePages, require_base_pages};
 pub use clock::{boot_id, boot_time, monotonic_time, process_cpu_time};

@@ -31,7 +31,7 @@ impl Kinds {
     /// `None`, after a loud skip, without Python.
     fn start() -> Option<Kinds> {
         let mut command = Command::new("python3");
-        command.args(["-c", include_str!("../../src/page_tables/kinds.py")]);
+        command.args(["-c", include_str!("../../src/bpf/page_tables/kinds.py")]);
         let Ok(child) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
             skip("needs python3");
             return None;

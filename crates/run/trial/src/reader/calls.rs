@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::metric::Point;
-use megapage_kernel::calls::{CallCounter, CallSite};
+use megapage_kernel::function_calls::{CallCounter, CallSite};
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::process::path_of_its_file;
 use megapage_kernel::{KernelRoot, trusted};

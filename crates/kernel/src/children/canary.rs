@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use super::child::Child;
 use crate::KernelRoot;
 use crate::spare::Spare;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
@@ -43,7 +44,7 @@ struct Shared {
 /// thread that started it ends.
 #[derive(Debug)]
 pub struct Canary {
-    pid: Pid,
+    child: Child,
     base: VirtRange,
     huge: VirtRange,
     shared: NonNull<Shared>,
@@ -89,21 +90,16 @@ impl Canary {
         }
         let words = shared.start.cast::<Shared>();
         let parent = std::process::id() as i32;
-        // SAFETY: the child runs `child` alone, which keeps the file-level obligation.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            // SAFETY: this is the child; both ranges are mapped and of the lengths stated.
-            unsafe { child(words.as_ptr(), start, (base_regions + huge_regions) * PAGES, parent) }
-        }
-        if pid < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let count = (base_regions + huge_regions) * PAGES;
+        // SAFETY: the child runs `child` alone, which keeps the file-level obligation; both ranges are mapped and of the
+        // lengths stated.
+        let child = unsafe { Child::fork(|| child(words.as_ptr(), start, count, parent)) }?;
         let at = |address: *mut u8, regions: usize| {
             let start = address.addr() as u64;
             VirtRange::new(start, start + (regions * HUGE_2M) as u64).expect("a mapping")
         };
         let mut known = Canary {
-            pid: Pid(pid),
+            child,
             base: at(start, base_regions),
             huge: at(middle, huge_regions),
             shared: words,
@@ -118,7 +114,7 @@ impl Canary {
 
     /// The child.
     pub fn pid(&self) -> Pid {
-        self.pid
+        self.child.pid()
     }
 
     /// Its memory on base pages.
@@ -184,24 +180,25 @@ impl Canary {
         unsafe { self.shared.as_ref() }
     }
 
+    /// Returns the error of a child that has ended, with the status that it ended with.
+    fn over(&self) -> io::Error {
+        let status = self.child.status().map(|status| format!(": {:#x}", status.as_raw()));
+        let what = "the child that accesses are tried on has ended";
+        io::Error::other(format!("{what}{}", status.unwrap_or_default()))
+    }
+
     /// Gives a command and waits until it is done.
     fn order(&mut self, command: u32) -> io::Result<()> {
-        if self.pid.0 == 0 {
-            return Err(io::Error::other("the child that accesses are tried on has ended"));
+        if self.child.has_ended() {
+            return Err(self.over());
         }
-        let word = &self.words().command;
-        word.store(command, Ordering::Release);
-        wake(word);
         let started = std::time::Instant::now();
-        while word.load(Ordering::Acquire) == command {
-            wait(word, command, Some(Duration::from_millis(100)));
-            let mut status = 0;
-            // SAFETY: `status` is writable, and the child is ours and not collected yet.
-            if unsafe { libc::waitpid(self.pid.0, &mut status, libc::WNOHANG) } != 0 {
-                self.pid = Pid(0);
-                return Err(io::Error::other(format!(
-                    "the child that accesses are tried on ended: {status:#x}"
-                )));
+        self.words().command.store(command, Ordering::Release);
+        wake(&self.words().command);
+        while self.words().command.load(Ordering::Acquire) == command {
+            wait(&self.words().command, command, Some(Duration::from_millis(100)));
+            if self.child.has_ended() {
+                return Err(self.over());
             }
             if started.elapsed() > PATIENCE {
                 return Err(io::Error::other("the child that accesses are tried on does not answer"));
@@ -213,15 +210,9 @@ impl Canary {
 
 impl Drop for Canary {
     fn drop(&mut self) {
-        // SAFETY: the child is ours and not collected yet (its identifier is forgotten when it is), so that no
-        // other process has it; the mapping is ours alone.
-        unsafe {
-            if self.pid.0 > 0 {
-                libc::kill(self.pid.0, libc::SIGKILL);
-                libc::waitpid(self.pid.0, ptr::null_mut(), 0);
-            }
-            libc::munmap(self.shared.as_ptr().cast(), self.shared_bytes);
-        }
+        self.child.end();
+        // SAFETY: the mapping is ours alone.
+        unsafe { libc::munmap(self.shared.as_ptr().cast(), self.shared_bytes) };
     }
 }
 

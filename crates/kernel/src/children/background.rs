@@ -4,10 +4,9 @@
 
 #![allow(unsafe_code)]
 
+use super::child::{Child, exit};
 use crate::thread_count;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::retry_on_intr;
-use rustix::process::{Pid, WaitOptions, waitpid};
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -21,36 +20,25 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the process has other threads"));
     }
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    // SAFETY: there is one thread.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: the child has one thread as well.
-        0 => match unsafe { libc::fork() } {
-            0 => {
-                // SAFETY: these calls take numbers and a constant string; no file that is open now
-                // is used later.
-                unsafe {
-                    libc::setsid();
-                    libc::chdir(c"/".as_ptr());
-                    for standard in 0..3 {
-                        libc::dup2(null.as_raw_fd(), standard);
-                    }
-                    // Before Linux 5.9 they stay open.
-                    libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
-                }
-                work();
-                // SAFETY: the process ends; what the caller has registered for its exit is the caller's.
-                unsafe { libc::_exit(0) }
+    let grandchild = || {
+        // SAFETY: these calls take numbers and a constant string; no file that is open now is used later.
+        unsafe {
+            libc::setsid();
+            libc::chdir(c"/".as_ptr());
+            for standard in 0..3 {
+                libc::dup2(null.as_raw_fd(), standard);
             }
-            // SAFETY: as above.
-            grandchild => unsafe { libc::_exit(i32::from(grandchild < 0)) },
-        },
-        child => {
-            let ended = retry_on_intr(|| waitpid(Pid::from_raw(child), WaitOptions::empty()))?;
-            let is_sound = ended.is_some_and(|(_, status)| status.exit_status() == Some(0));
-            if is_sound { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+            // Before Linux 5.9 they stay open.
+            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
         }
-    }
+        work();
+    };
+    // SAFETY: there is one thread, in the child as well.
+    let mut child = unsafe { Child::fork(|| exit(i32::from(Child::fork(grandchild).is_err()))) }?;
+    child.collect();
+    // A caller that ignores SIGCHLD learns nothing of it.
+    let is_sound = child.status().is_none_or(|status| status.exit_status() == Some(0));
+    if is_sound { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+use super::child::Child;
 use crate::KernelRoot;
 use crate::limits::Limit;
 use crate::smaps::read_smaps;
@@ -133,15 +134,9 @@ pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
         _ => CString::default(),
     };
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    // SAFETY: the child runs `child` alone, which keeps the file-level obligation.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        // SAFETY: this is the child; everything it is given was made before the fork.
-        unsafe { child(who, trial, &file, writer.as_raw_fd()) }
-    }
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: the child runs `child` alone, which keeps the file-level obligation; everything it is given was made before the
+    // fork.
+    let mut child = unsafe { Child::fork(|| child(who, trial, &file, writer.as_raw_fd())) }?;
     drop(writer);
     let mut bytes = [0; size_of::<Record>()];
     let answered = File::from(reader).read_exact(&mut bytes);
@@ -151,11 +146,14 @@ pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
     let huge = match record {
         // The child waits, so that its mappings can be looked at.
         Ok((SUCCESS, address)) if *trial == Trial::MadviseThp => {
-            Some(anonymous_huge_at(&KernelRoot::live(), Pid(pid), address))
+            Some(anonymous_huge_at(&KernelRoot::live(), child.pid(), address))
         }
         _ => None,
     };
-    let signal = reap(pid)?;
+    // The pipe is at its end or holds an answer: either way the child has nothing left to do. A signal that is already on
+    // its way to a dying child stays the one that is reported.
+    child.end();
+    let signal = child.status().and_then(|status| status.terminating_signal());
     match record {
         Ok((SUCCESS, _)) => match huge.transpose()? {
             Some(Bytes::ZERO) => Ok(Answer::BasePages),
@@ -175,28 +173,6 @@ pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
             Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE_S} s")))
         }
         Err(error) => signal.map(Answer::Killed).ok_or(error),
-    }
-}
-
-/// Ends the child, if it has not ended by itself, and says which signal it died of before that.
-fn reap(pid: libc::pid_t) -> io::Result<Option<i32>> {
-    // The pipe is at its end or holds an answer: either way the child has nothing left to do. It is ours and
-    // not yet waited for, so that the number can't be another process's. A signal that is already on its way
-    // to a dying child stays the one that is reported.
-    // SAFETY: kill(2) touches no memory of ours.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
-    let mut status = 0;
-    loop {
-        // SAFETY: `status` is valid for the call.
-        if unsafe { libc::waitpid(pid, &mut status, 0) } == pid {
-            return Ok(libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)));
-        }
-        match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => {}
-            // The caller was started with SIGCHLD ignored: the kernel has reaped it, and does not say how.
-            error if error.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
-            error => return Err(error),
-        }
     }
 }
 

@@ -6,13 +6,14 @@
 
 #![allow(unsafe_code)]
 
+use super::child::Child;
 use crate::spawn::{open_pidfd, wait_readable};
+use megapage_inside::without_signals;
 use megapage_units::{Pid, VirtRange};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::ffi::CString;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -55,7 +56,7 @@ impl Last {
 /// that ends the owner ends the child but SIGKILL to the child itself, as of a whole control group.
 #[derive(Debug)]
 pub struct Guard {
-    child: Pid,
+    child: Child,
     /// The child reads the end of this pipe as the end of its owner.
     owner: Option<OwnedFd>,
     /// How long the child's end is waited for: what it does may wait for another process without end. It then ends later,
@@ -103,25 +104,12 @@ impl Guard {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let from = reader.as_raw_fd();
         // Blocked from its first moment on: the child inherits the mask.
-        let (mut all, mut former) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
-        // SAFETY: both sets are writable; sigfillset(3) initialises the one, pthread_sigmask(3) the other.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), former.as_mut_ptr());
-        }
-        // SAFETY: the child runs `child` alone, which keeps the file-level obligation.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            // SAFETY: this is the child; the descriptors are open, and `last` was allocated before the fork.
-            unsafe { child(from, last) }
-        }
-        let error = io::Error::last_os_error();
-        // SAFETY: the set is the one that this thread had before.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), ptr::null_mut()) };
-        match pid {
-            ..0 => Err(error),
-            _ => Ok(Guard { child: Pid(pid), owner: Some(writer), patience: last.patience() }),
-        }
+        let child = without_signals(|| {
+            // SAFETY: the child runs `child` alone, which keeps the file-level obligation; the descriptors are open, and
+            // `last` was allocated before the fork.
+            unsafe { Child::fork(|| child(from, last)) }
+        })?;
+        Ok(Guard { child, owner: Some(writer), patience: last.patience() })
     }
 
     /// There is nothing left to do: the child ends, and is collected. The error says that it had ended already.
@@ -136,12 +124,12 @@ impl Guard {
 
     /// The child.
     pub fn pid(&self) -> Pid {
-        self.child
+        self.child.pid()
     }
 
     fn collect(&mut self) {
         let until = Instant::now() + self.patience;
-        let Ok(pidfd) = open_pidfd(self.child) else { return };
+        let Ok(pidfd) = open_pidfd(self.child.pid()) else { return };
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match wait_readable(pidfd.as_fd(), left) {
@@ -150,13 +138,7 @@ impl Guard {
                 _ => {}
             }
         }
-        loop {
-            // SAFETY: no status is asked for. The child is ours and collected here alone.
-            let answer = unsafe { libc::waitpid(self.child.0, ptr::null_mut(), 0) };
-            if answer >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return;
-            }
-        }
+        self.child.collect();
     }
 }
 

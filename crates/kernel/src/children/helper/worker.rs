@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use super::super::child::Child;
 use super::body::{DATA, NO_PLACE, PARTS, PATH, Request, Slot, body};
 use crate::raw_syscall::start_process;
 use crate::spawn::wait_readable;
@@ -28,7 +29,7 @@ const REGION: usize = (STACK + size_of::<Slot>()).next_multiple_of(BASE_PAGE);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Worker {
-    pid: i32,
+    child: Child,
     socket: OwnedFd,
     region: NonNull<u8>,
 }
@@ -53,7 +54,7 @@ impl Worker {
             libc::mprotect(region, BASE_PAGE, libc::PROT_NONE);
             NonNull::new(region.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?
         };
-        let mut worker = Worker { pid: 0, socket: ours, region };
+        let mut worker = Worker { child: Child::of(0), socket: ours, region };
         let slot = worker.slot();
         // SAFETY: the slot lies in the region, aligned to a page. The helper runs `body` alone, on a stack of its own; its
         // signals are blocked. It does not share descriptors, so that a lock or a socket of ours ends with us though it be
@@ -67,7 +68,7 @@ impl Worker {
         if pid < 0 {
             return Err(io::Error::from_raw_os_error(-pid as i32));
         }
-        worker.pid = pid as i32;
+        worker.child = Child::of(pid as i32);
         Ok(worker)
     }
 
@@ -217,28 +218,17 @@ impl Worker {
     }
 
     pub(super) fn pid(&self) -> i32 {
-        self.pid
+        self.child.pid().0
     }
 
     /// Kills it. It ends as soon as it waits for nothing that only another process can end.
     pub(super) fn kill(&self) {
-        if self.pid > 0 {
-            // SAFETY: it was not collected yet, so that no other process has its number.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        }
+        self.child.kill();
     }
 
-    /// Whether it has ended, and was collected.
+    /// Returns true if it has ended, and was collected.
     pub(super) fn has_ended(&mut self) -> bool {
-        if self.pid > 0 {
-            // SAFETY: no status is asked for. It has no signal for its end, so that only `__WALL` finds it.
-            let collected = unsafe { libc::waitpid(self.pid, ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
-            if collected == 0 {
-                return false;
-            }
-            self.pid = 0;
-        }
-        true
+        self.child.has_ended()
     }
 }
 

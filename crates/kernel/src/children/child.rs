@@ -1,0 +1,100 @@
+//! A child process: forked, killed and collected in one place.
+//!
+//! File-level obligation: the forked child keeps the terms of [`Child::fork`]. Nothing else in this
+//! process collects a child that a [`Child`] names.
+
+#![allow(unsafe_code)]
+
+use megapage_units::Pid;
+use rustix::io::Errno;
+use rustix::process::{self, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+use std::io;
+
+/// A child that is not collected by anything else. Until it is collected no other process can have its number. It
+/// outlives this value unless [`Child::end`] is called.
+#[derive(Debug)]
+pub(super) struct Child {
+    /// `None` once it was collected.
+    number: Option<process::Pid>,
+    status: Option<WaitStatus>,
+}
+
+impl Child {
+    /// Forks a child that lives `life`, and ends with status 0 when that returns. Errors are those of fork(2).
+    ///
+    /// # Safety
+    /// `life` only makes system calls and touches memory that was mapped before the fork; it allocates nothing and takes no
+    /// lock. Other threads of the caller may have held any lock at the fork (fork(2)). A
+    /// caller that has one thread may do anything in the child.
+    pub unsafe fn fork(life: impl FnOnce()) -> io::Result<Child> {
+        // SAFETY: the caller's promise.
+        match unsafe { libc::fork() } {
+            ..0 => Err(io::Error::last_os_error()),
+            0 => {
+                life();
+                exit(0)
+            }
+            number => Ok(Child::of(number)),
+        }
+    }
+
+    /// Returns the child of this number, which the caller has started and not collected.
+    pub fn of(number: i32) -> Child {
+        Child { number: process::Pid::from_raw(number), status: None }
+    }
+
+    /// Returns its number, 0 once it was collected.
+    pub fn pid(&self) -> Pid {
+        Pid(self.number.map_or(0, |number| number.as_raw_nonzero().get()))
+    }
+
+    /// Kills it. It ends as soon as it waits for nothing that only another process can end.
+    pub fn kill(&self) {
+        if let Some(number) = self.number {
+            let _ = kill_process(number, Signal::KILL);
+        }
+    }
+
+    /// Returns true if it has ended, and was collected.
+    pub fn has_ended(&mut self) -> bool {
+        self.wait(WaitOptions::NOHANG)
+    }
+
+    /// Waits for its end, and collects it.
+    pub fn collect(&mut self) {
+        self.wait(WaitOptions::empty());
+    }
+
+    /// Kills it, waits for its end, and collects it.
+    pub fn end(&mut self) {
+        self.kill();
+        self.collect();
+    }
+
+    /// Returns how it has ended, once it was collected; `None` where the kernel did not say: the caller ignores SIGCHLD.
+    pub fn status(&self) -> Option<WaitStatus> {
+        self.status
+    }
+
+    fn wait(&mut self, options: WaitOptions) -> bool {
+        // One that sends no signal at its end is found by `__WALL` alone.
+        let options = options | WaitOptions::from_bits_retain(libc::__WALL as u32);
+        while let Some(number) = self.number {
+            match waitpid(Some(number), options) {
+                Ok(None) => return false,
+                Err(Errno::INTR) => {}
+                ended => {
+                    self.status = ended.ok().flatten().map(|(_, status)| status);
+                    self.number = None;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Ends the process, and leaves out what the program has registered for its exit.
+pub(super) fn exit(status: i32) -> ! {
+    // SAFETY: the process ends.
+    unsafe { libc::_exit(status) }
+}
