@@ -18,8 +18,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Directories whose files are not ours to tidy: vendored sources and captured kernel trees.
-const NOT_OURS: [&str; 2] = ["crates/heap/preload/vendor/mimalloc/", "fixtures/"];
+/// Directories whose files are not ours to tidy: vendored sources, patches of them, and captured kernel trees.
+const NOT_OURS: [&str; 3] =
+    ["crates/heap/preload/vendor/mimalloc/", "crates/heap/preload/patches/", "fixtures/"];
 
 /// Checks the repository at `root` and prints the findings. Returns 1 if there are any.
 pub fn run(root: &Path) -> Result<ExitCode> {

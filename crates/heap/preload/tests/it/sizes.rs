@@ -1,4 +1,4 @@
-//! What a block takes beside what was asked for (the size classes of build.rs), in a program of its own.
+//! What a block takes beside what was asked for (patches/01-more-size-classes.patch), in a program of its own.
 
 use crate::preloaded;
 
