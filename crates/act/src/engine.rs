@@ -1,10 +1,12 @@
-//! The one way in which megapage makes and splits huge pages of another process: each call under the latency guard, and
-//! the look at the page tables before and after.
+//! Calls that make and split huge pages of another process: the only way in which megapage does so.
+//! Each call runs under the latency guard, and the page tables are looked at before and after.
 //!
-//! [`Engine::advise`] is the only function of this crate that makes the call; the daemon's executor, promotion and demotion
-//! go through it. The guard: a call names only as many regions as keep the process's mmap lock for a bounded time; after
-//! each the process is left alone for a moment, after a slow one for longer; nothing is collapsed while the machine has less
-//! available memory than the safe [`floor`]. What came of a call is reported region by region.
+//! [`Engine::advise`] is the only function of this crate that makes the call; the daemon's
+//! executor, promotion and demotion go through it. The guard has three rules. A call names only as
+//! many regions as keep the process's mmap lock for a bounded time. After each call the engine
+//! pauses for a moment; after a slow one it backs off from the process for longer. Nothing is
+//! collapsed while the machine has less available memory than the safe [`floor`]. Each region gets
+//! its own result.
 
 mod advise;
 mod answer;
@@ -30,26 +32,28 @@ use std::thread::sleep;
 use std::time::Duration;
 use turn::Pace;
 
-/// How much longer than a split a call that collapses may take: it gives the lock up between two regions, and has every
-/// processor empty its LRU queues, which is better done for several regions at once.
+/// Factor by which a call that collapses may take longer than one that splits. A collapse gives the
+/// lock up between two regions. It has every processor empty its LRU queues, which costs less if
+/// done once for several regions.
 const COLLAPSE_CALL: u32 = 4;
-/// The longest pause between two calls, of those that the guard takes and of those that a caller asks for.
+/// Longest pauses between two calls: of those that the guard takes, and of those that a caller asks
+/// for.
 const MOST_PAUSE: Duration = Duration::from_millis(1);
 const MOST_ASKED_PAUSE: Duration = Duration::from_millis(50);
 /// Regions that are collapsed between two looks at the machine's memory: 64 MiB.
 const FLOOR_LOOK: usize = 32;
-/// Processes whose pace is stored, and for how long after the last call.
+/// Most processes whose pace is stored, and the time for which it is stored after the last call.
 const MOST_PROCESSES: usize = 4096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// The available memory that promotion leaves alone: 5 % of all memory. Below, a collapse would reclaim the memory of
-/// others while the process waits for its mmap lock.
+/// Returns the available memory that promotion does not use: 5 % of all memory. Below it, a
+/// collapse would reclaim memory of other processes while the process waits for its mmap lock.
 pub(crate) fn floor(total: Bytes) -> Bytes {
     Bytes(total.0 / 20)
 }
 
-/// Makes and splits huge pages of other processes, within its [`Latency`], and stores the pace of each process. It
-/// holds no process open between two calls.
+/// Engine that makes and splits huge pages of other processes, within its [`Latency`]. It stores
+/// the pace of each process, and holds no process open between two calls.
 #[derive(Debug)]
 pub struct Engine {
     root: KernelRoot,
@@ -59,21 +63,21 @@ pub struct Engine {
     pauses: Pauses,
 }
 
-/// How many times something was left alone for a while, by what for.
+/// Numbers of pauses and back-offs, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pauses {
-    /// A call's work took too long.
+    /// Back-offs because a call's work took too long.
     pub slow: u64,
-    /// A call waited for very long.
+    /// Back-offs because a call waited for very long, or its regions together took too long.
     pub late: u64,
-    /// All promotions, for lack of memory.
+    /// Pauses of all promotions, for lack of memory.
     pub memory: u64,
-    /// A process's promotions, as its control group had no room.
+    /// Pauses of a process's promotions, because its control group had no room.
     pub group: u64,
 }
 
 impl Engine {
-    /// One that knows no process yet.
+    /// Returns an engine that knows no process yet.
     pub fn new(root: &KernelRoot, latency: Latency) -> Engine {
         Engine {
             root: root.clone(),
@@ -84,28 +88,31 @@ impl Engine {
         }
     }
 
-    /// The machine that it acts on.
+    /// Returns the machine that it acts on.
     pub(crate) fn root(&self) -> &KernelRoot {
         &self.root
     }
 
-    /// Takes other bounds from now on. The pace of processes is learnt anew, within these.
+    /// Takes other bounds from now on. Forgets the pace of all processes, and learns it again
+    /// within these bounds.
     pub(crate) fn configure(&mut self, latency: Latency) {
         self.processes.clear();
         self.latency = latency;
     }
 
-    /// For how long from now on no memory of the process is promoted: zero where nothing keeps it from that.
+    /// Returns the time for which no memory of the process is promoted from now on; zero if
+    /// promotion is not backed off.
     pub fn pause(&self, process: ProcessId) -> Duration {
         self.backs_off_until(process, true).saturating_sub(boot_time())
     }
 
-    /// The same for splits.
+    /// Returns the same for splits.
     pub(crate) fn pause_of_splits(&self, process: ProcessId) -> Duration {
         self.backs_off_until(process, false).saturating_sub(boot_time())
     }
 
-    /// Until when, since boot, the process is left alone. A time that has passed where nothing keeps it from being acted on.
+    /// Returns the end of the process's back-off, since boot; a time in the past if it is not
+    /// backed off.
     pub(crate) fn backs_off_until(&self, process: ProcessId, promotes: bool) -> Duration {
         match self.processes.get(&process) {
             Some(pace) => pace.backs_off_until(promotes, &self.no_memory),
@@ -114,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// How many pauses there were.
+    /// Returns the numbers of pauses so far.
     pub(crate) fn pauses(&self) -> Pauses {
         self.pauses
     }
@@ -124,7 +131,8 @@ impl Engine {
         self.processes.remove(&process);
     }
 
-    /// Forgets the pace of processes that were not acted on for long.
+    /// Forgets the pace of processes that were not acted on for long; of all processes if there are
+    /// too many.
     pub(crate) fn forget_idle(&mut self, now: Duration) {
         if self.processes.len() > MOST_PROCESSES {
             self.processes.clear();
@@ -132,8 +140,8 @@ impl Engine {
         self.processes.retain(|_, pace| now.saturating_sub(pace.used) < REMEMBERED_FOR);
     }
 
-    /// Gives `advice` to each of `regions`, as far as the guard and `terms` allow: a region that they do not is
-    /// [`Answer::NotTried`]. `watch` sees each call.
+    /// Gives `advice` to each of `regions`, as far as the guard and `terms` allow; the other
+    /// regions are [`Answer::NotTried`]. `watch` sees each call.
     pub(crate) fn advise(
         &mut self,
         advice: Advice,
@@ -246,6 +254,12 @@ impl Engine {
         tried
     }
 
+    /// Ends the pause of all promotions for lack of memory, for a caller that has its own back-off
+    /// for it.
+    pub(crate) fn end_memory_pause(&mut self) {
+        self.no_memory = Pause::default();
+    }
+
     fn pause_for_memory(&mut self, now: Duration) {
         if self.no_memory.is_over(now) {
             self.no_memory.start(now, &self.latency);
@@ -297,7 +311,7 @@ mod tests {
             assert!(longest > MILLISECOND / 4 && longest <= most * MILLISECOND, "{advice:?} {longest:?}");
             assert_eq!(model.sizes()[0], 1, "nothing is known of it yet");
         }
-        // What a caller asks for is a bound, too.
+        // The caller's batch is a bound, too.
         let (mut model, mut engine) = (Model::refusing(&[]), engine());
         assert_eq!(turn(&mut engine, ID, &mut model, 8, &Terms { batch: 1, ..terms(NOW, false) }), 8);
         assert_eq!(model.sizes(), [1; 8]);
@@ -313,11 +327,11 @@ mod tests {
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(NOW, false)), 0);
         assert_eq!(slow.sizes(), [1], "not even asked");
         assert_eq!(turn(&mut engine, OTHER, &mut fine, 8, &terms(NOW, false)), 8);
-        // Once that is over it has its turn, and is left alone for longer.
+        // After its back-off it has its turn, and a longer back-off follows.
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(until, false)), 1);
         assert!(engine.backs_off_until(ID, true) >= until + 2 * Latency::default().pause);
         assert_eq!(engine.pauses(), Pauses { slow: 2, ..Pauses::default() });
-        // The caller's undo goes on.
+        // An urgent turn, such as a caller's undo, goes on.
         assert_eq!(turn(&mut engine, ID, &mut slow, 8, &terms(until, true)), 8);
     }
 
@@ -349,7 +363,7 @@ mod tests {
         let split =
             engine.guarded(Advice::ColdSplit, ID, &mut model, &regions(3), &terms(NOW, false), |_| {});
         assert_eq!(answers(&split), [Answer::Accepted; 3]);
-        // It is looked at now and then while more is collapsed.
+        // Available memory is looked at now and then while more is collapsed.
         let mut model = Model { calls_to_floor: 1, ..Model::refusing(&[]) };
         let done = turn(&mut engine, ID, &mut model, 1000, &terms(NOW * 2, false));
         assert!((FLOOR_LOOK..2 * FLOOR_LOOK).contains(&done), "{done}");
@@ -358,7 +372,8 @@ mod tests {
 
     #[test]
     fn want_of_memory_pauses_promotion_and_a_full_group_that_of_its_process() {
-        // ENOMEM at the second region, and again; the third is not mapped any more, which says nothing.
+        // ENOMEM at the second, third and fifth region. The third is not mapped any more, which
+        // says nothing.
         let mut model = Model::refusing(&[(1, 12), (2, 12), (4, 12)]);
         model.unmapped = [region(2).start()].into();
         let mut one = engine();

@@ -15,23 +15,26 @@ use megapage_units::{Bytes, HUGE_2M, VirtRange};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What each action counts for in a budget.
+/// Bytes that each action counts for in a budget.
 const ACTION: Bytes = Bytes(HUGE_2M as u64);
 /// Regions between two looks at the page tables; neighbours among them share a call.
 const CHUNK: usize = 256;
-/// What [`Actuator::undo`] may take: 30 GiB at 1 GiB/s.
+/// Longest time of [`Actuator::undo`]: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
-/// Processes whose budget is stored, and for how long after the last action.
+/// Most processes whose budget is stored, and the time for which it is stored after the last
+/// action.
 const MOST_PROCESSES: usize = 4096;
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
-/// Failed regions stored per kind of work, to count retries; counts are too low beyond.
+/// Most failed regions that are stored for a kind of work, to count retries. Beyond, the counts are
+/// too low.
 const MOST_FAILED: usize = 1 << 16;
 
-/// Carries actions out on the running machine, within its budgets, and reports what came of each by the page tables.
+/// Executor of actions on the running machine, within its budgets. It reports the effect of each by
+/// the page tables.
 ///
-/// It holds no process open between two lots of actions, and nothing of the machine: killing it at any moment leaves
-/// every process as the kernel's last completed call left it.
+/// Between two lots of actions it holds no process open, and nothing of the machine. If it is
+/// killed at any moment, every process stays as the kernel's last completed call left it.
 #[derive(Debug)]
 pub struct Executor {
     root: KernelRoot,
@@ -44,23 +47,24 @@ pub struct Executor {
     engine: Engine,
     budgets: BTreeMap<ProcessId, Budget>,
     promoted: Regions,
-    /// What was not obtained when it was tried last, by the kind of work.
+    /// Regions that were not obtained when they were tried last, by the kind of work.
     failed: [Regions; Work::COUNT],
-    /// When processes that have ended were forgotten last.
+    /// Time at which processes that have ended were last forgotten.
     swept: Duration,
-    /// Of the counters' back-offs, those that were reported.
+    /// Back-offs in the counters that were reported already.
     backed_off: u64,
 }
 
-/// What became of each region; `None`: it was not tried.
+/// Result of each region; `None` if it was not tried.
 type Settled = Vec<Option<(Verdict, Duration)>>;
 
 impl Executor {
-    /// An executor for the running machine. Tries on a child of its own what the kernel can do, which takes some
-    /// milliseconds: call it before other threads are busy with memory.
+    /// Returns an executor for the running machine. It tries on a child process what the kernel can
+    /// do, which takes some milliseconds: call it before other threads are busy with memory.
     ///
     /// # Errors
-    /// Where rights lack (all are named), and where what comes of an action could not be seen.
+    /// An error if rights are missing (it names all), or if the effect of an action could not be
+    /// seen.
     pub fn start(root: &KernelRoot, options: ExecutorOptions) -> Result<Executor, ExecuteError> {
         if !root.is_live() {
             return Err(RemoteError::NotLive.into());
@@ -88,23 +92,25 @@ impl Executor {
         }
     }
 
-    /// What was found at the start.
+    /// Returns the abilities found at the start.
     pub fn abilities(&self) -> &Abilities {
         &self.abilities
     }
 
-    /// What it has done so far.
+    /// Returns its counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Regions that it has promoted and not demoted since, of processes not known to have ended.
+    /// Returns the number of regions that it has promoted and not demoted since, of processes not
+    /// known to have ended.
     pub fn promoted(&self) -> usize {
         self.promoted.count()
     }
 
-    /// Demotes what this executor has promoted and what is still huge, and only that: budgets and pauses do not
-    /// apply, but no call is made after `most`. What remains is counted by [`Executor::promoted`].
+    /// Demotes regions that this executor has promoted and that are still huge, and only those.
+    /// Budgets and back-offs do not apply, but no call is made after `most`. [`Executor::promoted`]
+    /// counts the regions that remain.
     pub fn undo_within(&mut self, now: Duration, most: Duration) -> Vec<Done> {
         let clock = Clock { now, started: Instant::now(), most, urgent: true };
         let mut answers = Vec::new();
@@ -113,7 +119,8 @@ impl Executor {
         }
         for process in self.promoted.processes() {
             for regions in self.promoted.regions(process).chunks(CHUNK) {
-                // What the kernel passes over now, because something holds it, is tried once more; then it stays.
+                // Regions that the kernel skips because something holds them are tried once more,
+                // and then stay huge.
                 let mut left = regions.to_vec();
                 for last in [false, true] {
                     let settled = self.act(Work::Demote, process, &left, &clock);
@@ -140,7 +147,8 @@ impl Executor {
         answers
     }
 
-    /// Does one kind of work on regions of one process, without regard to budgets: looks, calls, looks again.
+    /// Does one kind of work on regions of one process, without regard to budgets: looks, calls,
+    /// looks again.
     fn act(&mut self, work: Work, id: ProcessId, regions: &[VirtRange], clock: &Clock) -> Settled {
         let all = |verdict: Verdict| vec![Some((verdict, Duration::ZERO)); regions.len()];
         let first = |obtained, why| {
@@ -182,7 +190,7 @@ impl Executor {
             Err(RemoteError::Gone(_)) => return all(verdict::gone()),
             Err(_) => return first(Obtained::Busy, "its page tables cannot be read"),
         };
-        // What is as it should be is left alone, as is what has nothing to collapse any more.
+        // Skips regions already in the wanted state, and those with nothing to collapse any more.
         let wants = |region: &VirtRange| {
             before.get(&region.start()).is_some_and(|seen| match work {
                 Work::Promote => seen.huge != Some(true) && (seen.present > 0 || seen.swapped > 0),
@@ -190,7 +198,7 @@ impl Executor {
             })
         };
         let mut wanted: Vec<VirtRange> = regions.iter().copied().filter(wants).collect();
-        // Neighbours go together, whatever the policy's order among so few.
+        // Neighbours share calls, whatever the policy's order among so few regions.
         wanted.sort_unstable();
         wanted.dedup();
         let tried = self.call(advice, &mut target, &wanted, clock);
@@ -228,7 +236,7 @@ impl Executor {
         regions.iter().map(settle).collect()
     }
 
-    /// The calls. What was tried, by region.
+    /// Makes the calls. Returns the answers, by region.
     fn call(
         &mut self,
         advice: Advice,
@@ -242,7 +250,7 @@ impl Executor {
         wanted.iter().map(|region| region.start()).zip(tried).collect()
     }
 
-    /// Carries a group out, as far as budgets and time go. Writes answers to their places.
+    /// Carries a group out, as far as budgets and time allow. Writes answers to their places.
     fn carry_out_group(
         &mut self,
         group: &Group,
@@ -324,7 +332,7 @@ impl Executor {
         }
     }
 
-    /// Keeps what a verdict means for later.
+    /// Stores what a verdict means for later.
     fn remember(&mut self, work: Work, process: ProcessId, region: VirtRange, verdict: &Verdict) {
         let failed = &mut self.failed[work as usize];
         if failed.remove(process, region) {
@@ -352,7 +360,7 @@ impl Executor {
         }
     }
 
-    /// A verdict as an answer, counted.
+    /// Counts a verdict, and returns it as an answer.
     fn note(&mut self, action: &Action, verdict: Verdict, took: Duration) -> Done {
         let done = Done {
             outcome: Outcome { action: action.clone(), obtained: verdict.obtained },
@@ -365,12 +373,13 @@ impl Executor {
         done
     }
 
-    /// The answer to an action for which the kernel was not asked.
+    /// Counts and returns the answer to an action for which the kernel was not asked.
     fn answer(&mut self, action: &Action, obtained: Obtained, why: &'static str) -> Done {
         self.note(action, Verdict::refused(obtained, why), Duration::ZERO)
     }
 
-    /// Forgets the pace of processes that were not acted on for long, and everything of those that have ended.
+    /// Forgets the pace of processes that were not acted on for long, and everything about those
+    /// that have ended.
     fn forget(&mut self, now: Duration) {
         self.engine.forget_idle(now);
         if self.budgets.len() > MOST_PROCESSES {
@@ -414,12 +423,14 @@ impl Actuator for Executor {
                 self.carry_out_group(&group, actions, &clock, &mut answers);
             }
         }
+        // The policy's `Promotions` say when memory is asked for again.
+        self.engine.end_memory_pause();
         answers.into_iter().flatten().collect()
     }
 
     fn configure(&mut self, options: ExecutorOptions) {
         if options != self.options {
-            // Rates and batches are learnt anew, within the new bounds.
+            // Rates and batches are learnt again, within the new bounds.
             (self.moved, self.scanned) =
                 (Bucket::new(options.moved, Duration::ZERO), Bucket::new(options.scanned, Duration::ZERO));
             self.budgets.clear();
