@@ -31,7 +31,8 @@ fn refused(request: &Request) -> String {
     plan(&two_nodes(), request).unwrap_err().to_string()
 }
 
-/// The values: 2m has 1024 persistent pages, 4 surplus, 328 in use, 100 reserved; 28.6 GiB are available.
+/// Values of the tree: 2m has 1024 persistent pages, 4 surplus, 328 in use, 100 reserved; 28.6 GiB
+/// are available.
 #[test]
 fn the_memory_impact_is_what_changes_hands() {
     let memory = |pools: &[&str]| {
@@ -71,7 +72,7 @@ fn a_pool_does_not_shrink_below_what_is_in_use() {
     forced.force = true;
     assert_eq!(planned(&forced).steps[0].becomes_surplus, 124);
     assert_eq!(planned(&request(&["2m=428"])).steps[0].becomes_surplus, 0);
-    // Of a node, what is in use: 116 on node 0, 4 of its pages surplus.
+    // Pages in use on a node: 116 on node 0, of whose pages 4 are surplus.
     assert!(refused(&request(&["2m=0:100"])).contains("12 pages would become surplus"));
 }
 
@@ -84,7 +85,7 @@ fn what_is_unsafe_or_impossible_is_refused() {
     let mut forced = request(&["1g=30"]);
     forced.force = true;
     assert_eq!(planned(&forced).steps[0].asked, 30);
-    // Beyond what is available, and beyond what there is, force does not help.
+    // Force does not help beyond the available memory, nor beyond all memory.
     forced.pools = vec!["1g=40".parse().unwrap()];
     assert!(matches!(plan(&two_nodes(), &forced), Err(PoolError::NotThere { .. })));
     forced.pools = vec!["1g=65".parse().unwrap()];
@@ -125,7 +126,8 @@ fn a_captured_tree_is_not_changed() {
     assert_eq!(hugetlb::counts(&two_nodes(), PageSize::HUGE_2M, PoolScope::Machine).unwrap().total, 1028);
 }
 
-/// What a transaction may set; free and reserved pages are other programs' business.
+/// Returns the values that a transaction may set; free and reserved pages are other programs'
+/// business.
 fn sizes(guard: &PoolGuard) -> (u64, Option<u64>) {
     (guard.counts().persistent(), guard.counts().overcommit)
 }
@@ -162,7 +164,8 @@ fn the_shell_lines_do_the_same_on_this_machine() {
     assert_eq!(guard.counts().persistent(), guard.former().persistent() + 5);
 }
 
-/// Refused overcommit comes first in a transaction, a refused pool later: both leave everything as it was.
+/// Overcommit comes first in a transaction, pools later: a refusal of either leaves everything as
+/// it was.
 #[test]
 fn a_refused_step_undoes_those_before_it() {
     let Some(guard) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
@@ -171,10 +174,16 @@ fn a_refused_step_undoes_those_before_it() {
         megapage_testing::skip("needs a pool of 1g pages");
         return;
     }
-    // Overcommit of gigantic pages is EINVAL; that of 2 MiB pages comes after it or before it, by size.
-    let mut request = request(&["2m=+2"]);
-    request.overcommit = vec!["2m=+3".parse().unwrap(), "1g=+1".parse().unwrap()];
-    let error = plan(&root, &request).unwrap().apply(&root).unwrap_err().to_string();
+    let grown = (guard.former().persistent(), guard.former().overcommit.map(|pages| pages + 3));
+    let apply = |overcommit: &[&str], pools: &[&str]| {
+        let mut request = request(pools);
+        request.overcommit = overcommit.iter().map(|spec| spec.parse().unwrap()).collect();
+        plan(&root, &request).unwrap().apply(&root)
+    };
+    apply(&["2m=+3"], &[]).unwrap();
+    assert_eq!(sizes(&guard), grown);
+    // Shrinking comes first, and is undone. Overcommit of gigantic pages is EINVAL.
+    let error = apply(&["2m=-2", "1g=+1"], &["2m=+2"]).unwrap_err().to_string();
     assert!(error.contains("the kernel refuses overcommit for 1g pages"), "{error}");
-    assert_eq!(sizes(&guard), (guard.former().persistent(), guard.former().overcommit));
+    assert_eq!(sizes(&guard), grown);
 }
