@@ -1,49 +1,57 @@
-//! How fast a background thread works: so much, then a sleep.
+//! Pace of a background thread: a quantity of work, then a sleep.
 
 use std::time::Duration;
 
-/// `work` units every `every`, as kernel threads do that scan so many pages and then sleep.
+/// `work` units every `every`, like kernel threads that scan a number of pages and then sleep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// Units of work in a round.
     pub work: u64,
-    /// From one round to the next.
+    /// Time from one round to the next.
     pub every: Duration,
 }
 
 impl Pace {
-    /// khugepaged's, and so that of the released kernels of Ingens and HawkEye: 4096 base pages, 8 regions, every 10 s
-    /// (`khugepaged/pages_to_scan` and `scan_sleep_millisecs`, mm/khugepaged.c; HawkEye: mm/huge_memory.c). In regions.
+    /// Pace of khugepaged, and so of the released kernels of Ingens and HawkEye, in regions. It is
+    /// 4096 base pages, 8 regions, every 10 s (`khugepaged/pages_to_scan` and
+    /// `scan_sleep_millisecs`, mm/khugepaged.c; HawkEye: mm/huge_memory.c).
     pub const KHUGEPAGED: Pace = Pace { work: 8, every: Duration::from_secs(10) };
 
-    /// The one at which the papers compare policies, 8 regions a second. It is inferred, not published: HawkEye (ASPLOS
-    /// 2019) reports about 1000 s for Linux and Ingens to go once through a Graph500 or an XSBench, and runs six of
-    /// them at a time in 96 GB (recalled), so that each has at most 8192 regions. At [`Pace::KHUGEPAGED`] that takes 10,000 s. In regions.
+    /// Pace at which the papers compare policies, in regions: 8 regions a second. It is inferred,
+    /// not published. HawkEye (ASPLOS 2019) reports about 1000 s for Linux and Ingens to go once
+    /// through a Graph500 or an XSBench. It runs six of them at a time in 96 GB (recalled), so that
+    /// each has at most 8192 regions. At [`Pace::KHUGEPAGED`] that takes 10,000 s.
     pub const PAPERS: Pace = Pace { work: 8, every: Duration::from_secs(1) };
 
-    /// The same in base pages, `pages` for each region.
+    /// Returns the same pace in base pages, `pages` for each region.
     pub(crate) const fn in_pages(self, pages: u16) -> Pace {
         Pace { work: self.work.saturating_mul(pages as u64), every: self.every }
     }
 }
 
-/// The most rounds that come due at once, where steps are further apart than rounds.
+/// Maximum of rounds that come due at once, if steps are further apart than rounds.
 const MOST_ROUNDS: u64 = 1024;
 
-/// Counts the rounds of a [`Pace`].
+/// Counter of the rounds of a [`Pace`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rounds {
     next: Option<Duration>,
-    /// Work of the last rounds that was not done, and is due at once.
+    /// Work of the last rounds that was not done. It is due at once.
     left: u64,
+    /// End of the last sleep. Nothing is due before it.
+    asleep: Duration,
 }
 
 impl Rounds {
-    /// Returns the work that is due at `now`: the rounds that have come due since the last call, the first one at once.
+    /// Returns the work that is due at `now`: that of the rounds that came due since the last call.
+    /// The first round is due at once.
     pub fn due(&mut self, now: Duration, pace: Pace) -> u64 {
         let next = self.next.unwrap_or(now);
-        // Never on top of a round: what is not done would add up without bound.
+        // Never adds this to a round: work that is not done would accumulate without bound.
         let left = std::mem::take(&mut self.left);
+        if now < self.asleep {
+            return 0;
+        }
         if now < next {
             return left;
         }
@@ -51,7 +59,7 @@ impl Rounds {
             0 => 1,
             every => (1 + (now - next).as_nanos() / every).min(u128::from(MOST_ROUNDS)) as u64,
         };
-        // Further rounds are lost: a thread that slept too long does not run the faster.
+        // Drops further rounds: a thread that slept too long does not run faster.
         self.next =
             Some((next + pace.every.saturating_mul(rounds as u32)).max(now.saturating_sub(pace.every)));
         rounds.saturating_mul(pace.work).max(left)
@@ -62,10 +70,10 @@ impl Rounds {
         self.left = self.left.saturating_add(work);
     }
 
-    /// No round before `until`.
+    /// Makes nothing due before `until`.
     pub fn sleep_until(&mut self, until: Duration) {
         self.next = Some(self.next.map_or(until, |next| next.max(until)));
-        self.left = 0;
+        self.asleep = self.asleep.max(until);
     }
 }
 
@@ -116,6 +124,7 @@ mod tests {
         let mut rounds = Rounds::default();
         rounds.due(SECOND, pace);
         rounds.sleep_until(SECOND * 60);
+        rounds.give_back(1);
         assert_eq!(rounds.due(SECOND * 59, pace), 0);
         assert_eq!(rounds.due(SECOND * 60, pace), 1);
     }

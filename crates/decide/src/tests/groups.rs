@@ -1,4 +1,4 @@
-//! Control groups near their limits of memory.
+//! Control groups near their memory limits.
 
 use super::made::*;
 use super::megapage::{unguaranteed, visited};
@@ -7,7 +7,7 @@ use crate::megapage::{Megapage, Parameters};
 use megapage_snapshot::{AccessClass, MemoryLimit, PAGES, Process, Region};
 use megapage_units::Bytes;
 
-/// In a group of 1 GiB with this share in use.
+/// Returns the process in a group of 1 GiB with this share in use.
 fn limited(mut process: Process, group: &str, in_use: f64) -> Process {
     let limit = Bytes::gib(1);
     let usage = Bytes((limit.0 as f64 * in_use) as u64);
@@ -63,13 +63,14 @@ fn a_group_that_fills_fast_is_short_before_it_is_full() {
         snapshot(SECOND * second, 0.3, vec![limited(bloated, "/g", in_use)])
     };
     assert!(demoted(&run(SECOND, &seen(1, 0.5), &mut state)).is_empty());
-    // 2 % a second: full in 20 s.
+    // At 2 % a second it is full in 20 s.
     assert!(!demoted(&run(SECOND * 2, &seen(2, 0.52), &mut state)).is_empty());
 }
 
 #[test]
 fn a_group_that_was_filled_fast_and_stays_below_its_mark_is_promoted_in() {
-    // Half of its regions are whole, and the others lack a page. What is promoted after the group was filled like this?
+    // Half of its regions are whole, and the others lack a page. Counts the promotions after the
+    // group was filled like this.
     let promoted_after = |uses: &[(u32, f64)]| {
         let mut state = state(Megapage::new(unguaranteed()));
         let hot = |n, present| visited(base(n, present), 1e5, AccessClass::Dependent);

@@ -1,4 +1,5 @@
-//! What holds for every policy, on the one that promotes and demotes most readily: FreeBSD's rule.
+//! Properties of every policy, shown on the one that promotes and demotes most readily: FreeBSD's
+//! rule.
 
 use crate::published::freebsd::FreeBsd;
 use crate::tests::made::*;
@@ -10,7 +11,7 @@ fn full(n: u64) -> Region {
     base(n, PAGES)
 }
 
-/// A huge page that FreeBSD's rule demotes.
+/// Returns a huge page that FreeBSD's rule demotes.
 fn holed(n: u64) -> Region {
     Region { leaf: Leaf::Huge2m, ..base(n, 100) }
 }
@@ -67,7 +68,7 @@ fn a_process_that_forks_is_left_alone_while_it_shares_and_where_it_forks_often_u
     };
     assert_eq!(run(SECOND, &seen(1), &mut state), []);
     assert_eq!(promoted(&run(SECOND * 2, &seen(0), &mut state)), [(20, 0)]);
-    // What was promoted was split again; the next child comes, and goes.
+    // The promoted region was split again; the next child comes, and goes.
     assert_eq!(run(SECOND * 10, &seen(1), &mut state), []);
     assert_eq!(run(SECOND * 12, &seen(0), &mut state), []);
     assert_eq!(run(SECOND * 39, &seen(0), &mut state), []);
@@ -101,7 +102,7 @@ fn a_demoted_region_is_promoted_again_only_after_the_cool_down_and_a_change() {
     let mut state = state(FreeBsd::default());
     let seen = |region: Region, in_use| snapshot(SECOND, in_use, vec![process(20, vec![region])]);
     assert_eq!(demoted(&run(SECOND, &seen(holed(0), 0.9), &mut state)), [(20, 0)]);
-    // The demotion has taken effect, then all pages are there, but it is too early.
+    // The demotion has taken effect, then all pages are present, but it is too early.
     assert_eq!(run(SECOND * 2, &seen(base(0, 100), 0.9), &mut state), []);
     assert_eq!(run(SECOND * 300, &seen(full(0), 0.9), &mut state), []);
     assert_eq!(promoted(&run(SECOND * 301, &seen(full(0), 0.9), &mut state)), [(20, 0)]);
@@ -129,8 +130,8 @@ fn a_promotion_without_effect_is_tried_less_and_less_often() {
     assert!(waits[10..].iter().all(|wait| *wait == 3600));
 }
 
-/// Promotions of regions 0 and 1, tried each second for an hour, of which the first is answered with `obtained`: when
-/// each is tried again.
+/// Tries promotions of regions 0 and 1 each second for an hour. The first try of region 0 is
+/// answered with `obtained`. Returns the second of the next try of each.
 fn after(obtained: Obtained) -> (Option<u64>, Option<u64>) {
     let mut state = state(FreeBsd::default());
     let seen = snapshot(SECOND, 0.5, vec![process(20, vec![full(0), full(1)])]);
@@ -153,8 +154,22 @@ fn each_failure_is_backed_off_from_in_its_way() {
     assert_eq!(after(Obtained::Impossible), (Some(3601), Some(3)));
     assert_eq!(after(Obtained::NoMemory), (Some(11), Some(11)));
     assert_eq!(after(Obtained::Denied), (Some(3601), Some(3601)));
-    // What was found out while memory was short may be untrue later.
+    // A result found while memory was short may be untrue later.
     assert_eq!(after(Obtained::Unsupported), (Some(3601), Some(3601)));
+}
+
+#[test]
+fn refusals_of_one_step_lengthen_the_wait_for_memory_once() {
+    let mut state = state(FreeBsd::default());
+    let seen = snapshot(SECOND, 0.5, vec![process(20, vec![full(0), full(1), full(2)])]);
+    let mut tries = Vec::new();
+    for second in 1..100 {
+        let actions = step(SECOND * second, &seen, &mut state);
+        let refused = |action| state.note(SECOND * second, &outcome(action, Obtained::NoMemory));
+        actions.iter().for_each(refused);
+        tries.extend((!actions.is_empty()).then_some(second));
+    }
+    assert_eq!(tries, [1, 11, 31, 71]);
 }
 
 #[test]

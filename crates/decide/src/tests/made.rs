@@ -1,4 +1,4 @@
-//! Made-up snapshots.
+//! Synthetic snapshots.
 
 use crate::megapage::Parameters;
 use crate::{
@@ -10,7 +10,8 @@ use megapage_snapshot::{
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::time::Duration;
 
-/// Constants under which every rule shows on small snapshots: those of the daemon ask for more before they promote.
+/// Returns constants under which every rule shows on small snapshots. Those of the daemon require
+/// more before they promote.
 pub fn constants() -> Parameters {
     Parameters {
         guaranteed_pays: false,
@@ -26,10 +27,10 @@ pub fn constants() -> Parameters {
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Where the synthetic mappings start.
+/// First address of the synthetic mappings.
 pub const BASE: u64 = 0x7f00_0000_0000;
 
-/// The first address of the `n`th region of a synthetic process.
+/// Returns the first address of the `n`th region of a synthetic process.
 pub fn at(n: u64) -> u64 {
     BASE + n * HUGE_2M as u64
 }
@@ -38,23 +39,23 @@ pub fn id(pid: i32) -> ProcessId {
     ProcessId { pid: Pid(pid), start_ticks: 100 + pid as u64, start_stack: 0x7fff_0000_0000 + pid as u64 }
 }
 
-/// A region of base pages, the `n`th of its process.
+/// Returns a region of base pages, the `n`th of its process.
 pub fn base(n: u64, present: u16) -> Region {
     Region::of_base_pages(at(n), present)
 }
 
-/// A huge page, the `n`th region of its process, with this many zero-filled base pages.
+/// Returns a huge page, the `n`th region of its process, with this many zero-filled base pages.
 pub fn huge(n: u64, zeros: u16) -> Region {
     Region { leaf: Leaf::Huge2m, zeros: Some(zeros), ..base(n, PAGES) }
 }
 
-/// As found by a sample at `sampled`.
+/// Returns the region as found by a sample at `sampled`.
 pub fn accessed(region: Region, coverage: u16, sampled: Duration) -> Region {
     let last = (coverage > 0).then_some(sampled);
     Region { accessed: Some(Accessed { coverage, average: f32::from(coverage), last, sampled }), ..region }
 }
 
-/// A process with one large anonymous mapping that holds these regions.
+/// Returns a process with one large anonymous mapping that holds these regions.
 pub fn process(pid: i32, regions: Vec<Region>) -> Process {
     let rss: Bytes = regions.iter().map(Region::present_bytes).sum();
     Process {
@@ -68,7 +69,7 @@ pub fn process(pid: i32, regions: Vec<Region>) -> Process {
     }
 }
 
-/// A machine of 16 GiB with this share in use, not fragmented.
+/// Returns a snapshot of a machine of 16 GiB with this share in use, not fragmented.
 pub fn snapshot(taken: Duration, in_use: f64, processes: Vec<Process>) -> Snapshot {
     let total = Bytes::gib(16);
     let free = Bytes((total.0 as f64 * (1.0 - in_use)) as u64);
@@ -94,14 +95,14 @@ pub fn state(policy: impl Policy + 'static) -> State {
     State::new(Box::new(policy), Limits::default())
 }
 
-/// A step all of whose actions are done; no snapshot has shown their effect.
+/// Runs a step and reports all its actions as done. No snapshot has shown their effect.
 pub fn run(at: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Action> {
     let actions = step(at, snapshot, state);
     actions.iter().for_each(|action| state.note(at, &outcome(action, Obtained::Done)));
     actions
 }
 
-/// The ranges of each sample that is asked of a modelled machine.
+/// Returns the ranges of each sample that a modelled machine is asked for.
 pub fn sampled_ranges(at: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Vec<VirtRange>> {
     let asked = step_on_model(at, snapshot, state).into_iter();
     asked
@@ -116,7 +117,7 @@ pub fn sampled_ranges(at: Duration, snapshot: &Snapshot, state: &mut State) -> V
         .collect()
 }
 
-/// The promotions among the actions, as pid and number of the region.
+/// Returns the promotions among the actions, as pid and number of the region.
 pub fn promoted(actions: &[Action]) -> Vec<(i32, u64)> {
     actions
         .iter()
@@ -129,7 +130,7 @@ pub fn promoted(actions: &[Action]) -> Vec<(i32, u64)> {
         .collect()
 }
 
-/// The demotions and recoveries among the actions, as pid and number of the region.
+/// Returns the demotions and recoveries among the actions, as pid and number of the region.
 pub fn demoted(actions: &[Action]) -> Vec<(i32, u64)> {
     actions
         .iter()
@@ -142,7 +143,7 @@ pub fn demoted(actions: &[Action]) -> Vec<(i32, u64)> {
         .collect()
 }
 
-/// The outcome of an action.
+/// Returns the outcome of an action.
 pub fn outcome(action: &Action, obtained: Obtained) -> Outcome {
     Outcome { action: action.clone(), obtained }
 }

@@ -1,4 +1,4 @@
-//! megapage's own order, price, shares, caps, watermarks and faults.
+//! The order, price, shares, caps, watermarks and faults of megapage's policy.
 
 use super::made::*;
 use crate::megapage::claims::{Claim, Whom};
@@ -27,7 +27,7 @@ fn with_cost(mut process: Process, share: f64) -> Process {
     process
 }
 
-/// Promotions in one step, with their reasons.
+/// Returns the promotions of one step, with their reasons.
 fn reasons(parameters: Parameters, seen: &Snapshot) -> Vec<(i32, u64, Reason)> {
     let actions = run(SECOND, seen, &mut state(Megapage::new(parameters)));
     promoted(&actions)
@@ -47,7 +47,7 @@ fn at_equal_coverage_who_waits_for_page_walks_comes_before_who_streams() {
     let chases = process(2, many(40, 1e4, AccessClass::Dependent));
     let seen = snapshot(SECOND, 0.3, vec![streams, chases]);
     let order = reasons(unguaranteed(), &seen);
-    // The expensive ones pay at once and are all taken; the cheap ones at a slower pace.
+    // The expensive regions pay at once and are all taken; the cheap ones follow at a slower pace.
     assert_eq!(order.len(), 40 + 32);
     assert!(order[..40].iter().all(|(pid, _, reason)| (*pid, *reason) == (2, Reason::Gain)), "{order:?}");
     assert!(order[40..].iter().all(|(pid, ..)| *pid == 1), "{order:?}");
@@ -57,7 +57,7 @@ fn at_equal_coverage_who_waits_for_page_walks_comes_before_who_streams() {
 fn what_does_not_pay_within_the_process_s_life_is_not_promoted() {
     let mut young = with_cost(process(1, many(1000, 1e3, AccessClass::Random)), 0.01);
     young.cpu = SECOND * 10;
-    // 1 % over 1000 regions is 1e-5 each, 1.2 ms in the 120 s that it is granted: less than 2 ms.
+    // 1 % over 1000 regions is 1e-5 each, 1.2 ms in the expected 120 s: less than 2 ms.
     assert_eq!(reasons(unguaranteed(), &snapshot(SECOND, 0.3, vec![young.clone()])), []);
     young.cpu = SECOND * 1000;
     assert_eq!(reasons(unguaranteed(), &snapshot(SECOND, 0.3, vec![young])).len(), 32);
@@ -73,7 +73,7 @@ fn what_fits_the_tlb_is_left_as_it_is() {
 fn one_promotion_in_four_goes_to_who_has_less_than_its_share() {
     let insensitive = with_cost(process(1, many(40, 1e3, AccessClass::Streaming)), 0.0001);
     let sensitive = with_cost(process(2, many(400, 1e5, AccessClass::Dependent)), 0.4);
-    // The 440 regions are more than what is left below the low watermark.
+    // The 440 regions are more than the room below the low watermark.
     let seen = snapshot(SECOND, 0.72, vec![insensitive, sensitive]);
     let order = reasons(constants(), &seen);
     let of = |pid| order.iter().filter(|(other, ..)| *other == pid).count();
@@ -134,7 +134,7 @@ fn caps_are_never_exceeded_and_an_excess_is_taken_back_where_it_hurts_least() {
         let visits = if n == 3 || n == 5 { 1.0 } else { 1e5 };
         *region = visited(huge(n as u64, 0), visits, AccessClass::Dependent);
     }
-    // 300 s on, as what was promoted is not demoted at once.
+    // More than 300 s later, as a promoted region is not demoted at once.
     let actions = run(SECOND * 400, &seen, &mut state);
     assert_eq!((promoted(&actions), demoted(&actions)), (vec![], vec![(1, 3), (1, 5)]));
     assert!(actions.iter().any(|action| action.reason() == Reason::OverCap));
@@ -167,7 +167,8 @@ fn full_regions_are_promoted_even_when_memory_is_short() {
     assert_eq!(reasons(unguaranteed(), &snapshot(SECOND, 0.95, vec![full])).len(), 40);
 }
 
-/// The seconds of the first ten minutes in which a process of a hundred covered regions is sampled.
+/// Returns the seconds of the first ten minutes in which a process of a hundred covered regions is
+/// sampled.
 fn sampled(parameters: Parameters, coverage: u16, share: f64) -> Vec<u32> {
     let regions = (0..100).map(|n| accessed(base(n, PAGES), coverage, SECOND)).collect();
     let seen = snapshot(SECOND, 0.3, vec![with_cost(process(1, regions), share)]);
@@ -178,12 +179,12 @@ fn sampled(parameters: Parameters, coverage: u16, share: f64) -> Vec<u32> {
 #[test]
 fn samples_are_as_rare_as_their_cost_demands() {
     assert_eq!(sampled(unguaranteed(), 0, 0.0)[..4], [1, 11, 21, 31]);
-    // 40 000 first accesses of 470 ns are 19 ms: half a per cent of 3.8 s, a thousandth of 19 s. A sample that leads to
-    // nothing doubles the time to the next, three times.
+    // 40 000 first accesses of 470 ns are 19 ms: half a per cent of 3.8 s, a thousandth of 19 s. A
+    // sample that leads to nothing doubles the time to the next, three times.
     assert_eq!(sampled(unguaranteed(), 400, 0.0)[..5], [1, 11, 21, 37, 68]);
     let expensive = Parameters { sample_budget: 0.001, ..unguaranteed() };
     assert_eq!(sampled(expensive.clone(), 400, 0.0), [1, 20, 58, 134, 285, 436, 587]);
-    // Where it leads to promotions, it stays as often as it may be.
+    // If it leads to promotions, it stays as frequent as allowed.
     assert_eq!(sampled(expensive, 400, 0.3)[..3], [1, 20, 39]);
 }
 
@@ -192,7 +193,7 @@ fn a_size_that_the_kernel_cannot_collapse_to_is_not_asked_for_again() {
     let regions = (0..40).map(|n| visited(base(n, 200), 1e5, AccessClass::Dependent)).collect();
     let seen = snapshot(SECOND, 0.7, vec![process(1, regions)]);
     let mut state = state(Megapage::new(unguaranteed()));
-    let actions = run(SECOND, &seen, &mut state);
+    let actions = step(SECOND, &seen, &mut state);
     let small = actions.iter().find(|action| matches!(action, Action::Promote { .. })).unwrap();
     state.note(SECOND, &outcome(small, Obtained::Unsupported));
     assert_eq!(promoted(&run(SECOND * 60, &seen, &mut state)), []);
@@ -224,7 +225,7 @@ fn in_shortage_the_bloat_that_is_cheapest_to_give_up_goes_first() {
     let mut seen = snapshot(SECOND, 0.86, vec![hot, cold]);
     let recovered = |seen: &Snapshot| demoted(&run(SECOND, seen, &mut state(Megapage::new(unguaranteed()))));
     assert_eq!(recovered(&seen), [(2, 0), (1, 0)]);
-    // Where the kernel measures pressure and finds none, there is no shortage yet.
+    // If the kernel measures pressure and finds none, memory is not short yet.
     seen.machine.pressure = Some(megapage_snapshot::Pressure::default());
     assert_eq!(recovered(&seen), []);
 }
@@ -256,14 +257,14 @@ fn fault(in_use: f64) -> Fault {
     }
 }
 
-/// What faults get at these levels of memory after the process has made forty regions of which each has so many
-/// pages in use.
+/// Returns the answers to faults at these levels of memory. Before, the process has made 59
+/// regions, each with `used` pages in use.
 fn answers(used: u16, levels: [f64; 3]) -> [FaultSize; 3] {
     let mut state = State::new(Box::new(Megapage::new(constants())), Default::default());
     let seen = |regions| snapshot(SECOND, 0.3, vec![process(1, regions)]);
     step(SECOND, &seen(vec![]), &mut state);
     for second in 2..60 {
-        // Two new ones each second.
+        // One new region each second.
         let regions = (0..u64::from(second)).map(|n| huge(n, PAGES - used)).collect();
         step(SECOND * second, &seen(regions), &mut state);
     }
@@ -303,7 +304,7 @@ fn a_cap_holds_at_faults_too() {
 
 #[test]
 fn every_process_reaches_its_guaranteed_share() {
-    // A greedy process with endless gain, two that gain next to nothing; promotions take effect.
+    // One process with endless gain, two that gain next to nothing; promotions take effect.
     let mut processes = vec![
         with_cost(process(1, many(3000, 1e5, AccessClass::Dependent)), 0.5),
         with_cost(process(2, many(600, 1e2, AccessClass::Streaming)), 0.0001),
@@ -317,12 +318,13 @@ fn every_process_reaches_its_guaranteed_share() {
             processes[pid as usize - 1].regions[n as usize].leaf = megapage_snapshot::Leaf::Huge2m;
         }
     }
-    // A quarter of 0.7 x 8192 huge pages and what they have got, by three: at least 477 each, as far as there is use.
+    // A quarter of 0.7 x 8192 huge pages and the existing ones, divided by three: at least 477
+    // each, as far as there is use.
     let had: Vec<usize> = processes.iter().map(Process::huge_regions).collect();
     assert!(had[0] >= 477 && had[1] >= 477 && had[2] == 100, "{had:?}");
 }
 
-/// The same as of a machine whose accesses are sampled.
+/// Returns the snapshot as of a machine whose accesses are sampled.
 fn tracked(mut seen: Snapshot, tracker: TrackerKind) -> Snapshot {
     seen.sampling = Some(Sampling {
         tracker,
@@ -337,7 +339,7 @@ fn tracked(mut seen: Snapshot, tracker: TrackerKind) -> Snapshot {
 #[test]
 fn what_was_not_sampled_yet_waits_for_that_but_not_for_long() {
     let unknown = || with_cost(process(1, (0..100).map(|n| base(n, PAGES)).collect()), 0.4);
-    // The seconds of the first ten in which it is promoted.
+    // Returns the first second, from 20 to 29, in which it is promoted.
     let when = |tracker: Option<TrackerKind>, parameters: Parameters| -> Vec<u32> {
         let mut state = state(Megapage::new(parameters));
         let is_promoted = |second: &u32| {
@@ -387,13 +389,13 @@ fn sampled_hot_regions_come_before_all_and_cold_ones_never_come() {
         let seen = snapshot(SECOND * second, 0.3, vec![process(1, regions.clone())]);
         for (_, n) in promoted(&run(SECOND * second, &tracked(seen, TrackerKind::Bpf), &mut state)) {
             regions[n as usize].leaf = megapage_snapshot::Leaf::Huge2m;
-            // While samples may still come, only the hot.
+            // While samples may still come, only hot regions are promoted.
             assert!(n >= 100 || second >= 6, "{n} in second {second}");
             asked.push(n);
         }
     }
     asked.sort_unstable();
-    // Once they are huge, the others are taken for as cold as those that were sampled, and gain nothing.
+    // Once they are huge, the others count as cold as the sampled ones, and gain nothing.
     assert_eq!(asked, (100..140).collect::<Vec<u64>>());
 }
 
@@ -406,7 +408,8 @@ fn what_was_not_tried_counts_as_never_asked_for() {
     let moment = |n: u32| SECOND + Duration::from_millis(10) * n;
     let first = promoted(&run(moment(0), &seen, &mut state));
     assert_eq!(first.len(), 100);
-    // Within the round there is what the cap left of it, and no more, unless what was asked for is released.
+    // Within the round, only the work that the cap has left is due, unless untried requests are
+    // released.
     assert_eq!(promoted(&run(moment(1), &seen, &mut state)).len(), 28);
     assert_eq!(promoted(&run(moment(2), &seen, &mut state)), []);
     let mut state = State::new(
@@ -418,7 +421,7 @@ fn what_was_not_tried_counts_as_never_asked_for() {
     assert_eq!(state.saved_regions(), []);
     let again = step(moment(1), &seen, &mut state);
     assert_eq!(promoted(&again), promoted(&first));
-    // What was tried is charged.
+    // A tried action is charged.
     let (tried, rest) = again.split_first().unwrap();
     state.note(moment(1), &outcome(tried, Obtained::Busy));
     assert_eq!(state.saved_regions().len(), 1);
@@ -435,7 +438,7 @@ fn a_step_within_a_round_may_ask_for_what_the_one_before_had_no_use_for() {
     assert!(!state.policy().wants_more());
     assert_eq!(promoted(&run(moment(1), &seen, &mut state)).len(), 128);
     assert_eq!(promoted(&run(moment(2), &seen, &mut state)), []);
-    // 272 wait: until the last of them was asked for, there is more.
+    // 272 regions wait. There is more as long as one of them was not requested.
     assert!(state.policy().wants_more());
     assert_eq!(promoted(&run(SECOND * 2, &seen, &mut state)).len(), 128);
     assert!(state.policy().wants_more());
@@ -451,7 +454,7 @@ fn a_step_within_a_round_may_ask_for_what_the_one_before_had_no_use_for() {
 
 #[test]
 fn what_is_guaranteed_need_not_pay_unless_it_is_to() {
-    // Visited, but so seldom that a promotion never pays.
+    // They are visited, but so seldom that a promotion never pays.
     let seldom = many(20, 1.0, AccessClass::Streaming);
     let asked = |guaranteed_pays| {
         let mut state = state(Megapage::new(Parameters { guaranteed_pays, ..constants() }));
@@ -460,7 +463,7 @@ fn what_is_guaranteed_need_not_pay_unless_it_is_to() {
     assert_eq!((asked(false), asked(true)), (20, 0));
 }
 
-/// A process that has run for an hour, and whose translation cost is estimated.
+/// Returns a process that has run for an hour, with an estimated translation cost.
 fn estimated(regions: Vec<Region>, share: f64) -> Process {
     let mut process = with_cost(process(1, regions), share);
     process.cpu = SECOND * 3600;
@@ -482,7 +485,7 @@ fn what_streams_is_left_alone_where_little_is_to_be_gained_from_all_of_it() {
     assert!(asked(of(0.019, AccessClass::Random)) > 0);
     let measured = with_cost(of(0.019, AccessClass::Streaming), 0.019);
     assert!(asked(measured) > 0, "counters do not guess");
-    // What was not sampled is like the remainder.
+    // Regions without a sample count like the sampled ones.
     let mut regions = many(10, 1e4, AccessClass::Streaming);
     regions.extend((10..100).map(|n| base(n, PAGES)));
     assert_eq!(asked(estimated(regions.clone(), 0.019)), 0);
@@ -496,7 +499,7 @@ fn the_remainder_of_a_stream_is_promoted_too() {
         for region in &mut regions[..huge as usize] {
             region.leaf = Leaf::Huge2m;
         }
-        // As regions become huge the cost falls.
+        // As regions become huge, the cost falls.
         let process = estimated(regions, 0.03 * (100 - huge) as f64 / 100.0);
         snapshot(SECOND * second, 0.3, vec![process])
     };
@@ -511,7 +514,7 @@ fn the_remainder_of_a_stream_is_promoted_too() {
 fn regions_that_gain_alike_are_promoted_in_the_order_of_their_addresses() {
     let mut regions = many(40, 1e4, AccessClass::Dependent);
     for (place, region) in regions.iter_mut().enumerate() {
-        // The higher the more, by 2 % each; and one that gains far more.
+        // Each region gains 2 % more than the one before; one gains far more.
         let visits = if place == 30 { 1e5 } else { 1e4 * (1.0 + 0.02 * place as f64) };
         region.profile = region.profile.map(|profile| AccessProfile { visits, ..profile });
     }
@@ -522,7 +525,7 @@ fn regions_that_gain_alike_are_promoted_in_the_order_of_their_addresses() {
     };
     let by_gain = order(1.0);
     assert!(by_gain[1..].is_sorted_by(|one, other| one > other), "{by_gain:?}");
-    // From the best of all, the others are two or three steps down: which one is their own affair.
+    // The others are two or three steps below the best. The test leaves open which one.
     let by_address = order(2.0);
     assert_eq!(by_address[0], by_gain[0]);
     let falls = by_address[1..].windows(2).filter(|pair| pair[0] > pair[1]).count();

@@ -1,4 +1,4 @@
-//! The names by which policies are chosen.
+//! The names that choose policies.
 
 use crate::{POLICIES, by_name};
 use std::collections::BTreeSet;

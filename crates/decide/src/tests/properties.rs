@@ -1,4 +1,4 @@
-//! What holds for every policy on any snapshots, also on absurd ones.
+//! Properties of every policy on any snapshot, also on absurd ones.
 
 use super::made::{SECOND, at, id};
 use crate::{
@@ -18,7 +18,7 @@ use proptest::sample::select;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Any value, the absurd ones included.
+/// Generates any share, absurd ones included.
 fn any_share() -> impl Strategy<Value = f64> {
     prop_oneof![
         8 => 0.0..=1.0f64,
@@ -157,7 +157,7 @@ fn any_process() -> impl Strategy<Value = Process> {
         )
 }
 
-/// Each with a pid of its own.
+/// Gives each process another pid.
 fn numbered(mut processes: Vec<Process>) -> Vec<Process> {
     for (pid, process) in (1..).zip(&mut processes) {
         process.id.pid = Pid(pid);
@@ -246,7 +246,7 @@ fn check(policy: &str, snapshot: &Snapshot, asked: &[Asked]) -> Result<(), TestC
                     .find(|other| other.id == *process)
                     .and_then(|process| process.regions.iter().find(|other| other.start == *region))
                     .map_or(PAGES, |region| region.present);
-                // Blocks of a smaller size are half present at least.
+                // Blocks of a smaller size are at least half present.
                 let pages = if *size == PageSize::HUGE_2M { PAGES } else { PAGES.min(2 * present) };
                 moved += u64::from(pages) * BASE_PAGE as u64;
             }
@@ -268,7 +268,7 @@ fn check(policy: &str, snapshot: &Snapshot, asked: &[Asked]) -> Result<(), TestC
         prop_assert!(!(flags.no_huge || flags.locked || flags.userfault || flags.device));
         prop_assert!(mapping.range.intersection(region.range()) == Some(region.range()) && region.whole);
         if mapping.kind == MappingKind::Shared {
-            // Promoted and nothing else, once for all that map it, and only where no one has it huge.
+            // Shared memory is only promoted, once for all processes that map it.
             let promotes = matches!(action, Action::Promote { .. });
             prop_assert!(flags.shared && promotes);
             let block = process.shared_block(region).unwrap();
@@ -289,7 +289,7 @@ fn check(policy: &str, snapshot: &Snapshot, asked: &[Asked]) -> Result<(), TestC
     Ok(())
 }
 
-/// What is asked of a machine of either kind.
+/// Returns the requests of one step to a machine of either kind.
 fn ask(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) -> Vec<Asked> {
     match is_model {
         true => step_on_model(now, snapshot, state),
@@ -297,7 +297,8 @@ fn ask(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) ->
     }
 }
 
-/// As many processes and regions as there are, for each of the places that store some.
+/// Returns the bound of tracked entries: all processes and regions, for each of the places that
+/// store some.
 fn most_tracked(snapshot: &Snapshot) -> usize {
     6 * (8 + snapshot.processes.iter().map(|process| 1 + process.regions.len()).sum::<usize>())
 }
@@ -340,7 +341,7 @@ proptest! {
         policy in 0..POLICIES.len(),
         snapshot in any_snapshot(),
     ) {
-        // No bound on the work of a step, which samples and zeroing would share.
+        // Without a bound on the work of a step, which samples and zeroing would share.
         let unbound = Limits { moved: Bytes(1 << 60), actions: 1 << 30, ..LIMITS };
         let [mut live, mut model] = [0, 1].map(|_| State::new(POLICIES[policy].make(), unbound));
         let asked = step_on_model(SECOND, &snapshot, &mut model).into_iter();

@@ -7,7 +7,8 @@ use megapage_snapshot::{HugePages, Leaf, MappedObject, MappingKind, PAGES, Proce
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A process that maps one object from `offset` on, and has touched so many pages of each of 40 regions.
+/// Returns a process that maps one object from `offset` on, and has touched `present` pages of each
+/// of 40 regions.
 fn sharing(pid: i32, inode: u64, offset: u64, present: u16) -> Process {
     let mut process = process(pid, (0..40).map(|n| accessed(base(n, present), present, SECOND)).collect());
     let mapping = &mut process.mappings[0];
@@ -16,7 +17,7 @@ fn sharing(pid: i32, inode: u64, offset: u64, present: u16) -> Process {
     process
 }
 
-/// What a policy promotes of these processes in 80 steps, none of which has an effect.
+/// Returns the regions of these processes that a policy promotes in 80 steps without any effect.
 fn promoted_by(policy: Box<dyn Policy>, processes: &[Process]) -> BTreeSet<(i32, u64)> {
     let mut state = State::new(policy, Limits::default());
     let mut found = BTreeSet::new();
@@ -74,7 +75,7 @@ fn what_can_not_be_mapped_huge_is_left_alone() {
     assert!(promoted_by(ours(), std::slice::from_ref(&disabled)).is_empty());
     let found = promoted_by(ours(), &[disabled, sharing(2, 7, 0, 300)]);
     assert_eq!(found.len(), 40, "by another that maps it");
-    // Another object at the same addresses is another matter.
+    // Another object at the same addresses has its own blocks.
     let found = promoted_by(ours(), &[sharing(1, 7, 0, PAGES), sharing(2, 8, 0, PAGES)]);
     assert_eq!(found.len(), 80);
 }

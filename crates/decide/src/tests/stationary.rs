@@ -6,7 +6,7 @@ use megapage_snapshot::{AccessClass, AccessProfile, CostSource, Leaf, PAGES, Pro
 use megapage_units::{BASE_PAGE, Bytes};
 use std::collections::BTreeMap;
 
-/// A machine whose memory beside the processes' is used by others.
+/// A machine on which others use the memory beside that of the processes.
 struct World {
     processes: Vec<Process>,
     total: u64,
@@ -14,7 +14,8 @@ struct World {
 }
 
 impl World {
-    /// Three processes: a dense one that chases pointers, a sparse one that reads at random, an idle one.
+    /// Returns three processes: a dense one that chases pointers, a sparse one that reads at
+    /// random, an idle one.
     fn new(others: f64) -> World {
         let dense = (0..75).map(|n| base(n, PAGES)).collect();
         let sparse = (0..150).map(|n| base(n, 80 + (n % 7) as u16 * 20)).collect();
@@ -54,7 +55,7 @@ impl World {
         self.others + regions.map(|region| region.present_bytes().0).sum::<u64>()
     }
 
-    /// Carries an action out; `None` where it changes nothing.
+    /// Carries out an action; returns `None` for an action without a region.
     fn apply(&mut self, action: &Action) -> Option<Obtained> {
         let (id, start) = action.place()?;
         let used = self.used();
@@ -84,7 +85,8 @@ fn no_policy_goes_round_at_any_level_of_memory() {
             let mut world = World::new(others);
             let mut state = State::new(known.make(), Limits::default());
             let mut changes = Vec::new();
-            // Most of an hour: khugepaged takes five minutes for all regions, and a cool-down lasts as long.
+            // Nearly an hour: khugepaged takes five minutes for all regions, and a cool-down lasts
+            // as long.
             for second in (1..3000).step_by(10) {
                 let seen = world.snapshot(second);
                 for action in step(SECOND * second, &seen, &mut state) {
@@ -97,7 +99,7 @@ fn no_policy_goes_round_at_any_level_of_memory() {
                     }
                 }
             }
-            // Promoted once at the most, demoted once at the most: nothing goes round.
+            // No region is promoted more than once, or demoted more than once.
             let mut counts = BTreeMap::new();
             for (_, action) in &changes {
                 let demotes = !matches!(action, Action::Promote { .. });

@@ -1,9 +1,10 @@
-//! Kernel abilities: what megapage needs of Linux beyond the oldest release that it runs on, since when Linux has it,
-//! and what is lost or takes its place without it.
+//! Kernel abilities that megapage uses beyond the oldest release that it runs on. Each has the
+//! release that brought it, and its replacement or loss on a kernel without it.
 //!
-//! [`ABILITIES`] is the one table: `megapage doctor` prints it, docs/machines.md is generated from it, and code asks
-//! [`Ability::standing`] instead of reading an error number. An ability is tried where a trial is cheap and harmless;
-//! otherwise the release of the kernel answers, which a distribution's backport may contradict.
+//! [`ABILITIES`] is the one table. `megapage doctor` prints it, docs/machines.md is generated from
+//! it, and code asks [`Ability::standing`] instead of reading an error number. An ability is tried
+//! if a trial is cheap and harmless. Otherwise the release of the kernel answers, which a
+//! distribution's backport may contradict.
 
 mod release;
 mod table;
@@ -21,68 +22,70 @@ use crate::KernelRoot;
 use crate::process::read_own_status;
 use std::sync::OnceLock;
 
-/// One thing that some kernels can do and others cannot.
+/// Ability that some kernels have and others lack.
 #[derive(Debug)]
 pub struct Ability {
-    /// Its name in JSON, lower case with hyphens.
+    /// Name in JSON, lower case with hyphens.
     pub id: &'static str,
-    /// The call, file or parameter, in the kernel's own words.
+    /// Call, file or parameter, in the kernel's own words.
     pub name: &'static str,
-    /// The first release of mainline Linux that has it.
+    /// First release of mainline Linux that has it.
     pub since: Release,
-    /// Where `since` is documented: a man page, or the commit that brought it.
+    /// Documentation of `since`: a man page, or the commit that brought it.
     pub source: &'static str,
-    /// What megapage loses without it, or does instead: one sentence.
+    /// Loss or replacement without it, in one sentence.
     pub without: &'static str,
-    /// How its presence is found out.
+    /// Way to find out its presence.
     probe: Probe,
-    /// The answer of the running kernel.
+    /// Answer of the running kernel.
     cached: OnceLock<Option<bool>>,
 }
 
-/// How the presence of an ability is found out.
+/// Way to find out the presence of an ability.
 #[derive(Clone, Copy, Debug)]
 enum Probe {
-    /// By the kernel's release alone: trying would change the machine, or take memory.
+    /// By the kernel's release only: trying would change the machine, or take memory.
     Release,
-    /// By one of these files; they are there also when a captured tree is read.
+    /// By one of these files; a captured tree holds them too.
     Files(&'static [&'static str]),
-    /// As `Release`, but not there where this file lacks a line that begins so: the kernel was built without it.
+    /// As `Release`, but absent if this file lacks a line with this beginning: then the kernel was
+    /// built without it.
     Line(&'static str, &'static str),
     /// By files, as this function reads them; a kernel of any release may be built without this
-    /// option. `None`: nothing shows it.
+    /// option. `None`: no file shows it.
     Built(fn(&KernelRoot) -> Option<bool>, &'static str),
     /// By a call on memory of this process. `None`: this process cannot find out.
     Call(fn() -> Option<bool>),
 }
 
 megapage_units::named! {
-    /// How it is known whether an ability is there.
+    /// Source of the knowledge about an ability.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum KnownBy {
         /// The kernel was asked.
         Trial = "trial",
-        /// The release of the kernel says so; a backport is not seen.
+        /// The release of the kernel shows it; a backport is not seen.
         Release = "release",
     }
 }
 
-/// Whether a kernel has an ability, and how that is known.
+/// Presence of an ability, and the source of that knowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whether it is there. Where neither a trial nor the release shows it, it is taken to be.
+    /// True if the kernel has it, or if neither a trial nor the release shows it.
     pub present: bool,
-    /// How that is known.
+    /// Source of that knowledge.
     pub known_by: KnownBy,
 }
 
-/// Every ability with its standing on the kernel of `root`, the oldest first.
+/// Returns every ability with its standing on the kernel of `root`, the oldest first.
 pub fn standings(root: &KernelRoot) -> Vec<(&'static Ability, Standing)> {
     ABILITIES.iter().map(|ability| (*ability, ability.standing(root))).collect()
 }
 
 impl Ability {
-    /// Whether the kernel of `root` has it. The running kernel is tried once in the life of the process.
+    /// Returns its standing on the kernel of `root`. Tries the running kernel once in the life of
+    /// the process.
     pub fn standing(&self, root: &KernelRoot) -> Standing {
         let tried = match self.probe {
             Probe::Release => None,
@@ -99,7 +102,7 @@ impl Ability {
             return Standing { present, known_by: KnownBy::Trial };
         }
         match Release::of(root).map(|release| self.is_in(release)) {
-            // A file that is missing on a kernel that would have it: not configured.
+            // The file is missing on a kernel whose release has the ability: not configured.
             Some(true) if matches!(self.probe, Probe::Files(_)) => {
                 Standing { present: false, known_by: KnownBy::Trial }
             }
@@ -108,18 +111,19 @@ impl Ability {
         }
     }
 
-    /// Whether the kernel of `root` has it.
+    /// Returns true if the kernel of `root` has it.
     pub fn is_there(&self, root: &KernelRoot) -> bool {
         self.standing(root).present
     }
 
-    /// Whether a kernel of this release has it, as far as releases show it: for a kernel that does not run.
+    /// Returns true if a kernel of this release has it, as far as releases show. Also for a kernel
+    /// that does not run.
     pub fn is_in(&self, release: Release) -> bool {
         release >= self.since
     }
 
-    /// Says that it is not there: what the running kernel's release has, and refuses in a trial, a
-    /// filter has taken away.
+    /// Returns the message that it is missing. Blames a filter of system calls only if a trial was
+    /// refused that the running kernel's release allows, and this process has a filter.
     pub fn lacking(&self) -> String {
         let root = KernelRoot::live();
         let refused = self.cached.get() == Some(&Some(false));
@@ -130,8 +134,8 @@ impl Ability {
         }
     }
 
-    /// The name with the release that brought it, or the option that it is built by, as error
-    /// messages have it: `MADV_COLLAPSE (Linux 6.1)`.
+    /// Returns the name for error messages, with the release or the build option that brings it:
+    /// `MADV_COLLAPSE (Linux 6.1)`.
     pub fn title(&self) -> String {
         match self.probe {
             Probe::Built(_, option) => format!("{} ({option})", self.name),
@@ -201,7 +205,8 @@ mod tests {
         for ability in ABILITIES.iter().filter(|ability| matches!(ability.probe, Probe::Call(_))) {
             let standing = ability.standing(&root);
             let (id, since) = (ability.id, ability.since);
-            // A backport may bring one early; a later kernel without one would be a wrong row or a wrong trial.
+            // A backport may bring an ability early. A later kernel without it means a wrong row or
+            // a wrong trial.
             assert!(standing.present || release < since, "{id}: {standing:?} on {release}");
         }
     }
@@ -212,12 +217,16 @@ mod tests {
         if Release::of(&root).is_none_or(|release| !COLLAPSE.is_in(release)) {
             return megapage_testing::skip("needs Linux 6.1");
         }
-        let is_parent = in_child("ability::tests::what_a_filter_refuses_the_kernel_does_not_lack", || {
-            assert!(COLLAPSE.lacking().starts_with("this kernel lacks MADV_COLLAPSE"), "nothing was tried");
-            refuse(Call { number: libc::SYS_process_madvise, argument: None }, libc::ENOSYS);
-            assert!(!COLLAPSE.is_there(&root));
-            assert_eq!(COLLAPSE.lacking(), "a filter of system calls (seccomp) refuses MADV_COLLAPSE");
-        });
+        let is_parent =
+            in_child("calls::ability::tests::what_a_filter_refuses_the_kernel_does_not_lack", || {
+                assert!(
+                    COLLAPSE.lacking().starts_with("this kernel lacks MADV_COLLAPSE"),
+                    "nothing was tried"
+                );
+                refuse(Call { number: libc::SYS_process_madvise, argument: None }, libc::ENOSYS);
+                assert!(!COLLAPSE.is_there(&root));
+                assert_eq!(COLLAPSE.lacking(), "a filter of system calls (seccomp) refuses MADV_COLLAPSE");
+            });
         assert!(is_parent || !COLLAPSE.is_there(&root));
     }
 

@@ -1,10 +1,12 @@
-//! Files mapped one behind the other into a reserved range of addresses, shared with all processes that map them.
+//! Files mapped one behind the other into a reserved range of addresses, shared with all processes
+//! that map them.
 //!
-//! File-level obligation: the reserved range is this value's own from its making to its drop, which unmaps it; the only
-//! references ever formed into it are `&[AtomicU64]` bound to a borrow of the value, below `ready`, where the file has its
-//! pages (populated, or found there; before Linux 5.14: taken by the file) and they stay mapped. Other processes may write
-//! to them at any time: all accesses are atomic. A file that is truncated behind our back raises SIGBUS, which ends the process and
-//! breaks no reference.
+//! File-level obligation: the reserved range belongs to this value from its making to its drop,
+//! which unmaps it. The only references ever formed into it are `&[AtomicU64]` bound to a borrow of
+//! the value. They lie below `ready`, where the file has its pages (populated, or found there;
+//! before Linux 5.14: allocated by the file) and the pages stay mapped. Other processes may write
+//! to them at any time: all accesses are atomic. If another process truncates a file, an access
+//! raises SIGBUS, which ends the process and breaks no reference.
 
 #![allow(unsafe_code)]
 
@@ -22,24 +24,26 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const WORD: usize = 8;
-/// The unit of `st_blocks`, whatever the file system.
+/// Unit of `st_blocks`, the same on every file system.
 const STAT_BLOCK: u64 = 512;
 
-/// Which entries of the page tables mapping a file fills.
+/// Entries of the page tables that mapping a file fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Populate {
-    /// All of them, taking the pages that the file lacks: no access faults. The time grows with the length.
+    /// All entries, with pages allocated that the file lacks: no access faults. The time grows with
+    /// the length.
     All,
-    /// None for a file that has all its pages: the first access to each takes a minor fault, which finds the page. Mapping
-    /// takes the same time whatever the length. A file that lacks pages is treated as with [`Populate::All`], for a fault
-    /// that finds none may raise SIGBUS.
+    /// No entry, if the file has all its pages. The first access to each page takes a minor page
+    /// fault, which finds the page. Mapping takes the same time at any length. A file that lacks
+    /// pages is treated as with [`Populate::All`], because a fault that finds no page may raise
+    /// SIGBUS.
     Missing,
 }
 
-/// Puts a file, from an offset on, where it is to be.
+/// Function that maps a file, from an offset on, into its place.
 type Place<'a> = dyn FnMut(&File, u64) -> io::Result<()> + 'a;
 
-/// The mapping. Grows at its end while it is in use; never shrinks.
+/// Mapping that grows at its end while it is in use, and never shrinks.
 #[derive(Debug)]
 pub struct SharedMapping {
     range: Reservation,
@@ -49,13 +53,14 @@ pub struct SharedMapping {
 }
 
 impl SharedMapping {
-    /// Reserves `len` bytes of addresses, none accessible yet, at a multiple of `alignment`. Where both are 1 GiB,
-    /// processes that map the same files share page-table pages.
+    /// Reserves `len` bytes of addresses, none accessible yet, at a multiple of `alignment`. If
+    /// both are 1 GiB, processes that map the same files share page-table pages.
     pub fn reserve(len: usize, alignment: usize) -> io::Result<SharedMapping> {
         Ok(SharedMapping::of(Reservation::new(len, alignment)?))
     }
 
-    /// Reserves `len` bytes from `address` on; EEXIST where anything of this process is there (MAP_FIXED_NOREPLACE).
+    /// Reserves `len` bytes from `address` on. EEXIST if this process has anything mapped there
+    /// (MAP_FIXED_NOREPLACE).
     pub fn reserve_at(address: usize, len: usize) -> io::Result<SharedMapping> {
         if address == 0 || !address.is_multiple_of(megapage_units::BASE_PAGE) || len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -80,23 +85,24 @@ impl SharedMapping {
         SharedMapping { range, ready: AtomicUsize::new(0), growing: Mutex::new(()) }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn address(&self) -> usize {
         self.range.start()
     }
 
-    /// Bytes of addresses reserved.
+    /// Returns the bytes of addresses reserved.
     pub fn reserved(&self) -> usize {
         self.range.len()
     }
 
-    /// Bytes that may be accessed.
+    /// Returns the bytes that may be accessed.
     #[inline]
     pub fn ready(&self) -> usize {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Maps `len` bytes of `file` from `from` on behind what is mapped: see [`SharedMapping::append_pieces`].
+    /// Maps `len` bytes of `file` from `from` on, behind the part that is mapped: see
+    /// [`SharedMapping::append_pieces`].
     pub fn append(
         &self,
         file: &File,
@@ -108,11 +114,12 @@ impl SharedMapping {
         self.append_with(1, len, node, populate, |_, place| place(file, from))
     }
 
-    /// Maps `count` files of `len` bytes each, one behind the other, behind what is mapped, on node `node` where one
-    /// is given (mbind(2)), and has all their pages there (MADV_POPULATE_WRITE), so that no access raises SIGBUS for lack
-    /// of pages. Each file is closed when it is mapped. `len` is a multiple of the files' page size. On an error, which
-    /// may be that of `open`, nothing has changed: ENOMEM is a short pool, EFAULT or ENOMEM a control group's limit on
-    /// hugetlb pages, EINVAL of mbind a node that is not there.
+    /// Maps `count` files of `len` bytes each, one behind the other, behind the part that is
+    /// mapped. Places their pages on node `node`, if one is given (mbind(2)). Allocates all their
+    /// pages (MADV_POPULATE_WRITE), so that no access raises SIGBUS for lack of pages. Closes each
+    /// file when it is mapped. `len` is a multiple of the files' page size. An error, which may be
+    /// that of `open`, changes nothing. ENOMEM is a short pool, EFAULT or ENOMEM a control group's
+    /// limit on hugetlb pages, EINVAL of mbind a missing node.
     pub fn append_pieces(
         &self,
         count: usize,
@@ -124,15 +131,15 @@ impl SharedMapping {
         self.append_with(count, len, node, populate, |number, place| place(&open(number)?, 0))
     }
 
-    /// Fills the page tables for all that may be accessed, so that no access faults: about 0.3 ms for each GiB of 2 MiB
-    /// pages. Contents stay.
+    /// Fills the page tables for all that may be accessed, so that no access faults. Takes about
+    /// 0.3 ms for each GiB of 2 MiB pages. Contents stay.
     pub fn populate(&self) -> io::Result<()> {
         let ready = self.ready();
         if ready == 0 {
             return Ok(());
         }
         match populate_entries(self.range.part(0, ready)) {
-            // Before Linux 5.14: an access fills an entry as well.
+            // The kernel is older than Linux 5.14: an access fills an entry as well.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 for offset in (0..ready as u64).step_by(BASE_PAGE) {
                     self.words(offset, 1).map(|words| words[0].load(Ordering::Relaxed));
@@ -171,14 +178,16 @@ impl SharedMapping {
         });
         match done {
             Ok(()) => self.ready.store(end, Ordering::Release),
-            // The addresses stay reserved. Where even that fails they are left as they are: no process accesses them.
+            // The addresses stay reserved. If even that fails, the files stay mapped there: no
+            // process accesses them.
             Err(_) if mapped > 0 => drop(self.range.part(at, mapped).close()),
             Err(_) => {}
         }
         done
     }
 
-    /// `count` words from byte `offset` on; `None` unless they are aligned and all may be accessed.
+    /// Returns `count` words from byte `offset` on; `None` unless they are aligned and all may be
+    /// accessed.
     #[inline]
     pub fn words(&self, offset: u64, count: usize) -> Option<&[AtomicU64]> {
         let offset = usize::try_from(offset).ok()?;
@@ -187,18 +196,20 @@ impl SharedMapping {
             return None;
         }
         let start: *const AtomicU64 = ptr::with_exposed_provenance(self.range.start() + offset);
-        // SAFETY: the words are mapped, their pages there (below `ready`), and stay so while `self` is borrowed, for
-        // unmapping takes the value; the start is aligned, and any bit pattern is a valid word.
+        // SAFETY: the words are mapped and their pages exist (below `ready`). They stay so while
+        // `self` is borrowed, for unmapping takes the value. The start is aligned, and any bit
+        // pattern is a valid word.
         Some(unsafe { std::slice::from_raw_parts(start, count) })
     }
 
-    /// The NUMA node that the page at `offset` lies on (get_mempolicy(2)).
+    /// Returns the NUMA node of the page at `offset` (get_mempolicy(2)).
     pub fn node_of(&self, offset: u64) -> io::Result<u32> {
         let Some(words) = self.words(offset & !7, 1) else { return Err(io::ErrorKind::InvalidInput.into()) };
         const MPOL_F_NODE: usize = 1;
         const MPOL_F_ADDR: usize = 2;
         let mut node: libc::c_int = -1;
-        // SAFETY: the node is writable; no mask is asked for; the address is looked up, not written to.
+        // SAFETY: the node is writable; no mask is asked for; the address is looked up, not written
+        // to.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -216,10 +227,12 @@ impl SharedMapping {
     }
 }
 
-/// Maps `file` over the part, which nothing refers to: it lies behind all that is ready. On an error it is reserved as before:
-/// where the pool is short a kernel may have unmapped it first, and another thread's mapping may lie there already.
+/// Maps `file` over the part, which no reference leads into: it lies behind all that is ready. On
+/// an error it is reserved as before. If the pool is short, a kernel may have unmapped it first,
+/// and another thread's mapping may lie there already.
 fn map(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
-    // SAFETY: the part lies in the reserved range behind all that is ready, so that no reference leads there.
+    // SAFETY: the part lies in the reserved range behind all that is ready, so that no reference
+    // leads there.
     let got = unsafe {
         libc::mmap(
             ptr::without_provenance_mut(part.start()),
@@ -238,9 +251,9 @@ fn map(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
     Err(error)
 }
 
-/// Whether the file has every page of `len` bytes from `from` on, so that a fault finds it. Both the blocks that the whole
-/// file holds and the first hole are asked for: hugetlbfs reports no holes, other file systems count blocks of their own
-/// with the file's.
+/// Returns true if the file has every page of `len` bytes from `from` on, so that a page fault
+/// finds it. Checks both the blocks of the whole file and the first hole. hugetlbfs reports no
+/// holes, and other file systems count their own blocks with the file's.
 fn has_all_pages(file: &File, from: u64, len: u64) -> io::Result<bool> {
     let metadata = file.metadata()?;
     let Some(end) = from.checked_add(len).filter(|end| *end <= metadata.len()) else { return Ok(false) };
@@ -250,7 +263,7 @@ fn has_all_pages(file: &File, from: u64, len: u64) -> io::Result<bool> {
     Ok(seek(file, SeekFrom::Hole(from)).is_ok_and(|hole| hole >= end))
 }
 
-/// Fills the page tables of the part, writable (MADV_POPULATE_WRITE); EINVAL before Linux 5.14.
+/// Fills the page tables of the part, writable (MADV_POPULATE_WRITE). EINVAL before Linux 5.14.
 fn populate_entries(part: OwnedRange) -> io::Result<()> {
     // SAFETY: populating a mapping of ours changes no contents.
     let answer = unsafe {
@@ -259,26 +272,27 @@ fn populate_entries(part: OwnedRange) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has every page of the part there, writable. Before Linux 5.14, which has no MADV_POPULATE_WRITE, the file takes them
-/// (fallocate(2), by the mapping's memory policy), and a fault finds them.
+/// Makes every page of the part present and writable. Before Linux 5.14, which has no
+/// MADV_POPULATE_WRITE, the file allocates the pages (fallocate(2), by the mapping's memory
+/// policy), and a page fault finds them.
 fn take_pages(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
     let Err(refused) = populate_entries(part) else { return Ok(()) };
     if refused.raw_os_error() != Some(libc::EINVAL) {
         return Err(refused);
     }
     let len = part.len() as u64;
-    // It would make the file longer.
+    // fallocate(2) would make the file longer.
     if from.checked_add(len).is_none_or(|end| file.metadata().is_ok_and(|file| file.len() < end)) {
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
     match fallocate(file, FallocateFlags::empty(), from, len) {
-        // As populating answers to a short pool.
+        // Populating answers the same to a short pool.
         Err(Errno::NOSPC) => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
         other => Ok(other?),
     }
 }
 
-/// Has the part's pages come from `node` alone.
+/// Binds the part's pages to `node` alone.
 fn bind(part: OwnedRange, node: Option<u32>) -> io::Result<()> {
     const MPOL_BIND: usize = 2;
     const MOST_NODES: usize = 1024;
@@ -288,7 +302,7 @@ fn bind(part: OwnedRange, node: Option<u32>) -> io::Result<()> {
     }
     let mut mask = [0u64; MOST_NODES / 64];
     mask[node / 64] |= 1 << (node % 64);
-    // The kernel takes one bit less than it is given.
+    // The kernel uses one bit less than it is given.
     // SAFETY: the mask is as long as is passed; a policy changes no contents.
     let answer = unsafe {
         libc::syscall(
@@ -353,7 +367,8 @@ mod tests {
         let file = file(1);
         let mapping = SharedMapping::reserve(4 * PART, 4096).unwrap();
         mapping.append(&file, 0, PART, None, Populate::All).unwrap();
-        // Beyond the end of the file: the kernel says so when it populates, and no process dies.
+        // The range ends beyond the file's end: the kernel answers with an error when it populates,
+        // and no process dies.
         assert!(mapping.append(&file, 0, 2 * PART, None, Populate::All).is_err());
         assert!(mapping.append(&file, 0, PART, Some(1000), Populate::All).is_err(), "no such node");
         assert_eq!(mapping.ready(), PART);
@@ -365,7 +380,7 @@ mod tests {
         assert_eq!(mapping.ready(), 3 * PART);
     }
 
-    /// Bytes of the mapping that the page tables have entries for.
+    /// Returns the bytes of the mapping that the page tables have entries for.
     fn resident(mapping: &SharedMapping) -> u64 {
         let all = crate::smaps::read_own_smaps(&crate::KernelRoot::live()).unwrap();
         let (from, to) = (mapping.address(), mapping.address() + mapping.ready());
@@ -387,7 +402,7 @@ mod tests {
         assert!((1..4 * PART as u64).contains(&resident(&second)));
         second.populate().unwrap();
         assert_eq!(resident(&second), 4 * PART as u64);
-        in_child("shared_mapping::tests::a_file_that_has_its_pages_is_mapped_without_a_fault", || {
+        in_child("calls::shared_mapping::tests::a_file_that_has_its_pages_is_mapped_without_a_fault", || {
             refuse(Call::POPULATE, libc::EINVAL);
             let third = SharedMapping::reserve(4 * PART, HUGE_2M).unwrap();
             third.append(&file, 0, 4 * PART, None, Populate::Missing).unwrap();
@@ -402,14 +417,14 @@ mod tests {
         let mapping = SharedMapping::reserve(16 * PART, HUGE_2M).unwrap();
         assert!(!has_all_pages(&file, 0, 4 * PART as u64).unwrap(), "it is all hole");
         mapping.append(&file, 0, PART, None, Populate::Missing).unwrap();
-        // The part that is there does not make up for the one that is not.
+        // The part that is there does not compensate for the one that is missing.
         mapping.append(&file, 0, 4 * PART, None, Populate::Missing).unwrap();
         assert_eq!(file.metadata().unwrap().blocks() * STAT_BLOCK, 4 * PART as u64);
         assert!(has_all_pages(&file, 0, 4 * PART as u64).unwrap());
         assert!(!has_all_pages(&file, 0, 4 * PART as u64 + 1).unwrap(), "beyond its end");
-        // Beyond the end nothing is promised, whatever the caller chose.
+        // Beyond the end the file has no pages, whatever the caller chose.
         assert!(mapping.append(&file, 0, 5 * PART, None, Populate::Missing).is_err());
-        // As many blocks as bytes, and a hole all the same: the pages lie beyond the end.
+        // The file has as many blocks as bytes, and still a hole: some pages lie beyond its end.
         let sparse = memory_file("shared-mapping", None).unwrap();
         sparse.set_len(2 * PART as u64).unwrap();
         fallocate(&sparse, FallocateFlags::KEEP_SIZE, PART as u64, 2 * PART as u64).unwrap();
@@ -419,30 +434,36 @@ mod tests {
 
     #[test]
     fn a_kernel_that_cannot_populate_has_the_file_take_its_pages() {
-        in_child("shared_mapping::tests::a_kernel_that_cannot_populate_has_the_file_take_its_pages", || {
-            refuse(Call::POPULATE, libc::EINVAL);
-            let file = file(2);
-            let mapping = SharedMapping::reserve(4 * PART, 4096).unwrap();
-            mapping.append(&file, PART as u64, PART, Some(0), Populate::All).unwrap();
-            assert_eq!(
-                file.metadata().unwrap().blocks() * 512,
-                PART as u64,
-                "the pages of that part are there"
-            );
-            mapping.words(0, 1).unwrap()[0].store(5, Relaxed);
-            // Beyond the end of the file, which stays where it is.
-            assert_eq!(
-                mapping.append(&file, PART as u64, 2 * PART, None, Populate::All).unwrap_err().raw_os_error(),
-                Some(libc::EFAULT)
-            );
-            assert_eq!(file.metadata().unwrap().len(), 2 * PART as u64);
-            assert_eq!(mapping.ready(), PART);
-        });
+        in_child(
+            "calls::shared_mapping::tests::a_kernel_that_cannot_populate_has_the_file_take_its_pages",
+            || {
+                refuse(Call::POPULATE, libc::EINVAL);
+                let file = file(2);
+                let mapping = SharedMapping::reserve(4 * PART, 4096).unwrap();
+                mapping.append(&file, PART as u64, PART, Some(0), Populate::All).unwrap();
+                assert_eq!(
+                    file.metadata().unwrap().blocks() * 512,
+                    PART as u64,
+                    "the pages of that part are there"
+                );
+                mapping.words(0, 1).unwrap()[0].store(5, Relaxed);
+                // The range goes beyond the file's end, which stays as it is.
+                assert_eq!(
+                    mapping
+                        .append(&file, PART as u64, 2 * PART, None, Populate::All)
+                        .unwrap_err()
+                        .raw_os_error(),
+                    Some(libc::EFAULT)
+                );
+                assert_eq!(file.metadata().unwrap().len(), 2 * PART as u64);
+                assert_eq!(mapping.ready(), PART);
+            },
+        );
     }
 
     #[test]
     fn a_short_pool_is_reported_without_populating_too() {
-        in_child("shared_mapping::tests::a_short_pool_is_reported_without_populating_too", || {
+        in_child("calls::shared_mapping::tests::a_short_pool_is_reported_without_populating_too", || {
             let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
             let free = pool.counts();
             refuse(Call::POPULATE, libc::EINVAL);
@@ -455,7 +476,7 @@ mod tests {
             let one = pages(1);
             mapping.append(&one, 0, HUGE_2M, None, Populate::All).unwrap();
             assert_eq!(one.metadata().unwrap().blocks() * 512, HUGE_2M as u64, "taken");
-            // More than any machine's pool that tests run on.
+            // More pages than the pool of any machine has that runs tests.
             let error = mapping.append(&pages(1 << 14), 0, HUGE_2M << 14, None, Populate::All).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
             drop((one, mapping));

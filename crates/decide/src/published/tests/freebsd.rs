@@ -1,4 +1,4 @@
-//! FreeBSD never binds what the program did not touch.
+//! FreeBSD never binds memory that the program did not touch.
 
 use crate::published::freebsd::FreeBsd;
 use crate::tests::made::*;

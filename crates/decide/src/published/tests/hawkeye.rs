@@ -1,4 +1,4 @@
-//! HawkEye's order, recovery and differences between paper and code.
+//! HawkEye's order, recovery, and differences between paper and code.
 
 use crate::published::hawkeye::HawkEye;
 use crate::published::hawkeye::Parameters;
@@ -10,7 +10,7 @@ use crate::{
 use megapage_snapshot::{CostSource, Process, Region, TranslationCost};
 use megapage_units::{Bytes, VirtRange};
 
-/// All in one step.
+/// Returns the parameters with a pace that does everything in one step.
 fn fast(parameters: Parameters) -> Parameters {
     Parameters { promote: Pace { work: 1000, every: SECOND * 10 }, ..parameters }
 }
@@ -30,9 +30,10 @@ fn order(parameters: Parameters, processes: Vec<Process>) -> Vec<(i32, u64)> {
     promoted(&run(SECOND, &seen, &mut state(HawkEye::by_coverage(fast(parameters)))))
 }
 
-/// The value of the summary names the regions and their order, not their coverages. The order of HawkEye's rule
-/// (highest bucket of all processes, equals take turns) leaves one choice of buckets, levels apart: A1 B1 C1 C2, then
-/// B2 C3 C4, then B3 B4, then A2 C5 A3.
+/// The value of the summary names the regions and their order, but not their coverages. HawkEye's
+/// rule is the highest bucket of all processes first; equals take turns. By it, the order leaves
+/// one choice of buckets, up to their levels. These are A1 B1 C1 C2, then B2 C3 C4, then B3 B4,
+/// then A2 C5 A3.
 #[test]
 fn the_golden_order_of_the_three_processes() {
     let a = process(1, covered(&[480, 20, 30]));
@@ -50,7 +51,7 @@ fn the_code_never_promotes_the_lowest_bucket_and_takes_the_last_sampled_first() 
     let coverages = [500, 0, 500, 3];
     assert_eq!(order(Parameters::paper(), vec![process(1, covered(&coverages))]).len(), 4);
     let by_code = order(Parameters::code(), vec![process(1, covered(&coverages))]);
-    // 3 pages, averaged from zero, are one: the lowest bucket.
+    // 3 pages, averaged from zero, give one: the lowest bucket.
     assert_eq!(by_code, [(1, 2), (1, 0)]);
 }
 
@@ -66,7 +67,7 @@ fn the_pmu_variant_follows_cost_and_stops_where_there_is_none() {
     let unknown = process(4, covered(&[512]));
     let all = || vec![low.clone(), high.clone(), equal.clone(), unknown.clone()];
     assert_eq!(run_pmu(Parameters::paper(), all()), [(2, 1), (3, 0), (2, 0)]);
-    // The code wants eight candidates in buckets of two and more accessed pages.
+    // The code requires eight candidates in buckets of two and more accessed pages.
     assert_eq!(run_pmu(Parameters::code(), all()), []);
     let many = with_cost(process(5, covered(&[300; 8])), 0.01);
     assert_eq!(run_pmu(Parameters::code(), vec![many]).len(), 1);
@@ -113,7 +114,7 @@ fn recovery_goes_on_to_the_lower_mark_and_no_further() {
     assert_eq!(demoted(&run(SECOND * 3, &seen(0.75, 3), &mut state)).len(), 3);
     assert_eq!(demoted(&run(SECOND * 4, &seen(0.69, 6), &mut state)), []);
     assert_eq!(demoted(&run(SECOND * 5, &seen(0.80, 9), &mut state)), []);
-    // 1 % of 16 GiB too much are 82 huge pages of zeros.
+    // An excess of 1 % of 16 GiB is 82 huge pages of zeros.
     let many = process(1, (100..300).map(|n| huge(n, 512)).collect());
     let narrow = Parameters { recover_from: 0.705, ..Parameters::paper() };
     assert_eq!(recoveries(0.71, narrow, vec![many]).len(), 82);
@@ -185,6 +186,19 @@ fn a_failed_region_goes_to_the_end_in_the_code() {
     state.note(SECOND, &outcome(failed, Obtained::Busy));
     assert_eq!(promoted(&run(SECOND * 11, &seen, &mut state)), [(1, 0)]);
     assert_eq!(promoted(&run(SECOND * 21, &seen, &mut state)), [(1, 1)]);
+}
+
+#[test]
+fn what_was_not_tried_is_asked_for_next_in_the_same_order() {
+    let parameters = Parameters { promote: Pace { work: 4, every: SECOND * 10 }, ..Parameters::paper() };
+    let mut state = state(HawkEye::by_coverage(parameters));
+    let regions = covered(&[500, 490, 480, 470, 460]);
+    let seen = snapshot(SECOND, 0.5, vec![process(1, regions.clone()), process(2, regions)]);
+    let first = step(SECOND, &seen, &mut state);
+    assert_eq!(promoted(&first).len(), 4);
+    state.note(SECOND, &outcome(&first[0], Obtained::Done));
+    assert_eq!(promoted(&run(SECOND, &seen, &mut state)), promoted(&first[1..]));
+    assert_eq!(promoted(&run(SECOND, &seen, &mut state)), [], "the round is used up");
 }
 
 #[test]

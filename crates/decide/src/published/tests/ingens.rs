@@ -25,7 +25,7 @@ fn it_is_eager_while_memory_is_not_fragmented_and_wants_ninety_per_cent_else() {
     assert_eq!(order(Parameters::paper(), &fragmented(0.49, sparse_and_full())).len(), 3);
     assert_eq!(order(Parameters::paper(), &fragmented(0.5, sparse_and_full())), [(1, 2)]);
     assert_eq!(order(Parameters::code(), &fragmented(0.0, sparse_and_full())), [(1, 2)]);
-    // Nothing free is as fragmented as can be.
+    // Without any free memory, fragmentation is 1.
     let mut full = fragmented(0.0, sparse_and_full());
     full.machine.nodes[0].fragmentation = None;
     assert_eq!(order(Parameters::paper(), &full), [(1, 2)]);
@@ -43,7 +43,7 @@ fn who_has_fewer_huge_pages_is_served_first() {
     let rich = process(1, vec![huge(0, 0), huge(1, 0), huge(2, 0), base(3, 512), base(4, 512)]);
     let poor = process(2, vec![huge(0, 0), base(1, 512), base(2, 512), base(3, 512)]);
     let seen = fragmented(0.9, vec![rich, poor]);
-    // 3 against 1, 2, then 3 against 3.
+    // The counts are 3 against 1, 2, then 3 against 3.
     assert_eq!(order(fast(Parameters::paper()), &seen), [(2, 1), (2, 2), (1, 3), (2, 3), (1, 4)]);
 }
 
