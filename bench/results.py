@@ -26,15 +26,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
 STATE = TARGET / "results/state.json"
-# What decides a result, besides the drivers that are scripts.
+# Programs that decide a result, besides the drivers that are scripts.
 PROGRAMS = ("megapage", "megapage-lab", "megapage-lab-workload", "libmegapage.so", "libmegapage_text.so")
-# Where each schema says of which build it is.
+# Fields in which the schemas name the build.
 BUILD_FIELDS = ("build", "megapage")
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One result: what is run for it, and about how long that takes on two processors, in minutes."""
+    """One result: its command, and about how many minutes that takes on two processors."""
 
     name: str
     minutes: int
@@ -51,7 +51,8 @@ def lab(name, minutes, *arguments):
     return Step(name, minutes, ("{lab}", *arguments, "--save", "{save}"))
 
 
-# First what changes no setting of the machine, briefest first, then the daemon's, and last what takes hours.
+# First the steps that change no setting of the machine, roughly from short to long. Then come the
+# daemon's, and last those that take hours.
 STEPS = (
     lab("idle", 3, "idle"),
     lab("startup", 1, "startup"),
@@ -81,7 +82,7 @@ STEPS = (
 
 
 def digest(directory):
-    """Tells one build from another: of the programs and libraries that are measured."""
+    """Returns a digest of the measured programs and libraries, which identifies a build."""
     found = hashlib.sha256()
     for name in PROGRAMS:
         path = directory / name
@@ -94,7 +95,7 @@ def digest(directory):
 
 
 def machine():
-    """Tells one machine from another: its processor, memory and kernel."""
+    """Returns the processor, memory and kernel, which identify a machine."""
     lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
@@ -102,12 +103,13 @@ def machine():
 
 
 def source():
-    """The commit, with `+` where files that git tracks differ from it; empty outside a repository."""
+    """Returns the commit, with `+` if files that git tracks differ from it; empty outside a
+    repository."""
     def git(*arguments):
         done = subprocess.run(("git", "-C", str(ROOT), *arguments), capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else ""
     commit = git("rev-parse", "--short=12", "HEAD")
-    # The results are made by this, and are no part of the build.
+    # The results come from this run, and are no part of the build.
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results", ":!docs")
     return commit + ("+" if commit and changed else "")
 
@@ -117,7 +119,7 @@ def file_digest(path):
 
 
 def read_state(path):
-    """What is done; nothing where the file is missing or damaged."""
+    """Returns the recorded steps; empty if the file is missing or damaged."""
     try:
         state = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -133,7 +135,7 @@ def write_state(path, state):
 
 
 def is_done(step, state, build, host):
-    """Whether the result that is there is the one that was recorded with this build, on this machine."""
+    """Returns true if the present result is the one recorded with this build on this machine."""
     entry = state.get(step.name)
     if not isinstance(entry, dict):
         return False
@@ -142,7 +144,8 @@ def is_done(step, state, build, host):
 
 
 def lacks(path):
-    """What a result does not say and should; None where it says all."""
+    """Returns the reason if a result is unreadable, or lacks its schema, machine or build; else
+    None."""
     try:
         report = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -154,13 +157,14 @@ def lacks(path):
     return None
 
 
-# What asks this process to end.
+# Signals that ask this process to end.
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def to_its_end(command, environment):
-    """The status of the command. A signal to end is passed on, once, and the command is waited for: it has settings and pages to put
-    back, which subprocess.run, that kills after a quarter of a second, would leave."""
+    """Runs the command to its end and returns its status. A signal to end is passed on, once, and
+    the command is waited for: it has settings and pages to restore. subprocess.run would kill it
+    after a quarter of a second."""
     process, ended_by = None, []
 
     def end(number, _frame):
@@ -172,7 +176,7 @@ def to_its_end(command, environment):
     former = {number: signal.signal(number, end) for number in ENDS}
     try:
         if not ended_by:
-            # A session of its own: the terminal's Ctrl-C reaches it through this process alone.
+            # Its own session: the terminal's Ctrl-C reaches it through this process alone.
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
             if ended_by:
                 process.send_signal(signal.SIGINT)
@@ -186,7 +190,7 @@ def to_its_end(command, environment):
 
 
 def run_step(step, directory, environment):
-    """Runs it: why it failed, or None."""
+    """Runs the step; returns the reason if it failed, else None."""
     places = {"{megapage}": str(directory / "megapage"), "{lab}": str(directory / "megapage-lab"), "{save}": str(step.path)}
     command = [places.get(word, word) for word in step.command]
     before = step.path.stat().st_mtime_ns if step.path.exists() else None
@@ -204,7 +208,7 @@ def run_step(step, directory, environment):
 
 
 def run(steps, directory, force, state_path, say=print):
-    """Runs the steps that are to do; the failures, each as (name, why)."""
+    """Runs the steps that are not done; returns the failures, each as (name, why)."""
     build, host = digest(directory), machine()
     environment = os.environ | {"MEGAPAGE_BENCH_SOURCE": source()}
     failures = []
@@ -235,7 +239,7 @@ def total(steps):
 
 
 def select(names):
-    """The steps of these names, in the order of the table; all where none is named."""
+    """Returns the named steps, in the order of the table; all if none is named."""
     known = [step.name for step in STEPS]
     unknown = [name for name in names if name not in known]
     if unknown:

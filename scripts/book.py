@@ -17,8 +17,9 @@ LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?P<place>#[^)\s]*)?\)")
 
 
 def outside(docs, repository):
-    """Makes a book of `docs`, a copy of the directory of that name in `repository`: the README becomes its first page, pages named
-    README get the name under which mdBook shows them, and what leaves `docs` leads to the web."""
+    """Makes a book of `docs`, a copy of the directory of that name in `repository`. The README
+    becomes its first page. Pages named README get the name under which mdBook shows them. Links out
+    of `docs` lead to the web."""
     places = {pathlib.PurePosixPath("docs") / page.relative_to(docs): page for page in sorted(docs.rglob("*.md"))}
     places[pathlib.PurePosixPath("README.md")] = repository / "README.md"
     inside = {str(place): "docs/index.md" if str(place) == "README.md" else re.sub(r"README\.md$", "index.md", str(place)) for place in places}
@@ -60,11 +61,12 @@ class Page(html.parser.HTMLParser):
 
 
 def check(directory):
-    """The number of links, after each that leads nowhere has been named."""
+    """Prints the links that lead nowhere and exits with status 1; prints the numbers if there are
+    none."""
     pages = {path: Page(path.read_text()) for path in sorted(directory.rglob("*.html"))}
     wrong, count = [], 0
     for path, page in pages.items():
-        # It is made of all others, with links that are theirs.
+        # These pages only repeat links of the others.
         if path.name in ("print.html", "404.html", "toc.html"):
             continue
         for link in page.links:

@@ -1,4 +1,4 @@
-"""What the drivers of tests/programs, tests/recipes and tests/vm have in common: the machine, the command, and a run's frame."""
+"""Functions shared by the drivers of tests: the machine, the command, and a run's frame."""
 
 import argparse
 import contextlib
@@ -15,13 +15,13 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 POOL = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 # The lock that the Rust tests take before they change the machine (lab/testing).
 LOCK_FILE = pathlib.Path(tempfile.gettempdir()) / "megapage-test.lock"
-# Memory that stays available to everybody else, in KiB.
+# Memory that stays available to other programs, in KiB.
 LEAST_AVAILABLE_KIB = 2 << 20
 
 
 def cache():
-    """The directory of what is fetched or made once and used by all work trees and runs: MEGAPAGE_CACHE, else below the
-    user's cache directory."""
+    """Returns the directory of downloads and builds that all work trees and runs share:
+    MEGAPAGE_CACHE, else one below the user's cache directory."""
     user = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache"))
     directory = pathlib.Path(os.environ.get("MEGAPAGE_CACHE", user / "megapage-build")).absolute()
     directory.mkdir(parents=True, exist_ok=True)
@@ -37,15 +37,17 @@ def memory_available_kib():
 
 @contextlib.contextmanager
 def machine_lock(shared=False):
-    """The machine's lock, for as long as the pool is changed; shared by what must not take pages of a pool that is changed."""
-    # Not to be created where it is: another user's file in a directory for all is refused then (protected_regular).
+    """Holds the machine's lock while the pool is changed. Work that must not take pages of a
+    changing pool holds it shared."""
+    # Opens an existing file without O_CREAT: for another user's file in a directory for all,
+    # O_CREAT is refused (protected_regular).
     with open(LOCK_FILE, "r" if LOCK_FILE.exists() else "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
 
 
 def parser(description):
-    """The arguments that both drivers take."""
+    """Returns a parser of the arguments that all drivers take."""
     parser = argparse.ArgumentParser(description=description)
     default = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release/megapage"
     parser.add_argument("--megapage", type=pathlib.Path, default=default, help="default: %(default)s")
@@ -55,7 +57,8 @@ def parser(description):
 
 @contextlib.contextmanager
 def scratch(name, arguments):
-    """A directory for the run, with the command under prefix/; removed at the end, unless it is to be kept."""
+    """Makes a directory for the run, with the command under prefix/; removes it at the end, unless
+    --keep is given."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix=f"megapage-{name}."))
     directory.chmod(0o755)
     # A signal unwinds as an exception, so that the pool is put back.
@@ -73,7 +76,8 @@ def scratch(name, arguments):
 
 
 def install(megapage, prefix):
-    """Copies the command and its libraries to where any user may read them, laid out as `make install` does."""
+    """Copies the command and its libraries where any user may read them, laid out as `make install`
+    does."""
     libraries = [megapage.parent / name for name in ("libmegapage.so", "libmegapage_text.so")]
     for source, target in [(megapage, "bin")] + [(library, "lib/megapage") for library in libraries]:
         target = prefix / target / source.name
@@ -85,14 +89,14 @@ def install(megapage, prefix):
 
 
 class Tally:
-    """What came of a run, told as it comes."""
+    """Outcomes of a run, printed as they come."""
 
     def __init__(self):
         self.counts = {"passed": 0, "failed": 0, "skipped": 0}
 
     def add(self, columns, what, outcome, why, seconds):
-        """One line for the terminal, and (outcome, why) as they count: a skip is a failure where nothing may be skipped;
-        else it is loud, and noted where the whole run collects them."""
+        """Prints one line, and returns (outcome, why) as counted. With MEGAPAGE_NO_SKIP a skip is a
+        failure. Else a skip is printed, and noted in the file that MEGAPAGE_SKIPPED names."""
         if outcome == "skipped" and os.environ.get("MEGAPAGE_NO_SKIP"):
             outcome, why = "failed", f"skipped where nothing may be: {why}"
         self.counts[outcome] += 1
@@ -105,6 +109,6 @@ class Tally:
         return outcome, why
 
     def close(self):
-        """The last line, and the exit status."""
+        """Prints the last line and returns the exit status."""
         print("{passed} passed, {failed} failed, {skipped} skipped".format(**self.counts))
         return 0 if self.counts["failed"] == 0 and sum(self.counts.values()) > 0 else 1

@@ -1,4 +1,5 @@
-"""Cases of tests/programs and tests/harm: shell scripts with a header, run in a session that ends with them."""
+"""Cases of tests/programs and tests/harm: shell scripts with a header, each run in a session that
+ends with it."""
 
 import contextlib
 import os
@@ -9,7 +10,8 @@ import sys
 import tempfile
 import time
 
-# A busy or slow machine is not to fail a case: the limit is for what never ends.
+# Factor of a case's time limit, which is for cases that never end: a busy or slow machine must not
+# fail a case.
 SLOWEST = 5
 
 
@@ -40,7 +42,7 @@ class Case:
         self.shown_version = ""
 
     def version(self):
-        """Its version as it names it; empty where the program is not installed."""
+        """Returns the version as the program names it; empty if it is not installed."""
         shown = subprocess.run(
             ["bash", "-c", self.version_command], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
         )
@@ -51,17 +53,17 @@ class Case:
         return figure.group() if figure else lines[0].strip()
 
     def missing(self):
-        """The reason of a skip where the program is not installed."""
+        """Returns the reason to skip a program that is not installed."""
         return f"not installed (no answer from: {self.version_command})"
 
 
 def read(directory):
-    """The scripts of a driver's directory."""
+    """Returns the scripts of a driver's directory."""
     return sorted((directory / "cases").glob("*.sh"))
 
 
 def chosen(all_cases, names):
-    """The cases of these names; all where there are none. Exits where a name is unknown."""
+    """Returns the named cases, or all if none is named; exits if a name is unknown."""
     unknown = set(names or []) - {case.name for case in all_cases}
     if unknown:
         there = ", ".join(case.name for case in all_cases)
@@ -70,7 +72,7 @@ def chosen(all_cases, names):
 
 
 def environment(launcher, mode, sources, work, scratch, repository, **more):
-    """The variables that a case finds (the head of tests/programs/driver.py)."""
+    """Returns the variables that a case finds (the head of tests/programs/driver.py)."""
     return dict(
         os.environ,
         RUN=str(launcher),
@@ -86,7 +88,7 @@ def environment(launcher, mode, sources, work, scratch, repository, **more):
 
 
 class Ended:
-    """How a case's script ended: its status (None where it had to be killed), and its words."""
+    """End of a case's script: its status (None if it had to be killed), and its output."""
 
     def __init__(self, status, out, errors, seconds):
         self.status, self.out, self.errors, self.seconds = status, out, errors, seconds

@@ -1,4 +1,5 @@
-"""A case: one program of the bench, a file of cases/ whose first lines are its header (README.md lists the fields)."""
+"""Cases of the bench: each is one program, a file of cases/ that begins with a header (README.md
+lists the header's fields)."""
 
 import pathlib
 import re
@@ -11,7 +12,7 @@ REQUIRED = {"program", "class", "version"}
 FIELDS = REQUIRED | {"run", "server", "random", "data", "timeout", "answer", "expect", "phases", "stop", "before",
                      "user"}
 COMMENT = re.compile(r"(?://|#|--|;)\s?")
-# How a case of each language is run where its header does not say.
+# Command lines, by the file's suffix, for cases whose header has no `run`.
 RUNS = {
     ".py": "{python} {case}",
     ".js": "node --max-old-space-size=2048 {case}",
@@ -32,7 +33,7 @@ class BadCase(Exception):
 
 
 def read_header(text):
-    """The fields at the head of a case, in comments of any language."""
+    """Returns the fields at the head of a case, in comments of any language."""
     header = {}
     for line in text.splitlines():
         if line.startswith(("#!", "<?php")):
@@ -74,11 +75,11 @@ class Case:
             raise BadCase(f"{path}: nothing says how to run a case of this kind: add a line 'run: ...'")
 
     def words(self, template, places):
-        """A command line of the header with its places filled in."""
+        """Returns the words of a header's command line, with its places filled in."""
         return [word.format(**places) for word in shlex.split(template)]
 
     def version(self, places):
-        """The version as the program names it; empty where it is not installed."""
+        """Returns the version as the program names it; empty if it is not installed."""
         command = self.version_command.format(**places)
         shown = subprocess.run(["bash", "-c", command], capture_output=True, text=True, errors="replace")
         lines = (shown.stdout + shown.stderr).strip().splitlines()
@@ -89,7 +90,7 @@ class Case:
 
 
 def discover(only=()):
-    """Every case, by name; or those that are named."""
+    """Returns the cases that `only` names, or all; sorted by file name."""
     cases = [Case(path) for path in sorted(CASES.iterdir()) if path.is_file() and not path.name.startswith(".")]
     names = [case.name for case in cases]
     unknown = set(only) - set(names)

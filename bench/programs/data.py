@@ -10,9 +10,10 @@ INPUTS = pathlib.Path(__file__).resolve().parent / "inputs"
 
 
 def make(name, directory, python):
-    """Makes `directory`/`name` by inputs/`name`.input.py, unless that very script has made it already.
+    """Makes `directory`/`name` with inputs/`name`.input.py, unless this very script made it
+    already.
 
-    Why it could not; None where it is there."""
+    Returns the reason if that fails, else None."""
     script = INPUTS / f"{name}.input.py"
     made, stamp = directory / name, directory / f".{name}.digest"
     digest = hashlib.sha256(script.read_bytes()).hexdigest()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs real programs in every way and compares what they cost: README.md says how to use and how to add to it."""
+"""Driver that runs real programs in every way and compares their costs. README.md describes its
+use, and how to add a program."""
 
 import argparse
 import contextlib
@@ -28,13 +29,13 @@ sys.path.append(str(HERE.parent.parent / "tests"))
 import driving
 
 SCHEMA = "megapage.programs/2"
-# The order of ways within a round is drawn from this, the program and the round.
+# The order of ways within a round is drawn from this seed, the program and the round.
 SEED = 17
 THREADS = "2"
-# Bytes of a program of which nothing is known yet.
+# Assumed peak memory of a program that was not measured yet, in bytes.
 FIRST_PEAK = 1 << 30
 WARM_UP = 0
-# From there on the range of the ratios covers the median at 93.75 % or more.
+# With this many rounds the range of the ratios covers the median at 93.75 % or more.
 ENOUGH_ROUNDS = 5
 
 
@@ -69,7 +70,8 @@ def split(text):
 
 
 def select_ways(names, known):
-    """The named ways and the baseline, in the order of the tables."""
+    """Returns the named ways and the baseline, in the order of the tables; all ways if none is
+    named."""
     unknown = set(names) - {way.name for way in known}
     if unknown:
         sys.exit(f"driver: no way {', '.join(sorted(unknown))}; there are {', '.join(way.name for way in known)}")
@@ -80,7 +82,8 @@ def select_ways(names, known):
 
 @contextlib.contextmanager
 def alone():
-    """Two benches would measure each other, and put THP back for each other."""
+    """Takes the bench's lock, or exits if another bench runs. Two benches would measure each other,
+    and each would restore THP while the other runs."""
     install.TARGET.mkdir(parents=True, exist_ok=True)
     with open(install.TARGET / "lock", "w") as lock:
         try:
@@ -106,7 +109,7 @@ class Bench:
         self.first_round = 1 + max((run["round"] for run in runs), default=0)
 
     def environment(self, work, way=None):
-        """The same for every run, and what the way adds."""
+        """Returns a run's environment variables: those of all runs, and those of the way."""
         own = {
             "PATH": f"{install.VENV}/bin:{os.environ['PATH']}",
             "HOME": str(work),
@@ -119,7 +122,7 @@ class Bench:
             # A trial's verdict would change what a run does.
             "MEGAPAGE_TRIALS": "none",
         }
-        # Threads that spin would turn what else the machine does into processor time.
+        # Spinning threads would count other load of the machine as their own processor time.
         own.update(OPENBLAS_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
         threads = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS", "GOMAXPROCS",
                    "TOKIO_WORKER_THREADS", "ARROW_IO_THREADS")
@@ -127,12 +130,13 @@ class Bench:
         return {**own, **(way.environment() if way else {})}
 
     def run(self, case, way, number):
-        """One run; noted whatever comes of it."""
+        """Runs a case once and records the result, also a failure; a warm-up run is not
+        recorded."""
         work = runner.prepare_directory(self.scratch / "work")
         places = dict(install.places(case), work=str(work), socket=str(work / "socket"))
         report = work / "report.json"
         ours = way.name == ways_module.OURS
-        # A report takes samples, which whoever wants none does not pay for.
+        # A report takes samples, which cost time. Only warm-up runs and single rounds write one.
         launch, reported = [], ours and (number == WARM_UP or self.arguments.rounds == 1)
         if way.build:
             command = self.scratch / way.name / "bin/megapage"
@@ -144,7 +148,8 @@ class Bench:
         with driving.machine_lock() if way.thp != "madvise" else contextlib.nullcontext(), self.thp.set_to(way.thp):
             try:
                 environment = (self.environment(work, way), self.environment(work))
-                # The gate on settled memory compares these two, and waiting for it takes as long as half a run.
+                # Only these two ways settle: the gate on settled memory compares them, and settling
+                # takes as long as half a run.
                 settle = way.name in (ways_module.BASELINE, ways_module.OURS)
                 one = runner.Run(case, launch, environment, places, work, settle)
                 noted.update(one.go())
@@ -166,7 +171,7 @@ class Bench:
         self.say(case, way, number, noted, time.monotonic() - began)
 
     def check_answer(self, case, noted):
-        """The same in every way and round, and the header's where it names one."""
+        """Checks that the answer is the header's, or else the same in every way and round."""
         expected = case.expect or self.answers.setdefault(case.name, noted["answer"])
         if noted["answer"] != expected:
             raise runner.Failed(f"answer {noted['answer']!r}, not {expected!r}")
@@ -185,11 +190,12 @@ class Bench:
         self.tally.add(columns, f"{case.name}, {way.name}", outcome, noted["failed"] or "", seconds)
 
     def all_runs(self, cases, ways):
-        """Round by round, so that what changes slowly on the machine meets every way."""
+        """Runs all cases round by round, so that slow changes of the machine affect every way."""
         for number in range(self.first_round, self.first_round + self.arguments.rounds):
             for case in cases:
                 if number == self.first_round and self.arguments.rounds > 1:
-                    # Brings files into memory, and shows what megapage does. The counted runs show failures.
+                    # The warm-up loads files into the page cache and collects megapage's report.
+                    # Failures show in the counted runs.
                     for way in ways:
                         if way.name in (ways_module.BASELINE, ways_module.OURS):
                             self.run(case, way, WARM_UP)
@@ -200,7 +206,8 @@ class Bench:
 
 
 def available(bench, cases, ways):
-    """The programs and ways that this machine has; each that it has not is a skip."""
+    """Returns the available programs and their versions; removes missing ways from `ways`. Each
+    missing program or way is a skip."""
     found, versions = [], {}
     for way in list(ways):
         why = way.missing()
@@ -222,7 +229,8 @@ def available(bench, cases, ways):
 
 
 def read_results(path):
-    """An earlier --save."""
+    """Returns the results of an earlier --save; exits if they are unreadable or of another
+    schema."""
     try:
         results = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -233,14 +241,14 @@ def read_results(path):
 
 
 def check_same(results, earlier, path):
-    """Further rounds belong to those of the same build, machine, ways and programs."""
+    """Exits unless the earlier results have the same build, machine, ways and programs."""
     for name in ("build", "machine", "ways", "cases"):
         if earlier[name] != results[name]:
             sys.exit(f"driver: --continue: {path} has another {name}; start afresh without it")
 
 
 def document(bench, cases, versions, ways):
-    """What --save writes, but for the runs."""
+    """Returns everything that --save writes, except the runs."""
     return {
         "schema": SCHEMA,
         "recorded": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -299,7 +307,7 @@ def main(words=None):
 
 
 def measure(arguments, cases, ways):
-    """Runs the bench; the exit status."""
+    """Runs the bench; returns the exit status."""
     thp = ways_module.ThpSetting(install.TARGET / "thp-before")
     recovered = thp.recover()
     if recovered:
@@ -321,7 +329,7 @@ def measure(arguments, cases, ways):
         try:
             bench.all_runs(cases, ways)
         finally:
-            # Also what an interrupted bench has measured is worth keeping.
+            # The runs of an interrupted bench are worth keeping, too.
             if not arguments.check:
                 rounds = len({run["round"] for run in bench.runs})
                 conclude({**results, "rounds": rounds, "runs": bench.runs}, arguments)

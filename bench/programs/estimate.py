@@ -1,9 +1,10 @@
 """Medians, paired ratios and their intervals.
 
-A ratio is taken within a round, of two runs that followed each other closely, so that what the machine does slowly
-cancels out. Its interval is that of the median by order statistics, which assumes nothing of the distribution: the
-narrowest pair of ranks, symmetric, whose coverage reaches 95 %; with fewer than six rounds none does, and it is the
-smallest and the greatest (five rounds: 93.75 %).
+A ratio is taken within a round, of two runs that followed each other closely. So slow changes of
+the machine cancel out. Its interval is that of the median by order statistics, which assumes
+nothing about the distribution. The interval is the narrowest symmetric pair of ranks whose coverage
+reaches 95 %. With fewer than six rounds no pair reaches it. The interval then goes from the
+smallest to the greatest value (five rounds: 93.75 %).
 """
 
 import math
@@ -13,13 +14,14 @@ WANTED = 0.95
 
 
 def coverage(count, rank):
-    """Probability that the median lies between the values of rank `rank` and `count` + 1 - `rank`, counted from 1."""
+    """Returns the probability that the median lies between the values of rank `rank` and `count` +
+    1 - `rank`, counted from 1."""
     outside = sum(math.comb(count, below) for below in range(rank)) / 2**count
     return 1 - 2 * outside
 
 
 def interval(values):
-    """(low, high, coverage) of the median of `values`."""
+    """Returns (low, high, coverage) of the median of `values`."""
     ordered = sorted(values)
     count = len(ordered)
     if count == 0:
@@ -33,7 +35,7 @@ class Ratio:
     """The ratio of two ways, over the rounds in which both ran."""
 
     def __init__(self, above, below):
-        """`above` and `below`: values by round."""
+        """Takes `above` and `below`, the values of both ways by round."""
         rounds = sorted(set(above) & set(below))
         values = [above[number] / below[number] for number in rounds if below[number] > 0]
         if not values:

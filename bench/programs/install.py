@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Installs what the programs of the bench need: Debian packages, a venv, compiled cases and their input.
+"""Installer of everything that the programs of the bench need: Debian packages, a venv, compiled
+cases and their input.
 
-    bench/programs/install.py          everything that can be had; says what cannot, and why
+    bench/programs/install.py          installs everything; reports Python packages that failed
 
-Python packages at the versions of requirements.txt go into a venv under target/, one by one, so that one that cannot be
-installed costs only its own program. The driver compiles cases and makes input when they are first needed.
+Python packages at the versions of requirements.txt go into a venv under target/. If they cannot be
+installed together, each is installed alone, so that a failure costs only its own program. The
+driver compiles cases and makes input when they are first needed.
 """
 
 import functools
@@ -22,7 +24,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
 VENV, DATA, BUILT = TARGET / "venv", TARGET / "data", TARGET / "built"
 # Debian's own interpreter: the one that most users have.
 PYTHON = "/usr/bin/python3"
-# How a case of each language is compiled; {main} is the class of a Java case.
+# Compilers by language; {main} is the class of a Java case.
 COMPILE = {
     ".c": ["gcc", "-O2", "-I", "{lib}", "-o", "{built}", "{case}", "-lm"],
     ".cc": ["g++", "-O2", "-std=c++17", "-I", "{lib}", "-o", "{built}", "{case}"],
@@ -33,7 +35,7 @@ COMPILE = {
 
 
 def places(case):
-    """What the header's {names} stand for."""
+    """Returns the values of the {names} in a header's command lines."""
     built = BUILT / case.name
     main = "".join(word.capitalize() for word in case.name.split("-"))
     return {"python": str(VENV / "bin/python"), "case": str(case.path), "built": str(built), "main": main,
@@ -42,7 +44,8 @@ def places(case):
 
 @functools.cache
 def rustc():
-    """The compiler itself: rustup's front end looks for it in the caller's home."""
+    """Returns the path of the compiler itself: rustup's front end looks for it in the caller's
+    home."""
     try:
         root = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True).stdout.strip()
     except FileNotFoundError:
@@ -51,7 +54,7 @@ def rustc():
 
 
 def postgres():
-    """The server: Debian keeps it out of PATH."""
+    """Returns the path of the postgres server, which Debian keeps out of PATH."""
     return str(max(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"), default="postgres"))
 
 
@@ -60,7 +63,8 @@ def newest(paths):
 
 
 def compile_case(case):
-    """Compiles the case where it is newer than its program. Why it could not; None where it could."""
+    """Compiles the case if it is newer than its program. Returns the reason if that fails, else
+    None."""
     command = COMPILE.get(case.path.suffix)
     if command is None:
         return None
@@ -88,7 +92,7 @@ def compile_case(case):
 
 
 def prepare(case):
-    """The case's program and input. Why it cannot be run; None where it can."""
+    """Makes the case's program and input. Returns the reason if it cannot be run, else None."""
     if case.path.suffix == ".py" and not (VENV / "bin/python").exists():
         return "no venv: run bench/programs/install.py"
     why = compile_case(case)

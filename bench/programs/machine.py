@@ -1,4 +1,4 @@
-"""What the bench says of the machine it ran on."""
+"""Description of the machine that the bench ran on, and the kernel's counters."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ VMSTAT = ("thp_fault_alloc", "thp_fault_fallback", "thp_collapse_alloc", "pgmajf
 
 
 def first_line(words):
-    """The first line that a command prints; empty where it cannot be run."""
+    """Returns the first line that a command prints; empty if it cannot be run or fails."""
     try:
         shown = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -29,7 +29,7 @@ def setting(name):
 
 
 def describe():
-    """Processor, memory, kernel and its settings of huge pages."""
+    """Returns the processor, memory, kernel and settings of huge pages."""
     cpu = [line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     pool = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
     return {
@@ -46,10 +46,12 @@ def describe():
 
 
 def back_free_memory(size):
-    """Touches `size` bytes, on huge pages, and frees them, so that what the program gets next is in memory.
+    """Touches `size` bytes on huge pages and frees them, so that memory backs the program's next
+    pages.
 
-    A virtual machine's free huge pages may have gone back to its host (free page reporting), which gives them again at
-    their first touch, in more time than it takes to zero them. Base pages mostly come from smaller blocks, which stay.
+    A virtual machine may have given free huge pages back to its host (free page reporting). The
+    host supplies them again at their first touch, which takes longer than zeroing them. Base pages
+    mostly come from smaller blocks, which stay.
     """
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     size = min(size, free // 2) // HUGE * HUGE
@@ -67,7 +69,7 @@ def megapage_version(command):
 
 
 def digest(directory):
-    """What tells one build from another: of all files below `directory`."""
+    """Returns a digest of all files below `directory`, which identifies a build."""
     found = hashlib.sha256()
     for path in sorted(pathlib.Path(directory).rglob("*")):
         if path.is_file():
@@ -78,7 +80,8 @@ def digest(directory):
 
 
 def library_version(path):
-    """The version of a preloaded library, from the name of the file that it is in the end."""
+    """Returns the version of a preloaded library: of its Debian package, else of its Python
+    distribution. If it has neither, returns the name of the file behind its links."""
     if path is None or not path.exists():
         return None
     package = first_line(["dpkg-query", "--search", str(path.resolve())]).partition(":")[0]
@@ -89,7 +92,7 @@ def library_version(path):
 
 
 def khugepaged():
-    """The kernel thread's process id; None where it does not run."""
+    """Returns khugepaged's process id, or None if it does not run."""
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -101,7 +104,8 @@ def khugepaged():
 
 
 class Counters:
-    """What the kernel counted for the whole machine since then: the kernel's own work is charged to no process."""
+    """Kernel counters of the whole machine since creation: the kernel's own work is charged to no
+    process."""
 
     thread = None
 

@@ -1,19 +1,21 @@
-"""What a program says to the driver: one line of text at each phase, through the pipe that $BENCH_PHASES names.
+"""The protocol between a program and the driver: the program writes one line of text at each phase,
+through the pipe that $BENCH_PHASES names.
 
     phase setup     its set-up begins (where it does not say so: at its start)
     phase steady    the work that is measured begins
-    phase end       that work has ended, and what it holds is still there
+    phase end       that work has ended, and the memory that it holds is still there
     answer TEXT     its answer; the same in every run, whatever the way
 
-After each `phase` line the program reads one line from the pipe that $BENCH_GO names. Until the driver writes it, the
-driver takes its measurements: the program stands still meanwhile, and that time does not count.
+After each `phase` line the program reads one line from the pipe that $BENCH_GO names. The driver
+takes its measurements before it writes that line. The program stands still meanwhile, and that time
+does not count.
 """
 
 PHASES = ("setup", "steady", "end")
 
 
 class ProtocolError(Exception):
-    """A line that is none of the protocol, or comes at the wrong moment."""
+    """A line outside the protocol, or at the wrong moment."""
 
 
 class Parser:
@@ -25,7 +27,7 @@ class Parser:
         self.answer = None
 
     def feed(self, piece):
-        """The messages that `piece` completes, as (kind, text)."""
+        """Returns the messages that `piece` completes, as (kind, text)."""
         self.pending += piece
         if len(self.pending) > 1 << 16:
             raise ProtocolError("64 KiB without an end of line")
@@ -48,7 +50,7 @@ class Parser:
         return kind, text
 
     def check_complete(self):
-        """An error where the program has ended before it said everything."""
+        """Raises ProtocolError if the program ended without phase end or without an answer."""
         if self.reached != "end":
             raise ProtocolError(f"ended after phase {self.reached}, before phase end")
         if self.answer is None:

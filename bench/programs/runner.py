@@ -1,4 +1,5 @@
-"""One run of one program in one way: starts it, follows its phases, measures it, and ends whatever it leaves behind."""
+"""One run of one program in one way: starts it, follows its phases, measures it, and ends every
+process that it leaves."""
 
 import contextlib
 import ctypes
@@ -17,14 +18,15 @@ import time
 import protocol
 import tree
 
-# Between two samples of memory, in seconds.
+# Seconds between two samples of memory.
 INTERVAL = 0.05
-# Between two looks at the page tables of a program that does not say when it ends.
+# Seconds between two readings of the page tables, for a program that does not say when it ends.
 ROLLUP_INTERVAL = 0.5
 PR_SET_CHILD_SUBREAPER = 36
-# How long memory may settle after the work, while the program stands still: allocators that return memory do so by then.
+# Seconds for memory to settle after the work, while the program stands still. Allocators that
+# return memory do so by then.
 SETTLED = 1.5
-# For a server to end by itself once it is asked to.
+# Seconds for a server to end after its signal.
 GRACE = 20.0
 
 
@@ -33,7 +35,7 @@ class Failed(Exception):
 
 
 def become_subreaper():
-    """Orphans of the programs become children of the driver, which so sees their processor time."""
+    """Makes the programs' orphans children of the driver, which so sees their processor time."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
@@ -50,8 +52,9 @@ class Mark:
 
 
 class Run:
-    """One run. `places` fills in the header's command lines; `launch` is put before the program's own words. With `settle`
-    memory is measured again `SETTLED` seconds after the work, with the program still standing."""
+    """One run. `places` fills in the header's command lines; `launch` is put before the program's
+    own words. With `settle` memory is measured again `SETTLED` seconds after the work, while the
+    program stands still."""
 
     def __init__(self, case, launch, environment, places, work, settle=False):
         self.settle = settle
@@ -69,7 +72,7 @@ class Run:
         self.memory = self.settled = None
 
     def tree(self):
-        """The program's processes, orphans included; the client is none of them."""
+        """Returns the program's processes, orphans included, without the client."""
         if self.program is None:
             return []
         roots = {self.program.pid, *tree.children_of(os.getpid())}
@@ -78,7 +81,8 @@ class Run:
         return tree.descendants(root for root in roots if root not in self.usage)
 
     def owner(self):
-        """The user whom the header names for the server; root gives up its rights for it."""
+        """Returns Popen's options to run as the header's user, and gives that user the directory.
+        Returns none if the header names no user, or if the driver is not root."""
         if self.case.user is None or os.getuid() != 0:
             return {}
         entry = pwd.getpwnam(self.case.user)
@@ -86,7 +90,7 @@ class Run:
         return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
     def prepare(self):
-        """What the header wants done before the program starts; not measured."""
+        """Runs the header's `before` command; not measured."""
         if self.case.before is None:
             return
         words = self.case.words(self.case.before, self.places)
@@ -96,7 +100,7 @@ class Run:
             raise Failed(f"{words[0]} ended with status {done.returncode}: {done.stdout.strip()[-500:]}")
 
     def start(self, words, name, environment, owner=None):
-        """A child in a session of its own, its output in files."""
+        """Starts a child in its own session, its output in files."""
         with open(self.work / f"{name}.out", "wb") as out, open(self.work / f"{name}.err", "wb") as err:
             child = subprocess.Popen(words, cwd=self.work, env=environment, stdin=subprocess.DEVNULL, stdout=out,
                                      stderr=err, start_new_session=True, **(owner or {}))
@@ -104,14 +108,15 @@ class Run:
         return child
 
     def pipes(self):
-        """The two pipes of the protocol; kept open for both directions, so that neither side waits to open them."""
+        """Makes the two pipes of the protocol. Both stay open for both directions, so that neither
+        side waits to open them."""
         for name in ("phases", "go"):
             os.mkfifo(self.work / name)
             self.descriptors.append(os.open(self.work / name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
         return {"BENCH_PHASES": str(self.work / "phases"), "BENCH_GO": str(self.work / "go")}
 
     def reap(self):
-        """Takes note of every child that has ended."""
+        """Records every child that has ended."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -140,7 +145,8 @@ class Run:
         self.paused += time.monotonic() - began
 
     def follow(self, until):
-        """Samples memory and answers messages until `until()`, at most for the case's time."""
+        """Samples memory and answers messages until `until()` is true; raises Failed after the
+        case's time."""
         deadline = time.monotonic() + self.case.timeout
         next_rollup = time.monotonic() + ROLLUP_INTERVAL
         while True:
@@ -167,7 +173,7 @@ class Run:
         return child.pid in self.usage
 
     def go(self):
-        """Runs it all; the measurements, or an error."""
+        """Runs everything and returns the measurements, or raises Failed."""
         case = self.case
         protocol_environment = self.pipes()
         try:
@@ -190,7 +196,7 @@ class Run:
             self.clear()
 
     def serve(self, protocol_environment):
-        """The client runs as it is, beside the server, and the server is stopped when the client has ended."""
+        """Runs the client as it is, beside the server, and then stops the server."""
         self.client = self.start(self.case.words(self.case.run, self.places), "client",
                                  {**self.environment[1], **protocol_environment})
         self.follow(lambda: self.ended(self.client) or self.ended(self.program))
@@ -214,7 +220,7 @@ class Run:
         return "".join(f"\n    {line}" for line in text.splitlines()[-8:])
 
     def result(self, wall):
-        """What one run measured, for the results file."""
+        """Returns the measurements of one run, for the results file."""
         case, status = self.case, self.program.returncode
         stopped = {-getattr(signal, f"SIG{case.stop}"), 128 + getattr(signal, f"SIG{case.stop}"), 0}
         if status != 0 and not (case.server and status in stopped):
@@ -227,7 +233,7 @@ class Run:
             phase = {"cpu": self.reaped, "wall": wall, "minflt": self.usage[self.program.pid][1].ru_minflt}
         if self.memory is None:
             raise Failed("ended before its memory was looked at")
-        # A command does not stand still.
+        # A program without phases does not stand still, so its memory cannot settle.
         settled = self.settled if case.phased else self.memory["bytes"]
         return {
             "answer": self.find_answer(),
@@ -237,7 +243,8 @@ class Run:
         }
 
     def find_answer(self):
-        """What the program said; else the digest of what it wrote."""
+        """Returns the answer as the header's `answer` asks for it: the protocol's, the matches in
+        the output, or the digest of a file."""
         how, _, argument = self.case.answer.partition(" ")
         if how == "protocol":
             return self.parser.answer
@@ -267,7 +274,8 @@ class Run:
 
 
 def report_of(path):
-    """What is kept of the launcher's own report; None where it wrote none, or was killed over it."""
+    """Returns the kept parts of the launcher's report; None if it wrote none, or was killed while
+    writing."""
     try:
         report = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
@@ -276,7 +284,7 @@ def report_of(path):
 
 
 def prepare_directory(path):
-    """An empty directory for one run."""
+    """Makes an empty directory for one run."""
     shutil.rmtree(path, ignore_errors=True)
     pathlib.Path(path).mkdir(parents=True)
     return path

@@ -42,12 +42,13 @@ half later, while the program stands still (*settled*). *Huge*: share of anonymo
 """
 
 
-# Coverage of an interval from which on it says something; five rounds have 0.9375.
+# Least coverage of an interval that counts as clear; five rounds have 0.9375.
 ENOUGH = 0.9
 
 
 def emphasised(ratio):
-    """Bold where the whole interval, of enough rounds, lies on one side of 1."""
+    """Returns the ratio as text: bold if the whole interval, of enough rounds, lies on one side of
+    1."""
     if ratio is None:
         return "-"
     text = str(ratio)
@@ -86,7 +87,7 @@ def line(cells):
 
 
 def markdown(results, all_figures):
-    """The whole document."""
+    """Returns the whole document."""
     machine = results["machine"]
     ways = [way["name"] for way in results["ways"] if way["name"] != BASELINE]
     lists = [

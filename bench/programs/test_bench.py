@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of what the bench concludes and of what it reads; no root, no packages, seconds: python3 -m unittest."""
+"""Tests of the bench's conclusions and readings; no root, no packages, seconds: python3 -m
+unittest."""
 
 import contextlib
 import os
@@ -38,7 +39,7 @@ class Intervals(unittest.TestCase):
         self.assertEqual(estimate.interval([2.0]), (2.0, 2.0, 0.0))
 
     def test_ratios_are_taken_within_rounds(self):
-        # Each round twice as slow as the one before: unpaired medians would tell nothing.
+        # Each round is twice as slow as the one before: unpaired medians would show nothing.
         plain = {number: 2.0**number for number in range(5)}
         ratio = estimate.Ratio({number: 0.9 * value for number, value in plain.items()}, plain)
         self.assertAlmostEqual(ratio.low, 0.9)
@@ -106,7 +107,7 @@ class Headers(unittest.TestCase):
 
 
 def made(name, way_times, peak=None, share=True, settled=None):
-    """Figures of a program whose ways took these times, round by round."""
+    """Returns the figures of a program whose ways took these times, round by round."""
     runs = []
     for way, times in way_times.items():
         for number, seconds in enumerate(times):

@@ -1,4 +1,5 @@
-"""What a tree of processes has used: processor time, memory, and the share of it on huge pages."""
+"""Resources that a tree of processes has used: processor time, memory, and its share on huge
+pages."""
 
 import contextlib
 import ctypes
@@ -16,12 +17,13 @@ KCMP_VM = 1
 
 
 def fields_of(text):
-    """The fields of /proc/PID/stat after the name, which may hold blanks and brackets."""
+    """Returns the fields of /proc/PID/stat after the name, which may contain blanks and
+    brackets."""
     return text[text.rindex(")") + 2:].split()
 
 
 def children_of(pid):
-    """The direct children of `pid`: each of its threads lists its own."""
+    """Returns the direct children of `pid`: each of its threads lists its own."""
     found = []
     with contextlib.suppress(*GONE):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -31,7 +33,7 @@ def children_of(pid):
 
 
 def descendants(roots):
-    """`roots` and whatever descends from them, as far as it runs."""
+    """Returns `roots` and their descendants, up to about 10,000 processes."""
     found, queue = [], list(roots)
     while queue and len(found) < 10_000:
         pid = queue.pop()
@@ -42,12 +44,13 @@ def descendants(roots):
 
 
 def compare_memory(one, other):
-    """0 where both processes have the same memory, as after clone(2) with CLONE_VM; see kcmp(2). -1: it cannot be told."""
+    """Returns 0 if both processes have the same memory, as after clone(2) with CLONE_VM (kcmp(2));
+    -1 if that is unknown."""
     return LIBC.syscall(KCMP, one, other, KCMP_VM, 0, 0)
 
 
 def address_spaces(pids):
-    """Of processes that share all their memory only one: each would count it."""
+    """Returns one process for each address space: each process that shares it would count it."""
     found = []
     for pid in pids:
         if not any(compare_memory(pid, other) == 0 for other in found):
@@ -56,12 +59,14 @@ def address_spaces(pids):
 
 
 def cpu_clock(pid):
-    """Nanoseconds of processor time of a process, ended threads included (clock_getcpuclockid(3))."""
+    """Returns a process's processor time in nanoseconds, ended threads included
+    (clock_getcpuclockid(3))."""
     return time.clock_gettime_ns(((~pid) << 3) | 2)
 
 
 def processor_seconds(pids):
-    """Processor time of the processes, and of their children that have ended and were waited for."""
+    """Returns the processor time of the processes, and of their children that ended and were waited
+    for, in seconds."""
     total = 0.0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
@@ -71,7 +76,7 @@ def processor_seconds(pids):
 
 
 def minor_faults(pids):
-    """Page faults without I/O, of the processes and their children that have ended."""
+    """Returns the page faults without I/O of the processes and their ended children."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
@@ -81,7 +86,7 @@ def minor_faults(pids):
 
 
 def kib_fields(path, names):
-    """The named fields of a file like /proc/PID/status, in bytes; 0 for those that are not there."""
+    """Returns the named fields of a file like /proc/PID/status, in bytes; 0 for missing ones."""
     values = dict.fromkeys(names, 0)
     with open(path) as file:
         for line in file:
@@ -95,10 +100,11 @@ RESIDENT = ("RssAnon", "RssFile", "RssShmem", "HugetlbPages")
 
 
 def proportional(big):
-    """What the proportional shares of these processes, (pid, size), are more than their sizes.
+    """Returns by how many bytes the proportional shares of these processes, (pid, size), exceed
+    their sizes.
 
-    One process after the other is read: what moves from one to the next meanwhile, as shared memory that is collapsed does,
-    would be counted twice. Whoever takes the smaller of two readings counts it once.
+    One process after the other is read. Memory that moves between them meanwhile, as shared memory
+    does when it is collapsed, would be counted twice. The smaller of two readings counts it once.
     """
     more = 0
     for pid, size in big:
@@ -111,7 +117,8 @@ def proportional(big):
 class Sampler:
     """The peak of a tree's memory. Hugetlb pages do not count as resident, and are added.
 
-    Processes that share memory are counted by their proportional shares (Pss) wherever more than one of them is big.
+    Processes that share memory are counted by their proportional shares (Pss) if more than one of
+    them is big.
     """
 
     BIG = 32 << 20
@@ -122,7 +129,7 @@ class Sampler:
         self.highest = {}
 
     def sample(self, pids):
-        """One look, cheap: a file for each process."""
+        """Takes one cheap sample, which reads one file for each process."""
         total, big = 0, []
         for pid in address_spaces(pids):
             with contextlib.suppress(*GONE):
@@ -149,7 +156,7 @@ ROLLUP = (
 
 
 def rollup(pid):
-    """A process's memory from its page table, in bytes."""
+    """Returns a process's memory from its page table, in bytes."""
     entry = kib_fields(f"/proc/{pid}/smaps_rollup", ROLLUP)
     shmem = kib_fields(f"/proc/{pid}/status", ("RssShmem",))["RssShmem"]
     hugetlb = entry["Shared_Hugetlb"] + entry["Private_Hugetlb"]
@@ -164,7 +171,8 @@ def rollup(pid):
 
 
 def memory(pids):
-    """The tree's memory: `bytes` held (Pss and hugetlb), and the share of what is no file that is on huge pages."""
+    """Returns the tree's memory: `bytes` held (Pss and hugetlb), and `huge_share`, the share of its
+    memory without files that is on huge pages."""
     total = dict.fromkeys(("pss", "anonymous", "shmem", "hugetlb", "huge", "file_huge"), 0)
     for pid in address_spaces(pids):
         with contextlib.suppress(*GONE):

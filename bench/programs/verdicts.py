@@ -9,13 +9,15 @@ SLOWER = 1.01
 MEMORY_RATIO, MEMORY_SLACK = 1.05, 16 << 20
 AS_GOOD_SHARE = 0.9
 RANDOM_MEAN = 0.90
-# What was asked for first. What the best of all ways reaches, chosen for each program afterwards, stands beside it in the results.
+# The former bound. The results also show the mean that the best of all ways reaches, chosen for
+# each program afterwards.
 FORMER_RANDOM_MEAN = 0.80
-# The four times that no program may lose in.
+# The four times in which no program may be slower.
 TIMES = (("steady", "cpu"), ("steady", "wall"), ("whole", "cpu"), ("whole", "wall"))
 
 PEAK = ("peak", ("memory", "peak"))
-# What a program holds on to; a library that returns freed memory within a second does so while the program stands still.
+# Memory that a program still holds after it stood still. A library that returns freed memory within
+# a second has returned it by then.
 SETTLED = ("settled", ("memory", "settled"))
 END = ("end", ("memory", "end", "bytes"))
 
@@ -24,7 +26,8 @@ class Figures:
     """The counted runs of one program, by way."""
 
     def __init__(self, case, runs):
-        """`case`: name, random ...; `runs`: those of this case, as in the results file."""
+        """Takes `case` (name, random ...) and `runs`, the runs of this case as in the results
+        file."""
         self.case = case
         self.ways = {}
         # Ways in which a run failed.
@@ -34,7 +37,7 @@ class Figures:
                 self.ways.setdefault(run["way"], {})[run["round"]] = run
 
     def values(self, way, *keys):
-        """One measurement by round."""
+        """Returns one measurement by round."""
         found = {}
         for number, run in self.ways.get(way, {}).items():
             value = run
@@ -48,7 +51,7 @@ class Figures:
         return statistics.median(values.values()) if values else None
 
     def ratio(self, way, phase, what, below=BASELINE):
-        """Paired; None where a round has not both."""
+        """Returns the ratio paired by round; None if no round has both."""
         try:
             return estimate.Ratio(self.values(way, phase, what), self.values(below, phase, what))
         except ValueError:
@@ -56,7 +59,8 @@ class Figures:
 
 
 def slower(figures):
-    """The times in which ours is slower than plain, beyond the noise; None where that cannot be said."""
+    """Returns the times in which ours is slower than plain beyond the noise; None if one is
+    unknown."""
     ratios = {f"{phase} {what}": figures.ratio(OURS, phase, what) for phase, what in TIMES}
     if any(ratio is None for ratio in ratios.values()):
         return None
@@ -64,7 +68,7 @@ def slower(figures):
 
 
 def bigger(figures, *measures):
-    """Which of these measures of memory are too big; None where that cannot be said."""
+    """Returns the measures of memory that are too big; None if one is unknown."""
     found = []
     for name, keys in measures:
         plain, ours = figures.median(BASELINE, *keys), figures.median(OURS, *keys)
@@ -76,12 +80,14 @@ def bigger(figures, *measures):
 
 
 def against(figures, way):
-    """Ours against another way, of the steady phase's processor time; None where it was not measured."""
+    """Returns ours against another way, in the steady phase's processor time; None if not
+    measured."""
     return figures.ratio(OURS, "steady", "cpu", below=way)
 
 
 def against_best(figures):
-    """(the best other way, ours against it): of the steady phase's processor time."""
+    """Returns (the best other way, ours against it), in the steady phase's processor time; None if
+    not measured."""
     others = {way: figures.median(way, "steady", "cpu") for way in figures.ways if way != OURS}
     if OURS not in figures.ways or not others:
         return None
@@ -91,7 +97,8 @@ def against_best(figures):
 
 
 def judge(all_figures):
-    """Every gate: name, whether it is met, the measure, the programs that miss it, and whether a later gate replaces it."""
+    """Returns every gate: its name, if it is met, the measure, the programs that miss it, and if a
+    later gate replaced it."""
     return [
         gate("no program slower than 1.01 of plain beyond its noise, steady phase and whole",
              *each(all_figures, slower, "slower")),
@@ -114,7 +121,8 @@ def gate(name, met, measured, misses, former=False):
 
 
 def each(all_figures, missed, what):
-    """A gate that every program has to pass: `missed` answers by what it does not, None where that cannot be said."""
+    """Judges a gate that every program has to pass. `missed` returns a program's misses, or None if
+    they are unknown."""
     found = {f.case["name"]: missed(f) for f in all_figures}
     misses = {name: "not measured in both ways" if why is None else "; ".join(why)
               for name, why in found.items() if why is None or why}
@@ -122,13 +130,14 @@ def each(all_figures, missed, what):
 
 
 def share(ratios):
-    """Of how many ratios ours is as good, and the others; noise excuses."""
+    """Returns for how many ratios ours is as good, and the other ratios; noise excuses."""
     worse = {name: ratio for name, ratio in ratios.items() if ratio.low > 1.0}
     return len(ratios) - len(worse), worse
 
 
 def every_way(all_figures):
-    """A fleet has one way for all its programs: ours is compared with each of them over all programs."""
+    """Compares ours with each other way over all programs: a fleet has one way for all its
+    programs."""
     met, measured, misses = True, [], {}
     for way in sorted({way for f in all_figures for way in f.ways} - {OURS}):
         ratios = {f.case["name"]: against(f, way) for f in all_figures}
@@ -165,6 +174,6 @@ def random_mean(all_figures, bound):
 
 
 def least_ratio(figures):
-    """That to plain of the best way, plain and ours among them."""
+    """Returns the ratio to plain of the best way; plain and ours count as ways, too."""
     ratios = (figures.ratio(way, "steady", "cpu") for way in figures.ways)
     return min(ratio.median for ratio in ratios if ratio)

@@ -9,7 +9,7 @@ BASELINE, OURS, OTHER = "plain", "ours", "other"
 
 
 class Way:
-    """One way."""
+    """One way to run a program."""
 
     def __init__(self, name, what, variables=None, library=None, thp="madvise", build=None):
         self.name, self.what, self.variables = name, what, variables or {}
@@ -18,7 +18,7 @@ class Way:
         self.build = build
 
     def missing(self):
-        """Why it cannot be had here; None where it can."""
+        """Returns the reason if the way is not available here, else None."""
         if self.library and not self.library.exists():
             return f"{self.library} is missing: run bench/programs/install.py"
         return None
@@ -29,7 +29,8 @@ class Way:
 
 
 def all_ways(venv, megapage, other=None):
-    """Every way, in the order of the tables; `other` is a build of megapage to compare with `megapage`."""
+    """Returns every way, in the order of the tables; `other` is a build of megapage to compare with
+    `megapage`."""
     mimalloc = next(iter(sorted(venv.glob("lib/python3*/site-packages/cmeel.prefix/lib/libmimalloc.so.3"))), None)
     jemalloc = next((path for path in pathlib.Path("/usr/lib").glob("*-linux-gnu/libjemalloc.so.2")), None)
     others = [Way(OTHER, "another build of megapage, no options", build=other)] if other else []
@@ -37,7 +38,8 @@ def all_ways(venv, megapage, other=None):
         Way(BASELINE, "as it is"),
         Way("tunable", "glibc.malloc.hugetlb=1", {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
         Way("thp-always", "THP enabled=always for the whole machine", thp="always"),
-        # Without a pool of hugetlb pages this option makes mimalloc advise the kernel to use THP for its arenas.
+        # Without a pool of hugetlb pages this option makes mimalloc advise the kernel to use THP
+        # for its arenas.
         Way("mimalloc", "mimalloc 3, MIMALLOC_ALLOW_LARGE_OS_PAGES=1", {"MIMALLOC_ALLOW_LARGE_OS_PAGES": "1"},
             library=mimalloc or venv / "libmimalloc.so.3"),
         Way("jemalloc", "jemalloc 5, MALLOC_CONF=thp:always,metadata_thp:auto",
@@ -49,23 +51,23 @@ def all_ways(venv, megapage, other=None):
 
 
 def chosen(text):
-    """The word in brackets of a setting of sysfs."""
+    """Returns the word in brackets of a setting of sysfs."""
     found = re.search(r"\[(\w+)\]", text)
     return found.group(1) if found else text.strip()
 
 
 class ThpSetting:
-    """The machine's setting, changed for one run at a time.
+    """The machine's THP setting, changed for one run at a time.
 
-    What was there is put back by the end of each run, whatever ends it; the journal tells the next start of the driver
-    what to put back where not even that was possible (SIGKILL, power).
+    The end of each run restores the former setting, whatever ends the run. SIGKILL and power cuts
+    prevent that: the journal then lets the next start of the driver restore it.
     """
 
     def __init__(self, journal, file=THP):
         self.journal, self.file = journal, file
 
     def recover(self):
-        """Puts back what a driver that was killed has left; the word, or None."""
+        """Restores the setting that a killed driver left changed; returns its word, or None."""
         if not self.journal.exists():
             return None
         word = self.journal.read_text().strip()
@@ -75,7 +77,7 @@ class ThpSetting:
 
     @contextlib.contextmanager
     def set_to(self, word):
-        """`word` for as long as the block lasts."""
+        """Sets THP to `word` for as long as the block lasts."""
         before = chosen(self.file.read_text())
         if before == word:
             yield

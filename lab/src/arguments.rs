@@ -12,7 +12,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads a number from `least` to `most`; `what` that is, for the error.
+/// Reads a number from `least` to `most`; `what` describes such a number, for the error.
 pub fn number(
     least: f64,
     most: f64,
@@ -35,7 +35,7 @@ pub fn size(
     }
 }
 
-/// Reads the bytes of an index's postings: 1 MiB or more. Whether so many fit is for the machine to say.
+/// Reads the bytes of an index's postings: 1 MiB or more. The machine decides later if they fit.
 pub fn index_size(text: &str) -> Result<Bytes, String> {
     match text.parse::<Bytes>() {
         Ok(size) if size < Bytes::mib(1) => Err("1 MiB is the least".into()),

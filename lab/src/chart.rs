@@ -7,7 +7,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 /// A chart of lines over one axis.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
-    /// What it shows.
+    /// The title of the chart.
     pub title: String,
     /// The horizontal axis, with its unit.
     pub x: String,
@@ -22,9 +22,9 @@ pub struct Chart {
 pub struct Line {
     /// Its name in the legend; lines of one name have one colour, and one entry.
     pub name: String,
-    /// Its points, ascending by x. What is not finite is left out.
+    /// Its points, ascending by x. Points that are not finite are skipped.
     pub points: Vec<(f64, f64)>,
-    /// Whether it is thin and pale: a second quantity beside the first of the same name.
+    /// True if it is thin and pale: a second quantity beside the first of the same name.
     pub pale: bool,
 }
 
@@ -45,16 +45,17 @@ const HEIGHT: u32 = 420;
 /// Room for the legend, to the right.
 const LEGEND: u32 = 190;
 
-/// The chart as SVG. A chart without points is an empty frame.
+/// Draws the chart as SVG. A chart without points is an empty frame.
 pub fn svg(chart: &Chart) -> String {
     let mut text = String::new();
-    // Drawing into a string fails only where coordinates are impossible, and those are left out.
+    // Drawing into a string fails only on impossible coordinates, which are skipped.
     let drawn = draw(chart, &mut text);
     debug_assert!(drawn.is_ok(), "{drawn:?}");
     text
 }
 
-/// The dashes and gaps, in pixels, of the line in this place: where colours begin again another pattern tells lines apart.
+/// Returns the dashes and gaps, in pixels, of the line in this place: if a colour is used again,
+/// the pattern differs.
 fn dash(at: usize) -> Option<(u32, u32)> {
     match at / COLOURS.len() {
         0 => None,
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(svg(&chart), text);
     }
 
-    /// The strokes of the legend: colours, and how many pieces each has.
+    /// Counts the strokes of the legend: colours, and the pieces of each.
     #[test]
     fn no_two_of_twenty_four_lines_look_alike() {
         let line =

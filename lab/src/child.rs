@@ -1,5 +1,5 @@
-//! Programs that the bench starts, and how it waits for them: every wait looks for the user's request to stop, and
-//! what was started ends with the value that stands for it.
+//! Programs that the bench starts, and waits for them. Every wait looks for the user's request to
+//! stop, and a program ends with the value that stands for it.
 
 use crate::workload::requests::READY;
 use anyhow::{Context, Result, bail, ensure};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// See [`Child::grace`].
 const GRACE: Duration = Duration::from_secs(5);
-/// No answer of a workload takes longer.
+/// Longest time for an answer of a workload.
 const LONGEST_ANSWER: Duration = Duration::from_secs(300);
 
 /// A program that runs, until the value is dropped.
@@ -29,15 +29,15 @@ pub(crate) struct Child {
     ended: OwnedFd,
     /// The signal that asks it to stop; it also comes when the bench is killed.
     stop: i32,
-    /// For how long it is waited for after that; then it is killed.
+    /// Time from that signal until it is killed.
     pub(crate) grace: Duration,
     collected: bool,
 }
 
-/// What became of a program that was run to its end.
+/// Result of a program that was run to its end.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// How it ended; `None` where it took too long, and was ended.
+    /// The way in which it ended; `None` if it took too long, and was ended.
     pub(crate) event: Option<ChildEvent>,
     pub(crate) spent: Spent,
     pub(crate) usage: Usage,
@@ -58,12 +58,12 @@ impl Child {
         self.pid
     }
 
-    /// The signal that asks it to stop.
+    /// Returns the signal that asks it to stop.
     pub(crate) fn stop_signal(&self) -> i32 {
         self.stop
     }
 
-    /// What became of it, where it has ended.
+    /// Returns the way in which it ended, if it has.
     pub(crate) fn end(&mut self) -> Result<Option<ChildEvent>> {
         Ok(self.collect()?.map(|(event, _)| event))
     }
@@ -75,7 +75,7 @@ impl Child {
         Ok(ended)
     }
 
-    /// Waits until it has ended well; fails where it has not within `limit`, or ended otherwise.
+    /// Waits until it has exited with 0; fails if it has not within `limit`, or ended otherwise.
     pub(crate) fn finish(mut self, signals: &Signals, limit: Duration) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < limit {
@@ -90,8 +90,9 @@ impl Child {
         bail!("'{}' took longer than {} s", self.what, limit.as_secs())
     }
 
-    /// Runs `command` to its end: what it printed, and what it wrote to standard error. Fails where it takes longer
-    /// than `limit`; how it ended is for the caller to judge from what it printed.
+    /// Runs `command` to its end. Returns the bytes that it printed, and the text that it wrote to
+    /// standard error. Fails if it takes longer than `limit`. The caller judges from the output how
+    /// it ended.
     pub(crate) fn output(
         signals: &Signals,
         command: &mut Command,
@@ -108,7 +109,7 @@ impl Child {
         Child::run_on_input(signals, command.stdin(Stdio::null()), limit)
     }
 
-    /// The same for a command whose standard input is set.
+    /// Does the same for a command whose standard input is set.
     pub(crate) fn run_on_input(signals: &Signals, command: &mut Command, limit: Duration) -> Result<Ended> {
         let (mut out, out_end) = pipe().context("pipe")?;
         let (mut said, stderr_end) = pipe().context("pipe")?;
@@ -118,7 +119,8 @@ impl Child {
         // The command holds our copies of the writing ends.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let (mut printed, mut complaint) = (Vec::new(), Vec::new());
-        // Side by side: a program that fills the one pipe while the other is waited for would wait for ever.
+        // Both are read side by side: a program that fills one pipe while this waits for the other
+        // would wait without end.
         let mut open = vec![(&mut out, &mut printed), (&mut said, &mut complaint)];
         let mut ended = None;
         while ended.is_none() && start.elapsed() < limit {
@@ -156,7 +158,8 @@ impl Child {
         })
     }
 
-    /// Asks it to stop by its signal and waits; then it is killed. How it ended, where that can be determined.
+    /// Asks it to stop by its signal and waits; then kills it. Returns the way in which it ended,
+    /// if that is known.
     pub(crate) fn stop(mut self) -> Result<Option<ChildEvent>> {
         if self.collected {
             return Ok(None);
@@ -168,7 +171,7 @@ impl Child {
         Ok(None)
     }
 
-    /// Fails where it has ended.
+    /// Fails if it has ended.
     pub(crate) fn must_run(&mut self) -> Result<()> {
         match self.end()? {
             Some(event) => bail!("'{}' ended with {event:?}", self.what),
@@ -191,7 +194,7 @@ impl Drop for Child {
     }
 }
 
-/// Reads what there is; `false` at the end.
+/// Reads the bytes that are there; returns `false` at the end.
 fn more(pipe: &mut PipeReader, bytes: &mut Vec<u8>) -> Result<bool> {
     let mut piece = [0; 4096];
     let count = pipe.read(&mut piece).context("what a program printed")?;
@@ -199,13 +202,14 @@ fn more(pipe: &mut PipeReader, bytes: &mut Vec<u8>) -> Result<bool> {
     Ok(count > 0)
 }
 
-/// A workload that does as many units as it is asked for (`megapage-lab-workload pattern --serve`).
+/// A workload that does the units that each request asks for
+/// (`megapage-lab-workload pattern --serve`).
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
     requests: PipeWriter,
     answers: PipeReader,
-    /// What was read of the next answer.
+    /// The part of the next answer that was read.
     pending: Vec<u8>,
 }
 
@@ -250,12 +254,12 @@ impl Server {
         serde_json::from_str(&line).with_context(|| format!("the workload said '{line}'"))
     }
 
-    /// Whether an answer, or its end, can be read now.
+    /// Returns true if an answer, or its end, can be read now.
     pub(crate) fn has_answered(&self) -> Result<bool> {
         wait_readable(self.answers.as_fd(), Duration::ZERO).context("poll")
     }
 
-    /// Its next line.
+    /// Returns its next line.
     pub(crate) fn line(&mut self, signals: &Signals) -> Result<String> {
         let start = Instant::now();
         loop {
@@ -268,7 +272,7 @@ impl Server {
         }
     }
 
-    /// The lines that it has written by now.
+    /// Returns the lines that it has written by now.
     pub(crate) fn lines(&mut self) -> Result<Vec<String>> {
         while self.read_within(Duration::ZERO)? {}
         Ok(std::iter::from_fn(|| self.whole_line()).collect())
@@ -280,7 +284,7 @@ impl Server {
         Some(String::from_utf8_lossy(&line[..at]).into_owned())
     }
 
-    /// Reads what comes within `time`. Returns false where nothing came.
+    /// Reads the bytes that come within `time`. Returns false if none came.
     fn read_within(&mut self, time: Duration) -> Result<bool> {
         let comes = wait_readable(self.answers.as_fd(), time).context("poll")?;
         if comes {
@@ -294,7 +298,7 @@ impl Server {
 mod tests {
     use super::*;
 
-    /// Of each more than a pipe holds.
+    /// Prints more to each output than a pipe holds.
     #[test]
     fn all_of_both_outputs_is_read() {
         let script = "i=0; while [ $i -lt 3000 ]; do \
@@ -311,7 +315,7 @@ mod tests {
         assert!(said.len() > 64 << 10 && said.lines().all(|line| line.ends_with("a line of them")), "whole");
     }
 
-    /// A program that has closed one and goes on is not waited for without end.
+    /// Checks that the wait for a program that has closed one output and goes on has an end.
     #[test]
     fn a_limit_holds_for_both_outputs() {
         for held in ["exec sleep 100 2>&-", "exec sleep 100 >&-"] {

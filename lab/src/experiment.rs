@@ -1,8 +1,9 @@
-//! What every experiment is: cases, rounds, rows, gates and tables.
+//! Common parts of all experiments: cases, rounds, rows, gates and tables.
 //!
-//! An experiment is a value of its own arguments ([`Experiment`]). [`conduct`] does what all of them share: it checks the
-//! arguments and the machine, installs what is asked for, takes the signals, describes the machine, has the experiment
-//! measure its rows, and judges them. The experiment states what it compares, how it measures, its gates and its tables.
+//! An experiment is a value that holds its arguments ([`Experiment`]). [`conduct`] does the work
+//! that all of them share. It checks the arguments and the machine, installs packages on request,
+//! takes the signals, describes the machine, lets the experiment measure its rows, and judges them.
+//! The experiment states its subjects, its way of measuring, its gates and its tables.
 
 use crate::bench::{Gate, Head, Judged, MachineReport, Place, gates_table, heading, must_fit};
 use crate::chart::Chart;
@@ -21,49 +22,49 @@ use serde::Serialize;
 pub struct Plan {
     /// Rounds that medians are taken of.
     pub runs: u32,
-    /// Install first what the experiment lacks (apt-get).
+    /// True if packages that the experiment lacks are installed first (apt-get).
     pub install: bool,
 }
 
 impl Plan {
-    /// So many rounds, with what is installed.
+    /// Returns a plan of `runs` rounds, without installing packages.
     pub fn of(runs: u32) -> Plan {
         Plan { runs, install: false }
     }
 }
 
-/// What an experiment demands of the machine.
+/// Demands of an experiment on the machine.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
-    /// What only root can do; `None` where any user can run it.
+    /// The part that only root can do; `None` if any user can run it.
     pub root: Option<&'static str>,
     /// Memory that it takes at once.
     pub memory: Bytes,
     /// The option that makes it take less.
     pub smaller: &'static str,
-    /// Packages that are absent and without which it cannot run, or leaves something out.
+    /// Packages that are absent; without them it cannot run, or skips a part.
     pub packages: Vec<&'static str>,
-    /// Whether it cannot run without them.
+    /// True if it cannot run without them.
     pub must_install: bool,
 }
 
 /// One experiment, as it was asked for.
 pub trait Experiment {
-    /// As on the command line and in the report.
+    /// Name on the command line and in the report.
     const NAME: &'static str;
     /// Rounds by default, the least and the most.
     const RUNS: [u32; 3] = [5, 1, 100];
-    /// Its parts by name; none where it is one.
+    /// Its cases by name; empty if it has only one.
     const CASES: &'static [&'static str] = &[];
-    /// What it finds.
+    /// Its findings.
     type Found: Found;
 
-    /// The cases that were asked for; none: all.
+    /// Returns the cases that were asked for; empty: all.
     fn cases(&self) -> &[String] {
         &[]
     }
 
-    /// Whether the case was asked for.
+    /// Returns true if the case was asked for.
     fn wants(&self, case: &str) -> bool {
         self.cases().is_empty() || self.cases().iter().any(|name| name == case)
     }
@@ -73,45 +74,46 @@ pub trait Experiment {
         Ok(())
     }
 
-    /// What it demands of the machine.
+    /// Returns its demands on the machine.
     fn needs(&self) -> Needs {
         Needs::default()
     }
 
-    /// Installs what it needs beyond packages, where the user wants that. Each command is given to `say` before it runs. What it
-    /// can do without is no error.
+    /// Installs its other requirements besides packages, if the user wants that. It gives each
+    /// command to `say` before it runs it. Optional ones that are missing are no error.
     fn install(&self, _say: &mut dyn FnMut(&str)) -> Result<()> {
         Ok(())
     }
 
-    /// What it would do, as shell lines and comments.
+    /// Returns its actions as shell lines and comments.
     fn dry_run(&self, plan: &Plan) -> Vec<String>;
 
-    /// Measures every row in every round. Whatever it changes is put back when it returns, also with an error.
+    /// Measures every row in every round. It restores all that it changes when it returns, also
+    /// with an error.
     fn measure(&self, stage: &mut Stage<'_>) -> Result<Self::Found>;
 }
 
-/// What an experiment found: rows of values, as data.
+/// Findings of an experiment: rows of values, as data.
 pub trait Found: Serialize {
-    /// What is demanded of them.
+    /// Returns the demands on them, judged.
     fn gates(&self) -> Vec<Gate> {
         Vec::new()
     }
 
-    /// What was measured, in words that follow the name in the first line.
+    /// Describes the measurement, in words that follow the name in the first line.
     fn title(&self, runs: u32) -> String {
         format!("medians of {runs} interleaved rounds")
     }
 
-    /// Its tables.
+    /// Returns its tables.
     fn sections(&self) -> Vec<Section>;
 
-    /// What went wrong: a report with a note is not clean.
+    /// Returns its faults: a report with a note is not clean.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Pictures, each with a name for its file.
+    /// Returns pictures, each with a name for its file.
     fn charts(&self) -> Vec<(&'static str, Chart)> {
         Vec::new()
     }
@@ -126,7 +128,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// A table under a line that says what it shows.
+    /// Makes a table under a line that describes it.
     pub fn new<R, C>(before: impl Into<String>, header: &[&str], rows: impl IntoIterator<Item = R>) -> Section
     where
         R: IntoIterator<Item = C>,
@@ -137,12 +139,12 @@ impl Section {
         Section { before: before.into(), table: table(header, rows), after: Vec::new() }
     }
 
-    /// Text without a table.
+    /// Makes text without a table.
     pub fn text(line: impl Into<String>) -> Section {
         Section { after: vec![line.into()], ..Section::default() }
     }
 
-    /// With a line after the table.
+    /// Adds a line after the table.
     pub fn then(mut self, line: impl Into<String>) -> Section {
         self.after.push(line.into());
         self
@@ -159,7 +161,7 @@ impl Section {
     }
 }
 
-/// A long line as several.
+/// Wraps a long line.
 fn wrapped(text: &str) -> String {
     let width = WIDTH as usize;
     show(&wrap(Style::PLAIN, text, width - 2), Paint::Plain, width)
@@ -168,7 +170,7 @@ fn wrapped(text: &str) -> String {
 /// A whole report: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report<F> {
-    /// What every report begins with: name, time, machine.
+    /// The common first part of every report: name, time, machine.
     #[serde(flatten)]
     pub head: Head,
     /// Rounds that were asked for.
@@ -176,17 +178,17 @@ pub struct Report<F> {
     /// The finding.
     #[serde(flatten)]
     pub found: F,
-    /// The demands, whether they hold, and what they were before.
+    /// The demands, their verdicts, and their former outcomes.
     pub gates: Vec<Judged>,
 }
 
 impl<F: Found> Report<F> {
-    /// Whether every gate holds and nothing went wrong.
+    /// Returns true if every gate holds and there was no fault.
     pub fn is_clean(&self) -> bool {
         self.gates.iter().all(|gate| gate.holds) && self.found.notes().is_empty()
     }
 
-    /// The report as text of at most 100 columns.
+    /// Renders the report as text of at most 100 columns.
     pub fn human(&self) -> String {
         let mut text = wrapped(&format!("{}: {}", self.head.bench, self.found.title(self.runs)));
         text += &heading(&self.head);
@@ -199,56 +201,58 @@ impl<F: Found> Report<F> {
     }
 }
 
-/// A run that failed for a reason of its own: a daemon that ended, a workload that did not answer.
+/// A run that failed for its own reason: a daemon that ended, a workload that did not answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failure {
     /// The configuration.
     pub configuration: &'static str,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 impl Failure {
-    /// As notes.
+    /// Renders them as notes.
     pub fn notes(failures: &[Failure]) -> Vec<String> {
         failures.iter().map(|failure| format!("{}: {}", failure.configuration, failure.why)).collect()
     }
 }
 
-/// What an experiment works with.
+/// Resources of a running experiment.
 pub struct Stage<'a> {
-    /// How it was asked for.
+    /// Its options.
     pub plan: &'a Plan,
     /// The programs.
     pub place: &'a Place,
     /// The signals that stop it.
     pub signals: &'a Signals,
-    /// Is given a line for each run.
+    /// Callback that gets a line for each run.
     pub progress: &'a mut dyn FnMut(&str),
 }
 
 impl Stage<'_> {
-    /// A line for the user.
+    /// Prints a line for the user.
     pub fn say(&mut self, line: &str) {
         (self.progress)(line);
     }
 }
 
-/// In which order rows take their turns in a round.
+/// Order of the rows in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The same in each.
     Listed,
-    /// Back in every other round, so that what changes with time favours none.
+    /// Reversed in every other round, so that a change over time favours none.
     ToAndFro,
-    /// Each begins a round in its turn, so that what the one before leaves behind befalls all alike.
+    /// Each row begins a round in its turn, so that the after-effects of the one before are the
+    /// same for all.
     Rotating,
-    /// Rotating by pairs of rounds, the second of each pair backwards, so that each follows either neighbour as often.
+    /// Rotating by pairs of rounds, the second of each pair backwards, so that each row follows
+    /// either neighbour equally often.
     Balanced,
 }
 
 impl Order {
-    /// The rows' numbers in the order of round `round`, counted from 0.
+    /// Returns the rows' numbers in the order of round `round`, counted from 0.
     pub fn turns(self, round: u32, rows: usize) -> Vec<usize> {
         let mut turns: Vec<usize> = (0..rows).collect();
         match self {
@@ -266,7 +270,8 @@ impl Order {
     }
 }
 
-/// What one run found, or why it failed, in words; an error where the user asked to stop.
+/// Returns the finding of one run, or the reason for its failure, in words. Fails if the user asked
+/// to stop.
 pub fn found_or_why<T>(run: Result<T>) -> Result<Result<T, String>> {
     match run {
         Err(error) if error.is::<Stopped>() => Err(error),
@@ -281,7 +286,8 @@ pub fn add_note(notes: &mut Vec<String>, text: String) {
     }
 }
 
-/// Of `all` what was asked for by name, in the order of a round; all where nothing was. `what` they are, for the error.
+/// Returns those of `all` that were asked for by name, in the order of a round; all if no name was
+/// given. `what` is their noun, for the error.
 pub fn select<T: Clone>(
     all: &[T],
     name: impl Fn(&T) -> &'static str,
@@ -296,7 +302,7 @@ pub fn select<T: Clone>(
     Ok(all.iter().filter(chosen).cloned().collect())
 }
 
-/// Refuses what is no experiment: rounds, cases, and what the experiment itself refuses.
+/// Refuses invalid options: rounds, cases, and those that the experiment itself refuses.
 pub fn validate<E: Experiment>(experiment: &E, plan: &Plan) -> Result<()> {
     let [_, least, most] = E::RUNS;
     ensure!((least..=most).contains(&plan.runs), "{} runs: from {least} to {most} are possible", plan.runs);
@@ -304,8 +310,8 @@ pub fn validate<E: Experiment>(experiment: &E, plan: &Plan) -> Result<()> {
     experiment.validate()
 }
 
-/// Runs an experiment. `progress` is given a line for each run. What it changes is put back at the end, also after a
-/// failure or a signal to stop.
+/// Runs an experiment. `progress` gets a line for each run. All changes are undone at the end, also
+/// after a failure or a signal to stop.
 pub fn conduct<E: Experiment>(
     experiment: &E,
     plan: &Plan,
@@ -325,7 +331,7 @@ pub fn conduct<E: Experiment>(
             bail!("{} needs {packages}: apt-get install {packages} (or --install)", E::NAME);
         }
     }
-    // Before the signals are blocked: what it starts is ended by them.
+    // Before the signals are blocked: the programs that it starts must end by them.
     if plan.install {
         experiment.install(progress)?;
     }
@@ -334,7 +340,7 @@ pub fn conduct<E: Experiment>(
     let signals = stop_signals()?;
     check(&signals)?;
     let found = experiment.measure(&mut Stage { plan, place, signals: &signals, progress })?;
-    // Again: what an experiment that was killed had left is put back by now.
+    // Read again: the remains of a killed experiment are cleaned up by now.
     head.machine = MachineReport::read()?;
     let gates = found.gates().into_iter().map(Judged::from).collect();
     Ok(Report { head, runs: plan.runs, found, gates })

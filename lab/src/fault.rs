@@ -1,7 +1,8 @@
-//! `megapage-lab fault`: what the first touch of a huge page costs, by where the page comes from.
+//! `megapage-lab fault`: the cost of the first touch of a huge page, by the source of the page.
 //!
-//! Architecture invariant: the sources take turns in each round, on as many pages each, and what the broker is asked for is
-//! ready before it is timed; asking for it and mapping it are counted into the whole.
+//! Architecture invariant: the sources take turns in each round, each with the same number of
+//! pages. The broker's pages are ready before they are timed; asking for them and mapping them
+//! counts into the whole.
 
 use crate::bench::{Gate, Place, Pool, Spread};
 use crate::child::{Child, check, sleep};
@@ -26,13 +27,14 @@ use std::time::{Duration, Instant};
 const SIZE: PageSize = PageSize::HUGE_2M;
 /// Pages of an extent, as the broker has them by default.
 const EXTENT: u64 = 16;
-/// The median first touch of a page from the broker takes at most this,
+/// Longest median time of the first touch of a page from the broker.
 const TOUCH_NS: f64 = 3000.0;
-/// and all of the memory, asked for, mapped and touched, is there so many times sooner than on transparent huge pages.
+/// Least factor by which all of the memory, asked for, mapped and touched, is there sooner than on
+/// transparent huge pages.
 const SOONER: f64 = 20.0;
-/// How long pages of the pool may take to come back.
+/// Longest wait for pages to come back to the pool.
 const SETTLING: Duration = Duration::from_secs(30);
-/// How long the broker may take to fill its stock, and to end.
+/// Longest wait for the broker to fill its stock, and to end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What does the first touch of a huge page cost: THP, hugetlb, zeroed by a broker before, reused?
@@ -61,9 +63,9 @@ megapage_units::named! {
 pub struct Percentiles {
     /// The median.
     pub p50: f64,
-    /// Nine tenths are no longer than this.
+    /// The time that nine tenths do not exceed.
     pub p90: f64,
-    /// 99 of a hundred.
+    /// The time that 99 of a hundred do not exceed.
     pub p99: f64,
     /// The longest.
     pub max: f64,
@@ -80,37 +82,39 @@ impl Percentiles {
     }
 }
 
-/// What one source took.
+/// Times of one source.
 #[derive(Clone, Debug, Serialize)]
 pub struct SourceReport {
-    /// `thp`, `hugetlb`, `broker` (pre-zeroed), `reused` (a file that is there, old bytes included); a program's heap under
-    /// `megapage run --heap thp`: `run-thp`, and `--pool`: `run-pool`.
+    /// The source. `thp`, `hugetlb`, `broker` (pre-zeroed), `reused` (an existing file, old bytes
+    /// included), or a program's heap: `run-thp` under `megapage run --heap thp`, and `run-pool`
+    /// with `--pool`.
     pub source: &'static str,
     /// The first touch of each page of all rounds.
     pub touch_ns: Percentiles,
-    /// From nothing to the last page touched, for all of the memory; of the rounds.
+    /// The time from nothing to the last page touched, for all of the memory; of the rounds.
     pub whole_ns: Spread,
-    /// The share of the memory that the kernel says is on huge pages, in the last round.
+    /// The share of the memory that the kernel reports on huge pages, in the last round.
     pub huge_share: f64,
 }
 
-/// What clearing a page of 2 MiB takes.
+/// Time of clearing a page of 2 MiB.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClearingReport {
-    /// `fallocate` (a new page, by the kernel), `non-temporal` or `memset` (a page that is there).
+    /// The method: `fallocate` (a new page, by the kernel), `non-temporal` or `memset` (an existing
+    /// page).
     pub how: &'static str,
-    /// For each page of all rounds.
+    /// The time for each page of all rounds.
     pub page_ns: Percentiles,
 }
 
-/// What it found.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct FaultFound {
     /// Memory of each source, in bytes.
     pub size_bytes: u64,
-    /// By source.
+    /// The times by source.
     pub sources: Vec<SourceReport>,
-    /// What the broker could fill its stock by.
+    /// Times of the ways in which the broker could fill its stock.
     pub clearing: Vec<ClearingReport>,
 }
 
@@ -128,7 +132,7 @@ struct Broker<'a> {
 }
 
 impl<'a> Broker<'a> {
-    /// With `pages` and an extent more in stock, for what a heap takes besides.
+    /// Starts one with `pages` and an extent more in stock, for the other memory of a heap.
     fn start(place: &Place, signals: &'a Signals, directory: &Path, pages: u64) -> Result<Broker<'a>> {
         let path = directory.join("broker");
         let pages = pages + EXTENT;
@@ -230,12 +234,13 @@ impl Found for FaultFound {
     }
 }
 
-/// The rounds. What it adds to the pool is taken out at the end, also after a failure or a signal to stop.
+/// Measures the rounds. The pages that it adds to the pool are taken out at the end, also after a
+/// failure or a signal to stop.
 fn measure(size: Bytes, stage: &mut Stage<'_>) -> Result<FaultFound> {
     let pages = size.0 / SIZE.bytes().0;
     let signals = stage.signals;
     let mut added = Pool::take()?;
-    // An extent more, for what is released while another takes it.
+    // An extent more, for pages that are released while another source takes its own.
     let besides = Bytes((pages + EXTENT) * SIZE.bytes().0);
     added.set(besides).context("pages for the sources besides the broker")?;
     let directory = tempfile::tempdir()?;
@@ -256,7 +261,7 @@ fn measure(size: Bytes, stage: &mut Stage<'_>) -> Result<FaultFound> {
             };
             let brief = Percentiles::of(times.clone()).p50 / 1e3;
             (stage.progress)(&format!("round {round} {}: median {brief:.2} us", source.name()));
-            // The first warms the memory.
+            // The first round warms the memory.
             if round > 0 {
                 touches[at].extend(times);
                 wholes[at].push(whole.as_nanos() as f64);
@@ -289,8 +294,8 @@ fn measure(size: Bytes, stage: &mut Stage<'_>) -> Result<FaultFound> {
     })
 }
 
-/// Waits until `pages` of the pool are free: what a source had goes back a moment after it has ended, and the broker may
-/// have filled its stock from ours meanwhile.
+/// Waits until `pages` of the pool are free. The pages of a source go back a moment after it has
+/// ended, and the broker may have filled its stock from ours meanwhile.
 fn settle(signals: &Signals, pages: u64) -> Result<()> {
     let start = Instant::now();
     while hugetlb_available(SIZE).is_some_and(|available| available < pages) {
@@ -307,18 +312,19 @@ fn settle(signals: &Signals, pages: u64) -> Result<()> {
     check(signals)
 }
 
-/// The pool, for errors.
+/// Describes the pool, for errors.
 fn pool_now() -> String {
     let available = hugetlb_available(SIZE).map_or("unknown".into(), |pages| pages.to_string());
     format!("where the pool has {available} pages of {SIZE} available")
 }
 
-/// The touches of one source, the whole, and the share of it that is on huge pages.
+/// Measures one source: its touches, the whole time, and the share of the memory that is on huge
+/// pages.
 fn turn(source: Source, size: Bytes, broker: &mut Broker<'_>) -> Result<(Vec<u64>, Duration, f64)> {
     let bytes = usize::try_from(size.0)?;
     let pages = size.0 / SIZE.bytes().0;
     let each = EXTENT as usize * HUGE_2M;
-    // What was used before by this very file is there again.
+    // The same file has used these pages before.
     let kept = match source {
         Source::Reused => {
             let file = filled(pages)?;
@@ -362,7 +368,7 @@ fn turn(source: Source, size: Bytes, broker: &mut Broker<'_>) -> Result<(Vec<u64
     Ok((times, whole, share))
 }
 
-/// The same of a program's heap.
+/// Measures the same of a program's heap.
 fn program(
     source: Source,
     size: Bytes,
@@ -384,7 +390,7 @@ fn program(
     Ok((found.touch_ns, Duration::from_nanos(found.whole_ns), found.huge_share))
 }
 
-/// A file of so many pages that are there.
+/// Makes a file of existing pages.
 fn filled(pages: u64) -> Result<File> {
     let file = extent::create(SIZE, pages)?;
     (0..pages).try_for_each(|page| extent::fill(&file, SIZE, page)).context("pages of the pool")?;
@@ -392,7 +398,8 @@ fn filled(pages: u64) -> Result<File> {
     Ok(file)
 }
 
-/// What clearing each page takes by the kernel, past the caches, and as by memset(3).
+/// Returns the times of clearing each page by the kernel, past the caches, and with ordinary stores
+/// as by memset(3).
 fn clear(pages: u64) -> Result<[Vec<u64>; 3]> {
     let file = extent::create(SIZE, pages)?;
     let mut fallocate = Vec::new();
@@ -407,7 +414,7 @@ fn clear(pages: u64) -> Result<[Vec<u64>; 3]> {
     Ok([fallocate, memory.clear(Clearing::NonTemporal), memory.clear(Clearing::Plain)])
 }
 
-/// The share of `memory` that the kernel says is on huge pages.
+/// Returns the share of `memory` that the kernel reports on huge pages.
 pub(crate) fn huge_share(memory: &FirstTouch) -> Result<f64> {
     let mappings = read_own_smaps(&KernelRoot::live())?;
     let own = mappings.iter().filter(|mapping| mapping.range.intersection(memory.range()).is_some());

@@ -1,10 +1,13 @@
-//! `megapage-lab interference`: what does a program notice of pages that are cleared in the background?
+//! `megapage-lab interference`: the effect on a program of pages that are cleared in the
+//! background.
 //!
-//! HawkEye (Panwar et al., ASPLOS 2019) clears free pages ahead, past the caches: beside ordinary stores at 0.25 million base pages, 1 GB, in
-//! a second, omnetpp lost 27 % of its speed, beside non-temporal ones 6 %. Here a program of known work runs beside a thread that clears
-//! pages of 2 MiB.
+//! HawkEye (Panwar et al., ASPLOS 2019) clears free pages ahead, past the caches. It clears 0.25
+//! million base pages, 1 GB, in a second. Beside clearing with ordinary stores omnetpp lost 27 % of
+//! its speed, beside non-temporal ones 6 %. Here a program of known work runs beside a thread that
+//! clears pages of 2 MiB.
 //!
-//! Architecture invariant: each slice beside clearing has a slice alone right before it, and the two are compared with each other.
+//! Architecture invariant: each slice beside clearing has a slice alone right before it, and the
+//! two are compared with each other.
 
 use crate::bench::{Gate, Interval, Pool, Spread};
 use crate::child::check;
@@ -23,15 +26,17 @@ use std::time::{Duration, Instant};
 
 /// Bytes in a second at which HawkEye's paper clears, and the broker by default.
 const PAPER_RATE: u64 = 1 << 30;
-/// What the paper's worst program loses beside non-temporal stores, and at most may be lost beside the broker.
+/// Loss of the paper's worst program beside non-temporal stores. It is also the most that may be
+/// lost beside the broker.
 const PAPER_LOSS: f64 = 0.06;
-/// The probability that intervals are to have.
+/// The wanted probability of intervals.
 const WANTED: f64 = 0.95;
 /// Pages that are cleared in turn: more than any cache holds.
 const PAGES: usize = 64;
-/// Pages of the pool that all ways take: two have so many for themselves, the third one at a time.
+/// Pages of the pool that all ways take: two ways take [`PAGES`] each, the third one page at a
+/// time.
 const POOL: usize = 2 * PAGES + 2;
-/// Clearing runs for so long before the program beside it is measured.
+/// Time for which clearing runs before the program beside it is measured.
 const RUN_UP: Duration = Duration::from_millis(20);
 /// A line of the caches, in words.
 const LINE: usize = 8;
@@ -53,7 +58,7 @@ pub struct Interference {
 }
 
 megapage_units::named! {
-    /// How pages are cleared.
+    /// Way of clearing pages.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Way {
         Memset = "memset",
@@ -62,7 +67,7 @@ megapage_units::named! {
     }
 }
 
-/// What runs beside it.
+/// Program that runs beside it.
 enum Program {
     /// Each read of a line waits for the one before: one cycle through all lines.
     Chase { next: Vec<u64>, at: usize },
@@ -87,8 +92,8 @@ impl Program {
         }
     }
 
-    /// Works for `slice`; lines read in a second of this thread's processor time: that others have the processor is not what
-    /// clearing does to it.
+    /// Works for `slice`. Returns the lines read in a second of this thread's processor time,
+    /// because clearing does not cause the time for which others have the processor.
     fn work(&mut self, slice: Duration) -> f64 {
         const STEP: usize = 1 << 12;
         let (start, cpu) = (Instant::now(), own_thread_time());
@@ -117,14 +122,15 @@ impl Program {
 /// Memory to be cleared, in one way.
 enum Cleared {
     Ours(FirstTouch, Clearing),
-    /// Pages of the pool, which the kernel clears when they are taken: what the broker does.
+    /// Pages of the pool, which the kernel clears when they are taken, as for the broker.
     Pool,
-    /// Transparent huge pages, which it clears when they are touched first; where the pool has none.
+    /// Transparent huge pages, which the kernel clears at the first touch; if the pool has no
+    /// pages.
     Transparent,
 }
 
 impl Cleared {
-    /// `has_pool`: whether [`POOL`] pages are there to be taken.
+    /// Prepares memory for a way. `has_pool` is true if [`POOL`] pages are available.
     fn by(way: Way, has_pool: bool) -> Result<Cleared> {
         let ours = |how| -> Result<Cleared> {
             let bytes = PAGES * HUGE_2M;
@@ -155,7 +161,8 @@ impl Cleared {
         }
     }
 
-    /// Clears page after page, at most `rate` bytes in a second, until `stop`; how many.
+    /// Clears page after page, at most `rate` bytes in a second, until `stop`. Returns their
+    /// number.
     fn run(&self, rate: Option<u64>, stop: &AtomicBool) -> Result<u64> {
         let start = Instant::now();
         let mut pages = 0u64;
@@ -191,15 +198,15 @@ pub struct Row {
     pub program: &'static str,
     /// `memset` (ordinary stores), `non-temporal`, `kernel`.
     pub way: &'static str,
-    /// The rate that was asked for, in bytes a second; `None`: as fast as it can.
+    /// The requested rate, in bytes a second; `None`: as fast as it can.
     pub asked_bytes_per_second: Option<u64>,
-    /// What was cleared in a second, in bytes.
+    /// The bytes that were cleared in a second.
     pub cleared_bytes_per_second: Spread,
     /// The program's speed beside it as a share of that alone, of the pairs of slices.
     pub speed: Option<Interval>,
-    /// Each pair's.
+    /// The speed of each pair.
     pub samples: Vec<f64>,
-    /// What was cleared in a second beside each.
+    /// The bytes that were cleared in a second beside each.
     pub cleared_samples: Vec<f64>,
 }
 
@@ -209,14 +216,15 @@ impl Row {
     }
 }
 
-/// What it found.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct InterferenceFound {
     /// Memory of the pointer chase, in bytes.
     pub chase_bytes: u64,
     /// Memory of the bandwidth program, in bytes.
     pub stream_bytes: u64,
-    /// Where the kernel cleared pages: `hugetlb`, as the broker has it do, or `thp`, where the pool has none to spare.
+    /// The pages that the kernel cleared: `hugetlb`, as for the broker, or `thp` if the pool has
+    /// none to spare.
     pub kernel_pages: &'static str,
     /// The rows.
     pub rows: Vec<Row>,
@@ -285,7 +293,7 @@ impl Experiment for Interference {
             }
         }
         let mut running: Vec<Program> = programs.iter().map(|program| Program::of(program, self)).collect();
-        // For all ways alike, where they can be had; put back at the end.
+        // For all ways, if they are available; restored at the end.
         let pool = Pool::take().and_then(|mut pool| {
             pool.set(Bytes((POOL * HUGE_2M) as u64))?;
             Ok(pool)
@@ -318,16 +326,17 @@ impl Experiment for Interference {
                 Spread::of(row.cleared_samples.iter().copied()).unwrap_or_default();
         }
         let kernel_pages = if matches!(ways[2], Cleared::Pool) { "hugetlb" } else { "thp" };
-        // The pages first, then what they were added to.
+        // The pages first, then the pool that they were added to.
         drop(ways);
         drop(pool);
         Ok(InterferenceFound { chase_bytes: self.chase.0, stream_bytes: self.stream.0, kernel_pages, rows })
     }
 }
 
-/// A slice alone and one beside clearing: the program's speed as a share of that alone, and bytes cleared in a second.
+/// Measures a slice alone and one beside clearing. Returns the program's speed as a share of that
+/// alone, and the bytes cleared in a second.
 fn pair(program: &mut Program, cleared: &Cleared, rate: Option<u64>, slice: Duration) -> Result<(f64, f64)> {
-    // What is cached is again the program's.
+    // The caches hold the program's data again.
     program.work(RUN_UP);
     let alone = program.work(slice);
     let stop = AtomicBool::new(false);

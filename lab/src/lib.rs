@@ -1,10 +1,11 @@
-//! The laboratory: experiments that judge megapage itself, against the kernel's own settings, other programs, and what
-//! it claims. Nothing that is installed is built from it.
+//! The laboratory: experiments that judge megapage itself, against the kernel's own settings, other
+//! programs, and its claims. No installed program is built from it.
 //!
-//! An experiment starts programs of its own (`megapage-lab-workload`) or servers, in rounds, and compares medians; the
-//! statistics and the head of a report are those of `megapage bench`.
+//! An experiment starts its own programs (`megapage-lab-workload`) or servers, in rounds, and
+//! compares medians. The statistics and the head of a report are those of `megapage bench`.
 //!
-//! Architecture invariant: unsafe code is in [`machine`] alone, and is linked into no program that is installed.
+//! Architecture invariant: unsafe code is in [`machine`] alone, and is linked into no program that
+//! is installed.
 
 #![deny(unsafe_code)]
 

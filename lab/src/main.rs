@@ -113,7 +113,8 @@ struct Run<E: Experiment + clap::Args> {
     save: Option<PathBuf>,
 }
 
-/// 0 done, 1 with `--check` where a gate fails or a run did, 2 bad input or not possible.
+/// Exits with 0 if done; 1 with `--check` if a gate fails or a run did; 2 on bad input or if it is
+/// not possible.
 fn main() -> ExitCode {
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
@@ -124,7 +125,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             let text = error.render().to_string();
-            // The first paragraph is what is wrong; the usage after it is what --help is for.
+            // The first paragraph names the error; the usage after it is for --help.
             let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
             say(format!("{} (see megapage-lab --help)", what.join(" ").trim_start_matches("error: ")));
             return ExitCode::from(2);
@@ -165,7 +166,7 @@ impl<E: Experiment + clap::Args> Run<E> {
         let former = bench::Former::of(self.save.as_deref());
         let save = Save::open(self.save.as_deref())?;
         let on_terminal = std::io::stderr().is_terminal();
-        // Without a terminal only what is left out because it is not installed.
+        // Without a terminal it prints only the parts that are skipped because a package is absent.
         let mut progress = |line: &str| {
             if on_terminal || line.starts_with("absent:") {
                 say(line);
@@ -206,7 +207,8 @@ fn save_charts(path: &Path, found: &impl Found) -> Result<()> {
     Ok(())
 }
 
-/// Prints what lets nothing steer the terminal. A reader that has gone away is no failure.
+/// Prints text, without characters that steer the terminal. A reader that has gone away is no
+/// failure.
 fn print(text: &str) -> Result<()> {
     match std::io::stdout().write_all(shown::lines(text).as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
@@ -214,7 +216,7 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// One line on standard error.
+/// Prints one line on standard error.
 fn say(what: impl Display) {
     let line = format!("megapage-lab: {}\n", shown::message(&what.to_string()));
     let _ = std::io::stderr().write_all(line.as_bytes());

@@ -1,8 +1,9 @@
 //! The published values of the HawkEye and Ingens papers beside ours.
 //!
-//! Each value is a gate of its own: it is met where ours deviates by no more than its tolerance, and says whether a
-//! parameter was fitted on it. `gates` has what is published without a number (an order, an outcome), and invariants.
-//! The report begins with what is missed, by name; nothing is fitted on a value that tests.
+//! Each value is a separate gate. It is met if ours deviates by no more than its tolerance, and
+//! records if a parameter was fitted on it. `gates` has published findings without a number (an
+//! order, an outcome), and invariants. The report begins with the missed ones, by name; nothing is
+//! fitted on a value that tests.
 
 mod gates;
 mod runs;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 megapage_units::named! {
-    /// Where a published value comes from.
+    /// Source of a published value.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Source {
@@ -31,13 +32,13 @@ megapage_units::named! {
     }
 }
 
-/// What a value was used for.
+/// Use of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// A parameter was chosen so that it comes out.
+    /// A parameter was chosen to match it.
     Fitted,
-    /// Nothing was chosen by it.
+    /// No parameter was chosen by it.
     Tested,
 }
 
@@ -46,34 +47,34 @@ pub enum Role {
 pub struct Value {
     /// The table or value that it belongs to.
     pub table: &'static str,
-    /// Which row or column.
+    /// Its row or column.
     pub row: String,
-    /// What it is, with its unit.
+    /// Its quantity, with the unit.
     pub what: &'static str,
-    /// As published.
+    /// The published value.
     pub published: f64,
-    /// Where that was read.
+    /// The source of the published value.
     pub source: Source,
-    /// As simulated.
+    /// The simulated value.
     pub ours: f64,
-    /// What it was used for.
+    /// Its use.
     pub role: Role,
-    /// How far ours may lie from the published one.
+    /// The largest deviation of ours from the published one.
     pub tolerance: Tolerance,
 }
 
-/// How far a value may lie from the published one to count as met.
+/// Largest deviation from the published value for a value that counts as met.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tolerance {
-    /// By this share, up or down.
+    /// This share, up or down.
     Within(f64),
-    /// It was published as a worst case: ours is to be no more.
+    /// None upwards: the value was published as a worst case.
     AtMost,
 }
 
 impl Tolerance {
-    /// As a table has it.
+    /// Renders it for a table.
     pub fn shown(self) -> String {
         match self {
             Tolerance::Within(share) => format!("{:.0} %", share * 100.0),
@@ -83,12 +84,12 @@ impl Tolerance {
 }
 
 impl Value {
-    /// Ours against the published one, as a share of that: 0.05 is 5 % more.
+    /// Returns the deviation of ours from the published one, as a share of that: 0.05 is 5 % more.
     pub fn deviation(&self) -> f64 {
         self.ours / self.published - 1.0
     }
 
-    /// Whether it is met.
+    /// Returns true if it is met.
     pub fn is_met(&self) -> bool {
         match self.tolerance {
             Tolerance::Within(share) => self.deviation().abs() <= share,
@@ -97,30 +98,30 @@ impl Value {
     }
 }
 
-/// A condition under which the simulator is to be trusted.
+/// A condition for trust in the simulator.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gate {
-    /// What is judged.
+    /// Its subject.
     pub name: &'static str,
-    /// What is wanted.
+    /// The wanted result.
     pub wanted: String,
-    /// What came out.
+    /// The actual result.
     pub got: String,
-    /// Whether it holds.
+    /// True if it holds.
     pub passed: bool,
 }
 
 /// All values and gates.
 #[derive(Clone, Debug, Serialize)]
 pub struct Papers {
-    /// How many are met, and which are not.
+    /// The number of values that are met, and the list of those that are not.
     pub summary: Summary,
     /// The values, by table.
     #[serde(rename = "figures")]
     pub values: Vec<Value>,
     /// The gates.
     pub gates: Vec<Gate>,
-    /// What is published and not simulated, with the reason.
+    /// Published values that are not simulated, with the reason.
     pub left_out: Vec<&'static str>,
     /// Simulated seconds, over all runs.
     pub simulated_seconds: f64,
@@ -129,22 +130,23 @@ pub struct Papers {
 }
 
 impl Papers {
-    /// Whether every published value is met and every gate holds.
+    /// Returns true if every published value is met and every gate holds.
     pub fn passed(&self) -> bool {
         self.summary.missed.is_empty()
     }
 }
 
-/// What a job came to: its run, and whether memory was conserved in every step that was looked at.
+/// Result of a job: its run, and the check that memory was conserved.
 #[derive(Clone, Debug)]
 pub struct Done {
     /// The run.
     pub run: Run,
-    /// Whether every page was in exactly one state, at each of the steps that were checked.
+    /// True if every page was in exactly one state, at each of the steps that were checked.
     pub conserved: bool,
 }
 
-/// Simulates all of it, on `threads` threads. `progress` is notified of each run that has ended: how many, of how many.
+/// Simulates all jobs, on `threads` threads. `progress` is called after each run, with the number
+/// of runs that have ended, and of all.
 pub fn papers(threads: usize, progress: impl Fn(usize, usize) + Sync) -> Papers {
     let done = runs::all(threads, progress);
     let values = values::values(&done);
@@ -166,7 +168,7 @@ pub fn papers(threads: usize, progress: impl Fn(usize, usize) + Sync) -> Papers 
 /// The runs by the names of their jobs.
 type Runs = BTreeMap<&'static str, Done>;
 
-/// The summary, every value, then the gates.
+/// Renders the summary, every value, then the gates.
 pub fn human(papers: &Papers) -> String {
     let mut out = papers.summary.human() + "\n";
     let mut from = 0;
@@ -220,7 +222,7 @@ pub fn human(papers: &Papers) -> String {
     out
 }
 
-/// Four digits at most.
+/// Renders a number with four digits at most.
 fn short(value: f64) -> String {
     match value.abs() {
         value_abs if value_abs >= 1e6 => format!("{:.2}M", value / 1e6),

@@ -1,4 +1,4 @@
-//! PostgreSQL's programs, in a directory of their own, as the benches call them.
+//! PostgreSQL's programs, in a separate directory, as the benches call them.
 
 use crate::child::{Child, sleep};
 use crate::install::find;
@@ -15,27 +15,27 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// No call takes longer.
+/// Longest time of a call.
 pub(crate) const LONGEST: Duration = Duration::from_secs(300);
-/// How long a backend may take to end after its client.
+/// Longest wait for a backend to end after its client.
 const ENDING: Duration = Duration::from_secs(60);
 
-/// The package that is absent.
+/// Returns the package that is absent.
 pub(crate) fn lacks() -> Vec<&'static str> {
     if directory_of_programs().is_some() { Vec::new() } else { vec!["postgresql"] }
 }
 
-/// The latest version's programs, as Debian lays them.
+/// Returns the directory of the latest version's programs, in Debian's layout.
 fn directory_of_programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let debian = versions.map(|version| version.join("bin")).filter(|bin| bin.join("initdb").is_file()).max();
     debian.or_else(|| Some(find("initdb")?.parent()?.to_path_buf()))
 }
 
-/// How the programs are called: the server refuses root.
+/// PostgreSQL's programs and their user: the server refuses root.
 pub(crate) struct Programs {
     directory: PathBuf,
-    /// Whom they run as; `None`: as the caller.
+    /// The user that they run as; `None`: the caller.
     pub(crate) user: Option<Account>,
     work: TempDir,
 }
@@ -53,17 +53,17 @@ impl Programs {
         Ok(Programs { directory, user, work })
     }
 
-    /// Where the server's socket is, and whatever its clients write.
+    /// Returns the directory of the server's socket, and of its clients' files.
     pub(crate) fn place(&self) -> &Path {
         self.work.path()
     }
 
-    /// The file of one program.
+    /// Returns the file of one program.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The file in which a server that runs has its number, in the first line.
+    /// Returns the file in which a running server has its number, in the first line.
     pub(crate) fn pid_file(&self) -> PathBuf {
         self.data().join("postmaster.pid")
     }
@@ -72,7 +72,8 @@ impl Programs {
         self.place().join("data")
     }
 
-    /// Has `command`, be it one of these programs or one that starts it, run as their user and in their directory.
+    /// Sets `command`, one of these programs or one that starts it, to run as their user and in
+    /// their directory.
     pub(crate) fn settle(&self, command: &mut Command) {
         if let Some(user) = &self.user {
             command.uid(user.uid).gid(user.gid);
@@ -81,7 +82,7 @@ impl Programs {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     }
 
-    /// A call of a program, as a client of the server.
+    /// Returns a call of a program, as a client of the server.
     pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(self.file(name));
         self.settle(&mut command);
@@ -89,7 +90,7 @@ impl Programs {
         command
     }
 
-    /// A call that has to end well.
+    /// Makes a call that has to exit with 0.
     pub(crate) fn carry_out(&self, signals: &Signals, name: &str, arguments: &[&str]) -> Result<()> {
         let mut command = self.command(name);
         Child::start(signals, command.args(arguments), signal::SIGTERM)?
@@ -104,7 +105,7 @@ impl Programs {
         self.carry_out(signals, "initdb", &["-D", &data, "-U", "postgres", "-A", "trust", "--no-sync"])
     }
 
-    /// Adds the server's arguments: what it would do beside the queries is left out.
+    /// Adds the server's arguments: its activities beside the queries are switched off.
     pub(crate) fn serve(&self, command: &mut Command, shared_buffers: Bytes, huge_pages: bool) {
         command.arg("-D").arg(self.data()).arg("-k").arg(self.place());
         let buffers = format!("shared_buffers={}MB", shared_buffers.0 >> 20);
@@ -114,7 +115,7 @@ impl Programs {
         }
     }
 
-    /// Whether the server answers.
+    /// Returns true if the server answers.
     pub(crate) fn is_ready(&self, signals: &Signals) -> bool {
         self.carry_out(signals, "pg_isready", &["-q"]).is_ok()
     }
@@ -124,15 +125,16 @@ impl Programs {
         self.carry_out(signals, "pgbench", &["-q", "-i", "-s", &scale.to_string()])
     }
 
-    /// A client that selects random accounts; `arguments` say for how long, and what it notes.
+    /// Returns a client that selects random accounts; `arguments` set its time, and its notes.
     pub(crate) fn selects(&self, arguments: &[&str]) -> Command {
         let mut command = self.command("pgbench");
         command.args(["-n", "-S", "-M", "prepared", "-c", "1"]).args(arguments);
         command
     }
 
-    /// The processor time that the server `pid` spends on [`Programs::selects`] with these arguments. The backend is a
-    /// child of the server's and ends with its client: its time is that of ended children.
+    /// Measures the processor time that the server `pid` spends on [`Programs::selects`] with these
+    /// arguments. The backend is a child of the server's and ends with its client: its time is that
+    /// of ended children.
     pub(crate) fn time_of_selects(
         &self,
         signals: &Signals,
@@ -144,7 +146,7 @@ impl Programs {
         let mut command = self.selects(arguments);
         Child::start(signals, &mut command, signal::SIGTERM)?.finish(signals, LONGEST)?;
         let start = Instant::now();
-        // It is waited for a moment after its client has ended.
+        // The backend ends a moment after its client.
         while children(pid)?.iter().any(|child| !permanent.contains(child)) {
             ensure!(start.elapsed() < ENDING, "the backend of postgres does not end");
             sleep(signals, Duration::from_millis(10))?;
@@ -153,7 +155,7 @@ impl Programs {
     }
 }
 
-/// The server's processes.
+/// Returns the server's processes.
 pub(crate) fn children(server: Pid) -> Result<Vec<Pid>> {
     let children = read_children(&KernelRoot::live(), server, 1)?;
     children.context("the kernel does not list children (CONFIG_PROC_CHILDREN)")

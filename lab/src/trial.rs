@@ -1,7 +1,7 @@
-//! `megapage-lab trial`: does `megapage trial` decide right?
+//! `megapage-lab trial`: the correctness of the decisions of `megapage trial`.
 //!
-//! Twenty services of which it is known what huge pages do for them, ten that gain and ten that do not, of which five are hurt.
-//! `megapage trial` is run on each as any user would.
+//! There are twenty services with a known effect of huge pages: ten that gain and ten that do not,
+//! of which five are hurt. `megapage trial` is run on each as any user would run it.
 
 use crate::bench::Gate;
 use crate::child::{Child, Server, check};
@@ -18,11 +18,11 @@ use std::time::Duration;
 
 /// Most that switching may cost, as a share of the service's processor time.
 const COST: f64 = 0.01;
-/// Longer than `--most`, by what settling and the last switch take.
+/// Time beyond `--most`: settling and the last switch take it.
 const GRACE: Duration = Duration::from_secs(60);
 
 megapage_units::named! {
-    /// What huge pages do for a service.
+    /// Known effect of huge pages on a service.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Truth {
         Gains = "gains",
@@ -47,8 +47,9 @@ const fn case(name: &'static str, kind: Kind, mib: u64, share: f64, truth: Truth
 }
 
 const CASES: [Case; 20] = [
-    // More pages than any TLB has entries, few enough to be switched often, and lines that a cache of the second level holds: what
-    // other programs of the machine do to its memory is seen the least there. One reads memory itself.
+    // More pages than any TLB has entries, but few enough for frequent switches. Their lines fit a
+    // cache of the second level, which other programs of the machine affect least. One reads memory
+    // itself.
     case("linked-24m", Kind::Linked, 24, 1.0, Truth::Gains),
     case("linked-26m", Kind::Linked, 26, 1.0, Truth::Gains),
     case("linked-28m", Kind::Linked, 28, 1.0, Truth::Gains),
@@ -95,36 +96,36 @@ pub struct TrialExperiment {
 pub struct Row {
     /// The service.
     pub case: &'static str,
-    /// Which round.
+    /// Its round.
     pub round: u32,
-    /// What huge pages do for it: `gains`, `nothing` or `hurts`.
+    /// The known effect of huge pages on it: `gains`, `nothing` or `hurts`.
     pub truth: &'static str,
-    /// What was decided.
+    /// The decision.
     pub decision: String,
     /// Bounds of the gain and its likely value.
     pub gain: [Option<f64>; 3],
-    /// Whether the guard has stopped it.
+    /// True if the guard has stopped it.
     pub by_guard: bool,
     /// Blocks.
     pub blocks: usize,
-    /// How long it took, and the windows in it.
+    /// Its length in seconds.
     pub seconds: f64,
-    /// See there.
+    /// The length of its windows in seconds.
     pub window_seconds: f64,
-    /// What switching cost, as a share of the service's processor time.
+    /// The cost of switching, as a share of the service's processor time.
     pub cost_share: f64,
-    /// The share of the service's memory that is huge afterwards, as the kernel says.
+    /// The share of the service's memory that is huge afterwards, as the kernel reports it.
     pub huge_share: f64,
-    /// Whether it was decided right, and the memory is as it should be.
+    /// True if the decision is right, and the memory is in the right state.
     pub is_right: bool,
 }
 
-/// What it found.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrialFound {
     /// The least gain that was worth it.
     pub least_gain: f64,
-    /// By service.
+    /// The trials, by service.
     pub rows: Vec<Row>,
     /// Services of which no trial could be made.
     pub failures: Vec<String>,
@@ -252,7 +253,7 @@ impl Row {
         let decision = report["decision"].as_str().context("no decision")?.to_string();
         let is_right = match case.truth {
             Truth::Gains => decision == "gains" && huge_share > 0.5,
-            // Whether it is called harm or no gain, the memory is base again.
+            // Called harm or no gain, the memory is base again.
             Truth::Nothing | Truth::Hurts => {
                 ["no-gain", "hurts"].contains(&decision.as_str()) && huge_share < 0.01
             }
@@ -275,7 +276,7 @@ impl Row {
     }
 }
 
-/// The share of a process's memory that is huge, as the kernel says.
+/// Returns the share of a process's memory that is huge, as the kernel reports it.
 fn huge_share(pid: Pid) -> Result<f64> {
     let mappings = read_smaps(&KernelRoot::live(), pid)?;
     let bytes = backing(mappings.iter().filter(|mapping| mapping.is_heap_like()));

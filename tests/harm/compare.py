@@ -1,21 +1,23 @@
-"""Differences between plain runs and one under `megapage run`. Lines that differ between plain runs vary by themselves."""
+"""Differences between plain runs and one under `megapage run`. Lines that differ between plain runs
+vary by themselves."""
 
 import re
 
 import environments
 
 NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d[\d.,:]*")
-# bash reports the end of a script's programs: nothing that their status does not say.
+# bash reports the end of a script's programs: their status says the same.
 END = (r"(Done|Exit \d+|Killed|Aborted|Bad system call|Bus error|Hangup|Illegal instruction|Quit|Segmentation fault|Terminated"
        r"|Trace/breakpoint trap)")
 REPORT = re.compile(rf"^\S+\.sh: line \d+: +(\d+ )?{END} .*$|^ +(\d+ )?{END} .*$|^ +\| .*$")
-# Words of a difference that are shown.
+# Characters of a difference that are shown.
 MOST = 240
 
 
 def differences(plains, under, within=0):
-    """Differences in words; empty where nothing differs. Each run is {status, out, errors, peak, kills, seconds}, and
-    `stalls` where they are counted. A peak `within` the limit of the group is none."""
+    """Returns the differences in words; empty if nothing differs. Each run is {status, out, errors,
+    peak, kills, seconds}, and `stalls` if they are counted. A peak `within` the limit of the group
+    is no difference."""
     found = []
     statuses = sorted({run["status"] for run in plains}, key=str)
     if under["status"] is None:
@@ -38,22 +40,23 @@ def differences(plains, under, within=0):
 
 
 def stalls(run):
-    """How often the program entered direct compaction or reclaim; 0 where nothing counted it."""
+    """Returns how often the program entered direct compaction or reclaim; 0 if nothing counted
+    it."""
     return sum(run.get("stalls", {}).values())
 
 
 def shown(status):
-    """A status as shells count them."""
+    """Returns a status as shells count it."""
     return f"{status} (signal {status - 128})" if status is not None and status > 128 else str(status)
 
 
 def text(plains, under):
-    """The first difference of a text; empty where there is none."""
+    """Returns the first difference of a text; empty if there is none."""
     plains, under = [lines(plain) for plain in plains], lines(under)
     if under in plains:
         return ""
     if len({len(plain) for plain in plains}) == 1 and len(under) == len(plains[0]):
-        # Line by line: numbers vary in lines that vary.
+        # Compares line by line: numbers may vary in lines that vary.
         for some, line in zip(zip(*plains), under):
             if line in some:
                 continue
@@ -63,7 +66,7 @@ def text(plains, under):
         return ""
     if len({tuple(plain) for plain in plains}) == 1:
         return first(plains[0], under)
-    # Another number of lines each time: which lines there are, in any order.
+    # The number of lines varies: compares which lines there are, in any order.
     sets = [{NUMBER.sub("N", line) for line in plain} for plain in plains]
     own = {NUMBER.sub("N", line) for line in under}
     if new := own - set.union(*sets):
@@ -78,7 +81,7 @@ def lines(text):
 
 
 def first(plain, under):
-    """The first line of two lists that differs."""
+    """Returns the first line in which two lists differ, in words."""
     for one, other in zip(plain, under):
         if one != other:
             return f"'{other}', plain '{one}'"[:MOST]

@@ -1,26 +1,33 @@
 #!/usr/bin/env python3
-"""Runs programs plain and under `megapage run` in adverse environments (environments.py), and reports every difference.
+"""Driver that runs programs plain and under `megapage run` in adverse environments
+(environments.py), and reports every difference.
 
-The programs are the cases of tests/programs and of cases/, in the same form. The header of the latter:
+The programs are the cases of tests/programs and of cases/, in the same form. The header of those in
+cases/:
 
-    # program: what it is, for the table
-    # version: a command whose first line of output names the version; fails where the program is not installed
+    # program: the program, for the table
+    # version: a command whose first line of output names the version; fails where the program is
+    #          not installed
     # seconds: how long it may take on a quiet machine (default 120); the limit is five times that
     # quick:   yes, if it is part of `make test`
     # more:    yes, if it also runs in the environments of the full run
     # machine: yes, if it also runs in the virtual machines of tests/vm
 
-A case prints the program's answer. Its scratch directory SCRATCH is the same for all its runs: what is costly to make is made
-there, once. RUN starts a program in the environment, and under `megapage run` where MODE is `under`.
+A case prints the program's answer. Its scratch directory SCRATCH is the same for all its runs:
+files that are costly to make are made there, once. RUN starts a program in the environment, and
+under `megapage run` where MODE is `under`.
 
-A difference is what plain runs do not differ in: standard output, standard error, exit status, signals, and the peak of memory,
-which may be plain's x 1.05 + 4 MiB. A case whose plain runs differ from those without limits in status is skipped there.
+A run under megapage is compared with plain runs, as far as these agree: in standard output,
+standard error, exit status, signals, and the peak of memory. The peak may be plain's x 1.05 +
+4 MiB. A case whose plain runs differ from those without limits in status is skipped there.
 
-Results are kept below driving.cache(), for each program, environment and build; a run goes on where the last one stopped.
---again runs them again. Programs of tests/programs that need the pool of 2 MiB pages are left out: they are about the pool.
+Results are kept below driving.cache(), for each program, environment and build. A run goes on where
+the last one stopped; --again runs everything again. Programs of tests/programs that need the pool
+of 2 MiB pages are left out: they are about the pool.
 
-Closes with "N passed, N failed, N skipped": programs, each in an environment. expected.txt names differences that are known,
-each with its reason: they count as passed, and a known difference that is gone fails.
+Closes with "N passed, N failed, N skipped": programs, each in an environment. expected.txt names
+the known differences, each with its reason. They count as passed, and a known difference that is
+gone fails.
 """
 
 import concurrent.futures
@@ -54,7 +61,7 @@ class Program(suite.Case):
 
 
 class Tools:
-    """What all runs share: files, groups, and the numbers of the system calls."""
+    """State that all runs share: files, groups, and the numbers of the system calls."""
 
     def __init__(self, scratch):
         self.directory, self.prefix = scratch / "tools", scratch / "prefix"
@@ -66,20 +73,21 @@ class Tools:
 
     @functools.cached_property
     def confine(self):
-        """The program that installs a filter."""
+        """Compiles the program that installs a filter; returns its path."""
         compile_c(HERE / "src/confine.c", self.directory / "confine")
         return self.directory / "confine"
 
     @functools.cached_property
     def calls(self):
-        """The numbers of the system calls, by name."""
+        """Returns the numbers of the system calls, by name."""
         named = subprocess.run(["cc", "-E", "-dM", "-include", "sys/syscall.h", "-x", "c", "/dev/null"],
                                capture_output=True, text=True, check=True).stdout
         words = [line.split() for line in named.splitlines() if line.startswith("#define __NR_")]
         return {word[1].removeprefix("__NR_"): int(word[2]) for word in words if len(word) == 3 and word[2].isdigit()}
 
     def strangers(self):
-        """Programs that a library for this C library cannot be loaded into; empty where they cannot be compiled."""
+        """Compiles programs into which a library for this C library cannot be loaded. Returns none
+        if they cannot be compiled."""
         with self.lock:
             if self.made_strangers is None:
                 directory = self.directory / "strangers"
@@ -94,7 +102,8 @@ class Tools:
             return self.made_strangers
 
     def old_root(self):
-        """The root file system of Debian 11, made once for all runs; None where it cannot be made."""
+        """Returns the root file system of Debian 11, made once for all runs; None if it cannot be
+        made."""
         with self.lock:
             if self.root or self.why_no_old_root:
                 return self.root
@@ -121,7 +130,7 @@ OLD_PACKAGES = "python3-minimal,perl,sqlite3,redis-server,xz-utils,gawk"
 
 
 def mirror():
-    """apt's mirror of Debian."""
+    """Returns apt's mirror of Debian."""
     shown = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
                            capture_output=True, text=True).stdout.split()
     return next((line for line in shown if "security" not in line and "debian" in line), "http://deb.debian.org/debian")
@@ -132,7 +141,7 @@ def compile_c(source, target, *options, compiler="cc"):
 
 
 class Bench(running.Runner):
-    """Runs the cases, and keeps what came of them."""
+    """Runner of the cases, which keeps their results."""
 
     def __init__(self, arguments, scratch, tally):
         super().__init__(Tools(scratch), scratch)
@@ -153,11 +162,12 @@ class Bench(running.Runner):
         return self.kept / f"{case.name}.{what}.{key}.json"
 
     def remembered(self, file, make):
-        """What is kept in the file; else what `make` gives, which is kept then."""
+        """Returns the content of the file; without a file keeps and returns the result of
+        `make`."""
         if file.exists() and not self.arguments.again:
             return json.loads(file.read_text())
         made = make()
-        # A signal has ended the run: the files may be gone that a program needs.
+        # A signal has ended the run: files that a program needs may be gone.
         if self.ending:
             raise RuntimeError("the run was ended")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -168,11 +178,12 @@ class Bench(running.Runner):
         return made
 
     def facts(self, case):
-        """Plain's needs: the peak of its memory, its address space and its data; and two runs."""
+        """Returns plain's needs: the peaks of its memory, its address space and its data; and two
+        runs."""
         return self.remembered(self.file(case, "plain-open"), lambda: self.measured(case))
 
     def called(self, case):
-        """The system calls of a plain run, by strace."""
+        """Returns the system calls of a plain run, by strace."""
         directory = self.scratch / f"calls-{case.name}"
         directory.mkdir(exist_ok=True)
         directory.chmod(0o777)
@@ -181,7 +192,8 @@ class Bench(running.Runner):
         return sorted(name for name in names if name in self.tools.calls)
 
     def plain(self, case, environment, facts):
-        """Two plain runs in an environment, within the smallest of its limits that plain runs in."""
+        """Runs plain twice in an environment, within the smallest of its limits that plain runs
+        in."""
         if environment.name == "open":
             return {"runs": facts["runs"], "facts": facts}
 
@@ -210,7 +222,7 @@ class Bench(running.Runner):
         return self.file(case, f"plain-{environment.name}", environments.source(environment), facts["peak"])
 
     def cell(self, case, environment):
-        """One program in one environment: (outcome, why, the limit in words)."""
+        """Runs one program in one environment; returns (outcome, why, the limit in words)."""
         if self.lacking[environment.name]:
             return "skipped", self.lacking[environment.name], ""
         facts = self.facts(case)
@@ -230,7 +242,7 @@ class Bench(running.Runner):
             slowest = max(run["seconds"] for run in plain["runs"])
             there, runs = plain["facts"], list(plain["runs"])
             if self.plain_file(case, environment, facts) not in self.fresh:
-                # Brings programs and inputs into the page cache, as the runs did that are kept.
+                # Loads programs and inputs into the page cache, as the kept runs did.
                 self.once(case, environment, there, "plain", suite.SLOWEST * case.seconds)
             under = self.once(case, environment, there, "under", running.PATIENCE + running.SLOWER * slowest)[0]
             for _ in range(running.MORE_RUNS):
@@ -251,7 +263,7 @@ class Bench(running.Runner):
         return ("failed", "\n".join(found), stated) if found else ("passed", "", stated)
 
     def program(self, case):
-        """One program in all its environments."""
+        """Runs one program in all its environments."""
         version = case.version()
         for environment in self.arguments.environments:
             if environment.few and case.header.get("more") != "yes":
@@ -297,7 +309,7 @@ def main():
         tally.add("table", "harm table", "failed", stale, 0)
     with driving.scratch("harm", arguments) as scratch:
         bench = Bench(arguments, scratch, tally)
-        # Once outside of all groups: its pages are in the page cache then.
+        # Runs once outside of all groups, so that its pages are in the page cache.
         subprocess.run([str(scratch / "prefix/bin/megapage"), "run", "--", "true"], capture_output=True)
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as threads:
             try:

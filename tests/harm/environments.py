@@ -12,10 +12,11 @@ ROUND = 64 * MIB
 MARGIN = 16 * MIB
 # RLIMIT_MEMLOCK of most distributions.
 MEMLOCK = 8 * MIB
-# The peak that the rules allow: plain's, by so much.
+# The peak that the rules allow: plain's times SHARE, plus LEAST.
 SHARE, LEAST = 1.05, 4 * MIB
-# Calls that a filter allows besides those that strace sees: a process's start and end, its own numbers (service managers allow
-# them to all, systemd's @default), signals, waiting, and the memory calls that any malloc may make.
+# Calls that a filter allows besides those that strace sees. These are a process's start and end,
+# its own numbers, signals, waiting, and the memory calls that any malloc may make. (Service
+# managers allow a process's own numbers to all, systemd's @default.)
 ALWAYS = (
     "execve exit exit_group rt_sigreturn rt_sigaction rt_sigprocmask restart_syscall futex sched_yield clock_nanosleep "
     "clock_gettime getpid gettid brk mmap munmap mremap mprotect madvise read write close fstat newfstatat"
@@ -23,7 +24,7 @@ ALWAYS = (
 
 
 def allowed_peak(peak):
-    """The most memory that is no difference, in bytes."""
+    """Returns the most memory that is no difference, in bytes."""
     return int(peak * SHARE) + LEAST
 
 
@@ -282,10 +283,10 @@ def launcher(environment, case, facts, tools, mode, calls=None):
 
 
 def quoted(word):
-    """A word for the shell; the case's directory is a variable there."""
+    """Quotes a word for the shell; the case's directory is a variable there."""
     return '"$WORK"' if word == "$WORK" else shlex.quote(word)
 
 
 def source(environment):
-    """The text that defines an environment: a kept result is of one text."""
+    """Returns the text that defines an environment: a kept result is of one text."""
     return inspect.getsource(type(environment)) + inspect.getsource(rounded) + inspect.getsource(launcher)

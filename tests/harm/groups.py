@@ -1,4 +1,5 @@
-"""Control groups with a limit and a peak of memory, of version 1 or 2 (lab/testing/src/memory_group.rs does the same)."""
+"""Control groups with a limit and a peak of memory, of version 1 or 2
+(lab/testing/src/memory_group.rs does the same)."""
 
 import contextlib
 import os
@@ -6,18 +7,18 @@ import pathlib
 import signal
 import time
 
-# How long a group is waited for whose processes are ending, in seconds.
+# Seconds to wait for a group whose processes are ending.
 LONGEST_END = 10
 
 
 class Groups:
-    """Makes groups for the cases below the caller's own."""
+    """Control groups for the cases, below the caller's own."""
 
     def __init__(self, parent, version):
         self.parent, self.version = parent, version
 
     def make(self, name):
-        """A group whose children are the groups of a case's programs."""
+        """Makes a group whose children are the groups of a case's programs."""
         directory = self.parent / name
         directory.mkdir()
         # A case may start its programs as another user.
@@ -27,7 +28,7 @@ class Groups:
         return directory
 
     def limit_lines(self, directory, limit):
-        """Shell lines that set the limit; there is no way round it by swapping."""
+        """Returns shell lines that set the limit; swap does not evade it."""
         if self.version == 2:
             return [f'echo {limit} >"{directory}/memory.max"',
                     f'[ ! -e "{directory}/memory.swap.max" ] || echo 0 >"{directory}/memory.swap.max"']
@@ -36,7 +37,8 @@ class Groups:
                 f'echo {limit} >"{directory}/memory.memsw.limit_in_bytes"']
 
     def peak(self, case_group):
-        """The largest peak of the groups of a case, in bytes, and how many processes the kernel killed in them."""
+        """Returns the largest peak of a case's groups, in bytes, and the number of processes that
+        the kernel killed in them."""
         peaks, kills = [0], 0
         name, events = ("memory.peak", "memory.events") if self.version == 2 else ("memory.max_usage_in_bytes", "memory.oom_control")
         for directory in children(case_group):
@@ -70,12 +72,12 @@ class Groups:
 
 
 def name(number):
-    """The name of a case's group: it has the driver's process number."""
+    """Returns the name of a case's group, which has the driver's process number."""
     return f"megapage-harm-{os.getpid()}-{number}"
 
 
 def remove_left_over(found):
-    """Removes the groups of drivers that were killed: their names have the driver's process number."""
+    """Removes the groups of killed drivers, whose process numbers the names have."""
     for directory in found.parent.glob("megapage-harm-*-*"):
         if not pathlib.Path(f"/proc/{directory.name.split('-')[2]}").exists():
             found.remove(directory)
@@ -92,7 +94,7 @@ def pids(directory):
 
 
 def find():
-    """The groups of this machine; None where none can be made."""
+    """Returns the groups of this machine; None if none can be made."""
     if os.getuid() != 0:
         return None
     own = dict(line.split(":", 2)[1:] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines())
@@ -103,7 +105,8 @@ def find():
             return usable(Groups(mine if mine.exists() else pathlib.Path(point), 1))
         if kind == "cgroup2" and "memory" in (pathlib.Path(point) / "cgroup.controllers").read_text().split():
             mine = pathlib.Path(point) / own.get("", "/").lstrip("/")
-            # A group that holds processes cannot have children with limits; then the root's take them.
+            # A group that holds processes cannot have children with limits; then the root's
+            # children can.
             for parent in (mine, pathlib.Path(point)):
                 with contextlib.suppress(OSError):
                     (parent / "cgroup.subtree_control").write_text("+memory")

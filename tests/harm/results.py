@@ -1,4 +1,5 @@
-"""The matrix program x environment: results/matrix.json, its table in docs/machines.md, and the differences that are known."""
+"""The matrix program x environment: results/matrix.json, its table in docs/machines.md, and the
+known differences."""
 
 import contextlib
 import json
@@ -17,7 +18,8 @@ BEGIN, END = "<!-- harm:begin -->", "<!-- harm:end -->"
 
 
 def expected():
-    """Known differences: {(program, environment): reason}. A line of the file: PROGRAM ENVIRONMENT REASON."""
+    """Returns the known differences: {(program, environment): reason}. A line of the file: PROGRAM
+    ENVIRONMENT REASON."""
     known = {}
     for line in EXPECTED.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
@@ -27,7 +29,7 @@ def expected():
 
 
 def section(document):
-    """The Markdown between the markers."""
+    """Returns the Markdown between the markers."""
     rows = document["results"]
     columns = [one for one in EVERY if any(row["environment"] == one.name for row in rows)]
     lines = [
@@ -84,7 +86,8 @@ def generate():
 
 
 def stale(cases):
-    """The reason why the table or the list of known differences is out of date; empty where neither is."""
+    """Returns the reason if the table or the list of known differences is out of date; else an
+    empty string."""
     names = {case.name for case in cases}
     for program, environment in expected():
         if program not in names or environment not in {one.name for one in EVERY}:

@@ -1,4 +1,4 @@
-"""Runs of one program in an environment: for driver.py, and for the virtual machines of tests/vm."""
+"""Runs of one program in an environment, for driver.py and for the virtual machines of tests/vm."""
 
 import contextlib
 import hashlib
@@ -16,12 +16,12 @@ import suite
 
 # Characters of an output that are kept; the rest counts by its digest.
 MOST_TEXT = 200_000
-# How long a run may take before it counts as hanging: so many times plain's, and seconds.
+# A run counts as hanging after SLOWER times plain's time and PATIENCE seconds more.
 SLOWER, PATIENCE = 10, 20
 # Tries to find a limit that plain runs within.
 MOST_GROWTH = 6
 SAMPLE_S = 0.004
-# The most plain runs that are added where something differs: they show more of what varies by itself.
+# The most plain runs that are added for a difference: they show more of what varies by itself.
 MORE_RUNS = 4
 
 
@@ -36,7 +36,7 @@ class Case(suite.Case):
 
 
 def digest(*parts):
-    """Of files' contents and of words."""
+    """Returns a digest of files' contents and of words."""
     whole = hashlib.sha256()
     for part in parts:
         for path in sorted(part.rglob("*")) if isinstance(part, pathlib.Path) and part.is_dir() else [part]:
@@ -49,7 +49,8 @@ def digest(*parts):
 
 
 class Sampler(threading.Thread):
-    """The largest VmPeak and VmData of the processes of a case's groups, and the machine's Committed_AS, while they run."""
+    """The largest VmPeak and VmData of the processes of a case's groups, and the machine's
+    Committed_AS, while they run."""
 
     def __init__(self, directory):
         super().__init__(daemon=True)
@@ -73,21 +74,22 @@ class Sampler(threading.Thread):
 
 
 class Runner:
-    """Runs cases. The tools have the control groups, and the prefix that megapage is installed in."""
+    """Runner of cases. The tools have the control groups, and the prefix with megapage."""
 
     def __init__(self, tools, scratch):
         self.tools, self.scratch = tools, scratch
         self.number, self.lock = 0, threading.Lock()
 
     def made(self, case):
-        """The directory of what a case makes once, for all its runs."""
+        """Returns the directory of the files that a case makes once for all its runs."""
         directory = self.scratch / "shared" / case.name
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o777)
         return directory
 
     def once(self, case, environment, facts, mode, limit, sample=False, calls=None):
-        """One run of a case: {status, out, errors, peak, kills, seconds}, and the sampled facts."""
+        """Runs a case once; returns {status, out, errors, peak, kills, seconds}, and the sampled
+        facts."""
         with self.lock:
             self.number += 1
             number = self.number
@@ -123,16 +125,17 @@ class Runner:
         return one, sampler.largest if sampler else {}
 
     def kept_text(self, text, home):
-        """An output without the names of this run's directories."""
+        """Returns an output without the names of this run's directories."""
         for directory, name in ((f"{driving.REPOSITORY}/", ""), (str(home), "HOME"), (str(self.scratch), "TOP")):
             text = text.replace(directory, name)
         return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n... {digest(text)}"
 
     def measured(self, case, there=environments.BY_NAME["open"], count=2):
-        """Plain's needs: the peak of its memory, its address space, its data and what the machine had committed; and its runs
-        in an environment without a limit."""
+        """Returns plain's needs: the peaks of its memory, its address space and its data, and the
+        memory that the machine had committed. Also returns its runs in an environment without a
+        limit."""
         limit = suite.SLOWEST * case.seconds
-        # The first run brings programs and inputs into the page cache, and counts for no peak.
+        # The first run loads programs and inputs into the page cache; its peak does not count.
         first, largest = self.once(case, there, {}, "plain", limit, sample=True)
         runs = [self.once(case, there, {}, "plain", limit)[0] for _ in range(count)]
         return {"runs": runs, "peak": max(run["peak"] for run in runs), "vm_peak": largest.get("VmPeak", 0),

@@ -1,24 +1,28 @@
 #!/usr/bin/env python3
-"""Runs the shell lines of the manual (README.md, docs/*.md) as they are written; those of docs/recipes/ have a driver of their own.
+"""Driver that runs the shell lines of the manual (README.md, docs/*.md) as they are written. The
+pages of docs/recipes/ have another driver.
 
-A block ```sh is run as root in a directory of its own, line by line, and each line has to end with status 0 within a minute.
-Comments before it, which a reader does not see, say so, and what it takes: one `<!-- manual KEY VALUE -->` for each. A block without
-any is an error: nothing is run on a machine that nobody has decided about.
+A block ```sh is run as root in a separate directory, line by line. Each line has to end with status
+0 within a minute. Comments before the block, which a reader does not see, say that it is run, and
+what it takes: one `<!-- manual KEY VALUE -->` for each. A block without any is an error: nothing
+runs on a machine without a decision.
 
-    run as it is         nothing else is to be said
+    run as it is         no other comment is needed
     skip WHY             the block is not run here; shown with its reason
     rest WHY             neither is any other to the end of the page
     omit TEXT: WHY       nor is the line that begins with TEXT
     needs A B            commands that must be there, else the block is skipped
-    with redis|daemon    a redis-server with some data ($REDIS is its number), or the daemon beside it, is running
-    put TEXT=OTHER       what stands for the reader's own: each TEXT in the block is OTHER
-    before COMMAND       is run before, and `after COMMAND` in the end, whatever came of it
+    with redis|daemon    a redis-server with some data ($REDIS is its number), or the daemon beside
+                         it, is running
+    put TEXT=OTHER       a place for the reader's own: each TEXT in the block is OTHER
+    before COMMAND       is run before, and `after COMMAND` in the end, whatever came of the block
     status N ...         these are good ends, too
-    ends N               lines that still run after N seconds are interrupted (SIGINT), and that is a good end
+    ends N               lines that still run after N seconds are interrupted (SIGINT), and that is
+                         a good end
     pause N              seconds between two lines
 
-Blocks whose commands change nothing of the machine run at once. The others hold its lock, and pools and settings of THP are put
-back after each. Closes with "N passed, N failed, N skipped".
+Blocks whose commands change nothing of the machine run at once. The others hold its lock, and pools
+and settings of THP are restored after each. Closes with "N passed, N failed, N skipped".
 """
 
 import concurrent.futures
@@ -54,7 +58,7 @@ class Bad(Exception):
 
 
 class Block:
-    """One block, with what the comments before it say."""
+    """One block, with the settings from the comments before it."""
 
     def __init__(self, page, line, text, marks):
         self.page, self.line, self.text, self.marks = page, line, text, marks
@@ -67,7 +71,7 @@ class Block:
         return (self.all(key) or [default])[-1]
 
     def lines(self):
-        """Its lines as a shell takes them: what goes on in the next line belongs together."""
+        """Returns the block's lines as a shell takes them: a command over several lines is one."""
         text = self.text
         for put in self.all("put"):
             what, _, other = put.partition("=")
@@ -88,7 +92,7 @@ class Block:
 
 
 def blocks(path):
-    """The blocks of a page."""
+    """Returns the blocks of a page."""
     name = str(path.relative_to(driving.REPOSITORY))
     found, marks, rest = [], [], ""
     lines = path.read_text().splitlines()
@@ -119,7 +123,8 @@ def blocks(path):
 
 
 def settings():
-    """Files of THP and of the pool with their values, as they are written back."""
+    """Returns the settings' files of THP and of the pool, with their values as they are written
+    back."""
     found = {}
     for path in sorted(THP.rglob("*")) + [driving.POOL / "nr_hugepages", driving.POOL / "nr_overcommit_hugepages"]:
         # Counters cannot be written, and need not be put back.
@@ -134,7 +139,7 @@ def settings():
 
 @contextlib.contextmanager
 def machine():
-    """The machine's lock, and its settings put back."""
+    """Holds the machine's lock, and restores its settings."""
     with driving.machine_lock():
         before = settings()
         try:
@@ -147,14 +152,14 @@ def machine():
 
 
 def changes_the_machine(block):
-    """True for a block that may change settings, pools or services, or that names a server, of which other tests may start
-    one, too: it holds the machine's lock."""
+    """Returns true if a block may change settings, pools or services, or names a server. Other
+    tests may start the same server. Such a block holds the machine's lock."""
     commands = re.findall(r"megapage ([a-z]+)", "\n".join([*block.lines(), *block.all("before"), *block.all("after")]))
     return bool(block.one("with")) or not commands or not OBSERVING.issuperset(commands)
 
 
 class Stage:
-    """What runs beside a block."""
+    """Programs that run beside a block."""
 
     def __init__(self, scratch, environment):
         self.scratch, self.environment, self.started, self.sessions = scratch, environment, [], []
@@ -177,7 +182,7 @@ class Stage:
         subprocess.run([*cli, "debug", "populate", "300000", "key", "100"], check=True, capture_output=True)
 
     def daemon(self):
-        """Over redis-server alone."""
+        """Starts the daemon for redis-server alone."""
         self.redis()
         if SOCKET.exists():
             raise Bad(f"{SOCKET} is another daemon's")
@@ -210,7 +215,7 @@ def wait(what, there, log):
 
 
 def end_session(leader):
-    """Ends what a line has left in the background, and waits for it: brokers give pages back."""
+    """Ends the background processes of a line, and waits for them: brokers give pages back."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for _ in range(50):
             there = [pid for pid in pids() if session_of(pid) == leader]
@@ -234,7 +239,8 @@ def session_of(pid):
 
 
 def shell(line, stage, log, ends=None):
-    """(status, whether it was interrupted) of a line; None for what did not end."""
+    """Runs a line; returns its status, and true if it was interrupted as `ends` asks. The status is
+    None if the line outlives a signal by 20 s."""
     with open(log, "a") as out:
         out.write(f"$ {line}\n")
         out.flush()
@@ -263,7 +269,7 @@ def shell(line, stage, log, ends=None):
 
 
 def absent(block):
-    """Why the block cannot be run here; empty where it can."""
+    """Returns the reason if the block cannot be run here; else an empty string."""
     lacking = [name for name in block.one("needs").split() if not shutil.which(name)]
     if "redis" in block.one("with") + block.one("needs") or block.one("with") == "daemon":
         lacking += [name for name in ("redis-server", "redis-cli") if not shutil.which(name)]
@@ -271,7 +277,7 @@ def absent(block):
 
 
 def run(block, prefix, scratch):
-    """(outcome, why, lines left out) of one block."""
+    """Runs one block; returns (outcome, why, lines left out)."""
     (scratch / "work").mkdir(parents=True)
     log = scratch / "log"
     log.touch()
@@ -289,7 +295,7 @@ def run(block, prefix, scratch):
     left_out = []
     why = ""
     stage = Stage(scratch, environment)
-    # Lines name programs of a stage, so that there is one at a time.
+    # Lines name a stage's programs, so only one stage runs at a time.
     with (
         STAGE_LOCK if block.one("with") else contextlib.nullcontext(),
         machine() if changes_the_machine(block) else contextlib.nullcontext(),
@@ -328,7 +334,7 @@ def run(block, prefix, scratch):
 
 
 def shim(directory):
-    """A sudo for who is root already."""
+    """Writes a sudo for a user who is root already."""
     directory.mkdir()
     sudo = directory / "sudo"
     sudo.write_text('#!/bin/sh\nexec "$@"\n')
@@ -350,7 +356,8 @@ def main():
         rest_of = None
 
         def result(number, block):
-            """What run() answers, and the seconds that it took; None for a block that is not to be run."""
+            """Returns run()'s answer, and the seconds that it took; None for a block that is not to
+            be run."""
             if block.one("skip") or block.one("rest"):
                 return None
             reason = absent(block) or ("" if os.geteuid() == 0 else "needs root")
@@ -365,7 +372,7 @@ def main():
                 if block.one("skip"):
                     print(f"not run {block.name:22}  {block.one('skip')}", flush=True)
                 elif found is None:
-                    # Once for all that follow on the page.
+                    # Printed once for all blocks that follow on the page.
                     if block.page != rest_of:
                         print(f"not run {block.name:22}  and what follows: {block.one('rest')}", flush=True)
                     rest_of = block.page

@@ -1,4 +1,4 @@
-"""The container image, and the manifests for Kubernetes: what can be tried of them without a cluster."""
+"""The container image and the manifests for Kubernetes: the tests that need no cluster."""
 
 import json
 import os
@@ -10,9 +10,9 @@ import driving
 from roots import Failed, Unavailable, call
 
 MANIFESTS = driving.REPOSITORY / "dist/kubernetes"
-# The oldest and the newest release of Kubernetes whose schemas are asked.
+# The oldest and the newest release of Kubernetes whose schemas are checked.
 RELEASES = ("1.30", "1.37")
-# It carries the schemas with it: nothing is fetched when it runs.
+# The validator contains the schemas: it fetches nothing when it runs.
 VALIDATOR = "kubernetes-validate==1.37.0"
 MOST_BYTES = 40_000_000
 SORT = "seq 400000 | /megapage/bin/megapage run --json --report - -- sort -S 64M -o /dev/null"
@@ -24,7 +24,8 @@ def expect(condition, what):
 
 
 def image(bench):
-    """Made without a registry; run; and its files, copied, work in a root that has none of ours."""
+    """Makes the image without a registry and runs it. Checks that its copied files work in a root
+    that has none of ours."""
     if os.geteuid() != 0:
         raise Unavailable("buildah runs as root here")
     if not shutil.which("buildah"):
@@ -36,7 +37,7 @@ def image(bench):
     buildah = ["buildah", "--root", store, "--runroot", bench.scratch / "runroot", "--storage-driver", "vfs"]
     call(*buildah, "from", "--name", "trial", f"oci-archive:{archive}")
     run = [*buildah, "run", "--isolation", "chroot", "trial", "--", "/usr/bin/megapage"]
-    # Only the status counts: buildah once passed on nothing of the output of a command that ended well.
+    # Only the status counts: buildah once lost the output of a command that ended well.
     call(*run, "daemon", "--check-config")
     call(*run, "pool", "list", "--json")
     root = bench.roots.make("image")
@@ -50,7 +51,8 @@ def image(bench):
 
 
 def validator(bench):
-    """The command that knows Kubernetes' schemas, installed below the target directory the first time."""
+    """Returns the command that knows Kubernetes' schemas; installs it below the target directory
+    the first time."""
     place = bench.release.parent / "tools/kubernetes-validate"
     program = place / "bin/kubernetes-validate"
     if not program.exists():
@@ -65,7 +67,8 @@ def validator(bench):
 
 
 def kubernetes(bench):
-    """Manifests that a cluster would take, whose containers start megapage with options that it knows."""
+    """Checks that a cluster would take the manifests, and that their containers start megapage with
+    options that it knows."""
     if not shutil.which("kubectl"):
         raise Unavailable("there is no kubectl with kustomize")
     program = validator(bench)
@@ -89,7 +92,8 @@ def kubernetes(bench):
 
 
 def commands(program, files):
-    """What follows `megapage` in each container; read by the YAML parser that the validator brings."""
+    """Returns the words after `megapage` in each container. The YAML parser of the validator reads
+    them."""
     script = """
 import json, sys, yaml
 found = []
@@ -113,7 +117,7 @@ print(json.dumps(found))
 
 
 def tried(bench, megapage, words):
-    """Starts what a container starts, so that it changes nothing here."""
+    """Starts megapage as a container does, in a way that changes nothing here."""
     node = bench.scratch / "node"
     (node / "etc/sysctl.d").mkdir(parents=True, exist_ok=True)
     words = [str(node) if word == "/node" else word for word in words]

@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""Makes the packages (scripts/packages) and tries each: installed, used and removed in a clean root, one line for each case.
+"""Driver that makes the packages (scripts/packages) and tries each: installed, used and removed in
+a clean root, one line for each case.
 
-    build      the packages are made of what `make build` has left
+    build      the packages are made of the files that `make build` has left
     lintian    Debian's own judge finds no error and no warning
-    deb        installed, used, reinstalled, removed, purged: services off, pools returned, nothing left
+    deb        installed, used, reinstalled, removed, purged: services off, pools returned, nothing
+               left
     dbgsym     the debugging symbols are those of the installed files
-    rpm        the same as deb, by rpm, into a root of its own data base
-    tarball    the program starts where there is nothing but it, and the whole works below /usr/local
-    bullseye   the same tarball works in Debian 11, whose glibc is 2.31: libraries load, and a heap is on huge pages
-    wheel      pip installs it; it works where no other package of ours is; types and library are inside
-    crates     what cargo would publish is whole, and described
+    rpm        the same as deb, by rpm, into a root with a separate data base
+    tarball    the program starts in an otherwise empty root, and the whole works below /usr/local
+    bullseye   the same tarball works in Debian 11, whose glibc is 2.31: libraries load, and a heap
+               is on huge pages
+    wheel      pip installs it; it works without any other package of ours; types and library are
+               inside
+    crates     the crates that cargo would publish are whole, and described
     image      the container image is made and run, and lends the command to a clean root
     kubernetes the manifests fit Kubernetes' schemas, and start megapage as it can be started
 
-Needs root for clean roots; a case that cannot run is skipped, loudly. Closes with "N passed, N failed, N skipped".
+Needs root for clean roots; a case that cannot run is skipped, loudly. Closes with "N passed, N
+failed, N skipped".
 """
 
 import contextlib
@@ -33,7 +38,7 @@ from containers import expect, image, kubernetes
 from roots import Failed, Roots, Unavailable, call
 
 PERSISTED = "etc/sysctl.d/60-megapage.conf"
-# A program that fills a heap with what it reads, and is the same everywhere.
+# A program that fills a heap with its input, and is the same everywhere.
 SORT = "seq 400000 | megapage run --json --report - -- sort -S 64M -o /dev/null"
 ARRAY = """
 import megapage
@@ -43,7 +48,7 @@ backing = megapage.backing(values)
 assert backing.thp + backing.base == values.nbytes, backing
 print(megapage.version())
 """
-# What an RPM may ask a system of glibc for.
+# Requirements that an RPM may have on a system with glibc.
 REQUIRED = re.compile(r"^(/bin/sh|/sbin/ldconfig|rpmlib\(.*|rtld\(GNU_HASH\)|lib(c|m|gcc_s|pthread|dl)\.so\.\d(\(.*|$)|ld-linux-.*|"
                       r"libmegapage_c\.so\.0\(.*|megapage-libs\b.*|config\(megapage\) = .*|/usr/bin/pkg-config|pkgconfig)")
 
@@ -53,7 +58,7 @@ def pool(*counts):
 
 
 def in_use():
-    """The pages of the pool that programs have, or that are reserved for them."""
+    """Returns the pages of the pool that programs have, or that are reserved for them."""
     return pool("nr", "resv") - pool("free")
 
 
@@ -61,7 +66,8 @@ LONGEST_USE = 300  # seconds
 
 
 def expect_released(remove, pages):
-    """Removes the package. The pool has so many pages then, and those that a program of another test uses: they stay."""
+    """Removes the package. Checks that the pool then has `pages` pages, and at most those that
+    programs of other tests use besides."""
     until = time.monotonic() + LONGEST_USE
     while pool("free") - pool("resv") < 2 and time.monotonic() < until:
         time.sleep(0.2)
@@ -71,7 +77,7 @@ def expect_released(remove, pages):
 
 
 class Bench:
-    """What the cases share."""
+    """State that the cases share."""
 
     def __init__(self, arguments, scratch):
         self.release = arguments.megapage.resolve().parent
@@ -79,7 +85,8 @@ class Bench:
         self.scratch, self.roots = scratch, Roots(scratch)
 
     def environment(self):
-        """For scripts: they take what was built with the command."""
+        """Returns the variables for scripts, which so take the files that were built with the
+        command."""
         return {"CARGO_TARGET_DIR": str(self.release.parent), "GENERATOR": str(self.release / "megapage")}
 
     def found(self, pattern, count=1):
@@ -95,7 +102,7 @@ class Bench:
 
 
 def use(root, bench):
-    """The command works, from wherever it is installed."""
+    """Checks that the command works, wherever it is installed."""
     expect(bench.version() in root.run("megapage", "--version"), "another version is installed")
     report = json.loads(root.shell(SORT))
     expect("preload" in report["mechanisms"], f"the library was not preloaded: {report['considered']}")
@@ -105,7 +112,7 @@ def use(root, bench):
 
 
 def off(root):
-    """The service is there and disabled: nothing starts by itself."""
+    """Checks that the service is there and disabled: nothing starts by itself."""
     said = subprocess.run(["systemctl", f"--root={root.path}", "is-enabled", "megapage.service"], capture_output=True, text=True)
     expect(said.stdout.strip() == "disabled", f"the service is '{said.stdout.strip()}': {said.stderr}")
     wants = [str(path) for path in (root / "etc/systemd").rglob("*megapage*") if ".wants" in str(path)]
@@ -116,7 +123,7 @@ UNIT, DROP_IN = "etc/systemd/system/app.service", "etc/systemd/system/app.servic
 
 
 def enabled(root):
-    """A service that is on huge pages, as an administrator of the root would have one."""
+    """Puts a service on huge pages, as an administrator of the root would."""
     (root / UNIT).parent.mkdir(parents=True, exist_ok=True)
     (root / UNIT).write_text("[Service]\nExecStart=/usr/bin/env sleep 60\n")
     root.run("megapage", "enable", "app")
@@ -124,14 +131,16 @@ def enabled(root):
 
 
 def released(root):
-    """The removal of the package has taken the service off: its drop-in names what is gone."""
+    """Checks that the removal of the package disabled the service, whose drop-in would name missing
+    files."""
     expect(not (root / DROP_IN).parent.exists(), "the removal left a service enabled")
     (root / UNIT).unlink()
 
 
 @contextlib.contextmanager
 def kept_pool(root):
-    """Two more pages in the pool, kept over a reboot by megapage, as an administrator of the root would have."""
+    """Adds two pages to the pool, kept over a reboot by megapage, as an administrator of the root
+    would. Restores the pool at the end."""
     with driving.machine_lock():
         before = pool()
         try:
@@ -187,14 +196,15 @@ def deb(bench):
 
 
 def compiled(root, bench):
-    """A program of another's, compiled with the header and pkg-config file that are installed, finds its last run's memory."""
+    """Checks that a foreign program finds its last run's memory. It is compiled with the installed
+    header and pkg-config file."""
     if not shutil.which("cc") or not shutil.which("pkg-config"):
         raise Unavailable("there is no C compiler (scripts/install-deps build)")
     where = next(iter(root.path.glob("usr/lib/*/pkgconfig/megapage.pc"))).parent
     flags = call("pkg-config", "--cflags", "--libs", "megapage",
                  environment={"PKG_CONFIG_SYSROOT_DIR": str(root.path), "PKG_CONFIG_LIBDIR": str(where),
                               "PKG_CONFIG_ALLOW_SYSTEM_CFLAGS": "1", "PKG_CONFIG_ALLOW_SYSTEM_LIBS": "1"}).split()
-    # Beside the machine's own headers: those of the root have no C library.
+    # Searched after the machine's own headers: those of the root have no C library.
     flags = [flag.replace("-I", "-idirafter") if flag.startswith("-I") else flag for flag in flags]
     call("cc", driving.REPOSITORY / "examples/restart.c", *flags, "-o", root / "tmp/restart")
     (root / "tmp/pool").mkdir()
@@ -227,7 +237,7 @@ def rpm(bench):
             expect(REQUIRED.match(line), f"{file.name} requires {line}")
     root = bench.roots.make("rpm")
     before = root.entries()
-    # Debian's packages are none of rpm's: what is asked for has been looked at above.
+    # rpm does not know Debian's packages, hence --nodeps: the requirements were checked above.
     def ours(*arguments):
         return root.mounted('exec rpm --root "$0" --dbpath /var/lib/rpm --force-debian "$@"', *arguments)
 
@@ -241,7 +251,8 @@ def rpm(bench):
         enabled(root)
         expect_released(lambda: ours("-e", "megapage-devel", "megapage-libs", "megapage"), pages)
         released(root)
-    # Directories that rpm's own systems have, such as lib64/pkgconfig, are no package's of ours.
+    # Directories that rpm's own systems have, such as lib64/pkgconfig, belong to no package of
+    # ours.
     left = {path for path in root.entries() - before if "megapage" in path or not (root / path).is_dir()}
     expect(not left, f"the removal left {sorted(left)}")
 
@@ -266,14 +277,15 @@ def tarball(bench):
     names = [line.partition("/")[2] for line in call("tar", "-tf", file).splitlines()]
     for path in (name for name in names if name and not name.endswith("/")):
         (alone / "usr/local" / path).unlink()
-    # The tarball does not remove what trials have found.
+    # The tarball's removal does not remove the findings of trials.
     shutil.rmtree(alone / "var/lib/megapage", ignore_errors=True)
     left = {path for path in alone.entries() - before if not (alone / path).is_dir()}
     expect(not left, f"what the tarball lists is not all: {sorted(left)}")
 
 
 def bullseye(bench):
-    """In Debian 11 (glibc 2.31), where nothing is installed, programs get all that the tarball's libraries give."""
+    """Checks that programs in Debian 11 (glibc 2.31) get all that the tarball's libraries give,
+    with nothing else installed."""
     (file,) = bench.found("megapage-*.tar.xz")
     # Python for its threads.
     root = bench.roots.make("bullseye", "bullseye", "python3-minimal")
@@ -281,7 +293,8 @@ def bullseye(bench):
     call("tar", "-C", root / "usr/local", "--strip-components=1", "-xf", file)
     use(root, bench)
     for library in ("lib/megapage/libmegapage.so", "lib/megapage/libmegapage_text.so", "lib/libmegapage_c.so.0"):
-        # Every symbol is looked up, not those that are called alone. The loader says what it refuses on standard error.
+        # LD_BIND_NOW looks up every symbol, not only the called ones. The loader reports what it
+        # refuses on standard error.
         said = root.shell(f"LD_BIND_NOW=1 LD_PRELOAD=/usr/local/{library} /bin/true 2>&1")
         expect(not said, f"{library}: {said}")
     report = json.loads(root.shell("seq 3000000 | megapage run --heap thp --json --report - -- sort -S 256M -o /dev/null"))
@@ -316,7 +329,8 @@ def wheel(bench):
 
 
 def crates(bench):
-    """What cargo would publish of megapage-segment and what it is built from: whole, with licence, description and words."""
+    """Checks the crates that cargo would publish for megapage-segment: whole, with licence,
+    description and keywords."""
     del bench
     metadata = json.loads(call("cargo", "metadata", "--format-version", "1", "--no-deps", "--locked", cwd=driving.REPOSITORY))
     packages = {package["name"]: package for package in metadata["packages"]}

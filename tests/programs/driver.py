@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Runs real programs under `megapage run`, one line for each program and mechanism.
+"""Driver that runs real programs under `megapage run`, one line for each program and mechanism.
 
 A case is a shell script in cases/ whose first lines are a header:
 
-    # program: what it is, for the table
+    # program: the program, for the table
     # version: a command whose first line of output names the version
     # modes:   the modes (below) that apply to it
     # seconds: how long it may take on a quiet machine (default 120); the limit is five times that
     # needs:   root, pool (hugetlb pages)
 
-It is run by `bash -euo pipefail` in an empty directory, and passes when it exits 0; 77 is a skip, with the
-reason as the last line on standard error. Its environment:
+It is run by `bash -euo pipefail` in an empty directory, and passes when it exits 0. 77 is a skip,
+with the reason as the last line on standard error. Its environment:
 
-    RUN         a command that starts its arguments under megapage, with the mode's options and $RUN_OPTIONS
+    RUN         a command that starts its arguments under megapage, with the mode's options and
+                $RUN_OPTIONS
     MODE        the mode; `plain` where RUN starts its arguments as they are
     SRC         sources of the programs, src/
     WORK        the directory that it runs in
-    SCRATCH     a directory that all cases of this run share, for what is costly to build
+    SCRATCH     a directory that all cases of this run share, for files that are costly to build
     REPOSITORY  the root of the repository
 """
 
@@ -34,17 +35,17 @@ sys.path.append(str(HERE.parent))
 import suite
 import driving
 
-# Options of `megapage run` for each mode, and whether there are hugetlb pages to be had in it.
+# Options of `megapage run` for each mode, and true if hugetlb pages are available in it.
 MODES = {
     "default": ([], True),
     "preload-2m": (["--mechanism", "preload", "--heap", "2m"], True),
     "preload-thp": (["--mechanism", "preload", "--heap", "thp"], False),
     "tunable": (["--mechanism", "tunable"], True),
-    # PHP's switch takes hugetlb pages wherever there are some, which `run` refuses without --heap 2m.
+    # PHP's switch takes hugetlb pages if there are any, which `run` refuses without --heap 2m.
     "runtime": (["--mechanism", "runtime"], False),
     "outside": (["--mechanism", "outside"], False),
 }
-# Enough for a program to be worth it; fewer than the programs that run it dry ask for.
+# Enough for a program to gain from; fewer than the programs that exhaust the pool ask for.
 POOL_PAGES = 256
 POOL_FILE = driving.POOL / "nr_hugepages"
 
@@ -60,7 +61,7 @@ class Case(suite.Case):
 
 
 class Result:
-    """What one case did in one mode."""
+    """Outcome of one case in one mode."""
 
     def __init__(self, case, mode, outcome, why="", seconds=0.0, reports=()):
         self.case, self.mode, self.outcome, self.why = case, mode, outcome, why
@@ -68,14 +69,15 @@ class Result:
 
 
 def persistent():
-    """The pool's pages without surplus: those of a program that has not ended yet count as surplus once the pool has shrunk, and
-    a pool that is set to a number keeps as many."""
+    """Returns the pool's pages without surplus, which is the number that a write to the pool sets.
+    Once the pool has shrunk, pages of programs that have not ended yet count as surplus."""
     return int(POOL_FILE.read_text()) - int((driving.POOL / "surplus_hugepages").read_text())
 
 
 @contextlib.contextmanager
 def pool(pages):
-    """Adds `pages` 2 MiB pages to the pool, under the machine's lock, and puts it back. Yields the pages got."""
+    """Adds `pages` 2 MiB pages to the pool, under the machine's lock, and removes them at the end.
+    Yields the number of pages obtained."""
     if pages == 0 or os.getuid() != 0 or not POOL_FILE.exists():
         yield 0
         return
@@ -88,7 +90,7 @@ def pool(pages):
                     if got >= pages:
                         break
                     if attempt > 0:
-                        # What builds leave in the page cache may lie scattered over all memory.
+                        # The page cache that builds leave may be scattered over all memory.
                         for file, word in (("drop_caches", "3"), ("compact_memory", "1")):
                             with contextlib.suppress(OSError):
                                 pathlib.Path("/proc/sys/vm", file).write_text(word)
@@ -96,7 +98,7 @@ def pool(pages):
                     got = persistent() - before
             yield got
         finally:
-            # What was added goes; what somebody else has changed meanwhile stays.
+            # Removes only the added pages: another process may have changed the pool meanwhile.
             POOL_FILE.write_text(str(max(0, persistent() - got)))
 
 
@@ -115,7 +117,7 @@ def without_pool():
 
 
 def write_launcher(path, prefix, mode, reports):
-    """The command that a case starts its programs with."""
+    """Writes the command that a case starts its programs with."""
     if mode == "plain":
         lines = 'exec "$@"'
     else:
@@ -181,7 +183,7 @@ def main():
 
     results, tally = [], driving.Tally()
     with driving.scratch("programs", arguments) as scratch:
-        # Also readable by the user that a case runs its program as.
+        # The copy is also readable by the user that a case runs its program as.
         shutil.copytree(HERE / "src", scratch / "src")
         for case in chosen:
             case.shown_version = case.version()

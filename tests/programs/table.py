@@ -28,7 +28,7 @@ Machine: {machine}.
 
 
 def markdown(results, pool_mib):
-    """The whole document."""
+    """Returns the whole document."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
     libc = " ".join(platform.libc_ver())
     machine = f"Linux {platform.release()} {platform.machine()}, {os.cpu_count()} CPUs, {memory} GiB, {libc}"
@@ -45,7 +45,7 @@ def markdown(results, pool_mib):
 
 
 def row(result, continued):
-    """One line of the table. `continued`: the line above is of the same program."""
+    """Returns one line of the table; `continued` if the line above is of the same program."""
     largest = max(result.reports, key=size_at_peak, default=None)
     cells = ["", ""] if continued else [result.case.program, result.case.shown_version]
     cells.append(result.mode)
@@ -60,16 +60,16 @@ def row(result, continued):
 
 
 def failure(result):
-    """One line below the table, for a program that did not pass."""
+    """Returns one line below the table, for a program that did not pass."""
     why = f": {result.why.splitlines()[0]}" if result.why else ""
     return f"- {result.case.program}, `{result.mode}`: **{result.outcome}**{why}"
 
 
 def size_at_peak(report):
-    """Bytes of the whole program in its largest sample."""
+    """Returns the bytes of the whole program in its largest sample."""
     return report["peak"]["resident"]["total_bytes"] if report["peak"] else 0
 
 
 def mebibytes(count):
-    """In MiB."""
+    """Returns a number of bytes as text, in MiB."""
     return f"{count / (1 << 20):.0f}"

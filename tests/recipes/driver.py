@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Runs the recipes of docs/recipes/ as they are written, one line for each page.
+"""Driver that runs the recipes of docs/recipes/ as they are written, with one line for each page.
 
-A page says in one comment, `<!-- recipe: KEY VALUE; KEY VALUE -->`, what it is run with:
+A page has its settings in one comment, `<!-- recipe: KEY VALUE; KEY VALUE -->`:
 
     programs A B    commands that must be there, else the page is skipped
-    memory 600m     what it takes at most: so much must be available, and 2 GiB beyond
+    memory 600m     the most memory that it takes: this must be available, and 2 GiB beyond
     not-run WHY     nothing on it can be run here, and why; the page has no blocks then
 
-What is run, in the order of the page, as the user nobody in one shell, `bash -euo pipefail`:
+These blocks are run, in the order of the page, by `bash -euo pipefail`:
 
-    ```sh run       the lines between the fences
-    ```sh run root  the same as root, in a shell of its own
-    ```sh run fails must end with an error; in a shell of its own
-    <!-- test       lines that a reader need not see, to the closing -->: waiting, and checking. `wait_until COMMAND` waits
-                    until it succeeds
+    ```sh run       the lines between the fences, in one shell of an unprivileged user (USER)
+    ```sh run root  the same as root, in a separate shell
+    ```sh run fails must end with an error; in a separate shell
+    <!-- test       lines that a reader need not see, to the closing -->: waiting, and checking.
+                    `wait_until COMMAND` waits until it succeeds
 
-and what follows a block with ```text said must be found in the block's output, line by line in this order, `...` standing
-for anything. What has been left running is killed, what has been left mounted is unmounted, and the pool and shmem_enabled are put
-back, also after a failure.
+The lines of a block with ```text said must be found in the output of the block before, line by line
+in this order; `...` stands for anything. At the end, also after a failure, processes left running
+are killed, and mounts are unmounted. The pool and shmem_enabled are restored.
 
 Closes with "N passed, N failed, N skipped".
 """
@@ -40,9 +40,9 @@ sys.path.append(str(HERE.parent))
 import driving
 
 PAGES = driving.REPOSITORY / "docs/recipes"
-# Who gets huge pages for shared memory: a page may set it.
+# Setting of huge pages for shared memory: a page may change it.
 SHMEM = pathlib.Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
-# For what never ends: a busy machine is not to fail a page.
+# Limit in seconds for a page that never ends: a busy machine must not fail a page.
 LONGEST_S = 300
 USER = "nobody"
 
@@ -67,7 +67,7 @@ KINDS = {
 
 
 class Page:
-    """A page, taken apart."""
+    """A page, split into settings and blocks."""
 
     def __init__(self, path):
         self.path, self.name = path, path.stem
@@ -120,12 +120,13 @@ class Page:
 
 
 def script(page, scratch):
-    """The page as one shell script. What is not for the user asks the driver, over a pair of descriptors."""
+    """Returns the page as one shell script. Blocks that the user cannot run are left to the driver,
+    over a pair of descriptors."""
     lines = [
         "set -euo pipefail",
         # The driver's answer is the block's exit status.
         'driver_() { echo "$1" >&"$TO_DRIVER"; local status_; read -r status_ <&"$FROM_DRIVER"; return "$status_"; }',
-        # However long it takes on a busy machine: the driver ends what never comes.
+        # No limit here, for a busy machine: the driver ends a page that takes too long.
         'wait_until() { echo "waits for: $*" >>"$WAITING"; until "$@"; do sleep 0.1; done; }',
         "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
     ]
@@ -151,19 +152,19 @@ def script(page, scratch):
 
 
 def pattern(line):
-    """A line of what was said, `...` standing for anything."""
+    """Returns a pattern for a line of expected output; `...` stands for anything."""
     return ".*".join(re.escape(part) for part in re.split(r"\s*\.\.\.\s*", line.strip()))
 
 
 class Served:
-    """Root's blocks, and what was said: the driver's part of a page that runs."""
+    """The driver's part of a page that runs: root's blocks, and the checks of output."""
 
     def __init__(self, page, scratch, work, environment):
         self.page, self.scratch, self.work, self.environment = page, scratch, work, environment
         self.why = ""
 
     def serve(self, number):
-        """The exit status of one block."""
+        """Runs or checks one block; returns its exit status."""
         block = self.page.blocks[number]
         if block.kind == "root":
             try:
@@ -180,7 +181,7 @@ class Served:
             except subprocess.TimeoutExpired:
                 self.why = f"no end after {LONGEST_S} s"
                 return 124
-        # What a program in the background says may come later.
+        # Output of a program in the background may come later.
         ran = max(n for n in range(number) if self.page.blocks[n].kind in ("user", "root", "fails"))
         wanted = [pattern(line) for line in block.text.splitlines() if line.strip()]
         end = time.monotonic() + LONGEST_S
@@ -196,13 +197,14 @@ class Served:
 
 
 def figure(name):
-    """A figure of the pool."""
+    """Returns a figure of the pool."""
     return int((driving.POOL / name).read_text())
 
 
 @contextlib.contextmanager
 def machine():
-    """The machine's lock, and a pool without a free page; afterwards the pool is as it was, and so is shmem_enabled."""
+    """Holds the machine's lock, with a pool without a free page. Restores the pool and
+    shmem_enabled afterwards."""
     with driving.machine_lock():
         shmem = SHMEM.read_text().split("[")[-1].split("]")[0] if SHMEM.exists() else None
         before = {name: figure(name) for name in ("nr_hugepages", "nr_overcommit_hugepages")}
@@ -220,7 +222,7 @@ def machine():
 
 
 def absent(page):
-    """Why the page cannot be run on this machine; empty where it can."""
+    """Returns the reason if the page cannot be run on this machine; else an empty string."""
     if os.getuid() != 0:
         return "needs root"
     if not driving.POOL.exists():
@@ -232,7 +234,8 @@ def absent(page):
 
 
 def short_of_memory(page):
-    """Why there is too little memory, also a minute later; empty where there is enough. Asked under the lock."""
+    """Returns the reason if there is too little memory, even a minute later; else an empty string.
+    Called under the lock."""
     for _ in range(60):
         if driving.memory_available_kib() >= page.memory_kib() + driving.LEAST_AVAILABLE_KIB:
             return ""
@@ -241,13 +244,13 @@ def short_of_memory(page):
 
 
 def search_path():
-    """PATH, with what Debian puts elsewhere."""
+    """Returns PATH with the directories that Debian keeps out of it."""
     postgres = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
     return ":".join([*map(str, postgres[-1:]), os.environ["PATH"], "/usr/local/sbin:/usr/sbin:/sbin"])
 
 
 def run(page, prefix, scratch):
-    """(outcome, why, seconds) of one page."""
+    """Runs one page; returns (outcome, why, seconds)."""
     why = absent(page)
     if why:
         return "skipped", why, 0.0
@@ -263,7 +266,7 @@ def run(page, prefix, scratch):
         "USER": USER,
         "TMPDIR": str(work),
         "LC_ALL": "C.UTF-8",
-        # What one page has found out about a program is not for the next one.
+        # No page uses what another page has found out about a program.
         "MEGAPAGE_TRIALS": "none",
     }
     to_driver, from_driver = os.pipe(), os.pipe()
@@ -329,14 +332,16 @@ def run(page, prefix, scratch):
 
 
 def has_ended(process):
-    """Whether the script has ended. It is not waited for yet: its number stays its own until its session is gone."""
+    """Returns true if the script has ended. Does not reap it: its process number stays taken until
+    its session is gone."""
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None
 
 
 def read_number(asking, process):
-    """The number that the script asks for; None where it has ended without. What it has left running may hold the
-    other end of the pipe: the script's own end is what counts."""
+    """Returns the block's number that the script asks for; None if it ended without asking.
+    Programs that it left running may hold the other end of the pipe, so the script's own end
+    counts."""
     while not has_ended(process):
         if select.select([asking], [], [], 0.05)[0]:
             line = asking.readline()
@@ -345,7 +350,7 @@ def read_number(asking, process):
 
 
 def kill(leader):
-    """Everything in the page's session."""
+    """Kills everything in the page's session."""
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -357,7 +362,7 @@ def kill(leader):
 
 
 def unmount(work):
-    """What is mounted below a page's directory, the innermost first."""
+    """Unmounts everything that is mounted below a page's directory, the innermost first."""
     points = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
     for point in sorted((point for point in points if point.startswith(f"{work}/")), reverse=True):
         subprocess.run(["umount", "--lazy", point], check=False)

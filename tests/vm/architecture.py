@@ -1,4 +1,5 @@
-"""What the architectures of the machines differ in: Debian's name, the compiler, the emulator and its devices."""
+"""Differences between the machines' architectures: Debian's name, the compiler, the emulator and
+its devices."""
 
 import dataclasses
 import os
@@ -10,7 +11,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """One architecture. `records` is the device that the guest writes its records to, `channel` how qemu makes it."""
+    """One architecture. `records` is the device that the guest writes its records to; `channel` is
+    how qemu makes it."""
 
     debian: str
     triple: str
@@ -27,15 +29,16 @@ class Architecture:
 
     @property
     def is_host(self):
-        """Whether this is the host's own, so that KVM may be used and `make` has built for it."""
+        """Returns true if this is the host's architecture: KVM may be used, and `make` has built
+        for it."""
         return platform.machine() == self.triple.partition("-")[0]
 
     def tool(self, name):
-        """A tool of the compiler's: the host's own, or the cross compiler's."""
+        """Returns the name of a tool of the compiler: the host's own, or the cross compiler's."""
         return name if self.is_host else f"{self.gcc_prefix}-{name}"
 
     def release(self, host_release):
-        """The directory with what cargo has built for it."""
+        """Returns the directory of cargo's build for it."""
         if self.is_host:
             return host_release
         target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))

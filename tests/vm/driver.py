@@ -51,9 +51,9 @@ from architecture import ARCHITECTURES
 
 MACHINE_KEYS = {field.name for field in dataclasses.fields(machine.Spec)} - {"kernel"}
 OTHER_KEYS = {"title", "kernels", "quick", "seconds", "needs"}
-# Of what a wrong claim says; all of it is in the result's file.
+# Characters of a wrong claim's sides that are printed; the result's file has all of them.
 MOST_WORDS = 400
-# Boots that a case may ask for with parameters of its own.
+# Most boots of a case, which may ask for boots with its own parameters.
 MOST_STAGES = 4
 
 
@@ -93,7 +93,7 @@ class Case:
 
 
 class Job:
-    """A case on a kernel: what is to be run of it, and what came of it."""
+    """A case on a kernel: its plan and its outcome."""
 
     def __init__(self, case, kernel, disk=None):
         self.case, self.kernel, self.disk = case, kernel, disk
@@ -122,7 +122,7 @@ class Job:
                 "path": str(self.case.path), "needs": self.case.needs}
 
     def result(self):
-        """For the file of results."""
+        """Returns the job's entry in the file of results."""
         wrong = [check for check in self.checks if not check["ok"]]
         return {
             "case": self.case.name, "kernel": self.kernel, "release": self.release, "key": self.key,
@@ -146,7 +146,8 @@ class Suite:
         self.results = []
 
     def run(self, jobs):
-        """Runs all jobs: those with equal machines in one boot, two boots at a time."""
+        """Runs all jobs: those with equal machines in one boot, `machine.jobs()` boots at a
+        time."""
         groups = {}
         for job in jobs:
             groups.setdefault(job.spec(), []).append(job)
@@ -155,7 +156,8 @@ class Suite:
                 future.result()
 
     def group(self, spec, jobs):
-        """One machine with its jobs: booted again for what is left when a case brought it down, or asked for a boot."""
+        """Runs the jobs of one machine. Boots it again for the rest when a case brought it down, or
+        asked for a boot."""
         waiting = list(jobs)
         while waiting and not machine.ENDING.is_set():
             booted = waiting
@@ -171,7 +173,7 @@ class Suite:
                 waiting = []
 
     def boot(self, spec, jobs):
-        """One boot; gives the jobs that asked for another one with parameters of theirs."""
+        """Boots once; returns the jobs that asked for another boot with their own parameters."""
         by_name = {job.case.name: job for job in jobs}
         current, again, wants = [None], [], {}
         try:
@@ -224,7 +226,7 @@ class Suite:
         return again
 
     def skip_all(self, jobs, reason):
-        """For what no machine could be had; no boot can help."""
+        """Skips the jobs that no machine is available for; no boot can help."""
         for job in jobs:
             self.skip(job, str(reason))
         return []
@@ -235,7 +237,7 @@ class Suite:
             self.tally.add(f"{job.case.name:16} {job.kernel:13}", f"machine {job.name}", "skipped", why, 0.0)
 
     def finish(self, job, fault=None):
-        """Tells what came of a job, and keeps it."""
+        """Reports the outcome of a job, and keeps it."""
         job.ended = True
         if fault:
             job.faults.append(fault)
@@ -246,7 +248,7 @@ class Suite:
             self.tell(result)
 
     def tell(self, result, note=""):
-        """One line, and a line for each wrong claim."""
+        """Prints one line, and one for each wrong claim."""
         wrong = [check for check in result["checks"] if not check["ok"]]
         passed = len(result["checks"]) - len(wrong)
         why = "; ".join([*filter(None, [note]), *result.get("notes", [])])
@@ -265,7 +267,7 @@ class Suite:
 
 
 def faults(record, case):
-    """What went wrong with a case besides its comparisons: from its end's record."""
+    """Returns the faults of a case besides its comparisons, from its end's record."""
     found = []
     if record["status"] is None:
         found.append(f"no end after {case.seconds} s: {'; '.join(record['stuck'])} {' / '.join(record['tail'][-8:])}")
@@ -280,14 +282,15 @@ def faults(record, case):
 
 
 def key_of(case, kernel, disk):
-    """What a result depends on: kept results of the same key are used again."""
+    """Returns a digest of everything that a result depends on: kept results of the same key are
+    used again."""
     shared = sorted((HERE / "guest").iterdir())
     kept = packages.kernel(kernel) / "manifest.json"
     return packages.digest(disk.name, case.path, kept, *(path for path in shared if path.is_file()))
 
 
 def wanted(arguments, cases):
-    """(case, kernel) of all that is to be run."""
+    """Yields (case, kernel) of all that is to be run."""
     for case in cases:
         for kernel in case.quick if arguments.quick else case.kernels:
             if arguments.kernel and kernel not in arguments.kernel:
@@ -325,7 +328,8 @@ def main():
         machine.end_all()
         sys.exit(128 + number)
 
-    # Machines end with the run. A shell starts background jobs with SIGINT ignored, hence that one, too.
+    # Machines end with the run. A shell starts background jobs with SIGINT ignored, so that signal
+    # is handled, too.
     signal.signal(signal.SIGTERM, stopped)
     signal.signal(signal.SIGINT, stopped)
     suite = Suite(tally, arguments.megapage.resolve())
@@ -351,7 +355,8 @@ def main():
 
 
 def usable(pairs, what, check, suite):
-    """The pairs of which `check` of (what the pair has of this) does not say that it is not to be had; the others are skipped."""
+    """Returns the pairs whose kernel passes `check`. Skips the pairs for which `check` raises
+    Unavailable."""
     reasons = {}
     for kernel in dict.fromkeys(kernel for _, kernel in pairs):
         try:
@@ -411,7 +416,7 @@ def run_all(arguments, suite, pairs):
 
 
 def has_needed(case, kernel, architecture, host_release, suite):
-    """Whether what a case needs besides is there; else the case is skipped."""
+    """Returns true if the case's other needs are available; else skips the case."""
     try:
         if case.needs == "package" and not machine.packages_of(architecture.release(host_release), architecture):
             raise packages.Unavailable("no Debian package of this build: scripts/packages deb makes it")
@@ -426,7 +431,9 @@ def has_needed(case, kernel, architecture, host_release, suite):
 
 
 def require_built(architecture, release):
-    """Refuses where cargo has not built what a machine runs, or has built it from other sources."""
+    """Checks that cargo has built what a machine runs. Exits if files of the host's build are
+    missing. Raises Unavailable if those of another architecture are missing or older than the
+    sources."""
     missing = machine.missing_binaries(release)
     if missing and architecture.is_host:
         sys.exit(f"driver: {', '.join(missing)} missing in {release}: run `cargo build --release`")
@@ -439,7 +446,8 @@ def require_built(architecture, release):
 
 
 def at_hand(architecture, host_release):
-    """Whether machines of an architecture cost `make test` no build, neither of megapage nor of their root disk."""
+    """Returns true if the machines of an architecture cost `make test` no build, neither of
+    megapage nor of their root disk."""
     if architecture.is_host:
         return True
     release = architecture.release(host_release)

@@ -1,7 +1,8 @@
-"""The host's side of a machine: what the guest's memory is put on, and what the host's kernel says of it while the guest runs.
+"""The host's side of a machine: the backing of the guest's memory, and the host kernel's data on it
+while the guest runs.
 
-A case declares it (`backing:`), and asks by `ask_host` of guest/vmcheck.py. The driver reads smaps and page frames of qemu
-by guest/truth.py, as cases do in the guest."""
+A case declares it (`backing:`), and asks by `ask_host` of guest/vmcheck.py. The driver reads smaps
+and page frames of qemu by guest/truth.py, as cases do in the guest."""
 
 import contextlib
 import fcntl
@@ -21,17 +22,18 @@ import packages
 import truth
 
 BACKINGS = ("base", "thp", "hugetlb")
-# Starts a program that gets no transparent huge pages, although qemu asks for them: PR_SET_THP_DISABLE stays over exec.
+# Starts a program that gets no transparent huge pages, although qemu asks for them:
+# PR_SET_THP_DISABLE stays over exec.
 WITHOUT_THP = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) and sys.exit(1); os.execvp(sys.argv[1], sys.argv[1:])"
 SETTINGS_LOCK = pathlib.Path("/run/megapage/thp.lock")
-# How long qemu's monitor, a change of the pool and the lock may take, in seconds.
+# Seconds that qemu's monitor, a change of the pool and the lock may take.
 LONGEST = 120
-# How long programs of other tests may keep pages of the pool.
+# Seconds that programs of other tests may keep pages of the pool.
 LONGEST_RELEASE = 300
 
 
 def require(backing):
-    """Refuses where the host cannot be asked, or lacks the kind of page."""
+    """Raises Unavailable if the host cannot be asked, or lacks the kind of page."""
     if os.geteuid() != 0 or not os.access("/proc/kpageflags", os.R_OK):
         raise packages.Unavailable("page frames of the host are read as root, from /proc/kpageflags")
     if backing == "thp" and not truth.THP.exists() or backing == "hugetlb" and not driving.POOL.exists():
@@ -39,12 +41,12 @@ def require(backing):
 
 
 def launcher(backing):
-    """What stands before qemu's command."""
+    """Returns the words before qemu's command."""
     return [sys.executable, "-c", WITHOUT_THP] if backing == "base" else []
 
 
 def memory_object(backing, name, size):
-    """qemu's object for so many bytes of the guest's memory."""
+    """Returns qemu's object for `size` bytes of the guest's memory."""
     if backing == "hugetlb":
         return f"memory-backend-memfd,id={name},size={size},hugetlb=on,hugetlbsize=2M,prealloc=on"
     return f"memory-backend-ram,id={name},size={size}"
@@ -52,7 +54,8 @@ def memory_object(backing, name, size):
 
 @contextlib.contextmanager
 def prepared(backing, memory, megapage):
-    """The host's pages or settings for so many bytes of a guest, for as long as it runs."""
+    """Prepares the host's pages or settings for `memory` bytes of a guest, for as long as it
+    runs."""
     if backing not in ("thp", "hugetlb"):
         yield
         return
@@ -62,19 +65,20 @@ def prepared(backing, memory, megapage):
 
 
 def forbidding():
-    """The host's settings of which each alone refuses transparent huge pages to all memory."""
+    """Returns the host's settings that each refuse transparent huge pages to all memory."""
     paths = (truth.THP / "enabled", truth.THP / "hugepages-2048kB/enabled")
     return [path for path in paths if path.exists() and "[never]" in path.read_text()]
 
 
 @contextlib.contextmanager
 def thp_allowed():
-    """Lets madvise(2) have transparent huge pages, where nothing may; the settings are put back."""
+    """Lets madvise(2) obtain transparent huge pages if settings refuse them all; restores the
+    settings."""
     if not forbidding():
         yield
         return
     with settings_lock():
-        # What another process had set for a while is as it was by now.
+        # Under the lock, temporary changes by other processes are undone by now.
         changed = forbidding()
         try:
             for path in changed:
@@ -87,7 +91,8 @@ def thp_allowed():
 
 @contextlib.contextmanager
 def settings_lock():
-    """The lock of those who change the settings for a while (crates/kernel/src/calls/thp_change.rs)."""
+    """Holds the lock of processes that change the settings for a while
+    (crates/kernel/src/calls/thp_change.rs)."""
     SETTINGS_LOCK.parent.mkdir(mode=0o755, exist_ok=True)
     with open(os.open(SETTINGS_LOCK, os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
         until = time.monotonic() + LONGEST
@@ -104,7 +109,7 @@ def settings_lock():
 
 @contextlib.contextmanager
 def pool_pages(memory, megapage):
-    """So many bytes in the host's pool beside what it has; they are released at the end."""
+    """Adds `memory` bytes to the host's pool; releases them at the end."""
     if driving.memory_available_kib() < (memory >> 10) + driving.LEAST_AVAILABLE_KIB:
         raise packages.Unavailable(f"{memory >> 20} MiB of the host's memory are not available for its pool")
     pages = memory // truth.HUGE
@@ -120,7 +125,8 @@ def pool_pages(memory, megapage):
     try:
         yield
     finally:
-        # Programs of other tests may have taken pages that the guest has given back, and have them until they end.
+        # Programs of other tests may have taken pages that the guest gave back, and keep them until
+        # they end.
         until = time.monotonic() + LONGEST_RELEASE
         while (why := refused(-pages)) and time.monotonic() < until:
             time.sleep(1)
@@ -148,7 +154,7 @@ class Monitor:
         self.socket.close()
 
     def call(self, command, **arguments):
-        """A command's answer; events before it are skipped."""
+        """Returns a command's answer; skips events before it."""
         self.stream.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
         self.stream.flush()
         while line := self.stream.readline():
@@ -160,7 +166,7 @@ class Monitor:
         raise ValueError("qemu closed its monitor")
 
     def host_address(self, physical):
-        """Where a guest-physical address lies in qemu's own memory."""
+        """Returns the address in qemu's own memory of a guest-physical address."""
         said = self.call("human-monitor-command", **{"command-line": f"gpa2hva {physical:#x}"})
         found = re.search(r" is 0x([0-9a-f]+)", said)
         if not found:
@@ -169,12 +175,13 @@ class Monitor:
 
 
 def answer(pid, monitor, memory, pages):
-    """What the host says of a guest of so many bytes, and of its huge pages at these guest-physical addresses: how many lie
-    at a huge page's boundary of qemu's memory, and how many of them on a huge page of the host. Sizes are in bytes."""
+    """Returns the host's data on a guest of `memory` bytes, and on its huge pages at these
+    guest-physical addresses. Counts those that lie at a huge page's boundary of qemu's memory, and
+    those that lie on a huge page of the host. Sizes are in bytes."""
     with Monitor(monitor) as qemu:
         addresses = [qemu.host_address(page) for page in pages]
     huge = truth.huge_pages(pid)
-    # After the frames: what the guest touches meanwhile is in smaps then, too.
+    # Read after the frames: memory that the guest touches meanwhile is then in smaps, too.
     now = truth.backing(pid)
     return {
         "memory": memory,
@@ -188,7 +195,7 @@ def answer(pid, monitor, memory, pages):
 
 
 def answer_line(*question):
-    """The same as a line for the guest, also where there is none."""
+    """Returns the answer as a line for the guest, or an error in its place."""
     try:
         found = answer(*question)
     except (OSError, ValueError) as reason:

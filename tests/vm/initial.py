@@ -1,4 +1,5 @@
-"""The initial file system of a machine: busybox, modules, and the guest's side with the cases of one boot."""
+"""The initial file system of a machine: busybox, modules, and the guest's side with the cases of
+one boot."""
 
 import json
 import pathlib
@@ -8,13 +9,13 @@ import subprocess
 import packages
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Loaded where a kernel does not have them built in; then what is at hand for modprobe.
+# Modules that are loaded, unless a kernel has them built in; then modules that modprobe can load.
 NEEDED = ("virtio_pci", "virtio_blk", "ext4")
 WANTED = ("xfs", "btrfs", "zram", "loop", "fuse", "overlay", "nbd")
 
 
 def module_files(kernel, names):
-    """(release, the files of modules with all that they need, in the order in which they are loaded)."""
+    """Returns (release, the files of modules with all that they need, in the order of loading)."""
     release = next((kernel / "usr/lib/modules").iterdir()).name
     found = []
     for name in names:
@@ -31,7 +32,7 @@ def module_files(kernel, names):
 
 
 def archive(kernel, architecture, plan, work):
-    """The initial file system, as a file in the directory `work`."""
+    """Makes the initial file system; returns its file in the directory `work`."""
     tree = work / "initial"
     for name in ("bin", "vm/cases"):
         (tree / name).mkdir(parents=True)

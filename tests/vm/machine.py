@@ -25,7 +25,7 @@ BINARIES = (
     "libmegapage_text.so",
     "libmegapage_c.so",
 )
-# The laboratory's, of a release or a debug build.
+# The laboratory's program, of a release or a debug build.
 WORKLOAD = "megapage-lab-workload"
 # Programs of the cases, compiled here: (name, source, options of the compiler).
 PROGRAMS = (
@@ -38,19 +38,19 @@ PROGRAMS = (
 )
 # A record begins with this; other lines are words of programs.
 MARK = "@@ "
-# How long a machine may take until its first record, in seconds: emulated, on a busy host.
+# Seconds that a machine may take until its first record: emulated, on a busy host.
 LONGEST_BOOT = 240
-# How many times a machine is started that dies or says nothing before its first record.
+# Attempts to start a machine that dies or says nothing before its first record.
 BOOT_ATTEMPTS = 3
-# All of qemu that runs; and whether the run is to end.
+# All running processes of qemu; and an event that is set when the run is to end.
 RUNNING, ENDING = set(), threading.Event()
-# The console that is kept of a machine that died.
+# Lines of the console that are kept of a machine.
 LAST_WORDS = 25
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What a machine has; cases with equal ones share a boot."""
+    """Properties of a machine; cases with equal ones share a boot."""
 
     kernel: str
     memory: str = "2G"
@@ -65,7 +65,7 @@ class Spec:
     backing: str = ""
 
     def title(self):
-        """For people: the kernel, and what is not usual."""
+        """Returns a title for people: the kernel, and the unusual properties."""
         usual = Spec(self.kernel)
         other = [
             f"{field.name} {getattr(self, field.name)}"
@@ -76,13 +76,14 @@ class Spec:
 
 
 def size(text):
-    """Bytes of 512M or 2G."""
+    """Returns the bytes of a size such as 512M or 2G."""
     return int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[text[-1]]
 
 
 @contextlib.contextmanager
 def slot():
-    """At most MEGAPAGE_VM_JOBS machines (two) at once on this host, by locks named MEGAPAGE_VM_SLOTS.1 and so on."""
+    """Waits for one of MEGAPAGE_VM_JOBS slots (two) for machines on this host, and holds it. Slots
+    are locks named MEGAPAGE_VM_SLOTS.1 and so on."""
     prefix = os.environ.get("MEGAPAGE_VM_SLOTS", str(packages.cache() / "slot"))
     while not ENDING.is_set():
         for number in range(1, jobs() + 1):
@@ -98,26 +99,27 @@ def slot():
 
 
 def end_all():
-    """Ends every machine, and begins no other one: for a signal."""
+    """Ends every machine and prevents new ones; for a signal."""
     ENDING.set()
     for guest in list(RUNNING):
         guest.kill()
 
 
 def clear():
-    """Removes what runs have left that were killed: their scratch directories have their process's number."""
+    """Removes the scratch directories of killed runs, whose names have their process's number."""
     for left in packages.cache().glob("run-*-*"):
         if not pathlib.Path(f"/proc/{left.name.split('-')[1]}").exists():
             shutil.rmtree(left, ignore_errors=True)
 
 
 def jobs():
-    """How many machines run at once."""
+    """Returns how many machines run at once."""
     return max(1, int(os.environ.get("MEGAPAGE_VM_JOBS", "2")))
 
 
 def accelerator(kernel, architecture):
-    """`kvm` where a kernel really boots with it, else TCG: /dev/kvm may be there and not work (nested, or filtered)."""
+    """Returns `kvm` if a kernel really boots with it, else `tcg`: /dev/kvm may be there and not
+    work (nested, or filtered)."""
     if not architecture.is_host:
         return "tcg"
     answer = packages.cache() / f"accelerator-{packages.digest(os.uname().release, os.uname().version)}"
@@ -128,7 +130,8 @@ def accelerator(kernel, architecture):
 
 
 def kvm_boots(kernel, architecture):
-    """Whether a machine without disks gets as far as the panic for want of a root, which ends qemu."""
+    """Returns true if a machine without disks gets as far as the panic for want of a root, which
+    ends qemu."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
     command = [packages.which(architecture.qemu), "-accel", "kvm", *architecture.native, "-cpu", "host", "-m", "512",
@@ -142,18 +145,19 @@ def kvm_boots(kernel, architecture):
 
 
 def binaries(release):
-    """The files of a build."""
+    """Returns the files of a build."""
     workloads = [directory / WORKLOAD for directory in (release, release.parent / "debug")]
     return [*(release / name for name in BINARIES), next((file for file in workloads if file.exists()), workloads[0])]
 
 
 def missing_binaries(release):
-    """Which of the files that a machine needs were not built."""
+    """Returns the names of the files that a machine needs and that were not built."""
     return [file.name for file in binaries(release) if not file.exists()]
 
 
 def outdated_binaries(release):
-    """Whether what was built is older than what it is built from, by cargo's own list of that; False where there is none."""
+    """Returns true if the build is older than its sources, by cargo's own list of these; false
+    without a list."""
     try:
         listed = (release / "megapage.d").read_text().partition(": ")[2]
     except OSError:
@@ -164,14 +168,15 @@ def outdated_binaries(release):
 
 
 def packages_of(release, architecture):
-    """The Debian package of what was built; nothing where it was not made since."""
+    """Returns the Debian packages of a build; none if they were not made since."""
     built = max((release / name).stat().st_mtime for name in BINARIES)
     made = (release.parent / "packages").glob(f"megapage_*_{architecture.debian}.deb")
     return sorted(path for path in made if path.stat().st_mtime >= built)
 
 
 def binaries_disk(release, architecture):
-    """The disk with what was built and the cases' programs; made anew when any of it changed."""
+    """Returns the disk with the build and the cases' programs; makes a new one when any of them
+    changed."""
     files = binaries(release)
     sources = sorted({HERE / "guest" / source for _, source, _ in PROGRAMS})
     python = sorted((HERE.parent.parent / "python/megapage").glob("*.py"))
@@ -208,7 +213,7 @@ def binaries_disk(release, architecture):
             for package in packed:
                 shutil.copy(package, tree / "packages")
             packages.make_image(disk, tree, 32 << 20)
-        # Of older builds the last three are kept, for a bisection.
+        # Keeps the last three older builds, for a bisection.
         kept = packages.cache().glob(f"megapage-{architecture.debian}-*.ext4")
         for old in sorted(kept, key=lambda path: path.stat().st_mtime)[:-4]:
             old.unlink(missing_ok=True)
@@ -216,7 +221,8 @@ def binaries_disk(release, architecture):
 
 
 def harm_tests(tree):
-    """The programs of tests/harm that run in machines. What their scripts make once is made here: machines have no compiler."""
+    """Copies the programs of tests/harm that run in machines. The files that their scripts make
+    once are made here: machines have no compiler."""
     ignored = shutil.ignore_patterns("__pycache__", "results")
     shutil.copytree(TESTS / "harm", tree / "harm", ignore=ignored)
     for file in (*TESTS.glob("*.py"), HERE / "matrix.py"):
@@ -242,7 +248,8 @@ def harm_tests(tree):
 
 
 def emulator(architecture, accel, memory, cpus, kernel, initrd, append, console):
-    """qemu's command line but for disks and nodes; the guest's records are on its standard output."""
+    """Returns qemu's command line except disks and nodes; the guest's records are on its standard
+    output."""
     board = (*architecture.native, "-cpu", "host") if accel == "kvm" else architecture.emulated
     speed = ("-accel", "kvm") if accel == "kvm" else ("-accel", "tcg,thread=multi,tb-size=256")
     words = [f"console={architecture.console}", "panic=-1", "quiet", "loglevel=4", f"vm.records={architecture.records}"]
@@ -268,7 +275,7 @@ class Machine:
         self.console = ""
 
     def command(self, plan, work):
-        """qemu's command line."""
+        """Returns qemu's command line."""
         spec = self.spec
         memory = size(spec.memory)
         append = [f"vm.cgroup={spec.cgroup}", f"vm.init={spec.init}"]
@@ -306,16 +313,17 @@ class Machine:
 
     @staticmethod
     def blank(path, much):
-        """An empty file for a disk."""
+        """Makes an empty file for a disk."""
         with path.open("wb") as file:
             file.truncate(size(much))
         return path
 
     def run(self, plan, on_record):
-        """Boots, and gives each record to `on_record`; how it ended: `done`, `died`, `silent` or `timeout`.
+        """Boots and gives each record to `on_record`. Returns how it ended: `done`, `died`,
+        `silent` or `timeout`.
 
-        A machine that says nothing before its first record is started again: emulators fail that way, and nothing of
-        ours ran yet."""
+        A machine that says nothing before its first record is started again: emulators fail that
+        way, and none of our programs ran yet."""
         for attempt in range(BOOT_ATTEMPTS):
             ended, records = self.once(plan, on_record)
             if records or attempt + 1 == BOOT_ATTEMPTS or ENDING.is_set():
@@ -323,7 +331,7 @@ class Machine:
         raise AssertionError("BOOT_ATTEMPTS is at least 1")
 
     def once(self, plan, on_record):
-        """One boot: how it ended, and how many records came."""
+        """Boots once; returns how it ended, and the number of records."""
         with tempfile.TemporaryDirectory(prefix=f"run-{os.getpid()}-", dir=packages.cache()) as made, slot():
             work = pathlib.Path(made)
             with host.prepared(self.spec.backing, size(self.spec.memory), self.megapage):
@@ -332,11 +340,11 @@ class Machine:
                 return self.watched(plan, work, on_record)
 
     def watched(self, plan, work, on_record):
-        """Starts qemu, and ends it: how it ended, and how many records came."""
+        """Starts qemu, and ends it; returns how it ended, and the number of records."""
         guest = subprocess.Popen(self.command(plan, work), stdout=subprocess.PIPE,
                                  stdin=subprocess.PIPE if self.spec.backing else subprocess.DEVNULL)
         RUNNING.add(guest)
-        # Moved on by each record: how long the machine may be silent.
+        # Time until which the machine may be silent, moved on by each record.
         deadline = [time.monotonic() + LONGEST_BOOT]
         ended, records = "died", 0
         finished = threading.Event()

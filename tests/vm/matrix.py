@@ -1,4 +1,5 @@
-"""The matrix kernel x command of docs/machines.md, from the results of a whole run (tests/vm/results/matrix.json)."""
+"""The matrix kernel x command of docs/machines.md, from the results of a whole run
+(tests/vm/results/matrix.json)."""
 
 import contextlib
 import functools
@@ -15,7 +16,8 @@ BEGIN, END = "<!-- matrix:begin -->", "<!-- matrix:end -->"
 
 
 def compact(results):
-    """The results as they are kept: counts for each case, kernel and command, and every wrong claim in words."""
+    """Returns the results as they are kept: counts for each case, kernel and command, and every
+    wrong claim in words."""
     rows, made_from = [], commit()
     for result in sorted(results, key=lambda result: (result["case"], result["kernel"])):
         commands = {}
@@ -40,7 +42,7 @@ def compact(results):
 
 
 def kept():
-    """The results that are kept. In schema 1 all of them were of one commit."""
+    """Returns the kept results. In schema 1 all of them were of one commit."""
     document = json.loads(RESULTS.read_text())
     for row in document["results"]:
         row.setdefault("commit", document.get("commit", "unknown"))
@@ -53,19 +55,20 @@ def text(document):
 
 @functools.cache
 def commit():
-    """What the work tree was before the first results were written."""
+    """Returns the commit of the work tree before the first results were written."""
     asked = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True, check=False)
     return asked.stdout.strip() or "unknown"
 
 
 def order(name):
-    """Where the column of a series stands: x86-64 first, by version; then with larger base pages."""
+    """Returns the sort key of a series' column: x86-64 before arm64, larger base pages last, then
+    by version."""
     number = re.search(r"\d+(\.\d+)+", name)[0]
     return name.startswith("arm64"), name.endswith("k"), [int(part) for part in number.split(".")]
 
 
 def heading(name, release=None):
-    """A series' column."""
+    """Returns the heading of a series' column."""
     words = ["arm64"] if name.startswith("arm64") else []
     words.append(f"Linux {(release or name.removeprefix('arm64-')).split('-')[0]}")
     if base_page := re.search(r"-(\d+)k$", name):
@@ -74,7 +77,7 @@ def heading(name, release=None):
 
 
 def section(document):
-    """The Markdown between the markers."""
+    """Returns the Markdown between the markers."""
     kernels = sorted({row["kernel"] for row in document["results"]}, key=order)
     releases = {row["kernel"]: row["release"] for row in document["results"] if row["release"]}
     commands = sorted({command for row in document["results"] for command in row["commands"]})
@@ -120,14 +123,15 @@ def section(document):
 
 
 def replaced(former, inside, begin=BEGIN, end=END):
-    """A document with what is between the markers replaced."""
+    """Returns a document with the text between the markers replaced."""
     head, _, rest = former.partition(begin)
     _, _, tail = rest.partition(end)
     return f"{head}{begin}\n\n{inside}\n\n{end}{tail}"
 
 
 def write(results):
-    """Keeps the results of a run, beside those of cases that it left out, and generates the section from them."""
+    """Keeps the results of a run beside those of cases that it left out, and generates the section
+    from them."""
     RESULTS.parent.mkdir(exist_ok=True)
     document = json.loads(compact(results))
     ran = {(row["case"], row["kernel"]) for row in document["results"]}
@@ -140,7 +144,8 @@ def write(results):
 
 
 def stale():
-    """Why docs/machines.md does not say what the kept results say; empty where it does."""
+    """Returns the reason if docs/machines.md differs from the kept results; else an empty
+    string."""
     if not RESULTS.exists():
         return f"{RESULTS} is missing: tests/vm/driver.py --matrix writes it"
     written = DOCUMENT.read_text()

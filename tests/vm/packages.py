@@ -1,8 +1,9 @@
 """Kernels and programs of the virtual machines, from Debian's packages by the ordinary apt client.
 
-Everything that is made lies in one cache directory (`vm` below driving.cache()) and is used again: kernels by series
-with a manifest of what was taken, images by the checksum of what they are made from. The system's apt lists stay as they
-are: the suites beside the system's own are read through a configuration with lists of its own.
+Everything that is made lies in one cache directory (`vm` below driving.cache()) and is used again.
+Kernels are kept by series, with a manifest of what was taken; images by the checksum of their
+sources. The system's apt lists stay as they are: other suites are read through a configuration with
+separate lists.
 """
 
 import contextlib
@@ -23,15 +24,16 @@ import driving
 from architecture import ARCHITECTURES
 
 KEYRING = pathlib.Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-# Where each series of kernels is looked for; a suite that the mirror does not have is left out. The last two are for when
-# backports have nothing of Linux 7.
+# Suites in which each series of kernels is sought; a suite that the mirror does not have is left
+# out. The last one is for the case that backports have nothing of Linux 7.
 SUITES = ("bullseye", "bookworm", "trixie", "trixie-backports", "forky")
 SECURITY_SUITES = ("bullseye-security", "bookworm-security", "trixie-security")
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """A series of kernels: the first of `releases` of which the mirror has one; "7." is the newest Linux 7."""
+    """A series of kernels: the first of `releases` of which the mirror has one; "7." is the newest
+    Linux 7."""
 
     releases: tuple
     architecture: str = "amd64"
@@ -51,7 +53,7 @@ SERIES = {
     "arm64-7.3": Series(("7.3", "7."), "arm64", "cloud-arm64"),
     "arm64-7.3-16k": Series(("7.3", "7."), "arm64", "arm64-16k"),
 }
-# Those with base pages of 4 KiB, as a case's header may name them.
+# Series with base pages of 4 KiB, as a case's header may name them.
 GROUPS = {
     "x86-64": [name for name, series in SERIES.items() if series.flavour == "cloud-amd64"],
     "arm64": [name for name, series in SERIES.items() if series.flavour == "cloud-arm64"],
@@ -74,11 +76,11 @@ TOOLS = {
 
 
 class Unavailable(Exception):
-    """What the machines need is not to be had here; the text says what, and how to get it."""
+    """Reason why a need of the machines is not available here; the text says how to get it."""
 
 
 def cache():
-    """The directory of everything that is made."""
+    """Returns the directory of everything that is made."""
     directory = driving.cache() / "vm"
     directory.mkdir(exist_ok=True)
     return directory
@@ -86,19 +88,20 @@ def cache():
 
 @contextlib.contextmanager
 def cache_lock(name="lock"):
-    """Held while something is made in the cache: two runs may share it. What takes long has a lock by its own name."""
+    """Holds a lock while something is made in the cache, which two runs may share. Work that takes
+    long has a lock by its own name."""
     with open(cache() / name, "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def which(tool):
-    """A command's path, also where only root's PATH has its directory."""
+    """Returns a command's path, also from a directory that only root's PATH has."""
     return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
 def require_tools(name):
-    """Refuses where a command is missing that a machine of this architecture needs."""
+    """Raises Unavailable if a command is missing that a machine of this architecture needs."""
     architecture = ARCHITECTURES[name]
     cross = "" if architecture.is_host else f"-{architecture.gcc_prefix}"
     tools = TOOLS | {
@@ -113,7 +116,8 @@ def require_tools(name):
 
 
 def call(*command, directory=None, **options):
-    """Runs a command to its end and gives its output; a failure says what it said."""
+    """Runs a command to its end and returns its output; raises Unavailable with the command's words
+    if it fails."""
     program, *arguments = [str(part) for part in command]
     done = subprocess.run(
         [which(program) or program, *arguments],
@@ -133,7 +137,7 @@ def call(*command, directory=None, **options):
 
 
 def digest(*parts):
-    """A short name for what something is made from: texts and the contents of files."""
+    """Returns a short name for something made from these parts: texts and the contents of files."""
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, pathlib.Path):
@@ -145,7 +149,8 @@ def digest(*parts):
 
 
 def release_name():
-    """The name of the Debian release that runs here: the machines' root has the same, so that programs built here run."""
+    """Returns the name of the Debian release that runs here. The machines' root has the same, so
+    that programs built here run."""
     with contextlib.suppress(OSError):
         fields = dict(line.partition("=")[::2] for line in pathlib.Path("/etc/os-release").read_text().splitlines())
         if fields.get("ID", "").strip('"') == "debian" and "VERSION_CODENAME" in fields:
@@ -154,7 +159,8 @@ def release_name():
 
 
 def mirrors():
-    """(Debian's mirror, that of its security suites or None), as the system has them configured."""
+    """Returns (Debian's mirror, that of its security suites or None), as the system has them
+    configured."""
     shown = call("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").split()
     main = sorted({uri for uri in shown if re.search(r"/debian/?$", uri)})
     security = sorted({uri for uri in shown if re.search(r"/debian-security/?$", uri)})
@@ -164,7 +170,8 @@ def mirrors():
 
 
 def damo():
-    """A directory for PYTHONPATH with DAMON's tool in it."""
+    """Returns a directory for PYTHONPATH with DAMON's tool in it; downloads the tool the first
+    time."""
     version, expected = DAMO
     kept = cache() / f"damo-{version}"
     with cache_lock():
@@ -182,7 +189,7 @@ def damo():
 
 
 class Apt:
-    """The apt client with lists of its own; they are fetched at most once for each object."""
+    """The apt client with separate lists, which are fetched at most once for each object."""
 
     def __init__(self, architecture="amd64"):
         self.architecture = architecture
@@ -220,11 +227,12 @@ class Apt:
         self.updated = True
 
     def run(self, program, *arguments, directory=None):
-        """A command of apt's with these lists."""
+        """Runs a command of apt with these lists."""
         return call(program, "-c", self.configuration, *arguments, directory=directory)
 
     def catalogue(self):
-        """{name: fields} of the newest version of each package that may be wanted; two calls, as each of apt's is slow."""
+        """Returns {name: fields} of the newest version of each package that may be wanted. Makes
+        two calls only, since each call of apt is slow."""
         if self.packages is None:
             flavours = "|".join({series.flavour for series in SERIES.values() if series.architecture == self.architecture})
             pattern = f"^(linux-(image|binary|modules|base)-[0-9].*-({flavours})|busybox-static)$"
@@ -238,19 +246,20 @@ class Apt:
         return self.packages
 
     def download(self, package, directory):
-        """Fetches a package, which apt checks against its signed list; gives its fields."""
+        """Fetches a package, which apt checks against its signed list; returns its fields."""
         directory.mkdir(parents=True, exist_ok=True)
         self.run("apt-get", "download", "-q", package, directory=directory)
         return self.catalogue()[package]
 
 
 def newer(one, other):
-    """Whether a package's version is later than another one."""
+    """Returns true if a package's version is later than another one."""
     return subprocess.run(["dpkg", "--compare-versions", one, "gt", other], check=False).returncode == 0
 
 
 def newest_kernel(apt, series):
-    """(package, version) of the newest kernel of the first release of a series of which there is one."""
+    """Returns (package, version) of the newest kernel, from the first release of a series that has
+    one."""
     for release in series.releases:
         found = None
         # 6.1 is not 6.12.
@@ -266,7 +275,8 @@ def newest_kernel(apt, series):
 
 
 def pieces(apt, package):
-    """The packages that a kernel is in: itself, and what it needs of the same build (from Linux 7 on there are three)."""
+    """Returns the packages of a kernel: itself, and those of the same build that it needs (from
+    Linux 7 on there are three)."""
     flavour = package.removeprefix("linux-image-")
     wanted, found = [package], []
     while wanted:
@@ -286,7 +296,8 @@ def apt_for(architecture):
 
 
 def kernel(name, refresh=False):
-    """The directory of the kernel of a series: vmlinuz, config, usr/lib/modules, and manifest.json (what was taken)."""
+    """Returns the directory of the kernel of a series: vmlinuz, config, usr/lib/modules, and
+    manifest.json (what was taken)."""
     directory = cache() / "kernels" / name
     manifest = directory / "manifest.json"
     with cache_lock():
@@ -316,7 +327,8 @@ def kernel(name, refresh=False):
 
 
 def unpacked(tree):
-    """Lays an unpacked kernel out as depmod wants it, and as it is looked up here; gives its release."""
+    """Lays an unpacked kernel out as depmod wants it, and as this suite looks it up; returns its
+    release."""
     tree.chmod(0o755)
     if (tree / "lib/modules").is_dir():
         (tree / "usr/lib").mkdir(parents=True, exist_ok=True)
@@ -339,13 +351,13 @@ def unpacked(tree):
 
 
 def taken(directory):
-    """What a kernel's directory holds, for people."""
+    """Returns the package and version in a kernel's directory, for people."""
     manifest = json.loads((directory / "manifest.json").read_text())
     return f"{manifest['package']} {manifest['version']}"
 
 
 def busybox(architecture):
-    """A static busybox for the initial file system."""
+    """Returns a static busybox for the initial file system."""
     target = cache() / f"busybox-{architecture}"
     with cache_lock():
         if not target.exists():
@@ -359,7 +371,8 @@ def busybox(architecture):
 
 
 def make_image(image, tree, room):
-    """An ext4 image of a directory, with so many bytes of room beyond it; whole, or not there."""
+    """Makes an ext4 image of a directory, with `room` bytes beyond it. A failure leaves no
+    image."""
     used = int(call("du", "-s", "--block-size=1", tree).split()[0])
     part = image.with_suffix(f".{os.getpid()}")
     try:

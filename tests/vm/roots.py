@@ -1,4 +1,5 @@
-"""The machines' root disks: Debian's minimal system of this release, with ROOT_PACKAGES. No run changes them."""
+"""The machines' root disks: Debian's minimal system of this release, with ROOT_PACKAGES. No run
+changes them."""
 
 import os
 import pathlib
@@ -16,18 +17,19 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT_PACKAGES = (
     "python3,redis-server,redis-tools,sqlite3,procps,kmod,numactl,util-linux,strace,systemd,systemd-sysv,iproute2,libnuma1"
 )
-# The cases start their own; nothing else of the packages' is to run in a machine.
+# The cases start services themselves; no other unit of the packages is to run in a machine.
 MASKED = ("redis-server.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer",
           "e2scrub_all.timer", "fstrim.timer", "systemd-timesyncd.service")
-# Of no use in a machine.
+# Files of no use in a machine.
 REMOVED = ("var/cache/apt/archives/*.deb", "var/lib/apt/lists/*", "usr/share/doc/*", "usr/share/locale/*", "usr/share/man/*")
-# What the scripts of the packages of another architecture may take: each of their commands is emulated. In seconds.
+# Seconds that the scripts of another architecture's packages may take: each of their commands is
+# emulated.
 LONGEST_CONFIGURATION = 3600
 ROOM = 768 << 20
 
 
 def image_of(name):
-    """Where the root disk of an architecture is, or will be."""
+    """Returns the path of the root disk of an architecture, which may not exist yet."""
     parts = [packages.release_name(), ROOT_PACKAGES]
     if name != "amd64":
         parts += [name, HERE / "guest/configure"]
@@ -35,8 +37,9 @@ def image_of(name):
 
 
 def root(name, kernel):
-    """The root disk of an architecture. Another one's packages are configured in a machine of its own, with this kernel:
-    nothing of the host is registered or changed for it."""
+    """Returns the root disk of an architecture; makes it the first time. Another architecture's
+    packages are configured in a machine with this kernel: nothing of the host is registered or
+    changed for it."""
     architecture = ARCHITECTURES[name]
     suite, image = packages.release_name(), image_of(name)
     with packages.cache_lock(f"root-{name}.lock"):
@@ -77,7 +80,8 @@ def root(name, kernel):
 
 
 def configure(image, kernel, architecture, work):
-    """Debootstrap's second stage, in a machine whose root disk the image is (guest/configure)."""
+    """Runs debootstrap's second stage in a machine whose root disk is the image
+    (guest/configure)."""
     print(f"vm: configuring its packages in an emulated machine ({architecture.debian}); once, ten to twenty minutes", flush=True)
     initrd = initial.archive(kernel, architecture, [], work)
     console = work / "console"

@@ -1,14 +1,15 @@
-//! The table of kernel abilities in docs/machines.md, made from `megapage_kernel::ability` and checked against it.
+//! Table of kernel abilities in docs/machines.md, made from `megapage_kernel::ability` and checked
+//! against it.
 
 use crate::section::Section;
 use megapage_kernel::ability::ABILITIES;
 
-/// Where it lies.
+/// Path of the document.
 pub const DOCUMENT: &str = "docs/machines.md";
 const BEGIN: &str = "<!-- abilities:begin -->";
 const END: &str = "<!-- abilities:end -->";
 
-/// The table.
+/// Returns the section with the table.
 pub fn section() -> Section {
     let mut lines = "| ability | since | without it | source |\n|---|---|---|---|\n".to_string();
     for ability in ABILITIES {

@@ -1,4 +1,4 @@
-//! What the checks find.
+//! Findings of the checks.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use std::fmt;
 pub struct Finding {
     /// The file, relative to the root of the repository.
     pub path: String,
-    /// Counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong, and what to do about it where that is not plain.
+    /// The fault, and the remedy if that is not plain.
     pub what: String,
 }
 

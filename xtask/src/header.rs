@@ -1,4 +1,5 @@
-//! `include/megapage.h`, made from the entry points and types of crates/segment/capi, and checked against them.
+//! The header `include/megapage.h`, made from the entry points and types of crates/segment/capi,
+//! and checked against them.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result};
@@ -6,9 +7,9 @@ use cbindgen::{Builder, Config, DocumentationStyle, FunctionConfig, Language, La
 use std::fs;
 use std::path::Path;
 
-/// Where it lies.
+/// Path of the header.
 pub const HEADER: &str = "include/megapage.h";
-/// What it is made from, in the order in which it stands there.
+/// Sources of the header, in the order of their contents in it.
 const SOURCES: [&str; 2] = ["crates/segment/capi/src/types.rs", "crates/segment/capi/src/entry.rs"];
 
 const INTRODUCTION: &str = "\
@@ -39,7 +40,7 @@ const INTRODUCTION: &str = "\
  * Signals     No function is async-signal-safe.
  */";
 
-/// The header that the sources ask for.
+/// Generates the header from the sources.
 pub fn generate(root: &Path) -> Result<String> {
     let config = Config {
         language: Language::C,
@@ -73,7 +74,7 @@ pub fn write(root: &Path) -> Result<()> {
     fs::write(&path, header).with_context(|| path.display().to_string())
 }
 
-/// Whether the header that is there is the one that the sources ask for.
+/// Checks that the existing header is the one that the sources give.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let wanted = generate(root)?;
     let found = fs::read_to_string(root.join(HEADER)).unwrap_or_default();

@@ -46,12 +46,12 @@ fn main() -> ExitCode {
     })
 }
 
-/// Has something written below the repository.
+/// Calls `what`, which writes below the repository.
 fn write(what: impl FnOnce(&Path) -> Result<()>) -> Result<ExitCode> {
     what(&repository()?).map(|()| ExitCode::SUCCESS)
 }
 
-/// The root of the repository: where the workspace's `Cargo.toml` lies.
+/// Returns the root of the repository: the directory of the workspace's `Cargo.toml`.
 fn repository() -> Result<PathBuf> {
     let manifest = std::env::var("CARGO_MANIFEST_DIR").context("run this as `cargo xtask`")?;
     match Path::new(&manifest).parent() {

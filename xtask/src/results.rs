@@ -1,5 +1,5 @@
-//! Where megapage leads, where it is level and where it loses, as bench/results/README.md says it: written from the results'
-//! files, and checked against them.
+//! Subjects in which megapage leads, is level or loses, as in bench/results/README.md: written from
+//! the results' files, and checked against them.
 
 mod compare;
 mod gates;
@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Where it stands.
+/// Path of the document.
 pub const DOCUMENT: &str = "bench/results/README.md";
 const DIRECTORY: &str = "bench/results";
 const BEGIN: &str = "<!-- standing:begin -->";
 const END: &str = "<!-- standing:end -->";
 
-/// The results by name: what the files without `.json` hold.
+/// Results by name: the contents of the files, named without `.json`.
 pub(crate) type Results = BTreeMap<String, Value>;
 
-/// The section of these results.
+/// Returns the section of these results.
 fn section_of(results: &Results) -> Section {
     let mut lines = "| | leads | level | loses |\n|---|---|---|---|\n".to_string();
     for subject in subjects::SUBJECTS {
@@ -32,7 +32,7 @@ fn section_of(results: &Results) -> Section {
     Section { document: DOCUMENT, begin: BEGIN, end: END, lines, differs }
 }
 
-/// A value's text of that name.
+/// Returns a value's text of that name.
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
@@ -52,7 +52,7 @@ fn read(root: &Path) -> Result<Results> {
     Ok(results)
 }
 
-/// The section, from the results' files.
+/// Returns the section, from the results' files.
 pub fn section(root: &Path) -> Result<Section> {
     Ok(section_of(&read(root)?))
 }

@@ -1,33 +1,33 @@
-//! A section of a document that is made from something else, between two markers.
+//! A section of a document that is generated, between two markers.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
 
-/// What stands between the markers of a document, and what is said where it does not.
+/// Contents between the markers of a document, and the message if they differ.
 pub struct Section {
     /// The file, relative to the root of the repository.
     pub document: &'static str,
-    /// A line of its own.
+    /// The begin marker, on a separate line.
     pub begin: &'static str,
-    /// What follows the last line.
+    /// The end marker, behind the last line.
     pub end: &'static str,
-    /// Whole lines.
+    /// The contents, in whole lines.
     pub lines: String,
-    /// What it differs from, and what makes it anew.
+    /// The message: the source from which it differs, and the command that makes it again.
     pub differs: &'static str,
 }
 
 impl Section {
-    /// The document with its section made anew; `None` where the markers are missing.
+    /// Returns the document with its section made again; `None` if the markers are missing.
     pub fn renewed(&self, document: &str) -> Option<String> {
         let begin = document.find(self.begin)?;
         let end = begin + document[begin..].find(self.end)?;
         Some(format!("{}{}\n{}{}", &document[..begin], self.begin, self.lines, &document[end..]))
     }
 
-    /// Writes it.
+    /// Writes the section into the document.
     pub fn write(&self, root: &Path) -> Result<()> {
         let Section { document: name, begin, end, .. } = *self;
         let path = root.join(name);
@@ -36,12 +36,12 @@ impl Section {
         fs::write(&path, document).context(name)
     }
 
-    /// Whether the one that is there is this one.
+    /// Checks that the document has this section.
     pub fn check(&self, root: &Path) -> Option<Finding> {
         self.compare(&fs::read_to_string(root.join(self.document)).unwrap_or_default())
     }
 
-    /// The same of the document's text.
+    /// Does the same with the document's text.
     pub fn compare(&self, document: &str) -> Option<Finding> {
         if self.renewed(document).is_some_and(|renewed| renewed == document) {
             return None;

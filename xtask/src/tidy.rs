@@ -18,7 +18,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Directories whose files are not ours to tidy: vendored sources, patches of them, and captured kernel trees.
+/// Directories whose files are not ours to tidy: vendored sources, patches of them, and captured
+/// kernel trees.
 const NOT_OURS: [&str; 3] =
     ["crates/heap/preload/vendor/mimalloc/", "crates/heap/preload/patches/", "fixtures/"];
 
@@ -76,7 +77,7 @@ fn text_of<'a>(files: &'a BTreeMap<String, String>, path: &str) -> Result<&'a st
     files.get(path).map(String::as_str).with_context(|| format!("{path} is missing"))
 }
 
-/// The text files that are ours, by path: what git tracks or would add.
+/// Reads the text files that are ours, by path: those that git tracks or would add.
 fn read_files(root: &Path) -> Result<BTreeMap<String, String>> {
     let listed = stdout(Command::new("git").current_dir(root).args([
         "ls-files",
@@ -90,7 +91,8 @@ fn read_files(root: &Path) -> Result<BTreeMap<String, String>> {
         if NOT_OURS.iter().any(|directory| path.starts_with(directory)) {
             continue;
         }
-        // A file that was deleted but is still in the index has no text; a binary one has none of ours.
+        // A file that was deleted but is still in the index has no text; a binary one has none of
+        // ours.
         if let Ok(text) = fs::read_to_string(root.join(path)) {
             files.insert(path.to_string(), text);
         }
@@ -108,7 +110,7 @@ fn cargo_metadata(root: &Path) -> Result<String> {
     ]))
 }
 
-/// What a command prints; an error that quotes its standard error where it fails.
+/// Returns the output of a command. If it fails, the error quotes its standard error.
 fn stdout(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     ensure!(

@@ -1,10 +1,13 @@
-//! Values of committed results in pages of docs/, made from `bench/results/*.json` and checked against it.
+//! Values of committed results in pages of docs/, made from `bench/results/*.json` and checked
+//! against it.
 //!
-//! `<!--= restart.json /gates/demand=the same answers/found -->the same<!--=-->` stands for one value. The path's parts
-//! lead into objects by name and into lists by number, or by `KEY=START&KEY=START`: the one element whose KEYs are so, or
-//! else whose KEYs begin so. ` as ms` and the like at its end says what a number is shown as. A list of numbers stands for its
-//! median. A gate's `found` or `measured` says so where the gate is not met. `<!--= rows WORD -->7<!--=-->` is the number of
-//! the page's table rows whose last cell begins with WORD.
+//! `<!--= restart.json /gates/demand=the same answers/found -->the same<!--=-->` stands for one
+//! value. The path's parts lead into objects by name and into lists by number, or by
+//! `KEY=START&KEY=START`: the one element whose KEYs are equal, or else whose KEYs begin like that.
+//! ` as ms` and the like at its end is the unit in which a number is shown. A list of numbers
+//! stands for its median. A gate's `found` or `measured` says so if the gate is not met.
+//! `<!--= rows WORD -->7<!--=-->` is the number of the page's table rows whose last cell begins
+//! with WORD.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result, bail};
@@ -19,7 +22,7 @@ const END: &str = "<!--=-->";
 const RESULTS: &str = "bench/results";
 const PAGES: &str = "docs";
 
-/// Makes the values of all pages anew.
+/// Makes the values of all pages again.
 pub fn write(root: &Path) -> Result<()> {
     for (path, text) in pages(root)? {
         let renewed = renewed(&text, &|file| result(root, file)).with_context(|| path.clone())?;
@@ -30,7 +33,7 @@ pub fn write(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Pages whose values are not those of the results.
+/// Finds pages whose values are not those of the results.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for (path, text) in pages(root)? {
@@ -47,7 +50,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// The pages with values, and their texts.
+/// Returns the pages with values, and their texts.
 fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root.join(PAGES)).context(PAGES)? {
@@ -74,7 +77,7 @@ fn result(root: &Path, file: &str) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("{RESULTS}/{file}"))
 }
 
-/// The page with each value made anew.
+/// Returns the page with each value made again.
 fn renewed(page: &str, result: &dyn Fn(&str) -> Result<Value>) -> Result<String> {
     let mut text = String::new();
     let mut rest = page;
@@ -97,7 +100,7 @@ fn renewed(page: &str, result: &dyn Fn(&str) -> Result<Value>) -> Result<String>
     Ok(text + rest)
 }
 
-/// Rows of tables whose last cell begins with `word`.
+/// Returns the number of table rows whose last cell begins with `word`.
 fn rows(page: &str, word: &str) -> usize {
     let last = |line: &str| {
         line.trim_end().strip_suffix('|')?.rsplit('|').next().map(|cell| cell.trim().to_string())
@@ -109,7 +112,7 @@ fn rows(page: &str, word: &str) -> usize {
         .count()
 }
 
-/// The value that `path` leads to, as it is shown.
+/// Returns the value that `path` leads to, as it is shown.
 fn shown(document: &Value, path: &str) -> Result<String> {
     let (path, unit) = match path.rsplit_once(" as ") {
         Some((path, unit)) => (path, Some(unit)),
@@ -166,7 +169,7 @@ fn step<'a>(value: &'a Value, part: &str) -> Result<&'a Value> {
     bail!("no element has {part}")
 }
 
-/// Three digits, and the unit.
+/// Renders a number with three digits, and the unit.
 fn number_shown(value: f64, unit: Option<&str>) -> Result<String> {
     let (scaled, suffix) = match unit {
         None => (value, ""),

@@ -10,5 +10,5 @@ directory.mkdir()
 subprocess.run(["mariadb-install-db", "--no-defaults", f"--datadir={directory}", "--skip-test-db",
                 "--auth-root-authentication-method=normal", f"--user={getpass.getuser()}"],
                check=True, stdout=subprocess.DEVNULL)
-# Whoever the server runs as copies it.
+# The server's user, which may be any, copies the directory.
 subprocess.run(["chmod", "-R", "a+rX", directory], check=True)

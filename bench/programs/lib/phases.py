@@ -1,4 +1,5 @@
-"""The bench's protocol (protocol.py): steady(), then end(answer). Without the driver they do nothing but print the answer."""
+"""The bench's protocol (protocol.py): steady(), then end(answer). Without the driver they only
+print the answer."""
 
 import os
 
@@ -15,12 +16,12 @@ def _send(text):
 
 
 def steady():
-    """The set-up is done; what follows is measured."""
+    """Reports that the set-up is done: the measured work follows."""
     _send("phase steady\n")
 
 
 def end(answer):
-    """The measured work is done, and what it made is still there."""
+    """Reports the answer and the end of the measured work, whose memory is still held."""
     if not _OUT:
         print(answer)
     _send(f"answer {answer}\nphase end\n")

@@ -1,4 +1,4 @@
-"""What the clients of servers have in common."""
+"""Connections that the clients of servers share."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ import zlib
 
 
 def connect(path, seconds=30):
-    """A connection to the server's socket, as soon as it listens."""
+    """Connects to the server's socket as soon as it listens, within `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         connection = socket.socket(socket.AF_UNIX)
@@ -23,7 +23,8 @@ def connect(path, seconds=30):
 
 
 class Pipeline:
-    """Requests sent in batches, each answered in full before the next is sent. `digest` is of all answers."""
+    """Requests sent in batches, each answered in full before the next is sent. `digest` is that of
+    all answers."""
 
     def __init__(self, connection):
         self.connection, self.digest = connection, 0
@@ -40,7 +41,8 @@ class Pipeline:
 
 
 def query(words, text, seconds=30):
-    """What a database's client prints for `text`; tried again as long as the server starts."""
+    """Returns the output of a database's client for `text`; retries while the server starts, for up
+    to `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         done = subprocess.run(words, input=text, capture_output=True, text=True, env=dict(os.environ))
@@ -52,13 +54,14 @@ def query(words, text, seconds=30):
 
 
 class Session:
-    """A database's client that stays connected: what its server process maps is there until the end."""
+    """A database's client that stays connected: the memory that its server process maps is there
+    until the end."""
 
     def __init__(self, words):
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, text):
-        """The one line that `text` makes the client print."""
+        """Sends `text`, and returns the one line that the client prints."""
         self.process.stdin.write(text)
         self.process.stdin.flush()
         line = self.process.stdout.readline().strip()

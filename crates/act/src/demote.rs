@@ -1,8 +1,8 @@
-//! Demotion: the kernel's split of huge pages in another process, and proof of what came of it.
+//! Demotion: the kernel's split of huge pages in another process, and proof of its effect.
 //!
-//! The way is the *cold split*: MADV_COLD on one base page inside a transparent huge page splits it whole. Since
-//! Linux 6.12 a split also maps those of its base pages that hold only zeros to the shared page of zeros, and frees
-//! them: demoting recovers bloat. Nothing is written to swap.
+//! It uses the *cold split*: MADV_COLD on one base page inside a transparent huge page splits it
+//! whole. Since Linux 6.12 a split also maps base pages that hold only zeros to the shared page of
+//! zeros, and frees them: demotion recovers bloat. Nothing is written to swap.
 
 use crate::engine::{Advice, Answer, Clock, Engine, Latency, Refusal, Target, Terms};
 use crate::execute::split_line;
@@ -23,11 +23,11 @@ pub struct Demotion {
     pub process: ProcessId,
     /// Aligned 2 MiB regions.
     pub regions: Vec<VirtRange>,
-    /// What it may cost.
+    /// Bounds on its cost.
     pub bounds: Bounds,
 }
 
-/// What came of a demotion.
+/// Outcome of a demotion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DemoteOutcome {
     /// Regions asked for.
@@ -36,8 +36,8 @@ pub struct DemoteOutcome {
     pub huge_before: u64,
     /// Regions of those that are not huge any more.
     pub demoted: u64,
-    /// Bytes of the demoted regions that are no longer present: base pages of zeros that the kernel took back. A
-    /// program that fills or frees pages in the same moment shifts this value.
+    /// Bytes of the demoted regions that are no longer present: base pages of zeros that the kernel
+    /// freed. A program that fills or frees pages at the same moment shifts this value.
     pub freed_bytes: u64,
     /// Regions that the kernel refuses to split: locked memory or hugetlb pages (EINVAL).
     pub not_splittable: u64,
@@ -49,14 +49,16 @@ pub struct DemoteOutcome {
     pub calls: u64,
     /// Time from the first call to the end of the last, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Processor time of the calls, in nanoseconds: for so long the process may have waited for its memory.
+    /// Processor time of the calls, in nanoseconds: the process may have waited that long for its
+    /// memory.
     pub busy_ns: u64,
-    /// Whether the process ended in between. That is no error.
+    /// True if the process ended in between, which is no error.
     pub gone: bool,
 }
 
 impl DemoteOutcome {
-    /// This, and what came of a later turn for the regions that this one did not come to.
+    /// Returns the sum of this outcome and that of a later turn, for the regions that this one did
+    /// not reach.
     fn and(self, later: DemoteOutcome) -> DemoteOutcome {
         DemoteOutcome {
             asked: self.asked,
@@ -73,39 +75,42 @@ impl DemoteOutcome {
         }
     }
 
-    /// Regions that the kernel skipped though nothing speaks against a split: pages that a forked process
-    /// shares, or that something else held at the moment.
+    /// Returns the number of huge regions that the kernel skipped though nothing speaks against a
+    /// split. A forked process shares their pages, or something else held them at the moment.
     pub fn skipped(&self) -> u64 {
         let accounted = self.demoted + self.not_splittable + self.unmapped + self.not_tried;
         self.huge_before.saturating_sub(accounted)
     }
 }
 
-/// That demotion of memory of `pid` is possible, and that what comes of it can be seen: nothing is promoted to be
-/// undone later where this fails.
+/// Checks that memory of `pid` can be demoted, and that the effect can be seen. If this fails,
+/// nothing is promoted that is to be undone later.
 ///
 /// # Errors
-/// [`RemoteError::Unseen`] before Linux 6.7 without root; and as [`Demotion::apply`].
+/// [`RemoteError::Unseen`] before Linux 6.7 without root; other errors as of [`Demotion::apply`].
 pub fn check(root: &KernelRoot, pid: Pid) -> Result<(), RemoteError> {
-    // Finding nothing to do is enough to find out whether it could be seen.
+    // A demotion of no region is enough to find out whether its effect could be seen.
     let process = identify(root, pid)?;
     let nothing = Demotion { process, regions: Vec::new(), bounds: Bounds::default() };
     nothing.apply(&mut Engine::new(root, Latency::default())).map(|_| ())
 }
 
 impl Demotion {
-    /// Asks the kernel to split the huge pages of the regions, batch by batch, and reads from the page tables what
-    /// came of it. Regions that are not huge are left as they are: an advice on one would only cool it. What is demoted so
-    /// was promoted for a while: after a slow call the next one follows, with fewer regions.
+    /// Asks the kernel to split the huge pages of the regions, batch by batch, and reads the effect
+    /// from the page tables. Skips regions that are not huge: advice on one would only cool it.
+    /// These regions were promoted for a limited time, so a slow call does not stop it: the next
+    /// one follows, with fewer regions.
     ///
     /// # Errors
-    /// [`RemoteError::Gone`] also where another process has its number now, or it runs another program.
+    /// [`RemoteError::Gone`] also if another process has its number now, or it runs another
+    /// program.
     pub fn apply(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
         self.turn(engine, true).map(|(outcome, _)| outcome)
     }
 
-    /// The same for huge pages that no process waits to have split: where `engine` leaves the process alone after a slow call, the
-    /// others are split after that, within the time of the bounds.
+    /// Does the same for huge pages whose split is not urgent. If `engine` backs off from the
+    /// process after a slow call, sleeps until that ends and splits the others, within the time of
+    /// the bounds.
     pub fn apply_patiently(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
         let start = Instant::now();
         let mut sum: Option<DemoteOutcome> = None;
@@ -113,7 +118,7 @@ impl Demotion {
         loop {
             part.bounds.time = self.bounds.time.saturating_sub(start.elapsed());
             let (outcome, left) = match (part.turn(engine, false), sum) {
-                // Between two turns.
+                // The process ended between two turns.
                 (Err(RemoteError::Gone(_)), Some(former)) => {
                     return Ok(DemoteOutcome { gone: true, ..former });
                 }
@@ -131,7 +136,7 @@ impl Demotion {
         }
     }
 
-    /// One turn, and the regions that it did not come to.
+    /// Makes one turn. Returns its outcome, and the regions that it did not reach.
     fn turn(
         &self,
         engine: &mut Engine,
@@ -164,7 +169,7 @@ impl Demotion {
         let mut left = Vec::new();
         for (tried, region) in tried.into_iter().zip(&regions) {
             match tried.answer {
-                // What is still huge afterwards was skipped.
+                // Regions that are still huge afterwards were skipped.
                 Answer::Accepted | Answer::Refused(Refusal::Busy | Refusal::GroupFull) => {}
                 Answer::NotTried => {
                     left.push(*region);
@@ -197,13 +202,13 @@ impl Demotion {
         Ok((outcome, left))
     }
 
-    /// What [`Demotion::apply`] would do, as shell lines. No shell command splits single regions: the lines say
-    /// which calls are made.
+    /// Returns the shell lines that correspond to [`Demotion::apply`]. No shell command splits
+    /// single regions: the lines name the calls.
     pub fn dry_run(&self) -> Vec<String> {
         self.regions.iter().map(|region| split_line(self.process.pid, &region.to_string(), "")).collect()
     }
 
-    /// The most that this can demote, in bytes.
+    /// Returns the most that this can demote, in bytes.
     pub fn bytes(&self) -> Bytes {
         Bytes(self.regions.len() as u64 * HUGE_2M as u64)
     }

@@ -1,7 +1,8 @@
-//! Sizing the hugetlb pools as one transaction: weigh, write, read back, work on a shortfall, explain it, and put
-//! everything back where that was asked for.
+//! Sizing of the hugetlb pools as one transaction: it weighs, writes, reads back, works on a
+//! shortfall and explains it. It restores the former values if that was asked for.
 //!
-//! [`plan()`] decides and refuses; [`Plan::apply`] writes; [`Plan::dry_run`] only says what would be written.
+//! [`plan()`] decides and refuses; [`Plan::apply`] writes; [`Plan::dry_run`] only says what would
+//! be written.
 
 mod addition;
 mod apply;

@@ -1,5 +1,5 @@
-//! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of what came
-//! of it.
+//! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of
+//! its effect.
 
 use crate::engine::{Advice, Answer, Clock, Engine, Refusal, Target, Terms, Tried};
 use crate::execute::promote_line;
@@ -20,26 +20,26 @@ use std::time::{Duration, Instant};
 pub use crate::remote::{Bounds, RemoteError as PromoteError, identify, lacking_ability, lacking_right};
 pub use crate::shared::SharedMemory;
 
-/// Refusals for lack of a huge page, one after the other, after which a promotion ends.
+/// Consecutive refusals for lack of a huge page after which a promotion ends.
 const MOST_SHORTAGES: u32 = 4;
-/// Before Linux 6.7, calls for one region that was refused.
+/// Most further calls for one refused region, before Linux 6.7.
 const MOST_REPEATS: u32 = 2;
 
-/// Regions of one process that are to be huge.
+/// Regions of one process to promote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promotion {
     /// The process. Another one with its number, or another program, is not touched.
     pub process: ProcessId,
     /// Aligned 2 MiB regions.
     pub regions: Vec<VirtRange>,
-    /// What it may cost.
+    /// Bounds on its cost.
     pub bounds: Bounds,
 }
 
-/// What came of a promotion. All values are of regions or bytes of this promotion alone.
+/// Outcome of a promotion. All values are of regions or bytes of this promotion alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PromoteOutcome {
-    /// Bytes that were to be huge.
+    /// Bytes to be promoted.
     pub asked_bytes: u64,
     /// Bytes of those that the page tables show as huge afterwards.
     pub obtained_bytes: u64,
@@ -49,41 +49,45 @@ pub struct PromoteOutcome {
     pub busy: u64,
     /// Regions that cannot be collapsed (EINVAL): no page table, write-protected by userfaultfd.
     pub not_collapsible: u64,
-    /// Bytes on base pages that were not asked for, as the program has excluded them (MADV_NOHUGEPAGE); when candidates were
-    /// last looked for.
+    /// Bytes on base pages that were not asked for because the program has excluded them
+    /// (MADV_NOHUGEPAGE), as of the last look for candidates.
     pub excluded_bytes: u64,
-    /// Regions refused for lack of a huge page or of room in the control group (ENOMEM, EBUSY), or unmapped
-    /// since; or not asked for as too little of the machine's memory is available.
+    /// Regions refused for lack of a huge page or of room in the control group (ENOMEM, EBUSY), or
+    /// because they are no longer mapped. Also regions not asked for because the machine has too
+    /// little available memory.
     pub no_memory: u64,
-    /// Regions left as they are because another process shares pages of them since a fork: a collapse would copy them.
+    /// Regions not asked for because another process shares pages of them since a fork: a collapse
+    /// would copy them.
     pub shared: u64,
-    /// Regions that were not tried: time was up, memory was short, calls were slow, or the process ended.
+    /// Regions that were not tried: time was up, memory was short, calls were slow, or the process
+    /// ended.
     pub not_tried: u64,
     /// Time from the first call to the end of the last, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Processor time of the calls, in nanoseconds: for so long the process may have waited for its memory.
+    /// Processor time of the calls, in nanoseconds: the process may have waited that long for its
+    /// memory.
     pub busy_ns: u64,
-    /// Whether the process ended in between. That is no error.
+    /// True if the process ended in between, which is no error.
     pub gone: bool,
 }
 
-/// What came of a promotion, region by region.
+/// Outcome of a promotion, region by region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// In values.
+    /// Totals of all regions.
     pub outcome: PromoteOutcome,
     /// The regions that the kernel was asked to collapse.
     pub tried: Vec<VirtRange>,
-    /// Those that were not tried.
+    /// The regions that were not tried.
     pub left: Vec<VirtRange>,
-    /// Those of the promotion that are huge now. On kernels before 6.7, which do not distinguish regions, as many as have
-    /// become huge since, and none that was before.
+    /// The regions that are huge now. Before Linux 6.7, which does not distinguish regions: as many
+    /// as have become huge since. Those that were huge before do not count.
     pub huge: Vec<VirtRange>,
 }
 
 impl PromoteOutcome {
-    /// Adds the values of a later promotion of the same process, but for the bytes asked, obtained and excluded: both may name
-    /// the same regions.
+    /// Adds the values of a later promotion of the same process. Skips the bytes asked, obtained
+    /// and excluded: both promotions may name the same regions.
     pub fn add(&mut self, later: PromoteOutcome) {
         self.calls += later.calls;
         self.busy += later.busy;
@@ -97,23 +101,25 @@ impl PromoteOutcome {
     }
 }
 
-/// What of a process could be promoted.
+/// Regions of a process that could be promoted, and the memory left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
-    /// Regions that are not huge and dense enough: private ones, then shared ones.
+    /// Regions that are dense enough and not huge: private ones, then shared ones.
     pub regions: Vec<VirtRange>,
-    /// Present bytes of private memory that are on base pages in regions too sparse, or outside whole regions.
+    /// Present bytes of private memory on base pages in regions too sparse, outside whole regions,
+    /// or in regions beyond the most that were asked for.
     pub left_out: Bytes,
-    /// Present bytes on base pages in mappings that the program has excluded (MADV_NOHUGEPAGE): the kernel collapses nothing
-    /// of them.
+    /// Present bytes on base pages in mappings that the program has excluded (MADV_NOHUGEPAGE): the
+    /// kernel collapses none of them.
     pub excluded: Bytes,
     /// The shared memory.
     pub shared: SharedMemory,
 }
 
-/// The regions of `pid` in private, writable, anonymous memory, and in shared memory, that are not huge yet and have at least
-/// `least_present` (1 to 512) of their base pages present (of shared memory: in memory, touched by any process): a collapse
-/// fills the others with zeros. At most `most` regions.
+/// Returns at most `most` regions of `pid` that are not huge yet, in private, writable, anonymous
+/// memory and in shared memory. Each has at least `least_present` (1 to 512) of its base pages
+/// present; in shared memory, pages in memory count, touched by any process. A collapse fills the
+/// others with zeros.
 pub fn candidates(
     root: &KernelRoot,
     pid: Pid,
@@ -151,17 +157,19 @@ pub fn candidates(
     Ok(found)
 }
 
-/// The shared memory that `pid` maps, and what of it could be promoted where at least `least_present` of a region's base pages
-/// are in memory.
+/// Returns the shared memory that `pid` maps, and the part that could be promoted: regions with at
+/// least `least_present` base pages in memory.
 pub fn shared_memory(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<SharedMemory, PromoteError> {
     let mut tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
     let mappings = read_smaps(root, pid).map_err(|error| refusal(root, pid, error))?;
     Ok(shared::find(root, pid, &mappings, &mut tables, least_present, 0)?.memory)
 }
 
-/// Parts `regions` of `pid` into those whose pages are its own, and those of which another process maps one or more as
-/// well: a forked child that has not executed a program, its children, or any process KSM has merged them for. Where that is
-/// unknown (before Linux 6.7, without root), all are its own. The promotion itself is less strict, see the module `sharing`.
+/// Separates `regions` of `pid` into those whose pages it alone maps, and those with one or more
+/// pages that another process maps as well. Such a process is a forked child that has not executed
+/// a program, its children, or any process that KSM has merged pages for. If sharing is unknown
+/// (before Linux 6.7, without root), all count as its own. The promotion itself is less strict, see
+/// the module `sharing`.
 pub fn part_shared(
     root: &KernelRoot,
     pid: Pid,
@@ -178,13 +186,14 @@ pub fn part_shared(
     Ok((own, shared))
 }
 
-/// Whether a mapping holds memory that the program uses as heap and that a collapse is for.
+/// Returns true if the mapping holds memory that the program uses as heap and that a collapse can
+/// act on.
 fn is_promotable(mapping: &Mapping) -> bool {
     mapping.is_heap_like() && mapping.kernel_page_size == PageSize::BASE
 }
 
-/// Those of `regions`, which are huge now as far as is known, that have become so between two readings of smaps: in each mapping
-/// at most as many as its huge memory has grown by.
+/// Returns those of `regions` that have become huge between two readings of smaps; all are huge
+/// now, as far as is known. Takes at most as many in each mapping as its huge memory has grown by.
 fn huge_since(before: &[Mapping], after: &[Mapping], regions: &[VirtRange]) -> Vec<VirtRange> {
     let mut found = Vec::new();
     for mapping in after {
@@ -200,17 +209,19 @@ fn huge_since(before: &[Mapping], after: &[Mapping], regions: &[VirtRange]) -> V
     found
 }
 
-/// What smaps counts on huge pages that a collapse makes.
+/// Returns the bytes that smaps counts on huge pages of the kinds that a collapse makes.
 fn on_huge(mapping: &Mapping) -> Bytes {
     mapping.anon_huge + mapping.shmem_pmd + mapping.file_pmd
 }
 
 impl Promotion {
-    /// Asks the kernel to collapse the regions, batch by batch, and reads from the page tables what came of it. It ends where
-    /// `engine` leaves the process alone for a while; until when: [`Engine::pause`].
+    /// Asks the kernel to collapse the regions, batch by batch, and reads the effect from the page
+    /// tables. Ends early if `engine` backs off from the process; [`Engine::pause`] returns the
+    /// time that is left.
     ///
     /// # Errors
-    /// [`PromoteError::Gone`] also where another process has its number now, or it runs another program.
+    /// [`PromoteError::Gone`] also if another process has its number now, or it runs another
+    /// program.
     pub fn apply(&self, engine: &mut Engine) -> Result<Applied, PromoteError> {
         let root = &engine.root().clone();
         if let Some(ability) = lacking_ability(root).filter(|_| root.is_live()) {
@@ -222,7 +233,8 @@ impl Promotion {
             ..PromoteOutcome::default()
         };
         let mut target = Target::open_permitted(root, self.process)?;
-        // Where the page map shows no huge entries (before Linux 6.7), what was huge before is reported by smaps, of whole mappings.
+        // Before Linux 6.7 the page map shows no huge entries: smaps reports what was huge before,
+        // for whole mappings.
         let before = if PAGEMAP_SCAN.is_there(root) { None } else { Some(self.smaps(root)?) };
         let start = Instant::now();
         let Bounds { batch, time, pause_percent } = self.bounds;
@@ -281,8 +293,9 @@ impl Promotion {
         Ok(Applied { outcome, tried: asked, left, huge })
     }
 
-    /// The same for a caller that waits: where `engine` leaves the process alone for a while, the others are asked for after that,
-    /// within the time of the bounds. Not where memory is short: that may last.
+    /// Does the same for a caller that waits. If `engine` backs off from the process, sleeps until
+    /// that ends and goes on with the other regions, within the time of the bounds. Returns without
+    /// waiting if memory is short: that may last.
     pub fn apply_patiently(&self, engine: &mut Engine) -> Result<PromoteOutcome, PromoteError> {
         let start = Instant::now();
         let mut outcome: Option<PromoteOutcome> = None;
@@ -290,7 +303,7 @@ impl Promotion {
         loop {
             part.bounds.time = self.bounds.time.saturating_sub(start.elapsed());
             let applied = match (part.apply(engine), outcome) {
-                // Between two turns.
+                // The process ended between two turns.
                 (Err(PromoteError::Gone(_)), Some(former)) => {
                     return Ok(PromoteOutcome { gone: true, not_tried: part.regions.len() as u64, ..former });
                 }
@@ -313,9 +326,11 @@ impl Promotion {
         }
     }
 
-    /// Asks again for what was refused, [`MOST_REPEATS`] times at most. Where the process has no page table for a region of
-    /// shared memory, kernels before 6.7 collapse it in the object, refuse to map it there, and do so when they are asked
-    /// again. What there is no time for, or what the guard puts off, is left to the next pass. How many calls were made.
+    /// Repeats the calls for refused regions, [`MOST_REPEATS`] times each at most, and returns the
+    /// number of calls. Before Linux 6.7 a process may have no page table for a region of shared
+    /// memory. The kernel then collapses the region in the object, refuses to map it there, and
+    /// maps it when asked again. Regions that time runs out for, or that the guard puts off, wait
+    /// for the next pass.
     fn map_what_was_collapsed(
         &self,
         engine: &mut Engine,
@@ -325,7 +340,8 @@ impl Promotion {
     ) -> u64 {
         let mut calls = 0;
         for (tried, region) in tried.iter_mut().zip(&self.regions) {
-            // A call may find pages on their way to the LRU lists, the next one collapses, and a third one maps.
+            // One call may find pages on their way to the LRU lists, the next collapses them, and a
+            // third maps them.
             for _ in 0..MOST_REPEATS {
                 let is_for_now = matches!(tried.answer, Answer::Refused(Refusal::Busy | Refusal::Invalid));
                 if !is_for_now {
@@ -341,7 +357,8 @@ impl Promotion {
         calls
     }
 
-    /// Those of the regions that are huge now, by the page tables; by smaps, compared with `before`, where these do not say.
+    /// Returns the regions that are huge now, by the page tables. If these do not show it, compares
+    /// smaps with `before`.
     fn huge(
         &self,
         root: &KernelRoot,
@@ -357,8 +374,8 @@ impl Promotion {
                 .map(|region| region.range)
                 .collect());
         };
-        // What a call was refused for as a whole may have become huge in part; of a region of unknown state, the
-        // call's answer counts.
+        // A call that was refused as a whole may have made some of its regions huge. For a region
+        // of unknown state, the call's answer counts.
         let is_huge =
             |region: &Region| region.huge.unwrap_or_else(|| accepted.binary_search(&region.range).is_ok());
         let huge: Vec<VirtRange> =
@@ -371,8 +388,8 @@ impl Promotion {
         read_smaps(root, pid).map_err(|error| refusal(root, pid, error))
     }
 
-    /// What [`Promotion::apply`] would do, as shell lines. No shell command collapses single regions: the
-    /// line that acts is megapage's own.
+    /// Returns the shell lines that correspond to [`Promotion::apply`]. No shell command collapses
+    /// single regions: the line that acts is megapage's own.
     pub fn dry_run(&self) -> Vec<String> {
         let mut lines: Vec<String> =
             self.regions.iter().map(|region| promote_line(self.process.pid, &region.to_string())).collect();
@@ -450,7 +467,7 @@ mod tests {
             Vec::<u64>::new(),
             "the kernel has split one meanwhile"
         );
-        // What has become one mapping, or several, is counted where it lies.
+        // Mappings that have merged or split are counted at their present place.
         assert_eq!(obtained(&[mapping(8, 24, 9)]), [8, 9, 10]);
         assert_eq!(
             obtained(&[mapping(8, 12, 4), mapping(12, 16, 4)]),

@@ -1,4 +1,5 @@
-//! Taking back bloat at once: huge pages of a process that hold many base pages of zeros are split, and the kernel frees those.
+//! Reclaim of bloat at once: splits a process's huge pages that hold many base pages of zeros. The
+//! kernel frees those.
 
 use crate::demote::{DemoteOutcome, Demotion};
 use crate::engine::Engine;
@@ -11,18 +12,18 @@ use megapage_observe::{Thoroughness, count_zeros};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
 use serde::Serialize;
 
-/// Memory to be taken back.
+/// Request to reclaim memory of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Reclaim {
     /// The process.
     pub pid: Pid,
-    /// Base pages of zeros, 1 to 512, from which on a huge page is split.
+    /// Minimum number of base pages of zeros, 1 to 512, for which a huge page is split.
     pub least: u16,
-    /// What the splits may cost.
+    /// Bounds on the cost of the splits.
     pub bounds: Bounds,
 }
 
-/// What was found, and what came of it.
+/// Bloat that was found, and the outcome of its splits.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reclaimed {
     /// The process.
@@ -31,11 +32,11 @@ pub struct Reclaimed {
     pub huge: u64,
     /// Those of them with enough zeros.
     pub bloated: u64,
-    /// Bytes of zeros in all that were looked at.
+    /// Bytes of zeros in all huge pages that were looked at.
     pub zero_bytes: u64,
-    /// Bytes of zeros in those that are split.
+    /// Bytes of zeros in the huge pages to split.
     pub expected_bytes: u64,
-    /// What came of the splits; `None` for a dry run.
+    /// Outcome of the splits; `None` for a dry run.
     pub outcome: Option<DemoteOutcome>,
     /// The regions to split.
     #[serde(skip)]
@@ -43,11 +44,13 @@ pub struct Reclaimed {
 }
 
 impl Reclaim {
-    /// Looks through the private huge pages of the process. Changes nothing, but marks them as accessed.
+    /// Looks through the private huge pages of the process. It changes nothing, but marks them as
+    /// accessed.
     ///
     /// # Errors
-    /// [`RemoteError::Unsupported`] before Linux 6.12: a split would free nothing. [`RemoteError::Unseen`] where huge pages
-    /// cannot be distinguished (before Linux 6.7). As of [`Demotion::apply`] besides.
+    /// [`RemoteError::Unsupported`] before Linux 6.12: a split would free nothing.
+    /// [`RemoteError::Unseen`] if huge pages cannot be distinguished (before Linux 6.7). Other
+    /// errors as of [`Demotion::apply`].
     pub fn look(&self, root: &KernelRoot) -> Result<Reclaimed, RemoteError> {
         if !root.is_live() {
             return Err(RemoteError::NotLive);
@@ -94,7 +97,8 @@ impl Reclaim {
 }
 
 impl Reclaimed {
-    /// Splits what was found; after a slow call the process is left alone for a while. The contents of memory stay.
+    /// Splits the regions that were found. After a slow call it backs off from the process, then
+    /// goes on. The contents of memory stay the same.
     pub fn apply(mut self, engine: &mut Engine) -> Result<Reclaimed, RemoteError> {
         self.outcome = Some(self.demotion.apply_patiently(engine)?);
         Ok(self)

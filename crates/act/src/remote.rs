@@ -1,4 +1,4 @@
-//! What acting on another process's memory has in common: the rights it takes, its bounds, its errors.
+//! Common parts of actions on another process's memory: the rights needed, the bounds, the errors.
 
 use megapage_kernel::ability::{Ability, COLLAPSE, THP};
 use megapage_kernel::{KernelError, KernelRoot, process};
@@ -8,7 +8,7 @@ use std::io;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why no memory of another process was acted on, or why an action ended early.
+/// Reason that no memory of another process was acted on, or that an action ended early.
 #[derive(Debug, Error)]
 pub enum RemoteError {
     /// The caller lacks a right. The text says which.
@@ -16,7 +16,7 @@ pub enum RemoteError {
     NotAllowed {
         /// The process.
         pid: Pid,
-        /// What the caller would need, and how to get it.
+        /// Right that the caller would need, and how to get it.
         lacking: String,
     },
     /// There is no such process.
@@ -25,7 +25,7 @@ pub enum RemoteError {
     /// The kernel lacks an ability.
     #[error("{}: {}", .0.lacking(), remedy(.0))]
     Unsupported(&'static Ability),
-    /// The caller cannot see which regions are huge, and so not what came of an action.
+    /// The caller cannot see which regions are huge, and so cannot see the effect of an action.
     #[error(
         "the kernel does not show which regions are huge, and the page frames cannot be read: that takes Linux 6.7 \
          (PAGEMAP_SCAN), or CAP_SYS_ADMIN and the kernel option CONFIG_PROC_PAGE_MONITOR"
@@ -47,7 +47,7 @@ pub enum RemoteError {
     },
 }
 
-/// What to do where an ability lacks.
+/// Returns the advice for a missing ability.
 fn remedy(ability: &Ability) -> &'static str {
     match ability.id {
         "collapse" => {
@@ -58,15 +58,16 @@ fn remedy(ability: &Ability) -> &'static str {
     }
 }
 
-/// What an action on another process's memory may cost.
+/// Bounds on the cost of an action on another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Most regions in one call, where [`crate::Latency`] allows as many: a batch bounds how long the caller is deaf.
+    /// Most regions in one call, if [`crate::Latency`] allows as many. A batch bounds the time for
+    /// which the caller reacts to nothing else.
     pub batch: usize,
-    /// After this time no further call is made.
+    /// Time after which no further call is made.
     pub time: Duration,
-    /// After each call the caller pauses for so many hundredths of what the call took, so that the process gets its mmap
-    /// lock and the processor; at most 50 ms, and at least as long as [`crate::Latency`] says.
+    /// Pause after each call, in hundredths of the call's time, so that the process gets its mmap
+    /// lock and the processor. At most 50 ms, and at least the pause of [`crate::Latency`].
     pub pause_percent: u32,
 }
 
@@ -76,12 +77,14 @@ impl Default for Bounds {
     }
 }
 
-/// The ability that the kernel lacks to promote memory of another process on request; `None` where it has it.
+/// Returns the ability that the kernel lacks for promoting memory of another process on request;
+/// `None` if it lacks none.
 pub fn lacking_ability(root: &KernelRoot) -> Option<&'static Ability> {
     [&THP, &COLLAPSE].into_iter().find(|ability| !ability.is_there(root))
 }
 
-/// What the caller lacks to promote memory of `pid`; `None` where nothing is known to be missing.
+/// Returns the right that the caller lacks to promote memory of `pid`; `None` if none is known to
+/// be missing.
 pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<String>, KernelError> {
     let own = process::read_own_status(root)?;
     if !own.capabilities.sys_nice() {
@@ -101,7 +104,8 @@ pub fn lacking_right(root: &KernelRoot, pid: Option<Pid>) -> Result<Option<Strin
     Ok(None)
 }
 
-/// Which process has this number now: what is found of its memory and what is done to it later are of the same.
+/// Returns the process that has this number now: a later action on its memory can check that it is
+/// the same.
 pub fn identify(root: &KernelRoot, pid: Pid) -> Result<ProcessId, RemoteError> {
     let stat = process::read_stat(root, pid).map_err(|error| refusal(root, pid, error))?;
     match stat.is_zombie() {
@@ -110,7 +114,7 @@ pub fn identify(root: &KernelRoot, pid: Pid) -> Result<ProcessId, RemoteError> {
     }
 }
 
-/// A reader's error as the user should see it.
+/// Returns a reader's error as the user should see it.
 pub(crate) fn refusal(root: &KernelRoot, pid: Pid, error: KernelError) -> RemoteError {
     match error.raw_os_error() {
         _ if error.is_gone() => RemoteError::Gone(pid),
@@ -125,8 +129,8 @@ pub(crate) fn refusal(root: &KernelRoot, pid: Pid, error: KernelError) -> Remote
     }
 }
 
-/// What an answer of process_madvise means for the process as a whole: an error that ends the action, or `None` where
-/// it has ended, which is normal. For answers that are not about single regions.
+/// Returns the error that ends the action, for an answer of process_madvise that is not about a
+/// single region. Returns `None` if the process has ended, which is normal.
 pub(crate) fn call_failed(
     root: &KernelRoot,
     pid: Pid,
@@ -144,7 +148,8 @@ pub(crate) fn call_failed(
             Some(RemoteError::NotAllowed { pid, lacking: lacking.into() })
         }
         io::ErrorKind::Unsupported => Some(RemoteError::Unsupported(ability)),
-        // ESRCH has no kind of its own: a process that ends has no memory any more some time before it is a zombie.
+        // ESRCH has no `io::ErrorKind`. A process that ends has no memory any more some time
+        // before it is a zombie.
         _ if error.raw_os_error() == Some(3) => None,
         _ if process::read_status(root, pid).is_ok_and(|status| !status.is_zombie()) => {
             Some(RemoteError::Call { pid, source: error })
@@ -153,7 +158,7 @@ pub(crate) fn call_failed(
     }
 }
 
-/// Adjacent ranges as one, so that a scan takes one call for them.
+/// Returns the ranges with adjacent ones joined, so that a scan takes one call for them.
 pub(crate) fn joined(ranges: &[VirtRange]) -> Vec<VirtRange> {
     let mut joined: Vec<VirtRange> = Vec::new();
     for &range in ranges {

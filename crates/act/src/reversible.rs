@@ -1,4 +1,4 @@
-//! Regions of a process that are made huge for a trial, and base again, whatever becomes of megapage.
+//! Regions of a process that are made huge for a trial, and split again however megapage ends.
 
 use crate::demote::{self, Demotion};
 use crate::engine::{Engine, Latency};
@@ -14,43 +14,46 @@ use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Attempts at making regions huge, where most of them were busy or were not come to, and the pause between two.
+/// Attempts at promotion, while fewer than 90 % of the regions become huge, and the pause between
+/// two.
 const ATTEMPTS: u32 = 3;
 const PROMOTE_PAUSE: Duration = Duration::from_millis(200);
-/// Attempts at undoing, and the pause between two: pages that have just been allocated are on their way to the LRU lists, and
-/// cannot be split.
+/// Attempts at undoing, and the pause between two: pages that have just been allocated are on their
+/// way to the LRU lists, and cannot be split yet.
 const UNDO_ATTEMPTS: u32 = 5;
 const UNDO_PAUSE: Duration = Duration::from_millis(20);
-/// Those of the guard, which cannot look whether they were enough: 3 s. When it begins a helper process of the owner
-/// that was killed may still be within its last batch, on a busy machine for a while.
+/// Attempts of the guard, which cannot look whether they were enough: 3 s. When it begins, a helper
+/// process of the killed owner may still be within its last batch, for a while on a busy machine.
 const GUARD_ROUNDS: Rounds = Rounds { count: 30, pause: Duration::from_millis(100) };
 
-/// What of a process's memory can be made huge and base again, and what cannot.
+/// Memory of a process that can be made huge and split again, and memory that cannot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Movable {
     /// Regions of private memory on base pages, filled enough, that no other process shares.
     pub regions: Vec<VirtRange>,
-    /// All private memory that is present, of that what is huge already: the program's own doing, or the kernel's.
+    /// All private memory that is present.
     pub present: Bytes,
-    /// See there.
+    /// Part of `present` that is huge already, made so by the program or the kernel.
     pub huge: Bytes,
-    /// What the program has excluded (MADV_NOHUGEPAGE), or has locked or watches: locked memory cannot be split again.
+    /// Memory on base pages that the program has excluded (MADV_NOHUGEPAGE), locked or watches, or
+    /// that is a device's. Locked memory cannot be split again.
     pub excluded: Bytes,
     /// Regions left out because another process shares pages of them since a fork.
     pub forked: u64,
-    /// Regions left out because they lie on folios of 16 KiB to 1 MiB (mTHP): a split would leave them on base pages.
+    /// Regions left out because they lie on folios of 16 KiB to 1 MiB (mTHP): a split would leave
+    /// them on base pages.
     pub on_larger_folios: u64,
 }
 
 impl Movable {
-    /// The bytes of the regions.
+    /// Returns the bytes of the regions.
     pub fn bytes(&self) -> Bytes {
         Bytes(self.regions.len() as u64 * HUGE_2M as u64)
     }
 }
 
-/// Looks up what of `pid` can be made huge and base again: regions with at least `least_present` (1 to 512) of their base pages
-/// present. Changes nothing.
+/// Looks up the memory of `pid` that can be made huge and split again: regions with at least
+/// `least_present` (1 to 512) of their base pages present. Changes nothing.
 pub fn movable(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<Movable, RemoteError> {
     let failed = |error| refusal(root, pid, error);
     let mut found = Movable::default();
@@ -85,7 +88,8 @@ pub fn movable(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<Movabl
     Ok(found)
 }
 
-/// The regions. Dropping it makes them base, and so does megapage's end, however it comes about: a guard process splits them.
+/// Regions that are made huge. Dropping it splits them. If megapage ends in any other way, a guard
+/// process splits them.
 #[derive(Debug)]
 pub struct Reversible {
     root: KernelRoot,
@@ -98,24 +102,27 @@ pub struct Reversible {
     guard: Option<Guard>,
 }
 
-/// What came of undoing.
+/// Outcome of undoing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Undone {
     /// Regions that are still huge.
     pub left: u64,
     /// Regions that were huge before.
     pub huge_before: u64,
-    /// Bytes of zeros that the kernel has freed: a split maps base pages of zeros to the one shared page of zeros (Linux 6.12).
+    /// Bytes of zeros that the kernel has freed: a split maps base pages of zeros to the one shared
+    /// page of zeros (Linux 6.12).
     pub freed_bytes: u64,
-    /// Processor time of the calls: for so long the process may have waited for its memory.
+    /// Processor time of the calls: the process may have waited that long for its memory.
     pub busy: Duration,
 }
 
 impl Reversible {
-    /// `regions` of `process`, which are on base pages, under a guard that splits them should megapage be killed.
+    /// Returns `regions` of `process`, which are on base pages, under a guard that splits them if
+    /// megapage is killed.
     ///
     /// # Errors
-    /// One line: the process has ended, demotion is not possible ([`demote::check`]), or no guard could be started.
+    /// One line: the process has ended, demotion is not possible ([`demote::check`]), or no guard
+    /// could be started.
     pub fn guarded(
         root: &KernelRoot,
         process: ProcessId,
@@ -142,20 +149,21 @@ impl Reversible {
         })
     }
 
-    /// Regions that are to be huge.
+    /// Returns the number of regions that are to be huge.
     pub fn count(&self) -> u64 {
         self.regions.len() as u64
     }
 
-    /// Regions that were made huge, the most at a time.
+    /// Returns the most regions that a promotion made huge.
     pub fn promoted(&self) -> u64 {
         self.promoted
     }
 
-    /// Makes the regions huge; `None` where they are. How many are, the outcome says.
+    /// Makes the regions huge. Returns the outcome, with how many are; `None` if they were made
+    /// huge already.
     ///
     /// # Errors
-    /// [`RemoteError::Gone`] where the process has ended or executed another program.
+    /// [`RemoteError::Gone`] if the process has ended or executed another program.
     pub fn promote(&mut self) -> Result<Option<PromoteOutcome>, RemoteError> {
         if self.is_huge {
             return Ok(None);
@@ -163,20 +171,20 @@ impl Reversible {
         if !self.is_there() {
             return Err(RemoteError::Gone(self.process.pid));
         }
-        // From here on something may be huge, whatever the answer.
+        // From here on regions may be huge, whatever the answer.
         self.is_huge = true;
         let promotion =
             Promotion { process: self.process, regions: self.regions.clone(), bounds: self.bounds };
         let mut outcome = promotion.apply_patiently(&mut self.engine)?;
         for _ in 1..ATTEMPTS {
-            // Where memory is short another attempt would take it from others.
+            // If memory is short, another attempt would take it from others.
             let is_short = outcome.no_memory > 0 || outcome.shared > 0;
             if outcome.gone || is_short || 10 * outcome.obtained_bytes >= 9 * outcome.asked_bytes {
                 break;
             }
             std::thread::sleep(PROMOTE_PAUSE);
             let again = promotion.apply_patiently(&mut self.engine)?;
-            // All regions were asked for again: what came of each is what the last attempt says.
+            // All regions were asked for again: the last attempt's result counts for each.
             outcome = PromoteOutcome {
                 calls: outcome.calls + again.calls,
                 elapsed_ns: outcome.elapsed_ns + again.elapsed_ns,
@@ -191,7 +199,7 @@ impl Reversible {
         Ok(Some(outcome))
     }
 
-    /// Whether it is the same process still, and runs the same program.
+    /// Returns true if it is still the same process, and runs the same program.
     pub fn is_there(&self) -> bool {
         let id = self.process;
         read_stat(&self.root, id.pid).is_ok_and(|stat| {
@@ -199,7 +207,8 @@ impl Reversible {
         })
     }
 
-    /// Makes base what is huge of the regions. What is not there any more is not huge, and another program's is none of ours.
+    /// Splits those of the regions that are huge. Regions that no longer exist are not huge, and
+    /// those of another program are not touched.
     pub fn undo(&mut self) -> Undone {
         let mut undone = Undone::default();
         if !self.is_huge {
@@ -234,7 +243,7 @@ impl Reversible {
         undone
     }
 
-    /// Leaves the regions as they are now, huge ones huge.
+    /// Keeps the regions as they are now, huge ones huge.
     pub fn keep(mut self) {
         self.is_huge = false;
         self.release();
@@ -242,7 +251,7 @@ impl Reversible {
 
     fn release(&mut self) {
         if let Some(guard) = self.guard.take() {
-            // One that has been killed had nothing to do.
+            // A guard that has been killed had nothing to do.
             let _ = guard.release();
         }
     }
@@ -250,7 +259,7 @@ impl Reversible {
 
 impl Drop for Reversible {
     fn drop(&mut self) {
-        // What is left the guard tries once more when it is dropped.
+        // If regions are left, the guard tries once more when it is dropped.
         if self.undo().left == 0 {
             self.release();
         }

@@ -1,8 +1,9 @@
-//! Shared memory of a process: which of it could be promoted, and why the remainder could not.
+//! Shared memory of a process: the part that could be promoted, and the reasons for the remainder.
 //!
-//! A collapse replaces the pages of the object itself (tmpfs file, memfd, SysV segment, shared anonymous memory), so that every
-//! process that maps it has the huge page from its next access on. What counts is therefore how full the object is, not how much
-//! of it this one process has touched; and each block of an object is promoted once, however often it is mapped.
+//! A collapse replaces the pages of the object itself (tmpfs file, memfd, SysV segment, shared
+//! anonymous memory). Every process that maps it has the huge page from its next access on. So the
+//! fill of the object decides, not the part that this one process has touched. Each block of an
+//! object is promoted once, however often it is mapped.
 
 use crate::remote::{RemoteError, refusal};
 use megapage_kernel::object::ObjectId;
@@ -17,44 +18,46 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 const HUGE: u64 = HUGE_2M as u64;
-/// Blocks that are distinguished, at most: 2 TiB of objects.
+/// Most blocks that are distinguished: 2 TiB of objects.
 const MOST_BLOCKS: usize = 1 << 20;
-/// Objects that are opened for one look at a process; of further ones counts what the process itself has touched.
+/// Most objects that one look at a process opens. For further ones, the pages that the process
+/// itself has touched count.
 const MOST_OBJECTS: usize = 256;
-/// Reasons that are stored.
+/// Most reasons that are stored.
 const MOST_REASONS: usize = 8;
 
-/// A block of 2 MiB of an object, and its offset in bytes.
+/// Block of 2 MiB of an object, by its offset in bytes.
 type Block = (ObjectId, u64);
 
-/// The shared memory that a process maps, each block of an object once. Bytes.
+/// Shared memory that a process maps, in bytes. Each block of an object counts once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SharedMemory {
-    /// What of it is in memory, touched by any process.
+    /// Bytes in memory, touched by any process.
     pub resident_bytes: u64,
-    /// Of that, what this process maps by 2 MiB entries.
+    /// Part of `resident_bytes` that this process maps by 2 MiB entries.
     pub huge_bytes: u64,
-    /// Of that, what could be promoted now.
+    /// Part of `resident_bytes` that could be promoted now.
     pub promotable_bytes: u64,
-    /// Of that, what lies in blocks of which too little is in memory for a huge page.
+    /// Part of `resident_bytes` in blocks of which too little is in memory for a huge page.
     pub sparse_bytes: u64,
-    /// Of that, what no 2 MiB entry can map: address and offset of the mapping disagree modulo 2 MiB.
+    /// Part of `resident_bytes` that no 2 MiB entry can map: address and offset of the mapping
+    /// disagree modulo 2 MiB.
     pub misplaced_bytes: u64,
-    /// Of that, what the kernel's settings or the process's own rule out.
+    /// Part of `resident_bytes` that the kernel's settings or the process's own rule out.
     pub refused_bytes: u64,
-    /// Why not all of it can be promoted, one sentence each.
+    /// Reasons that not all of it can be promoted, one sentence each.
     pub reasons: Vec<String>,
 }
 
-/// What of a process's shared memory could be promoted.
+/// Regions of a process's shared memory that could be promoted, and its totals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Regions that are not huge and dense enough.
+    /// Regions that are dense enough and not huge.
     pub regions: Vec<VirtRange>,
     pub memory: SharedMemory,
 }
 
-/// Whether shared memory is mapped here that a collapse could be for.
+/// Returns true if the mapping holds shared memory that a collapse could act on.
 pub(crate) fn is_shared(mapping: &Mapping, devices: &MemoryDevices) -> bool {
     mapping.permissions.ends_with('s')
         && mapping.kernel_page_size == PageSize::BASE
@@ -62,7 +65,8 @@ pub(crate) fn is_shared(mapping: &Mapping, devices: &MemoryDevices) -> bool {
         && devices.holds(mapping.device, &mapping.name)
 }
 
-/// Why none of a process's shared memory can be promoted; `None` where nothing is known to be in the way.
+/// Returns the reason that none of a process's shared memory can be promoted; `None` if none is
+/// known.
 fn ruled_out(root: &KernelRoot, pid: Pid) -> Option<String> {
     if process::read_status(root, pid).is_ok_and(|status| is_switched_off(root, &status)) {
         return Some(
@@ -76,25 +80,26 @@ fn ruled_out(root: &KernelRoot, pid: Pid) -> Option<String> {
     })
 }
 
-/// The objects that one look has opened.
+/// Objects that one look has opened.
 struct Objects<'a> {
     root: &'a KernelRoot,
     pid: Pid,
     devices: MemoryDevices,
     opened: BTreeMap<ObjectId, Option<SharedObject>>,
-    /// Why one could not be opened.
+    /// Reason that one could not be opened.
     unseen: Option<String>,
 }
 
 impl SharedMemory {
-    /// What is in memory and not on huge pages.
+    /// Returns the bytes in memory that are not on huge pages.
     pub fn base_bytes(&self) -> u64 {
         self.resident_bytes.saturating_sub(self.huge_bytes)
     }
 }
 
 impl Objects<'_> {
-    /// How many base pages of the mapping's object are in memory, block by block from `offset`; `None` where that cannot be seen.
+    /// Returns one flag for each base page of the mapping's object from `offset` on, true if it is
+    /// in memory; `None` if that cannot be seen.
     fn resident(&mut self, mapping: &Mapping, offset: u64, length: u64) -> Option<Vec<bool>> {
         let key = mapping.object()?;
         if !self.opened.contains_key(&key) {
@@ -113,9 +118,10 @@ impl Objects<'_> {
     }
 }
 
-/// The regions of `pid` in shared memory that are not huge and have at least `least_present` (1 to 512) of their base pages in
-/// memory, at most `most`, each block of an object once; and what of the remainder. Where the caller may not look into an object, what
-/// the process itself has touched counts.
+/// Returns at most `most` regions of `pid` in shared memory that are not huge, each block of an
+/// object once. They have at least `least_present` (1 to 512) of their base pages in memory. Also
+/// returns the totals of all its shared memory. If the caller may not look into an object, the
+/// pages that the process itself has touched count.
 pub(crate) fn find(
     root: &KernelRoot,
     pid: Pid,
@@ -156,7 +162,7 @@ pub(crate) fn find(
         let regions = tables.regions_in(mapping).map_err(|error| refusal(root, pid, error))?;
         let offset_of = |address: u64| mapping.offset + (address - mapping.range.start());
         let is_advised_against = mapping.has_flag("nh");
-        // Only what is not huge is looked up in the object.
+        // The object is looked into only if a region is not huge.
         let pages = match regions.iter().any(|region| region.huge != Some(true)) {
             true => objects.resident(mapping, offset_of(inside.start()), inside.len().0),
             false => None,
@@ -209,7 +215,7 @@ pub(crate) fn find(
     Ok(found)
 }
 
-/// Why what is misplaced cannot be huge, and what helps.
+/// Returns the reason that misplaced memory cannot be huge, and the remedy.
 fn why_misplaced(largest: &Mapping, bytes: u64) -> String {
     let beyond = |place: u64| Bytes(place % HUGE);
     let file = megapage_kernel::thp::path("shmem_enabled");

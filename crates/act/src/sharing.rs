@@ -1,25 +1,29 @@
-//! How much of a region another process may map as well where it is collapsed: a forked child that has not executed a
-//! program, its children, or any process KSM has merged pages for. A collapse copies what is shared, for as long as it is.
+//! Limit on the pages of a region that another process may map as well when the region is
+//! collapsed. Such a process is a forked child that has not executed a program, its children, or
+//! any process that KSM has merged pages for. A collapse copies shared pages, which costs memory as
+//! long as they are shared.
 
 use megapage_kernel::KernelError;
 use megapage_observe::PageTables;
 use megapage_units::VirtRange;
 
-/// The caller.
+/// Limits, by the kind of caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// A caller that looks at a program's whole heap for what to promote, and comes back soon: no page. One that is shared is the
-    /// sign of a child that will be gone soon, and until then most of the heap is shared, one way or the other.
+    /// No page: for a caller that looks through a program's whole heap for candidates, and comes
+    /// back soon. A shared page is the sign of a child that will end soon. Until then most of the
+    /// heap is shared, one way or the other.
     NoPage,
-    /// A caller that is about to collapse what was decided on, maybe before a fork: 64 of the 512 pages. At most 256 KiB are then
-    /// copied, once. A process that was forked shares some page of nearly every region with its parent for good; left
-    /// alone for one page, it would never have a huge page.
+    /// 64 of the 512 pages: for a caller that is about to collapse regions that were decided on,
+    /// maybe before a fork. At most 256 KiB are then copied, once. A forked process shares some
+    /// page of nearly every region with its parent for good. If one shared page were enough to skip
+    /// a region, the process would never have a huge page.
     FewPages,
 }
 
 impl Sharing {
-    /// Whether more pages of the aligned 2 MiB `region` are shared than that. `false` where the kernel does
-    /// not tell: before Linux 6.7 without root.
+    /// Returns true if more pages of the aligned 2 MiB `region` are shared than the limit. Returns
+    /// false if the kernel does not report it: before Linux 6.7 without root.
     pub(crate) fn is_exceeded(self, tables: &mut PageTables, region: VirtRange) -> Result<bool, KernelError> {
         let most = match self {
             Sharing::NoPage => 0,

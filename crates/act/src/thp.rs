@@ -1,4 +1,5 @@
-//! The machine's settings of transparent huge pages: set at once, all or none, and made persistent by tmpfiles.d(5).
+//! Settings of transparent huge pages: sets all or none, and keeps them over a reboot by
+//! tmpfiles.d(5).
 
 mod others;
 
@@ -12,17 +13,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Below the root: the file that keeps settings.
+/// File that keeps the settings, relative to the root.
 const TMPFILES: &str = "etc/tmpfiles.d/60-megapage-thp.conf";
-/// Its first line.
+/// First line of that file.
 const MARKER: &str = "# Written by megapage thp persist; megapage thp persist --remove takes it away.";
-/// The longest file that is read, in bytes.
+/// Largest size of a file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Why settings are not changed or made persistent. Nothing has been written, or all was put back.
+/// Reason that settings were not changed or made persistent. Nothing was written, or the former
+/// values were written back.
 #[derive(Debug, Error)]
 pub enum ThpError {
-    /// No `NAME=VALUE`.
+    /// Argument that is not `NAME=VALUE`.
     #[error("'{0}' is not a setting; write NAME=VALUE, such as enabled=madvise or 64k=inherit")]
     Form(String),
     /// A name that this kernel lacks.
@@ -30,7 +32,7 @@ pub enum ThpError {
     Unknown {
         /// As given.
         name: String,
-        /// Those that there are.
+        /// Names of the settings that the kernel has.
         names: String,
     },
     /// A value that the setting does not take.
@@ -40,13 +42,13 @@ pub enum ThpError {
         name: String,
         /// As given.
         value: String,
-        /// What it takes.
+        /// Values that it takes.
         takes: String,
     },
     /// The same setting twice.
     #[error("{0} is given twice")]
     Twice(String),
-    /// Nothing is named.
+    /// No setting is named.
     #[error("no setting is named; write NAME=VALUE, such as enabled=madvise")]
     Nothing,
     /// CONFIG_TRANSPARENT_HUGEPAGE is off.
@@ -63,7 +65,7 @@ pub enum ThpError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the kernel answered.
+        /// Error that the kernel returned.
         source: io::Error,
     },
 }
@@ -79,29 +81,30 @@ pub struct Step {
     pub after: String,
 }
 
-/// What is persistent over a reboot.
+/// Change to the file that keeps settings over a reboot.
 #[derive(Clone, Debug, Serialize)]
 pub struct Persist {
     /// The file.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub path: PathBuf,
-    /// Its text before; `None`: it is not there.
+    /// Its text before; `None` if it does not exist.
     pub before: Option<String>,
-    /// Its text after; `None`: it is removed.
+    /// Its text after; `None` if it is removed.
     pub after: Option<String>,
-    /// What else sets the same, and which of the two holds.
+    /// Other sources of the same settings, and which of the two takes effect.
     pub notes: Vec<String>,
     #[serde(skip)]
     root: PathBuf,
 }
 
-/// All settings that can be written.
+/// Returns all settings that can be written.
 pub fn get(kernel: &KernelRoot) -> Result<Vec<RawSetting>, ThpError> {
     let settings = raw_settings(kernel)?;
     if settings.is_empty() { Err(ThpError::NoThp) } else { Ok(settings) }
 }
 
-/// The setting of this name among `settings`: `64k` and `64k/shmem` are short for those of a size.
+/// Returns the setting called `name`. `64k` and `64k/shmem` are short for `enabled` and
+/// `shmem_enabled` of that size.
 pub fn find<'a>(settings: &'a [RawSetting], name: &str) -> Result<&'a RawSetting, ThpError> {
     let full = full_name(name);
     settings.iter().find(|setting| setting.name == full).ok_or_else(|| ThpError::Unknown {
@@ -122,7 +125,7 @@ fn full_name(name: &str) -> String {
     }
 }
 
-/// What is to be done for `wanted`, each `NAME=VALUE`.
+/// Returns the steps that set `wanted`, each `NAME=VALUE`.
 pub fn plan(kernel: &KernelRoot, wanted: &[String]) -> Result<Vec<Step>, ThpError> {
     let settings = get(kernel)?;
     if wanted.is_empty() {
@@ -150,12 +153,12 @@ pub fn plan(kernel: &KernelRoot, wanted: &[String]) -> Result<Vec<Step>, ThpErro
     Ok(steps)
 }
 
-/// Sets all, or, where one is refused, none.
+/// Applies all steps. If one is refused, restores the earlier ones.
 pub fn apply(kernel: &KernelRoot, steps: &[Step]) -> Result<(), ThpError> {
     for (at, step) in steps.iter().enumerate() {
         if let Err(error) = write_setting(kernel, &step.name, &step.after) {
             for done in steps[..at].iter().rev() {
-                // What refuses its own former value cannot be helped.
+                // A setting that refuses its former value cannot be restored.
                 write_setting(kernel, &done.name, &done.before).ok();
             }
             return Err(error.into());
@@ -164,13 +167,14 @@ pub fn apply(kernel: &KernelRoot, steps: &[Step]) -> Result<(), ThpError> {
     Ok(())
 }
 
-/// The shell lines that set the same.
+/// Returns the shell lines that set the same.
 pub fn commands(steps: &[Step]) -> Vec<String> {
     let changed = steps.iter().filter(|step| step.before != step.after);
     changed.map(|step| format!("echo {} > {}", step.after, path(&step.name))).collect()
 }
 
-/// What makes `steps` persistent, or with none removes what is persistent. A call states the whole.
+/// Returns the change that makes `steps` persistent, or without steps removes the file. Each call
+/// replaces the whole file.
 pub fn persist(kernel: &KernelRoot, root: &Path, steps: &[Step]) -> Result<Persist, ThpError> {
     let tree = Tree::open(root).map_err(|source| ThpError::Io { path: root.into(), source })?;
     let file = root.join(TMPFILES);
@@ -183,7 +187,7 @@ pub fn persist(kernel: &KernelRoot, root: &Path, steps: &[Step]) -> Result<Persi
         .then(|| steps.iter().fold(format!("{MARKER}\n"), |text, step| text + &line(step)));
     let mut notes = Vec::new();
     if !steps.is_empty() {
-        // The command line of this kernel says nothing of an image's.
+        // The running kernel's command line says nothing about that of an image.
         let words = if root == Path::new("/") { boot_words(kernel) } else { Vec::new() };
         notes.extend(words.into_iter().map(|word| {
             format!("the kernel's command line says {word}: that holds until systemd-tmpfiles runs, then what is kept here")
@@ -194,7 +198,7 @@ pub fn persist(kernel: &KernelRoot, root: &Path, steps: &[Step]) -> Result<Persi
 }
 
 impl Persist {
-    /// Whether the file is already in its target state.
+    /// Returns true if the file is already in its target state.
     pub fn is_no_op(&self) -> bool {
         self.before == self.after
     }
@@ -212,7 +216,7 @@ impl Persist {
         }
     }
 
-    /// The equivalent shell lines.
+    /// Returns the equivalent shell lines.
     pub fn commands(&self) -> Vec<String> {
         let file = shell_word(&self.path.to_string_lossy());
         match &self.after {

@@ -67,10 +67,10 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The most that a trial slows the process while it lasts, as a share of its processor time.
+/// Largest slow-down of the process while a trial lasts, as a share of its processor time.
 const TRIAL_BUDGET: f64 = 0.1;
 
-/// What is printed as JSON.
+/// The document that `--json` prints.
 #[derive(Serialize)]
 struct Document {
     basis: Basis,
@@ -79,13 +79,13 @@ struct Document {
 }
 
 impl Args {
-    /// Whether it starts a program, which then has the terminal.
+    /// Returns true if the command starts a program, which then has the terminal.
     pub fn starts_a_program(&self) -> bool {
         !self.command.is_empty()
     }
 }
 
-/// See [`Args`].
+/// Runs the command; see [`Args`].
 pub fn main(args: Args) -> Result<ExitCode> {
     if args.stop && args.command.is_empty() {
         bail!("--stop goes with a program to start: -- COMMAND (see megapage advise --help)");
@@ -117,7 +117,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         };
         let (pid, seconds) = (group.leader, args.seconds.as_secs_f64());
         let what = format!("observing process {pid}{others}, {seconds} s ({} of {count})", number + 1);
-        // A program that was started has the terminal: one line before, and no other.
+        // A started program has the terminal: print one line before it runs, and no more.
         match args.starts_a_program() {
             false => progress(what),
             true if std::io::stderr().is_terminal() => say(what),
@@ -164,7 +164,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(unknown || !document.missed.is_empty() || failed.is_some())))
 }
 
-/// Starts the program. Its standard output stays out of the JSON.
+/// Starts the program. With `json`, its standard output goes to standard error, to stay out of the
+/// JSON.
 fn start(program: &OsString, arguments: &[OsString], json: bool) -> Result<(Watch, megapage_units::Pid)> {
     let mut command = Command::new(program);
     command.args(arguments);

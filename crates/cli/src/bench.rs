@@ -57,7 +57,7 @@ pub struct Workload {
     scale: f64,
 }
 
-/// Runs the workload: 0 done, 2 if it found its memory damaged.
+/// Runs the workload. Exit status: 0 done, 2 if it found its memory damaged.
 pub fn workload(args: Workload) -> Result<ExitCode> {
     access::run(args.case, args.scale).map(|_| ExitCode::SUCCESS)
 }
@@ -93,7 +93,7 @@ struct How {
     save: Option<PathBuf>,
 }
 
-/// Runs the bench: 0 done, 2 bad input or not possible.
+/// Runs the bench. Exit status: 0 done, 2 bad input or not possible.
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.bench {
         BenchArgs::Run { how, status, command } => compare(how, status, command),

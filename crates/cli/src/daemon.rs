@@ -70,7 +70,8 @@ impl Args {
     }
 }
 
-/// 0 when it was told to stop, or the one pass did what it was to do; 1 where some of it was not obtained.
+/// Runs the daemon. Returns 0 if it was stopped, or its one pass obtained everything; 1 if the one
+/// pass did not obtain everything.
 pub fn main(args: Args) -> Result<ExitCode> {
     let source = args.source();
     if args.check_config {
@@ -83,7 +84,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if let Some(why) = &off {
         say(format!("megapage is off: {why}; the daemon looks and does not act"));
     }
-    // A service says nothing of each pass on standard output, unless it is asked.
+    // A service prints nothing of each pass on standard output, unless the user asks for it.
     let shows = args.once || args.dry_run || args.json;
     let options = Options { source, once: args.once, dry_run: args.dry_run || off.is_some() };
     let (mut failed, mut lost) = (false, None);

@@ -43,13 +43,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether a running process is looked at.
+    /// Returns true if the command examines a running process.
     pub fn looks_at_a_process(&self) -> bool {
         self.why.is_some()
     }
 }
 
-/// 0 with nothing weightier than a note, 1 with findings.
+/// Runs the command. Returns 0 if no finding is weightier than a note, else 1.
 pub fn main(args: Args) -> Result<ExitCode> {
     match (args.log, args.unit) {
         (Some(None), Some(unit)) => return log::main(&log::Source::Unit(unit), args.json),
@@ -71,7 +71,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(diagnosis.has_findings())))
 }
 
-/// A process by its number, or by a name that matches no other process, and an address of it.
+/// Parses a process, by its number or by a name that matches no other process, and optionally an
+/// address in it.
 fn target(root: &KernelRoot, text: &str) -> Result<Target> {
     match text.parse() {
         Ok(target) => return Ok(target),

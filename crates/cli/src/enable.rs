@@ -100,13 +100,14 @@ pub fn disable_main(args: DisableArgs) -> Result<ExitCode> {
     let Some(text) = &args.unit else { return disable_all(root, &args.way) };
     let unit = match find(root, text) {
         Ok(unit) => unit,
-        // Its unit may be gone, and the drop-in be left.
+        // The unit may be gone while its drop-in remains.
         Err(error) => UnitName::parse(text).map_err(|_| error)?,
     };
     finish("megapage.disable/1", &disable(root, &unit)?, &args.way)
 }
 
-/// Takes off all that can be, and names the others: packages call it before they are removed.
+/// Disables all services that can be, and names the others. Packages call it before they are
+/// removed.
 fn disable_all(root: &Path, way: &Way) -> Result<ExitCode> {
     let (mut changes, mut failed) = (Vec::new(), false);
     for unit in enabled(root)? {
@@ -136,7 +137,8 @@ fn disable_all(root: &Path, way: &Way) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// Called by systemd after each run of a service, and before some.
+/// Notes the end of a service's run, or prepares a start. systemd calls it after each run of a
+/// service, and before some.
 fn note(root: &Path, unit: &UnitName, has_ended: bool) -> Result<ExitCode> {
     let kernel = KernelRoot::live();
     if !has_ended {
@@ -216,7 +218,7 @@ fn finish(schema: &str, change: &Change, way: &Way) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The decision and its reasons.
+/// Returns the decision and its reasons.
 fn explained(change: &Change) -> String {
     let Some(decision) = &change.decision else { return String::new() };
     let way = match decision.way {
@@ -236,7 +238,7 @@ fn explained(change: &Change) -> String {
     text
 }
 
-/// What is left to do.
+/// Returns the next step for the user.
 fn next(change: &Change, manager: Option<Manager>, restarted: bool) -> Result<String> {
     let unit = &change.unit;
     Ok(match manager {

@@ -14,7 +14,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// The directory; an error where it is none.
+    /// Returns the directory, or an error if it is no directory.
     pub fn path(&self) -> Result<&Path> {
         if !self.root.is_dir() {
             bail!("--root '{}' is not a directory", self.root.display());
@@ -23,7 +23,7 @@ impl Root {
     }
 }
 
-/// Reads a name that must not be empty: where names are compared, an empty one can mean everything.
+/// Parses a name that must not be empty: in comparisons, an empty name can match everything.
 pub fn name(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("the name is empty".into()) } else { Ok(text.into()) }
 }

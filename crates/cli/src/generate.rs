@@ -1,4 +1,5 @@
-//! `megapage generate`: manual pages and completions of shells, from the options as they are declared here.
+//! `megapage generate`: manual pages and shell completions, from the options as they are declared
+//! here.
 
 use anyhow::{Context, Result};
 use clap::Command;
@@ -9,14 +10,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where each shell looks for completions, below the directory `share` of a prefix.
+/// Files in which each shell looks for completions, below the directory `share` of a prefix.
 const SHELLS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions/megapage"),
     (Shell::Zsh, "zsh/site-functions/_megapage"),
     (Shell::Fish, "fish/vendor_completions.d/megapage.fish"),
 ];
 
-/// Files that are named on every page.
+/// Files that every page names.
 const FILES: [(&str, &str); 3] = [
     ("/etc/megapage/daemon.toml", "Configuration of the daemon, with every option explained."),
     ("/run/megapage/", "Sockets of the daemon and of brokers; settings to restore after a kill."),
@@ -43,7 +44,7 @@ pub fn main(args: Args, command: Command) -> Result<ExitCode> {
         clap_complete::generate(shell, &mut command.clone(), "megapage", &mut script);
         write(&args.directory.join(path), &script)?;
     }
-    // `megapage-help.1` would say what every page says of --help.
+    // `megapage-help.1` would repeat the description of `--help` on every page.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let pages = Pages {
@@ -55,7 +56,7 @@ pub fn main(args: Args, command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command with the subcommands that users are shown: completions offer hidden ones, too.
+/// Returns the command without its hidden subcommands, for completions would offer them too.
 fn without_hidden(command: &Command) -> Command {
     Command::new("megapage")
         .version(env!("CARGO_PKG_VERSION"))
@@ -98,13 +99,14 @@ impl Pages {
             man.render_extra_section(&mut page)?;
         }
         closing(command, above).to_writer(&mut page)?;
-        // Two breaks, before the values of an option, are a paragraph: mandoc warns of the one or the other.
+        // Two breaks, before the values of an option, become a paragraph: mandoc warns about two
+        // breaks.
         let page = String::from_utf8(page).context("a page is not UTF-8")?;
         Ok(page.replace("\n.br\n\n.br\n", "\n.sp\n").into_bytes())
     }
 }
 
-/// What every page ends with: exit status, files, other pages.
+/// Returns the end of each page: exit status, unless described before, files, other pages.
 fn closing(command: &Command, above: Option<&Command>) -> Roff {
     let mut roff = Roff::new();
     let described = command.get_long_about().is_some_and(|about| about.to_string().contains("Exit status"));
@@ -138,12 +140,12 @@ fn closing(command: &Command, above: Option<&Command>) -> Roff {
     roff
 }
 
-/// The subcommands that users are shown.
+/// Returns the subcommands that users see.
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|below| !below.is_hide_set())
 }
 
-/// The name of the page: `megapage-pool-set`.
+/// Returns the name of the page: `megapage-pool-set`.
 fn name(command: &Command) -> &str {
     command.get_display_name().unwrap_or_else(|| command.get_name())
 }

@@ -1,23 +1,23 @@
-//! Commands and options that left, and what to use instead. An entry stays for one release: options stand in deployed
-//! drop-ins and scripts.
+//! Removed commands and options, and their replacements. An entry stays for one release, for
+//! options stand in deployed drop-ins and scripts.
 
 use What::{Flag, Value, Whole, WithValue};
 use clap::Command;
 use std::ffi::OsString;
 
-/// A command or option that left.
+/// A removed command or option.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone {
     /// The command, of one or two words.
     command: &'static str,
     what: What,
-    /// One sentence: what to use instead.
+    /// The replacement, in one sentence.
     instead: &'static str,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// The command as a whole.
+    /// The whole command.
     Whole,
     /// An option without a value.
     Flag(&'static str),
@@ -35,7 +35,7 @@ const LABORATORY: &str = "megapage-lab in the source tree (make lab) has the ben
 const PEERS: &str = "megapage-lab access in the source tree (make lab) compares all allocators.";
 const TRACKER: &str = "the best tracker of this kernel is used.";
 
-/// Everything that left.
+/// Everything that was removed.
 pub const GONE: &[Gone] = &[
     gone("run", Flag("--fix"), "megapage run --dry-run prints the line that adds the pages."),
     gone("run", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
@@ -70,7 +70,7 @@ pub const GONE: &[Gone] = &[
     gone("remap align", Whole, "megapage run --text thp moves code as is; see megapage remap check."),
 ];
 
-/// Command line arguments without what is gone.
+/// Command line arguments without removed options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The arguments to parse.
@@ -79,8 +79,8 @@ pub struct Kept {
     pub warnings: Vec<String>,
 }
 
-/// Takes the options of `table` out of `arguments`, of which the first is the program's name. A command that is gone is an
-/// error that says what to use instead. `commands` makes the commands as they are now.
+/// Takes the options of `table` out of `arguments`, which begin with the program's name. A removed
+/// command is an error that names the replacement. `commands` builds the present commands.
 pub fn take_out(
     table: &[Gone],
     commands: impl FnOnce() -> Command,
@@ -123,13 +123,14 @@ pub fn take_out(
     Ok(kept)
 }
 
-/// Returns true for `--`, and for the program of a command that starts one: what follows is not megapage's.
+/// Returns true for `--`, and for the program of a command that starts one: the following arguments
+/// are not megapage's.
 fn ends_own(command: Option<&Command>, argument: &OsString) -> bool {
     let starts = |it: &Command| it.get_positionals().any(clap::Arg::is_trailing_var_arg_set);
     argument == "--" || command.is_some_and(starts) && !argument.to_string_lossy().starts_with('-')
 }
 
-/// Returns true for an option, as it is now, whose value is the next argument.
+/// Returns true for an option that exists now, and takes its value from the next argument.
 fn takes_value(command: Option<&Command>, argument: &OsString) -> bool {
     let is_it = |arg: &&clap::Arg| arg.get_long().is_some_and(|long| *argument == *format!("--{long}"));
     command
@@ -138,7 +139,7 @@ fn takes_value(command: Option<&Command>, argument: &OsString) -> bool {
 }
 
 impl Gone {
-    /// Returns how many arguments at the start of `rest` are this option and its value.
+    /// Returns the number of arguments at the start of `rest` that are this option and its value.
     fn words(&self, rest: &[OsString]) -> Option<usize> {
         let argument = rest.first()?;
         let (option, wanted) = match self.what {
@@ -183,7 +184,7 @@ mod tests {
         Command::new("megapage").subcommands([run, Command::new("map").arg(Arg::new("process"))])
     }
 
-    /// What is left of a line, and the warnings.
+    /// Returns the remaining line, and the warnings.
     fn left(line: &str) -> (String, Vec<String>) {
         let arguments = line.split(' ').map(OsString::from).collect();
         let kept = take_out(TABLE, commands, arguments).unwrap();

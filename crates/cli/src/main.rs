@@ -1,7 +1,7 @@
 //! The megapage command: arguments in, one call, report out.
 //!
-//! Architecture invariant: no logic. A module here turns arguments into values, makes one call into the
-//! crate that does the work, and prints what it returns.
+//! Architecture invariant: no logic. A module here turns arguments into values, makes one call into
+//! the crate that does the work, and prints what it returns.
 
 #![forbid(unsafe_code)]
 
@@ -77,7 +77,8 @@ enum Command {
     AccessWorkload(bench::Workload),
 }
 
-/// 0 done; 1 done in part, or findings; 2 bad input or not possible. `run` has its own (see [`run`]).
+/// Runs the command. Exit status: 0 done; 1 done in part, or with findings; 2 bad input or not
+/// possible. `run` has its own statuses (see [`run`]).
 fn main() -> ExitCode {
     output::fit_terminal();
     let kept = match gone::take_out(gone::GONE, Cli::command, std::env::args_os().collect()) {
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
         output::progress(what);
     }
     let result = match command {
-        // `run` answers with the status of the program that it ran, or 125 to 127 for its own failures.
+        // `run` returns the status of the program that it ran, or 125 to 127 for its own failures.
         Command::Run(args) => return run::main(args),
         Command::Pool(args) => pool::main(args),
         Command::Doctor(args) => doctor::main(args),
@@ -131,8 +132,9 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    /// What a command does that may take more than two seconds, until it says more. Commands that write to the terminal all
-    /// the time say nothing here.
+    /// Returns what the progress line says of a command that may take more than two seconds. The
+    /// command may change the line later. Returns `None` for commands that write to the terminal
+    /// all the time.
     fn takes_long(&self) -> Option<&'static str> {
         Some(match self {
             Command::Doctor(_) => "looking at the machine",
@@ -152,8 +154,9 @@ impl Command {
     }
 }
 
-/// Refuses what would look at or act on page sizes that are not those of this kernel: all but what looks at no running
-/// machine, and `doctor`, which reports it as what it found.
+/// Refuses a command if the kernel has other base pages than megapage is built for. Commands that
+/// look at no running machine are exempt. So is `doctor` for the machine, which reports the page
+/// size as a finding.
 fn base_pages(command: &Command) -> Result<(), OtherBasePages> {
     let is_independent = match command {
         Command::Doctor(args) => !args.looks_at_a_process(),
@@ -166,7 +169,7 @@ fn base_pages(command: &Command) -> Result<(), OtherBasePages> {
 /// Prints the help that was asked for, or one line that says what is wrong with the arguments.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Help or the version. A reader that has gone away is no failure.
+        // Help or version. Not a failure if the reader has gone away.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -183,8 +186,9 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(if command == "run" { run::FAILED } else { 2 })
 }
 
-/// The error that clap words in several paragraphs as one line: the first one is what is wrong, those that begin with `tip:` are
-/// what may have been meant, and the usage after them is what `--help` is for.
+/// Joins clap's error, which has several paragraphs, into one line. The first paragraph says what
+/// is wrong; lines that begin with `tip:` say what may have been meant. Drops the usage: `--help`
+/// shows it.
 fn what_is_wrong(text: &str) -> String {
     let first: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
     let tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
@@ -192,7 +196,9 @@ fn what_is_wrong(text: &str) -> String {
     parts.chain(tips.map(str::to_string)).collect::<Vec<_>>().join("; ")
 }
 
-/// A command that was meant, where clap finds none: it counts equal letters in place, of which two that changed places leave few.
+/// Returns the command that was probably meant, if two adjacent letters are transposed and clap has
+/// no suggestion. clap compares letters at equal positions, and a transposition leaves few of them
+/// equal.
 fn transposed(error: &clap::Error) -> Option<String> {
     let typed = match (error.kind(), error.get(ContextKind::InvalidSubcommand)?) {
         (ErrorKind::InvalidSubcommand, ContextValue::String(typed)) => typed,

@@ -41,18 +41,19 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether it writes to the terminal all the time.
+    /// Returns true if it writes to the terminal all the time.
     pub fn watches(&self) -> bool {
         self.watch
     }
 
-    /// How long is watched in all.
+    /// Returns the duration of a watch.
     fn whole_time(&self) -> Duration {
         self.seconds.unwrap_or(watch::USUAL)
     }
 }
 
-/// 0 with a map, also of a process that could not be sampled: the map says so.
+/// Runs the command. Returns 0 with a map, also for a process that could not be sampled: the map
+/// says so.
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let pid = one_process(&root, &args.process)?;

@@ -5,7 +5,8 @@ use megapage_kernel::KernelRoot;
 use megapage_observe::select_processes;
 use megapage_units::Pid;
 
-/// By its number, or by a name (as pgrep takes them) that matches no other process.
+/// Returns the process with this number, or with a name (as pgrep takes them) that matches no
+/// other.
 pub fn one_process(root: &KernelRoot, name: &str) -> Result<Pid> {
     let pids = select_processes(root, &[name.to_string()])?;
     let [pid] = pids[..] else {

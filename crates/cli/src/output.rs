@@ -1,5 +1,6 @@
-//! Standard output and standard error: whether they take colour, a reader that may go away, and text that others have
-//! chosen. Nothing of this command is written to either but from here (and by the screens of `top` and `map --watch`).
+//! Standard output and standard error: colour, readers that have gone away, and text that other
+//! programs chose. This command writes to them only from here, and from the screens of `top` and
+//! `map --watch`.
 
 mod progress;
 
@@ -13,23 +14,25 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
-/// Colour on a terminal that has it, unless the user wants none (<https://no-color.org>).
+/// Returns colour if standard output is a terminal that has it, unless the user sets `NO_COLOR`
+/// (<https://no-color.org>).
 pub fn paint() -> Paint {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     if io::stdout().is_terminal() && !unwanted && !is_dumb() { Paint::Colour } else { Paint::Plain }
 }
 
-/// Whether the terminal knows no more than letters: by terminfo(5), `TERM` is `dumb`, or says nothing.
+/// Returns true if the terminal shows text only: `TERM` is `dumb` (terminfo(5)), empty or not set.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
 
-/// Colour, for a picture that is drawn with blocks: those are not ASCII.
+/// Returns [`paint`] for a picture that is drawn with blocks. Blocks are not ASCII, so that the
+/// locale must take UTF-8.
 pub fn paint_blocks() -> Paint {
     if takes_utf8() { paint() } else { Paint::Plain }
 }
 
-/// Whether the user's locale takes more than ASCII (locale(7)). One that names no encoding at all is taken to.
+/// Returns true if the user's locale takes UTF-8 (locale(7)). Assumes so if no locale is set.
 fn takes_utf8() -> bool {
     let named = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -40,12 +43,13 @@ fn takes_utf8() -> bool {
     })
 }
 
-/// `text` as the user's locale takes it.
+/// Returns `text` in the characters that the user's locale takes.
 pub fn in_locale(text: &str) -> Cow<'_, str> {
     if takes_utf8() { text.into() } else { shown::ascii(text).into() }
 }
 
-/// Has reports fit the reader's terminal: as wide as COLUMNS says, or the terminal itself.
+/// Fits reports to the reader's terminal: as wide as `COLUMNS` says, or else as the terminal itself
+/// says.
 pub fn fit_terminal() {
     let named = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse::<usize>().ok());
     let of_terminal = || {
@@ -59,18 +63,19 @@ pub fn fit_terminal() {
     }
 }
 
-/// Prints `text`. `Ok(false)` where the reader has gone away, as `head` does: no failure, but the end. What steers a terminal
-/// is not printed: a report holds names that others have chosen.
+/// Prints `text`. Returns `Ok(false)` if the reader has gone away, as `head` does: the output ends,
+/// without an error. Shows each character that steers a terminal as `?`, for a report holds names
+/// that other programs chose.
 pub fn print(text: &str) -> io::Result<bool> {
     put(&shown::lines(text))
 }
 
-/// The same, where `text` may hold the sequences that set colours.
+/// Prints `text`, which may hold the sequences that set colours.
 pub fn print_painted(text: &str) -> io::Result<bool> {
     put(&shown::painted(text))
 }
 
-/// Prints the answer of a command: `value` as JSON of this schema, or the text for people.
+/// Prints the answer of a command: `value` as JSON of this schema, or the human text.
 pub fn answer(
     as_json: bool,
     schema: &str,
@@ -80,13 +85,13 @@ pub fn answer(
     print(&if as_json { megapage_report::json(schema, value) + "\n" } else { text() })
 }
 
-/// A path as a part of a line.
+/// Returns a path in the form for a part of a line.
 pub fn shown_path(path: &Path) -> String {
     shown::one_line(&path.display().to_string())
 }
 
 fn put(text: &str) -> io::Result<bool> {
-    // JSON and SVG are UTF-8 wherever they go.
+    // JSON and SVG are UTF-8 in every locale.
     let is_document = text.starts_with(['{', '<']);
     let text = if is_document { text.into() } else { in_locale(text) };
     progress::make_room();
@@ -104,15 +109,15 @@ pub fn show_aside(text: &str) {
     let _ = io::stderr().write_all(in_locale(&shown::lines(text)).as_bytes());
 }
 
-/// Says `what` on standard error, in one line that begins with the name of this command. Where that has gone, nobody is to
-/// be told.
+/// Prints `what` on standard error, in one line that begins with the name of this command. Ignores
+/// a standard error that has gone away.
 pub fn say(what: impl Display) {
     progress::make_room();
     let line = format!("megapage: {}\n", shown::message(&what.to_string()));
     let _ = io::stderr().write_all(in_locale(&line).as_bytes());
 }
 
-/// Says what has failed, with its causes.
+/// Prints a failure on standard error, with its causes.
 pub fn say_error(error: &anyhow::Error) {
     say(shown::error(error.as_ref()));
 }

@@ -30,7 +30,7 @@ pub struct Args {
     json: bool,
 }
 
-/// See [`Args`].
+/// Runs the command; see [`Args`].
 pub fn main(args: Args) -> Result<ExitCode> {
     let mut recordings = Vec::new();
     let mut failed = Vec::new();

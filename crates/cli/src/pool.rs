@@ -19,7 +19,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether pools are sized, which compaction may take long for.
+    /// Returns true if it sizes pools: compaction may take long.
     pub fn changes(&self) -> bool {
         matches!(self, Command::Set(_))
     }

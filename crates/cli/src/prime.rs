@@ -33,7 +33,7 @@ pub struct Args {
 }
 
 const SCHEMA: &str = "megapage.prime/1";
-/// Files that are primed for processes, at most.
+/// Most files that are primed for processes.
 const MOST_FILES: usize = 4096;
 
 pub fn main(args: Args) -> Result<ExitCode> {
@@ -69,14 +69,15 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     let (mut outcomes, unfit) = each(&files, |file| prime_any(&root, file, args.dry_run));
     let new: Vec<PathBuf> = new.into_iter().take(MOST_FILES).collect();
-    // A library that has no place for huge pages is no failure of who maps it: it is told, and that is all.
+    // A library that cannot be on huge pages prints a line. It does not fail the command: the user
+    // named the process, not the library.
     let (of_processes, _) = each(&new, |file| prime_any(&root, file, args.dry_run));
     let none = outcomes.is_empty() && of_processes.is_empty();
     outcomes.extend(of_processes);
     report(&outcomes, failed || unfit || none, args.json.then_some(SCHEMA))
 }
 
-/// The number of a process: digits alone.
+/// Returns the number of a process, if `what` is digits only.
 fn process(what: &Path) -> Option<String> {
     let text = what.to_str()?;
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.to_string())

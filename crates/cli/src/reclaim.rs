@@ -32,7 +32,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The time for each process.
+/// Most time for each process.
 const LONGEST: Duration = Duration::from_secs(10);
 
 #[derive(Serialize)]
@@ -60,7 +60,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
         });
         match done {
             Ok(done) => all.push(done),
-            // Of several, one that ends meanwhile or is denied does not keep the others from it.
+            // With several processes, one that ends meanwhile or is denied does not stop the
+            // others.
             Err(error) if pids.len() > 1 => {
                 say(&error);
                 failed += 1;
@@ -74,7 +75,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     answer(args.json, "megapage.reclaim/1", &Report { applied: !args.dry_run, processes: &all }, || {
         human(&all, args.dry_run)
     })?;
-    // The process may have freed pages itself since the look: they are no longer there to be split.
+    // Pages that the process itself freed since the look cannot be split any more, and are no
+    // failure.
     let short = all
         .iter()
         .filter_map(|one| one.outcome)

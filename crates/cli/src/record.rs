@@ -59,7 +59,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What is printed as JSON.
+/// The document that `--json` prints.
 #[derive(Serialize)]
 struct Document<'a> {
     moments: u64,
@@ -74,7 +74,7 @@ struct Document<'a> {
     header: &'a Header,
 }
 
-/// See [`Args`].
+/// Runs the command; see [`Args`].
 pub fn main(args: Args) -> Result<ExitCode> {
     let to_standard_output = args.output.as_os_str() == "-";
     if args.json && to_standard_output {

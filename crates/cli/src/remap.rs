@@ -20,8 +20,8 @@ pub fn main(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Runs `work` on each file, in order: what came of them, and whether one failed. A failure is told in a line, and the
-/// others are still done.
+/// Runs `work` on each file, in order. Returns the results, and true if a file failed. A failure
+/// prints one line, and does not stop the others.
 pub fn each<T, E: std::fmt::Display>(
     files: &[std::path::PathBuf],
     mut work: impl FnMut(&std::path::Path) -> Result<T, E>,
@@ -41,7 +41,7 @@ pub fn each<T, E: std::fmt::Display>(
     (done, failed)
 }
 
-/// 2 where nothing was done, 1 where a part was, 0 where all was.
+/// Returns 2 if nothing was done, 1 if a part was done, 0 if everything was done.
 fn status(done: usize, failed: bool, complete: bool) -> ExitCode {
     ExitCode::from(match (done, failed) {
         (0, true) => 2,

@@ -21,9 +21,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// The exit status for megapage's own failures.
+/// Exit status of megapage's own failures.
 pub const FAILED: u8 = 125;
-/// What was asked was done in part (`--attach --once`).
+/// Exit status of a request that was met in part (`--attach --once`).
 const PARTLY: u8 = 1;
 
 /// Run a program on huge pages, and prove it.
@@ -83,11 +83,11 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
-/// `--mechanism`, with `auto` for `None`.
+/// The choice of `--mechanism`; `auto` is `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice(pub Option<Mechanism>);
 
-/// Reads `--mechanism`.
+/// Parses `--mechanism`.
 pub fn mechanism(text: &str) -> Result<Choice, String> {
     match Mechanism::parse(text.as_bytes()) {
         None if text != "auto" => {
@@ -97,7 +97,7 @@ pub fn mechanism(text: &str) -> Result<Choice, String> {
     }
 }
 
-/// Runs, reports, and ends as the program has ended.
+/// Runs the program, writes the reports, and ends as the program has ended.
 pub fn main(args: Args) -> ExitCode {
     match run(args) {
         Ok(code) => code,
@@ -204,7 +204,8 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Executes the program as without megapage.
+/// Executes the program as without megapage, for the reason `why`. Fails if there is no program, or
+/// with `--require`.
 fn plainly(args: &Args, why: &str) -> Result<ExitCode, Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err((FAILED, format!("{why}; nothing is promoted")));
@@ -224,7 +225,8 @@ fn plainly(args: &Args, why: &str) -> Result<ExitCode, Failure> {
     Err(failure(RunError::Exec { program: program.display().to_string(), source }))
 }
 
-/// Without transparent huge pages none are asked for.
+/// Returns the heap to request. `--thp never` turns `auto` into `none`; with `--heap thp` it is an
+/// error.
 pub fn heap(heap: Heap, thp: OwnThp) -> Result<Heap, Failure> {
     match (thp, heap) {
         (OwnThp::Never, Heap::Thp) => {
@@ -235,7 +237,8 @@ pub fn heap(heap: Heap, thp: OwnThp) -> Result<Heap, Failure> {
     }
 }
 
-/// The program may go to another directory before it asks.
+/// Returns the absolute path of the broker's socket: the program may change its directory before it
+/// connects.
 pub fn broker_socket(name: &str) -> Result<PathBuf, Failure> {
     if name.is_empty() {
         return Err((FAILED, "--pool: the name is empty; leave it out for the broker 'default'".into()));
@@ -252,7 +255,7 @@ fn required(report: &RunReport, require: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What one promotion left undone is said, and is status 1: done in part.
+/// Fails with status 1 (done in part) and a message if one promotion did not obtain everything.
 fn in_part(report: &RunReport) -> Result<ExitCode, Failure> {
     match &report.promotion {
         Some(done) if report.running && done.obtained_bytes < done.asked_bytes => {

@@ -18,13 +18,13 @@ pub struct SamplingArgs {
     budget: f64,
 }
 
-/// A tracker by its name.
+/// Parses the name of a tracker.
 pub fn tracker(text: &str) -> Result<TrackerKind, String> {
     TrackerKind::parse(text.as_bytes())
         .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
 }
 
-/// Returns what reads seconds, with or without an `s` behind them, within these bounds.
+/// Returns a parser of seconds within these bounds, with or without an `s` behind them.
 pub fn seconds(
     least: f64,
     most: f64,
@@ -35,7 +35,8 @@ pub fn seconds(
     }
 }
 
-/// A size with its unit: a plain number would be bytes, which nobody means.
+/// Parses a size with its unit. Refuses a plain number: it would mean bytes, which is hardly ever
+/// intended.
 pub fn size(text: &str) -> Result<Bytes, String> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match text.parse() {
@@ -47,7 +48,7 @@ pub fn size(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// Percent as a share.
+/// Parses percent into a share.
 pub fn budget(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(budget) if budget > 0.0 && budget <= 100.0 => Ok(budget / 100.0),
@@ -56,8 +57,8 @@ pub fn budget(text: &str) -> Result<f64, String> {
 }
 
 impl SamplingArgs {
-    /// As the observer takes them. What reads a process's memory, and so sets accessed bits, is omitted with
-    /// `--no-sample`.
+    /// Returns the options for the observer. `--no-sample` also omits the scan for zeros: it reads
+    /// a process's memory, and so sets accessed bits.
     pub fn options(self) -> Options {
         Options {
             tracker: self.tracker,

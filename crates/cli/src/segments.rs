@@ -114,13 +114,13 @@ fn show(args: &Show) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of one removal.
+/// Result of one removal.
 #[derive(Debug, Serialize)]
 struct Removal {
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     path: PathBuf,
     removed: bool,
-    /// What went back to the pool, or would.
+    /// Memory that returned to the pool, or would return.
     memory_bytes: u64,
     error: Option<String>,
 }
@@ -128,14 +128,14 @@ struct Removal {
 #[derive(Debug, Serialize)]
 struct Removals {
     dry_run: bool,
-    /// Shell lines that do the same.
+    /// Equivalent shell lines.
     commands: Vec<String>,
     segments: Vec<Removal>,
 }
 
 fn remove(args: &Remove) -> Result<ExitCode> {
     let found = args.place.look()?;
-    // All names are looked up before anything is removed.
+    // Look up all names before anything is removed.
     let meant: Vec<&Listed> = args.segments.iter().map(|name| found.find(name)).collect::<Result<_, _>>()?;
     let removals: Vec<Removal> = meant.iter().map(|segment| removal(segment, args.dry_run)).collect();
     let report = Removals {
@@ -177,17 +177,17 @@ fn removal(segment: &Listed, dry_run: bool) -> Removal {
     }
 }
 
-/// What verifying one segment came to.
+/// Result of verifying one segment.
 #[derive(Debug, Serialize)]
 struct Verification {
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     path: PathBuf,
     sound: bool,
-    /// Whether it was open, so that it could not be looked at.
+    /// True if the segment was open, and therefore not checked.
     in_use: bool,
-    /// Whether there is a heap in it.
+    /// True if it holds a heap.
     heap: bool,
-    /// Whether an operation that a kill had left half done was completed.
+    /// True if an operation that a kill had interrupted was completed.
     recovered: bool,
     blocks: u64,
     used_bytes: u64,

@@ -28,10 +28,10 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    /// The switch that megapage is off by; `null`: it is on.
+    /// The switch that turns megapage off; `null` if it is on.
     off: Option<String>,
     services: &'a [Enabled],
-    /// What trials have found of these services, and without a unit named of all.
+    /// Findings of trials of the named service, or of all services if none is named.
     trials: &'a [&'a Verdict],
 }
 
@@ -48,7 +48,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let is_meant = |it: &&Verdict| only.as_ref().is_none_or(|unit| it.is_meant_by(unit.as_str()));
     let trials: Vec<&Verdict> = known.iter().filter(is_meant).collect();
     let enabled = match status(&KernelRoot::live(), root, only.as_ref()) {
-        // It need not be enabled for a trial.
+        // A trial does not need an enabled service.
         Err(SystemdError::NotEnabled { .. }) if !trials.is_empty() => Vec::new(),
         enabled => enabled?,
     };
@@ -64,12 +64,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What trials have found on this machine, the latest ones first.
+/// Returns the findings of trials on this machine, the latest first.
 fn verdicts(root: &Path) -> Vec<Verdict> {
     if root != Path::new("/") {
         return Vec::new();
     }
-    // Where none can be read there are none to show.
+    // If none can be read, none are shown.
     let all = verdict::store().ok().and_then(|store| verdict::all(&store).ok()).unwrap_or_default();
     all.into_iter().filter_map(|it| it.content.ok()).collect()
 }

@@ -1,6 +1,7 @@
-//! A terminal that is taken over for a while: alternate screen, keys one by one, and both given back on every way out.
+//! A terminal in full-screen mode: alternate screen, keys one by one. Every way out restores both.
 //!
-//! Keys are read here and not by crossterm: its event loop spins for ever on a terminal that has been hung up.
+//! Keys are read here and not by crossterm: its event loop spins without end on a terminal that has
+//! been hung up.
 
 use crate::output::in_locale;
 use crossterm::{cursor, execute, queue, terminal};
@@ -11,66 +12,66 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// What the user wants next.
+/// The user's next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The time is up.
+    /// No request: the time is up.
     Nothing,
-    /// To leave.
+    /// Leave.
     Quit,
-    /// To die of this signal, which came.
+    /// Die of this signal, which arrived.
     Die(i32),
-    /// To be stopped, as a shell's job control does.
+    /// Stop, as a shell's job control does.
     Stop,
-    /// A refresh now.
+    /// Refresh now.
     Refresh,
-    /// Only to draw again: the size has changed, or the screen is ours again.
+    /// Only draw again: the size has changed, or the screen is ours again.
     Redraw,
-    /// The sort column to the left (-1) or right (1).
+    /// Sort by the next column to the left (-1) or right (1).
     Column(isize),
-    /// The order turned round.
+    /// Reverse the order.
     Reverse,
-    /// So many lines down, or up where negative.
+    /// Scroll down by this number of lines, or up if negative.
     Scroll(isize),
-    /// So many screens down, or up where negative.
+    /// Scroll down by this number of screens, or up if negative.
     Turn(isize),
-    /// What keys and columns mean.
+    /// Explain keys and columns.
     Help,
-    /// To type a filter.
+    /// Begin to type a filter.
     Filter,
-    /// A character of what is typed.
+    /// A typed character.
     Type(char),
-    /// Its last character taken away.
+    /// Erase the last typed character.
     Erase,
-    /// What was typed is to stay.
+    /// Keep the typed text.
     Keep,
-    /// What was typed is to go.
+    /// Drop the typed text.
     Drop,
 }
 
 impl Request {
-    /// Whether a key was pressed for it.
+    /// Returns true if it came from a key.
     pub fn is_key(self) -> bool {
         !matches!(self, Request::Nothing | Request::Die(_) | Request::Stop | Request::Redraw)
     }
 }
 
-/// The terminal, ours until this is dropped.
+/// The terminal, in full-screen mode until this is dropped.
 #[derive(Debug)]
 pub struct Terminal {
     signals: Signals,
     requests: VecDeque<Request>,
-    /// Whether letters are text.
+    /// True while letters are text.
     typing: bool,
 }
 
 impl Terminal {
-    /// Takes the terminal that standard input and output are.
+    /// Takes over the terminal of standard input and output.
     pub fn take() -> io::Result<Terminal> {
         use signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
         let signals = Signals::take(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGWINCH])?;
         enter()?;
-        // A message printed in raw mode, or on a screen that is about to go, is lost.
+        // Messages printed in raw mode, or on the alternate screen before it goes, would be lost.
         let former = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             leave();
@@ -79,9 +80,9 @@ impl Terminal {
         Ok(Terminal { signals, requests: VecDeque::new(), typing: false })
     }
 
-    /// Columns and lines.
+    /// Returns columns and lines.
     pub fn size(&self) -> (usize, usize) {
-        // Where the kernel does not know, what a terminal had when there was but one size.
+        // If the kernel does not know the size: 80 by 24, the classic terminal.
         let (columns, lines) = match terminal::size() {
             Ok((columns, lines)) if columns > 0 && lines > 0 => (columns, lines),
             _ => (80, 24),
@@ -89,7 +90,7 @@ impl Terminal {
         (columns.into(), lines.into())
     }
 
-    /// Shows `lines` in place of what is there.
+    /// Replaces the screen's content by `lines`.
     pub fn draw(&self, lines: &[Line], paint: Paint) -> io::Result<()> {
         let (columns, _) = self.size();
         let mut out = io::stdout().lock();
@@ -129,7 +130,7 @@ impl Terminal {
                 enter()?;
                 Ok(Request::Redraw)
             }
-            // Keys that mean nothing here: only to draw again.
+            // Keys without a meaning here: only draw again.
             request => Ok(request.unwrap_or(Request::Redraw)),
         }
     }
@@ -150,15 +151,16 @@ fn enter() -> io::Result<()> {
     entered
 }
 
-/// Gives the terminal back. That it has gone is no failure here.
+/// Restores the terminal. Ignores errors: the terminal may have gone away.
 fn leave() {
     let _ = execute!(io::stdout(), cursor::Show, terminal::LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();
 }
 
-/// The keys that have been pressed; the end of input, a terminal that was hung up, is the request to leave.
+/// Reads the keys that have been pressed. The end of input, or a terminal that was hung up, is a
+/// request to leave.
 fn read_keys(typing: &mut bool) -> io::Result<Vec<Request>> {
-    // As long as the buffer of standard input, so that nothing stays in that.
+    // As long as the buffer of standard input, so that no byte stays in it.
     let mut bytes = [0; 8192];
     match io::stdin().lock().read(&mut bytes) {
         Ok(0) => Ok(vec![Request::Quit]),
@@ -170,15 +172,16 @@ fn read_keys(typing: &mut bool) -> io::Result<Vec<Request>> {
     }
 }
 
-/// What bytes from a terminal mean (ECMA-48; xterm's control sequences). Those that mean nothing here are skipped. While
-/// something is typed, letters are text.
+/// Translates bytes from a terminal into requests (ECMA-48; xterm's control sequences). Skips those
+/// without a meaning here. While a filter is typed, letters are text.
 fn keys(mut bytes: &[u8], typing: &mut bool) -> Vec<Request> {
     let mut requests = Vec::new();
     while let [first, rest @ ..] = bytes {
         bytes = rest;
         let request = match first {
             0x1b => match rest {
-                // A key of its own, unless a sequence follows: CSI, or SS3 in the keypad's application mode.
+                // The Escape key, unless a sequence follows: CSI, or SS3 in the keypad's
+                // application mode.
                 [b'[' | b'O', sequence @ ..] => {
                     let Some(end) = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte)) else {
                         break;
@@ -218,7 +221,8 @@ fn keys(mut bytes: &[u8], typing: &mut bool) -> Vec<Request> {
     requests
 }
 
-/// The printable character that begins with `first`, and how many of the bytes that follow are its own.
+/// Returns the printable character that begins with `first`, and the number of following bytes that
+/// belong to it.
 fn letter(first: &u8, rest: &[u8]) -> (Option<char>, usize) {
     let length = match first {
         0xc2..=0xdf => 1,

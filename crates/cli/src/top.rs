@@ -66,7 +66,7 @@ fn key(text: &str) -> Result<Key, String> {
         .ok_or_else(|| format!("sort by one of {}", Key::ALL.map(Key::name).join(", ")))
 }
 
-/// A filter, as it was written and as it matches; the empty one matches all.
+/// A filter: its text, and its expression. The empty filter matches all.
 #[derive(Clone, Debug, Default)]
 struct Filter {
     text: String,
@@ -79,14 +79,15 @@ fn filter(text: &str) -> Result<Filter, String> {
     Ok(Filter { text: text.into(), expression })
 }
 
-/// 0 when the user leaves, the reader goes away, or all processes that were named have ended.
+/// Runs the command. Returns 0 if the user leaves, the reader goes away, or all named processes
+/// have ended.
 pub fn main(args: Args) -> Result<ExitCode> {
     let which = match args.processes.is_empty() {
         true => Which::AtLeast(args.least),
         false => Which::Named(args.processes.clone()),
     };
     let mut daemon = Daemon::ask(args.daemon.clone())?;
-    // Who is named is looked at, whatever it takes.
+    // Processes that the user named are observed at any cost.
     let options = Options { bounded: args.processes.is_empty(), ..args.sampling.options() };
     let mut watch = Watch::start(&KernelRoot::live(), which, options)?;
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !is_dumb();
@@ -132,7 +133,8 @@ impl Args {
     }
 }
 
-/// One table after the other, for a pipe or a file; with `--once` the one that knows what has changed.
+/// Prints one table after the other, for a pipe or a file. With `--once` prints only the second
+/// one, which knows the changes.
 fn tables(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode> {
     let mut skip = args.once;
     loop {
@@ -174,18 +176,18 @@ fn sorted<'a>(watch: &'a Watch, daemon: &'a Daemon, filter: Option<&Filter>, ord
     top
 }
 
-/// Whether none of the processes that were named is left.
+/// Returns true if all named processes have ended.
 fn ended(args: &Args, watch: &Watch) -> bool {
     !args.processes.is_empty() && watch.outlines().is_empty()
 }
 
-/// What the user has changed by keys.
+/// The state of the view, which keys change.
 struct View {
     key: Key,
     reverse: bool,
     first: usize,
     filter: Filter,
-    /// The filter that is being typed, and what is wrong with it.
+    /// The filter that is being typed, and the error in it.
     typed: Option<(String, Option<String>)>,
     help: bool,
 }
@@ -202,7 +204,8 @@ impl View {
         }
     }
 
-    /// Takes a filter that has become longer or shorter. Of one that is wrong so far the last right form stays.
+    /// Applies a change to the typed filter. While the text is no valid expression, the last valid
+    /// one stays in force.
     fn type_filter(&mut self, change: impl FnOnce(&mut String)) {
         let (mut text, _) = self.typed.take().unwrap_or_default();
         change(&mut text);
@@ -237,7 +240,7 @@ impl View {
         screen(&top, &head, Page { first: self.first, lines, columns }, prompt)
     }
 
-    /// Does what a key asks of the view alone.
+    /// Applies a key that changes only the view.
     fn change(&mut self, request: Request, lines: usize) {
         match request {
             Request::Column(steps) => self.key = self.key.step(steps),
@@ -275,14 +278,14 @@ fn live(args: &Args, watch: &mut Watch, daemon: &mut Daemon) -> Result<ExitCode>
         let left = watch.pace(args.delay()).saturating_sub(refreshed.elapsed());
         let mut request = Ok(Request::Nothing);
         watch.idle(left, &mut |time| {
-            // A request that has come is not to be lost.
+            // Keeps a request that has arrived.
             if matches!(request, Ok(Request::Nothing)) {
                 request = terminal.wait(time);
             }
             matches!(request, Ok(Request::Nothing))
         });
         let request = request?;
-        // A key leaves the help; one that begins a filter does that, too.
+        // Any key leaves the help; `/` also begins a filter.
         if view.help && request.is_key() {
             view.help = false;
             if request != Request::Filter {

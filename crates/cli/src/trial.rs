@@ -131,7 +131,7 @@ fn options(args: &Args) -> Result<Options> {
     })
 }
 
-/// A unit that runs, or processes.
+/// Returns a running unit, or processes.
 fn target(root: &KernelRoot, names: &[String]) -> Result<Target> {
     if let [name] = names
         && name.parse::<u64>().is_err()
@@ -139,7 +139,7 @@ fn target(root: &KernelRoot, names: &[String]) -> Result<Target> {
     {
         match processes(root, &unit) {
             Ok(pids) if !pids.is_empty() => return Ok(Target { unit: Some(unit.to_string()), pids }),
-            // No process has a name like that.
+            // No process has such a name.
             Ok(_) | Err(_) if name.ends_with(".service") => bail!("{name}: the service does not run"),
             _ => {}
         }
@@ -157,12 +157,12 @@ struct Listed<'a> {
 struct Entry<'a> {
     file: String,
     verdict: Option<&'a Verdict>,
-    /// Whether the program's file still is the build that was on trial.
+    /// True if the program's file is still the build that was on trial.
     current: bool,
     error: Option<&'a str>,
 }
 
-/// `--list` and `--forget`.
+/// Runs `--list` and `--forget`.
 fn stored(args: &Args) -> Result<ExitCode> {
     let store = verdict::store().map_err(|why| anyhow!("no directory of trials: {why}"))?;
     let directory = store.path().display().to_string();
@@ -202,7 +202,7 @@ fn stored(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Verdicts as a table.
+/// Returns verdicts as a table.
 pub fn verdicts(verdicts: &[&Verdict]) -> String {
     let rows = verdicts.iter().map(|it| {
         let program = Path::new(&it.build.program);
@@ -224,14 +224,14 @@ pub fn verdicts(verdicts: &[&Verdict]) -> String {
     text
 }
 
-/// Reads a share in percent, with or without its sign.
+/// Parses a share in percent, with or without its sign.
 fn least_gain(text: &str) -> Result<f64, String> {
     let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
     let fits = number.filter(|number| (0.1..=100.0).contains(number));
     fits.map(|number| number / 100.0).ok_or_else(|| "give 0.1 to 100 percent".into())
 }
 
-/// `500ms`, `10s`, `30m` (or `30min`), `2h`.
+/// Parses `500ms`, `10s`, `30m` (or `30min`) or `2h`.
 fn time(text: &str) -> Result<Duration, String> {
     let is_minutes = text.ends_with('m');
     let text = if is_minutes { format!("{text}in") } else { text.to_string() };

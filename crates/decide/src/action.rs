@@ -1,134 +1,136 @@
-//! What a policy asks for, and what became of it.
+//! Actions that a policy requests, and their outcomes.
 
 use megapage_snapshot::{ProcessId, wire};
 use megapage_units::{PageSize, VirtRange};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
-/// Why a policy asks for an action. Each is one rule of one policy.
+/// Reason for the request of an action. Each is one rule of one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
-    /// Next in the order of addresses.
+    /// The region is next in the order of addresses.
     AddressOrder,
-    /// All 512 base pages are there.
+    /// All 512 base pages are present.
     FullyPopulated,
-    /// Enough of the base pages are there.
+    /// Enough of the base pages are present.
     Utilised,
     /// Memory is hardly fragmented: a huge page is cheap to get.
     Unfragmented,
-    /// The highest access coverage.
+    /// The region has the highest access coverage.
     Coverage,
-    /// The process with the highest translation cost.
+    /// The process has the highest translation cost.
     TranslationCost,
-    /// The highest gain for each byte copied, zeroed and bound.
+    /// The region has the highest gain for each byte copied, zeroed and bound.
     Gain,
-    /// The process has less than the share that it is guaranteed.
+    /// The process has less huge memory than its guaranteed share.
     GuaranteedShare,
-    /// A smaller size than 2 MiB, which would bind too much memory that nothing uses.
+    /// A size below 2 MiB, as 2 MiB would bind too much unused memory.
     WouldBloat,
-    /// A huge page that is not populated whole any longer.
+    /// The huge page is no longer fully populated.
     Depopulated,
     /// Memory runs short and this huge page holds zeros.
     Bloat,
-    /// More huge memory than the cap of the process or its control group.
+    /// The process or its control group has more huge memory than its cap.
     OverCap,
     /// A period has passed.
     Period,
-    /// Memory runs short and it is unknown where the zeros are.
+    /// Memory runs short and the place of the zeros is unknown.
     Shortage,
-    /// Faults to come should find memory that is already zero.
+    /// Later faults should find memory that is already zero.
     FaultLatency,
-    /// The actuator ends, and takes back what it did. No policy's.
+    /// The actuator ends and undoes its changes. No policy uses this.
     Undo,
 }
 
-/// What a policy asks for: each of these a running machine carries out. Regions are named by their first address, a multiple of 2 MiB.
+/// Request of a policy that a running machine carries out. A region is named by its first address,
+/// a multiple of 2 MiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {
-    /// Collapse a region. With a `size` of 2 MiB: to one huge page. With a smaller one (mTHP): each aligned block of
-    /// `size` in the region of which at least half is present.
+    /// Collapse of a region. A `size` of 2 MiB gives one huge page. A smaller one (mTHP) collapses
+    /// each aligned block of `size` in the region with at least half of its pages present.
     Promote {
-        /// Whose.
+        /// The process.
         process: ProcessId,
-        /// Which region.
+        /// First address of the region.
         #[serde(serialize_with = "wire::address")]
         region: u64,
-        /// To what.
+        /// Page size to collapse to.
         #[serde(serialize_with = "wire::page_size")]
         size: PageSize,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Split a huge page to base pages. All stay present.
+    /// Split of a huge page into base pages. All stay present.
     Demote {
-        /// Whose.
+        /// The process.
         process: ProcessId,
-        /// Which region.
+        /// First address of the region.
         #[serde(serialize_with = "wire::address")]
         region: u64,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Split a huge page and free those of its base pages that hold only zeros.
+    /// Split of a huge page, with release of its base pages that hold only zeros.
     Recover {
-        /// Whose.
+        /// The process.
         process: ProcessId,
-        /// Which region.
+        /// First address of the region.
         #[serde(serialize_with = "wire::address")]
         region: u64,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Count the zero-filled base pages of these huge pages.
+    /// Count of the zero-filled base pages in these huge pages.
     ZeroScan {
-        /// Whose.
+        /// The process.
         process: ProcessId,
-        /// Which regions, ascending.
+        /// First addresses of the regions, ascending.
         #[serde(serialize_with = "address_list")]
         regions: Vec<u64>,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
 
-/// What a policy asks the simulator's machine for, and no running one: there, the observer samples on a schedule of its own,
-/// within the budget of each process, and no interface of a stock kernel fills free memory with zeros ahead.
+/// Request of a policy that only the simulator's machine carries out, and no running one. On a
+/// running machine, the observer samples on its own schedule, within the budget of each process. No
+/// interface of a stock kernel fills free memory with zeros ahead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelAction {
-    /// Clear the accessed bits of these ranges and read them after the window. The model may do it later or less often, where
-    /// it would slow the process too much.
+    /// Clearing of the accessed bits of these ranges, and reading of them after the window. If this
+    /// would slow the process too much, the model may do it later or less often.
     Sample {
-        /// Whose.
+        /// The process.
         process: ProcessId,
         /// Whole regions, ascending, disjoint.
         ranges: Vec<VirtRange>,
-        /// From clearing to reading.
+        /// Time from clearing to reading.
         window: Duration,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Fill free 2 MiB blocks with zeros ahead of the faults that will take them.
+    /// Zero-filling of free 2 MiB blocks ahead of the faults that will take them.
     PreZero {
-        /// How many 2 MiB blocks.
+        /// Number of 2 MiB blocks.
         blocks: u64,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
 
-/// What a policy asks of a modelled machine, where its order among the others matters.
+/// Request of a policy to a modelled machine. One type for both kinds keeps the order among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// What a running machine can be asked for, too.
+    /// A request that a running machine can carry out, too.
     Action(Action),
-    /// What only a modelled one can.
+    /// A request that only a modelled machine can carry out.
     Model(ModelAction),
 }
 
 impl Action {
-    /// The process.
+    /// Returns the process.
     pub fn process(&self) -> ProcessId {
         match self {
             Action::Promote { process, .. }
@@ -138,7 +140,7 @@ impl Action {
         }
     }
 
-    /// The one region that is changed; `None` where none is.
+    /// Returns the one region that the action changes; `None` if it changes none.
     pub fn region(&self) -> Option<u64> {
         match self {
             Action::Promote { region, .. }
@@ -148,12 +150,12 @@ impl Action {
         }
     }
 
-    /// The process and its one region that is changed; `None` where none is.
+    /// Returns the process and the one region that the action changes; `None` if it changes none.
     pub fn place(&self) -> Option<(ProcessId, u64)> {
         self.region().map(|region| (self.process(), region))
     }
 
-    /// Why.
+    /// Returns the reason.
     pub fn reason(&self) -> Reason {
         match self {
             Action::Promote { reason, .. }
@@ -164,32 +166,34 @@ impl Action {
     }
 }
 
-/// What became of an action.
+/// Result of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Obtained {
-    /// The page tables show it.
+    /// The page tables show the effect.
     Done,
-    /// Something holds the pages for now: pinned, locked, off the LRU (EAGAIN, EBUSY). Worth another try.
+    /// Something holds the pages for now: pinned, locked, off the LRU (EAGAIN, EBUSY). Another try
+    /// is worth it.
     Busy,
-    /// This region cannot (EINVAL): no page table, not allowed, registered with userfaultfd(2).
+    /// This region cannot be changed (EINVAL): no page table, not allowed, registered with
+    /// userfaultfd(2).
     Impossible,
-    /// No free or compactable memory (ENOMEM): of no use for any region for a while.
+    /// No free or compactable memory (ENOMEM). Further tries on any region fail for a while.
     NoMemory,
     /// The kernel refuses this process (EPERM).
     Denied,
     /// The process has ended.
     Gone,
-    /// This machine cannot do such a thing at all, such as collapse to this size.
+    /// This machine cannot do such an action at all, such as a collapse to this size.
     Unsupported,
 }
 
-/// An action and what became of it. Policies learn from it.
+/// An action and its result. Policies learn from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// What was requested.
+    /// The requested action.
     pub action: Action,
-    /// What was obtained.
+    /// The result.
     pub obtained: Obtained,
 }
 

@@ -1,11 +1,13 @@
-//! Judges a change of a running service by the service's own metric: on and off in blocks of random order, a sequential test
-//! with a bounded error, a guard against harm, and a budget for what switching costs.
+//! Judges a change of a running service by the service's metric. The change is on and off in blocks
+//! of random order. A sequential test has a bounded error; a guard stops harm; a budget bounds the
+//! cost of switching.
 //!
-//! [`conduct()`] runs a trial on any [`Service`]. The blocks' order is drawn, and that alone makes the test exact: whatever the
-//! service does by itself (drift, bursts, a day's load) befalls on and off alike, see [`Sequence`].
+//! [`conduct()`] runs a trial on any [`Service`]. The order of the blocks is drawn at random, which
+//! alone makes the test exact. The service's own changes (drift, bursts, a day's load) affect on
+//! and off alike, see [`Sequence`].
 //!
-//! Architecture invariant: no I/O, clock, randomness but from the seed, threads or global state. A trial of a service that works
-//! and one of a model run the same code.
+//! Architecture invariant: no I/O, clock, randomness but from the seed, threads or global state. A
+//! trial of a working service and one of a model run the same code.
 
 mod budget;
 mod conduct;

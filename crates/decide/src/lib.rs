@@ -1,12 +1,13 @@
-//! Policies: which memory becomes huge, which does not any longer, and what is to be known before.
+//! Policies: they decide which memory becomes huge and which huge pages are split.
 //!
-//! [`step`] is called now and then with a snapshot; it answers with actions, in the order in which they should be
-//! done. [`State::note`] reports what became of them. The same objects run in the daemon, where snapshots are
-//! observed and actions are system calls, and in the simulator, where both are modelled; there, page faults ask the
-//! policy as well ([`State::on_fault`]).
+//! [`step`] is called with a snapshot and returns actions, in the order in which they should be
+//! done. [`State::note`] reports the outcome of each action. The daemon and the simulator run the
+//! same objects. In the daemon, snapshots are observed and actions are system calls; in the
+//! simulator, both are modelled. There, page faults ask the policy as well ([`State::on_fault`]).
 //!
-//! Architecture invariant: no I/O, no clock, no chance but from a seed, no threads, no global state: the same calls give the same
-//! answers. Time is an argument. A policy does not know where it runs.
+//! Architecture invariant: no I/O, no clock, no chance but from a seed, no threads, no global
+//! state: the same calls give the same answers. Time is an argument. A policy does not know where
+//! it runs.
 
 #![forbid(unsafe_code)]
 
@@ -37,13 +38,13 @@ use promotions::{Kind, Promotions};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A policy, and the state of it and of its promotions between steps. That is bounded by the processes and regions of the
-/// last snapshots.
+/// A policy, with its state and that of its promotions between steps. The processes and regions of
+/// the last snapshots bound the size of this state.
 #[derive(Debug)]
 pub struct State {
     policy: Box<dyn Policy>,
     promotions: Promotions,
-    /// The changes that the last step asked for, and the places of those that were tried.
+    /// Changes requested by the last step, and the places of those that were tried.
     asked: Vec<Action>,
     tried: BTreeSet<(ProcessId, u64)>,
     last: Option<Duration>,
@@ -51,7 +52,7 @@ pub struct State {
 }
 
 impl State {
-    /// A policy that has seen nothing yet.
+    /// Returns the state of a policy that has seen no snapshot yet.
     pub fn new(policy: Box<dyn Policy>, limits: Limits) -> State {
         State {
             policy,
@@ -63,81 +64,84 @@ impl State {
         }
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &dyn Policy {
         &*self.policy
     }
 
-    /// What a first touch is answered with. Where there are no such faults to answer, on a running kernel, this is
-    /// not called: no policy depends on it.
+    /// Returns the answer to a first touch. A running kernel answers its page faults itself and
+    /// never calls this: no policy depends on it.
     pub fn on_fault(&mut self, fault: &Fault) -> FaultSize {
         self.policy.on_fault(fault)
     }
 
-    /// Whether the policy has wanted free memory zeroed ahead in a [`step`] so far: what no running kernel does when it is asked.
+    /// Returns true if the policy has asked a running machine to zero free memory ahead in a
+    /// [`step`] so far. No running kernel does that on request.
     pub fn lacked_zeroing(&self) -> bool {
         self.lacked_zeroing
     }
 
-    /// Reports at the time `now` what became of an action of the last step that was tried. Until a snapshot shows its
-    /// effect, it counts as not obtained. An action that nothing is reported of was not tried: the next step may ask for it
-    /// at once.
+    /// Reports the outcome of an action of the last step that was tried, at the time `now`. The
+    /// action counts as not obtained before a snapshot shows its effect. An action without a report
+    /// counts as not tried: the next step may ask for it at once.
     pub fn note(&mut self, now: Duration, outcome: &Outcome) {
         self.promotions.note(now, outcome);
         self.policy.note(now, outcome);
         self.tried.extend(outcome.action.place());
     }
 
-    /// The same for what only a modelled machine does.
+    /// Reports the outcome of an action that only a modelled machine does.
     pub fn note_model(&mut self, now: Duration, action: &ModelAction, obtained: Obtained) {
         if obtained == Obtained::Unsupported {
             self.promotions.is_unsupported(now, Kind::of_model(action));
         }
     }
 
-    /// Puts an action off whose process the actuator leaves alone for now: its region is not asked for before `until`, so that
-    /// others have their turn; where that has passed or is not known, it is let settle from the time `now`.
+    /// Puts off an action whose process the actuator currently backs off from. Its region is not
+    /// asked for before `until`, so that other regions get their turn. If `until` is past or
+    /// unknown, the region settles ([`Limits::settle`]) from the time `now`.
     pub fn put_off(&mut self, now: Duration, action: &Action, until: Option<Duration>) {
         let until = until.filter(|until| *until > now).unwrap_or(now + self.promotions.limits().settle);
         self.promotions.put_off(now, action, until);
     }
 
-    /// What is stored of regions that something was done to: what must outlive a restart, or the next one would undo at
-    /// once what this one has done.
+    /// Returns the stored history of each region that an action was tried or put off for. It must
+    /// survive a restart: without it, the next process would undo the actions of this one at once.
     pub fn saved_regions(&self) -> Vec<SavedRegion> {
         self.promotions.saved_regions()
     }
 
-    /// Takes over what is known of the promotions of `former`, which has decided until now.
+    /// Takes over the knowledge about promotions of `former`, which has decided so far.
     pub fn succeed(&mut self, former: &mut State) {
         self.promotions.succeed(&mut former.promotions);
     }
 
-    /// Takes that back, at the time `now`. Processes that the next snapshot does not have are forgotten.
+    /// Takes back saved regions at the time `now`. Forgets processes that the next snapshot does
+    /// not contain.
     pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
         self.promotions.restore(now, regions);
     }
 
-    /// How many processes and regions are tracked.
+    /// Returns the number of tracked processes and regions.
     pub fn tracked(&self) -> usize {
         self.promotions.tracked() + self.policy.tracked()
     }
 }
 
-/// One step: looks at `snapshot` at the time `now`, on the snapshot's clock, and answers what to do, most important
-/// first. Never more than the [`Limits`] allow, whatever the snapshot says.
+/// Runs one step: looks at `snapshot` at the time `now`, on the snapshot's clock. Returns actions,
+/// most important first, and never more than the [`Limits`] allow, for any snapshot.
 pub fn step(now: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Action> {
     let asked = tick(now, snapshot, state, false).into_iter();
     asked
         .filter_map(|asked| match asked {
             Asked::Action(action) => Some(action),
-            // Refused on a running machine.
+            // A running machine refuses these.
             Asked::Model(_) => None,
         })
         .collect()
 }
 
-/// The same on a modelled machine, of which more can be asked.
+/// Runs one step on a modelled machine, which can do more.
 pub fn step_on_model(now: Duration, snapshot: &Snapshot, state: &mut State) -> Vec<Asked> {
     tick(now, snapshot, state, true)
 }
@@ -162,7 +166,7 @@ fn tick(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) -
     asked
 }
 
-/// The share of memory in use, 0 to 1.
+/// Returns the share of memory in use, 0 to 1.
 fn in_use(total: Bytes, free: Bytes) -> f64 {
     match total.0 {
         0 => 0.0,
@@ -170,8 +174,8 @@ fn in_use(total: Bytes, free: Bytes) -> f64 {
     }
 }
 
-/// The free memory fragmentation index for 2 MiB pages over all nodes, 0 to 1: the share of the free memory that is
-/// unusable for them. 1 where nothing is free.
+/// Returns the free memory fragmentation index for 2 MiB pages over all nodes, 0 to 1. This is the
+/// share of the free memory that is unusable for them. Returns 1 if nothing is free.
 fn fragmentation(machine: &Machine) -> f64 {
     let free: f64 = machine.nodes.iter().map(|node| node.free.0 as f64).sum();
     if free <= 0.0 {
@@ -185,12 +189,12 @@ fn fragmentation(machine: &Machine) -> f64 {
     unusable / free
 }
 
-/// The region that starts at `start`.
+/// Returns the region that starts at `start`.
 fn region_at(process: &Process, start: u64) -> Option<&Region> {
     process.regions.binary_search_by_key(&start, |region| region.start).ok().map(|at| &process.regions[at])
 }
 
-/// A value that differs where any region has another sample.
+/// Returns a value that changes if any region has another sample.
 fn samples(process: &Process) -> u64 {
     process.regions.iter().filter_map(|region| region.accessed).fold(1, |sum: u64, accessed| {
         sum.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ accessed.sampled.as_nanos() as u64

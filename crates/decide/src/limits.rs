@@ -1,4 +1,4 @@
-//! Bounds on what a policy may ask for in one step, whatever policy it is.
+//! Bounds on the requests of one step, for all policies.
 
 use megapage_units::Bytes;
 use std::time::Duration;
@@ -6,38 +6,45 @@ use std::time::Duration;
 /// Bounds common to all policies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Most bytes copied and zeroed in one step: 2 MiB for each promotion and each block zeroed ahead.
+    /// Maximum of bytes copied and zeroed in one step: 2 MiB for each promotion and each block
+    /// zeroed ahead.
     pub moved: Bytes,
-    /// Most bytes read in one step by zero scans and by recovery, which looks for zeros itself.
+    /// Maximum of bytes read in one step by zero scans and by recovery, which looks for zeros
+    /// itself.
     pub scanned: Bytes,
-    /// Most actions in one step.
+    /// Maximum of actions in one step.
     pub actions: usize,
-    /// Most ranges in one sample.
+    /// Maximum of ranges in one sample.
     pub sample_ranges: usize,
-    /// After an action on a region, how long the region is left alone: the next snapshot must have seen the effect.
+    /// Back-off of a region after an action on it: the next snapshot must have seen the effect.
     pub settle: Duration,
-    /// After a demotion, how long the region is not promoted; and after a promotion, how long it is not demoted.
+    /// Time after a demotion in which the region is not promoted, and after a promotion in which it
+    /// is not demoted.
     pub cool_down: Duration,
-    /// After the cool-down, a demoted region is promoted again only if something has changed: this many more or
-    /// fewer of its base pages are present...
+    /// After the cool-down, a demoted region is promoted again only after a change: this many more
+    /// or fewer of its base pages are present...
     pub changed_pages: u16,
-    /// ...or the share of memory in use has fallen by this much (0 to 1). More than recovery itself frees, so that
-    /// the two cannot chase each other.
+    /// ...or the share of memory in use has fallen by this much (0 to 1). This is more than
+    /// recovery itself frees, so that the two cannot undo each other in turn.
     pub relief: f64,
-    /// The first wait after a failure, doubled with each further one on the same region...
+    /// First back-off after a failure, doubled with each further failure in a row. Failures count
+    /// for each region; a lack of memory for promotions counts for the whole machine.
     pub back_off: Duration,
-    /// ...up to this. Also how long a region that cannot be promoted, and a process that is denied, are left alone.
+    /// Longest back-off. Also that of a region that cannot be changed, of a process that is denied,
+    /// and of a kind of action that is unsupported.
     pub back_off_most: Duration,
-    /// A process is not changed while forked children share its memory; nor, where they came within less than this of
-    /// the ones before, until none was seen for so long. With 0 they are no reason to leave it alone.
+    /// Private memory of a process is not changed while forked children share it. If the children
+    /// came within less than this time of the ones before, it is not changed before this time
+    /// without children has passed. With 0, children have no effect.
     pub fork_quiet: Duration,
 }
 
 impl Default for Limits {
     /// Returns the bounds of the daemon, the plan and the simulator.
     ///
-    /// Collapsing has budgets of its own in the actuator: bytes a second, time, and the latency guard. A pass of zero scans
-    /// is to be over soon: another one follows at once while memory is short.
+    /// Collapsing also has budgets in the actuator: bytes a second, time, and the latency guard.
+    /// The zero scans of one step must end soon: another step follows at once while memory is
+    /// short.
     fn default() -> Limits {
         Limits {
             moved: Bytes::gib(1),
@@ -50,7 +57,8 @@ impl Default for Limits {
             relief: 0.3,
             back_off: Duration::from_secs(10),
             back_off_most: Duration::from_secs(3600),
-            // A program that saves itself by fork(2) more often would have what is promoted split again at once.
+            // If a program saves itself by fork(2) more often, its promotions would be split again
+            // at once.
             fork_quiet: Duration::from_secs(10),
         }
     }

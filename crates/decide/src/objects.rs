@@ -1,4 +1,4 @@
-//! Shared memory: each block of an object is promoted by one process, on behalf of all that map it.
+//! Shared memory: one process promotes each block of an object, on behalf of all that map it.
 
 use crate::promotions::is_unhindered;
 use megapage_snapshot::{Leaf, MappedObject, MappingKind, Process, ProcessId, Region};
@@ -6,9 +6,9 @@ use megapage_units::HUGE_2M;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// For each block of shared memory that could be huge, the process by which it is promoted: the one of those that use it most,
-/// by what they have touched of it and their processor time. A block that any process maps huge is huge in the object: the
-/// others get the huge page with their next access.
+/// For each block of shared memory that could be huge, the process that promotes it. This is the
+/// process that uses the block most, by its touched pages and its processor time. A block that any
+/// process maps huge is huge in the object: the others get the huge page with their next access.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
     chosen: BTreeMap<MappedObject, Choice>,
@@ -21,7 +21,7 @@ enum Choice {
 }
 
 impl Objects {
-    /// Of these processes, all of which may be acted on.
+    /// Chooses among these processes, all of which may be changed.
     pub fn new<'a>(processes: impl IntoIterator<Item = &'a Process>) -> Objects {
         let mut objects = Objects::default();
         for process in processes {
@@ -47,20 +47,21 @@ impl Objects {
         objects
     }
 
-    /// Whether a region is promoted by this process.
+    /// Returns true if this process promotes the region.
     pub fn is_chosen(&self, process: &Process, region: &Region) -> bool {
         let choice = process.shared_block(region).and_then(|block| self.chosen.get(&block));
         matches!(choice, Some(Choice::By { process: by, .. }) if *by == process.id)
     }
 }
 
-/// How much a process uses a block. One that has not run yet still counts by what it has touched.
+/// Returns the weight of a process's use of a block. A process without processor time still counts
+/// by its touched pages.
 fn weight(present: u16, cpu: Duration) -> u128 {
     u128::from(present) * (cpu.as_millis() + 1)
 }
 
-/// Whether a region is of shared memory that one 2 MiB entry could map: address and place in the object agree modulo 2 MiB, and
-/// nothing is in the way.
+/// Returns true if a region is of shared memory that one 2 MiB entry could map. Address and offset
+/// in the object agree modulo 2 MiB, and nothing forbids a huge page there.
 fn could_be_huge(process: &Process, region: &Region) -> bool {
     let Some(mapping) = process.mappings.get(region.mapping as usize) else { return false };
     let agrees = mapping

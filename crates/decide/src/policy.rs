@@ -1,4 +1,4 @@
-//! What a policy is, and the policies by name.
+//! The trait of policies, and the policies by name.
 
 use crate::megapage::{self, Megapage};
 use crate::published::freebsd::FreeBsd;
@@ -9,49 +9,52 @@ use crate::{Fault, FaultSize, Outcome, Pace, Reservation, Tick, published::hawke
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// Says which memory becomes huge. A policy does not know whether it runs in the daemon or in the simulator.
+/// Decides which memory becomes huge. A policy does not know whether it runs in the daemon or in
+/// the simulator.
 pub trait Policy: Debug + Send {
-    /// The name that a user gives.
+    /// Returns the name that a user gives.
     fn name(&self) -> &'static str;
 
-    /// Looks at the snapshot and asks for actions, by the methods of `tick`, which apply the bounds that are common to all
-    /// policies. Whatever the policy keeps of processes that are not in the snapshot any longer, it
-    /// drops.
+    /// Looks at the snapshot and requests actions by the methods of `tick`, which apply the bounds
+    /// common to all policies. Drops its state of processes that are no longer in the snapshot.
     fn tick(&mut self, tick: &mut Tick<'_>);
 
-    /// What a first touch is answered with.
+    /// Returns the answer to a first touch.
     fn on_fault(&mut self, fault: &Fault) -> FaultSize;
 
-    /// Whether it ever asks for samples of access bits. Where it does not, no samples need to be taken.
+    /// Returns true if the policy ever asks for samples of access bits. If not, no samples are
+    /// needed.
     fn samples(&self) -> bool {
         true
     }
 
-    /// Whether it promotes nothing of a process whose translation cost is not known.
+    /// Returns true if the policy never promotes a process with unknown translation cost.
     fn needs_costs(&self) -> bool {
         false
     }
 
-    /// Whether anonymous memory is taken from blocks that were zeroed ahead, where there are some.
+    /// Returns true if anonymous memory comes from blocks zeroed ahead, as far as there are some.
     fn prefers_zeroed(&self) -> bool {
         false
     }
 
-    /// Which reservation to break when nothing is free, as an index; `None` where the policy makes none.
+    /// Returns the index of the reservation to break if nothing is free; `None` if the policy
+    /// breaks none.
     fn breaks(&self, reservations: &[Reservation]) -> Option<usize> {
         let _ = reservations;
         None
     }
 
-    /// Learns what became of an action that was tried. What was not is in [`Tick::untried`] of the next step.
+    /// Learns the outcome of an action that was tried. [`Tick::untried`] of the next step holds
+    /// those that were not.
     fn note(&mut self, now: Duration, outcome: &Outcome) {
         let _ = (now, outcome);
     }
 
-    /// How many processes and regions it tracks: a test holds that against the snapshot.
+    /// Returns the number of processes and regions it tracks. A test compares it with the snapshot.
     fn tracked(&self) -> usize;
 
-    /// Whether the last step ended at a bound of work while there was more that is worth doing soon.
+    /// Returns true if the last step ended at a bound of work while more work was worth doing soon.
     fn wants_more(&self) -> bool {
         false
     }
@@ -62,30 +65,31 @@ pub trait Policy: Debug + Send {
 pub struct Known {
     /// The name.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// Description, in one line.
     pub what: &'static str,
     make: fn(Option<Pace>) -> Box<dyn Policy>,
 }
 
 impl Known {
-    /// The policy, with its parameters by default.
+    /// Returns the policy with its default parameters.
     pub fn make(&self) -> Box<dyn Policy> {
         (self.make)(None)
     }
 
-    /// The same, but promoting (Linux: looking at) no more than so many regions in a round; `megapage` however soon they
-    /// would pay. One that never promotes is as by default.
+    /// Returns the policy, promoting (Linux: looking at) at most the regions of `pace` in a round.
+    /// For `megapage`, the pace also bounds promotions that would pay soon. A policy that never
+    /// promotes is as by default.
     pub fn make_at(&self, pace: Pace) -> Box<dyn Policy> {
         (self.make)(Some(pace))
     }
 
-    /// Whether it reproduces a published system: all but `megapage`.
+    /// Returns true if the policy reproduces a published system: all do except `megapage`.
     pub fn is_published(&self) -> bool {
         self.name != OWN
     }
 }
 
-/// The name of the policy that is this project's own.
+/// Name of this project's policy.
 pub const OWN: &str = "megapage";
 
 fn linux(parameters: linux::Parameters, pace: Option<Pace>) -> Box<dyn Policy> {
@@ -116,7 +120,7 @@ macro_rules! policies {
     ($($name:expr, $what:expr => $make:expr;)*) => { &[$(Known { name: $name, what: $what, make: $make }),*] };
 }
 
-/// All policies and parameter sets. Parameters beyond these are given to the constructors of the modules.
+/// All policies and parameter sets. The constructors of the modules take further parameters.
 pub const POLICIES: &[Known] = policies! {
     "linux", "Linux, THP always: huge on first touch, khugepaged from low to high addresses" =>
         |pace| linux(linux::Parameters::always(), pace);
@@ -142,12 +146,12 @@ pub const POLICIES: &[Known] = policies! {
         own;
 };
 
-/// What is known of the policy of this name.
+/// Returns the entry of the policy with this name.
 pub fn known(name: &str) -> Option<&'static Known> {
     POLICIES.iter().find(|known| known.name == name)
 }
 
-/// The policy of this name.
+/// Returns the policy with this name.
 pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
     known(name).map(Known::make)
 }

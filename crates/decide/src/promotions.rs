@@ -1,7 +1,8 @@
-//! What any policy may do: the budgets of a step, what is never touched, and what is not tried again too soon.
+//! Guards common to all policies: the budgets of a step, the memory that is never touched, and
+//! back-off after actions.
 //!
-//! Nothing is charged when a policy asks. [`Promotions::note`] charges what was tried; what was not tried may be asked for
-//! again at once.
+//! A request counts against the budgets of its step only. [`Promotions::note`] charges an action
+//! that was tried to its region. An action that was not tried may be requested again at once.
 
 mod forks;
 mod saved;
@@ -15,81 +16,84 @@ use megapage_units::{HUGE_2M, PageSize, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The state of a process.
+/// State of a process.
 #[derive(Clone, Debug, Default)]
 struct ProcessMemory {
     /// Children that were seen to share its memory.
     forks: Forks,
-    /// Denied to us until then.
+    /// Time up to which the kernel is assumed to deny access to it.
     denied: Option<Duration>,
-    /// Regions that something was done to.
+    /// Regions that an action was tried or put off for.
     regions: BTreeMap<u64, RegionMemory>,
 }
 
-/// The state of a region that something was done to.
+/// State of a region that an action was tried or put off for.
 #[derive(Clone, Copy, Debug)]
 struct RegionMemory {
-    /// The last action.
+    /// Time of the last action.
     acted: Duration,
-    /// The last promotion that was tried.
+    /// Time of the last promotion that was tried.
     promoted: Option<Duration>,
     /// The last demotion or recovery that was tried.
     demoted: Option<Demoted>,
-    /// Failures, or actions without a visible effect, in a row.
+    /// Failures in a row, actions without a visible effect included.
     failures: u32,
-    /// Nothing before that time.
+    /// End of the back-off.
     not_before: Duration,
-    /// Bytes of the pages smaller than 2 MiB that it was promoted to; a snapshot need not show that.
+    /// Bytes of the pages smaller than 2 MiB that it was promoted to. A snapshot need not show
+    /// that.
     small: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Demoted {
     at: Duration,
-    /// The share of memory in use then.
+    /// Share of memory in use at that time.
     in_use: f64,
-    /// Base pages present afterwards; `None` until a snapshot has shown the effect.
+    /// Base pages present afterwards; `None` before a snapshot has shown the effect.
     present: Option<u16>,
 }
 
-/// What of a process may be changed.
+/// Extent to which a process may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Open {
-    /// It is denied to us.
+    /// Nothing: access to it is denied.
     Nothing,
-    /// It forks: a huge page would be copied with the child's next write. Shared memory never is.
+    /// Shared memory only, as it forks. A private huge page would be copied with the child's next
+    /// write; shared memory never is.
     Shared,
     /// Everything.
     All,
 }
 
-/// Owns budgets, back-offs, and what was done to each region.
+/// Budgets, back-offs, and the actions done to each region.
 #[derive(Clone, Debug)]
 pub(crate) struct Promotions {
     limits: Limits,
     step: Step,
     processes: BTreeMap<ProcessId, ProcessMemory>,
-    /// No promotion before that time, for lack of memory; and how often in a row.
+    /// End of the back-off of all promotions after a lack of memory, and the number of such
+    /// failures in a row.
     no_memory: Option<(Duration, u32)>,
-    /// Kinds of action that this machine cannot do, and until when that is believed: what was found out while memory
-    /// was short may turn out otherwise.
+    /// Kinds of action that this machine cannot do, each with the time up to which that is assumed.
+    /// A result found while memory was short may be different later.
     unsupported: BTreeMap<Kind, Duration>,
 }
 
-/// The step that is under way, or was the last.
+/// The current step, or the last one.
 #[derive(Clone, Debug, Default)]
 struct Step {
-    /// The share of the machine's memory in use, 0 to 1.
+    /// Share of the machine's memory in use, 0 to 1.
     in_use: f64,
-    /// Bytes to be copied and zeroed, and to be read, and the number of actions.
+    /// Bytes to be copied and zeroed, bytes to be read, and the number of actions.
     moved: u64,
     scanned: u64,
     actions: usize,
-    /// Regions that an action was accepted for: one each.
+    /// Regions with an accepted action: at most one action each.
     places: BTreeSet<(ProcessId, u64)>,
 }
 
-/// Kinds of action, as far as a machine may be unable to do them.
+/// Kinds of action that a machine may be unable to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Promote(u64),
@@ -124,7 +128,7 @@ impl Promotions {
         Promotions { limits, step: Step::default(), processes, no_memory: None, unsupported }
     }
 
-    /// Takes over what `former` knows, and keeps its own limits.
+    /// Takes over the state of `former`, and keeps its own limits.
     pub fn succeed(&mut self, former: &mut Promotions) {
         let limits = self.limits;
         *self = std::mem::replace(former, Promotions::new(limits));
@@ -140,8 +144,8 @@ impl Promotions {
         self.step.in_use
     }
 
-    /// Takes a new snapshot in: forgets processes that are gone, learns what has taken effect, and answers the processes that may
-    /// be looked at, each with what of it may be changed.
+    /// Takes in a new snapshot: forgets processes that are gone and learns which actions took
+    /// effect. Returns the processes to look at, each with the extent to which it may be changed.
     pub fn observe<'a>(&mut self, now: Duration, snapshot: &'a Snapshot) -> Vec<(&'a Process, Open)> {
         let memory = &snapshot.machine.memory;
         self.step = Step { in_use: in_use(memory.total, memory.available), ..Step::default() };
@@ -159,7 +163,7 @@ impl Promotions {
             .collect();
         self.processes.retain(|id, _| seen.contains(id) || unreadable.contains(&id.pid));
 
-        // A child that has not executed a program has its parent's stack, where it was.
+        // A child that has not executed a program has its stack at the same address as its parent.
         let families: BTreeSet<(Pid, u64)> = sound
             .iter()
             .filter(|process| process.id.start_stack != 0 && process.parent != process.id.pid)
@@ -187,29 +191,30 @@ impl Promotions {
             .collect()
     }
 
-    /// Whether the machine can do that, as far as is known.
+    /// Returns true unless the machine is known to be unable to do that.
     pub fn can(&self, now: Duration, kind: Kind) -> bool {
         self.unsupported.get(&kind).is_none_or(|until| now >= *until)
     }
 
-    /// Whether memory for promotions may be there.
+    /// Returns true unless promotions are backed off for lack of memory.
     pub fn has_memory(&self, now: Duration) -> bool {
         self.no_memory.is_none_or(|(until, _)| now >= until)
     }
 
-    /// Returns true if what was done to the region before allows a promotion now.
+    /// Returns true if the past actions on the region allow a promotion now.
     pub fn may_promote(&self, now: Duration, id: ProcessId, region: &Region) -> bool {
         let known = self.region(id, region.start);
         known.is_none_or(|memory| memory.may_promote(now, region, self.in_use(), &self.limits))
     }
 
-    /// The regions of a process that [`Promotions::may_promote`] allows, with their places among its regions.
+    /// Returns the regions of a process that [`Promotions::may_promote`] allows, with their places
+    /// among its regions.
     pub fn promotable<'p>(
         &self,
         now: Duration,
         process: &'p Process,
     ) -> impl Iterator<Item = (usize, &'p Region)> {
-        // Both ascend: one pass over the two.
+        // Both ascend, so one pass over the two suffices.
         let known = self.processes.get(&process.id).map(|memory| memory.regions.iter());
         let mut known = known.into_iter().flatten().peekable();
         process.regions.iter().enumerate().filter(move |(_, region)| {
@@ -219,8 +224,8 @@ impl Promotions {
         })
     }
 
-    /// Whether what was done to the region before allows a demotion now. Where memory runs short, a promotion that
-    /// was a mistake is undone at once.
+    /// Returns true if the past actions on the region allow a demotion now. With `short` memory the
+    /// cool-down does not apply, so that a wrong promotion is undone at once.
     pub fn may_demote(&self, now: Duration, id: ProcessId, region: u64, short: bool) -> bool {
         let Some(memory) = self.region(id, region) else { return true };
         now >= memory.not_before
@@ -230,13 +235,14 @@ impl Promotions {
                     .is_none_or(|promoted| now.saturating_sub(promoted) >= self.limits.cool_down))
     }
 
-    /// Whether the region was promoted to pages of `size` bytes or larger before, less than 2 MiB.
+    /// Returns true if the region was promoted to pages of at least `size` bytes before, but less
+    /// than 2 MiB.
     pub fn has_small(&self, id: ProcessId, region: u64, size: u64) -> bool {
         self.region(id, region).and_then(|memory| memory.small).is_some_and(|small| small >= size)
     }
 
-    /// Accepts one action of this step that moves and scans so many bytes, if the budgets leave as much. A region has
-    /// one action in a step.
+    /// Accepts one action of this step that moves and scans the given bytes, if the budgets allow
+    /// it. A region has at most one action in a step.
     pub fn accept(&mut self, place: Option<(ProcessId, u64)>, moved: u64, scanned: u64) -> Answer {
         let (limits, step) = (&self.limits, &mut self.step);
         let all = (step.moved.saturating_add(moved), step.scanned.saturating_add(scanned));
@@ -252,7 +258,8 @@ impl Promotions {
         Answer::Accepted
     }
 
-    /// Returns the huge pages that this step may still move and scan; none once it has as many actions as it may.
+    /// Returns the number of huge pages that this step may still move, and still scan. Both are 0
+    /// once the step has all its actions.
     pub fn left(&self) -> (u64, u64) {
         let (limits, step) = (&self.limits, &self.step);
         let left = |most: u64, used: u64| match step.actions >= limits.actions {
@@ -262,7 +269,7 @@ impl Promotions {
         (left(limits.moved.0, step.moved), left(limits.scanned.0, step.scanned))
     }
 
-    /// Charges an action that was tried, and learns what became of it.
+    /// Charges an action that was tried, and learns its outcome.
     pub fn note(&mut self, now: Duration, outcome: &Outcome) {
         let (action, limits) = (&outcome.action, self.limits);
         if let Some((id, region)) = action.place() {
@@ -274,14 +281,14 @@ impl Promotions {
             return;
         }
         let promotion = matches!(action, Action::Promote { .. });
-        // Several refusals of one step are one: an actuator may stop at the first or go on.
+        // Counts several refusals of one step as one: an actuator may stop at the first or go on.
         if promotion && outcome.obtained == Obtained::NoMemory && self.has_memory(now) {
             let times = self.no_memory.map_or(0, |(_, times)| times);
             self.no_memory = Some((now + back_off(times, &limits), times.saturating_add(1)));
         } else if promotion && outcome.obtained == Obtained::Done {
             self.no_memory = None;
         }
-        // Only processes in the last snapshot, or acted on, are stored.
+        // Stores only processes that were in the last snapshot, or that were acted on.
         let Some(process) = self.processes.get_mut(&action.process()) else { return };
         match outcome.obtained {
             Obtained::Denied => process.denied = Some(now + limits.back_off_most),
@@ -307,12 +314,12 @@ impl Promotions {
         }
     }
 
-    /// This machine cannot do such a thing.
+    /// Notes that this machine cannot do such an action.
     pub fn is_unsupported(&mut self, now: Duration, kind: Kind) {
         self.unsupported.insert(kind, now + self.limits.back_off_most);
     }
 
-    /// Leaves the region of an action alone until then, which is no failure.
+    /// Backs off from the region of an action before `until`. This is not a failure.
     pub fn put_off(&mut self, now: Duration, action: &Action, until: Duration) {
         if let Some((id, region)) = action.place() {
             let memory = self.region_mut(now, id, region);
@@ -320,7 +327,7 @@ impl Promotions {
         }
     }
 
-    /// Processes and regions tracked.
+    /// Returns the number of tracked processes and regions.
     pub fn tracked(&self) -> usize {
         self.processes.values().map(|process| 1 + process.regions.len()).sum()
     }
@@ -340,7 +347,7 @@ impl RegionMemory {
         RegionMemory { acted: now, promoted: None, demoted: None, failures: 0, not_before: now, small: None }
     }
 
-    /// Something was tried. Until a snapshot shows the effect, it has failed.
+    /// Notes an action that was tried. It counts as failed before a snapshot shows the effect.
     fn acted_on(&mut self, now: Duration, action: &Action, in_use: f64, limits: &Limits) {
         if matches!(action, Action::Promote { .. }) {
             (self.promoted, self.demoted) = (Some(now), None);
@@ -377,7 +384,8 @@ impl ProcessMemory {
         }
     }
 
-    /// Learns what has taken effect, and forgets regions that are gone or to which nothing applies any longer.
+    /// Learns which actions took effect. Forgets regions that are gone, and regions without any
+    /// state that still applies.
     fn observe(&mut self, now: Duration, process: &Process, limits: &Limits) {
         let mut regions = process.regions.iter().peekable();
         self.regions.retain(|start, memory| {
@@ -392,20 +400,20 @@ impl ProcessMemory {
             }
             memory.demoted.is_some()
                 || now < memory.not_before
-                // Failures are stored for longer than the longest wait, or they would never add up.
+                // Stores failures for longer than the longest back-off, so that they can add up.
                 || now.saturating_sub(memory.acted) < limits.back_off_most.max(limits.cool_down) * 2
         });
     }
 }
 
-/// `back_off`, doubled `times` times, at most `back_off_most`.
+/// Returns `back_off`, doubled `times` times, at most `back_off_most`.
 fn back_off(times: u32, limits: &Limits) -> Duration {
     let factor = 1u32.checked_shl(times).unwrap_or(u32::MAX);
     limits.back_off.saturating_mul(factor).min(limits.back_off_most)
 }
 
-/// Whether a process is as a snapshot describes processes: regions ascending, aligned, with possible values. One
-/// that is not is left alone.
+/// Returns true if a process is sound: regions ascending and aligned, with possible values. An
+/// unsound one is skipped.
 fn is_sound(process: &Process) -> bool {
     let possible = |region: &Region| {
         region.start.is_multiple_of(HUGE_2M as u64)
@@ -415,7 +423,9 @@ fn is_sound(process: &Process) -> bool {
     process.regions.iter().all(possible) && process.regions.is_sorted_by(|a, b| a.start < b.start)
 }
 
-/// Whether a mapping holds a region whole, and no process has locked it, watches it (userfaultfd), or wants it without huge pages.
+/// Returns true if one mapping holds a region whole, and nothing forbids a huge page there. The
+/// mapping is not locked, watched (userfaultfd), of device memory, or excluded by
+/// `MADV_NOHUGEPAGE`.
 pub(crate) fn is_unhindered(mapping: &Mapping, region: &Region) -> bool {
     let flags = &mapping.flags;
     region.whole
@@ -424,8 +434,9 @@ pub(crate) fn is_unhindered(mapping: &Mapping, region: &Region) -> bool {
         && !(flags.no_huge || flags.locked || flags.userfault || flags.device)
 }
 
-/// Whether a region may be sampled, promoted or demoted at all: private anonymous memory that one mapping holds
-/// whole, and that no process has locked, watches (userfaultfd), or wants without huge pages.
+/// Returns true if a region may be sampled, promoted or demoted. It is private anonymous memory
+/// that one mapping holds whole. The mapping is not locked, watched (userfaultfd), of device
+/// memory, or excluded by `MADV_NOHUGEPAGE`.
 pub(crate) fn is_allowed(process: &Process, region: &Region) -> bool {
     let Some(mapping) = process.mappings.get(region.mapping as usize) else { return false };
     matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous)

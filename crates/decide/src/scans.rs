@@ -5,7 +5,7 @@ use megapage_snapshot::{Leaf, Process, ProcessId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How far each process's huge pages were scanned, and when that pass began.
+/// Progress of the scan of each process's huge pages, and the time at which that pass began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scans(BTreeMap<ProcessId, Scan>);
 
@@ -17,8 +17,9 @@ struct Scan {
 }
 
 impl Scans {
-    /// Has the zeros of a process's huge pages counted, from low to high addresses, as far as the budget goes. Whether
-    /// a pass that began within `fresh` is complete.
+    /// Requests a count of the zeros in a process's huge pages, from low to high addresses, as far
+    /// as the budget allows. Returns true if a pass is complete: one that completes now, or one
+    /// that began less than `fresh` ago.
     pub fn advance(&mut self, tick: &mut Tick<'_>, process: &Process, fresh: Duration) -> bool {
         let new = Scan { began: tick.now(), next: 0, whole: false };
         let scan = self.0.entry(process.id).or_insert(new);
@@ -44,17 +45,17 @@ impl Scans {
         scan.whole
     }
 
-    /// Whether a complete pass over the process is older than `fresh`.
+    /// Returns true if the complete pass over the process began at least `fresh` ago.
     pub fn is_stale(&self, now: Duration, id: ProcessId, fresh: Duration) -> bool {
         self.0.get(&id).is_some_and(|scan| scan.whole && now.saturating_sub(scan.began) >= fresh)
     }
 
-    /// Forgets the processes that `keep` does not want.
+    /// Forgets the processes for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(&ProcessId) -> bool) {
         self.0.retain(|id, _| keep(id));
     }
 
-    /// Processes tracked.
+    /// Returns the number of tracked processes.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,4 +1,4 @@
-//! One step, as a policy sees it: the snapshot, and the only way to ask for anything.
+//! One step, from the view of a policy: the snapshot, and the only way to request actions.
 
 use crate::objects::Objects;
 use crate::promotions::{Kind, Open, Promotions, is_allowed};
@@ -8,15 +8,15 @@ use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, VirtRange};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What became of a request.
+/// Answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Answer {
-    /// It is among the actions.
+    /// The request is among the actions.
     Accepted,
-    /// A guard forbids it, now or for ever.
+    /// A guard forbids the request, for now or permanently.
     Refused,
-    /// The budget of this step is used up: nothing of the kind is accepted any longer.
+    /// The budget of this step is used up: it accepts nothing more of this kind.
     Spent,
 }
 
@@ -27,14 +27,14 @@ pub struct Tick<'a> {
     elapsed: Duration,
     snapshot: &'a Snapshot,
     processes: Vec<&'a Process>,
-    /// What of each of them may be changed.
+    /// Extent to which each process may be changed.
     open: BTreeMap<ProcessId, Open>,
     objects: Objects,
     promotions: &'a mut Promotions,
     untried: Vec<Action>,
-    /// Whether the machine is a modelled one.
+    /// True if the machine is a modelled one.
     is_model: bool,
-    /// Whether the policy wanted blocks zeroed ahead, of a machine that is none.
+    /// True if the policy asked a running machine, which cannot do it, to zero blocks ahead.
     lacked_zeroing: bool,
     asked: Vec<Asked>,
 }
@@ -74,73 +74,76 @@ impl<'a> Tick<'a> {
         self.asked
     }
 
-    /// The time, on the snapshot's clock.
+    /// Returns the time, on the snapshot's clock.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// Since the step before; zero at the first.
+    /// Returns the time since the step before; zero at the first step.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
     }
 
-    /// All that was observed.
+    /// Returns the whole snapshot.
     pub fn snapshot(&self) -> &'a Snapshot {
         self.snapshot
     }
 
-    /// The processes to decide about. Their regions are ascending, aligned, with at most 512 pages present.
+    /// Returns the processes to decide about. Their regions are ascending and aligned, with at most
+    /// 512 pages present.
     pub fn processes(&self) -> Vec<&'a Process> {
         self.processes.clone()
     }
 
-    /// The share of the machine's memory in use, 0 to 1.
+    /// Returns the share of the machine's memory in use, 0 to 1.
     pub fn in_use(&self) -> f64 {
         self.promotions.in_use()
     }
 
-    /// Returns the changes that the step before asked for and that were not tried, in the order in which it asked.
+    /// Returns the changes that the step before requested and that were not tried, in the order of
+    /// the requests.
     pub fn untried(&self) -> &[Action] {
         &self.untried
     }
 
-    /// Returns the places of the promotions among them.
+    /// Returns the places of the promotions among the untried changes.
     pub fn untried_promotions(&self) -> Vec<(ProcessId, u64)> {
         let promotions = self.untried.iter().filter(|action| matches!(action, Action::Promote { .. }));
         promotions.filter_map(Action::place).collect()
     }
 
-    /// The share of the free memory that is unusable for 2 MiB pages, 0 to 1.
+    /// Returns the share of the free memory that is unusable for 2 MiB pages, 0 to 1.
     pub fn fragmentation(&self) -> f64 {
         fragmentation(&self.snapshot.machine)
     }
 
-    /// Whether a region of private memory may be sampled, promoted or demoted at all, now or later.
+    /// Returns true if a region of private memory may be sampled, promoted or demoted, now or
+    /// later.
     pub fn is_allowed(&self, process: &Process, region: &Region) -> bool {
         is_allowed(process, region)
     }
 
-    /// Whether a region may be promoted at all, now or later: private memory, and of shared memory what this process promotes on
-    /// behalf of all that map it.
+    /// Returns true if a region may be promoted, now or later. It is private memory, or shared
+    /// memory that this process promotes on behalf of all processes that map it.
     pub fn is_promotable(&self, process: &Process, region: &Region) -> bool {
         is_allowed(process, region) || self.objects.is_chosen(process, region)
     }
 
-    /// Whether a region of base pages could become huge now, budgets aside.
+    /// Returns true if a region of base pages could become huge now, budgets aside.
     pub fn may_promote(&self, process: &Process, region: &Region) -> bool {
         self.may_promote_any(process)
             && self.is_candidate(process, region)
             && self.promotions.may_promote(self.now, process.id, region)
     }
 
-    /// The regions of a process that could become huge now, budgets aside: those that [`Tick::may_promote`] allows,
-    /// with their places among its regions.
+    /// Returns the regions of a process that could become huge now, budgets aside, with their
+    /// places among its regions. These are the regions that [`Tick::may_promote`] allows.
     pub fn promotable<'p>(&self, process: &'p Process) -> impl Iterator<Item = (usize, &'p Region)> {
         let any = self.may_promote_any(process).then(|| self.promotions.promotable(self.now, process));
         any.into_iter().flatten().filter(|(_, region)| self.is_candidate(process, region))
     }
 
-    /// Whether a huge page could be split now, budgets aside.
+    /// Returns true if a huge page could be split now, budgets aside.
     pub fn may_demote(&self, process: &Process, region: &Region, reason: Reason) -> bool {
         region.leaf == Leaf::Huge2m
             && self.is_open(process)
@@ -148,12 +151,12 @@ impl<'a> Tick<'a> {
             && self.promotions.may_demote(self.now, process.id, region.start, reason == Reason::Bloat)
     }
 
-    /// Asks for a region of base pages to become huge.
+    /// Requests a huge page for a region of base pages.
     pub fn promote(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
         self.promote_to(process, region, PageSize::HUGE_2M, reason)
     }
 
-    /// Asks for a region of base pages to become pages of `size`, at most 2 MiB.
+    /// Requests pages of `size`, at most 2 MiB, for a region of base pages.
     pub fn promote_to(
         &mut self,
         process: &Process,
@@ -169,7 +172,7 @@ impl<'a> Tick<'a> {
         {
             return Answer::Refused;
         }
-        // Blocks of a smaller size are collapsed where at least half is present.
+        // Collapses blocks of a smaller size if at least half of their pages are present.
         let pages = if size == PageSize::HUGE_2M {
             HUGE_2M / BASE_PAGE
         } else {
@@ -179,7 +182,7 @@ impl<'a> Tick<'a> {
         self.ask(Action::Promote { process: process.id, region: region.start, size, reason }, bytes, 0)
     }
 
-    /// Asks for a huge page to be split.
+    /// Requests the split of a huge page.
     pub fn demote(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
         if !self.promotions.can(self.now, Kind::Demote) || !self.may_demote(process, region, reason) {
             return Answer::Refused;
@@ -187,7 +190,7 @@ impl<'a> Tick<'a> {
         self.ask(Action::Demote { process: process.id, region: region.start, reason }, 0, 0)
     }
 
-    /// Asks for a huge page to be split and its zero-filled part to be freed.
+    /// Requests the split of a huge page and the release of its zero-filled part.
     pub fn recover(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
         if !self.promotions.can(self.now, Kind::Recover) || !self.may_demote(process, region, reason) {
             return Answer::Refused;
@@ -196,7 +199,8 @@ impl<'a> Tick<'a> {
         self.ask(action, 0, HUGE_2M as u64)
     }
 
-    /// Asks for a sample of those allowed regions of a process that `wanted` picks. Neighbours become one range.
+    /// Requests a sample of the allowed regions of a process that `wanted` selects. Merges
+    /// neighbours into one range.
     pub fn sample(
         &mut self,
         process: &Process,
@@ -228,8 +232,8 @@ impl<'a> Tick<'a> {
         self.ask_model(ModelAction::Sample { process: process.id, ranges, window, reason }, 0)
     }
 
-    /// Asks for the zeros of these huge regions, most important first, to be counted: as many of them as the budget
-    /// allows. Answers how many that are.
+    /// Requests a count of the zeros in these huge regions, most important first, as far as the
+    /// budget allows. Returns the number of regions accepted.
     pub fn zero_scan(&mut self, process: &Process, regions: &[u64], reason: Reason) -> usize {
         if !self.promotions.can(self.now, Kind::ZeroScan) || !self.open.contains_key(&process.id) {
             return 0;
@@ -254,8 +258,8 @@ impl<'a> Tick<'a> {
         count
     }
 
-    /// Asks a modelled machine for free 2 MiB blocks to be zeroed: as many as the budget allows, at most `blocks`. Of another
-    /// machine it is noted that they were wanted.
+    /// Asks a modelled machine to zero free 2 MiB blocks: as many as the budget allows, at most
+    /// `blocks`. On a running machine it only notes that the policy wanted them.
     pub fn pre_zero(&mut self, blocks: u64, reason: Reason) -> Answer {
         self.lacked_zeroing |= !self.is_model && blocks > 0;
         if !self.is_model || !self.promotions.can(self.now, Kind::PreZero) || blocks == 0 {
@@ -278,7 +282,7 @@ impl<'a> Tick<'a> {
         !process.thp_disabled && open && self.promotions.has_memory(self.now)
     }
 
-    /// Whether a region is of base pages and could be huge at all.
+    /// Returns true if a region is of base pages and could be huge.
     fn is_candidate(&self, process: &Process, region: &Region) -> bool {
         region.leaf == Leaf::Base
             && region.present > 0

@@ -12,8 +12,8 @@ use std::fs::{create_dir_all, write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Adds the options, from the files of `source`. Does nothing for another C library than glibc,
-/// which has no such versions, and for fuzzers, which need more of it.
+/// Adds the options, from the files of `source`. Does nothing for C libraries other than glibc,
+/// which have no such versions, and for fuzzers, which need more of the C library.
 pub fn link_for_old_glibc(source: &Path) {
     for file in ["link.rs", "symbols", "later.c"] {
         println!("cargo:rerun-if-changed={}", source.join(file).display());
@@ -89,7 +89,7 @@ fn library(mut cc: Command, to: &Path, name: &str, versions: &BTreeMap<&str, Vec
     made
 }
 
-/// A path as linker scripts take it.
+/// Returns a path as linker scripts take it.
 fn quoted(path: &Path) -> String {
     format!("\"{}\"", path.display())
 }

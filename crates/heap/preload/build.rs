@@ -9,13 +9,15 @@ use diffy::{Hunk, Line};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The vendored sources, whose files stay as upstream made them.
+/// Vendored sources, whose files stay as upstream made them.
 const VENDORED: &str = "vendor/mimalloc";
 
-/// Changes to a copy of them: unified diffs, applied in the order of their names. Each begins with its reason.
+/// Changes to a copy of them: unified diffs, applied in the order of their names. Each begins with
+/// its reason.
 const PATCHES: &str = "patches";
 
-/// Returns a copy of the vendored sources with the patches. One that does not fit fails the build.
+/// Returns a copy of the vendored sources with the patches. A patch that does not fit fails the
+/// build.
 fn patched_sources() -> PathBuf {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("mimalloc");
     copy(Path::new(VENDORED), &out);
@@ -49,8 +51,8 @@ fn patched_sources() -> PathBuf {
     out
 }
 
-/// Returns true if the lines that a hunk takes as old are at its line of `source`: elsewhere the same lines may mean
-/// something else.
+/// Returns true if the lines that a hunk takes as old are at its line of `source`: elsewhere the
+/// same lines may mean something else.
 fn fits_exactly(hunk: &Hunk<'_, str>, source: &str) -> bool {
     let old = hunk.lines().iter().filter_map(|line| match line {
         Line::Context(text) | Line::Delete(text) => Some(*text),
@@ -89,11 +91,11 @@ fn main() {
         .define("NDEBUG", None)
         .define("MI_BUILD_RELEASE", None)
         .define("MI_DEBUG", "0")
-        // MI_SHOW_ERRORS is not defined, whatever its value: if it is, warnings go to the program's stderr.
+        // MI_SHOW_ERRORS is not defined: with any value, warnings would go to the program's stderr.
         .define("MI_PROFILE", "0")
         // Arenas are committed slice by slice, so that our primitive sees every commit.
         .define("MI_DEFAULT_ARENA_EAGER_COMMIT", "0")
-        // 1: purge by slice. Whether that splits a huge page is decided in the `memory` crate.
+        // 1: purge by slice. The `memory` crate decides if that splits a huge page.
         .define("MI_DEFAULT_ALLOW_THP", "1")
         .flag_if_supported("-ftls-model=initial-exec")
         .flag("-fvisibility=hidden")

@@ -1,4 +1,5 @@
-//! Processes that megapage starts: to call with a deadline, to try the kernel on, to undo, to run a program.
+//! Processes that megapage starts: to make calls with a deadline, to try out the kernel, to undo
+//! changes, and to run a program.
 
 pub mod background;
 pub mod canary;

@@ -1,10 +1,10 @@
 //! The only crate that makes a system call, maps memory, or names a path under /proc or /sys.
 //!
-//! Readers take a [`KernelRoot`], so that every one of them also runs on a captured tree
-//! (see `fixtures/`). Unsafe code is opt-in per file, under a header that states the file's obligations.
+//! Readers take a [`KernelRoot`], so that every one of them also runs on a captured tree (see
+//! `fixtures/`). Unsafe code is opt-in per file, under a header that states the file's obligations.
 //!
 //! Architecture invariant: nothing here decides anything. A function either reports what the kernel
-//! says or asks the kernel for one thing and reports what it answered.
+//! says, or asks the kernel for one thing and reports the answer.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Where the kernel's files are read from: the running machine, or a captured tree.
+//! Source of the kernel's files: the running machine, or a captured tree.
 //!
-//! What is read of another process is read with a deadline, and nothing is read without a bound: see [`crate::helper`] and
-//! [`KernelRoot::read`].
+//! Files of another process are read with a deadline (see [`crate::helper`]). Every read has a
+//! bound (see [`KernelRoot::read`]).
 
 use crate::helper::{self, Session, Wait};
 use std::fs::{self, File};
@@ -10,39 +10,39 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// A kernel file that could not be read, written or understood.
+/// Kernel file that could not be read, written or understood.
 #[derive(Debug, Error)]
 pub enum KernelError {
-    /// The file could not be opened, read or written.
+    /// Failure to open, read or write the file.
     #[error("{path}: {source}")]
     Io {
         /// The file, as the user would name it.
         path: PathBuf,
-        /// What the kernel answered.
+        /// Kernel's answer.
         source: io::Error,
     },
-    /// Another process holds the right to change it.
+    /// Another process holds the right to change the file.
     #[error("{path}: {holders} holds it; wait for its end, or end it")]
     Held {
         /// The file, as the user would name it.
         path: PathBuf,
-        /// The processes.
+        /// Processes that hold it.
         holders: String,
     },
-    /// The file's text is not of the form its documentation gives.
+    /// The file's text does not have the form that its documentation gives.
     #[error("{path}: line {line}: {what}")]
     Parse {
         /// The file, as the user would name it.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What was expected there.
+        /// Text that was expected there.
         what: String,
     },
 }
 
 impl KernelError {
-    /// The kernel's error number, where there is one.
+    /// Returns the kernel's error number, if there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             KernelError::Io { source, .. } => source.raw_os_error(),
@@ -51,73 +51,77 @@ impl KernelError {
         }
     }
 
-    /// Whether the file, or the process that it belongs to, is not there.
-    /// ESRCH is what an open `/proc/PID` file answers once the process has gone.
+    /// Returns true if the file, or the process that it belongs to, does not exist. An open
+    /// `/proc/PID` file answers ESRCH once the process has gone.
     pub fn is_gone(&self) -> bool {
         matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
     }
 
-    /// Whether the process that the file belongs to does not answer, because its memory map is locked:
-    /// [`helper::Locked`] says since when.
+    /// Returns true if the process that the file belongs to does not answer because its memory map
+    /// is locked. [`helper::Locked`] holds the time since when.
     pub fn is_locked(&self) -> bool {
         matches!(self, KernelError::Io { source, .. } if source.kind() == io::ErrorKind::TimedOut)
     }
 }
 
-/// What is read at once, if the kernel gives that much: nearly every file of `/proc` and `/sys` is shorter. None reports its length, and a buffer that
-/// grows from a few bytes would take ten calls for it.
+/// Bytes to read at once, if the kernel gives that much. Nearly every file of `/proc` and `/sys` is
+/// shorter. None reports its length, and a buffer that grows from a few bytes would take ten calls.
 const AT_ONCE: usize = 8 << 10;
-/// The longest file that is read whole. Nothing under `/proc` and `/sys` that is not a process's comes near it.
+/// Length of the longest file that is read whole. No file under `/proc` and `/sys` comes near it,
+/// except those of processes.
 const MOST: usize = 64 << 20;
-/// How much is read of what a process says of itself: it may have as much there as it has memory (`PR_SET_MM_MAP` of
-/// prctl(2)). More than the kernel's own limit of one argument (MAX_ARG_STRLEN, execve(2)).
+/// Bytes read of a text that a process sets itself (`cmdline`, `environ`). Such a text may be as
+/// long as the process has memory (`PR_SET_MM_MAP` of prctl(2)). The bound is above the kernel's
+/// own limit of one argument (MAX_ARG_STRLEN, execve(2)).
 const MOST_OF_ITS_OWN: usize = 256 << 10;
-/// The longest line: a path with every byte escaped fits in.
+/// Length of the longest line. A path with every byte escaped fits in.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// The directory under which `proc/` and `sys/` lie: `/` on a running machine, any directory in a test.
+/// Directory that holds `proc/` and `sys/`: `/` on a running machine, any directory in a test.
 #[derive(Clone, Debug)]
 pub struct KernelRoot {
     root: PathBuf,
 }
 
 impl KernelRoot {
-    /// The running machine.
+    /// Returns the root of the running machine.
     pub fn live() -> KernelRoot {
         KernelRoot { root: PathBuf::from("/") }
     }
 
-    /// A captured tree: a directory that holds `proc/` and `sys/`.
+    /// Returns the root of a captured tree: a directory that holds `proc/` and `sys/`.
     pub fn captured(root: impl Into<PathBuf>) -> KernelRoot {
         KernelRoot { root: root.into() }
     }
 
-    /// Whether this is the running machine. Actions refuse anything else.
+    /// Returns true if this is the running machine. Actions refuse any other root.
     pub fn is_live(&self) -> bool {
         self.root == Path::new("/")
     }
 
-    /// The path by which another process opens descriptor `fd` of process `pid` (proc_pid_fd(5)), where it may.
+    /// Returns the path by which another process can open descriptor `fd` of process `pid`, if it
+    /// has the permission (proc_pid_fd(5)).
     pub fn descriptor_path(pid: u32, fd: i32) -> PathBuf {
         PathBuf::from(format!("/proc/{pid}/fd/{fd}"))
     }
 
-    /// The path by which the calling process opens its own descriptor `fd` anew. Not by its number, which /proc may know under
-    /// another one where it is of another PID namespace.
+    /// Returns the path by which the calling process can reopen its own descriptor `fd`. The path
+    /// holds no process number: a /proc of another PID namespace may know the process under another
+    /// number.
     pub fn own_descriptor_path(fd: i32) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{fd}"))
     }
 
-    /// The full path of `relative` (such as `proc/meminfo`, without a leading slash).
+    /// Returns the full path of `relative` (such as `proc/meminfo`, without a leading slash).
     pub fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
         self.root.join(relative)
     }
 
-    /// The whole text of a kernel file. Bytes that are not UTF-8 are replaced.
+    /// Returns the whole text of a kernel file. Replaces bytes that are not UTF-8.
     ///
-    /// Of `/proc/PID/cmdline` and `environ` the first 256 KiB, see [`KernelRoot::read_cut`]; any other file that is longer
-    /// than 64 MiB is an error (EFBIG). A file of another process that does not answer is an error for which
-    /// [`KernelError::is_locked`] holds.
+    /// Returns only the first 256 KiB of `/proc/PID/cmdline` and `environ`, see
+    /// [`KernelRoot::read_cut`]. Any other file longer than 64 MiB is an error (EFBIG). If another
+    /// process does not answer, [`KernelError::is_locked`] is true for the error.
     pub fn read(&self, relative: impl AsRef<Path>) -> Result<String, KernelError> {
         let relative = relative.as_ref();
         let (text, cut) = self.read_cut(relative)?;
@@ -128,7 +132,8 @@ impl KernelRoot {
         Ok(text)
     }
 
-    /// As [`KernelRoot::read`], but of a longer file what lies within the bound; and whether that was cut.
+    /// Reads like [`KernelRoot::read`], but cuts a longer file at the bound. Returns the text, and
+    /// true if it was cut.
     pub fn read_cut(&self, relative: impl AsRef<Path>) -> Result<(String, bool), KernelError> {
         let relative = relative.as_ref();
         let most = if is_its_own(relative) { MOST_OF_ITS_OWN } else { MOST };
@@ -156,8 +161,9 @@ impl KernelRoot {
         }
     }
 
-    /// The lines of a kernel file, one after the other, as long as `each` says so: the text is never held as a whole. Bytes
-    /// that are not UTF-8 are replaced. Lines are counted from 1; a line of more than 64 KiB is an error.
+    /// Passes the lines of a kernel file to `each`, one after the other, while it returns true.
+    /// Never holds the whole text. Replaces bytes that are not UTF-8. Lines are counted from 1; a
+    /// line of more than 64 KiB is an error.
     pub fn each_line(
         &self,
         relative: impl AsRef<Path>,
@@ -192,7 +198,8 @@ impl KernelRoot {
         Ok(())
     }
 
-    /// The other process whose memory map must not be locked for `relative` to be read or written.
+    /// Returns the other process whose memory map must not be locked for `relative` to be read or
+    /// written, if there is one.
     fn locked_by(&self, relative: &Path) -> Option<megapage_units::Pid> {
         if !self.is_live() {
             return None;
@@ -200,7 +207,7 @@ impl KernelRoot {
         helper::locked_by(relative).filter(|pid| helper::is_foreign(self, *pid))
     }
 
-    /// The one decimal number that a kernel file holds.
+    /// Returns the one decimal number that a kernel file holds.
     pub fn read_u64(&self, relative: impl AsRef<Path>) -> Result<u64, KernelError> {
         let text = self.read(&relative)?;
         text.trim().parse().map_err(|_| KernelError::Parse {
@@ -210,7 +217,7 @@ impl KernelRoot {
         })
     }
 
-    /// The names in a directory, sorted.
+    /// Returns the names in a directory, sorted.
     pub fn list(&self, relative: impl AsRef<Path>) -> Result<Vec<String>, KernelError> {
         let path = self.path(relative);
         let entries = fs::read_dir(&path)
@@ -226,8 +233,9 @@ impl KernelRoot {
         }
     }
 
-    /// Writes `text` to a kernel file in one write, as the kernel wants it. A file that is not there is not made:
-    /// the error is ENOENT, where sysfs would answer EACCES to an attempt to create it.
+    /// Writes `text` to a kernel file in one write, as the kernel expects. Does not create a
+    /// missing file: the error is ENOENT, while sysfs would answer EACCES to an attempt to create
+    /// it.
     pub fn write(&self, relative: impl AsRef<Path>, text: &str) -> Result<(), KernelError> {
         let relative = relative.as_ref();
         let path = self.path(relative);
@@ -245,23 +253,23 @@ impl KernelRoot {
     }
 }
 
-/// Whether a file holds what a process has put there itself, of any length.
+/// Returns true for a file whose text a process sets itself, with any length.
 fn is_its_own(relative: &Path) -> bool {
     let is = |name: &str| relative.ends_with(name);
     relative.starts_with("proc") && (is("cmdline") || is("environ"))
 }
 
-/// Text that comes in pieces, as lines.
+/// Splitter of text that comes in pieces into lines.
 struct Lines {
-    /// The begin of a line whose end has not come yet.
+    /// Beginning of a line whose end has not come yet.
     rest: Vec<u8>,
-    /// Of the last whole line.
+    /// Number of the last whole line.
     number: usize,
     too_long: bool,
 }
 
 impl Lines {
-    /// Takes the next piece; whether to go on.
+    /// Takes the next piece. Returns true if the next one is wanted.
     fn feed(&mut self, mut piece: &[u8], each: &mut dyn FnMut(usize, &str) -> bool) -> bool {
         while let Some(end) = piece.iter().position(|byte| *byte == b'\n') {
             let (line, after) = (&piece[..end], &piece[end + 1..]);
@@ -284,7 +292,7 @@ impl Lines {
         !self.too_long
     }
 
-    /// The text has come to its end: the last line may lack its own.
+    /// Ends the text: its last line may lack a newline.
     fn end(self, each: &mut dyn FnMut(usize, &str) -> bool) {
         if !self.rest.is_empty() {
             each(self.number + 1, &String::from_utf8_lossy(&self.rest));
@@ -292,15 +300,16 @@ impl Lines {
     }
 }
 
-/// All of a file of unknown length, and at most a byte more than `most`.
+/// Reads a file of unknown length: all of it, but at most `most` bytes and one more.
 fn read_all(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(AT_ONCE);
-    // `File::read_to_end` would ask for the length all the same.
+    // `File::read_to_end` would ask the kernel for the length all the same.
     File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A captured tree from (path, text) pairs, for the tests of readers; it goes with the first value.
+/// Makes a captured tree from (path, text) pairs, for the tests of readers. It lives as long as the
+/// first value.
 #[cfg(test)]
 pub(crate) fn captured_tree(files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
     let directory = tempfile::tempdir().unwrap();
@@ -346,7 +355,7 @@ mod tests {
         assert!(text.len() == MOST_OF_ITS_OWN && cut);
         assert_eq!(root.read("proc/7/cmdline").unwrap().len(), MOST_OF_ITS_OWN);
         assert_eq!(root.read_cut("proc/7/comm").unwrap(), ("x\n".into(), false));
-        // A sparse file: nothing of that length is written.
+        // The file is sparse: nothing of that length is written.
         File::create(root.path("proc/7/large")).unwrap().set_len(MOST as u64 + 1).unwrap();
         assert_eq!(root.read("proc/7/large").unwrap_err().raw_os_error(), Some(libc::EFBIG));
     }

@@ -1,5 +1,6 @@
-//! Names the library as programs that link to it will ask for it: the number rises when one of them would break.
-//! Links it so that it loads with old C libraries.
+//! Sets the soname that programs record when they link to the library. Its number rises with a
+//! version that would break one of them. Also links the library so that it loads with old C
+//! libraries.
 
 #[path = "../../heap/glibc/link.rs"]
 mod link;

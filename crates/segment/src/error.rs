@@ -1,4 +1,5 @@
-//! What can go wrong with pools and segments. Each message is one line: what, where, how to repair it.
+//! Errors of pools and segments. Each message is one line: the fault, its place, and the way to
+//! repair it.
 
 use crate::name::Name;
 use megapage_kernel::{KernelError, OtherBasePages};
@@ -7,37 +8,39 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a pool or a segment is not to be had.
+/// Failure of an action on a pool or a segment.
 #[derive(Debug, Error)]
 pub enum SegmentError {
-    /// No hugetlbfs with such pages that this user may write to, and none could be mounted.
+    /// There is no hugetlbfs with such pages that this user may write to, and none could be
+    /// mounted.
     #[error("no hugetlbfs with pages of {size} that this user may write to ({why}); as root: mount -t hugetlbfs -o pagesize={},mode=1777 none DIRECTORY", .size.bytes().0)]
     NoMount {
         /// The size of the pages.
         size: PageSize,
-        /// What was tried.
+        /// The mounts that were tried, and the result.
         why: String,
     },
-    /// Something that should be ours is not: another owner, other permissions, a link, a strange file.
+    /// A file or directory that should be ours is foreign: another owner, other permissions, a
+    /// link, a strange file.
     #[error("{path}: {what}; move it away, or choose another name")]
     Foreign {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// What it is.
+        /// The difference.
         what: String,
     },
     /// The files are no whole segment.
     #[error("{path}: {what}; remove it (megapage segments remove), or open it with fresh memory")]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// Another process has it open.
     #[error("{path} is in use by {holder}; end that, or ask for a shared mapping")]
     InUse {
-        /// Which.
+        /// The segment's path.
         path: PathBuf,
         /// Its process and name, as far as the kernel reports them.
         holder: String,
@@ -45,7 +48,7 @@ pub enum SegmentError {
     /// There is no segment of that name.
     #[error("{path}: there is no such segment; see megapage segments list")]
     Missing {
-        /// Where it would be.
+        /// The path that it would have.
         path: PathBuf,
     },
     /// The pool of hugetlb pages is too small.
@@ -55,9 +58,9 @@ pub enum SegmentError {
         name: Name,
         /// The size of the pages.
         size: PageSize,
-        /// How many it lacks.
+        /// The pages that it lacks.
         needed: u64,
-        /// How many are to be had.
+        /// The pages that are available.
         available: u64,
     },
     /// The request itself makes no sense.
@@ -66,15 +69,15 @@ pub enum SegmentError {
     /// A segment of another shape is to be reused.
     #[error("{path}: {what}; ask for the same, or for fresh memory")]
     Different {
-        /// Which.
+        /// The segment's path.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// The address at which the segment is mapped elsewhere is taken in this process.
     #[error("{path} cannot be mapped at {address:#x}, where its owner has it: {source}")]
     Address {
-        /// Which.
+        /// The segment's path.
         path: PathBuf,
         /// The address.
         address: u64,
@@ -90,7 +93,7 @@ pub enum SegmentError {
         name: Name,
         /// Its maximum.
         most: Bytes,
-        /// What was asked for.
+        /// The size that was asked for.
         asked: Bytes,
     },
     /// Segments were not handed over, or not taken over, and stay with their owner.
@@ -98,15 +101,15 @@ pub enum SegmentError {
     Upgrade {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         what: String,
     },
     /// A system call failed.
     #[error("{path}: {what}: {source}")]
     System {
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Doing what.
+        /// The action.
         what: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -119,7 +122,7 @@ pub enum SegmentError {
     BasePages(#[from] OtherBasePages),
 }
 
-/// Names what was being done where, for a system call's error.
+/// Adds the path and the action to a system call's error.
 pub(crate) fn during(path: impl Into<PathBuf>, what: &'static str) -> impl FnOnce(io::Error) -> SegmentError {
     let path = path.into();
     move |source| SegmentError::System { path, what, source }

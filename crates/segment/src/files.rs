@@ -1,4 +1,4 @@
-//! The files of a segment: which there are, whose they are, and making and removing them.
+//! Files of a segment: listing, checking, making and removing them.
 
 use crate::error::{SegmentError, during};
 use crate::header::{self, Found, HEADER_BYTES, Header, Layout, MOST_PAGES};
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 /// The file of a segment in one file.
 const SINGLE: &str = "pages";
-/// What the names of files of one page each begin with.
+/// Prefix of the names of files of one page each.
 const PER_PAGE: &str = "page.";
-/// The unit of `st_blocks`, whatever the file system.
+/// The unit of `st_blocks`, on any file system.
 pub const STAT_BLOCK: u64 = 512;
 
-/// The name of the file that page `page` lies in.
+/// Returns the name of the file that holds page `page`.
 pub fn file_name(layout: Layout, page: u64) -> String {
     match layout {
         Layout::SingleFile => SINGLE.into(),
@@ -27,7 +27,8 @@ pub fn file_name(layout: Layout, page: u64) -> String {
     }
 }
 
-/// The page that a file begins with, and the layout that it belongs to; `None` for a name that is not ours.
+/// Returns the layout that a file belongs to and its first page, by its name; `None` for a name
+/// that is not ours.
 fn page_of(name: &OsStr) -> Option<(Layout, u64)> {
     let name = name.to_str()?;
     if name == SINGLE {
@@ -37,10 +38,10 @@ fn page_of(name: &OsStr) -> Option<(Layout, u64)> {
     (page < MOST_PAGES && file_name(Layout::FilePerPage, page) == name).then_some((Layout::FilePerPage, page))
 }
 
-/// What a directory of a segment holds.
+/// Contents of a segment's directory.
 #[derive(Debug)]
 pub enum Content {
-    /// No segment: nothing, or what an opening or a removal that was interrupted has left.
+    /// No segment: no first page, or the remains of an interrupted opening or removal.
     Nothing,
     /// A whole segment.
     Whole(Whole),
@@ -49,15 +50,15 @@ pub enum Content {
 /// A segment that was found whole.
 #[derive(Debug)]
 pub struct Whole {
-    /// What it says about itself.
+    /// Its header.
     pub header: Header,
-    /// The slot that its header stands in.
+    /// The slot that holds its header.
     pub slot: usize,
-    /// The file that its first page lies in, open for reading alone.
+    /// The file that holds its first page, open for reading only.
     pub first: File,
 }
 
-/// The files in a directory: by layout and first page, in order.
+/// Returns the files of a directory by layout and first page, in order.
 fn listed(directory: &Directory) -> Result<Vec<(Layout, u64)>, SegmentError> {
     let (names, more) = directory
         .names(MOST_PAGES as usize + 1)
@@ -78,7 +79,7 @@ fn listed(directory: &Directory) -> Result<Vec<(Layout, u64)>, SegmentError> {
     Ok(files)
 }
 
-/// Opens a file for reading and looks at what it is: a regular file of `owner`, with one name.
+/// Opens a file for reading, and checks that it is a regular file of `owner`, with one name.
 fn open(directory: &Directory, name: &str, owner: u32) -> Result<(File, Metadata), SegmentError> {
     let path = directory.path().join(name);
     let file = match directory.open_file_to_read(name) {
@@ -98,7 +99,8 @@ fn open(directory: &Directory, name: &str, owner: u32) -> Result<(File, Metadata
     Err(SegmentError::Foreign { path, what })
 }
 
-/// Looks at what a directory holds, and changes nothing. `owner` is whose the files must be.
+/// Reads the contents of a directory, and changes nothing. `owner` is the user who must own the
+/// files.
 pub fn inspect(directory: &Directory, owner: u32) -> Result<Content, SegmentError> {
     let files = listed(directory)?;
     let Some((layout, 0)) = files.first().copied() else { return Ok(Content::Nothing) };
@@ -148,7 +150,7 @@ pub fn inspect(directory: &Directory, owner: u32) -> Result<Content, SegmentErro
     Ok(Content::Whole(Whole { header, slot, first }))
 }
 
-/// The file of a segment in one file, for reading and writing; `None` for another layout.
+/// Opens the file of a segment in one file for reading and writing; `None` for another layout.
 pub fn single_file(directory: &Directory, header: &Header) -> Result<Option<File>, SegmentError> {
     if header.layout != Layout::SingleFile {
         return Ok(None);
@@ -157,7 +159,8 @@ pub fn single_file(directory: &Directory, header: &Header) -> Result<Option<File
     file.map(Some).map_err(during(directory.path().join(SINGLE), "opening"))
 }
 
-/// The memory that all files of a directory hold, whatever is in them; files that are not ours count nothing.
+/// Returns the memory that all our files of a directory hold, whatever they contain. Other files do
+/// not count.
 pub fn held(directory: &Directory) -> Bytes {
     let Ok((names, _)) = directory.names(MOST_PAGES as usize) else { return Bytes::ZERO };
     let ours = names.iter().filter(|name| page_of(name).is_some());
@@ -167,7 +170,7 @@ pub fn held(directory: &Directory) -> Bytes {
     Bytes(ours.filter_map(blocks).sum::<u64>() * STAT_BLOCK)
 }
 
-/// Takes away what an interrupted growth has left behind the pages that the header lists.
+/// Removes the memory that an interrupted growth has left behind the pages that the header lists.
 pub fn trim(directory: &Directory, header: &Header) -> Result<(), SegmentError> {
     if header.layout == Layout::FilePerPage {
         for (layout, page) in listed(directory)? {
@@ -188,8 +191,9 @@ pub fn trim(directory: &Directory, header: &Header) -> Result<(), SegmentError> 
     Ok(())
 }
 
-/// Removes every file of a segment, the first page before the others: without it the others are no segment. Refused while
-/// one is a stranger's, or another process has the segment mapped. Returns the memory that they held.
+/// Removes every file of a segment, the first page before the others: without it the others are no
+/// segment. Returns the memory that they held. Fails if one of them is foreign, or if another
+/// process has the segment mapped.
 pub fn clear(directory: &Directory, owner: u32) -> Result<Bytes, SegmentError> {
     let (doomed, held, _lock) = removable(directory, owner)?;
     for name in &doomed {
@@ -198,12 +202,13 @@ pub fn clear(directory: &Directory, owner: u32) -> Result<Bytes, SegmentError> {
     Ok(held)
 }
 
-/// Whether [`clear`] would go through.
+/// Checks that [`clear`] would succeed.
 pub fn check_removable(directory: &Directory, owner: u32) -> Result<(), SegmentError> {
     removable(directory, owner).map(|_| ())
 }
 
-/// What is to be removed, in order; the memory that it holds; and the first file, locked against being mapped.
+/// Returns the files to remove, in order; the memory that they hold; and the first file, locked
+/// against being mapped.
 fn removable(directory: &Directory, owner: u32) -> Result<(Vec<String>, Bytes, Vec<File>), SegmentError> {
     let (mut doomed, mut held, mut locked) = (Vec::new(), 0, Vec::new());
     for (layout, page) in listed(directory)? {
@@ -219,17 +224,18 @@ fn removable(directory: &Directory, owner: u32) -> Result<(Vec<String>, Bytes, V
     Ok((doomed, Bytes(held), locked))
 }
 
-/// How often a lock that is held is tried for, and the pause between: a process that was just started by its former
-/// holder has it, too, until it executes its program.
+/// Attempts to take a lock that is held, and the pause between them. A process that the former
+/// holder has just started has the lock, too, until it executes its program.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Takes the lock on `file` for ourselves alone. It is flock(2)'s: it ends with the processes that have the file open.
+/// Takes the exclusive lock on `file`. It is flock(2)'s: it ends with the processes that have the
+/// file open.
 pub fn lock(file: &File, path: &Path) -> Result<(), SegmentError> {
     answer(|| file.try_lock(), file, path)
 }
 
-/// Takes the lock on `file` together with others.
+/// Takes the lock on `file` shared with others.
 pub fn lock_shared(file: &File, path: &Path) -> Result<(), SegmentError> {
     answer(|| file.try_lock_shared(), file, path)
 }
@@ -258,7 +264,8 @@ fn answer(
     }
 }
 
-/// The processes that hold a lock on `file`, as `process 812 (redis-server)`; `None` where the kernel names none.
+/// Returns the processes that hold a lock on `file`, as `process 812 (redis-server)`; `None` if the
+/// kernel names none.
 pub fn holders(file: &File) -> Option<String> {
     let root = KernelRoot::live();
     let metadata = file.metadata().ok()?;

@@ -1,50 +1,52 @@
-//! What stands at the start of a segment: two slots that are written in turn, and the state of each page.
+//! Header of a segment: two slots that are written in turn, and the state of each page.
 //!
-//! It lies in the first page itself, not in a file beside it. On hugetlbfs a file of a few bytes takes a whole page, and
-//! a file elsewhere has another life: after a reboot it would still be there while the pages are gone.
+//! It lies in the first page itself, not in a file beside it. On hugetlbfs a file of a few bytes
+//! takes a whole page, and a file elsewhere has another life: after a reboot it would still be
+//! there while the pages are gone.
 
 use crate::checksum::checksum;
 use crate::name::{LONGEST_NAME, Name};
 use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 
-/// The most pages of one segment: what the states of all fit into the first page of 2 MiB.
+/// The most pages of one segment: the states of so many fit into the first page of 2 MiB.
 pub const MOST_PAGES: u64 = 1 << 20;
 /// Bytes of one slot.
 pub const SLOT: u64 = 4096;
 /// Words of a slot that are used; the last is the checksum of the others.
 pub const SLOT_WORDS: usize = 32;
-/// Where the states of the pages begin, one byte each.
+/// Offset of the states of the pages, one byte each.
 pub const PAGE_STATES: u64 = 2 * SLOT;
-/// What is read of a file to judge it.
+/// Bytes of a file that are read to judge it.
 pub const HEADER_BYTES: usize = 2 * SLOT as usize;
 
-/// The state of a page that has never been handed out: all zeros, but for what the segment says about itself. Any other
-/// byte means that it may hold old bytes; it is four bits away from zero, so that no single flipped bit makes it.
+/// State of a page that has never been handed out: all zeros, except for the segment's own data.
+/// Any other byte means that the page may hold old bytes. Zero differs from it in four bits, so
+/// that no single flipped bit turns one into the other.
 pub const CLEAN: u8 = 0xc6;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"megapage");
 const VERSION: u64 = 1;
 
-/// How the pages of a segment lie in files.
+/// Arrangement of a segment's pages in files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
     /// All in one file.
     #[default]
     SingleFile,
-    /// Each in a file of its own.
+    /// Each in a separate file.
     FilePerPage,
 }
 
-/// What a segment says about itself.
+/// Contents of a segment's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Counts up with every change.
     pub generation: u64,
     /// The size of its pages: 2 MiB or 1 GiB.
     pub page_size: PageSize,
-    /// How they lie in files.
+    /// Their arrangement in files.
     pub layout: Layout,
     /// The most that it may grow to.
     pub most_pages: u64,
@@ -60,37 +62,37 @@ pub struct Header {
     pub node: Option<u32>,
     /// The address at which its owner has it mapped, or had it last.
     pub address: u64,
-    /// When it was made, in seconds since 1970.
+    /// Time at which it was made, in seconds since 1970.
     pub created: u64,
-    /// How many times it was opened by an owner.
+    /// Openings by an owner so far.
     pub openings: u64,
     /// Its name.
     pub name: Name,
 }
 
-/// What the slots of a file hold.
+/// Contents of the slots of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing: all zeros, as after a making that did not come to its end.
+    /// Nothing: all zeros, as after an interrupted creation.
     Nothing,
-    /// A header, and the slot that it stands in (0 or 1).
+    /// A header, and the slot that holds it (0 or 1).
     Header(Box<Header>, usize),
-    /// Something else; why it is no header.
+    /// Something else, and the reason why it is no header.
     Broken(String),
 }
 
-/// The offset of the first byte behind header and page states.
+/// Returns the offset of the first byte behind header and page states.
 pub fn data_start(most_pages: u64) -> u64 {
     PAGE_STATES + most_pages.next_multiple_of(SLOT)
 }
 
 impl Header {
-    /// The bytes of all its pages.
+    /// Returns the bytes of all its pages.
     pub fn size(&self) -> Bytes {
         Bytes(self.pages * self.page_size.bytes().0)
     }
 
-    /// The words of a slot.
+    /// Returns the words of a slot.
     pub fn encode(&self) -> [u64; SLOT_WORDS] {
         let mut words = [0; SLOT_WORDS];
         words[0] = MAGIC;
@@ -120,8 +122,8 @@ impl Header {
         words
     }
 
-    /// Reads a slot. The error says in a few words why it is no header. Whatever the words are, what is returned is
-    /// consistent: the sizes fit, the name is a name.
+    /// Reads a slot. The error says in a few words why it is no header. The result is consistent
+    /// whatever the words are: the sizes fit, and the name is valid.
     pub fn decode(words: &[u64; SLOT_WORDS]) -> Result<Header, String> {
         if words[0] != MAGIC {
             return Err("it does not begin as a segment does".into());
@@ -166,13 +168,14 @@ impl Header {
     }
 }
 
-/// Whether segments may have pages of this size.
+/// Returns true if segments may have pages of this size.
 pub fn is_segment_page(size: PageSize) -> bool {
     size == PageSize::HUGE_2M || size == PageSize::HUGE_1G
 }
 
-/// Judges the first [`HEADER_BYTES`] of a file; fewer are broken. Of two headers the later one counts: a slot that was
-/// being written when its writer died has a wrong checksum, and the other still holds.
+/// Judges the first [`HEADER_BYTES`] of a file; fewer are broken. The later one of two headers
+/// counts. A slot that was being written when its writer died has a wrong checksum, and the other
+/// slot is still valid.
 pub fn read(bytes: &[u8]) -> Found {
     if bytes.len() < HEADER_BYTES {
         return Found::Broken("it is shorter than a header".into());
@@ -193,7 +196,7 @@ pub fn read(bytes: &[u8]) -> Found {
         (Ok(first), Ok(second)) if second.generation > first.generation => Found::Header(second.into(), 1),
         (Ok(first), _) => Found::Header(first.into(), 0),
         (Err(_), Ok(second)) => Found::Header(second.into(), 1),
-        // The slot that was written first says more.
+        // The first slot says more, unless it is empty.
         (Err(why), Err(other)) => {
             Found::Broken(if slots[0].iter().all(|word| *word == 0) { other } else { why })
         }

@@ -1,4 +1,4 @@
-//! All segments that are to be found: those of every user on every hugetlbfs, as far as this user may look.
+//! Inventory of segments: those of every user on every hugetlbfs, as far as this user may look.
 
 use crate::error::{SegmentError, during};
 use crate::files::{self, Content};
@@ -19,15 +19,16 @@ use thiserror::Error;
 const MOST: usize = 10_000;
 
 megapage_units::named! {
-    /// What a segment is at the moment.
+    /// Present condition of a segment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Condition {
         /// Another process has it open.
         InUse = "in use",
-        /// No process has; it can be opened again, and holds its memory until it is, or is removed.
+        /// No process has it open. It can be opened again. It holds its memory until then, or until
+        /// it is removed.
         Kept = "kept",
-        /// Its files are no whole segment, or hold what is not a segment's.
+        /// Its files are no whole segment, or some are foreign.
         Damaged = "damaged",
     }
 }
@@ -35,29 +36,29 @@ megapage_units::named! {
 /// One segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// The application whose it is.
+    /// The application that it belongs to.
     pub application: Name,
     /// Its name.
     pub name: Name,
     /// Its user.
     pub uid: u32,
-    /// Where it lies.
+    /// Its directory.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub path: PathBuf,
-    /// What it is at the moment.
+    /// Its present condition.
     pub condition: Condition,
-    /// What is wrong with it, or who has it open, where that is known.
+    /// The fault, or the process that has it open, if that is known.
     pub because: Option<String>,
-    /// Whether its pages are hugetlb pages.
+    /// True if its pages are hugetlb pages.
     pub hugetlb: bool,
     /// The memory that its files hold.
     #[serde(rename = "memory_bytes", serialize_with = "bytes")]
     pub memory: Bytes,
-    /// What it says about itself; `None` where it is damaged.
+    /// Contents of its header; `None` if it is damaged.
     pub shape: Option<Shape>,
 }
 
-/// What a whole segment says about itself.
+/// Contents of a whole segment's header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
     /// The size of its pages, such as `2m`.
@@ -68,7 +69,7 @@ pub struct Shape {
     pub dirty_pages: u64,
     /// The most that it may grow to.
     pub most_pages: u64,
-    /// How they lie in files.
+    /// Their arrangement in files.
     pub layout: Layout,
     /// The group that it was made with.
     pub gid: u32,
@@ -76,9 +77,9 @@ pub struct Shape {
     pub mode: String,
     /// The NUMA node that it is bound to.
     pub node: Option<u32>,
-    /// When it was made, in seconds since 1970.
+    /// Time at which it was made, in seconds since 1970.
     pub created: u64,
-    /// How many times it was opened again.
+    /// Times that it was opened again.
     pub openings: u64,
 }
 
@@ -86,16 +87,17 @@ fn bytes<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_u64(bytes.0)
 }
 
-/// The finding.
+/// The segments that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inventory {
     /// The segments, by path.
     pub segments: Vec<Listed>,
-    /// Directories of applications that this user may not look into, or that are not what they should be.
+    /// Directories of applications that this user may not look into, or that are not in the right
+    /// state.
     pub skipped: Vec<String>,
 }
 
-/// Why a segment that was named is not found.
+/// Failure to find a segment by name.
 #[derive(Debug, Error)]
 pub enum LookupError {
     /// There is none of that name.
@@ -104,34 +106,35 @@ pub enum LookupError {
     /// There are several.
     #[error("'{name}' may be any of {}; give APPLICATION/NAME, or the path", .paths.join(", "))]
     Several {
-        /// As given.
+        /// The name, as given.
         name: String,
-        /// Where they are.
+        /// Their paths.
         paths: Vec<String>,
     },
 }
 
-/// What verifying came to.
+/// Result of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Soundness {
-    /// The files and the header are sound; there is no heap in it: nothing, or what a program has put there by itself.
+    /// The files and the header are sound, and there is no heap: the memory is empty, or a program
+    /// uses it by itself.
     NoHeap,
     /// The heap is sound.
     Heap {
-        /// What is in it.
+        /// Its contents.
         verified: Verified,
-        /// Whether an operation of a program that was killed had to be completed.
+        /// True if an operation of a killed program had to be completed.
         recovered: bool,
     },
 }
 
-/// Looks at all segments on all hugetlbfs that are mounted, and in these directories besides.
+/// Lists all segments on all hugetlbfs that are mounted, and in these directories.
 pub fn inventory(root: &KernelRoot, directories: &[PathBuf]) -> Result<Inventory, SegmentError> {
     let mut found = Inventory::default();
     let mut parents: Vec<PathBuf> =
         hugetlbfs_mounts(root)?.into_iter().map(|mount| mount.mount.point).collect();
     for directory in directories {
-        // What is asked for by name must be there; a mount may have gone meanwhile.
+        // A directory that was asked for must be there; a mount may have gone meanwhile.
         Directory::open(directory).map_err(during(directory, "opening"))?;
         parents.push(directory.clone());
     }
@@ -162,7 +165,7 @@ pub fn inventory(root: &KernelRoot, directories: &[PathBuf]) -> Result<Inventory
     Ok(found)
 }
 
-/// `megapage.1000.redis`
+/// Parses the name of an application's directory, such as `megapage.1000.redis`.
 fn application_of(name: &str) -> Option<(u32, Name)> {
     let (uid, application) = name.strip_prefix(PREFIX)?.split_once('.')?;
     Some((uid.parse().ok()?, application.parse().ok()?))
@@ -224,7 +227,7 @@ fn list(pool: &Pool, application: &Name, found: &mut Inventory) {
 }
 
 impl Inventory {
-    /// The segment that a user means by `NAME`, `APPLICATION/NAME` or its path.
+    /// Returns the segment that a user means by `NAME`, `APPLICATION/NAME` or its path.
     pub fn find(&self, text: &str) -> Result<&Listed, LookupError> {
         let is_meant = |listed: &&Listed| {
             let full = format!("{}/{}", listed.application, listed.name);
@@ -254,25 +257,26 @@ impl Listed {
         Pool::found(directory, self.uid)
     }
 
-    /// Removes the segment: its memory goes back to the pool. Refused while it is open anywhere, and where its
-    /// directory holds what is not a segment's. Root may do so for all users.
+    /// Removes the segment: its memory goes back to the pool. Fails while it is open anywhere, or
+    /// if its directory holds a foreign file. Root may do so for all users.
     pub fn remove(&self) -> Result<Bytes, SegmentError> {
         Ok(self.pool()?.remove_segment(&self.name)?.memory)
     }
 
-    /// Whether a removal would go through now, as far as it can be known without one.
+    /// Checks that a removal would succeed now, as far as it can be known without one.
     pub fn may_be_removed(&self) -> Result<(), SegmentError> {
         let directory = self.pool()?.lock_existing(&self.name)?;
         files::check_removable(&directory, self.uid)
     }
 
-    /// Whether it is this process's user's.
+    /// Returns true if it belongs to this process's user.
     pub fn is_own(&self) -> bool {
         self.uid == effective_uid()
     }
 
-    /// Opens the segment as its owner would, which completes what a killed program has left half done, and checks the
-    /// heap in it, all free memory included. Its own user alone.
+    /// Opens the segment as its owner would, which completes an operation that a killed program has
+    /// left half done. Then checks the heap in it, all free memory included. Only its user may call
+    /// it.
     pub fn verify(&self) -> Result<Soundness, HeapError> {
         let segment = self.pool()?.open_found(&self.name)?;
         if !Heap::begins(&segment)? {

@@ -1,9 +1,9 @@
 //! Huge memory with a name, which outlives the program that made it.
 //!
-//! A [`Pool`] is the directory of one application on a hugetlbfs (or any other file system, on its base pages). A
-//! [`Segment`] in it is memory in files: opened again after a restart it is there at once, with what it held. A
-//! [`Heap`] in a segment allocates; its metadata is consistent after a kill at any moment, and its objects are found
-//! again from a root by offsets that are validated.
+//! A [`Pool`] is the directory of one application on a hugetlbfs (or any other file system, on its
+//! base pages). A [`Segment`] in it is memory in files: if it is opened again after a restart, its
+//! contents are there at once. A [`Heap`] in a segment allocates; its metadata is consistent after
+//! a kill at any moment. Its objects are found again from a root by offsets that are validated.
 //!
 //! ```no_run
 //! use megapage_segment::heap::{Heap, Request, Tag};
@@ -28,11 +28,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Unlike the heap behind the preloaded allocator (crate `memory`) this one may use malloc: it is called by programs,
-//! never from within malloc.
+//! Unlike the heap behind the preloaded allocator (crate `memory`) this one may use malloc: it is
+//! called by programs, never from within malloc.
 //!
-//! Architecture invariant: what lies in a segment is judged before it is used. No bytes in it, from any writer,
-//! make this crate panic, or read or write outside the segment.
+//! Architecture invariant: the bytes in a segment are judged before they are used. No bytes in it,
+//! from any writer, make this crate panic, or read or write outside the segment.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name, in bytes: what the header of a segment holds.
+/// The longest name, in bytes: the header of a segment has room for it.
 pub const LONGEST_NAME: usize = 64;
 
 /// 1 to 64 letters, digits, `-`, `_` and `.`, of ASCII, that begin with a letter or digit.
@@ -13,7 +13,7 @@ pub const LONGEST_NAME: usize = 64;
 pub struct Name(String);
 
 impl Name {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -22,7 +22,7 @@ impl Name {
 impl FromStr for Name {
     type Err = String;
 
-    /// The error says what is wrong in one line.
+    /// Parses a name. The error says in one line what is wrong.
     fn from_str(text: &str) -> Result<Name, String> {
         let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());

@@ -1,4 +1,4 @@
-//! The directory of one application, and its segments in it.
+//! Directory of one application, and the segments in it.
 
 use crate::error::{SegmentError, during};
 use crate::files::{self, Content, Whole};
@@ -17,32 +17,35 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the names of the directories of applications begin with: `megapage.UID.NAME`.
+/// Prefix of the names of applications' directories: `megapage.UID.NAME`.
 pub(crate) const PREFIX: &str = "megapage.";
-/// Where a hugetlbfs is mounted if there is none: below this, one for each page size.
+/// Returns the directory below which a hugetlbfs is mounted if there is none, one for each page
+/// size.
 fn mounts() -> PathBuf {
     runtime_directory(&KernelRoot::live())
 }
 
-/// How long another process may take that mounts one at this moment.
+/// Longest wait for another process that mounts one at this moment.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a directory that another process removes meanwhile is made anew.
+/// Attempts to make a directory that another process removes meanwhile.
 const MOST_TRIES: usize = 16;
 
-/// What happens to the files of a segment: as DPDK's `--huge-unlink`.
+/// Treatment of a segment's files: as DPDK's `--huge-unlink`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unlink {
-    /// What is left of that name is removed first; the memory is fresh. The files stay behind.
+    /// Existing files of that name are removed first; the memory is fresh. The new files stay
+    /// behind.
     #[default]
     Existing,
-    /// As before, and the new files lose their names at once: nothing stays behind, whatever becomes of the process.
+    /// As before, and the new files lose their names at once: nothing stays behind, even if the
+    /// process is killed.
     Always,
-    /// What is there is reused, old bytes included. Asking for this is what allows it: a process that can become the user
-    /// can read what the program left.
+    /// Existing files are reused, old bytes included. This has to be asked for: a process that can
+    /// become the user can read the data that the program left.
     Never,
 }
 
-/// What segment is wanted.
+/// Properties of a segment that is to be opened.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Its name.
@@ -51,21 +54,22 @@ pub struct Options {
     pub size: Bytes,
     /// The most that it may ever grow to; fixed when it is made. `None`: its size.
     pub most: Option<Bytes>,
-    /// What happens to its files.
+    /// Treatment of its files.
     pub unlink: Unlink,
-    /// How its pages lie in files.
+    /// Arrangement of its pages in files.
     pub layout: Layout,
-    /// The NUMA node that its pages are to come from; `None`: wherever the kernel takes them.
+    /// The NUMA node that its pages are to come from; `None`: any node that the kernel chooses.
     pub node: Option<u32>,
-    /// The permission bits of its files. The directory above lets in the user alone all the same.
+    /// The permission bits of its files. The directory above admits only the user in any case.
     pub mode: u32,
-    /// Whether the page tables are filled for pages that are reused, too: [`Segment::populate`]. Without it opening takes
-    /// the same time whatever the size, and the first access to each page takes a minor fault.
+    /// True if the page tables are also filled for reused pages: [`Segment::populate`]. Without it
+    /// the time to open does not depend on the size, and the first access to each page takes a
+    /// minor fault.
     pub populate: bool,
 }
 
 impl Options {
-    /// A segment of this name and size: fresh, in one file, for its user alone.
+    /// Returns options for a segment of this name and size: fresh, in one file, for its user alone.
     pub fn new(name: Name, size: Bytes) -> Options {
         Options {
             name,
@@ -79,34 +83,35 @@ impl Options {
         }
     }
 
-    /// The same that reuses what is there.
+    /// Returns the same options, with reuse of existing files.
     pub fn reuse(self) -> Options {
         Options { unlink: Unlink::Never, ..self }
     }
 }
 
-/// What opening a segment would take.
+/// Pages that opening a segment would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The pages that it would have.
     pub pages: u64,
     /// Those of them that are there and would be reused.
     pub reused_pages: u64,
-    /// What would have to be had besides.
+    /// The pages that would have to be allocated besides.
     pub new_pages: u64,
-    /// What is to be had: pages that are free and reserved by no process, and those of leftovers that would be removed.
-    /// `None` for a directory that is not on hugetlbfs.
+    /// The pages that are available: free and reserved by no process, allocated on demand by the
+    /// kernel, and those of leftovers that would be removed. `None` for a directory that is not on
+    /// hugetlbfs.
     pub available_pages: Option<u64>,
 }
 
-/// What a removal came to.
+/// Result of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removed {
     /// The memory that the files held.
     pub memory: Bytes,
 }
 
-/// The directory of one application: its user's own, and no other user gets in (0700).
+/// Directory of one application: it belongs to its user, and no other user gets in (0700).
 #[derive(Debug)]
 pub struct Pool {
     directory: Directory,
@@ -116,9 +121,9 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Opens the pool `application` of this user on a hugetlbfs with pages of `page_size`, and makes it where there is
-    /// none. A mount that has it already is taken first, then the first in which it can be made. Where none is mounted
-    /// root mounts one below `/run/megapage`; it stays.
+    /// Opens the pool `application` of this user on a hugetlbfs with pages of `page_size`, and
+    /// makes it if there is none. A mount that has it already comes first, then the first one in
+    /// which it can be made. If none is mounted, root mounts one below `/run/megapage`; it stays.
     pub fn open(application: &Name, page_size: PageSize) -> Result<Pool, SegmentError> {
         check_pages(page_size)?;
         let name = directory_name(effective_uid(), application);
@@ -150,8 +155,9 @@ impl Pool {
         Err(SegmentError::NoMount { size: page_size, why })
     }
 
-    /// Opens the pool `application` of this user in the directory `parent`, which need not be on hugetlbfs, and makes
-    /// it where there is none. Elsewhere its segments are on base pages, in units of `page_size`.
+    /// Opens the pool `application` of this user in the directory `parent`, which need not be on
+    /// hugetlbfs, and makes it if there is none. Elsewhere its segments are on base pages, in units
+    /// of `page_size`.
     ///
     /// ```
     /// use megapage_segment::{Options, Pool};
@@ -193,7 +199,8 @@ impl Pool {
         Ok(Pool { page_size, ..pool })
     }
 
-    /// A pool that was found, for looking at it and removing from it: root may do so for all users.
+    /// Returns a pool that was found, to inspect it and to remove from it: root may do so for all
+    /// users.
     pub(crate) fn found(directory: Directory, owner: u32) -> Result<Pool, SegmentError> {
         let path = directory.path().to_path_buf();
         let huge = huge_page_size_of(directory.file()).map_err(during(&path, "looking at its pages"))?;
@@ -201,23 +208,24 @@ impl Pool {
         Ok(Pool { directory, page_size: huge.unwrap_or(PageSize::HUGE_2M), hugetlb: huge.is_some(), owner })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The size of its pages.
+    /// Returns the size of its pages.
     pub fn page_size(&self) -> PageSize {
         self.page_size
     }
 
-    /// Whether its pages are hugetlb pages.
+    /// Returns true if its pages are hugetlb pages.
     pub fn is_on_hugetlb(&self) -> bool {
         self.hugetlb
     }
 
-    /// Opens a segment as its owner, and makes it where there is none. [`Segment::opened`] shows what came of it.
-    /// Refused while another process is its owner, and (where old memory is to be removed) while any process maps it.
+    /// Opens a segment as its owner, and makes it if there is none. [`Segment::opened`] shows the
+    /// result. Fails while another process is its owner. If old memory is to be removed, also fails
+    /// while any process maps it.
     pub fn open_segment(&self, options: &Options) -> Result<Segment, SegmentError> {
         let header = self.header(options)?;
         let directory = self.lease(&options.name)?;
@@ -241,20 +249,22 @@ impl Pool {
         };
         let parts = Parts { removed, ..Parts::of(place, path, self.hugetlb, Role::Owner) };
         Segment::make(header, None, parts).inspect_err(|_| {
-            // Nothing is left of a segment that could not be made. Not empty: what is in the way is named already.
+            // A segment that could not be made leaves nothing. If the directory is not empty, an
+            // error has named its files already.
             let _ = self.directory.remove_child(options.name.as_str());
         })
     }
 
-    /// Maps a segment where its owner has it, to share what is in it. It stays when the owner ends, and cannot be
-    /// removed meanwhile. The same user only.
+    /// Maps a segment at its owner's address, to share its contents. It stays when the owner ends,
+    /// and cannot be removed meanwhile. Only the same user may map it.
     pub fn share_segment(&self, name: &Name) -> Result<Segment, SegmentError> {
         let directory = self.existing(name)?;
         let missing = || SegmentError::Missing { path: directory.path().to_path_buf() };
         let Content::Whole(whole) = files::inspect(&directory, self.owner)? else { return Err(missing()) };
         let path = directory.path().to_path_buf();
         files::lock_shared(&whole.first, &path)?;
-        // Between looking and locking it may have been removed, or made to grow: looked at again with the lock held.
+        // Between the first look and the lock it may have been removed, or made to grow: so look
+        // again with the lock held.
         let Content::Whole(now) = files::inspect(&directory, self.owner)? else { return Err(missing()) };
         let inode = |file: &File| file.metadata().map(|m| (m.dev(), m.ino())).ok();
         if inode(&now.first) != inode(&whole.first) {
@@ -267,7 +277,8 @@ impl Pool {
         self.mapped(directory, Whole { first: whole.first, ..now }, Role::Sharer)
     }
 
-    /// What opening would take, without changing anything. A segment that is in use is judged as it is.
+    /// Returns the pages that opening would take, without changing anything. A segment that is in
+    /// use is judged in its present state.
     pub fn plan(&self, options: &Options) -> Result<Plan, SegmentError> {
         let header = self.header(options)?;
         let found = match self.existing(&options.name) {
@@ -296,7 +307,8 @@ impl Pool {
         Ok(Plan { pages, reused_pages: reused, new_pages: pages - reused, available_pages: available })
     }
 
-    /// Removes a segment, whatever state it is in. Refused while it is open anywhere, or holds what is not ours.
+    /// Removes a segment in any state. Fails while it is open anywhere, or if it holds a foreign
+    /// file.
     pub fn remove_segment(&self, name: &Name) -> Result<Removed, SegmentError> {
         let directory = self.lock_existing(name)?;
         let memory = files::clear(&directory, self.owner)?;
@@ -306,14 +318,14 @@ impl Pool {
         Ok(Removed { memory })
     }
 
-    /// Opens the directory of a segment and locks it, for looking closely.
+    /// Opens the directory of a segment and locks it for a closer inspection.
     pub(crate) fn lock_existing(&self, name: &Name) -> Result<Directory, SegmentError> {
         let directory = self.existing(name)?;
         files::lock(directory.file(), directory.path())?;
         Ok(directory)
     }
 
-    /// Opens what is there for verification: as owner, reusing, and without growing.
+    /// Opens an existing segment for verification: as owner, reusing, and without growing.
     pub(crate) fn open_found(&self, name: &Name) -> Result<Segment, SegmentError> {
         let directory = self.lock_existing(name)?;
         match files::inspect(&directory, self.owner)? {
@@ -424,8 +436,9 @@ impl Pool {
         }
     }
 
-    /// The directory of the segment, made where there is none, with the owner's lock. The lock is worth something only
-    /// on the directory that the name leads to: one that was removed meanwhile is given up.
+    /// Returns the directory of the segment, with the owner's lock; makes it if there is none. The
+    /// lock protects only the directory that the name leads to: one that was removed meanwhile is
+    /// given up.
     fn lease(&self, name: &Name) -> Result<Directory, SegmentError> {
         let path = self.path().join(name.as_str());
         for _ in 0..MOST_TRIES {
@@ -448,7 +461,7 @@ impl Pool {
     }
 }
 
-/// `megapage.1000.redis`
+/// Returns the name of the application's directory, such as `megapage.1000.redis`.
 pub(crate) fn directory_name(uid: u32, application: &Name) -> String {
     format!("{PREFIX}{uid}.{application}")
 }
@@ -463,7 +476,7 @@ fn child_or_new(parent: &Directory, name: &str) -> io::Result<Directory> {
     }
 }
 
-/// Whether a directory is `owner`'s, and closed to other users.
+/// Checks that a directory belongs to `owner`, and is closed to other users.
 fn check_directory(directory: &Directory, owner: u32) -> Result<(), SegmentError> {
     let path = directory.path().to_path_buf();
     let metadata = directory.metadata().map_err(during(&path, "looking at the directory"))?;
@@ -478,7 +491,8 @@ fn check_directory(directory: &Directory, owner: u32) -> Result<(), SegmentError
     Ok(())
 }
 
-/// Mounts a hugetlbfs for pages of `size` unless `is_there` says, with the lock held, that a process has.
+/// Mounts a hugetlbfs for pages of `size`, unless `is_there` reports, with the lock held, that a
+/// process has mounted one.
 fn mount(size: PageSize, is_there: impl Fn() -> Result<bool, SegmentError>) -> Result<(), SegmentError> {
     let base = mounts();
     let parent = base.parent().unwrap_or(Path::new("/"));

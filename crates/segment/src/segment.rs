@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What opening a segment came to.
+/// Result of opening a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// Pages that the kernel has just given, all zeros.
@@ -34,12 +34,12 @@ pub struct Opened {
     pub clean_pages: u64,
     /// Memory of leftovers that were removed first.
     pub removed: Bytes,
-    /// Whether it lies where it lay the last time, or where its owner has it.
+    /// True if it is at the same address as the last time, or as in its owner.
     pub same_address: bool,
 }
 
 impl Opened {
-    /// The warning that goes with old bytes; `None` where there are none.
+    /// Returns the warning about old bytes; `None` if there are none.
     pub fn warning(&self, page_size: PageSize) -> Option<String> {
         (self.dirty_pages > 0).then(|| {
             format!(
@@ -50,7 +50,7 @@ impl Opened {
     }
 }
 
-/// Whether a page may hold old bytes.
+/// State of a page: it may hold old bytes or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
     /// Never handed out: zeros.
@@ -59,7 +59,7 @@ pub enum PageState {
     Dirty,
 }
 
-/// Where the pages come from.
+/// Source of the pages.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// Files in the directory of the segment.
@@ -70,52 +70,54 @@ pub(crate) enum Place {
     Memory,
 }
 
-/// What this process is to a segment.
+/// Role of this process for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The one process that allocates, grows and removes.
     Owner,
-    /// It has mapped what it is about to own, and writes nothing to it yet.
+    /// A process that has mapped the segment, will own it, and writes nothing to it yet.
     Successor,
-    /// It maps what another process owns, at the same address.
+    /// A process that maps another process's segment, at the same address.
     Sharer,
 }
 
-/// What a segment is made or opened with.
+/// Parts from which a segment is made or opened.
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// A directory is held open for the owner's lock on it, too.
     pub place: Place,
-    /// The file of the first page, where there was one before, held open for the lock of those who map it.
+    /// The file of the first page, if there was one before. It is held open for the lock of the
+    /// processes that map it.
     pub _first: Option<File>,
-    /// Where it is, for messages.
+    /// Its path, for messages.
     pub path: PathBuf,
-    /// Whether its pages are hugetlb pages.
+    /// True if its pages are hugetlb pages.
     pub hugetlb: bool,
-    /// What this process is to it.
+    /// The role of this process for it.
     pub role: Role,
     /// Memory of leftovers that were removed.
     pub removed: Bytes,
 }
 
 impl Parts {
-    /// Of a segment of which nothing was there before.
+    /// Returns the parts of a segment of which nothing was there before.
     pub fn of(place: Place, path: PathBuf, hugetlb: bool, role: Role) -> Parts {
         Parts { place, _first: None, path, hugetlb, role, removed: Bytes::ZERO }
     }
 }
 
-/// Memory with a name. Dropping it unmaps it and lets go of its lock; its files stay, unless they were unlinked.
+/// Memory with a name. Dropping it unmaps it and releases its lock; its files stay, unless they
+/// were unlinked.
 ///
-/// Its memory is shared: a child of fork(2) has it, too, and keeps the lock for as long as it lives or until it
-/// executes a program. Threads may use it at the same time; all accesses are atomic words.
+/// Its memory is shared: a child of fork(2) has it, too, and keeps the lock while it lives, or
+/// until it executes a program. Threads may use it at the same time; all accesses are atomic words.
 #[derive(Debug)]
 pub struct Segment {
     mapping: SharedMapping,
     book: Mutex<Book>,
     parts: Parts,
     opened: Opened,
-    /// As in the header; they do not change.
+    /// Same as in the header; these three do not change.
     name: Name,
     page_size: PageSize,
     most_pages: u64,
@@ -129,15 +131,16 @@ struct Book {
     file: Option<File>,
 }
 
-/// What MADV_POPULATE_WRITE answers where an access would raise SIGBUS.
+/// Error of MADV_POPULATE_WRITE for a page at which an access would raise SIGBUS.
 const EFAULT: i32 = 14;
 
 /// Counts the files that lose their names at once, so that two of one process never meet.
 static UNLINKED: AtomicUsize = AtomicUsize::new(0);
 
 impl Segment {
-    /// Makes a segment in a memory file: on hugetlb pages of this size, or with `hugetlb` false on base pages in
-    /// units of it. It lives as long as the file is open somewhere ([`Segment::descriptor`]).
+    /// Makes a segment in a memory file: on hugetlb pages of this size, or with `hugetlb` false on
+    /// base pages in units of that size. It lives as long as a process has the file open
+    /// ([`Segment::descriptor`]).
     pub fn in_memory(
         name: Name,
         page_size: PageSize,
@@ -155,8 +158,8 @@ impl Segment {
         Segment::make(header, Some(file), parts)
     }
 
-    /// Opens the segment in a memory file, as its owner: refused while another process is that. With `share`, maps it
-    /// where its owner has it.
+    /// Opens the segment in a memory file, as its owner. Fails while another process owns it. With
+    /// `share`, maps it at its owner's address.
     pub fn of_memory_file(file: &File, share: bool) -> Result<Segment, SegmentError> {
         require_base_pages(&KernelRoot::live())?;
         let path = PathBuf::from("memory file");
@@ -195,8 +198,9 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps the pages of a segment that was found whole, without touching those that its files have: the time that it
-    /// takes does not depend on how many they are, but for [`Layout::FilePerPage`], where each file is opened and mapped.
+    /// Maps the pages of a segment that was found whole, without touching those that its files
+    /// have. The time does not depend on their number, except with [`Layout::FilePerPage`]: there
+    /// each file is opened and mapped.
     pub(crate) fn reuse(
         header: Header,
         slot: usize,
@@ -205,7 +209,7 @@ impl Segment {
     ) -> Result<Segment, SegmentError> {
         let bytes = address_space(&header)?;
         let path = &parts.path;
-        // Aligned as all are, so that an offset in it is aligned as its address.
+        // Aligned like all segments, so that an offset in it is aligned like its address.
         let former = usize::try_from(header.address).unwrap_or(0);
         let former = if former.is_multiple_of(HUGE_1G) { former } else { 0 };
         let mapping = match SharedMapping::reserve_at(former, bytes) {
@@ -255,7 +259,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Notes where its owner has it from now on, and one more opening.
+    /// Notes the owner's address from now on, and one more opening.
     fn begin(&self) {
         let address = self.mapping.address() as u64;
         let mut book = self.book();
@@ -263,77 +267,80 @@ impl Segment {
         self.write_header(&mut book, next);
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Where it is, as messages name it.
+    /// Returns its path, as messages name it.
     pub fn path(&self) -> &Path {
         &self.parts.path
     }
 
-    /// The size of its pages.
+    /// Returns the size of its pages.
     pub fn page_size(&self) -> PageSize {
         self.page_size
     }
 
-    /// Whether its pages come from a hugetlb pool. Elsewhere it is on base pages, in units of [`Segment::page_size`].
+    /// Returns true if its pages come from a hugetlb pool. Elsewhere it is on base pages, in units
+    /// of [`Segment::page_size`].
     pub fn is_on_hugetlb(&self) -> bool {
         self.parts.hugetlb
     }
 
-    /// Whether this is its owner, not a process that maps what another owns.
+    /// Returns true if this is its owner, not a process that maps another's segment.
     pub fn is_owner(&self) -> bool {
         self.parts.role == Role::Owner
     }
 
-    /// What opening it came to.
+    /// Returns the result of opening it.
     pub fn opened(&self) -> Opened {
         self.opened
     }
 
-    /// The address of its first byte in this process.
+    /// Returns the address of its first byte in this process.
     pub fn address(&self) -> usize {
         self.mapping.address()
     }
 
-    /// The pages that it has here.
+    /// Returns the number of pages that it has here.
     pub fn pages(&self) -> u64 {
         self.mapping.ready() as u64 / self.page_size.bytes().0
     }
 
-    /// The bytes of its pages, what it keeps for itself included.
+    /// Returns the bytes of its pages, including those that it keeps for itself.
     pub fn size(&self) -> Bytes {
         Bytes(self.mapping.ready() as u64)
     }
 
-    /// The most that it may grow to.
+    /// Returns the most that it may grow to.
     pub fn most(&self) -> Bytes {
         Bytes(self.most_pages * self.page_size.bytes().0)
     }
 
-    /// How many times owners have opened it again since it was made.
+    /// Returns the number of times that owners have opened it again since it was made.
     pub fn openings(&self) -> u64 {
         self.book().header.openings
     }
 
-    /// A number that no earlier owner of this segment had.
+    /// Returns a number that no earlier owner of this segment had.
     pub(crate) fn epoch(&self) -> u64 {
         self.openings() + 1
     }
 
-    /// The file of a single-file layout, to be handed to another process; `None` where each page has its own.
+    /// Returns the file of a single-file layout, to be handed to another process; `None` if each
+    /// page has a separate file.
     pub fn descriptor(&self) -> Option<std::io::Result<File>> {
         self.book().file.as_ref().map(File::try_clone)
     }
 
-    /// The NUMA node that a page lies on, as the kernel says; an error for a page that is not there.
+    /// Returns the NUMA node of a page, as the kernel reports it. Fails for a page that is not
+    /// there.
     pub fn node_of(&self, page: u64) -> std::io::Result<u32> {
         self.mapping.node_of(page.saturating_mul(self.page_size.bytes().0))
     }
 
-    /// Whether a page may hold old bytes. One that is not there counts as dirty.
+    /// Returns the state of a page. A page that is not there counts as dirty.
     pub fn page_state(&self, page: u64) -> PageState {
         let word = self.raw(PAGE_STATES + (page & !7), 1).filter(|_| page < self.most_pages);
         match word.map(|word| word[0].load(Ordering::Acquire).to_le_bytes()[(page % 8) as usize]) {
@@ -342,7 +349,8 @@ impl Segment {
         }
     }
 
-    /// How many of its pages are clean. Eight states at a time: a TiB has half a million.
+    /// Returns the number of its clean pages. It reads eight states at a time: a TiB has half a
+    /// million.
     fn clean_pages(&self) -> u64 {
         const ALL_CLEAN: u64 = u64::from_ne_bytes([CLEAN; 8]);
         let pages = self.pages() as usize;
@@ -357,26 +365,28 @@ impl Segment {
         words.iter().enumerate().map(of).sum::<usize>() as u64
     }
 
-    /// Fills the page tables for all its pages, so that no access takes a fault: about 0.3 ms for each GiB on pages of
-    /// 2 MiB. What is made fresh has them filled already; what is found is mapped without.
+    /// Fills the page tables for all its pages, so that no access takes a fault. It takes about 0.3
+    /// ms for each GiB on pages of 2 MiB. Fresh segments have them filled already; a found one is
+    /// mapped without.
     pub fn populate(&self) -> Result<(), SegmentError> {
         self.mapping.populate().map_err(during(&self.parts.path, "filling the page tables"))
     }
 
-    /// The offset of the first byte that is not the segment's own.
+    /// Returns the offset of the first byte that is not the segment's own.
     pub fn data_start(&self) -> u64 {
         data_start(self.most_pages)
     }
 
-    /// `count` words from the byte `offset` of the segment on, to read and write. Their pages count as dirty from now
-    /// on. `None` unless `offset` is a multiple of 8 behind [`Segment::data_start`], and all words are there.
+    /// Returns `count` words from the byte `offset` of the segment on, to read and write. Their
+    /// pages count as dirty from now on. Returns `None` unless `offset` is a multiple of 8 behind
+    /// [`Segment::data_start`], and all words are there.
     pub fn words(&self, offset: u64, count: usize) -> Option<&[AtomicU64]> {
         let words = self.raw(offset, count).filter(|_| offset >= self.data_start())?;
         self.mark_dirty(offset, count as u64 * 8);
         Some(words)
     }
 
-    /// Grows to at least `size` with fresh pages. On an error it is as large as before.
+    /// Grows to at least `size` with fresh pages. On an error its size is unchanged.
     pub fn grow(&self, size: Bytes) -> Result<(), SegmentError> {
         if !self.is_owner() {
             let what = format!("{}: only its owner makes a segment grow", self.parts.path.display());
@@ -389,7 +399,7 @@ impl Segment {
         self.add(pages.saturating_sub(self.pages()))
     }
 
-    /// The same, as a part of opening.
+    /// Grows in the same way, as a part of opening.
     pub(crate) fn grow_at_opening(&mut self, size: Bytes) -> Result<(), SegmentError> {
         let before = self.pages();
         if size > self.size() {
@@ -399,7 +409,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Words that may be the segment's own.
+    /// Returns words that may be the segment's own.
     pub(crate) fn raw(&self, offset: u64, count: usize) -> Option<&[AtomicU64]> {
         self.mapping.words(offset, count)
     }
@@ -423,12 +433,12 @@ impl Segment {
     }
 
     fn book(&self) -> std::sync::MutexGuard<'_, Book> {
-        // What is in the book is always whole: it is replaced in one step.
+        // The contents of the book are always whole: they are replaced in one step.
         self.book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Adds `count` fresh pages: files first, then the states, then the header, so that a process that finds the segment
-    /// after a kill sees either all of them or none.
+    /// Adds `count` fresh pages: files first, then the states, then the header. A process that
+    /// finds the segment after a kill sees either all of them or none.
     fn add(&self, count: u64) -> Result<(), SegmentError> {
         if count == 0 {
             return Ok(());
@@ -488,7 +498,7 @@ impl Segment {
                     .create_file(files::file_name(header.layout, number), header.mode)
                     .map_err(failed)?;
                 if number == 0 {
-                    // Held for as long as the file is open or mapped here; no other process knows of it yet.
+                    // Held while the file is open or mapped here; no other process knows of it yet.
                     files::lock_shared(&file, &self.parts.path)?;
                 }
                 Ok(file)
@@ -497,7 +507,8 @@ impl Segment {
                 let count = UNLINKED.fetch_add(1, Ordering::Relaxed);
                 let name = format!(".new.{}.{count}", std::process::id());
                 let file = directory.create_file(&name, header.mode).map_err(failed)?;
-                // Without a name before it has a length: a kill in between leaves an empty file.
+                // The name is removed before the file has a length: a kill in between leaves an
+                // empty file.
                 let removed = directory.remove_file(OsStr::new(&name));
                 removed.map_err(during(directory.path().join(name), "removing the name"))?;
                 Ok(file)
@@ -506,10 +517,10 @@ impl Segment {
         }
     }
 
-    /// Releases what a growth that failed has taken.
+    /// Releases the memory that a failed growth has taken.
     fn drop_files(&self, book: &Book, before: u64, count: u64) {
         match (&book.file, &self.parts.place) {
-            // A memory file cannot shrink; what it holds behind its pages is taken at the next growth.
+            // A memory file cannot shrink; the memory behind its pages is taken at the next growth.
             (Some(file), _) => drop(file.set_len(before * self.page_size.bytes().0)),
             (None, Place::Named(directory)) => {
                 for number in before..before + count {
@@ -521,7 +532,7 @@ impl Segment {
         }
     }
 
-    /// Writes the next header into the slot that does not count, its checksum last.
+    /// Writes the next header into the slot that is not in use, its checksum last.
     fn write_header(&self, book: &mut Book, next: Header) {
         let next = Header { generation: book.header.generation.wrapping_add(1), ..next };
         let slot = 1 - book.slot;
@@ -535,7 +546,8 @@ impl Segment {
     }
 }
 
-/// A shortage of hugetlb pages in words, where that is what the error is about: `needed` pages at the most.
+/// Turns an error into a shortage of hugetlb pages, if that is its cause. At most `needed` pages
+/// were missing.
 fn explain(error: SegmentError, name: &Name, size: PageSize, hugetlb: bool, needed: u64) -> SegmentError {
     let is_short = matches!(&error, SegmentError::System { source, .. }
         if source.kind() == std::io::ErrorKind::OutOfMemory || source.raw_os_error() == Some(EFAULT));
@@ -547,12 +559,13 @@ fn explain(error: SegmentError, name: &Name, size: PageSize, hugetlb: bool, need
             let available = pool.available().unwrap_or(0);
             SegmentError::Short { name: name.clone(), size, needed, available }
         }
-        // The pool has enough: a control group's limit, or a full mount. The kernel's answer is all there is.
+        // The pool has enough: it is a control group's limit, or a full mount. Only the kernel's
+        // answer is known.
         _ => error,
     }
 }
 
-/// Refuses what no segment is made of here.
+/// Refuses page sizes of which no segment is made here.
 pub(crate) fn check_pages(size: PageSize) -> Result<(), SegmentError> {
     require_base_pages(&KernelRoot::live())?;
     match header::is_segment_page(size) {
@@ -561,9 +574,10 @@ pub(crate) fn check_pages(size: PageSize) -> Result<(), SegmentError> {
     }
 }
 
-/// Addresses for a segment, aligned to 1 GiB: processes that map one file share page-table pages there (huge_pmd_share of
-/// the kernel), so that what one has touched is no fault for the other. Where the kernel puts programs and what they map there is the least chance
-/// that they are free in another process, too; so they are taken by chance from where nothing else is put.
+/// Reserves addresses for a segment, aligned to 1 GiB. There, processes that map one file share
+/// page-table pages (huge_pmd_share of the kernel): a page that one has touched is no fault for the
+/// other. An address near the kernel's own choices is least likely to be free in another process,
+/// too. So it is chosen at random from a range in which nothing else is placed.
 fn reserve(bytes: usize) -> std::io::Result<SharedMapping> {
     const FROM: usize = 32 << 40;
     const SLOTS: usize = 32 << 10;

@@ -6,7 +6,7 @@ use megapage_remap::{layout, read_binary};
 
 const FILE: &str = "program";
 
-/// Whatever headers say, no block lies outside of the file.
+/// Reads the headers of a file: with any headers, no block lies outside of the file.
 pub fn elf_remap(data: &[u8]) {
     let read = with_file(FILE, data, |root| read_binary(&root.path(FILE)));
     let Ok(binary) = read else { return };
@@ -28,7 +28,7 @@ pub fn elf_remap(data: &[u8]) {
     let _ = (binary.span(), binary.base_alignment());
 }
 
-/// The facts that decide about mechanisms, and the functions that a file names.
+/// Reads the facts that decide about mechanisms, and the functions that a file names.
 pub fn elf_launch(data: &[u8]) {
     with_file(FILE, data, |root| {
         let path = root.path(FILE);
@@ -52,7 +52,8 @@ pub fn elf_launch(data: &[u8]) {
         let Ok(functions) = symbols::functions(&path) else { return };
         let names: usize = functions.values().map(|(_, name)| name.len()).sum();
         assert!(names <= 4 * data.len(), "names without end");
-        // Lines for profilers: one for each function in the range, whatever its name and wherever it was moved.
+        // Lines for profilers: one for each function in the range, with any name and moved to any
+        // place.
         let (count, lines) = symbols::lines(&functions, 1 << 20, std::slice::from_ref(&(0..u64::MAX)));
         assert_eq!(lines.lines().count(), count);
         assert!(count <= functions.len());

@@ -1,4 +1,4 @@
-//! Files of our own that others may have written to: configuration, state, boot loaders' files.
+//! Our own files to which others may have written: configuration, state, boot loaders' files.
 
 use crate::tree::{Tree, with_file};
 use megapage_act::pool::persist::{PersistRequest, forget, persist};
@@ -11,7 +11,7 @@ use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The daemon's configuration: what is accepted can be used, and written out it is the same.
+/// Reads the daemon's configuration: an accepted one can be used, and written out it is the same.
 pub fn config(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let config = match Config::parse("daemon.toml", &text) {
@@ -35,7 +35,7 @@ pub fn config(data: &[u8]) {
     chosen.choose(&["12".into(), "99999999999".into(), "name".into()]);
 }
 
-/// The daemon's state of a former run: what is read is written, and read again the same.
+/// Reads the daemon's state of a former run: it is written, and read again the same.
 pub fn state(data: &[u8]) {
     const FILE: &str = "state.json";
     const BOOT: &str = "b";
@@ -43,7 +43,7 @@ pub fn state(data: &[u8]) {
     with_file(FILE, data, |root| {
         let path = root.path(FILE);
         let Ok(read) = SavedState::read(&path, BOOT, uid) else { return };
-        // What is formatted otherwise than a daemon does is read, and not replaced.
+        // A file in another format than a daemon's is read, and not replaced.
         std::fs::remove_file(&path).expect("it was read");
         read.write(&path, BOOT).expect("nothing is in its place");
         let again = SavedState::read(&path, BOOT, uid).expect("what is written is read");
@@ -51,7 +51,8 @@ pub fn state(data: &[u8]) {
     });
 }
 
-/// Timings of the machine that are cached until the next boot: what is taken of them can be counted with.
+/// Reads timings of the machine that are cached until the next boot: accepted ones are valid
+/// numbers.
 pub fn access_times(data: &[u8]) {
     let Some(times) = AccessTimes::of_cached(data) else { return };
     assert!(!times.is_guess() && !times.steps().is_empty(), "{times:?}");
@@ -63,7 +64,8 @@ pub fn access_times(data: &[u8]) {
     }
 }
 
-/// The note of pages that a former owner has added to a pool, `NAME.added`: never more than the pool has.
+/// Reads the note of pages that a former owner has added to a pool, `NAME.added`: never more than
+/// the pool has.
 pub fn loan(data: &[u8]) {
     let tree = Tree::new();
     let pool = "sys/kernel/mm/hugepages/hugepages-2048kB";
@@ -82,11 +84,12 @@ pub fn loan(data: &[u8]) {
     assert!(loan.pages() <= 20, "{} pages", loan.pages());
 }
 
-/// Pools that are persistent over a boot, in the files of GRUB, systemd-boot and sysctl below a root: applied once, there is
-/// nothing left to do; forgotten, what boot loaders had is there again.
+/// Applies pools that are persistent over a boot, in the files of GRUB, systemd-boot and sysctl
+/// below a root. Applied once, there is nothing left to do. Forgotten, the boot loaders' files are
+/// as before.
 ///
-/// The input: a line of pools, such as `2m=512 1g=0:1,1:1`, with `default-size` and `thp` where these are requested, too;
-/// then the files.
+/// The input: a line of pools, such as `2m=512 1g=0:1,1:1`, with `default-size` and `thp` if these
+/// are requested, too; then the files.
 pub fn pool_persist(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let line = String::from_utf8_lossy(&data[..end]);
@@ -125,7 +128,7 @@ pub fn pool_persist(data: &[u8]) {
     forgotten.apply().expect("what was written can be taken away");
     let words = ["hugepagesz=", "hugepages=", "transparent_hugepage="];
     let after = texts(image.path());
-    // Without files of an earlier call what was written is taken away, and nothing else.
+    // Without files of an earlier call the written text is removed, and nothing else.
     let is_ours = |path: &Path| {
         path.strip_prefix(image.path()).is_ok_and(|path| path.to_string_lossy().contains("megapage"))
     };

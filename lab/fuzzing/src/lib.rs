@@ -1,12 +1,13 @@
-//! Fuzz targets: one function for each parser and protocol, which takes any bytes and panics where something does not
-//! hold that has to, be it only that nothing panics.
+//! Fuzz targets: one function for each parser and protocol. Each takes any bytes, and panics if a
+//! required property does not hold; the least property is that nothing panics.
 //!
-//! The fuzzers in `fuzz/`, a workspace of its own that needs a nightly compiler, call these functions with inputs that
-//! libFuzzer makes up (`make fuzz`). The tests here call them on stable with every seed and every input that has ever
-//! failed, which lie in `fixtures/fuzz/TARGET/`. CONTRIBUTING.md says how to add either.
+//! The fuzzers in `fuzz/`, a separate workspace that needs a nightly compiler, call these functions
+//! with inputs that libFuzzer generates (`make fuzz`). The tests here call them on stable with
+//! every seed and every input that has ever failed, which lie in `fixtures/fuzz/TARGET/`.
+//! CONTRIBUTING.md says how to add either.
 //!
-//! Architecture invariant: for tests and fuzzers alone; no crate that ships depends on this one. A target is
-//! deterministic, needs no rights, and touches nothing but its input and files of its own.
+//! Architecture invariant: only for tests and fuzzers; no crate that ships depends on this one. A
+//! target is deterministic, needs no rights, and touches only its input and its own files.
 
 #![forbid(unsafe_code)]
 
@@ -24,14 +25,14 @@ mod tree;
 pub struct Target {
     /// Its name: of its binary in `fuzz/Cargo.toml`, and of the directory of its seeds.
     pub name: &'static str,
-    /// Panics where the input breaks a property.
+    /// Function that panics if the input breaks a property.
     pub run: fn(&[u8]),
 }
 
 /// Runs the target of this name.
 ///
 /// # Panics
-/// Where there is none, or the input breaks a property.
+/// If there is none, or if the input breaks a property.
 pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name).expect("a fuzzer has a target's name");
     (target.run)(data);

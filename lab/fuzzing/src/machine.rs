@@ -1,4 +1,4 @@
-//! What the kernel says of the machine, file by file and as whole trees.
+//! The kernel's reports on the machine, file by file and as whole trees.
 
 use crate::tree::{PID, Tree, with_file, with_tree};
 use megapage_doctor::{self as doctor, Diagnosis};
@@ -19,14 +19,14 @@ use megapage_report::json;
 use megapage_tlb::{Cpuid, Geometry};
 use megapage_units::{Bytes, PageSize};
 
-/// `/proc/meminfo`, and a node's.
+/// Reads `/proc/meminfo`, and a node's.
 pub fn meminfo(data: &[u8]) {
     let machine = with_file("proc/meminfo", data, read_meminfo);
     let node = with_file("sys/devices/system/node/node3/meminfo", data, |root| node_meminfo(root, 3));
     assert_eq!(machine.ok(), node.ok(), "both files are of one form");
 }
 
-/// `/proc/vmstat`.
+/// Reads `/proc/vmstat`.
 pub fn vmstat(data: &[u8]) {
     let Ok(all) = with_file("proc/vmstat", data, |root| read_vmstat::vmstat(root, |_| true)) else { return };
     let thp =
@@ -35,7 +35,7 @@ pub fn vmstat(data: &[u8]) {
     assert_eq!(thp.ok(), Some(expected), "what is wanted changes no counter");
 }
 
-/// `/proc/buddyinfo`: larger blocks hold no more than all blocks.
+/// Reads `/proc/buddyinfo`: larger blocks hold no more than all blocks.
 pub fn buddy(data: &[u8]) {
     let Ok(zones) = with_file("proc/buddyinfo", data, buddyinfo) else { return };
     for zone in zones {
@@ -47,7 +47,7 @@ pub fn buddy(data: &[u8]) {
     }
 }
 
-/// `/proc/pagetypeinfo`: kinds of blocks are no more than all blocks.
+/// Reads `/proc/pagetypeinfo`: kinds of blocks are no more than all blocks.
 pub fn pagetype(data: &[u8]) {
     let Ok(zones) = with_file("proc/pagetypeinfo", data, page_blocks) else { return };
     for zone in zones {
@@ -55,7 +55,7 @@ pub fn pagetype(data: &[u8]) {
     }
 }
 
-/// `/proc/zoneinfo` and `/proc/cpuinfo`, as the walk of page tables reads them.
+/// Reads `/proc/zoneinfo` and `/proc/cpuinfo`, like the walk of page tables.
 pub fn zoneinfo(data: &[u8]) {
     if let Ok(end) = with_file("proc/zoneinfo", data, physical::end) {
         assert!(end > 0 && end < 1 << 52, "{end:x}");
@@ -66,12 +66,12 @@ pub fn zoneinfo(data: &[u8]) {
     let _ = with_file("proc/cpuinfo", data, processor);
 }
 
-/// `/proc/pressure/memory`.
+/// Reads `/proc/pressure/memory`.
 pub fn pressure(data: &[u8]) {
     let _ = with_file("proc/pressure/memory", data, memory_pressure);
 }
 
-/// `/proc/self/mountinfo`, whose paths are escaped.
+/// Reads `/proc/self/mountinfo`, whose paths are escaped.
 pub fn mountinfo(data: &[u8]) {
     let Ok(all) = with_file("proc/self/mountinfo", data, mounts) else { return };
     let huge = with_file("proc/self/mountinfo", data, hugetlbfs_mounts).expect("read before");
@@ -82,7 +82,7 @@ pub fn mountinfo(data: &[u8]) {
     }
 }
 
-/// `/proc/sysvipc/shm` and `/proc/locks`.
+/// Reads `/proc/sysvipc/shm` and `/proc/locks`.
 pub fn tables(data: &[u8]) {
     let lines = String::from_utf8_lossy(data).lines().count();
     if let Ok(segments) = with_file("proc/sysvipc/shm", data, hugetlb_users::sysv_segments) {
@@ -92,7 +92,8 @@ pub fn tables(data: &[u8]) {
     assert!(holders.expect("text").iter().all(|pid| pid.0 > 0));
 }
 
-/// A page table of 512 entries, of either architecture's form, a frame mask, and the frame of the shared page of zeros.
+/// Reads a page table of 512 entries, of either architecture's form, a frame mask, and the frame of
+/// the shared page of zeros.
 pub fn page_table(data: &[u8]) {
     let word = |at: usize| {
         let mut bytes = [0; 8];
@@ -110,7 +111,7 @@ pub fn page_table(data: &[u8]) {
     }
 }
 
-/// The words of CPUID that describe a TLB.
+/// Decodes the words of CPUID that describe a TLB.
 pub fn cpuid(data: &[u8]) {
     let words = |at: usize| -> [u32; 4] {
         std::array::from_fn(|word| {
@@ -132,7 +133,7 @@ pub fn cpuid(data: &[u8]) {
     assert!(geometry.first_base > 0 && geometry.second > 0, "a model divides by them: {geometry:?}");
 }
 
-/// A tree with the control groups of a process.
+/// Reads a tree with the control groups of a process.
 pub fn cgroup_tree(data: &[u8]) {
     with_tree(data, cgroup_tree_holds);
 }
@@ -155,7 +156,7 @@ fn cgroup_tree_holds(root: &KernelRoot) {
     let _ = reporting_balloon(root);
 }
 
-/// A tree with the settings of transparent huge pages and the pools of hugetlb pages.
+/// Reads a tree with the settings of transparent huge pages and the pools of hugetlb pages.
 pub fn settings_tree(data: &[u8]) {
     with_tree(data, settings_tree_holds);
 }
@@ -179,7 +180,7 @@ fn settings_tree_holds(root: &KernelRoot) {
     }
 }
 
-/// A tree of a whole machine, as each pass of the daemon and each report reads it.
+/// Reads a tree of a whole machine, like each pass of the daemon and each report.
 pub fn machine_tree(data: &[u8]) {
     with_tree(data, machine_tree_holds);
 }
@@ -203,7 +204,8 @@ fn machine_tree_holds(root: &KernelRoot) {
     }
 }
 
-/// A tree as `megapage doctor` reads it: whatever it shows, there is a diagnosis, each finding with evidence.
+/// Reads a tree like `megapage doctor`: for any tree, there is a diagnosis, each finding with
+/// evidence.
 pub fn doctor_tree(data: &[u8]) {
     with_tree(data, |root| {
         let request = doctor::Request { only_read: true, ..doctor::Request::default() };
@@ -217,8 +219,8 @@ pub fn doctor_tree(data: &[u8]) {
     });
 }
 
-/// `/run/megapage/thp-change`, as the next change of settings finds it: what it restores is one of the four settings,
-/// and there is nothing left to restore.
+/// Reads `/run/megapage/thp-change`, like the next change of settings: it restores only the four
+/// settings, and there is nothing left to restore.
 pub fn thp_record(data: &[u8]) {
     let tree = Tree::new();
     for (file, text) in [

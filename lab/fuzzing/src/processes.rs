@@ -1,4 +1,5 @@
-//! What the kernel says of one process, as text that the process has a part in: names, arguments, mappings.
+//! The kernel's reports on one process, as text that the process can influence: names, arguments,
+//! mappings.
 
 use crate::tree::{PID, of_process, with_file};
 use megapage_kernel::maps::read_maps;
@@ -16,11 +17,12 @@ fn lines(data: &[u8]) -> usize {
     String::from_utf8_lossy(data).lines().count()
 }
 
-/// `/proc/PID/maps`: a line is a mapping; written out again it is the same mapping, and smaps reads the line as maps does.
+/// Reads `/proc/PID/maps`: each line is a mapping; written out again it is the same mapping, and
+/// smaps reads the line as maps does.
 pub fn maps(data: &[u8]) {
     let path = of_process("maps");
     with_file(&path, data, |root| {
-        // Another reader of the same file asks whether a program uses hugetlb.
+        // Another reader of the same file finds out if a program uses hugetlb.
         let _ = hugetlb_users::may_map_hugetlb(root, PID, &[]);
     });
     let Ok(found) = with_file(&path, data, |root| read_maps(root, PID)) else { return };
@@ -57,7 +59,7 @@ pub fn maps(data: &[u8]) {
     assert!(smaps.len() == found.len() && found.iter().zip(&smaps).all(same), "smaps and maps agree");
 }
 
-/// `/proc/PID/smaps`, and the sums that reports make of it.
+/// Reads `/proc/PID/smaps`, and the sums of it in reports.
 pub fn smaps(data: &[u8]) {
     let Ok(found) = with_file(&of_process("smaps"), data, |root| read_smaps(root, PID)) else { return };
     assert!(found.len() <= lines(data), "more mappings than lines");
@@ -70,7 +72,8 @@ pub fn smaps(data: &[u8]) {
         assert!(backing.base <= mapping.rss && backing.total() <= sum);
         let _ = (mapping.is_heap_like(), mapping.is_extent(), mapping.has_flag("hg"));
     }
-    // Where a JVM's heap lies, for a heap that is none, small, usual, and as large as an option can make it.
+    // The place of a JVM's heap, for a heap that is none, small, usual, and as large as an option
+    // can make it.
     for largest in [Bytes::ZERO, Bytes::mib(64), Bytes::gib(4), Bytes(u64::MAX)] {
         let java_heap = java_heap(&found, largest);
         assert!(java_heap.is_none_or(|heap| heap.memory(&found).total() <= sum + swapped));
@@ -87,7 +90,7 @@ pub fn smaps(data: &[u8]) {
     }
 }
 
-/// Kinds add up to all that there is, and the reasons of each to what is not huge.
+/// Checks that kinds add up to all memory, and the reasons of each to the part that is not huge.
 fn check_kinds(mappings: &[smaps::Mapping], clues: &Clues<'_>, all: Bytes) {
     let kinds = kinds(mappings, clues, &MemoryDevices::default());
     assert_eq!(kinds.len(), mappings.len());
@@ -105,11 +108,11 @@ fn check_kinds(mappings: &[smaps::Mapping], clues: &Clues<'_>, all: Bytes) {
     }
 }
 
-/// `/proc/PID/pagemap` without PAGEMAP_SCAN: entries of eight bytes from address 0 on. Regions come ascending and whole,
-/// with no more pages than they have.
+/// Reads `/proc/PID/pagemap` without PAGEMAP_SCAN: entries of eight bytes from address 0 on.
+/// Regions come ascending and whole, with no more pages than they have.
 pub fn pagemap(data: &[u8]) {
     const PAGE: u64 = BASE_PAGE as u64;
-    // From which page on, and how many: the remainder is the entries.
+    // The first page, and the number of pages; the remainder is the entries.
     let Some((&[first, count, ref more @ ..], entries)) = data.split_at_checked(4) else { return };
     let start = u64::from(first) * PAGE;
     let pages = u64::from(count) + 8 * u64::from(more[0]);
@@ -149,21 +152,21 @@ fn check_regions(regions: &[megapage_kernel::pagemap::Region]) {
     }
 }
 
-/// `/proc/PID/status`.
+/// Reads `/proc/PID/status`.
 pub fn status(data: &[u8]) {
     let Ok(status) = with_file(&of_process("status"), data, |root| read_status(root, PID)) else { return };
     assert!(!status.name.contains('\n'));
     let _ = (status.is_zombie(), status.capabilities.sys_admin(), status.capabilities.bpf_tracing());
 }
 
-/// `/proc/PID/stat`, whose name may hold parentheses, spaces and newlines.
+/// Reads `/proc/PID/stat`, whose name may hold parentheses, spaces and newlines.
 pub fn stat(data: &[u8]) {
     let Ok(stat) = with_file(&of_process("stat"), data, |root| read_stat(root, PID)) else { return };
     let text = String::from_utf8_lossy(data);
     assert!(text.contains(&format!("({})", stat.name)), "the name is all between the parentheses");
 }
 
-/// `/proc/PID/cgroup` and `/proc/PID/cmdline`.
+/// Reads `/proc/PID/cgroup` and `/proc/PID/cmdline`.
 pub fn cgroup(data: &[u8]) {
     let group = with_file(&of_process("cgroup"), data, |root| read_cgroup(root, PID)).expect("text");
     assert!(!group.contains('\n') && String::from_utf8_lossy(data).contains(&group));
@@ -172,7 +175,7 @@ pub fn cgroup(data: &[u8]) {
     assert!(arguments.len() <= data.len());
 }
 
-/// `/proc/PID/limits`.
+/// Reads `/proc/PID/limits`.
 pub fn limits(data: &[u8]) {
     let read = |root: &megapage_kernel::KernelRoot| limits::Limits::read(root, Some(PID));
     let Ok(found) = with_file(&of_process("limits"), data, read) else { return };
@@ -181,7 +184,7 @@ pub fn limits(data: &[u8]) {
     }
 }
 
-/// Entries of `limits.conf`, for a user and for root.
+/// Reads entries of `limits.conf`, for a user and for root.
 pub fn limits_conf(data: &[u8]) {
     with_file("etc/security/limits.conf", data, |root| {
         for (name, uid) in [("db", 1000), ("root", 0)] {

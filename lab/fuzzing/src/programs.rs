@@ -1,4 +1,4 @@
-//! What programs and their users say: options, logs, sizes, traces.
+//! Input from programs and their users: options, logs, sizes, traces.
 
 use megapage_act::pool::{Amount, Spec};
 use megapage_doctor::Target;
@@ -18,7 +18,8 @@ use megapage_systemd::{commands, parse, rewritten};
 use megapage_units::{Bytes, PageSize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `megapage doctor --log`: each message once, none reported more often than there are lines.
+/// Reads a log for `megapage doctor --log`: each message once, none reported more often than there
+/// are lines.
 pub fn log(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let found = explain(&text);
@@ -30,8 +31,9 @@ pub fn log(data: &[u8]) {
     }
 }
 
-/// A JVM's options, from variables, an argument file and the command line, and what it takes with them. The first line
-/// is its `release` file's version, then two variables, the argument file's text is the remainder.
+/// Reads a JVM's options, from variables, an argument file and the command line, and the memory
+/// that it takes with them. The first line is its `release` file's version, then come two
+/// variables; the argument file's text is the remainder.
 pub fn jvm(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.splitn(5, '\n');
@@ -56,7 +58,7 @@ pub fn jvm(data: &[u8]) {
     }
 }
 
-/// Sizes of the command line, and what is shown of them: a size that is shown is read again, to the values shown.
+/// Reads sizes of the command line. A size that is shown is read again as the value shown.
 pub fn sizes(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(bytes) = text.parse::<Bytes>() {
@@ -91,7 +93,7 @@ pub fn sizes(data: &[u8]) {
     let _ = text.parse::<Mechanism>();
 }
 
-/// A pool on the command line, in this grammar and hugeadm's.
+/// Reads a pool on the command line, in our grammar and hugeadm's.
 pub fn pool_spec(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(spec) = text.parse::<Spec>() else { return };
@@ -111,7 +113,7 @@ pub fn pool_spec(data: &[u8]) {
     }
 }
 
-/// A trace for the simulator: what is read is written, and read again the same.
+/// Reads a trace for the simulator: it is written, and read again the same.
 pub fn trace(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(read) = trace::read(&text) else { return };
@@ -123,7 +125,8 @@ pub fn trace(data: &[u8]) {
     }
 }
 
-/// A recording for `megapage plan`: what is read is written, and read again the same; hosts merge in any order.
+/// Reads a recording for `megapage plan`: it is written, and read again the same; hosts merge in
+/// any order.
 pub fn recording(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match recording::read(&text) {
@@ -135,7 +138,7 @@ pub fn recording(data: &[u8]) {
     }
 }
 
-/// A saved answer of Prometheus: what is made of it is a recording as any.
+/// Reads a saved answer of Prometheus: the result is a recording like any other.
 pub fn prometheus(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match prometheus::read_answer(&text) {
@@ -161,8 +164,8 @@ fn check_recordings(read: Vec<Recording>) {
     }
 }
 
-/// A unit file of systemd: each command that can be read is still one when the launcher goes before it, with the same prefixes
-/// and arguments.
+/// Reads a unit file of systemd: each readable command is still one with the launcher before it,
+/// with the same prefixes and arguments.
 pub fn unit(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for assignment in parse(text) {

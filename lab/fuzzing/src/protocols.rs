@@ -1,4 +1,4 @@
-//! What others send: the broker's messages, HTTP, and words in shared memory.
+//! Input from others: the broker's messages, HTTP, and words in shared memory.
 
 use megapage_broker::Status;
 use megapage_broker::leases::{Leases, Rules};
@@ -19,8 +19,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Messages between a broker and its clients: what is read is written the same way, and a client takes from a broker
-/// what the message says, or an error.
+/// Reads messages between a broker and its clients: each is written in the same way, and a client
+/// takes from a broker the contents of the message, or an error.
 pub fn broker(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<REQUEST>()
         && let Some(request) = Request::decode(bytes)
@@ -33,22 +33,22 @@ pub fn broker(data: &[u8]) {
         Some(answer)
     });
     let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
-    // As short a message fits into any socket's buffer.
+    // A message this short fits into any socket's buffer.
     theirs.write_all(&data[..data.len().min(4096)]).expect("room in the socket");
     theirs.shutdown(Shutdown::Write).expect("a socket");
     let taken = ask(&ours, Request::Status, &mut [const { None }; MOST_DESCRIPTORS]);
     assert_eq!(taken.ok(), decoded, "the client reads what is in the message");
 }
 
-/// The broker's status, as a client is sent it.
+/// Reads the broker's status, like a client.
 pub fn broker_status(data: &[u8]) {
     let Ok(status) = serde_json::from_slice::<Status>(data) else { return };
     let text = serde_json::to_vec(&status).expect("plain values");
     assert!(serde_json::from_slice::<Status>(&text).is_ok(), "what is written is read");
 }
 
-/// Who has which extents of the broker, through any sequence of requests: none is handed out twice, and no process has more
-/// than the rules give.
+/// Runs any sequence of requests for the broker's extents: none is handed out twice, and no process
+/// has more than the rules allow.
 ///
 /// The input: rules (extent pages, quota in extents, leases at most), then steps of three bytes.
 pub fn broker_leases(data: &[u8]) {
@@ -102,10 +102,11 @@ fn returned(out: &mut BTreeMap<u32, (u32, u64)>, extents: Vec<u32>, process: u64
     }
 }
 
-/// A request to the daemon: there is no answer until it is whole, and an answer is one message of HTTP, as long as it
-/// says.
+/// Handles a request to the daemon: there is no answer until it is whole, and an answer is one
+/// message of HTTP, of the stated length.
 pub fn http(data: &[u8]) {
-    // What follows a whole request does not change the answer; what a request begins with is none yet, or refused.
+    // Bytes behind a whole request do not change the answer. The first part of a request has no
+    // answer yet, or is refused.
     for (trusted, loopback) in [(true, false), (false, true)] {
         let Some((code, head, body)) = answer(data, trusted, loopback) else { continue };
         let head = std::str::from_utf8(&head).expect("text");
@@ -119,13 +120,14 @@ pub fn http(data: &[u8]) {
     }
 }
 
-/// A client of the daemon's socket, whose request comes in pieces: it gets the answer that the whole request gets, or is answered
-/// that there are too many; without a whole request it gets nothing.
+/// Runs a client of the daemon's socket, whose request comes in pieces. It gets the same answer as
+/// for the whole request, or the answer that there are too many pieces. Without a whole request it
+/// gets nothing.
 ///
-/// The input: how long the pieces are, then the request.
+/// The input: the length of the pieces, then the request.
 pub fn http_pieces(data: &[u8]) {
     let Some((&length, request)) = data.split_first() else { return };
-    // As much as a server lets a client send.
+    // The most bytes that a server lets a client send.
     let request = &request[..request.len().min(10_000)];
     let pieces: Vec<&[u8]> = request.chunks(usize::from(length).max(1) * 8).take(200).collect();
     let sent: Vec<u8> = pieces.concat();
@@ -134,14 +136,15 @@ pub fn http_pieces(data: &[u8]) {
     let code = |code: u16| format!("HTTP/1.1 {code} ").into_bytes();
     match whole {
         _ if got.starts_with(&code(431)) => {}
-        // What is refused early may begin another way than all of it.
+        // A request that is refused early may begin in another way than the whole one.
         Some((400 | 431 | 505, ..)) => assert!(got.is_empty() || got.starts_with(b"HTTP/1.1 "), "no answer"),
         Some((wanted, ..)) => assert!(got.starts_with(&code(wanted)), "{}", String::from_utf8_lossy(&got)),
         None => assert!(got.is_empty(), "{}", String::from_utf8_lossy(&got)),
     }
 }
 
-/// What `megapage top` is sent by a daemon: it can be shown, without the control characters of others.
+/// Reads a daemon's answer to `megapage top`: it can be shown, without the control characters of
+/// others.
 pub fn daemon_answer(data: &[u8]) {
     if let Ok(status) = serde_json::from_slice::<DaemonStatus>(data) {
         assert!(!top::daemon::status(&status).contains('\n'));
@@ -164,7 +167,7 @@ fn words(data: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Shared memory with these words in it, written behind a launcher's back.
+/// Returns shared memory with these words in it, written behind a launcher's back.
 fn overwritten(data: &[u8]) -> SharedWords {
     thread_local! {
         // Views live until the process ends: one for all inputs.
@@ -178,7 +181,7 @@ fn overwritten(data: &[u8]) -> SharedWords {
     SharedWords::own(shared)
 }
 
-/// The heap's ledger, as a hostile program writes it.
+/// Reads the heap's ledger, as a hostile program writes it.
 pub fn ledger(data: &[u8]) {
     let ledger = Ledger::launcher(overwritten(data));
     if let Some((start, end)) = ledger.span() {
@@ -195,7 +198,8 @@ pub fn ledger(data: &[u8]) {
     }
 }
 
-/// The ledger of moved text, as a hostile program writes it: no more parts than there is room for, each with a reason.
+/// Reads the ledger of moved text, as a hostile program writes it: no more parts than there is room
+/// for, each with a reason.
 pub fn text_ledger(data: &[u8]) {
     let ledger = TextLedger::launcher(overwritten(data));
     let entries = ledger.entries();

@@ -1,4 +1,4 @@
-//! Segments and the heaps in them, after anything was written over what they say of themselves.
+//! Segments and the heaps in them, after any bytes were written over their headers.
 
 use crate::tree::Tree;
 use megapage_segment::heap::{Depth, Heap, Request, Tag};
@@ -12,7 +12,7 @@ const SIZE: u64 = 2 << 20;
 const TAG: Tag = Tag(7);
 /// Words of one image: an element's header, or the heap's.
 const IMAGE: u64 = 8;
-/// Where things lie in the segment (header.rs, open.rs, journal.rs).
+/// Offsets in the segment (header.rs, open.rs, journal.rs).
 const SLOT: u64 = 4096;
 const SLOT_WORDS: u64 = 32;
 const PAGE_STATES: u64 = 2 * SLOT;
@@ -28,9 +28,9 @@ struct Kept {
     _tree: Tree,
     pool: Pool,
     file: PathBuf,
-    /// Its first part: all that is overwritten.
+    /// Its first part, which holds all words that are overwritten.
     image: Vec<u8>,
-    /// Where elements begin.
+    /// Offsets of the elements.
     elements: Vec<u64>,
 }
 
@@ -79,7 +79,7 @@ fn sum(image: &[u8], seed: u64, at: u64, words: u64) -> u64 {
     checksum(seed, (0..words).map(|number| word(image, at + 8 * number)))
 }
 
-/// Makes the checksums right again: nothing but judgement of the values is left.
+/// Makes the checksums right again: then only the checks of the values remain.
 fn reseal(image: &mut [u8], elements: &[u64]) {
     for slot in [0, SLOT] {
         let value = sum(image, 0, slot, SLOT_WORDS - 1);
@@ -100,11 +100,12 @@ fn reseal(image: &mut [u8], elements: &[u64]) {
     }
 }
 
-/// Overwrites words of the header, the page states, the heap's header, its journal and its elements, with or without
-/// checksums that fit, and opens it as its owner. No bytes make it panic, or touch anything outside the segment; a heap
-/// that is opened can be used.
+/// Overwrites words of the header, the page states, the heap's header, its journal and its
+/// elements, with or without valid checksums. Then opens it as its owner. No bytes make it panic,
+/// or touch anything outside the segment. A heap that is opened can be used.
 ///
-/// The input: one byte that says whether checksums are made to fit, then changes of eleven bytes: where, which word, what.
+/// The input: one byte that says if checksums are made valid, then changes of eleven bytes: the
+/// place, the number of the word, the value.
 pub fn segment(data: &[u8]) {
     thread_local! {
         static KEPT: Kept = Kept::new();
@@ -134,7 +135,7 @@ pub fn segment(data: &[u8]) {
         let file = OpenOptions::new().write(true).open(&kept.file).expect("the segment's file");
         file.write_all_at(&image, 0).expect("the segment's file");
         use_heap(kept);
-        // What was made of it may be longer, or locked: the next input finds it as it was.
+        // The file may be longer, or locked: the next input must find it as before.
         file.set_len(SIZE).expect("the segment's file");
     });
 }
@@ -166,8 +167,8 @@ fn use_heap(kept: &Kept) {
     let _ = heap.verify(Depth::Memory);
 }
 
-/// Calls of the library for C, with numbers that are open, closed, of another kind or synthetic: see
-/// [`megapage_c::fuzzing::handles`].
+/// Runs calls of the library for C, with numbers that are open, closed, of another kind or
+/// invented: see [`megapage_c::fuzzing::handles`].
 pub fn c_handles(data: &[u8]) {
     thread_local! {
         static TREE: Tree = Tree::new();

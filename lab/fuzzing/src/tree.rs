@@ -10,13 +10,14 @@ use tempfile::TempDir;
 /// The process whose files a target writes.
 pub(crate) const PID: megapage_units::Pid = megapage_units::Pid(9);
 
-/// Files and path components that one input may hold; what goes beyond them is left out.
+/// Limits of the files and path components of one input; the parts beyond them are ignored.
 const MOST_FILES: usize = 64;
 const MOST_COMPONENTS: usize = 16;
 const LONGEST_COMPONENT: usize = 100;
 
-/// Memory, where there is a file system in it: a fuzzer writes thousands of files in a second. TMPDIR, where it is set: a
-/// fuzzer ends without destructors, and who has started it removes what is left (scripts/fuzz).
+/// Makes a directory in memory, if there is a file system in memory: a fuzzer writes thousands of
+/// files in a second. It is in TMPDIR if that is set: a fuzzer ends without destructors, and its
+/// starter removes the remains (scripts/fuzz).
 fn directory() -> TempDir {
     let made = match std::env::var_os("TMPDIR") {
         Some(_) => tempfile::tempdir(),
@@ -31,24 +32,24 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// An empty one.
+    /// Makes an empty one.
     pub(crate) fn new() -> Tree {
         Tree { directory: directory() }
     }
 
-    /// A tree of the [`files`] of an input.
+    /// Makes a tree of the [`files`] of an input.
     pub(crate) fn of(input: &[u8]) -> Tree {
         let tree = Tree::new();
         files(input).into_iter().for_each(|(path, text)| tree.write(path, text));
         tree
     }
 
-    /// Where its files lie.
+    /// Returns the directory of its files.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The tree as readers take it.
+    /// Returns the tree as readers take it.
     pub(crate) fn root(&self) -> KernelRoot {
         KernelRoot::captured(self.path())
     }
@@ -73,8 +74,9 @@ impl Tree {
     }
 }
 
-/// The files of an input, in the form that tail(1) prints several in: `==> PATH <==`, then the text, up to the next such
-/// line. Text before the first is left out, and so are paths that would leave the tree, and files below a file.
+/// Returns the files of an input, in the form in which tail(1) prints several: `==> PATH <==`, then
+/// the text, up to the next such line. Text before the first is ignored, as are paths that would
+/// leave the tree, and files below a file.
 fn files(input: &[u8]) -> BTreeMap<PathBuf, &[u8]> {
     let mut all: Vec<(Option<PathBuf>, usize, usize)> = Vec::new();
     let mut at = 0;
@@ -101,13 +103,13 @@ fn files(input: &[u8]) -> BTreeMap<PathBuf, &[u8]> {
     files
 }
 
-/// The path of a line `==> PATH <==`.
+/// Returns the path of a line `==> PATH <==`.
 fn heading(line: &[u8]) -> Option<&str> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     std::str::from_utf8(line.strip_prefix(b"==> ")?.strip_suffix(b" <==")?).ok()
 }
 
-/// A path that stays below the root of the tree.
+/// Returns a path that stays below the root of the tree.
 fn inside(path: &str) -> Option<PathBuf> {
     let path = Path::new(path);
     let fits = |part: Component<'_>| match part {
@@ -120,8 +122,8 @@ fn inside(path: &str) -> Option<PathBuf> {
         .then(|| path.components().collect())
 }
 
-/// Hands a reader a tree in which `path` holds `text`. Each thread keeps its tree: most of the time would otherwise go
-/// into making directories.
+/// Gives a reader a tree in which `path` holds `text`. Each thread keeps its tree: otherwise making
+/// directories would take most of the time.
 pub(crate) fn with_file<T>(path: &str, text: &[u8], read: impl FnOnce(&KernelRoot) -> T) -> T {
     thread_local! {
         static TREE: RefCell<Tree> = RefCell::new(Tree::new());
@@ -132,8 +134,8 @@ pub(crate) fn with_file<T>(path: &str, text: &[u8], read: impl FnOnce(&KernelRoo
     })
 }
 
-/// Hands a reader a tree of the [`files`] of an input, of which it changes nothing. Each thread keeps its tree, and what two
-/// inputs have in common stays as it is.
+/// Gives a reader a tree of the [`files`] of an input, which must not change it. Each thread keeps
+/// its tree, and files that two inputs have in common stay.
 pub(crate) fn with_tree<T>(input: &[u8], read: impl FnOnce(&KernelRoot) -> T) -> T {
     thread_local! {
         static KEPT: RefCell<(Tree, BTreeMap<PathBuf, Vec<u8>>)> = RefCell::new((Tree::new(), BTreeMap::new()));
@@ -157,7 +159,7 @@ pub(crate) fn with_tree<T>(input: &[u8], read: impl FnOnce(&KernelRoot) -> T) ->
     })
 }
 
-/// The path of a file of [`PID`].
+/// Returns the path of a file of [`PID`].
 pub(crate) fn of_process(file: &str) -> String {
     format!("proc/{PID}/{file}")
 }

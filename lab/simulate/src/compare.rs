@@ -10,21 +10,21 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use thiserror::Error;
 
-/// Why a comparison cannot be made.
+/// Failure of a comparison.
 #[derive(Debug, Error)]
 pub enum CompareError {
-    /// No such policy.
+    /// There is no policy of that name.
     #[error("no policy is named '{name}'; known: {known}")]
     Policy {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// Those there are.
+        /// The known names.
         known: String,
     },
     /// The trace cannot be replayed.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The trace does not say how much memory there is, and no option did.
+    /// The trace does not say how much memory there is, and no option does.
     #[error("the trace does not say how much memory the machine has; give it with --memory")]
     NoMemory,
     /// Less than the machine needs for anything.
@@ -35,15 +35,15 @@ pub enum CompareError {
 /// The trace and the machine that runs were simulated on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scene {
-    /// Where the trace comes from.
+    /// The origin of the trace.
     pub origin: String,
     /// The machine's memory, in bytes.
     pub memory_bytes: u64,
     /// The fragmentation index at the start.
     pub fragmentation: f64,
-    /// Whether the programs ran in a virtual machine.
+    /// True if the programs ran in a virtual machine.
     pub virtualized: bool,
-    /// By which pages the host backed its memory; `None` where they did not.
+    /// The pages by which the host backed its memory; `None` if they did not.
     pub host_pages: Option<HostPages>,
     /// The seed.
     pub seed: u64,
@@ -65,14 +65,14 @@ impl Scene {
 /// A workload under several policies.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What they ran on.
+    /// The trace and the machine.
     #[serde(flatten)]
     pub scene: Scene,
     /// The runs, in the order in which the policies were asked for.
     pub runs: Vec<Run>,
 }
 
-/// The policies that papers compare, for a request of all.
+/// Returns the policies that papers compare, for a request of all.
 pub fn all_policies() -> Vec<String> {
     POLICIES
         .iter()
@@ -81,8 +81,8 @@ pub fn all_policies() -> Vec<String> {
         .collect()
 }
 
-/// Simulates `trace` under each of the policies, on a thread for each spare processor. Without
-/// a `speed` each policy promotes at its own.
+/// Simulates `trace` under each of the policies, on a thread for each spare processor. Without a
+/// `speed` each policy promotes at its own pace.
 pub fn compare(
     trace: &Trace,
     setup: &Setup,
@@ -95,7 +95,7 @@ pub fn compare(
     Ok(Comparison { scene: Scene::of(trace, setup), runs })
 }
 
-/// Simulates `trace` under each policy on its machine, in this order, on so many threads.
+/// Simulates `trace` under each policy on its machine, in this order, on `threads` threads.
 pub(crate) fn run_all(
     trace: &Trace,
     jobs: &[(&str, Setup)],
@@ -153,10 +153,11 @@ mod tests {
     use megapage_snapshot::AccessClass;
     use megapage_units::Bytes;
 
-    /// What counts as equal.
+    /// Largest ratio that counts as equal.
     const EQUAL: f64 = 1.005;
 
-    /// Holds `megapage` to no more time than any other policy, and to no more memory than HawkEye.
+    /// Checks that `megapage` takes no more time than any other policy, and no more memory than
+    /// HawkEye.
     fn assert_best(name: &str, memory: Bytes, fragmentation: f64, processes: Vec<Program>) {
         let trace = Trace { origin: name.to_string(), processes, ..Trace::default() };
         let setup = Setup { fragmentation, ..Setup::new(memory) };

@@ -1,7 +1,8 @@
-//! What huge pages are worth: the gain of each policy over a budget of huge pages.
+//! Value of huge pages: the gain of each policy over a budget of huge pages.
 //!
-//! A budget is a share of the regions that the programs use. While so many are huge no further huge page is to be had, at a
-//! fault or for a promotion. How soon a curve rises shows how well a policy chooses; where it ends, what all of it gains.
+//! A budget is a share of the regions that the programs use. While that many are huge no further
+//! huge page is available, at a fault or for a promotion. The rise of a curve shows how well a
+//! policy chooses; its end shows the gain of all huge pages.
 
 use crate::compare::{CompareError, Scene, run_all};
 use crate::machine::Setup;
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 /// Budgets in per cent of the regions in use.
 pub const BUDGETS: [f64; 9] = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0];
 
-/// The policies whose curves are drawn unless others are named: our own, and one of each that was published.
+/// Policies whose curves are drawn by default: our own, and one of each that was published.
 pub const POLICIES: [&str; 6] = ["megapage", "hawkeye-pmu", "hawkeye-g", "ingens", "freebsd", "linux"];
 
 /// One run under a budget.
@@ -33,7 +34,7 @@ pub struct CurvePoint {
     pub made_huge: u64,
     /// Nanoseconds saved for each of these; `None` where there is none.
     pub saved_ns_per_promotion: Option<f64>,
-    /// Whether every program did all of its work.
+    /// True if every program did all of its work.
     pub complete: bool,
 }
 
@@ -49,16 +50,16 @@ pub struct Curve {
 /// The curves of several policies.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Curves {
-    /// What they ran on.
+    /// The trace and the machine.
     #[serde(flatten)]
     pub scene: Scene,
-    /// Regions of 2 MiB that the programs use, over all their time: what 100 % is.
+    /// Regions of 2 MiB that the programs use, over all their time: these are 100 %.
     pub footprint_regions: u64,
     /// The curves, in the order in which the policies were asked for.
     pub curves: Vec<Curve>,
 }
 
-/// The regions that the programs ever populate.
+/// Returns the number of regions that the programs ever populate.
 fn footprint(trace: &Trace) -> u64 {
     let regions = |operations: &[Operation]| {
         let populated = operations.iter().filter_map(|operation| match operation {
@@ -72,8 +73,8 @@ fn footprint(trace: &Trace) -> u64 {
     trace.processes.iter().map(|program| regions(&program.operations)).sum()
 }
 
-/// Simulates `trace` under each of the policies with each of the `budgets`, in per cent. The other arguments are
-/// [`mod@crate::compare`]'s.
+/// Simulates `trace` under each of the policies with each of the `budgets`, in per cent. The other
+/// arguments are [`mod@crate::compare`]'s.
 pub fn curves(
     trace: &Trace,
     setup: &Setup,
@@ -117,7 +118,8 @@ mod tests {
     use megapage_snapshot::AccessClass;
     use megapage_units::Bytes;
 
-    /// A cold part at low addresses, and a hot one behind it; long enough for every policy to be through.
+    /// Returns a trace with a cold part at low addresses, and a hot one behind it. It is long
+    /// enough for every policy to finish.
     fn trace() -> Trace {
         let access = |first, count, visits| Operation::Access {
             span: Span::new(first, count),

@@ -1,4 +1,4 @@
-//! The modelled machine: what faults, copies and page walks cost on it.
+//! The modelled machine: its costs of faults, copies and page walks.
 
 use megapage_plan::translation::WalkCosts;
 use serde::Serialize;
@@ -8,15 +8,15 @@ use serde::Serialize;
 pub struct Hardware {
     /// A name for reports.
     pub name: &'static str,
-    /// What a page fault costs.
+    /// Costs of page faults.
     pub faults: FaultCosts,
-    /// What background work costs.
+    /// Costs of background work.
     pub work: WorkCosts,
-    /// What a page walk costs.
+    /// Costs of page walks.
     pub walks: WalkCosts,
 }
 
-/// Page faults on anonymous memory.
+/// Costs of page faults on anonymous memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FaultCosts {
     /// The fault handler for a base page, zeroing aside.
@@ -27,9 +27,9 @@ pub struct FaultCosts {
     pub huge_ns: f64,
     /// Zeroing a huge page.
     pub zero_huge_ns: f64,
-    /// What a fault costs the program outside the handler: entering and leaving the kernel, and releasing the page
-    /// at the end. Not charged where the kernel itself takes the fault for a system call: an assumption, of programs that are
-    /// measured while they live.
+    /// A fault's cost to the program outside the handler: entering and leaving the kernel, and
+    /// releasing the page at the end. It is not charged if the kernel itself takes the fault for a
+    /// system call. This is an assumption, for programs that are measured while they live.
     pub around_ns: f64,
     /// The first write to a base page that was just zeroed: it is in the cache.
     pub touch_warm_ns: f64,
@@ -37,13 +37,14 @@ pub struct FaultCosts {
     pub touch_cold_ns: f64,
     /// Writing a whole base page that was just zeroed: it is in the second-level cache.
     pub fill_base_ns: f64,
-    /// Writing a whole base page of a huge page that was just zeroed: it is in the last-level cache.
+    /// Writing a whole base page of a huge page that was just zeroed: it is in the last-level
+    /// cache.
     pub fill_huge_ns: f64,
     /// Writing a whole base page that was zeroed ahead: from memory.
     pub fill_cold_ns: f64,
 }
 
-/// Promotions, demotions, scans.
+/// Costs of promotions, demotions and scans.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkCosts {
     /// Collapsing a region, copies aside: isolating pages, flushing TLBs, page tables.
@@ -56,9 +57,9 @@ pub struct WorkCosts {
     pub remap_ns: f64,
     /// Splitting a huge page.
     pub split_ns: f64,
-    /// Looking at a base page that does not hold zeros: its first bytes say so.
+    /// Scanning a base page that does not hold zeros: its first bytes show it.
     pub scan_used_ns: f64,
-    /// Looking at a base page that holds zeros: all of it.
+    /// Scanning a base page that holds zeros: all of it.
     pub scan_zero_ns: f64,
     /// Reading the page table of one region.
     pub read_region_ns: f64,
@@ -66,17 +67,18 @@ pub struct WorkCosts {
     pub first_access_ns: f64,
     /// Zeroing a huge page past the caches.
     pub prezero_huge_ns: f64,
-    /// How much longer a program takes, as a share, beside a core that does nothing but zero memory: the worst case.
+    /// The slow-down of a program, as a share, beside a core that only zeroes memory: the worst
+    /// case.
     pub zeroing_slows: f64,
 }
 
 impl Hardware {
-    /// The platform of the HawkEye paper: Xeon E5-2690 v3 (Haswell, 2.6 GHz), Linux 4.3.
+    /// Returns the platform of the HawkEye paper: Xeon E5-2690 v3 (Haswell, 2.6 GHz), Linux 4.3.
     ///
     /// Faults: rows Linux-4K, Linux-2M and no-zero-2M of the fault table (fitted on those, see
-    /// `megapage-lab papers`). Writing whole pages: 27, 8 and 4.5 GB/s by one core to the second-level cache, the
-    /// last-level cache and memory; the first two are assumptions without a source, the last is fitted on Redis with HawkEye's
-    /// huge pages.
+    /// `megapage-lab papers`). Writing whole pages: 27, 8 and 4.5 GB/s by one core to the
+    /// second-level cache, the last-level cache and memory. The first two are assumptions without a
+    /// source; the last is fitted on Redis with HawkEye's huge pages.
     pub fn haswell() -> Hardware {
         Hardware {
             name: "Xeon E5-2690 v3",

@@ -1,7 +1,7 @@
 //! A model machine around the same policies that the daemon runs.
 //!
-//! Architecture invariant: no I/O, no clock but the simulated one, and no chance but from the seed: the same run twice
-//! is the same to the byte.
+//! Architecture invariant: no I/O, no clock but the simulated one, and no chance but from the seed:
+//! the same run twice gives the same bytes.
 
 #![forbid(unsafe_code)]
 

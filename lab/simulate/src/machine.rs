@@ -1,4 +1,4 @@
-//! The simulated machine: physical memory, processes, and what each second does to them.
+//! The simulated machine: physical memory, processes, and their changes in each second.
 
 mod act;
 mod fault;
@@ -17,40 +17,42 @@ use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 use std::time::Duration;
 
-/// What to simulate a trace on.
+/// Machine on which a trace is simulated.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What things cost.
+    /// Its costs.
     pub hardware: Hardware,
     /// The machine's memory, rounded down to 2 MiB.
     pub memory: Bytes,
     /// The free memory fragmentation index at the start, 0 to 1.
     pub fragmentation: f64,
-    /// Whether what fragments memory can be moved away (page cache) or not (the kernel's own).
+    /// True if the pages that fragment memory can be moved away (page cache); false if not (the
+    /// kernel's own).
     pub movable: bool,
-    /// Background compaction: 2 MiB blocks emptied in a second while free memory is more fragmented than
-    /// [`COMPACT_ABOVE`].
+    /// Background compaction: 2 MiB blocks emptied in a second while free memory is more fragmented
+    /// than [`COMPACT_ABOVE`].
     pub compaction: f64,
-    /// Whether all free memory is known to hold zeros at the start.
+    /// True if all free memory is known to hold zeros at the start.
     pub zeroed: bool,
-    /// Where the programs run in a virtual machine: by which pages the host backs its memory.
+    /// The pages by which the host backs the memory, if the programs run in a virtual machine.
     pub host_pages: Option<HostPages>,
-    /// Most regions that are huge at once; `None`: as many as memory allows. Beyond it no huge page is to be had.
+    /// The most regions that are huge at once; `None`: as many as memory allows. Beyond it no huge
+    /// page is available.
     pub budget: Option<u64>,
-    /// Whether policies see translation cost as counted by a performance monitoring unit.
+    /// True if policies see translation cost as counted by a performance monitoring unit.
     pub pmu: bool,
-    /// Bounds on each step of the policy.
+    /// Limits of each step of the policy.
     pub limits: Limits,
-    /// From one step to the next, in seconds.
+    /// Time from one step to the next, in seconds.
     pub step: f64,
-    /// When to stop at the latest, in simulated seconds.
+    /// Latest end, in simulated seconds.
     pub longest: f64,
-    /// What all chance comes from.
+    /// Source of all chance.
     pub seed: u64,
 }
 
 impl Setup {
-    /// A machine of this much memory like the HawkEye paper's.
+    /// Returns a machine of this much memory like the HawkEye paper's.
     pub fn new(memory: Bytes) -> Setup {
         Setup {
             hardware: Hardware::haswell(),
@@ -77,7 +79,7 @@ pub struct Point {
     pub time: f64,
     /// Resident memory.
     pub resident_bytes: u64,
-    /// The part of it that holds something else than zeros.
+    /// The part of it that holds data other than zeros.
     pub useful_bytes: u64,
     /// Huge pages.
     pub huge_pages: u64,
@@ -85,25 +87,25 @@ pub struct Point {
     pub cost: f64,
 }
 
-/// What became of one process.
+/// Result of one process.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessResult {
     /// Its name in the trace.
     pub name: String,
-    /// When it started, in seconds.
+    /// Time of its start, in seconds.
     pub start: f64,
-    /// What became of it.
+    /// Its fate.
     pub fate: Fate,
-    /// What it went through.
+    /// Its counters.
     pub account: Account,
     /// Its memory and cost over time, in equal steps.
     pub points: Vec<Point>,
-    /// The phases of the trace and when each began.
+    /// The phases of the trace, with their start times.
     pub phases: Vec<(String, f64)>,
 }
 
 impl ProcessResult {
-    /// From its start to its end, or to the end of the simulation.
+    /// Returns the seconds from its start to its end, or to the end of the simulation.
     pub fn seconds(&self, end: f64) -> f64 {
         match self.fate {
             Fate::Finished { at } | Fate::OutOfMemory { at } => at - self.start,
@@ -111,13 +113,13 @@ impl ProcessResult {
         }
     }
 
-    /// Its last moment.
+    /// Returns its last moment.
     pub fn last(&self) -> Option<Point> {
         self.points.last().copied()
     }
 }
 
-/// What a simulation came to.
+/// Result of a simulation.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Run {
     /// The policy.
@@ -126,15 +128,17 @@ pub struct Run {
     pub seconds: f64,
     /// Steps taken.
     pub steps: u64,
-    /// Regions that were there to be looked at, summed over the steps.
+    /// Existing regions, summed over the steps.
     pub region_steps: u64,
     /// The processes, in the order of the trace.
     pub processes: Vec<ProcessResult>,
     /// The most memory resident at once, of all processes.
     pub peak_bytes: u64,
-    /// Processor seconds of the policy's own work: copies, scans, zeroing, and compaction for a promotion.
+    /// Processor seconds of the policy's own work: copies, scans, zeroing, and compaction for a
+    /// promotion.
     pub daemon_seconds: f64,
-    /// Processor seconds of the kernel's background compaction, which is the same under every policy.
+    /// Processor seconds of the kernel's background compaction, which is the same under every
+    /// policy.
     pub compaction_seconds: f64,
     /// Its largest share of one core over a minute.
     pub daemon_peak_share: f64,
@@ -142,48 +146,51 @@ pub struct Run {
     pub promotions: u64,
     /// Demotions and recoveries that were done.
     pub demotions: u64,
-    /// Seconds that translation would have taken in addition, had all memory been on base pages.
+    /// Seconds that translation would have taken in addition if all memory had been on base pages.
     pub saved_seconds: f64,
     /// Regions that became huge: promotions, and huge pages at faults.
     pub made_huge: u64,
-    /// Time saved per promotion: nanoseconds of translation saved until the end of the run for each region that became
-    /// huge, by a promotion or at a fault; `None` where none did. Policies compare where faults find no huge page, as in
-    /// the HawkEye paper.
+    /// Time saved per promotion: nanoseconds of translation saved until the end of the run for each
+    /// region that became huge, by a promotion or at a fault; `None` if none did. Policies compare
+    /// if faults find no huge page, as in the HawkEye paper.
     pub saved_ns_per_promotion: Option<f64>,
     /// Actions that were not obtained.
     pub failures: u64,
-    /// Huge pages in the order in which they were made: process (from 0) and address; the first 4096.
+    /// Huge pages in the order in which they were made: process (from 0) and address; the
+    /// first 4096.
     pub promoted: Vec<(usize, u64)>,
 }
 
 impl Run {
-    /// Whether every process did all of its program.
+    /// Returns true if every process did all of its program.
     pub fn is_complete(&self) -> bool {
         self.processes.iter().all(|process| matches!(process.fate, Fate::Finished { .. }))
     }
 
-    /// What the translation that huge pages saved is of the time that the processes would have taken without, in per cent.
+    /// Returns the translation time that huge pages saved, in per cent of the processes' time
+    /// without them.
     pub fn gain_percent(&self) -> f64 {
         let saved = self.saved_seconds;
         let without = self.total_seconds() + saved;
         if without > 0.0 { saved / without * 100.0 } else { 0.0 }
     }
 
-    /// The processor time of all processes together, in seconds: from start to end each.
+    /// Returns the time of all processes together, in seconds: from start to end each.
     pub fn total_seconds(&self) -> f64 {
         self.processes.iter().map(|process| process.seconds(self.seconds)).sum()
     }
 }
 
-/// The fragmentation index above which background compaction works: where Ingens calls memory fragmented.
+/// The fragmentation index above which background compaction works: above it Ingens calls memory
+/// fragmented.
 pub const COMPACT_ABOVE: f64 = 0.5;
-/// Most points stored of one process: then every other one is dropped.
+/// Most points stored of one process: above it every other one is dropped.
 const MOST_POINTS: usize = 1024;
 /// Most promotions listed.
 const MOST_LISTED: usize = 4096;
-/// Seconds that are as good as none: what rounding leaves of a step.
+/// Seconds below which a time counts as none: rounding leaves them of a step.
 const INSTANT: f64 = 1e-9;
-/// Over how many seconds the daemon's load is looked at.
+/// Seconds over which the daemon's load is averaged.
 const DAEMON_WINDOW: f64 = 60.0;
 
 /// A machine in the middle of a simulation.
@@ -194,11 +201,11 @@ pub struct Machine {
     random: Random,
     processes: Vec<Process>,
     starts: Vec<f64>,
-    /// What it has come to so far.
+    /// Its result so far.
     run: Run,
     state: State,
     now: f64,
-    /// Every how many steps a point is stored.
+    /// Number of steps from one stored point to the next.
     stride: u64,
     /// The daemon's seconds at the ends of the windows.
     daemon_window: (f64, f64),
@@ -211,7 +218,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine on which nothing has run yet.
+    /// Makes a machine on which nothing has run yet.
     pub fn new(setup: Setup, trace: &Trace, policy: Box<dyn Policy>) -> Result<Machine, Invalid> {
         trace.check()?;
         let mut random = Random::new(setup.seed);
@@ -258,7 +265,7 @@ impl Machine {
         })
     }
 
-    /// Seconds simulated so far.
+    /// Returns the seconds simulated so far.
     pub fn now(&self) -> f64 {
         self.now
     }
@@ -271,7 +278,7 @@ impl Machine {
         self.finish()
     }
 
-    /// One step. `false` when nothing is left to do.
+    /// Simulates one step. Returns `false` if there is nothing left to do.
     pub fn step(&mut self) -> bool {
         let running = self.processes.iter().any(Process::is_running);
         if !running || self.now >= self.setup.longest {
@@ -314,7 +321,8 @@ impl Machine {
         true
     }
 
-    /// Whether every page of memory is in exactly one state, and the processes hold what memory says they hold.
+    /// Returns true if every page of memory is in exactly one state, and memory's records agree
+    /// with the processes.
     pub fn is_conserved(&self) -> bool {
         self.memory.is_conserved()
             && self.processes.iter().all(|process| {
@@ -328,24 +336,25 @@ impl Machine {
             })
     }
 
-    /// Takes what is resident as the peak, if it is. Also before memory is released within a step: else a program that
-    /// ends just after a step would seem to have needed more than one that ends just before.
+    /// Takes the resident memory as the peak, if it is. It is also called before memory is released
+    /// within a step: otherwise a program that ends just after a step would seem to need more than
+    /// one that ends just before.
     fn note_peak(&mut self) {
         self.run.peak_bytes = self.run.peak_bytes.max(self.resident());
     }
 
-    /// Whether one more region may become huge.
+    /// Returns true if one more region may become huge.
     fn has_budget(&self) -> bool {
         let huge = || self.processes.iter().map(|process| process.huge_regions).sum::<u64>();
         self.setup.budget.is_none_or(|budget| huge() < budget)
     }
 
-    /// How much memory the processes have resident, in bytes.
+    /// Returns the resident memory of all processes, in bytes.
     pub fn resident(&self) -> u64 {
         self.processes.iter().map(|process| process.resident().0).sum()
     }
 
-    /// What a program does in `budget` seconds from `begins` on.
+    /// Runs a program for `budget` seconds from `begins` on.
     fn advance(&mut self, at: usize, begins: f64, budget: f64) {
         let end = begins + budget;
         let mut left = budget - self.processes[at].loan;
@@ -424,7 +433,7 @@ impl Machine {
         self.processes[at].loan = (-left).max(0.0);
     }
 
-    /// The next region of a `Touch`, `Populate` or `Fill`. Answers the seconds that it took.
+    /// Writes the next region of a `Touch`, `Populate` or `Fill`. Returns the seconds that it took.
     fn next_touch(&mut self, at: usize, span: Span, writes: Writes, time: f64) -> f64 {
         let process = &mut self.processes[at];
         if process.done_regions >= span.count {
@@ -438,26 +447,27 @@ impl Machine {
                 seconds
             }
             Err(fault::OutOfMemory) => {
-                // Where the kernel killed another process, the fault is tried again.
+                // If the kernel killed another process, the fault is tried again.
                 self.kill(time);
                 0.0
             }
         }
     }
 
-    /// Works at most `left` seconds at a piece of work; answers what is left of them.
+    /// Works at most `left` seconds at a piece of work. Returns the seconds that remain of `left`.
     fn work(&mut self, at: usize, seconds: f64, left: f64) -> f64 {
         let zeroing = self.zeroing;
         let host = self.setup.host_pages;
         let process = &mut self.processes[at];
         process.translate(&self.setup.hardware.walks, host);
-        // What a second of work takes: the work, the walks, and the bandwidth that zeroing takes away.
+        // The cost of a second of work: the work, the walks, and the bandwidth that zeroing takes
+        // away.
         let each = process.translation.seconds() + zeroing;
         let part = (left / each).min(seconds - process.done_seconds);
         process.done_seconds += part;
         process.account.work_seconds += part;
         process.account.translation_seconds += part * (process.translation.seconds() - 1.0);
-        // A smaller page is not always dearer: eight first-level entries hold what is huge.
+        // A smaller page is not always more expensive: eight first-level entries hold huge pages.
         let saved = process.translation_on_base.seconds() - process.translation.seconds();
         process.account.saved_seconds += part * saved;
         process.account.disturbed_seconds += part * zeroing;
@@ -467,7 +477,7 @@ impl Machine {
         left - part * each
     }
 
-    /// The end of a process: all its memory is free.
+    /// Ends a process: all its memory is free.
     fn end(&mut self, at: usize, fate: Fate) {
         self.note_peak();
         let process = &mut self.processes[at];
@@ -482,8 +492,8 @@ impl Machine {
         }
     }
 
-    /// Memory has run out and there is no swap: the process with the most resident memory goes, as the kernel's
-    /// `oom_badness` ranks them.
+    /// Kills the process with the most resident memory, as the kernel's `oom_badness` ranks them:
+    /// memory has run out and there is no swap.
     fn kill(&mut self, time: f64) {
         let largest = (0..self.processes.len())
             .filter(|&at| self.processes[at].is_running())
@@ -535,7 +545,7 @@ impl Machine {
         }
     }
 
-    /// What it has come to so far.
+    /// Returns the result so far.
     pub fn finish(mut self) -> Run {
         for (result, process) in self.run.processes.iter_mut().zip(&self.processes) {
             result.account = process.account;

@@ -1,8 +1,9 @@
 //! Physical memory: a buddy allocator over blocks of 2 MiB.
 //!
-//! Each block keeps a bit for each of its base pages, so that which orders are free is exact, and who holds how many
-//! of them. Free blocks come in two lists, zero-filled and not (HawkEye, section 3.1). Nothing here decides: faults,
-//! promotions and reservations ask for pages and get an answer.
+//! Each block keeps a bit for each of its base pages, so that its free orders are exact, and the
+//! number of pages of each owner. Free blocks come in two lists, zero-filled and not (HawkEye,
+//! section 3.1). This module makes no decisions: faults, promotions and reservations ask for pages
+//! and get an answer.
 
 mod block;
 
@@ -15,14 +16,14 @@ pub const BLOCK_PAGES: u16 = 512;
 /// The order of a whole block.
 pub const HUGE_ORDER: usize = 9;
 
-/// Who holds pages: one region of one process. An index that [`Memory::enter`] gives out.
+/// Owner of pages: one region of one process. It is an index that [`Memory::enter`] gives out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(u32);
 
-/// Where an owner's pages lie.
+/// Pages of an owner, by block.
 #[derive(Clone, Debug, Default)]
 struct Holding {
-    /// Blocks and how many pages in each.
+    /// Blocks, and the number of pages in each.
     pieces: Vec<(u32, u16)>,
     /// The block that is reserved for this owner alone.
     reserved: Option<u32>,
@@ -46,16 +47,17 @@ pub enum Filler {
     Cache,
 }
 
-/// The memory of the simulated machine. At any time the pages free, held and filled add up to its size.
+/// Memory of the simulated machine. At any time the free, held and filled pages add up to its size.
 #[derive(Clone, Debug)]
 pub struct Memory {
     blocks: Vec<Block>,
     holdings: Vec<Holding>,
     vacant: Vec<Owner>,
-    /// Blocks by the largest order that is free in them, but for whole free blocks and reserved ones.
+    /// Blocks by the largest order that is free in them, except whole free blocks and reserved
+    /// ones.
     partial: [BTreeSet<u32>; HUGE_ORDER],
-    /// The same for blocks that hold pages of the kernel's own: the page allocator keeps memory that can be moved
-    /// out of them (migrate types) as long as there is other.
+    /// The same for blocks that hold pages of the kernel's own: the page allocator keeps movable
+    /// memory out of them (migrate types) as long as there is other memory.
     unmovable: [BTreeSet<u32>; HUGE_ORDER],
     /// Free pages in those.
     unmovable_free: u64,
@@ -63,11 +65,12 @@ pub struct Memory {
     dirty: BTreeSet<u32>,
     /// Whole free blocks that hold zeros.
     clean: BTreeSet<u32>,
-    /// Blocks that could be emptied: part of their pages is movable, none is unmovable. Used base pages, block.
+    /// Blocks that could be emptied: part of their pages is movable, none is unmovable. Used base
+    /// pages, block.
     movable: BTreeSet<(u16, u32)>,
     /// Blocks that hold page cache.
     cached: BTreeSet<u32>,
-    /// Blocks that are reserved, and for whom.
+    /// Reserved blocks, with their owners.
     reservations: BTreeMap<u32, Owner>,
     free: u64,
     reserved_free: u64,
@@ -76,7 +79,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `bytes` of free memory, rounded down to whole blocks, with nothing known of its contents.
+    /// Makes `bytes` of free memory, rounded down to whole blocks, with unknown contents.
     pub fn new(bytes: u64, seed: u64) -> Memory {
         let count = u32::try_from(bytes >> 21).unwrap_or(u32::MAX);
         Memory {
@@ -98,39 +101,39 @@ impl Memory {
         }
     }
 
-    /// All base pages.
+    /// Returns the number of all base pages.
     pub fn total_pages(&self) -> u64 {
         self.blocks.len() as u64 * u64::from(BLOCK_PAGES)
     }
 
-    /// Free base pages, those inside reservations included.
+    /// Returns the number of free base pages, those inside reservations included.
     pub fn free_pages(&self) -> u64 {
         self.free + self.reserved_free
     }
 
-    /// Whole free blocks.
+    /// Returns the number of whole free blocks.
     pub fn huge_free(&self) -> u64 {
         (self.dirty.len() + self.clean.len()) as u64
     }
 
-    /// Whole free blocks that hold zeros.
+    /// Returns the number of whole free blocks that hold zeros.
     pub fn huge_zeroed(&self) -> u64 {
         self.clean.len() as u64
     }
 
-    /// Base pages of page cache that can be dropped.
+    /// Returns the number of base pages of page cache that can be dropped.
     pub fn cache_pages(&self) -> u64 {
         self.cache
     }
 
-    /// The free memory fragmentation index: the share of free memory in which no block of 2 MiB is whole. `None`
-    /// where nothing is free.
+    /// Returns the free memory fragmentation index: the share of free memory in which no block of 2
+    /// MiB is whole. `None` if no page is free.
     pub fn fragmentation(&self) -> Option<f64> {
         let free = self.free_pages();
         (free > 0).then(|| 1.0 - (self.huge_free() * u64::from(BLOCK_PAGES)) as f64 / free as f64)
     }
 
-    /// A new owner, which holds nothing yet.
+    /// Makes a new owner, which holds nothing yet.
     pub fn enter(&mut self) -> Owner {
         self.vacant.pop().unwrap_or_else(|| {
             self.holdings.push(Holding::default());
@@ -145,13 +148,14 @@ impl Memory {
         self.vacant.push(owner);
     }
 
-    /// Base pages that `owner` holds.
+    /// Returns the number of base pages that `owner` holds.
     pub fn held(&self, owner: Owner) -> u64 {
         self.holdings[owner.0 as usize].pieces.iter().map(|&(_, pages)| u64::from(pages)).sum()
     }
 
-    /// Fills a `share` (0 to 1) of the blocks with one page each of `kind`, chosen at random, so that about this
-    /// share of free memory is of no use for huge pages. To be called before anything else is taken.
+    /// Fills a `share` (0 to 1) of the blocks with one page each of `kind`, chosen at random. About
+    /// this share of free memory is then of no use for huge pages. Call it before any memory is
+    /// taken.
     pub fn fragment(&mut self, share: f64, kind: Filler) {
         let count = self.blocks.len();
         let target = (share.clamp(0.0, 1.0) * count as f64).round() as usize;
@@ -179,9 +183,10 @@ impl Memory {
         self.list(at);
     }
 
-    /// Up to `pages` base pages for `owner`: from its own reservation first, then from the smallest free orders, so
-    /// that whole blocks last; where a block must be broken, a zero-filled one if `prefer_zeroed`. Page cache is dropped where nothing else is left. Fewer are taken where memory has run
-    /// out: then reservations of others can be broken.
+    /// Takes up to `pages` base pages for `owner`: from its own reservation first, then from the
+    /// smallest free orders, and so from whole blocks last. If a block must be broken, it is a
+    /// zero-filled one if `prefer_zeroed`. Page cache is dropped if nothing else is left. It takes
+    /// fewer if memory has run out: then reservations of others can be broken.
     pub fn take(&mut self, owner: Owner, pages: u16, prefer_zeroed: bool) -> Taken {
         let mut taken = Taken::default();
         if let Some(at) = self.holdings[owner.0 as usize].reserved {
@@ -244,9 +249,9 @@ impl Memory {
         }
     }
 
-    /// A whole block for `owner`, a zero-filled one where `prefer_zeroed`. What the owner held before is released:
-    /// its contents have been copied. `None`, and nothing changes, where no block is whole. `Some(true)`: it holds
-    /// zeros.
+    /// Takes a whole block for `owner`, a zero-filled one if `prefer_zeroed`. The owner's former
+    /// pages are released: their contents have been copied. Returns `None`, and changes nothing, if
+    /// no block is whole; `Some(true)` if it holds zeros.
     pub fn take_huge(&mut self, owner: Owner, prefer_zeroed: bool) -> Option<bool> {
         let at = self.whole(prefer_zeroed)?;
         self.break_reservation(owner);
@@ -259,13 +264,15 @@ impl Memory {
         Some(taken.zeroed == BLOCK_PAGES)
     }
 
-    /// Whether all that `owner` holds is one whole block: it can be mapped as a huge page without a copy.
+    /// Returns true if all pages of `owner` are one whole block: it can be mapped as a huge page
+    /// without a copy.
     pub fn is_contiguous(&self, owner: Owner) -> bool {
         let pieces = &self.holdings[owner.0 as usize].pieces;
         pieces.len() == 1 && pieces[0].1 == BLOCK_PAGES
     }
 
-    /// Keeps a whole block for `owner`, from which its next pages come; `false` where none is free.
+    /// Keeps a whole block for `owner`, from which its next pages come. Returns `false` if none is
+    /// free.
     pub fn reserve(&mut self, owner: Owner, prefer_zeroed: bool) -> bool {
         let Some(at) = self.whole(prefer_zeroed) else { return false };
         self.break_reservation(owner);
@@ -278,12 +285,12 @@ impl Memory {
         true
     }
 
-    /// Whether a block is reserved for `owner`.
+    /// Returns true if a block is reserved for `owner`.
     pub fn is_reserved(&self, owner: Owner) -> bool {
         self.holdings[owner.0 as usize].reserved.is_some()
     }
 
-    /// Ends a reservation of which every page is taken.
+    /// Ends a reservation if all its pages are taken.
     fn settle_reservation(&mut self, owner: Owner, at: u32) {
         if self.blocks[at as usize].free() == 0 {
             self.reservations.remove(&at);
@@ -293,12 +300,12 @@ impl Memory {
         }
     }
 
-    /// Who has a reservation that is not fully populated.
+    /// Returns the owners of reservations that are not fully populated.
     pub fn reservations(&self) -> impl Iterator<Item = Owner> {
         self.reservations.values().copied()
     }
 
-    /// Gives the unpopulated part of the owner's reservation back.
+    /// Returns the unpopulated part of the owner's reservation to free memory.
     pub fn break_reservation(&mut self, owner: Owner) {
         let Some(at) = self.holdings[owner.0 as usize].reserved.take() else { return };
         self.reservations.remove(&at);
@@ -310,7 +317,7 @@ impl Memory {
         self.list(at);
     }
 
-    /// Drops one block's page cache; `false` where there is none.
+    /// Drops one block's page cache. Returns `false` if there is none.
     fn drop_cache(&mut self) -> bool {
         let Some(&at) = self.cached.first() else { return false };
         self.unlist(at);
@@ -323,7 +330,7 @@ impl Memory {
         true
     }
 
-    /// Releases `pages` of the owner's base pages, spread over all that it holds.
+    /// Releases `pages` of the owner's base pages, spread over all its pages.
     pub fn give_back(&mut self, owner: Owner, pages: u16) {
         self.break_reservation(owner);
         let mut left = pages;
@@ -360,10 +367,11 @@ impl Memory {
         self.list(at);
     }
 
-    /// Empties the block that costs least to empty, by moving its pages into other blocks. Answers how many pages
-    /// moved; `None` where no block can be emptied.
+    /// Empties the block that costs least to empty, by moving its pages into other blocks. Returns
+    /// the number of moved pages; `None` if no block can be emptied.
     pub fn compact(&mut self) -> Option<u16> {
-        // A block that is fuller than this is not worth it: the kernel's free scanner would not find room sooner.
+        // A block that is fuller than this is not worth it: the kernel's free scanner would not
+        // find room sooner.
         let (used, at) = self.movable.first().copied()?;
         let room = self.free
             - u64::from(self.blocks[at as usize].free())
@@ -399,7 +407,7 @@ impl Memory {
         Some(moved + cache)
     }
 
-    /// Fills up to `blocks` whole free blocks with zeros; answers how many.
+    /// Fills up to `blocks` whole free blocks with zeros. Returns their number.
     pub fn prezero(&mut self, blocks: u64) -> u64 {
         let mut done = 0;
         while done < blocks {
@@ -453,7 +461,7 @@ impl Memory {
                 }
                 None => {}
             }
-            // A full block is no gain: as many pages would have to be free elsewhere.
+            // A full block is no gain: the same number of pages would have to be free elsewhere.
             if block.unmovable == 0 && order.is_some_and(|order| order < HUGE_ORDER) && !block.is_huge() {
                 self.movable.insert((block.used(), at));
             }
@@ -463,7 +471,8 @@ impl Memory {
         }
     }
 
-    /// Whether every page is counted exactly once: free, held or filler, and each in the right list.
+    /// Returns true if every page is counted exactly once (free, held or filler), and each is in
+    /// the right list.
     pub fn is_conserved(&self) -> bool {
         let free: u64 = self.blocks.iter().map(|block| u64::from(block.free())).sum();
         let reserved: u64 = self

@@ -1,4 +1,4 @@
-//! One simulated process: its page tables, by regions, and where it is in its program.
+//! One simulated process: its page tables, by regions, and its place in its program.
 
 use crate::memory::Owner;
 use crate::trace::{Operation, Program, Span};
@@ -8,31 +8,31 @@ use megapage_snapshot::{AccessClass, Accessed, PAGES, ProcessId};
 use megapage_units::{Bytes, HUGE_2M};
 use serde::Serialize;
 
-/// Where regions without a `Map` start: 4 GiB.
+/// First address of regions without a `Map`: 4 GiB.
 const ORIGIN: u64 = 4 << 30;
 
 /// One region of an address space.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Region {
-    /// Who holds its pages in physical memory; `None` while it never had any.
+    /// The owner of its pages in physical memory; `None` if it never had any.
     pub owner: Option<Owner>,
     /// Base pages present.
     pub present: u16,
-    /// Those of them that hold something else than zeros.
+    /// Those of them that hold data other than zeros.
     pub content: u16,
     /// Base pages that map the shared page of zeros.
     pub zero_page: u16,
-    /// Whether a huge page maps it.
+    /// True if a huge page maps it.
     pub huge: bool,
-    /// Whether its pages come from a reserved block: then no copy is needed to make it huge.
+    /// True if its pages come from a reserved block: then no copy is needed to make it huge.
     pub reserved: bool,
-    /// Which entry of `Process::parts` says how it is accessed, plus 1; 0: it is not.
+    /// The entry of `patterns` that describes its accesses, plus 1; 0: there are none.
     part: u16,
     /// The last sample.
     pub accessed: Option<Accessed>,
     /// Zero-filled pages, as of the last zero scan.
     pub zeros: Option<u16>,
-    /// When its population last changed, in seconds.
+    /// Time at which its population last changed, in seconds.
     pub changed: f64,
 }
 
@@ -50,7 +50,7 @@ struct Pattern {
     huge_regions: u32,
 }
 
-/// What became of a process.
+/// Fate of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum Fate {
@@ -58,22 +58,22 @@ pub enum Fate {
     Running,
     /// It has done all of its program.
     Finished {
-        /// When, in seconds.
+        /// The time, in seconds.
         at: f64,
     },
     /// The kernel killed it for lack of memory.
     OutOfMemory {
-        /// When, in seconds.
+        /// The time, in seconds.
         at: f64,
     },
 }
 
-/// What a process went through so far.
+/// Counters of a process so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Account {
     /// Seconds of work done, as if translation were free.
     pub work_seconds: f64,
-    /// Seconds waited for address translation.
+    /// Seconds that it waited for address translation.
     pub translation_seconds: f64,
     /// Page faults.
     pub faults: u64,
@@ -83,9 +83,10 @@ pub struct Account {
     pub pages_touched: u64,
     /// Seconds in which it was waiting or slowed by the policy: samples, collapses, zeroing.
     pub disturbed_seconds: f64,
-    /// The most memory it ever had resident, in bytes.
+    /// The most memory that it ever had resident, in bytes.
     pub peak_bytes: u64,
-    /// Seconds that translation would have taken in addition, had all its memory been on base pages.
+    /// Seconds that translation would have taken in addition if all its memory had been on base
+    /// pages.
     pub saved_seconds: f64,
     /// Regions that became huge at a page fault.
     pub huge_faults: u64,
@@ -103,10 +104,10 @@ pub(crate) struct Process {
     pub regions: Vec<Region>,
     /// The address of each region.
     pub addresses: Vec<u64>,
-    /// Regions by address, for those who name them so.
+    /// Regions by address, for users who name them by address.
     order: Vec<u32>,
     patterns: Vec<Pattern>,
-    /// The next operation, and how far it has come: regions or seconds.
+    /// The next operation, and its progress: regions or seconds.
     pub next: usize,
     pub done_regions: u32,
     pub done_seconds: f64,
@@ -120,21 +121,21 @@ pub(crate) struct Process {
     pub present_pages: u64,
     pub content_pages: u64,
     pub huge_regions: u64,
-    /// Whether the load on the TLB has changed since it was last worked out.
+    /// True if the load on the TLB has changed since it was last computed.
     pub load_changed: bool,
     pub translation: Translation,
     /// The same for the same load on base pages.
     pub translation_on_base: Translation,
-    /// A sample under way: which regions, and over how many seconds.
+    /// A sample under way: its regions, and its window in seconds.
     pub sampling: Option<(Vec<u32>, f64)>,
-    /// No sample before that time, in seconds.
+    /// Time before which no sample is taken, in seconds.
     pub next_sample: f64,
     pub samples: u64,
     pub last_sample: Option<f64>,
 }
 
 impl Process {
-    /// A process that has done nothing yet.
+    /// Makes a process that has done nothing yet.
     pub fn new(id: ProcessId, program: Program) -> Process {
         let count = program.regions() as usize;
         let mut addresses: Vec<u64> = (0..count as u64).map(|at| ORIGIN + (at << 21)).collect();
@@ -180,12 +181,12 @@ impl Process {
         self.fate == Fate::Running
     }
 
-    /// Regions in ascending order of address.
+    /// Returns the regions in ascending order of address.
     pub fn by_address(&self) -> &[u32] {
         &self.order
     }
 
-    /// The region that starts at `address`.
+    /// Returns the region that starts at `address`.
     pub fn at_address(&self, address: u64) -> Option<u32> {
         let at = self.order.binary_search_by_key(&address, |&region| self.addresses[region as usize]).ok()?;
         Some(self.order[at])
@@ -195,7 +196,7 @@ impl Process {
         Bytes(self.present_pages << 12)
     }
 
-    /// Changes a region, keeping every sum right.
+    /// Changes a region, and keeps all sums right.
     pub fn change<T>(&mut self, at: u32, change: impl FnOnce(&mut Region) -> T) -> T {
         self.count(at, false);
         let answer = change(&mut self.regions[at as usize]);
@@ -228,7 +229,7 @@ impl Process {
         }
     }
 
-    /// Says how the regions of `span` are accessed from here on.
+    /// Sets the accesses to the regions of `span` from here on.
     pub fn access(&mut self, span: Span, pages: u16, visits: f64, class: AccessClass) {
         let part = if pages == 0 || visits <= 0.0 { 0 } else { self.pattern(pages, visits, class) };
         for at in span.regions() {
@@ -239,8 +240,8 @@ impl Process {
         }
     }
 
-    /// The number, plus 1, of a pattern; a new one where there is none like it. Beyond 65,535 of
-    /// them the last one stands for the remainder.
+    /// Returns the number, plus 1, of a pattern; makes a new one if there is none like it. Beyond
+    /// 65,535 of them the last one stands for the remainder.
     fn pattern(&mut self, pages: u16, visits: f64, class: AccessClass) -> u16 {
         let alike =
             |pattern: &Pattern| pattern.pages == pages && pattern.visits == visits && pattern.class == class;
@@ -249,7 +250,8 @@ impl Process {
         }
         let empty = |pattern: &Pattern| pattern.base_regions == 0 && pattern.huge_regions == 0;
         let new = Pattern { pages, visits, class, base_regions: 0, base_pages: 0, huge_regions: 0 };
-        // A pattern that no region follows can be another; regions without pages may still name it.
+        // A pattern that no region follows can be replaced; regions without pages may still name
+        // it.
         if let Some(at) = (0..self.patterns.len()).find(|&at| {
             empty(&self.patterns[at]) && !self.regions.iter().any(|region| usize::from(region.part) == at + 1)
         }) {
@@ -262,7 +264,7 @@ impl Process {
         self.patterns.len() as u16
     }
 
-    /// The load on the TLB: what is present and visited.
+    /// Returns the load on the TLB: the present and visited pages.
     pub fn load(&self) -> Vec<Part> {
         let mut load = Vec::with_capacity(2 * self.patterns.len());
         for pattern in &self.patterns {
@@ -280,7 +282,7 @@ impl Process {
         load
     }
 
-    /// Works out what translation costs, where the load has changed since.
+    /// Computes the cost of translation if the load has changed.
     pub fn translate(&mut self, costs: &WalkCosts, host: Option<HostPages>) {
         if !self.load_changed {
             return;
@@ -296,7 +298,7 @@ impl Process {
         };
     }
 
-    /// Pages visited, visits per second of work, and class of a region.
+    /// Returns pages visited, visits per second of work, and class of a region.
     pub fn pattern_of(&self, at: u32) -> Option<(u16, f64, AccessClass)> {
         let part = self.regions[at as usize].part;
         let pattern = self.patterns.get(usize::from(part).checked_sub(1)?)?;
@@ -310,13 +312,13 @@ impl Process {
         self.done_seconds = 0.0;
     }
 
-    /// Notes where repeats go back to.
+    /// Notes the place to which repeats go back.
     pub fn set_mark(&mut self) {
         self.mark = self.next + 1;
         self.repeats = None;
     }
 
-    /// Goes back, or on.
+    /// Goes back for a repeat, or on after the last.
     pub fn repeat(&mut self, times: u32) {
         let left = self.repeats.unwrap_or(times);
         if left == 0 {
@@ -330,7 +332,7 @@ impl Process {
         }
     }
 
-    /// Forgets every region, as the end of the process does; answers who held pages.
+    /// Clears every region, as the end of the process does. Returns the owners of pages.
     pub fn clear(&mut self) -> Vec<Owner> {
         let owners = self.regions.iter_mut().filter_map(|region| region.owner.take()).collect();
         self.regions.fill(Region::default());
@@ -343,7 +345,7 @@ impl Process {
         owners
     }
 
-    /// The lowest address and the first one after the last.
+    /// Returns the lowest address and the first one after the last.
     pub fn extent(&self) -> Option<(u64, u64)> {
         let first = self.addresses[*self.order.first()? as usize];
         let last = self.addresses[*self.order.last()? as usize];

@@ -1,8 +1,8 @@
-//! Traces from snapshots: what changed from one to the next, as operations.
+//! Traces from snapshots: the changes from one to the next, as operations.
 //!
-//! Coarse on purpose. How often a page is visited is estimated from coverage where no estimator has reported: a region of
-//! which every page was seen within the window may be visited any number of times more often. Classes that no estimator
-//! has reported are taken for random.
+//! Traces are coarse on purpose. If no estimator has reported, the visits of a page are estimated
+//! from coverage. A region of which every page was seen within the window may be visited any number
+//! of times more often. Classes that no estimator has reported are taken for random.
 
 use crate::trace::{Operation, Program, Span, Trace};
 use megapage_snapshot::{AccessClass, Leaf, PAGES, Process, ProcessId, Region, Snapshot};
@@ -10,9 +10,9 @@ use megapage_units::HUGE_2M;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Visits are noted to this factor, so that regions that are visited about alike share a line.
+/// Factor to which visits are rounded, so that regions with about the same visits share a line.
 const STEP: f64 = 1.5;
-/// Coverage is noted in so many pages.
+/// Step of coverage, in pages.
 const COVERAGE_STEP: u16 = 32;
 /// Visits of each page within the window, for a region whose every page was seen.
 const SATURATED: f64 = 3.0;
@@ -52,7 +52,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Takes a snapshot in. They come in the order in which they were taken.
+    /// Takes a snapshot in. Snapshots come in the order in which they were taken.
     pub fn add(&mut self, snapshot: &Snapshot) {
         let first = *self.first.get_or_insert(snapshot.taken);
         self.memory = snapshot.machine.memory.total.0;
@@ -75,7 +75,7 @@ impl Recorder {
         }
     }
 
-    /// The trace so far. `None` where no process was observed.
+    /// Returns the trace so far; `None` if no process was observed.
     pub fn finish(self, origin: &str) -> Option<Trace> {
         if self.tracks.is_empty() {
             return None;
@@ -89,7 +89,7 @@ impl Recorder {
     }
 }
 
-/// The command's name as one word.
+/// Returns the command's name as one word.
 fn name(process: &Process) -> String {
     let word: String =
         process.name.chars().map(|c| if c.is_whitespace() || c == '#' { '_' } else { c }).collect();
@@ -102,7 +102,7 @@ impl Track {
         let cpu = process.cpu.saturating_sub(self.cpu).as_secs_f64();
         self.taken = taken;
         self.cpu = process.cpu;
-        // What it did in between comes before what it has come to.
+        // The work in between comes before its results.
         let work = cpu.min(elapsed) * (1.0 - process.translation.map_or(0.0, |cost| cost.share));
         let round = |seconds: f64| (seconds * 1000.0).round() / 1000.0;
         if round(work) > 0.0 {
@@ -170,12 +170,12 @@ enum Change {
     Unmap,
 }
 
-/// The share that is left, in per cent.
+/// Returns the share that is left, in per cent.
 fn keep(content: u16, before: u16) -> f64 {
     (f64::from(content) / f64::from(before.max(1)) * 100.0).round() / 100.0
 }
 
-/// How a region is accessed, as far as it was sampled.
+/// Returns the accesses to a region, as far as it was sampled.
 fn access(region: &Region, window: f64, busy: f64) -> Option<Access> {
     let accessed = region.accessed?;
     // One bit for a whole huge page shows no coverage.
@@ -195,12 +195,12 @@ fn access(region: &Region, window: f64, busy: f64) -> Option<Access> {
         }
     };
     let visits = if visits > 0.0 { STEP.powf(visits.log(STEP).round()) } else { 0.0 };
-    // Two or three values are all that is known.
+    // Only two or three digits are known.
     let visits = format!("{visits:.2e}").parse().unwrap_or(visits);
     Some(Access { pages, visits, class })
 }
 
-/// Neighbours that are alike become one.
+/// Joins neighbours that are alike.
 fn runs<T: Copy + PartialEq>(items: &[(u32, T)]) -> Vec<(Span, T)> {
     let mut runs: Vec<(Span, T)> = Vec::new();
     for &(number, what) in items {
@@ -236,7 +236,7 @@ mod tests {
     use megapage_decide::by_name as policy;
     use megapage_units::Bytes;
 
-    /// The simulator's own snapshots, recorded, reproduce what was simulated.
+    /// Checks that the simulator's own snapshots, recorded, reproduce the simulated run.
     #[test]
     fn a_recorded_run_replays_to_the_same_memory() {
         let hardware = crate::hardware::Hardware::haswell();

@@ -1,4 +1,5 @@
-//! What programs do, as a stream that can be replayed under any policy. The text form is in `docs/trace.md`.
+//! Actions of programs, as a stream that can be replayed under any policy. The text form is in
+//! `docs/trace.md`.
 
 mod text;
 
@@ -7,7 +8,8 @@ pub use text::{ReadError, VERSION, read, write};
 use megapage_snapshot::{AccessClass, PAGES};
 use megapage_units::{Bytes, HUGE_2M};
 
-/// Operations of one process, repeats included: one that takes no time is done in about 100 ns.
+/// The most operations of one process, repeats included: one that takes no time is done in about
+/// 100 ns.
 const MOST_STEPS: f64 = 1e8;
 /// The longest address space of one process, in regions: 64 TiB.
 pub const MOST_REGIONS: u32 = 1 << 25;
@@ -19,11 +21,11 @@ pub const MOST_PROCESSES: usize = 10_000;
 /// A workload: processes, and the machine that it was recorded on or made for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// The machine's memory; `None`: as large as the reader likes.
+    /// The machine's memory; `None`: the reader chooses it.
     pub memory: Option<Bytes>,
     /// The free memory fragmentation index at the start, 0 to 1.
     pub fragmentation: Option<f64>,
-    /// Where the trace comes from, one line.
+    /// The origin of the trace, one line.
     pub origin: String,
     /// The processes, in the order in which they are listed.
     pub processes: Vec<Program>,
@@ -34,110 +36,111 @@ pub struct Trace {
 pub struct Program {
     /// Its name, without spaces.
     pub name: String,
-    /// When it starts, in seconds from the start of the trace.
+    /// Time of its start, in seconds from the start of the trace.
     pub start: f64,
-    /// What it does, one after the other.
+    /// Its operations, one after the other.
     pub operations: Vec<Operation>,
 }
 
-/// Regions of one process, `[first, first + count)`, in its own numbering: regions that the program never has do not
-/// count.
+/// Regions of one process, `[first, first + count)`, in its own numbering: regions that the program
+/// never has do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The first region.
     pub first: u32,
-    /// How many; at least 1.
+    /// Their number; at least 1.
     pub count: u32,
 }
 
 impl Span {
-    /// The regions `first` to `first + count - 1`.
+    /// Returns the regions `first` to `first + count - 1`.
     pub const fn new(first: u32, count: u32) -> Span {
         Span { first, count }
     }
 
-    /// The numbers of the regions.
+    /// Returns the numbers of the regions.
     pub fn regions(self) -> std::ops::Range<u32> {
         self.first..self.first.saturating_add(self.count)
     }
 
-    /// As many regions as `bytes` need.
+    /// Returns as many regions as `bytes` need.
     pub const fn of_bytes(first: u32, bytes: Bytes) -> Span {
         Span { first, count: bytes.0.div_ceil(HUGE_2M as u64) as u32 }
     }
 }
 
-/// One thing that a program does.
+/// One action of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// A word for what follows, for plots and reports.
+    /// A name for the following operations, for plots and reports.
     Phase(String),
-    /// Maps the regions at an address (a multiple of 2 MiB). Regions that no `Map` names lie one after the other
-    /// from 4 GiB on.
+    /// Maps the regions at an address (a multiple of 2 MiB). Regions that no `Map` names lie one
+    /// after the other from 4 GiB on.
     Map {
-        /// Which.
+        /// The regions.
         span: Span,
-        /// Of the first.
+        /// The address of the first.
         address: u64,
     },
-    /// Writes base pages, in ascending order, until `pages` of each region are present and `content` of them hold
-    /// something else than zeros.
+    /// Writes base pages, in ascending order, until `pages` of each region are present and
+    /// `content` of them hold data other than zeros.
     Touch {
-        /// Which.
+        /// The regions.
         span: Span,
-        /// Present afterwards, 1 to 512.
+        /// Pages present afterwards, 1 to 512.
         pages: u16,
-        /// Not zero-filled afterwards, at most `pages`.
+        /// Pages not zero-filled afterwards, at most `pages`.
         content: u16,
         /// The program's own work for each page that it writes, in nanoseconds.
         own_ns: f64,
     },
-    /// Has the kernel populate base pages (MAP_POPULATE, a hypervisor that allocates its guest's memory): as `Touch`,
-    /// but the program itself writes nothing, and the pages hold zeros.
+    /// Lets the kernel populate base pages (MAP_POPULATE, a hypervisor that allocates its guest's
+    /// memory): like `Touch`, but the program itself writes nothing, and the pages hold zeros.
     Populate {
-        /// Which.
+        /// The regions.
         span: Span,
-        /// Present afterwards, 1 to 512.
+        /// Pages present afterwards, 1 to 512.
         pages: u16,
     },
-    /// Writes whole base pages, in ascending order, until all of each region are present and hold something: as `Touch`, but
-    /// every cache line of them.
+    /// Writes whole base pages, in ascending order, until all of each region are present and hold
+    /// data: like `Touch`, but every cache line of them.
     Fill {
-        /// Which.
+        /// The regions.
         span: Span,
-        /// Who writes.
+        /// The writer.
         writer: Writer,
         /// The program's own work for each page that is written, in nanoseconds.
         own_ns: f64,
     },
-    /// Releases base pages (MADV_DONTNEED): of each region's content every page stays with this chance.
+    /// Releases base pages (MADV_DONTNEED): every page of each region's content stays with the
+    /// chance `keep`.
     Free {
-        /// Which.
+        /// The regions.
         span: Span,
-        /// 0 to 1.
+        /// The chance, 0 to 1.
         keep: f64,
         /// The program's own work for each page that it releases, in nanoseconds.
         own_ns: f64,
     },
     /// Unmaps the regions.
     Unmap {
-        /// Which.
+        /// The regions.
         span: Span,
     },
-    /// From here on the program visits `pages` base pages of each region, `visits` times in all per second of its
-    /// work. Replaces earlier entries of these regions.
+    /// Lets the program visit `pages` base pages of each region, `visits` times in all per second
+    /// of its work, from here on. Replaces earlier entries of these regions.
     Access {
-        /// Which.
+        /// The regions.
         span: Span,
         /// Pages visited, 0 to 512.
         pages: u16,
-        /// Visits of one region per second of work, 0 or more: a run of accesses to one page is one.
+        /// Visits of one region per second of work, 0 or more: a run of accesses to one page is
+        /// one.
         visits: f64,
-        /// How.
+        /// The kind of accesses.
         class: AccessClass,
     },
-    /// Works for so many seconds of processor time, page walks not counted: what it would take if translation were
-    /// free.
+    /// Works for this processor time, page walks not counted: the time if translation were free.
     Work {
         /// Seconds.
         seconds: f64,
@@ -149,44 +152,45 @@ pub enum Operation {
     },
     /// Repeats all operations from the last `Mark` on (or the start), `times` more times.
     Repeat {
-        /// How often.
+        /// The number of repetitions.
         times: u32,
     },
-    /// Where the next `Repeat` goes back to.
+    /// Marks the place to which the next `Repeat` goes back.
     Mark,
 }
 
-/// Who writes a page.
+/// Writer of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
     /// The program itself.
     Program,
-    /// The kernel, for a system call of the program such as read(2): a page fault does not enter the kernel, it is there.
+    /// The kernel, for a system call of the program such as read(2): a page fault does not enter
+    /// the kernel, which runs already.
     Kernel,
 }
 
-/// What is wrong with a trace.
+/// Fault of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("process {process} ({name}), operation {operation}: {what}")]
 pub struct Invalid {
-    /// Which process, from 1.
+    /// The process, from 1.
     pub process: usize,
     /// Its name.
     pub name: String,
-    /// Which operation, from 1; 0: the process itself.
+    /// The operation, from 1; 0: the process itself.
     pub operation: usize,
-    /// What.
+    /// The fault.
     pub what: String,
 }
 
 impl Program {
-    /// How many regions it has at most.
+    /// Returns the most regions that it has.
     pub fn regions(&self) -> u32 {
         let spans = self.operations.iter().filter_map(Operation::span);
         spans.map(|span| span.first.saturating_add(span.count)).max().unwrap_or(0)
     }
 
-    /// What it works and waits, in seconds, page faults not counted.
+    /// Returns the seconds that it works and waits, page faults not counted.
     pub fn seconds(&self) -> f64 {
         let (mut total, mut marked) = (0.0, 0.0);
         for operation in &self.operations {
@@ -202,7 +206,8 @@ impl Program {
 }
 
 impl Program {
-    /// How many operations it does, repeats included: a repeat also repeats those before it.
+    /// Returns the number of its operations, repeats included: a repeat also repeats those before
+    /// it.
     fn steps(&self) -> f64 {
         let (mut total, mut marked) = (0.0, 0.0);
         for operation in &self.operations {
@@ -218,7 +223,7 @@ impl Program {
 }
 
 impl Operation {
-    /// The regions that it is about.
+    /// Returns the regions that it concerns.
     pub fn span(&self) -> Option<Span> {
         match self {
             Operation::Map { span, .. }
@@ -284,7 +289,7 @@ impl Operation {
 }
 
 impl Trace {
-    /// Refuses what cannot be replayed.
+    /// Refuses traces that cannot be replayed.
     pub fn check(&self) -> Result<(), Invalid> {
         let invalid = |process: usize, operation: usize, what: &str| {
             let name = self.processes.get(process).map(|program| program.name.clone()).unwrap_or_default();

@@ -1,8 +1,9 @@
 //! Generated workloads: those of the Ingens and HawkEye papers, as traces.
 //!
-//! What is published of a workload (its size, its translation cost on base pages) is put in; what follows from a
-//! policy comes out. Visits are solved for, so that the published translation cost on base pages is met: that row is
-//! fitted, all others of the workload are not. `megapage-lab papers` says which rows are which.
+//! The input is the published data of a workload (its size, its translation cost on base pages);
+//! the output is the effect of a policy. Visits are solved for, so that the published translation
+//! cost on base pages is met: that row is fitted, all others of the workload are not.
+//! `megapage-lab papers` says which rows are which.
 
 mod compute;
 mod faults;
@@ -20,13 +21,13 @@ use megapage_units::Bytes;
 pub struct Workload {
     /// The name that a user gives.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// Its description, in one line.
     pub what: &'static str,
     /// The machine's memory.
     pub memory: Bytes,
     /// The free memory fragmentation index at the start.
     pub fragmentation: f64,
-    /// Whether what fragments it can be moved away.
+    /// True if the pages that fragment it can be moved away.
     pub movable: bool,
     /// 2 MiB blocks that background compaction empties in a second.
     pub compaction: f64,
@@ -34,7 +35,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The trace, for a machine like this.
+    /// Returns the trace, for a machine like this.
     pub fn trace(&self, hardware: &Hardware) -> Trace {
         Trace {
             memory: Some(self.memory),
@@ -44,7 +45,7 @@ impl Workload {
         }
     }
 
-    /// The machine that the paper ran it on.
+    /// Returns the machine on which the paper ran it.
     pub fn setup(&self) -> Setup {
         Setup {
             fragmentation: self.fragmentation,
@@ -55,7 +56,7 @@ impl Workload {
     }
 }
 
-/// The workload of this name.
+/// Returns the workload of this name.
 pub fn by_name(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }
@@ -139,13 +140,13 @@ const fn fragmented(name: &'static str, what: &'static str, make: Make) -> Workl
     Workload { fragmentation: 1.0, ..workload(name, what, make) }
 }
 
-/// How part of a program's memory is accessed, in proportion to the remainder.
+/// Accesses to a part of a program's memory, in proportion to the others.
 #[derive(Clone, Copy, Debug)]
 struct Use {
     span: Span,
     /// Pages visited of each region.
     pages: u16,
-    /// The share of all visits that go here.
+    /// The share of all visits that go to it.
     share: f64,
     class: AccessClass,
 }
@@ -171,7 +172,8 @@ impl Use {
     }
 }
 
-/// The visits per second of work at which translation costs `share` of the cycles on base pages.
+/// Returns the visits per second of work at which translation costs `share` of the cycles on base
+/// pages.
 fn solve(hardware: &Hardware, uses: &[Use], share: f64) -> f64 {
     // The cost rises with the visits: bisection on a logarithmic scale.
     let (mut low, mut high) = (1.0f64, 1e12f64);
@@ -187,7 +189,8 @@ fn solve(hardware: &Hardware, uses: &[Use], share: f64) -> f64 {
     low
 }
 
-/// A program that touches its memory, and then works for `seconds`, as measured on base pages, translation included.
+/// Returns a program that touches its memory, and then works for `seconds`, as measured on base
+/// pages, translation included.
 fn program(hardware: &Hardware, name: &str, uses: &[Use], share: f64, seconds: f64) -> Program {
     let visits = solve(hardware, uses, share);
     let mut operations = vec![Operation::Phase("fill".to_string())];

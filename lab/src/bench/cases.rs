@@ -1,4 +1,4 @@
-//! The benches, their cases, and how much memory each takes.
+//! Benches, their cases, and the memory that each takes.
 
 use super::Asked;
 use crate::experiment;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A bench.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bench {
-    /// Random access to memory of three kinds, and what it costs to allocate.
+    /// Random access to memory of three kinds, and the cost of allocating it.
     Access,
     /// Music retrieval over an inverted index.
     Retrieval(retrieval::Options),
@@ -19,12 +19,12 @@ pub enum Bench {
     Release(ReleaseOptions),
     /// A program with nothing to gain.
     Idle,
-    /// What it costs to start.
+    /// The cost of a program start.
     Startup,
 }
 
 impl Bench {
-    /// As on the command line.
+    /// Returns its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Bench::Access => "access",
@@ -56,31 +56,32 @@ pub(super) struct Case {
     pub(super) title: String,
     /// The workload program's arguments.
     pub(super) arguments: Vec<String>,
-    /// How often one run starts the program; the median of them counts.
+    /// The starts of the program in one run; the median of them counts.
     pub(super) repeats: u32,
     /// Memory that the workload holds, allocators' overhead included.
     pub(super) memory: Bytes,
-    /// The pool that a peer of hugetlb pages is given: more, for some allocators take it by the gigabyte.
+    /// The pool that a peer of hugetlb pages gets: more, because some allocators take it by the
+    /// gigabyte.
     pub(super) pool: Bytes,
-    /// The pages of 1 GiB that a heap on them is given; `None` where a case has nothing to show on them.
+    /// The pages of 1 GiB that a heap on them gets; `None` if the case has nothing to show on them.
     pub(super) gigantic: Option<Gigantic>,
-    /// No run takes longer: it is killed and counted as failed.
+    /// The longest time of a run; a longer one is killed and counted as failed.
     pub(super) longest: Duration,
 }
 
-/// What a heap on 1 GiB pages takes from the pools.
+/// Pages that a heap on 1 GiB pages takes from the pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gigantic {
     /// Pages of 1 GiB.
     pub(super) pages: u64,
-    /// Memory in pages of 2 MiB, for what no whole GiB is left for.
+    /// Memory in pages of 2 MiB, for the parts that do not fill a whole GiB.
     pub(super) beside: Bytes,
 }
 
 impl Gigantic {
-    /// For a workload that takes `memory`, `blocks` of it in blocks of their own that can be larger than 1 GiB: each has
-    /// 1 GiB pages for its whole GiB, and smaller ones for the remainder. Smaller blocks share arenas of whole GiB, where one
-    /// has room.
+    /// Returns the pages for a workload that takes `memory`, with `blocks` separate blocks that can
+    /// be larger than 1 GiB. Each of these has 1 GiB pages for its whole GiB, and smaller ones for
+    /// the remainder. Smaller blocks share arenas of whole GiB that have room.
     fn of(memory: Bytes, blocks: u64) -> Gigantic {
         let gib = Bytes::gib(1).0;
         let beside = memory.min(Bytes(blocks.saturating_mul(gib)));
@@ -90,13 +91,13 @@ impl Gigantic {
 
 /// The longest run of a case of a few GiB.
 const SHORT_RUN: Duration = Duration::from_secs(600);
-/// What it may take longer for each GiB: to find so much memory and to fill it, on a slow machine.
+/// Additional time for each GiB: to find the memory and to fill it, on a slow machine.
 const LONGEST_PER_GIB: Duration = Duration::from_secs(20);
 
-/// A program start takes about a millisecond: many make one run.
+/// Program starts of one run: each takes about a millisecond.
 const STARTS_PER_RUN: u32 = 100;
 
-/// The cases that were asked for.
+/// Returns the cases that were asked for.
 pub(super) fn select(asked: &Asked<'_>) -> Result<Vec<Case>> {
     let what = format!("case of {}", asked.bench.name());
     experiment::select(&all(asked), |case| case.name, asked.cases, &what)
@@ -121,7 +122,7 @@ fn all(asked: &Asked<'_>) -> Vec<Case> {
             .iter()
             .map(|kind| {
                 let case = case(kind.name(), kind.memory(asked.scale));
-                // The array; of the map its buckets.
+                // The array, and the buckets of the map.
                 Case { gigantic: Some(Gigantic::of(case.memory, 1)), ..case }
             })
             .collect(),
@@ -151,7 +152,7 @@ fn scaled_starts(scale: f64) -> u32 {
     ((f64::from(STARTS_PER_RUN) * scale) as u32).clamp(1, 10 * STARTS_PER_RUN)
 }
 
-/// The retrieval, for a search of this size.
+/// Returns the retrieval case for a search of this size.
 pub(super) fn retrieval_case(bench: &'static str, options: retrieval::Options) -> Case {
     let retrieval::Options { size, threads, queries, seed, noise } = options;
     let memory = retrieval::memory(size, threads);
@@ -166,12 +167,12 @@ pub(super) fn retrieval_case(bench: &'static str, options: retrieval::Options) -
     let title = format!("retrieval {size}");
     let longest = SHORT_RUN + LONGEST_PER_GIB * u32::try_from(memory.0 >> 30).unwrap_or(u32::MAX);
     let pool = pool_for(memory);
-    // The table of lists, and each thread's counts.
+    // The table of lists, and the counts of each thread.
     let gigantic = Some(Gigantic::of(memory, threads.get() as u64 + 1));
     Case { name: bench, title, arguments: arguments.into(), repeats: 1, memory, pool, gigantic, longest }
 }
 
-/// What to ask for instead of a case that does not fit into `available` bytes.
+/// Returns advice on a request that fits into `available` bytes, for a case that does not.
 pub(super) fn instead(asked: &Asked<'_>, available: Bytes) -> String {
     let Bench::Retrieval(search) = asked.bench else { return "use a smaller --scale".into() };
     match retrieval::largest(available, search.threads) {
@@ -180,7 +181,8 @@ pub(super) fn instead(asked: &Asked<'_>, available: Bytes) -> String {
     }
 }
 
-/// A tenth more than the workload takes, and the 1 GiB unit in which some allocators take hugetlb pages.
+/// Returns a tenth more than the workload takes, and the 1 GiB unit in which some allocators take
+/// hugetlb pages.
 fn pool_for(memory: Bytes) -> Bytes {
     let unit = if memory < Bytes::mib(512) { Bytes::mib(64) } else { Bytes::gib(1) };
     memory + Bytes(memory.0 / 10) + unit

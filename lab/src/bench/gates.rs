@@ -1,26 +1,26 @@
-//! What is demanded of megapage's default in each bench, judged from the values.
+//! Gates of megapage's default in each bench, judged from the values.
 
 use super::cases::Bench;
 use super::report::{BenchFound, CaseReport, Row};
 use super::{Gate, Spread};
 use crate::peers::{BASELINE, LIBRARY_ALONE, OURS, Peer, SHORT};
 
-/// Access to memory on huge pages takes at most this share of the time on 4 KiB pages.
+/// Largest share of the time on 4 KiB pages for access to memory on huge pages.
 const ACCESS_RATIO: f64 = 0.70;
-/// At least this share of the heap is on huge pages.
+/// Least share of the heap on huge pages.
 const HUGE_SHARE: f64 = 0.95;
-/// After most is freed, at most this much more stays resident than with the best peer.
+/// Largest ratio of resident memory to that of the best peer, after most is freed.
 const RESIDENT_RATIO: f64 = 1.10;
-/// A peer with at least this share of what is left on huge pages has kept them.
+/// Share of the remaining memory on huge pages from which on a peer has kept them.
 const KEPT_SHARE: f64 = 0.5;
-/// A program that has nothing to gain runs at least at this share of its former speed.
+/// Least share of its former speed for a program that has nothing to gain.
 const IDLE_SPEED: f64 = 0.98;
-/// What preloading the library adds to a program's start.
+/// Time that preloading the library adds to a program's start.
 const STARTUP_NS: f64 = 2e6;
-/// However noisy the machine, more than this is no tie.
+/// A larger difference is no tie, on a noisy machine either.
 const MOST_NOISE: f64 = 0.10;
 
-/// Judges what ran; a bench without megapage's default has no gates.
+/// Judges the rows that ran; a bench without megapage's default has no gates.
 pub(super) fn judge(found: &BenchFound) -> Vec<Gate> {
     found.cases.iter().flat_map(|case| gates_of(case, found.bench)).collect()
 }
@@ -52,7 +52,7 @@ fn ratio_at_most(case: &CaseReport, ours: &Row, phase: &str, bound: f64) -> Opti
     })
 }
 
-/// Of the other peers the one with the least value, as `of` takes it from a row.
+/// Returns the other peer with the least value, as `of` takes it from a row.
 fn best(case: &CaseReport, of: impl Fn(&Row) -> Option<Spread>) -> Option<(&str, Spread)> {
     let others = case.rows.iter().filter(|row| Peer::named(row.peer).is_some_and(|peer| !peer.is_ours()));
     let values = others.filter_map(|row| Some((row.peer, of(row)?)));
@@ -63,7 +63,7 @@ fn as_fast_as_best(case: &CaseReport, ours: &Row, phase: &str) -> Option<Gate> {
     let of = |row: &Row| row.phases_ns.get(phase).copied();
     let (name, theirs) = best(case, of)?;
     let own = of(ours)?;
-    // Where the runs of either lie this far apart, a difference of medians as large says nothing.
+    // If the runs of either lie this far apart, an equal difference of medians means nothing.
     let noise = own.noise().max(theirs.noise()).min(MOST_NOISE);
     let ratio = own.median / theirs.median;
     Some(Gate {
@@ -84,14 +84,16 @@ fn huge(case: &CaseReport, ours: &Row) -> Gate {
     }
 }
 
-/// While memory is plentiful, huge pages are kept: the comparison is with peers that keep theirs.
+/// Judges the memory that stays while memory is plentiful: huge pages are kept then, so the
+/// comparison is with peers that keep theirs.
 fn resident_in_plenty(case: &CaseReport, ours: &Row) -> Option<Gate> {
     let keeps =
         |row: &Row| row.values.get("after_huge_share").is_some_and(|share| share.median >= KEPT_SHARE);
     resident(case, ours, "in plenty", "that keeps huge pages", keeps)
 }
 
-/// While memory is short, they are given up: the comparison is with every peer.
+/// Judges the memory that stays while memory is short: huge pages are given up then, so the
+/// comparison is with every peer.
 fn resident_when_short(case: &CaseReport) -> Option<Gate> {
     resident(case, case.row(SHORT)?, "when short", "of all", |_| true)
 }

@@ -1,5 +1,6 @@
-//! The pool of 1 GiB pages. It has pages only while a peer runs that is about them: any other heap that finds some, `megapage` and
-//! mimalloc's among them, would take them, and they would take memory from the pool of 2 MiB pages and from peers without a pool.
+//! The pool of 1 GiB pages. It has pages only while a peer runs that uses them. Any other heap that
+//! finds some, `megapage` and mimalloc's among them, would take them. They would also take memory
+//! from the pool of 2 MiB pages and from peers without a pool.
 
 use super::Pool;
 use super::cases::Case;
@@ -14,19 +15,19 @@ fn bytes(pages: u64) -> Bytes {
     Bytes(SIZE.bytes().0.saturating_mul(pages))
 }
 
-/// Pages of 1 GiB for one run after the other. Dropping it takes out what it added.
+/// Pages of 1 GiB for one run after the other. Dropping it takes out the pages that it added.
 #[derive(Debug, Default)]
 pub(super) struct GiganticPool {
-    /// What was added, while there is something.
+    /// The pages that were added, if there are any.
     pool: Option<Pool>,
-    /// Why a case could not have its pages when it was probed, by its name. It is not tried again: the kernel looks for them for
-    /// seconds, and drops caches.
+    /// The reasons for which cases could not have their pages when they were probed, by case name.
+    /// They are not tried again: the kernel looks for pages for seconds, and drops caches.
     refused: BTreeMap<&'static str, String>,
 }
 
 impl GiganticPool {
-    /// Makes the pages of `case` available. Those that the pool has already, reserved at boot, count. `Err` says why there are not
-    /// enough; then the pool is as it was.
+    /// Makes the pages of `case` available. Pages that are in the pool already, reserved at boot,
+    /// count. If there are not enough, the error has the reason, and the pool is as it was.
     pub(super) fn give(&mut self, case: &Case) -> Result<(), String> {
         if let Some(why) = self.refused.get(case.name) {
             return Err(why.clone());
@@ -38,7 +39,8 @@ impl GiganticPool {
         given
     }
 
-    /// Tries whether `case` can have its pages, and releases them. What it cannot have now, it is not given later.
+    /// Tests if `case` can have its pages, and releases them. If it cannot have them now, it does
+    /// not get them later.
     pub(super) fn probe(&mut self, case: &Case) -> Result<(), String> {
         let given = self.give(case);
         self.release();
@@ -71,13 +73,14 @@ impl GiganticPool {
         Ok(())
     }
 
-    /// Touches those of `case`: a virtual machine's host has to find them first, which the run does not measure.
+    /// Touches the pages of `case`: a virtual machine's host has to find them first, which the run
+    /// does not measure.
     pub(super) fn touch(&self, case: &Case) {
         let pages = case.gigantic.map_or(0, |gigantic| gigantic.pages);
         warm::touch(bytes(pages), Some(SIZE));
     }
 
-    /// Takes out what was added.
+    /// Takes out the pages that were added.
     pub(super) fn release(&mut self) {
         self.pool = None;
     }
@@ -112,7 +115,7 @@ mod tests {
         let why = pool.probe(&case(1 << 30)).unwrap_err();
         assert!(why.contains("1 GiB"), "{why}");
         assert!(pool.pool.is_none(), "nothing was added");
-        // The case by its name: what it asks for is not looked at again.
+        // The case is known by its name: its request is not looked at again.
         assert_eq!(pool.give(&case(0)).unwrap_err(), why);
         let without = Case { gigantic: None, name: "y", ..case(0) };
         assert!(pool.give(&without).is_err());

@@ -1,4 +1,5 @@
-//! Gates with what they were: a demand that was changed, and one that failed before, keep their former outcome beside the new one.
+//! Gates with their history: a demand that was changed, and one that failed before, keep their
+//! former outcome beside the new one.
 
 use megapage_kernel::trusted::read_regular;
 use megapage_report::table;
@@ -7,28 +8,28 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::path::Path;
 
-/// A former report that is larger is not looked at, in bytes.
+/// Size of the largest former report that is read, in bytes.
 const LARGEST: u64 = 64 << 20;
-/// Two demands with at least this share of their words in common are one that was reworded.
+/// Share of words in common from which on two demands are one that was reworded.
 const LIKENESS: f64 = 0.4;
 
-/// One demand and whether it holds.
+/// A demand and its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gate {
     /// The case.
     pub case: &'static str,
-    /// What is demanded.
+    /// The demand.
     pub demand: String,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// Whether it holds.
+    /// True if the demand holds.
     pub holds: bool,
 }
 
 /// A gate, and its former outcomes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// What is demanded now, and what was found now.
+    /// The present demand and finding.
     #[serde(flatten)]
     pub gate: Gate,
     /// Former outcomes, oldest first: of another demand, or with another verdict.
@@ -36,19 +37,19 @@ pub struct Judged {
     pub was: Vec<Was>,
 }
 
-/// What a gate was before.
+/// A former outcome of a gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Was {
-    /// When that bench began, in seconds since 1970.
+    /// Time at which that bench began, in seconds since 1970.
     #[serde(default)]
     pub began_unix_seconds: u64,
-    /// What was demanded.
+    /// The demand.
     pub demand: String,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// Whether it held.
+    /// True if the demand held.
     pub holds: bool,
-    /// Why the demand was changed, or where the outcome is recorded; added by hand.
+    /// The reason for the change of the demand, or the record of the outcome; added by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -89,25 +90,25 @@ struct FormerGate {
 }
 
 impl Former {
-    /// What the file at `path`, if any, holds before it is replaced.
+    /// Reads the file at `path`, if any, before it is replaced.
     pub fn of(path: Option<&Path>) -> Former {
         let text = path.and_then(|path| String::from_utf8(read_regular(path, LARGEST).ok()?).ok());
         Former::read(&text.unwrap_or_default())
     }
 
-    /// The gates and their history; nothing where `text` is no report.
+    /// Reads the gates and their history; returns none if `text` is no report.
     fn read(text: &str) -> Former {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// Adds to `gates` of `bench` what they were: the history that is there, and the last outcome where the demand or the verdict
-    /// is another one now.
+    /// Adds their history to `gates` of `bench`: the existing history, and the last outcome if the
+    /// demand or the verdict has changed.
     pub fn carry(self, bench: &str, gates: &mut [Judged]) {
         if self.bench != bench {
             return;
         }
         let mut former: Vec<Option<FormerGate>> = self.gates.into_iter().map(Some).collect();
-        // Those that are the same come first: none of them is another one's past.
+        // Equal demands are matched first: none of them is another one's past.
         let mut pasts: Vec<Option<FormerGate>> = gates
             .iter()
             .map(|gate| {
@@ -135,7 +136,8 @@ impl Former {
     }
 }
 
-/// Of the demands of the same case that are still without a successor, the one that has most words in common with the gate's.
+/// Takes the demand of the same case that has most words in common with the gate's, if it has no
+/// successor yet.
 fn most_alike(gate: &Gate, former: &mut [Option<FormerGate>]) -> Option<FormerGate> {
     let likeness = |old: &Option<FormerGate>| match old {
         Some(old) if old.case == gate.case => likeness(&old.demand, &gate.demand),
@@ -145,7 +147,7 @@ fn most_alike(gate: &Gate, former: &mut [Option<FormerGate>]) -> Option<FormerGa
     if likeness(best) >= LIKENESS { best.take() } else { None }
 }
 
-/// The share of the words of both that are in both, 0 to 1.
+/// Returns the share of the words of both that are in both, 0 to 1.
 fn likeness(one: &str, other: &str) -> f64 {
     let words = |text: &str| -> HashSet<String> {
         text.split(|letter: char| !letter.is_alphanumeric() && letter != '.')
@@ -157,7 +159,8 @@ fn likeness(one: &str, other: &str) -> f64 {
     one.intersection(&other).count() as f64 / one.union(&other).count().max(1) as f64
 }
 
-/// A demand without what differs from run to run: what is in parentheses, and which peer was the best.
+/// Returns a demand without the parts that differ from run to run: text in parentheses, and the
+/// name of the best peer.
 fn bare(demand: &str) -> String {
     let mut text = String::new();
     let mut depth = 0;
@@ -177,7 +180,7 @@ fn bare(demand: &str) -> String {
     text.trim().to_string()
 }
 
-/// The demands, and whether they hold; below each what it was.
+/// Renders the demands and their verdicts, and below each its former outcomes.
 pub fn gates_table(gates: &[Judged]) -> String {
     let verdict = |holds: bool| if holds { "holds" } else { "FAILS" };
     let rows = gates.iter().flat_map(|gate| {
@@ -222,7 +225,7 @@ mod tests {
         let mut next = vec![gate(ALL, "3 ms", true), gate("2 GiB/s", "2.9 GiB/s", true)];
         Former::read(&saved(&now)).carry("bloat", &mut next);
         assert_eq!((was(&next[0]), was(&next[1])), (was(&now[0]), was(&now[1])));
-        // One that loses again is added to.
+        // A gate that fails again gets one more entry.
         let mut lost = vec![gate(ALL, "9 ms", false)];
         Former::read(&saved(&next)).carry("bloat", &mut lost);
         assert_eq!(was(&lost[0]), [("40 ms".to_string(), false), ("3 ms".to_string(), true)]);
@@ -247,7 +250,7 @@ mod tests {
             Former::read(text).carry("bloat", &mut now);
             assert!(now[0].was.is_empty(), "{text}");
         }
-        // Another demand of another kind is no past.
+        // A demand of another kind is no past.
         let mut now = vec![gate("clears at most once", "1.00", true)];
         Former::read(&saved(&[gate(ALL, "40 ms", false)])).carry("bloat", &mut now);
         assert!(now[0].was.is_empty());

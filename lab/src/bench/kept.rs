@@ -1,5 +1,6 @@
-//! The pool of a bench: set once for all peers and touched once. Pages that come to the pool anew are, behind a hypervisor,
-//! touched for the first time, which costs several times as much as what is measured; and who takes them first would pay.
+//! The pool of a bench: set once for all peers and touched once. Pages that are new in the pool
+//! are, behind a hypervisor, touched for the first time. The touch costs several times as much as
+//! the measured work, and the peer that takes them first would pay.
 
 use super::cases::Case;
 use super::gigantic::GiganticPool;
@@ -8,29 +9,30 @@ use crate::peers::Peer;
 use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 
-/// How the pool is held over a bench.
+/// Handling of the pool over a bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Holding {
-    /// No peer wants one.
+    /// None: no peer wants one.
     None,
     /// One for all cases, peers and rounds.
     Kept,
-    /// Pool and workload do not fit beside each other: in each case of each round the peers without a pool come first, then it
-    /// is set and touched once for the others.
+    /// Pool and workload do not fit beside each other. In each case of each round the peers without
+    /// a pool come first; then it is set and touched once for the others.
     ByTurns,
 }
 
-/// The pool, or why it stays as it is: then peers that want one run on what is there, and the report says so.
+/// The pool, or the reason for which it cannot be sized. In that case peers that want one use the
+/// existing pages, and the report says so.
 pub enum PoolOrReason {
     /// It can be sized.
     Pool(Pool),
-    /// It cannot, and why.
+    /// It cannot be sized; the reason.
     Reason(String),
 }
 
 impl PoolOrReason {
-    /// The pool as it is.
+    /// Takes the pool as it is.
     pub fn take() -> PoolOrReason {
         match Pool::take() {
             Ok(pool) => PoolOrReason::Pool(pool),
@@ -38,7 +40,7 @@ impl PoolOrReason {
         }
     }
 
-    /// Gives the next runs a pool of `bytes`; what stood in the way, if anything did.
+    /// Gives the next runs a pool of `bytes`. Returns the reason if it could not.
     pub fn give(&mut self, bytes: Bytes) -> Option<String> {
         let outcome = match self {
             PoolOrReason::Pool(pool) => pool.set(bytes).map_err(|error| format!("{error:#}")),
@@ -49,7 +51,7 @@ impl PoolOrReason {
     }
 }
 
-/// How to hold the pool for these cases where the machine can give so much memory.
+/// Returns the handling of the pool for these cases, if the machine can give `can_give`.
 pub(super) fn holding(cases: &[Case], peers: &[&Peer], can_give: Bytes) -> Holding {
     let most = |of: fn(&Case) -> Bytes| cases.iter().map(of).max().unwrap_or_default();
     // Pages of 1 GiB are no part of it: they are there for single runs.
@@ -62,7 +64,7 @@ pub(super) fn holding(cases: &[Case], peers: &[&Peer], can_give: Bytes) -> Holdi
     }
 }
 
-/// The peers in the order of a round.
+/// Returns the peers in the order of a round.
 pub(super) fn turns<'a>(holding: Holding, peers: &[&'a Peer]) -> Vec<&'a Peer> {
     let mut peers = peers.to_vec();
     if holding == Holding::ByTurns {
@@ -71,12 +73,12 @@ pub(super) fn turns<'a>(holding: Holding, peers: &[&'a Peer]) -> Vec<&'a Peer> {
     peers
 }
 
-/// Whether a run can begin.
+/// Readiness of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Prepared {
-    /// It can; what stood in the way of its pool, if anything did.
+    /// It can begin; the reason, if its pool could not be set.
     Ready(Option<String>),
-    /// Its pages cannot be had, and why: there is nothing to measure.
+    /// Its pages are not available, and the reason: there is nothing to measure.
     Absent(String),
 }
 
@@ -84,13 +86,13 @@ pub(super) enum Prepared {
 pub(super) struct Kept {
     pool: PoolOrReason,
     holding: Holding,
-    /// What it holds for all cases, where it is kept.
+    /// Its size for all cases, if it is kept.
     whole: Bytes,
-    /// What it was set to last, and what stood in the way.
+    /// Its last size, and the reason if it could not be set.
     now: Option<(Bytes, Option<String>)>,
     /// The pool of 1 GiB pages, empty but for the runs of peers that want it.
     gigantic: GiganticPool,
-    /// Whether memory is touched before it is measured.
+    /// True if memory is touched before it is measured.
     touches: bool,
 }
 
@@ -103,7 +105,8 @@ impl Kept {
 
     /// Prepares a run of `case` under `peer`.
     pub(super) fn prepare(&mut self, case: &Case, peer: &Peer) -> Prepared {
-        // Before the pool of 2 MiB pages grows. A heap of any peer that finds pages of 1 GiB may take them.
+        // Before the pool of 2 MiB pages grows: a heap of any peer that finds pages of 1 GiB may
+        // take them.
         self.gigantic.release();
         if peer.is_gigantic() {
             if let Err(why) = self.hold_beside(case, peer).and_then(|()| self.gigantic.give(case)) {
@@ -115,25 +118,27 @@ impl Kept {
             return Prepared::Ready(None);
         }
         let short = self.hold(wanted(self.holding, self.whole, case, peer));
-        // What a run has freed lies free, and goes back to the host: it is touched before each.
+        // Memory that a run has freed goes back to the host: it is touched before each run.
         if self.touches && peer.pool.is_none() {
             warm::warm(case.memory, false);
         }
         Prepared::Ready(short.filter(|_| peer.pool.is_some()))
     }
 
-    /// Why `case` cannot have its pages of 1 GiB under `peer`: tries it, and releases them.
+    /// Tests if `case` can have its pages of 1 GiB under `peer`, and releases them. The error has
+    /// the reason.
     pub(super) fn probe(&mut self, case: &Case, peer: &Peer) -> Result<(), String> {
         self.hold_beside(case, peer)?;
         self.gigantic.probe(case)
     }
 
-    /// What is not on 1 GiB pages comes from the pool of 2 MiB pages, which the safe floor of memory bounds as well.
+    /// Sets the pool of 2 MiB pages, from which the remainder of a 1 GiB heap comes. The safe floor
+    /// of memory limits it as well.
     fn hold_beside(&mut self, case: &Case, peer: &Peer) -> Result<(), String> {
         self.hold(wanted(self.holding, self.whole, case, peer)).map_or(Ok(()), Err)
     }
 
-    /// Makes the pool of 2 MiB pages `bytes`; what stood in the way, if anything did.
+    /// Makes the pool of 2 MiB pages `bytes`. Returns the reason if it could not.
     fn hold(&mut self, bytes: Bytes) -> Option<String> {
         if self.now.as_ref().is_none_or(|(now, _)| *now != bytes) {
             let why = self.pool.give(bytes);
@@ -146,7 +151,7 @@ impl Kept {
     }
 }
 
-/// What the pool is to hold while `peer` runs.
+/// Returns the size of the pool while `peer` runs.
 fn wanted(holding: Holding, whole: Bytes, case: &Case, peer: &Peer) -> Bytes {
     match holding {
         Holding::Kept => whole,
@@ -183,7 +188,7 @@ mod tests {
         ["mimalloc3-large", "glibc", "megapage", "jemalloc-thp"].map(|name| Peer::named(name).unwrap()).into()
     }
 
-    /// How often the pool would be set in two rounds.
+    /// Counts the changes of the pool in two rounds.
     fn changes(holding: Holding, cases: &[Case]) -> usize {
         let (mut now, mut changes) = (None, 0);
         for _ in 0..2 {

@@ -4,7 +4,8 @@ use megapage_bench::statistics::{Clock, Spread, milliseconds};
 use megapage_bench::workload::{Measurement, Spent};
 use std::collections::BTreeMap;
 
-/// One measurement that stands for several of the same program: each phase's median. All else is the last's.
+/// Returns one measurement for several of the same program: the median of each phase. All other
+/// values are the last one's.
 pub(super) fn median_measurement(measurements: Vec<Measurement>) -> Measurement {
     let mut samples: BTreeMap<String, Vec<Spent>> = BTreeMap::new();
     for measurement in &measurements {
@@ -22,7 +23,7 @@ pub(super) fn median_measurement(measurements: Vec<Measurement>) -> Measurement 
     result
 }
 
-/// A run in a few words, for the progress line.
+/// Describes a run in a few words, for the progress line.
 pub(super) fn brief(found: &Measurement) -> String {
     let phases: Vec<String> = found
         .phases

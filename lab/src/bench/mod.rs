@@ -46,7 +46,8 @@ use std::path::Path;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Common {
     /// Rounds before them that do not count: they warm the machine's memory
-    // A virtual machine's host may have to find it first, which is several times more expensive than to touch it again.
+    // A virtual machine's host may have to find it first, which is several times more expensive
+    // than to touch it again.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=100))]
     pub warm_up: u32,
     /// Peers to run, separated by commas [default: all]
@@ -126,7 +127,7 @@ pub struct Startup {
 
 /// A bench of peers, as it was asked for.
 pub trait OfPeers {
-    /// As on the command line and in the report.
+    /// Name on the command line and in the report.
     const NAME: &'static str;
 
     /// Returns the bench with the cases, scale and options that were asked for.
@@ -136,11 +137,11 @@ pub trait OfPeers {
 /// See [`OfPeers::asked`].
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// Which bench.
+    /// The bench.
     pub bench: Bench,
-    /// Its cases by name; all where none is named.
+    /// Its cases by name; all if none is named.
     pub cases: &'a [String],
-    /// Multiplies sizes and work; 1 is what results are published at.
+    /// Factor for sizes and work; results are published at 1.
     pub scale: f64,
     /// Options of every bench.
     pub common: &'a Common,
@@ -212,8 +213,8 @@ impl<B: OfPeers> Experiment for B {
         cases.iter().flat_map(|case| peers.iter().map(move |peer| line(case, peer))).collect()
     }
 
-    /// Runs every case under every peer in each round, so that a change of the machine meets all.
-    /// Takes out at the end what it added to the pools.
+    /// Runs every case under every peer in each round, so that a change of the machine affects all.
+    /// At the end takes out the pages that it added to the pools.
     fn measure(&self, stage: &mut Stage<'_>) -> Result<BenchFound> {
         run(&self.asked(), stage)
     }
@@ -287,8 +288,8 @@ fn run(asked: &Asked<'_>, stage: &mut Stage<'_>) -> Result<BenchFound> {
     Ok(found)
 }
 
-/// Tries for each case whether the machine can provide its pages of 1 GiB, and releases them. A peer that is about them and has
-/// them in no case is absent.
+/// Tests for each case if the machine can provide its pages of 1 GiB, and releases them. A peer
+/// that needs them and has them in no case is absent.
 fn probe_gigantic(
     pool: &mut Kept,
     cases: &[Case],
@@ -319,8 +320,8 @@ fn run_once(case: &Case, peer: &Peer, hugetlbfs: Option<&Path>, stage: &Stage<'_
     Ok(Ran::Well(median::median_measurement(measurements)))
 }
 
-/// Trims each case's pool to what the machine can give, which is the answer; refuses a case whose workload itself does not
-/// fit, and says what would.
+/// Trims each case's pool to the memory that the machine can give, and returns the least of these.
+/// Refuses a case whose workload does not fit; the error names one that would.
 fn fit(cases: &mut [Case], asked: &Asked<'_>) -> Result<Bytes> {
     let mut least = Bytes(u64::MAX);
     for case in cases {

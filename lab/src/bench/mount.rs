@@ -7,14 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A mounted hugetlbfs with pages of 2 MiB, which takes root. Dropping it removes what is in it and unmounts it.
+/// A mounted hugetlbfs with pages of 2 MiB; mounting needs root. Dropping it removes its contents
+/// and unmounts it.
 #[derive(Debug)]
 pub struct Mount {
     point: TempDir,
 }
 
 impl Mount {
-    /// Mounts one on a directory of its own.
+    /// Mounts one on a new directory.
     pub fn new() -> Result<Mount> {
         let point = tempfile::tempdir().context("a directory to mount on")?;
         mount_hugetlbfs(point.path(), PageSize::HUGE_2M)
@@ -22,7 +23,7 @@ impl Mount {
         Ok(Mount { point })
     }
 
-    /// Where it is, without symbolic links.
+    /// Returns its path, without symbolic links.
     pub fn path(&self) -> PathBuf {
         fs::canonicalize(self.point.path()).unwrap_or_else(|_| self.point.path().to_path_buf())
     }

@@ -30,7 +30,7 @@ impl Place {
         Ok(Place { megapage, workload, library })
     }
 
-    /// Why `peer` cannot run here; `None` where it can.
+    /// Returns the reason for which `peer` cannot run here; `None` if it can.
     pub fn absence(&self, peer: &Peer) -> Option<String> {
         match peer.start {
             Start::Preload(library) if library.find().is_none() => {

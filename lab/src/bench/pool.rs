@@ -1,4 +1,5 @@
-//! The pools of 2 MiB and 1 GiB pages, set for each run to what its peer is given, and put back in the end.
+//! Pools of 2 MiB and 1 GiB pages: set for each run to the size for its peer, and restored at the
+//! end.
 
 use anyhow::{Context, Result, bail};
 use megapage_act::pool::Loan;
@@ -10,12 +11,13 @@ use megapage_units::{Bytes, PageSize, Pid};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The pools, and where it is noted what was added to each, and by whom: the process identifier follows.
+/// The pools, and the prefixes of the notes on added pages; the number of the process that added
+/// them follows.
 const NAMES: [(PageSize, &str); 2] =
     [(PageSize::HUGE_2M, "bench-pool-"), (PageSize::HUGE_1G, "bench-pool-1g-")];
 
-/// Pages of one size that this process has added to the machine's pool. Dropping it takes them out again; where this
-/// process is killed, the next owner of the pool does.
+/// Pages of one size that this process has added to the machine's pool. Dropping it takes them out
+/// again. If this process is killed, the next owner of the pool does.
 #[derive(Debug)]
 pub struct Pool {
     loan: Loan,
@@ -24,12 +26,13 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The pool of 2 MiB pages as it is, without what a bench has left that was killed. `Err` says why it cannot be changed.
+    /// Takes the pool of 2 MiB pages as it is, without the leftovers of a killed bench. The error
+    /// says why it cannot be changed.
     pub fn take() -> Result<Pool> {
         Pool::take_of(PageSize::HUGE_2M)
     }
 
-    /// As [`Pool::take`], of pages of `size`: 2 MiB or 1 GiB.
+    /// Does the same as [`Pool::take`] for pages of `size`: 2 MiB or 1 GiB.
     pub(super) fn take_of(size: PageSize) -> Result<Pool> {
         let root = KernelRoot::live();
         let pages = hugetlb::counts(&root, size, PoolScope::Machine)?.persistent();
@@ -45,8 +48,8 @@ impl Pool {
         Ok(Pool { loan, size, directory })
     }
 
-    /// Makes room for `bytes` beyond what others have in the pool; a shortfall is an error, after which the pool
-    /// is as it was before the call.
+    /// Makes room for `bytes` beyond the pages of others in the pool. A shortfall is an error,
+    /// after which the pool is as before the call.
     pub fn set(&mut self, bytes: Bytes) -> Result<()> {
         let pages = bytes.0.div_ceil(self.size.bytes().0);
         Ok(alone(&self.directory, || self.loan.set(pages, false))??)
@@ -55,7 +58,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Forced: what a program still holds of it turns into surplus and goes back when it ends.
+        // Forced: pages that a program still holds turn into surplus, and go back when it ends.
         let (loan, size) = (&mut self.loan, self.size);
         if let Err(error) = alone(&self.directory, || loan.set(0, true)).and_then(|set| Ok(set?)) {
             let added = loan.pages();
@@ -64,13 +67,14 @@ impl Drop for Pool {
     }
 }
 
-/// For how long another bench may change the pool: it asks the kernel for pages then, which can take its time.
+/// Longest wait for another bench that changes the pool: it asks the kernel for pages then, which
+/// may take a while.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What keeps others from it, in the same directory.
+/// Name of the lock file, in the same directory.
 const LOCK: &str = "bench-pool.lock";
 
-/// Runs `change` while no other bench changes the pool, or takes over what one has left: either is to read the pool, and then
-/// to write it. An error names what prevents it.
+/// Runs `change` while no other bench changes the pool or takes over leftovers: both read the pool,
+/// and then write it. An error names the obstacle.
 fn alone<T>(directory: &Path, change: impl FnOnce() -> T) -> Result<T> {
     let lock = LockFile::take(&KernelRoot::live(), &directory.join(LOCK), PATIENCE)?;
     let done = change();
@@ -78,7 +82,7 @@ fn alone<T>(directory: &Path, change: impl FnOnce() -> T) -> Result<T> {
     Ok(done)
 }
 
-/// Takes out of the pool what killed processes added.
+/// Takes out of the pool the pages that killed processes added.
 fn give_back_left_over(root: &KernelRoot, directory: &Path) -> Result<()> {
     alone(directory, || give_back_alone(root, directory))
 }
@@ -107,7 +111,8 @@ fn give_back_alone(root: &KernelRoot, directory: &Path) {
     }
 }
 
-/// Of the file name of a note: the loan's name, the pages that were added, and the process that did.
+/// Parses the file name of a note: the loan's name, the size of the pages that were added, and the
+/// process that added them.
 fn owner(note: &str) -> Option<(&str, PageSize, Pid)> {
     let name = note.strip_suffix(".added")?;
     let pid = |of: &str| name.strip_prefix(of)?.parse().ok();
@@ -134,11 +139,11 @@ mod tests {
 
     #[test]
     fn what_one_left_that_was_killed_goes_out_of_the_pool() {
-        // Puts the pool back, whatever becomes of this.
+        // Restores the pool, also after a failure.
         let Some(guard) = PoolGuard::reserve(SIZE, 9) else { return };
         let root = KernelRoot::live();
         let directory = tempfile::tempdir().unwrap();
-        // What was just released can be had again.
+        // Pages that were just released are available again.
         let before = guard.counts().persistent() - 3;
         hugetlb::write(&root, SIZE, PoolScope::Machine, PoolFile::Pages, before).unwrap();
         // No process has the highest number of all; ours lives.

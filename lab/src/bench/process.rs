@@ -11,17 +11,17 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// What became of one run.
+/// Result of one run.
 #[derive(Debug)]
 pub(super) enum Ran {
     /// It ended well.
     Well(Measurement),
-    /// It ended otherwise: how.
+    /// It ended otherwise; the way in which it did.
     Failed(String),
 }
 
-/// Starts `command`, a workload under a peer, and waits for it, `longest` at most. An error is one of the runner itself, or the
-/// user's request to stop.
+/// Starts `command`, a workload under a peer, and waits for it, `longest` at most. An error is one
+/// of the runner itself, or the user's request to stop.
 pub(super) fn run(mut command: Command, longest: Duration, signals: &Signals) -> Result<Ran> {
     let ended = Child::run(signals, &mut command, longest)?;
     let complaint = ended.said.lines().next().unwrap_or("").trim();
@@ -41,14 +41,15 @@ pub(super) fn run(mut command: Command, longest: Duration, signals: &Signals) ->
     })
 }
 
-/// The measurement of a program that prints none: what the whole process took.
+/// Returns the measurement of a program that prints none: the time of the whole process.
 fn startup(spent: Spent) -> Measurement {
     let mut measurement = Measurement { workload: "startup".into(), ..Measurement::default() };
     measurement.phases.0.insert("process".into(), spent);
     measurement
 }
 
-/// The workload program of `place` with `arguments` under `peer`; it takes `memory`, and `hugetlbfs` is mounted for it.
+/// Returns the command for the workload program of `place` with `arguments` under `peer`. It takes
+/// `memory`, and `hugetlbfs` is mounted for it.
 pub fn command_under(
     peer: &Peer,
     place: &Place,

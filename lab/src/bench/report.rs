@@ -1,4 +1,4 @@
-//! What a bench of peers found, as data.
+//! Findings of a bench of peers, as data.
 
 use super::cases::{Bench, Case};
 use super::kept::Holding;
@@ -20,13 +20,13 @@ pub struct BenchFound {
     pub peers: Vec<PeerReport>,
     /// Rounds before those that count. With at least one, all values are of warm memory.
     pub warm_up_runs: u32,
-    /// How the pool of 2 MiB pages was held.
+    /// Handling of the pool of 2 MiB pages.
     pub pool: Holding,
-    /// What sizes and work were multiplied by.
+    /// Factor for sizes and work.
     pub scale: f64,
     /// The clock that spreads, ratios and gates are taken from.
     pub clock: Clock,
-    /// What each case found.
+    /// Findings of each case.
     pub cases: Vec<CaseReport>,
 }
 
@@ -35,15 +35,15 @@ pub struct BenchFound {
 pub struct PeerReport {
     /// Its name.
     pub name: &'static str,
-    /// How it is selected, as shell words.
+    /// Its selection, as shell words.
     pub recipe: String,
-    /// The package and its version, where they can be determined.
+    /// The package and its version, if they can be determined.
     pub version: Option<String>,
-    /// Why it did not run; `None` where it did.
+    /// The reason for which it did not run; `None` if it did.
     pub absent: Option<String>,
 }
 
-/// What one case found.
+/// Findings of one case.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseReport {
     /// The case's name within the bench.
@@ -66,22 +66,22 @@ pub struct Row {
     /// The workload's other values.
     #[serde(rename = "figures")]
     pub values: BTreeMap<String, Spread>,
-    /// The share of the resident heap on pages of 2 MiB or more, as the kernel says; 0 to 1. `None` where the
-    /// workload does not report it: `startup`.
+    /// The share of the resident heap on pages of 2 MiB or more, as the kernel reports it; 0 to 1.
+    /// `None` if the workload does not report it: `startup`.
     pub huge_share: Option<Spread>,
     /// The share of the resident heap on pages of 1 GiB, likewise.
     pub gigantic_share: Option<Spread>,
-    /// Why runs were left out for want of pages of 1 GiB, which is no failure.
+    /// Reasons for which runs were skipped for lack of pages of 1 GiB, which is no failure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// What went wrong: failed runs, a pool that could not be had. Empty where nothing did.
+    /// Faults: failed runs, a pool that was not available. Empty if there were none.
     pub notes: Vec<String>,
     /// Every counted run.
     pub samples: Vec<Measurement>,
 }
 
 impl BenchFound {
-    /// Without measurements.
+    /// Makes a report without measurements.
     pub(super) fn begin(
         asked: &Asked<'_>,
         cases: &[Case],
@@ -110,7 +110,7 @@ impl BenchFound {
         }
     }
 
-    /// Makes a peer absent that no case has a run of.
+    /// Makes a peer absent that has a run in no case.
     pub(super) fn set_absent(&mut self, peer: &Peer, why: String) {
         self.cases.iter_mut().for_each(|case| case.rows.retain(|row| row.peer != peer.name));
         if let Some(report) = self.peers.iter_mut().find(|report| report.name == peer.name) {
@@ -125,12 +125,12 @@ impl BenchFound {
 }
 
 impl CaseReport {
-    /// The row of that peer.
+    /// Returns the row of that peer.
     pub fn row(&self, peer: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.peer == peer)
     }
 
-    /// Enters one run. What went wrong is noted whether or not the run counts, once.
+    /// Enters one run. Faults are noted once, also those of runs that do not count.
     pub(super) fn note(&mut self, peer: &Peer, ran: Ran, pool: Option<String>, counted: bool) {
         let Some(row) = self.rows.iter_mut().find(|row| row.peer == peer.name) else { return };
         pool.into_iter().for_each(|reason| add_note(&mut row.notes, reason));
@@ -141,7 +141,7 @@ impl CaseReport {
         }
     }
 
-    /// Enters why a run was left out, once.
+    /// Enters the reason for a skipped run, once.
     pub(super) fn note_absence(&mut self, peer: &Peer, why: String) {
         let Some(row) = self.rows.iter_mut().find(|row| row.peer == peer.name) else { return };
         add_note(&mut row.left_out, why);

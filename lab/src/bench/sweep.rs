@@ -1,4 +1,5 @@
-//! From what size on do huge pages pay? The retrieval with indexes of several sizes, on 4 KiB pages and under megapage, pair by pair.
+//! Sizes from which on huge pages pay: the retrieval with indexes of several sizes, on 4 KiB pages
+//! and under megapage, pair by pair.
 
 use super::cases::{Case, retrieval_case};
 use super::kept::{self, Kept};
@@ -14,7 +15,7 @@ use megapage_bench::workload::Measurement;
 use megapage_units::Bytes;
 use serde::Serialize;
 
-/// The probability that intervals are to have.
+/// The wanted probability of intervals.
 const WANTED: f64 = 0.95;
 
 /// `retrieval --sizes`.
@@ -32,12 +33,12 @@ pub struct SweepFound {
     pub warm_up_runs: u32,
     /// The clock that gains are taken from.
     pub clock: Clock,
-    /// The peer that is compared with, and the one that is.
+    /// The peer to compare with, and the peer that is compared.
     pub peers: [&'static str; 2],
     /// One for each size, ascending.
     pub sizes: Vec<SizeRow>,
-    /// The least size from which on huge pages pay in all sizes that were tried, in bytes of postings; `None` where the largest
-    /// does not.
+    /// The least size from which on huge pages pay in all sizes that were tried, in bytes of
+    /// postings; `None` if the largest does not pay.
     pub pays_from_bytes: Option<u64>,
 }
 
@@ -50,7 +51,7 @@ pub struct SizeRow {
     pub resident_bytes: f64,
     /// The time of all queries on 4 KiB pages, and under megapage, in nanoseconds.
     pub access_ns: [Spread; 2],
-    /// How many times as fast it is under megapage, of the pairs.
+    /// The speed under megapage as a multiple of that on 4 KiB pages, of the pairs.
     pub gain: Interval,
     /// The share of the heap on huge pages under megapage, the least.
     pub huge_share: f64,
@@ -59,7 +60,7 @@ pub struct SizeRow {
 }
 
 impl SizeRow {
-    /// Whether it is faster, beyond chance.
+    /// Returns true if it is faster, beyond chance.
     fn pays(&self) -> bool {
         self.gain.median > 1.0 && self.gain.excludes(1.0, WANTED)
     }
@@ -67,7 +68,7 @@ impl SizeRow {
 
 impl Experiment for Sweep {
     const NAME: &'static str = "retrieval-sizes";
-    /// Six pairs are the fewest whose interval has the probability that is wanted.
+    /// Six pairs are the fewest whose interval has the wanted probability.
     const RUNS: [u32; 3] = [6, 6, 1000];
     type Found = SweepFound;
 
@@ -86,7 +87,7 @@ impl Experiment for Sweep {
     }
 }
 
-/// Each size in turn, in each round.
+/// Runs each size in turn, in each round.
 fn sweep(of: &Retrieval, stage: &mut Stage<'_>) -> Result<SweepFound> {
     let (warm_up, clock) = (of.common.warm_up, of.common.clock);
     let peers = [BASELINE, OURS].map(Peer::named);
@@ -95,7 +96,7 @@ fn sweep(of: &Retrieval, stage: &mut Stage<'_>) -> Result<SweepFound> {
     let of_size = |size: &Bytes| retrieval_case("retrieval", retrieval::Options { size: *size, ..of.search });
     let mut cases: Vec<Case> = sizes.iter().map(of_size).collect();
     let can_give = fit(&mut cases, &of.asked())?;
-    // What cannot be had of it is no error: then the heap is on transparent huge pages.
+    // A smaller pool is no error: the heap is then on transparent huge pages.
     let mut pool = Kept::new(kept::holding(&cases, &[baseline, ours], can_give), &cases, warm_up > 0);
     let mut found: Vec<Vec<[Measurement; 2]>> = vec![Vec::new(); cases.len()];
     for round in 0..warm_up + stage.plan.runs {
@@ -105,7 +106,7 @@ fn sweep(of: &Retrieval, stage: &mut Stage<'_>) -> Result<SweepFound> {
                 let command = command_under(peer, stage.place, &case.arguments, case.memory, None)?;
                 well(process::run(command, case.longest, stage.signals)?, case, peer)
             };
-            // One first, then the other.
+            // The two alternate in coming first.
             let pair = if round % 2 == 0 {
                 let first = run(baseline)?;
                 [first, run(ours)?]
@@ -138,7 +139,8 @@ fn well(ran: Ran, case: &Case, peer: &Peer) -> Result<Measurement> {
     }
 }
 
-/// The sizes that were asked for, ascending; of all, those that fit and the largest one that does.
+/// Returns the sizes that were asked for, ascending. For all, these are the ones that fit and the
+/// largest that does.
 fn sizes_that_fit(sizes: &Sizes, search: retrieval::Options) -> Result<Vec<Bytes>> {
     let mut chosen = match sizes {
         Sizes::These(sizes) => sizes.clone(),
@@ -148,7 +150,7 @@ fn sizes_that_fit(sizes: &Sizes, search: retrieval::Options) -> Result<Vec<Bytes
                 let threads = search.threads;
                 format!("{can_give} can be had: with {threads} threads no index fits: use fewer --threads")
             })?;
-            // A tenth less: what is available now need not be so in the last round.
+            // A tenth less: there may be less memory in the last round than now.
             let largest = Bytes(largest.0 / 10 * 9).max(Bytes::mib(1));
             let mut all: Vec<Bytes> = (0..32)
                 .map(|power| Bytes(Bytes::mib(1).0 << (2 * power).min(43)))
@@ -184,7 +186,7 @@ fn row(size: Bytes, pairs: &[[Measurement; 2]], clock: Clock) -> Option<SizeRow>
     })
 }
 
-/// The first of the sizes from which on all pay.
+/// Returns the first of the sizes from which on all pay.
 fn pays_from(sizes: &[SizeRow]) -> Option<u64> {
     let paying = sizes.iter().rev().take_while(|row| row.pays()).count();
     sizes.get(sizes.len() - paying).map(|row| row.size_bytes)
@@ -216,7 +218,7 @@ impl Found for SweepFound {
         })]
     }
 
-    /// Gain by size, with the ends of the intervals.
+    /// Draws the gain by size, with the ends of the intervals.
     fn charts(&self) -> Vec<(&'static str, Chart)> {
         let points = |of: fn(&Interval) -> f64| -> Vec<(f64, f64)> {
             self.sizes.iter().map(|row| ((row.resident_bytes / 1e6).log2(), of(&row.gain))).collect()

@@ -1,4 +1,4 @@
-//! What a bench of peers found, for people.
+//! Findings of a bench of peers, for people.
 
 use super::report::{BenchFound, CaseReport, Row};
 use super::{Clock, Gate, Spread, gates};
@@ -36,7 +36,7 @@ impl Found for BenchFound {
     }
 }
 
-/// The table of a case, and which runs were left out.
+/// Renders the table of a case, and the runs that were skipped.
 fn case_section(case: &CaseReport) -> Section {
     let mut section = gigantic_line(case).into_iter().fold(case_table(case), Section::then);
     for row in &case.rows {
@@ -48,7 +48,7 @@ fn case_section(case: &CaseReport) -> Section {
     section
 }
 
-/// Values that are shown beside the phases, with their heading and how to write them.
+/// Values that are shown beside the phases, with their heading and format.
 type Column = (&'static str, &'static str, fn(f64) -> String);
 const VALUES: [Column; 9] = [
     ("before_bytes", "before MB", |value| format!("{:.0}", value / 1e6)),
@@ -62,8 +62,8 @@ const VALUES: [Column; 9] = [
     ("recall", "recall", |value| format!("{:.1} %", 100.0 * value)),
 ];
 
-/// What each phase is called in the report, where it is shown at all. The process as a whole is shown where
-/// it is all there is.
+/// Names of the phases in the report, for those that are shown at all. The process as a whole is
+/// shown if there is no other phase.
 const PHASES: [&str; 6] = ["allocate", "access", "free", "compute", "churn", "process"];
 
 fn case_table(case: &CaseReport) -> Section {
@@ -88,7 +88,7 @@ fn case_table(case: &CaseReport) -> Section {
     if any.huge_share.is_some() {
         header.push("huge".into());
     }
-    // Where there is no room for it the line below the table has it.
+    // If there is no room for it, the line below the table has it.
     let gigantic =
         !narrow && case.rows.iter().any(|row| row.gigantic_share.is_some_and(|share| share.max > 0.0));
     if gigantic {
@@ -115,12 +115,12 @@ fn case_table(case: &CaseReport) -> Section {
     Section::new(case.case, &header, rows)
 }
 
-/// The least of a share.
+/// Renders the least of a share.
 fn percent(share: Option<Spread>) -> String {
     share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share.min))
 }
 
-/// What 1 GiB pages bring beside 2 MiB pages: a finding, which no gate judges.
+/// Describes the effect of 1 GiB pages beside 2 MiB pages: a finding that no gate judges.
 fn gigantic_line(case: &CaseReport) -> Option<String> {
     let gigantic = case.row(GIGANTIC)?;
     let access = |row: &Row| row.phases_ns.get("access").map(|spread| spread.median);
@@ -131,7 +131,7 @@ fn gigantic_line(case: &CaseReport) -> Option<String> {
     Some(format!("{GIGANTIC}: {ratio}at least {share:.0} % of its heap lay on 1 GiB pages"))
 }
 
-/// The median, and the ends where there is room for them, in milliseconds.
+/// Renders the median in milliseconds, and the ends if there is room for them.
 fn time(spread: &Spread, narrow: bool) -> String {
     let median = milliseconds(spread.median);
     if narrow || spread.min == spread.max {

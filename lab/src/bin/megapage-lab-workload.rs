@@ -1,7 +1,9 @@
-//! The workloads of the laboratory as a program of its own: it prints one line of JSON, or follows lines on its standard input.
+//! Workloads of the laboratory, as a separate program: it prints one line of JSON, or follows lines
+//! on its standard input.
 //!
-//! It uses the system allocator, imports no fork(2), and starts no other program but where it is to time that (`fork` and
-//! `concurrent-forks`, which make the bare system call), so that it stands for an ordinary program.
+//! It stands for an ordinary program: it uses the system allocator, imports no fork(2), and starts
+//! no other program. Only `fork` and `concurrent-forks`, which time that, make the bare system
+//! call.
 
 #![forbid(unsafe_code)]
 
@@ -255,7 +257,8 @@ fn keep(what: Keep) -> Result<Measurement> {
     }
 }
 
-/// 0 done; 1 the retrieval found too few songs; 2 bad input, or the workload's own check failed.
+/// Exits with 0 if done; 1 if the retrieval found too few songs; 2 on bad input, or if the
+/// workload's own check failed.
 fn main() -> ExitCode {
     let measured = match Cli::parse().workload {
         Workload::Startup => return ExitCode::SUCCESS,

@@ -9,7 +9,7 @@ use crate::workload::fork::Pages;
 use megapage_units::{BASE_PAGE, Bytes};
 use serde::Serialize;
 
-/// How many threads start children at the same time.
+/// Numbers of threads that start children at the same time.
 const THREADS: [u32; 4] = [1, 2, 4, 8];
 
 /// One heap on one kind of pages.
@@ -17,22 +17,23 @@ const THREADS: [u32; 4] = [1, 2, 4, 8];
 pub struct ConcurrentRow {
     /// The heap.
     pub heap_bytes: u64,
-    /// What it was to lie on: base, thp, hugetlb-private, hugetlb-shared, dontfork.
+    /// The wanted kind of pages: base, thp, hugetlb-private, hugetlb-shared, dontfork.
     pub pages: &'static str,
     /// The share of it that was on pages of 2 MiB, 0 to 1.
     pub huge_share: Option<Spread>,
-    /// One for each number of threads. Empty where no run had a result.
+    /// One for each number of threads. Empty if no run had a result.
     pub by_threads: Vec<ThreadsRow>,
-    /// What went wrong. Empty where nothing did.
+    /// Faults. Empty if there were none.
     pub notes: Vec<String>,
 }
 
-/// So many threads, each of which starts a child by fork and execve, waits for its end, and starts the next.
+/// A number of threads, each of which starts a child by fork and execve, waits for its end, and
+/// starts the next.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ThreadsRow {
-    /// Threads.
+    /// The number of threads.
     pub threads: u32,
-    /// Of one child: from the fork until the program that was started had ended.
+    /// The time of one child: from the fork until the program that was started had ended.
     pub whole: Latency,
     /// Children of all threads together.
     pub children_per_second: Spread,
@@ -60,14 +61,15 @@ impl ConcurrentRow {
         }
     }
 
-    /// Children a second of so many threads, the median over the runs.
+    /// Returns the children a second of `threads` threads, the median over the runs.
     pub(super) fn rate(&self, threads: u32) -> Option<f64> {
         let row = self.by_threads.iter().find(|row| row.threads == threads)?;
         Some(row.children_per_second.median)
     }
 }
 
-/// The most that a heap of this size takes at once, with the page tables of as many children as there are threads.
+/// Returns the most that a heap of this size takes at once, with the page tables of one child for
+/// each thread.
 pub(super) fn memory(size: Bytes) -> Bytes {
     let page_tables = size.0 / BASE_PAGE as u64 * size_of::<u64>() as u64;
     let most = THREADS.iter().max().map_or(0, |most| u64::from(*most));
@@ -91,7 +93,7 @@ impl Case for Concurrent {
         words.map(String::from).into()
     }
 
-    /// Nothing is written while a child lives.
+    /// Returns the pages of the heap: nothing is written while a child lives.
     fn pool(size: Bytes, pages: Pages) -> Bytes {
         if pages.kind().is_hugetlb() { size } else { Bytes::ZERO }
     }

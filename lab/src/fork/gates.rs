@@ -1,5 +1,5 @@
-//! What is demanded: the speed-ups of the table with which this began (Java starting a child that does nothing, by the
-//! size of its heap, large pages against normal ones).
+//! Gates: the speed-ups of the table with which the project began. In it, Java starts a child that
+//! does nothing, by the size of its heap, with large pages against normal ones.
 
 use super::jvm::{ORDINARY, ROOT};
 use super::native::NativeRow;
@@ -7,19 +7,19 @@ use super::{ConcurrentRow, ForkFound, JvmReport, JvmRow};
 use crate::bench::Gate;
 use megapage_units::Bytes;
 
-/// The heap, its name, and how many times faster large pages are to be.
+/// The heap, its name, and the factor by which large pages are to be faster.
 const DEMANDS: [(Bytes, &str, f64); 4] = [
     (Bytes::mib(128), "128m", 3.7),
     (Bytes::mib(256), "256m", 4.2),
     (Bytes::mib(512), "512m", 7.9),
     (Bytes::gib(1), "1g", 17.0),
 ];
-/// An ordinary user's heap is huge where this share of it is.
+/// Share of an ordinary user's heap from which on it counts as huge.
 const HUGE_SHARE: f64 = 0.95;
 /// Threads that start children at the same time.
 const THREADS: u32 = 4;
 
-/// Judges what ran: heaps of other sizes have no gates.
+/// Judges the rows that ran: heaps of other sizes have no gates.
 pub(super) fn judge(found: &ForkFound) -> Vec<Gate> {
     DEMANDS
         .iter()
@@ -51,7 +51,7 @@ fn native(rows: &[NativeRow], heap: Bytes, case: &'static str, times: f64) -> Op
     })
 }
 
-/// Threads have to gain as much as one does alone.
+/// Judges threads, which have to gain as much as one does alone.
 fn concurrent(rows: &[ConcurrentRow], heap: Bytes, case: &'static str, times: f64) -> Option<Gate> {
     let of =
         |pages: &str| rows.iter().find(|row| row.heap_bytes == heap.0 && row.pages == pages)?.rate(THREADS);
@@ -81,7 +81,7 @@ fn java(jvm: &JvmReport, heap: Bytes, case: &'static str, times: f64) -> Option<
     let (normal, large) = (of("FORK", "normal")?, of("FORK", "large")?);
     let ratio = normal / large;
     let mut found = format!("{ratio:.1}: {large:.2} ms, not {normal:.2}");
-    // What a launch takes that copies no page table is there whatever the pages are: no page size makes it less.
+    // A launch that copies no page table takes this time on any pages: no page size can save it.
     if let Some(least) = of("VFORK", "normal").filter(|_| ratio < times) {
         found += &format!("; {least:.2} without any copying");
     }

@@ -1,4 +1,5 @@
-//! The heaps of a case, each on each kind of pages: one run of the workload for each of them in a round.
+//! Heaps of a case, each on each kind of pages: one run of the workload for each of them in a
+//! round.
 
 use super::{Bench, with_pool};
 use crate::workload::fork::Pages;
@@ -7,20 +8,20 @@ use clap::ValueEnum;
 use megapage_units::Bytes;
 use serde::de::DeserializeOwned;
 
-/// What is run with each heap.
+/// Case that is run with each heap.
 pub(super) trait Case {
-    /// What the workload prints.
+    /// Output of the workload.
     type Found: DeserializeOwned;
-    /// What stands before the heap where progress is reported.
+    /// Prefix of the heap in progress lines.
     const PREFIX: &'static str;
 
-    /// The workload's arguments.
+    /// Returns the workload's arguments.
     fn arguments(&self, size: Bytes, pages: Pages) -> Vec<String>;
 
-    /// Bytes that a heap takes from the pool.
+    /// Returns the bytes that a heap takes from the pool.
     fn pool(size: Bytes, pages: Pages) -> Bytes;
 
-    /// A run in a few words.
+    /// Describes a run in a few words.
     fn brief(found: &Self::Found) -> String;
 }
 
@@ -32,14 +33,14 @@ pub(super) struct Row<T> {
     pub(super) notes: Vec<String>,
 }
 
-/// All of them.
+/// All heaps of a case.
 pub(super) struct Heaps<C: Case> {
     case: C,
     rows: Vec<Row<C::Found>>,
 }
 
 impl<C: Case> Heaps<C> {
-    /// For a case that is not wanted `sizes` are none.
+    /// Makes the rows of a case; `sizes` is empty for one that is not wanted.
     pub(super) fn new(case: C, sizes: &[Bytes]) -> Heaps<C> {
         let row = |size, pages| Row { size, pages, found: Vec::new(), notes: Vec::new() };
         let kinds = Pages::value_variants();
@@ -47,12 +48,12 @@ impl<C: Case> Heaps<C> {
         Heaps { case, rows: rows.collect() }
     }
 
-    /// Runs of one round.
+    /// Returns the number of runs of one round.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// What would be done.
+    /// Returns the commands as lines.
     pub(super) fn lines(&self) -> Vec<String> {
         let line = |row: &Row<C::Found>| {
             let words = self.case.arguments(row.size, row.pages).join(" ");

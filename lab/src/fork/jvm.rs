@@ -1,4 +1,5 @@
-//! The JVM: a class of ours whose heap is touched, and which starts children through ProcessBuilder.
+//! The JVM: a Java class of the laboratory whose heap is touched, and which starts children through
+//! ProcessBuilder.
 
 use super::latency::{Latency, Launches};
 use super::{Bench, Fork, note, with_pool};
@@ -23,22 +24,23 @@ use tempfile::TempDir;
 const SOURCE: &str = include_str!("Forks.java");
 const PROGRAM: &str = "/bin/true";
 const PACKAGE: &str = "openjdk-17-jdk-headless";
-/// No compilation takes longer.
+/// Longest time of a compilation.
 const LONGEST: Duration = Duration::from_secs(120);
 /// Launches before those that count: the first loads classes.
 const WARM_UP: u64 = 3;
 /// The code cache is reserved whole on large pages. 64 MiB hold more than this program compiles.
 const CODE_CACHE: Bytes = Bytes::mib(64);
-/// What the JVM takes from the pool beyond its heap: the code cache, the card table, and room for its own alignment.
+/// Memory that the JVM takes from the pool beyond its heap: the code cache, the card table, and
+/// room for its own alignment.
 const BEYOND: Bytes = Bytes::mib(160);
 
-/// What the heap is to lie on, with the switch for it.
+/// Kinds of pages of the heap, with the switch for each.
 const PAGES: [(&str, &str); 3] = [
     ("normal", "-XX:-UseTransparentHugePages"),
     ("thp", "-XX:+UseTransparentHugePages"),
     ("large", "-XX:+UseLargePages"),
 ];
-/// Of jdk.lang.Process.launchMechanism. POSIX_SPAWN is the JVM's own choice.
+/// Values of jdk.lang.Process.launchMechanism. POSIX_SPAWN is the JVM's own choice.
 pub(super) const MECHANISMS: [&str; 3] = ["FORK", "VFORK", "POSIX_SPAWN"];
 /// A user without privilege.
 pub(super) const ORDINARY: &str = "nobody";
@@ -47,11 +49,11 @@ pub(super) const ROOT: &str = "root";
 /// The JVM's part of the report.
 #[derive(Clone, Debug, Serialize)]
 pub struct JvmReport {
-    /// What 'java -version' says first.
+    /// The first line of 'java -version'.
     pub version: Option<String>,
-    /// Why it did not run; `None` where it did.
+    /// The reason for which it did not run; `None` if it did.
     pub absent: Option<String>,
-    /// What it was started with, beside the switches that a row names.
+    /// Its switches, beside those that a row names.
     pub switches: Vec<String>,
     /// A row for each user, mechanism, heap and kind of pages.
     pub rows: Vec<JvmRow>,
@@ -60,30 +62,31 @@ pub struct JvmReport {
 /// One user's JVM with one mechanism, one heap and one kind of pages.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct JvmRow {
-    /// `root`, `nobody`, or `self` where the bench is not root's.
+    /// `root`, `nobody`, or `self` if the bench is not root's.
     pub user: &'static str,
     /// The launch mechanism.
     pub mechanism: &'static str,
     /// The heap.
     pub heap_bytes: u64,
-    /// What it was to lie on: normal, thp, large.
+    /// The wanted kind of pages: normal, thp, large.
     pub pages: &'static str,
-    /// The share of the heap that was resident when children were started: about the same on all pages.
+    /// The share of the heap that was resident when children were started: about the same on all
+    /// pages.
     pub touched_share: Option<Spread>,
     /// The share of that on 2 MiB pages.
     pub huge_share: Option<Spread>,
     /// From ProcessBuilder.start to the end of waitFor.
     pub launch: Option<Latency>,
-    /// What went wrong. Empty where nothing did.
+    /// Faults. Empty if there were none.
     pub notes: Vec<String>,
 }
 
-/// The most that a JVM with this heap takes at once.
+/// Returns the most that a JVM with this heap takes at once.
 pub(super) fn memory(heap: Bytes) -> Bytes {
     heap + BEYOND + Bytes::mib(128)
 }
 
-/// The package that is absent.
+/// Returns the package that is absent.
 pub(super) fn lacks() -> Vec<&'static str> {
     if find("javac").is_some() { Vec::new() } else { vec![PACKAGE] }
 }
@@ -119,7 +122,7 @@ fn users() -> Vec<(&'static str, Option<Account>)> {
     users
 }
 
-/// What would be done.
+/// Returns the commands as lines.
 pub(super) fn lines(options: &Fork) -> Vec<String> {
     let mut lines = vec!["javac Forks.java".to_string()];
     for row in rows(options) {
@@ -150,7 +153,8 @@ fn rows(options: &Fork) -> Vec<JvmRow> {
     rows
 }
 
-/// MiB of the heap that are filled with what stays in use: 13/16, which fits into the old generation (7/8).
+/// Returns the MiB of the heap that are filled with objects in use: 13/16, which fits into the old
+/// generation (7/8).
 fn filled(heap: u64) -> String {
     ((heap / 16 * 13) >> 20).to_string()
 }
@@ -167,7 +171,7 @@ pub(super) struct Jvm {
     ordinary: Option<Account>,
     /// Launches and shares, in the order of the report's rows.
     found: Vec<(Launches, Vec<Shares>)>,
-    /// Where the class lies; `None` where there is no JVM.
+    /// Directory of the class; `None` if there is no JVM.
     directory: Option<TempDir>,
 }
 
@@ -197,12 +201,12 @@ impl Jvm {
         Ok(Jvm { report, ordinary, found, directory: Some(directory) })
     }
 
-    /// Runs of one round.
+    /// Returns the number of runs of one round.
     pub(super) fn len(&self) -> usize {
         self.report.rows.len()
     }
 
-    /// Runs each once: heap by heap, so that what is compared is measured close together.
+    /// Runs each once: heap by heap, so that values that are compared are measured close together.
     pub(super) fn round(&mut self, bench: &mut Bench<'_, '_>) -> Result<()> {
         for index in 0..self.report.rows.len() {
             let row = &self.report.rows[index];
@@ -231,7 +235,7 @@ impl Jvm {
         Ok(())
     }
 
-    /// What each launch took, and the shares of the heap.
+    /// Returns the time of each launch, and the shares of the heap.
     fn once(&self, row: &JvmRow, bench: &Bench<'_, '_>) -> Result<(Vec<u64>, Shares)> {
         let directory = self.directory.as_ref().context("no JVM")?;
         let mut command = Command::new(find("java").context("java is gone")?);

@@ -1,4 +1,4 @@
-//! What many launches took.
+//! Times of many launches.
 
 use crate::bench::Spread;
 use crate::workload::fork::percentile;
@@ -9,11 +9,11 @@ use serde::Serialize;
 pub struct Latency {
     /// The median launch of each run: the median, the least and the greatest of them.
     pub median_ns: Spread,
-    /// Of all launches of all runs, the 90th percentile,
+    /// The 90th percentile of all launches of all runs.
     pub p90_ns: u64,
-    /// the 99th
+    /// The 99th percentile of them.
     pub p99_ns: u64,
-    /// and the longest.
+    /// The longest of them.
     pub max_ns: u64,
 }
 
@@ -33,7 +33,7 @@ impl Launches {
         }
     }
 
-    /// What they come to; `None` where there were none.
+    /// Returns their times; `None` if there were none.
     pub(super) fn latency(&self) -> Option<Latency> {
         let median_ns = Spread::of(self.medians.iter().copied())?;
         let mut all = self.all.clone();

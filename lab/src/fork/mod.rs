@@ -1,8 +1,9 @@
-//! `megapage-lab fork`: what starting a child costs a process with a large heap, by the pages that the heap lies on;
-//! and what the process notices while a child lives. The same for the JVM, and for several threads that start children at
-//! the same time.
+//! `megapage-lab fork`: the cost of starting a child for a process with a large heap, by the pages
+//! of the heap; and the cost of a living child for the process. It measures the same for the JVM,
+//! and for several threads that start children at the same time.
 //!
-//! Architecture invariant: what a heap really lay on is read from the kernel, and the pool is as before in the end.
+//! Architecture invariant: the actual pages of a heap are read from the kernel, and the pool is as
+//! before in the end.
 
 mod concurrent;
 mod gates;
@@ -30,7 +31,7 @@ pub use latency::Latency;
 use native::Native;
 pub use native::NativeRow;
 
-/// No run of a program of our own takes longer.
+/// Longest time of a run of the laboratory's own program.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// What does starting a child cost a process with a large heap, and what does a living child?
@@ -55,14 +56,14 @@ pub struct Fork {
     pub slice: u64,
 }
 
-/// What it found.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForkFound {
     /// Children started in each way in each run.
     pub launches: u32,
-    /// Programs of our own: a row for each heap and kind of pages.
+    /// The laboratory's own program: a row for each heap and kind of pages.
     pub native: Vec<NativeRow>,
-    /// The JVM; `None` where it was not asked for.
+    /// The JVM; `None` if it was not asked for.
     pub jvm: Option<JvmReport>,
     /// Milliseconds for which threads started children at the same time.
     pub slice_ms: u64,
@@ -116,7 +117,7 @@ impl Experiment for Fork {
         lines
     }
 
-    /// In each round every heap on every kind of pages.
+    /// Measures every heap on every kind of pages in each round.
     fn measure(&self, stage: &mut Stage<'_>) -> Result<ForkFound> {
         let mut jvm = if self.wants("jvm") { Some(jvm::Jvm::prepare(self)?) } else { None };
         if let Some(why) = jvm.as_ref().and_then(|jvm| jvm.report.absent.as_ref()) {
@@ -153,7 +154,7 @@ impl Fork {
         Heaps::new(Concurrent { slice: self.slice }, self.wanted("concurrent", &self.concurrent_sizes))
     }
 
-    /// The sizes of a case; none where it is not asked for.
+    /// Returns the sizes of a case; none if it was not asked for.
     fn wanted<'a>(&self, case: &str, sizes: &'a [Bytes]) -> &'a [Bytes] {
         if self.wants(case) { sizes } else { &[] }
     }
@@ -193,7 +194,7 @@ impl Found for ForkFound {
     }
 }
 
-/// The lines for one run that takes `pool` bytes from the pool.
+/// Returns the lines for one run that takes `pool` bytes from the pool.
 fn with_pool(pool: Bytes, command: String) -> Vec<String> {
     let pages = pool.0 / HUGE_2M as u64;
     if pages == 0 {
@@ -202,7 +203,7 @@ fn with_pool(pool: Bytes, command: String) -> Vec<String> {
     vec![format!("megapage pool set 2MB:+{pages}"), command, format!("megapage pool set 2MB:-{pages}")]
 }
 
-/// What a run works with.
+/// Resources of a run.
 struct Bench<'a, 'b> {
     launches: u32,
     stage: &'a mut Stage<'b>,
@@ -218,7 +219,8 @@ impl Bench<'_, '_> {
         (self.stage.progress)(&format!("{}/{} {what}: {found}", self.done, self.total));
     }
 
-    /// Runs the workload once with `pool` bytes in the pool, and reports it. A failure is a note on the row.
+    /// Runs the workload once with `pool` bytes in the pool, and reports it. A failure is a note on
+    /// the row.
     fn run<T: DeserializeOwned>(
         &mut self,
         what: &str,
@@ -251,7 +253,8 @@ impl Bench<'_, '_> {
     }
 }
 
-/// An error ends the experiment where the user asked to stop; any other is a note on the row.
+/// Ends the experiment with an error if the user asked to stop; turns any other error into a note
+/// on the row.
 fn note<T>(found: Result<T>, notes: &mut Vec<String>) -> Result<Option<T>> {
     Ok(match found_or_why(found)? {
         Ok(found) => Some(found),

@@ -1,4 +1,4 @@
-//! Programs of our own: `megapage-lab-workload fork`.
+//! The laboratory's own program: `megapage-lab-workload fork`.
 
 use super::heaps::{Case, Row};
 use super::latency::{Latency, Launches};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Base pages that are written while a child lives.
 const WRITES: u32 = 20_000;
-/// What the program takes besides its heap.
+/// Memory of the program besides its heap.
 pub(super) const BESIDES: Bytes = Bytes::mib(64);
 
 /// One heap on one kind of pages.
@@ -18,21 +18,21 @@ pub(super) const BESIDES: Bytes = Bytes::mib(64);
 pub struct NativeRow {
     /// The heap.
     pub heap_bytes: u64,
-    /// What it was to lie on: base, thp, hugetlb-private, hugetlb-shared, dontfork.
+    /// The wanted kind of pages: base, thp, hugetlb-private, hugetlb-shared, dontfork.
     pub pages: &'static str,
     /// The share of it that was on pages of 2 MiB, 0 to 1.
     pub huge_share: Option<Spread>,
-    /// Page tables of the process, bytes,
+    /// Page tables of the process, in bytes.
     pub page_tables_bytes: Option<Spread>,
-    /// and of a child with a copy of it.
+    /// Page tables of a child with a copy of the heap, in bytes.
     pub child_page_tables_bytes: Option<Spread>,
-    /// By the name of the way (fork, vfork, posix_spawn), until the call returned.
+    /// The times until the call returned, by the name of the way (fork, vfork, posix_spawn).
     pub call: BTreeMap<&'static str, Latency>,
-    /// Until the program that was started had ended.
+    /// The times until the program that was started had ended, by the same names.
     pub whole: BTreeMap<&'static str, Latency>,
-    /// What the process noticed of a living child.
+    /// The effects of a living child on the process.
     pub after: Option<BTreeMap<String, Spread>>,
-    /// What went wrong. Empty where nothing did.
+    /// Faults. Empty if there were none.
     pub notes: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ fn over_runs(found: &[After]) -> Option<BTreeMap<String, Spread>> {
     names.map(|name| Some((name.clone(), spread(name)?))).collect()
 }
 
-/// The most that a heap of this size takes at once.
+/// Returns the most that a heap of this size takes at once.
 pub(super) fn memory(size: Bytes) -> Bytes {
     size + size.min(WINDOW) + BESIDES
 }
@@ -64,7 +64,7 @@ impl Case for Native {
         words.map(String::from).into()
     }
 
-    /// What is written while a child lives is there twice.
+    /// Returns the pages of the heap. Memory that is written while a child lives is there twice.
     fn pool(size: Bytes, pages: Pages) -> Bytes {
         match pages {
             Pages::HugetlbPrivate => size + size.min(WINDOW),

@@ -1,4 +1,4 @@
-//! What the bench found, for people.
+//! Findings of the bench, for people.
 
 use super::jvm::MECHANISMS;
 use super::{ConcurrentRow, ForkFound, JvmReport, JvmRow, Latency, NativeRow};
@@ -7,7 +7,7 @@ use crate::experiment::Section;
 use crate::workload::fork::WINDOW;
 use megapage_units::Bytes;
 
-/// Its tables.
+/// Returns its tables.
 pub(super) fn sections(found: &ForkFound) -> Vec<Section> {
     let mut sections = Vec::new();
     if !found.native.is_empty() {
@@ -118,7 +118,8 @@ fn concurrent(rows: &[ConcurrentRow], slice_ms: u64) -> Section {
     Section::new(title, &header, lines)
 }
 
-/// In the form of the table with which this began: heap, large pages, normal pages, speed-up.
+/// Renders the table in the form of the one with which the project began: heap, large pages, normal
+/// pages, speed-up.
 fn jvm(found: &JvmReport) -> Option<Section> {
     let version = found.version.as_ref()?;
     let mut users: Vec<&str> = found.rows.iter().map(|row| row.user).collect();

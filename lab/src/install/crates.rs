@@ -1,4 +1,5 @@
-//! Allocators whose sources a crate carries: built as a library to preload, in a package of their own beside the other peers.
+//! Allocators whose sources a crate carries. Each is built as a library to preload, in a separate
+//! package beside the other peers.
 
 use super::carry_out;
 use anyhow::{Context, Result, ensure};
@@ -6,7 +7,8 @@ use megapage_bench::libraries::{Library, Package, crate_libraries};
 use std::fs;
 use std::process::Command;
 
-/// The package. Its only dependency is the crate, whose build script compiles the allocator (five minutes).
+/// The package. Its only dependency is the crate, whose build script compiles the allocator (five
+/// minutes).
 const MANIFEST: &str = r#"[package]
 name = "peer"
 version = "0.0.0"
@@ -25,7 +27,8 @@ panic = "abort"
 [workspace]
 "#;
 
-/// The C names that Google's tcmalloc has for malloc(3) and its family where it does not replace them: the crate builds it so.
+/// The C names that Google's tcmalloc has for malloc(3) and its family if it does not replace them:
+/// the crate builds it so.
 const FUNCTIONS: [(&str, &str, &str, &str); 10] = [
     ("malloc", "TCMallocInternalMalloc", "a: usize", "*mut c_void"),
     ("free", "TCMallocInternalFree", "a: *mut c_void", "()"),
@@ -39,7 +42,7 @@ const FUNCTIONS: [(&str, &str, &str, &str); 10] = [
     ("malloc_usable_size", "TCMallocInternalMallocSize", "a: *mut c_void", "usize"),
 ];
 
-/// The library's source: each name of malloc(3)'s family calls the allocator's.
+/// Returns the library's source: each name of malloc(3)'s family calls the allocator's.
 fn source() -> String {
     let mut text = String::from(
         "use std::ffi::{c_int, c_void};\n\n// Linked for its static library.\nextern crate libtcmalloc_sys as _;\n",
@@ -57,7 +60,8 @@ fn source() -> String {
     text
 }
 
-/// Builds `library` where its package is a crate, and puts it where [`Library::find`] looks.
+/// Builds `library` if its package is a crate, and puts it into the place in which
+/// [`Library::find`] looks.
 pub(super) fn build(library: Library, say: &mut dyn FnMut(&str)) -> Result<()> {
     let Package::Crate(name, version) = library.package else { return Ok(()) };
     let target = crate_libraries();
@@ -68,7 +72,7 @@ pub(super) fn build(library: Library, say: &mut dyn FnMut(&str)) -> Result<()> {
     fs::write(package.join("src/lib.rs"), source()).context("the package's source")?;
     let mut command = Command::new("cargo");
     command.args(["build", "--release", "--manifest-path"]).arg(package.join("Cargo.toml"));
-    // Of the caller's build nothing is to reach this one.
+    // The settings of the caller's build must not reach this one.
     for variable in ["CARGO_TARGET_DIR", "RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         command.env_remove(variable);
     }
@@ -76,7 +80,7 @@ pub(super) fn build(library: Library, say: &mut dyn FnMut(&str)) -> Result<()> {
     let built = package.join("target/release/libpeer.so");
     ensure!(built.exists(), "cargo built no {}", built.display());
     fs::copy(&built, target.join(library.file)).with_context(|| built.display().to_string())?;
-    // What it was made of is as large as all other peers together.
+    // Its build files are as large as all other peers together.
     fs::remove_dir_all(package.join("target")).context("what the build has left")?;
     Ok(())
 }

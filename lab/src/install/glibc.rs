@@ -1,5 +1,6 @@
-//! A newer glibc than the system's, from another suite of Debian's, unpacked into a directory of the user's cache: by lists of
-//! its own, so that neither the system's packages nor its suites change.
+//! A newer glibc than the system's, from another suite of Debian's. It is unpacked into a directory
+//! of the user's cache, with separate package lists, so that neither the system's packages nor its
+//! suites change.
 
 use super::carry_out;
 use anyhow::{Context, Result, bail};
@@ -8,17 +9,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where new releases come first.
+/// Suites in which new releases come first.
 const SUITES: [&str; 2] = ["sid", "experimental"];
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Where it lies, once it was unpacked.
+/// Returns the directory of the unpacked library.
 pub(crate) fn directory() -> PathBuf {
     python_target().join("glibc")
 }
 
-/// Unpacks libc6 of the first suite of which `suits` likes the unpacked files, there. Fails where the system has no
-/// apt-get, none is to be had, or none suits. Each command is given to `say` before it runs.
+/// Unpacks libc6 there, from the first suite whose unpacked files `suits` accepts. Fails if the
+/// system has no apt-get, no suite has the package, or none suits. It gives each command to `say`
+/// before it runs it.
 pub(crate) fn install(suits: &dyn Fn(&Path) -> Result<()>, say: &mut dyn FnMut(&str)) -> Result<()> {
     let to = directory();
     let above = python_target();
@@ -43,7 +45,7 @@ pub(crate) fn install(suits: &dyn Fn(&Path) -> Result<()>, say: &mut dyn FnMut(&
     Err(why.context("no suite is known")?)
 }
 
-/// The mirror that the system's own packages come from.
+/// Returns the mirror that the system's own packages come from.
 fn mirror() -> Result<String> {
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).stdin(Stdio::null());

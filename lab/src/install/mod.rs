@@ -1,4 +1,4 @@
-//! Installs what experiments need: peers' libraries, servers, compilers.
+//! Installation of experiments' requirements: peers' libraries, servers, compilers.
 
 mod crates;
 pub(crate) mod glibc;
@@ -10,7 +10,8 @@ use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Installs what `peers` lack, by apt-get, pip and cargo. Each command is given to `say` before it runs.
+/// Installs the libraries that `peers` lack, by apt-get, pip and cargo. It gives each command to
+/// `say` before it runs it.
 pub fn install(peers: &[&Peer], say: &mut dyn FnMut(&str)) -> Result<()> {
     let absent = peers.iter().filter_map(|peer| match peer.start {
         Start::Preload(library) if library.find().is_none() => Some(library),
@@ -40,11 +41,11 @@ pub fn install(peers: &[&Peer], say: &mut dyn FnMut(&str)) -> Result<()> {
         command.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"]);
         carry_out(command.arg(python_target()).args(python), say)?;
     }
-    // Last: the others are there then, whatever becomes of it.
+    // Last: if it fails, the others are installed already.
     built.into_iter().try_for_each(|library| crates::build(library, say))
 }
 
-/// Installs Debian packages. Each command is given to `say` before it runs.
+/// Installs Debian packages. It gives each command to `say` before it runs it.
 pub(crate) fn debian<T: AsRef<std::ffi::OsStr>>(packages: &[T], say: &mut dyn FnMut(&str)) -> Result<()> {
     carry_out(Command::new("apt-get").arg("update"), say)?;
     let mut command = Command::new("apt-get");
@@ -52,7 +53,7 @@ pub(crate) fn debian<T: AsRef<std::ffi::OsStr>>(packages: &[T], say: &mut dyn Fn
     carry_out(command.env("DEBIAN_FRONTEND", "noninteractive"), say)
 }
 
-/// An executable by that name in `PATH` or in one of the directories of a Debian package.
+/// Returns an executable by that name in `PATH` or in one of the directories of a Debian package.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);

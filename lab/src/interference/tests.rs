@@ -32,7 +32,7 @@ fn programs_work_and_pages_are_cleared_no_faster_than_asked() {
         assert_eq!(cleared.run(None, &stop).unwrap(), 0, "{way:?}");
         let mut program = Program::of("chase", &options());
         let rate = 64 << 20;
-        // One page at once, and no more than the rate in all of the time.
+        // One page at once, and then no more than the rate allows in the whole time.
         let most = rate as f64 + HUGE_2M as f64 / 0.1;
         let mut said = String::new();
         // Other tests may have the processors all the time, or take the pool's pages meanwhile.

@@ -1,5 +1,6 @@
-//! Redis in three phases, in a memory group whose limit base pages stay below: many values are set, most are deleted at
-//! random, larger ones are set. Filling the holes with zeros exceeds the limit.
+//! Redis in three phases, in a memory group with a limit above the need of base pages: many values
+//! are set, most are deleted at random, larger ones are set. Filling the holes with zeros exceeds
+//! the limit.
 
 use super::configuration::{OURS, OURS_ALWAYS, Running};
 use super::redis::{Ended, Redis};
@@ -21,46 +22,49 @@ use std::time::{Duration, Instant};
 /// Keys of the first phase at scale 1, and the bytes of a value: 1.5 GiB.
 const KEYS: u64 = 400_000;
 const VALUE_BYTES: u64 = 4000;
-/// Of 100 keys so many are deleted.
+/// Share of the keys that are deleted, in percent.
 const DELETED: u64 = 80;
-/// The bytes of a value of the third phase, which holds as much as was deleted.
+/// Bytes of a value of the third phase, which holds as much as was deleted.
 const LARGE_BYTES: u64 = 60_000;
-/// The group's limit at scale 1: a fifth above what base pages take.
+/// The group's limit at scale 1: a fifth above the need of base pages.
 pub(super) const LIMIT: u64 = 2 << 30;
-/// How long the server is asked at scale 1 before its speed is taken, and for how long that is;
+/// Times of requests at scale 1: before the server's speed is measured, and for the measurement.
 const WARM: Duration = Duration::from_secs(10);
 const MEASURED: Duration = Duration::from_secs(4);
-/// after the deletions, when the holes are released (jemalloc takes ten seconds, at any scale) and filled,
+/// Time after the deletions, in which the holes are released (jemalloc takes ten seconds, at any
+/// scale) and filled.
 const SPARSE: Duration = Duration::from_secs(12);
-/// and at the end, until memory is as it stays: policies look for bloat anew each half a minute at most. What no gate asks
-/// for the end of is waited for only until it has changed by less than this part for so long.
+/// Time at the end, until memory is steady: policies look for bloat again every half a minute at
+/// least. If no gate needs the end, the wait is over when memory has changed by less than
+/// [`STEADY_PART`] for [`STEADY`].
 const SETTLE: Duration = Duration::from_secs(32);
 const STEADY: Duration = Duration::from_secs(6);
 const STEADY_PART: f64 = 0.005;
-/// Between two points of the curve.
+/// Time between two points of the curve.
 const POINT: f64 = 0.2;
-/// Its parts, each by itself: the server, and how fast bloat is recovered.
+/// Its parts, each by itself: the server, and the speed at which bloat is recovered.
 pub(super) const CASES: [&str; 2] = ["redis", "recovery"];
 /// The demands.
 const THROUGHPUT: f64 = 0.97;
 const RSS: f64 = 1.05;
-/// How many they are for each configuration of the daemon, without the one against khugepaged's settings.
+/// The number of demands for each configuration of the daemon, without the one against khugepaged's
+/// settings.
 const DEMANDS: usize = 3;
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bloat {
-    /// Keys of the first phase, with values of so many bytes.
+    /// Keys of the first phase, with values of [`Bloat::value_bytes`].
     pub keys: u64,
-    /// See there.
+    /// Bytes of such a value.
     pub value_bytes: u64,
-    /// What the group may hold.
+    /// The group's limit.
     pub limit_bytes: u64,
     /// One for each configuration.
     pub rows: Vec<BloatRow>,
-    /// How fast bloat is recovered and what is noticed of it; `None` where that failed.
+    /// The speed at which bloat is recovered, and its effects; `None` if that failed.
     pub stalls: Option<StallReport>,
-    /// What went wrong.
+    /// Runs that failed.
     pub failures: Vec<Failure>,
 }
 
@@ -73,15 +77,15 @@ pub struct BloatRow {
     pub samples: Vec<Sample>,
     /// Commands for each second of the server's processor time, before memory is short.
     pub throughput: Option<Spread>,
-    /// The same over thp-always' of the same round, of so many rounds in which both ran.
+    /// The same over thp-always' of the same round, for rounds in which both ran.
     pub throughput_of_always: Option<Spread>,
-    /// See there.
+    /// The number of those rounds.
     pub throughput_rounds: usize,
     /// The server's resident bytes at the end, of the runs that got there.
     pub rss_end_bytes: Option<Spread>,
-    /// The same over thp-never's of the same round, of so many rounds in which both completed.
+    /// The same over thp-never's of the same round, for rounds in which both completed.
     pub rss_end_of_never: Option<Spread>,
-    /// See there.
+    /// The number of those rounds.
     pub rss_rounds: usize,
     /// Runs that completed all phases.
     pub completed: usize,
@@ -90,19 +94,20 @@ pub struct BloatRow {
 /// One run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
-    /// Of which round it is: 1 for the first.
+    /// Its round: 1 for the first.
     pub round: u32,
     /// Free memory that was touched before, so that the host has backed it.
     pub warmed_bytes: u64,
-    /// What ended it before its time; `None` where all phases completed.
+    /// The reason for an early end; `None` if all phases completed.
     pub ended: Option<String>,
-    /// Commands for each second of the server's processor time, while no processor is idle (`workload::busy`).
+    /// Commands for each second of the server's processor time, while no processor is idle
+    /// (`workload::busy`).
     pub throughput: Option<f64>,
     /// Resident bytes after the first phase, after the deletions and a while, and at the end.
     pub rss_bytes: [Option<u64>; 3],
-    /// What the group was charged with at the same moments.
+    /// Bytes that the group was charged with at the same moments.
     pub charged_bytes: [Option<u64>; 3],
-    /// How often the group met its limit.
+    /// Times that the group met its limit.
     pub limit_hits: u64,
     /// Processes killed in it.
     pub oom_kills: u64,
@@ -110,9 +115,10 @@ pub struct Sample {
     pub helper_seconds: f64,
     /// Seconds from the start, resident bytes, bytes charged to the group.
     pub curve: Vec<(f64, u64, u64)>,
-    /// When the three phases and the final wait began, in seconds.
+    /// Times at which the three phases and the final wait began, in seconds.
     pub phases: Vec<f64>,
-    /// How long the final wait was, in seconds: all of it where a gate asks for the end, else until memory stayed as it was.
+    /// Length of the final wait, in seconds: all of it if a gate needs the end, otherwise until
+    /// memory was steady.
     pub settled_seconds: Option<f64>,
 }
 
@@ -126,7 +132,7 @@ pub(super) fn run(stage: &mut Stage<'_>, [with_redis, with_recovery]: [bool; 2])
     for round in 0..stage.runs {
         for at in Order::ToAndFro.turns(round, rows.len()) {
             let (configuration, row) = (&configurations[at], &mut rows[at]);
-            // What no gate compares runs once.
+            // Configurations that no gate compares run once.
             let is_compared = [NEVER, ALWAYS, OURS, OURS_ALWAYS].contains(&configuration.name);
             if round > 0 && !is_compared && !is_tuned(configuration.name) {
                 continue;
@@ -162,10 +168,11 @@ pub(super) fn run(stage: &mut Stage<'_>, [with_redis, with_recovery]: [bool; 2])
     Ok(Bloat { keys, value_bytes: VALUE_BYTES, limit_bytes: limit, rows, stalls, failures })
 }
 
-/// One run of the three phases.
+/// Runs the three phases once.
 fn one(configuration: &Configuration, keys: u64, limit: u64, stage: &mut Stage<'_>) -> Result<Sample> {
     let mut sample = Sample::default();
-    // The kernel's setting stands before the server starts; the daemon is given the server's number.
+    // The kernel's setting is in force before the server starts; the daemon gets the server's
+    // number.
     stage.change.set(&configuration.controls()).context("the settings of transparent huge pages")?;
     let mut redis = Redis::start(Bytes(limit), stage.signals)?;
     let running = configuration.start(&mut stage.change, &[redis.pid()], stage.place, stage.signals);
@@ -192,7 +199,7 @@ fn one(configuration: &Configuration, keys: u64, limit: u64, stage: &mut Stage<'
     Ok(sample)
 }
 
-/// Whether a run ended because memory did not suffice, which is a finding and no failure.
+/// Returns true if a run ended because memory did not suffice, which is a finding and no failure.
 fn is_shortage(error: &anyhow::Error, sample: &Sample) -> bool {
     sample.oom_kills > 0 || error.is::<Ended>() && sample.limit_hits > 0
 }
@@ -229,7 +236,7 @@ fn phases(
     redis.script(FILL, 0..keys, &[&VALUE_BYTES.to_string()], signals, &mut look)?;
     redis.ask(keys, signals)?;
     redis.wait(WARM.mul_f64(factor), signals, &mut look)?;
-    // The same for all: beside khugepaged without pauses alone no processor would be idle.
+    // The same for all: only beside khugepaged without pauses would no processor be idle.
     let busy = Worker::busy(stage.place, signals)?;
     let before = redis.work(signals)?;
     redis.wait(MEASURED.mul_f64(factor), signals, &mut look)?;
@@ -273,10 +280,10 @@ fn phases(
     Ok(())
 }
 
-/// Whether memory stays as it is.
+/// Detector of steady memory.
 struct Steady {
     time: Duration,
-    /// What was seen when, as long as that matters.
+    /// The sizes with their times, as long as they matter.
     seen: VecDeque<(Duration, u64)>,
 }
 
@@ -285,10 +292,11 @@ impl Steady {
         Steady { time, seen: VecDeque::new() }
     }
 
-    /// Takes in what is resident at a moment: whether it has changed little for long enough.
+    /// Takes in the resident bytes at a moment. Returns true if they have changed little for long
+    /// enough.
     fn note(&mut self, now: Duration, bytes: u64) -> bool {
         self.seen.push_back((now, bytes));
-        // One from before the time is kept: it says what was there when the time began.
+        // One entry from before that time is kept: it has the size at the start of the time.
         while self.seen.get(1).is_some_and(|(then, _)| now.saturating_sub(*then) >= self.time) {
             self.seen.pop_front();
         }
@@ -340,7 +348,7 @@ impl BloatRow {
         !self.samples.is_empty() && self.completed == self.samples.len()
     }
 
-    /// In words.
+    /// Describes the outcome in words.
     pub(super) fn outcome(&self) -> String {
         match self.samples.iter().find_map(|sample| sample.ended.as_deref()) {
             None if self.samples.is_empty() => "did not run".into(),
@@ -351,8 +359,9 @@ impl BloatRow {
 }
 
 impl Bloat {
-    /// Against khugepaged at its best: of its settings that complete, one that does at least as well by both, memory and commands,
-    /// is none that the daemon improves on. `None` where none was tried.
+    /// Judges the daemon against khugepaged at its best. It does not improve on a setting that
+    /// completes and does at least as well by both, memory and commands. `None` if no setting was
+    /// tried.
     fn against_tuned(&self, ours: &BloatRow) -> Option<Gate> {
         let values = |row: &BloatRow| Some((row.rss_end_of_never?.median, row.throughput_of_always?.median));
         let tuned: Vec<&BloatRow> = self.rows.iter().filter(|row| is_tuned(row.configuration)).collect();
@@ -366,7 +375,7 @@ impl Bloat {
         let better = own.and_then(|(rss, commands)| {
             complete.iter().find(|(_, theirs)| theirs.0 <= rss && theirs.1 >= commands)
         });
-        // The one with most commands is shown where none is better by both.
+        // The one with most commands is shown if none is better by both.
         let shown = better.or(complete.iter().max_by(|one, other| one.1.1.total_cmp(&other.1.1)));
         let show = |(rss, commands): (f64, f64)| format!("{commands:.3} of THP always' commands in {rss:.3}");
         Some(Gate {
@@ -457,7 +466,7 @@ impl Measured for Bloat {
         gates
     }
 
-    /// Resident memory over time, of the first run of each configuration.
+    /// Draws the resident memory over time, of the first run of each configuration.
     fn charts(&self) -> Vec<(&'static str, Chart)> {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         let mut lines = Vec::new();
@@ -469,7 +478,7 @@ impl Measured for Bloat {
             }
         }
         if lines.is_empty() {
-            // The recovery alone was measured.
+            // Only the recovery was measured.
             return Vec::new();
         }
         let end = lines.iter().flat_map(|line| &line.points).map(|(at, _)| *at).fold(0.0, f64::max);

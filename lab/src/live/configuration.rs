@@ -1,4 +1,5 @@
-//! What the benches compare: settings of the kernel alone, and the daemon under each policy.
+//! Configurations that the benches compare: settings of the kernel alone, and the daemon under each
+//! policy.
 
 use super::daemon::Daemon;
 use crate::bench::Place;
@@ -15,12 +16,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Who makes memory huge.
+/// Source of huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The kernel alone, so set. Processes ask for nothing.
+    /// The kernel alone, with these settings. Processes ask for nothing.
     Kernel(ThpControls),
-    /// The daemon under the policy of this name, with `enabled` so set.
+    /// The daemon under the policy of this name, with this `enabled`.
     Daemon(&'static str, ThpEnabled),
 }
 
@@ -29,13 +30,13 @@ pub enum Who {
 pub struct Configuration {
     /// Its name, in tables and on the command line.
     pub name: &'static str,
-    /// Who makes memory huge.
+    /// The source of huge pages.
     pub who: Who,
 }
 
-/// What is judged.
+/// Configuration that is judged.
 pub const OURS: &str = "megapage";
-/// The same beside a kernel that makes every fault huge: the daemon takes back what is bloat.
+/// The same beside a kernel that makes every fault huge: the daemon takes back bloat.
 pub const OURS_ALWAYS: &str = "megapage-always";
 const fn kernel(setting: KernelSetting) -> Configuration {
     Configuration { name: setting.name, who: Who::Kernel(setting.controls) }
@@ -63,18 +64,18 @@ pub const CONFIGURATIONS: [Configuration; 14] = [
     daemon("linux"),
 ];
 
-/// Before and after a measurement: khugepaged is idle, and nothing becomes huge by itself.
+/// Settings before and after a measurement: khugepaged is idle, and nothing becomes huge by itself.
 pub const AT_REST: ThpControls = ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::AS_FOUND };
-/// While the bench itself takes huge pages.
+/// Settings while the bench itself takes huge pages.
 pub const ASKED: ThpControls = ThpControls { enabled: Some(ThpEnabled::Madvise), ..AT_REST };
 
 impl Configuration {
-    /// The ones of these names; all where none is named. Fails where one is unknown.
+    /// Returns the configurations of these names; all if none is named. Fails if a name is unknown.
     pub fn select(names: &[String]) -> Result<Vec<Configuration>> {
         select(&CONFIGURATIONS, |known| known.name, names, "configuration")
     }
 
-    /// What the kernel is set to.
+    /// Returns the kernel's settings.
     pub fn controls(&self) -> ThpControls {
         match self.who {
             Who::Kernel(controls) => controls,
@@ -82,12 +83,12 @@ impl Configuration {
         }
     }
 
-    /// Whether every program gets huge pages from the kernel.
+    /// Returns true if every program gets huge pages from the kernel.
     pub fn is_always(&self) -> bool {
         self.controls().enabled == Some(ThpEnabled::Always)
     }
 
-    /// Shell lines that bring it about.
+    /// Returns shell lines that bring it about.
     pub fn shell_lines(&self) -> Vec<String> {
         let mut lines = self.controls().shell_lines();
         if let Who::Daemon(policy, _) = self.who {
@@ -97,7 +98,7 @@ impl Configuration {
         lines
     }
 
-    /// Sets the kernel, and starts the daemon for the processes `pids` where there is one.
+    /// Sets the kernel, and starts the daemon for the processes `pids` if there is one.
     pub(super) fn start(
         &self,
         change: &mut ThpChange,
@@ -123,8 +124,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// The processor time that was spent on making memory huge: the kernel's threads of memory management, and all of
-    /// the daemon.
+    /// Returns the processor time that was spent on huge pages: by the kernel's threads of memory
+    /// management, and all of the daemon's.
     pub(super) fn spent(&self) -> Result<Duration> {
         // khugepaged is a new thread after each time that it was switched off.
         let since = |(pid, now): (Pid, Duration)| {
@@ -138,12 +139,12 @@ impl Running {
         Ok(kernel + daemon)
     }
 
-    /// Fails where the daemon has ended.
+    /// Fails if the daemon has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.daemon.as_mut().map_or(Ok(()), Daemon::must_run)
     }
 
-    /// Ends the daemon, where there is one, and lets the kernel become idle.
+    /// Ends the daemon, if there is one, and lets the kernel become idle.
     pub(super) fn stop(self, change: &mut ThpChange) -> Result<()> {
         let stopped = self.daemon.map_or(Ok(()), Daemon::stop);
         change.set(&AT_REST).context("the settings of transparent huge pages")?;
@@ -151,12 +152,12 @@ impl Running {
     }
 }
 
-/// The processor time of each thread of the kernel that makes, finds or frees huge pages.
+/// Returns the processor time of each thread of the kernel that makes, finds or frees huge pages.
 fn helpers() -> Result<BTreeMap<Pid, Duration>> {
     let root = KernelRoot::live();
     let mut found = BTreeMap::new();
     for pid in process::list_processes(&root)? {
-        // One that has ended meanwhile is none.
+        // One that has ended meanwhile does not count.
         let Ok(stat) = process::read_stat(&root, pid) else { continue };
         let is_ours = ["khugepaged", "kcompactd", "kswapd"].iter().any(|name| stat.name.starts_with(name));
         if stat.is_kernel_thread && is_ours {
@@ -214,8 +215,8 @@ mod tests {
 
     #[test]
     fn the_kernels_own_threads_are_found() {
-        // kcompactd and kswapd run on every Linux with memory management as Debian builds it; in a container that hides
-        // the kernel's threads there is none to find, and none is synthetic.
+        // kcompactd and kswapd run on every Linux with memory management as Debian builds it. In a
+        // container that hides the kernel's threads none is found.
         let found = helpers().unwrap();
         let root = KernelRoot::live();
         for pid in found.keys() {

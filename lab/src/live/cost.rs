@@ -1,5 +1,6 @@
-//! What the daemon takes for itself while there is nothing to do: much memory in many processes, of which most sleep, one
-//! reads in order on base pages and one at random on pages that are huge already.
+//! Cost of the daemon itself while there is nothing to do. Much memory is in many processes. Most
+//! of them sleep; one reads in order on base pages, and one at random on memory that is huge
+//! already.
 
 use super::configuration::{OURS, OURS_ALWAYS, Running};
 use super::worker::{Steady, Worker, rate};
@@ -16,49 +17,51 @@ use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// All memory at scale 1 where so much is available, and what it is at least.
+/// All memory at scale 1 if that much is available, and the least.
 const RESIDENT: u64 = 20 << 30;
 pub(super) const LEAST_RESIDENT: u64 = 14 << 30;
-/// The part of it that the programs themselves, and their page tables, take in addition.
+/// Divisor for the part that the programs themselves, and their page tables, take in addition.
 const ADDITION: u64 = 32;
 /// The processes that it is in.
 const PROCESSES: usize = 50;
-/// After its start the daemon is given so long at scale 1; the policies that no gate is about have less time.
+/// Time that the daemon gets after its start at scale 1; policies without a gate get less.
 const SETTLE: Duration = Duration::from_secs(40);
 const SETTLE_BRIEFLY: Duration = Duration::from_secs(8);
-/// Then its processor time is counted over so long, without a break, and on until a pass has ended: a daemon that was stopped
-/// has a pass to make at once, and would be charged with what it did not do before.
+/// Time over which its processor time is counted then, without a break, and on until a pass has
+/// ended. A daemon that was stopped has a pass to make at once, and would be charged for its
+/// omitted work.
 const COUNTED: Duration = Duration::from_secs(30);
 const COUNTED_BRIEFLY: Duration = Duration::from_secs(15);
-/// Passes are known by their processor time: more than this between two looks, so far apart.
+/// A pass shows by its processor time: more than [`STEP`] between two looks, [`LOOK`] apart.
 const STEP: Duration = Duration::from_millis(8);
 const LOOK: Duration = Duration::from_millis(250);
-/// The end of a pass is waited for as long: the daemon makes one in each minute.
+/// Longest wait for the end of a pass: the daemon makes one in each minute.
 const PASS_WITHIN: Duration = Duration::from_secs(65);
 const PASS_WITHIN_BRIEFLY: Duration = Duration::from_secs(8);
-/// Then it runs for so long, and is stopped for as long, so often at scale 1, to see what programs lose: a hundredth of what
-/// they do, where a host that is shared lets their rates change by a tenth within some seconds.
+/// Then it runs for a slice, and is stopped for a slice, [`SLICES`] times at scale 1, to measure
+/// the programs' loss. That is a hundredth of their speed, while a shared host changes their rates
+/// by a tenth within some seconds.
 const SLICE: Duration = Duration::from_secs(1);
 const SLICES: usize = 30;
-/// The programs report their progress so often, and at the latest so long after a slice.
+/// Interval of the programs' progress reports, and the longest wait for one after a slice.
 const INTERVAL: Duration = Duration::from_millis(100);
 const PROGRESS_WITHIN: Duration = Duration::from_secs(10);
 /// The demands: of one processor, and of the programs' speed.
 const OWN: f64 = 0.01;
 const SLOWDOWN: f64 = 0.01;
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
     /// Resident bytes.
     pub resident_bytes: u64,
-    /// In so many processes.
+    /// The number of processes that hold them.
     pub processes: usize,
-    /// Whether that is all that is demanded at this scale: more did not fit otherwise.
+    /// True if that is all that is demanded at this scale. Otherwise more did not fit.
     pub is_whole: bool,
     /// One for each policy.
     pub rows: Vec<CostRow>,
-    /// What went wrong.
+    /// Runs that failed.
     pub failures: Vec<Failure>,
 }
 
@@ -67,17 +70,17 @@ pub struct Cost {
 pub struct CostRow {
     /// Its name.
     pub configuration: &'static str,
-    /// How often it was started.
+    /// The number of its starts.
     pub starts: usize,
-    /// Seconds after each start that do not count, and the daemon's processor seconds in them.
+    /// Seconds after each start that do not count.
     pub start_seconds: f64,
-    /// See there.
+    /// The daemon's processor seconds in that time.
     pub start_cpu_seconds: Spread,
     /// The daemon's share of one processor after that: one value for each start.
     pub own_share: Spread,
-    /// Whether each value is of a whole number of passes.
+    /// True if each value covers a whole number of passes.
     pub whole_passes: bool,
-    /// What the programs lose; empty for the policies that no gate is about.
+    /// The programs' losses; empty for policies without a gate.
     pub slowdowns: Vec<Slowdown>,
     /// Memory that became huge though there was nothing to gain, in bytes: after the last start.
     pub became_huge_bytes: u64,
@@ -86,9 +89,10 @@ pub struct CostRow {
 /// One of the programs that work.
 #[derive(Clone, Debug, Serialize)]
 pub struct Slowdown {
-    /// What it does.
+    /// Its work.
     pub program: &'static str,
-    /// How much slower it is while the daemon runs than while it is stopped, 0.01 for 1 %, by processor time.
+    /// Its loss of speed while the daemon runs against while it is stopped, 0.01 for 1 %, by
+    /// processor time.
     pub slowdown: Spread,
 }
 
@@ -148,24 +152,25 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Cost> {
     Ok(Cost { resident_bytes: size * PROCESSES as u64, processes: PROCESSES, is_whole, rows, failures })
 }
 
-/// What is judged has a turn in each round; the others have one each, spread over the rounds.
+/// Returns true if it is the turn of a configuration. Judged ones have a turn in each round; the
+/// others have one each, spread over the rounds.
 fn is_turn(configuration: super::Configuration, index: usize, round: usize, rounds: usize) -> bool {
     is_ours(configuration.name) || index % rounds == round
 }
 
-/// Whether it is a configuration of megapage, whose own cost is judged.
+/// Returns true for a configuration of megapage, whose own cost is judged.
 fn is_ours(name: &str) -> bool {
     [OURS, OURS_ALWAYS].contains(&name)
 }
 
-/// What one start of the daemon came to.
+/// Findings of one start of the daemon.
 #[derive(Clone, Debug)]
 struct Sample {
     settled: Duration,
     start_cpu: Duration,
     share: f64,
     whole_passes: bool,
-    /// By program; none where it was not asked.
+    /// The losses by program; empty if they were not measured.
     slowdowns: Vec<(&'static str, f64)>,
     became_huge: u64,
 }
@@ -240,7 +245,7 @@ fn watch(
             let on = runs_in(slice, round);
             daemon.send(if on { signal::SIGCONT } else { signal::SIGSTOP })?;
             let found = crowd.rates(SLICE, stage);
-            // Whatever came of it: a stopped process cannot be asked to end.
+            // Also after an error: a stopped process cannot be asked to end.
             daemon.send(signal::SIGCONT)?;
             for (sums, rate) in sums.iter_mut().zip(found?) {
                 sums[usize::from(on)] += rate;
@@ -258,14 +263,15 @@ fn watch(
     Ok(Sample { settled, start_cpu, share, whole_passes, slowdowns, became_huge: 0 })
 }
 
-/// Whether the daemon runs in this slice: on, off, off, on and so forth, and in each other round the opposite, so that a drift
-/// meets both alike.
+/// Returns true if the daemon runs in this slice: on, off, off, on and so forth, and in each other
+/// round the opposite. A drift then affects both equally.
 fn runs_in(slice: usize, round: usize) -> bool {
     matches!(slice % 4, 0 | 3) == round.is_multiple_of(2)
 }
 
-/// The daemon's share of a processor over a whole number of its passes, for at least `time`: from the end of a pass to the
-/// end of another, each waited for as long as `within`. And whether both were seen: otherwise it is of what time passed.
+/// Returns the daemon's share of a processor over a whole number of its passes, for at least
+/// `time`: from the end of a pass to the end of another. It waits up to `within` for each end. Also
+/// returns true if both ends were seen; otherwise the share is of the time that passed.
 fn share_of_passes(
     time: Duration,
     within: Duration,
@@ -284,11 +290,11 @@ struct PassEnd {
     /// The daemon's processor time by then.
     cpu: Duration,
     at: Instant,
-    /// Whether there was one; else the wait was over.
+    /// True if a pass ended; otherwise the wait was over.
     is_seen: bool,
 }
 
-/// Waits for the end of a pass.
+/// Waits for the end of a pass, up to `most`.
 fn end_of_pass(
     most: Duration,
     cpu: &mut dyn FnMut() -> Result<Duration>,
@@ -310,7 +316,7 @@ fn end_of_pass(
 }
 
 impl Crowd {
-    /// The rates of the workers, over so long.
+    /// Returns the rates of the workers, over `time`.
     fn rates(&mut self, time: Duration, stage: &mut Stage<'_>) -> Result<Vec<f64>> {
         for (_, worker) in &mut self.workers {
             worker.drain()?;
@@ -327,7 +333,7 @@ impl Crowd {
                     rates.push(rate(first, last));
                     break;
                 }
-                // The host may have stopped it for as long.
+                // The host may have stopped it for that time.
                 ensure!(begun.elapsed() < time + PROGRESS_WITHIN, "the workload makes no progress");
                 sleep(stage.signals, INTERVAL)?;
             }
@@ -335,7 +341,7 @@ impl Crowd {
         Ok(rates)
     }
 
-    /// Pauses the workers, and splits what became huge but should not.
+    /// Pauses the workers, and splits memory that became huge but should not.
     fn as_before(&mut self) -> Result<()> {
         for (_, worker) in &mut self.workers {
             worker.pause()?;
@@ -365,7 +371,8 @@ impl Measured for Cost {
         super::table::cost(self)
     }
 
-    /// Of both configurations of megapage. The beginning, which the share leaves out, is shown beside it.
+    /// Judges both configurations of megapage. The start, which the share does not include, is
+    /// shown beside it.
     fn gates(&self) -> Vec<Gate> {
         let ours = self.rows.iter().filter(|row| is_ours(row.configuration));
         ours.flat_map(|row| {
@@ -455,7 +462,8 @@ mod tests {
         assert_eq!(judge(0.011, 0.001, true), [false, true]);
         assert_eq!(judge(0.009, 0.02, true), [true, false]);
         assert_eq!(judge(0.009, 0.001, false), [false, true], "of less memory nothing is proved");
-        // So is the configuration beside a kernel that makes every fault huge, and the beginning is shown.
+        // The same holds for the configuration beside a kernel that makes every fault huge, and the
+        // start is shown.
         let gates = cost_of(OURS_ALWAYS, 0.04, 0.001, true, true).gates();
         assert_eq!(gates.iter().map(|gate| gate.holds).collect::<Vec<_>>(), [false, true]);
         assert!(gates[0].demand.starts_with("megapage-always: at most 1 %"), "{:?}", gates[0]);
@@ -480,7 +488,7 @@ mod tests {
         for round in 0..2 {
             let on: Vec<usize> = (0..2 * SLICES).filter(|&slice| runs_in(slice, round)).collect();
             assert_eq!(on.len(), SLICES);
-            // As early as late.
+            // Equally early and late on average.
             assert_eq!(2 * on.iter().sum::<usize>(), (0..2 * SLICES).sum::<usize>());
         }
         assert_ne!(runs_in(0, 0), runs_in(0, 1));
@@ -489,7 +497,8 @@ mod tests {
     #[test]
     fn whole_passes_are_counted() {
         use std::cell::Cell;
-        // A pass of 50 ms each 12 looks; in between 0.1 ms with each look. By looks, not by a clock.
+        // A pass takes 50 ms once in 12 looks; between passes each look takes 0.1 ms. Counted by
+        // looks, not by a clock.
         let looks = Cell::new(5u32);
         let taken =
             || Duration::from_micros(u64::from(looks.get() / 12) * 50_000 + u64::from(looks.get()) * 100);
@@ -504,7 +513,7 @@ mod tests {
             ends.push(looks.get());
         }
         assert_eq!(ends, [13, 25, 37], "one look after each pass");
-        // Where nothing shows, it is not waited for longer than that.
+        // If no pass shows, the wait ends after the limit.
         let none = end_of_pass(Duration::ZERO, &mut || Ok(Duration::from_secs(1)), &mut |_| Ok(())).unwrap();
         assert_eq!((none.cpu, none.is_seen), (Duration::from_secs(1), false));
     }

@@ -1,4 +1,5 @@
-//! `megapage daemon` as a child, with its defaults but for whom it may touch and where its files are.
+//! `megapage daemon` as a child, with its defaults except for the processes that it may touch and
+//! the place of its files.
 
 use crate::bench::Place;
 use crate::child::Child;
@@ -23,7 +24,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one under `policy` that looks at `pids` alone.
+    /// Starts one under `policy` that watches only `pids`.
     pub(crate) fn start(policy: &str, pids: &[Pid], place: &Place, signals: &Signals) -> Result<Daemon> {
         let directory =
             tempfile::Builder::new().prefix("megapage-bench-daemon").tempdir().context("a directory")?;
@@ -39,7 +40,7 @@ impl Daemon {
         Ok(Daemon { child, directory })
     }
 
-    /// Its processor time so far, with that of its children that have ended.
+    /// Returns its processor time so far, with that of its children that have ended.
     pub(super) fn cpu(&self) -> Result<Duration> {
         let pid = self.child.pid();
         let own = cpu_time_of(pid).context("the daemon's processor time")?;
@@ -51,7 +52,7 @@ impl Daemon {
         send_signal(self.child.pid(), number).context("a signal to the daemon")
     }
 
-    /// Fails where it has ended, with the last line that it wrote.
+    /// Fails if it has ended, with the last line that it wrote.
     pub(super) fn must_run(&mut self) -> Result<()> {
         match self.child.end()? {
             None => Ok(()),
@@ -64,7 +65,7 @@ impl Daemon {
         text.lines().last().unwrap_or("it said nothing").to_string()
     }
 
-    /// Ends it. Promotions stay. An error where it does not end well.
+    /// Ends it. Promotions stay. Fails if it does not exit with 0.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.must_run()?;
         let words = |directory: &Path| fs::read_to_string(log(directory)).unwrap_or_default();
@@ -82,16 +83,16 @@ fn log(directory: &Path) -> PathBuf {
     directory.join("daemon.log")
 }
 
-/// The configuration file: the defaults, for these processes alone.
+/// Returns the configuration file: the defaults, for these processes only.
 fn configuration(pids: &[Pid], directory: &Path) -> String {
     let mut text = String::new();
     let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
     writeln!(text, "state_file = \"\"").ok();
     writeln!(text, "lock_file = \"{}\"", directory.join("lock").display()).ok();
-    // No one else looks at it.
+    // No other program reads its metrics.
     writeln!(text, "[metrics]\nsocket = \"\"").ok();
     writeln!(text, "[processes]").ok();
-    // No command name is empty: no process is selected but by number.
+    // No command name is empty: processes are selected only by number.
     writeln!(text, "include = [\"^$\"]").ok();
     writeln!(text, "pids = [{}]", pids.join(", ")).ok();
     text

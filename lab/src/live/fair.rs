@@ -1,6 +1,6 @@
-//! Fairness: three programs that gain from huge pages compete with three that do not, for the time of the one that makes
-//! pages huge and for two processors. All begin on base pages, as after a start on a fragmented machine; the insensitive
-//! ones were there first and hold two thirds of the memory.
+//! Fairness: three programs that gain from huge pages compete with three that do not, for the work
+//! of making pages huge and for two processors. All begin on base pages, as after a start on a
+//! fragmented machine. The insensitive ones were there first and hold two thirds of the memory.
 
 use super::configuration::{OURS, Running, Who};
 use super::promote::{LEAST_GAIN, work_for};
@@ -17,8 +17,8 @@ use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// The programs in the order in which they start, how they work, and their bytes at scale 1. Those that gain work in the
-/// way that gains most in a trial.
+/// The programs in the order of their start, with their way of working and their bytes at scale 1.
+/// Those that gain work in the way that gains most in a trial.
 const PROGRAMS: [(&str, Option<Way>, u64); 6] = [
     ("sequential", Some(Way::Sequential), 1 << 30),
     ("compute", Some(Way::Compute), 1 << 30),
@@ -27,42 +27,46 @@ const PROGRAMS: [(&str, Option<Way>, u64); 6] = [
     ("gaining 2", None, 512 << 20),
     ("gaining 3", None, 512 << 20),
 ];
-/// The ways that are tried for them.
+/// The ways that are tried for those that gain.
 const GAINING: [Way; 2] = [Way::Chase, Way::Sparse];
 /// The bytes of all of them.
 pub(super) const MEMORY: u64 = (4 << 30) + (512 << 20);
-/// Each does at scale 1 what takes so long of a processor on base pages with no other process there. What making their memory huge
-/// takes, once, is half a second of it in any case: it is to weigh as in programs that run for longer than that.
+/// Work of each program at scale 1: it takes this processor time on base pages with no other
+/// process there. Making their memory huge takes, once, half a second of it in any case: its weight
+/// should be that in programs that run longer.
 const WORK: Duration = Duration::from_secs(10);
-/// What is worked to learn how much that is: the median of so many turns of so long, in which others may take a part of
-/// the caches.
+/// Time of a measurement of the programs' rate, and the number of measurements, of which the median
+/// counts. Other processes may take a part of the caches meanwhile.
 const REFERENCE: Duration = Duration::from_millis(600);
 const REFERENCES: usize = 3;
-/// The same to learn what huge pages gain.
+/// The same for the gain of huge pages.
 const TRIAL: Duration = Duration::from_millis(600);
 const TRIALS: usize = 3;
-/// On a machine that others use, too, a program may make no progress for a while: so often is tried again.
+/// Attempts at a measurement: on a machine that others use, too, a program may make no progress for
+/// a while.
 const TRIES: usize = 20;
 const INTERVAL: Duration = Duration::from_millis(20);
-/// No run takes longer at scale 1.
+/// Longest time of a run.
 const LONGEST: Duration = Duration::from_secs(180);
-/// Those that gain are huge before the clock starts, and no tool does anything any more: what others lose or gain by their being
-/// faster, and no one can do better.
+/// Configuration in which the programs that gain are huge before the clock starts, and no tool acts
+/// any more. It shows the effect of their greater speed on the others; no configuration can do
+/// better.
 const BEFOREHAND: Configuration = Configuration { name: "huge-before", who: Who::Kernel(AT_REST) };
-/// What the insensitive may lose.
+/// Largest loss of the insensitive programs.
 const LOSS: f64 = 0.02;
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fair {
-    /// What huge pages gain the ways of working, tried at the start while a program that reads in order has the other
-    /// processor. Those that gain work in the best of them that reads at random.
+    /// The gains of the ways of working by huge pages, tried at the start while a program that
+    /// reads in order has the other processor. The programs that gain work in the best way that
+    /// reads at random.
     pub trials: Vec<Trial>,
     /// The programs.
     pub programs: Vec<Person>,
     /// One for each configuration.
     pub rows: Vec<FairRow>,
-    /// What went wrong.
+    /// Runs that failed.
     pub failures: Vec<Failure>,
 }
 
@@ -71,13 +75,13 @@ pub struct Fair {
 pub struct Person {
     /// Its name.
     pub program: &'static str,
-    /// How it works.
+    /// Its way of working.
     pub way: &'static str,
-    /// Whether huge pages make it faster.
+    /// True if huge pages make it faster.
     pub sensitive: bool,
     /// Its memory.
     pub bytes: u64,
-    /// What it has to do.
+    /// Its work.
     pub units: u64,
 }
 
@@ -86,17 +90,18 @@ pub struct Person {
 pub struct FairRow {
     /// Its name.
     pub configuration: &'static str,
-    /// Whether the kernel is alone, with the pages to be made huge.
+    /// True if the kernel is alone, with the pages to be made huge.
     pub kernel_alone: bool,
-    /// Whether free memory was touched before each run.
+    /// True if free memory was touched before each run.
     pub warmed: bool,
     /// Every run.
     pub samples: Vec<FairSample>,
-    /// Seconds until the sensitive programs had finished, the mean of the three: the median of the runs.
+    /// Seconds until the sensitive programs had finished, the mean of the three: the median of the
+    /// runs.
     pub sensitive_seconds: Option<Spread>,
     /// The same of the others.
     pub insensitive_seconds: Option<Spread>,
-    /// The former over what it was on base pages in the same round: the median of the rounds.
+    /// The former over its value on base pages in the same round: the median of the rounds.
     pub sensitive_ratio: Option<Spread>,
     /// The same of the others.
     pub insensitive_ratio: Option<Spread>,
@@ -113,7 +118,7 @@ pub struct FairSample {
     pub finish_seconds: Vec<f64>,
     /// The processor time that each took for it, in seconds.
     pub cpu_seconds: Vec<f64>,
-    /// What of each was huge at the end, in bytes.
+    /// The huge bytes of each at the end.
     pub huge_bytes: Vec<u64>,
     /// Processor seconds of the daemon and the kernel's own threads.
     pub helper_seconds: f64,
@@ -149,13 +154,13 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Fair> {
         configurations.push(BEFOREHAND);
     }
     let mut rows: Vec<FairRow> = configurations.iter().map(|one| FairRow::of(one, true)).collect();
-    // What those that take most huge pages come to where a host is to be waited for.
+    // The configurations that take most huge pages, on a host that has to be waited for.
     let cold: Vec<Configuration> =
         configurations.iter().filter(|one| [HARD, OURS].contains(&one.name)).copied().collect();
     rows.extend(cold.iter().map(|one| FairRow::of(one, false)));
     for round in 0..stage.runs {
         for at in Order::Rotating.turns(round, configurations.len()) {
-            // What no gate compares runs once; but for what one of them is explained by.
+            // Configurations that no gate compares run once, except one that explains another.
             let always = [OURS, BEFOREHAND.name].contains(&rows[at].configuration);
             if round > 0 && !rows[at].kernel_alone && !always {
                 continue;
@@ -173,7 +178,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Fair> {
     Ok(Fair { trials, programs, rows, failures })
 }
 
-/// One run, from base pages; what went wrong with it.
+/// Runs once, from base pages. Returns the failure of the run, if any.
 fn run_once(
     configuration: &Configuration,
     round: u32,
@@ -221,8 +226,8 @@ fn run_once(
     Ok(failed)
 }
 
-/// What huge pages gain each way of working, with the last of the programs that do not gain at work beside it, and what
-/// could not be tried. The programs are left on base pages.
+/// Measures the gain of each way of working by huge pages. The last of the programs that do not
+/// gain works beside it. Also returns the trials that failed. The programs are left on base pages.
 fn trials(
     workers: &mut [Worker],
     programs: &[Person],
@@ -248,7 +253,7 @@ fn trials(
                 trials.push(trial);
             }
             Err(error) if Stage::is_final(&error) => return Err(error),
-            // Huge pages for that much may not be had.
+            // There may be too few huge pages for that memory.
             Err(error) => {
                 let why = format!("{}: {error:#}", way.name());
                 failures.push(Failure { configuration: "trial", why });
@@ -260,7 +265,7 @@ fn trials(
     Ok((trials, failures))
 }
 
-/// The program's rate on huge pages over that on base pages.
+/// Returns the program's rate on huge pages over that on base pages.
 fn gain(worker: &mut Worker, stage: &mut Stage<'_>) -> Result<f64> {
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..TRIALS {
@@ -274,7 +279,7 @@ fn gain(worker: &mut Worker, stage: &mut Stage<'_>) -> Result<f64> {
     Ok(huge / base)
 }
 
-/// The program's rate over so long.
+/// Returns the program's rate over `time`.
 fn rate_over(worker: &mut Worker, time: Duration, stage: &mut Stage<'_>) -> Result<f64> {
     let time = time.mul_f64(stage.scale.max(0.1));
     for _ in 1..TRIES {
@@ -286,10 +291,10 @@ fn rate_over(worker: &mut Worker, time: Duration, stage: &mut Stage<'_>) -> Resu
     work_for(worker, time, stage)
 }
 
-/// Finds out how much each program does on base pages in the time that it is to work.
+/// Measures the work that each program does on base pages in the time that it is to work.
 fn calibrate(workers: &mut [Worker], programs: &mut [Person], stage: &mut Stage<'_>) -> Result<()> {
     for worker in workers.iter() {
-        // Also what a trial that failed has left.
+        // Also undoes the remains of a failed trial.
         worker.split()?;
     }
     let mut rates = vec![Vec::new(); programs.len()];
@@ -309,7 +314,7 @@ fn calibrate(workers: &mut [Worker], programs: &mut [Person], stage: &mut Stage<
     Ok(())
 }
 
-/// One run.
+/// Runs once.
 fn one(
     configuration: &Configuration,
     workers: &mut [Worker],
@@ -376,8 +381,8 @@ fn watch(
     })
 }
 
-/// When so many units had been done, and what of a processor that took, in seconds from the first line of progress; between
-/// two lines, in proportion.
+/// Returns the time at which `units` units had been done, and the processor time that they took.
+/// Both are in seconds from the first line of progress; between two lines, in proportion.
 fn reached(beats: &[Beat], units: u64) -> Option<(f64, f64)> {
     let first = beats.first()?;
     let wanted = first.units + units;
@@ -392,7 +397,7 @@ fn reached(beats: &[Beat], units: u64) -> Option<(f64, f64)> {
     Some((seconds(|beat| beat.wall_ns), seconds(|beat| beat.cpu_ns)))
 }
 
-/// The means of the sensitive and of the insensitive programs, in seconds.
+/// Returns the means of the sensitive and of the insensitive programs, in seconds.
 fn means(sample: &FairSample, programs: &[Person]) -> [f64; 2] {
     [true, false].map(|wanted| {
         let of = sample.finish_seconds.iter().zip(programs);
@@ -401,7 +406,8 @@ fn means(sample: &FairSample, programs: &[Person]) -> [f64; 2] {
     })
 }
 
-/// Fills in the medians, of the seconds and of their ratios to those of base pages in the same round.
+/// Fills in the medians, of the seconds and of their ratios to those of base pages in the same
+/// round.
 fn summarise(rows: &mut [FairRow], programs: &[Person]) {
     let never: Vec<(u32, [f64; 2])> = rows
         .iter()
@@ -445,8 +451,8 @@ impl Measured for Fair {
         super::table::fair(self)
     }
 
-    /// The programs that gain must do so, or there is nothing to be fair about; and the two demands, on the medians of the
-    /// ratios to base pages in the same round.
+    /// Judges first that the programs that gain do so: without that fairness has no meaning. Then
+    /// judges the two demands, on the medians of the ratios to base pages in the same round.
     fn gates(&self) -> Vec<Gate> {
         let row = |name: &str| self.rows.iter().find(|row| row.warmed && row.configuration == name);
         let (Some(ours), Some(_)) = (row(OURS), row(NEVER)) else { return Vec::new() };
@@ -492,7 +498,7 @@ fn share(found: Option<f64>) -> String {
 }
 
 impl Worker {
-    /// Waits until it says nothing any more, after it was paused.
+    /// Waits until it reports nothing any more, after it was paused.
     fn settle(&mut self, signals: &megapage_kernel::spawn::Signals) -> Result<()> {
         for _ in 0..100 {
             let before = self.beats.len();

@@ -1,5 +1,6 @@
-//! KSM as a peer of recovery: the same program, marked for merging, whose pages of zeros ksmd replaces by the shared page of
-//! zeros. What it recovers, how soon, and for how much processor time, beside the daemon's executor.
+//! KSM as a peer of recovery: the same program, marked for merging, whose pages of zeros ksmd
+//! replaces by the shared page of zeros. The rows show the memory that it recovers, the time and
+//! the processor time, beside the daemon's executor.
 
 use super::Stage;
 use super::worker::Worker;
@@ -13,32 +14,34 @@ use megapage_units::Pid;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// One way to set KSM.
+/// One setting of KSM.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KsmSetting {
     pub(super) name: &'static str,
     controls: KsmControls,
 }
 
-/// What is judged; its name in the rows.
+/// Subject of the gates; its name in the rows.
 pub(super) const OURS: &str = "megapage";
-/// ksmd without a pause: no sleep, and no go that ends before the scan does. The advisor is off, which would choose so few
-/// pages that a scan takes 200 s, and beside which pages_to_scan is refused. Smart scan stays on, as by default: it spares
-/// ksmd pages that did not merge in earlier scans.
+/// Setting of ksmd without a pause: no sleep, and no batch that ends before the scan does. The
+/// advisor is off: it would choose so few pages that a scan takes 200 s, and beside it
+/// pages_to_scan is refused. Smart scan stays on, as by default: it spares ksmd pages that did not
+/// merge in earlier scans.
 const HARD: &str = "ksm-hard";
-/// In the order of a round. Without use_zero_pages pages of zeros would merge like others, into one for each 256.
+/// The settings in the order of a round. Without use_zero_pages pages of zeros would merge like
+/// others, into one for each 256.
 pub(super) const SETTINGS: [KsmSetting; 2] = [
     KsmSetting { name: "ksm", controls: controls(100, Duration::from_millis(20)) },
     KsmSetting { name: HARD, controls: controls(1 << 20, Duration::ZERO) },
 ];
 
 impl KsmSetting {
-    /// Whether a gate compares with it.
+    /// Returns true if a gate compares with it.
     pub(super) fn is_compared(&self) -> bool {
         self.name == HARD
     }
 
-    /// Shell lines that set it.
+    /// Returns shell lines that set it.
     pub(super) fn shell_lines(&self) -> Vec<String> {
         self.controls.shell_lines()
     }
@@ -55,20 +58,21 @@ const fn controls(pages_to_scan: u64, sleep: Duration) -> KsmControls {
     }
 }
 
-/// Memory counts as recovered when so much of its zeros is.
+/// Share of its zeros from which on memory counts as recovered.
 const RECOVERED: f64 = 0.95;
-/// ksmd looks at each page once before it merges the first: it began when it had recovered so much.
+/// Share of its zeros from which on recovery counts as begun: ksmd looks at each page once before
+/// it merges the first.
 const BEGUN: f64 = 0.01;
-/// It is not waited for longer. At its defaults it scans 1 GiB in 65 s.
+/// Longest wait for it. At its defaults it scans 1 GiB in 65 s.
 const LONGEST: Duration = Duration::from_secs(100);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Who recovered what.
+/// Recovery by each of the programs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Merging {
     /// Ours, and KSM in each way it was set.
     pub rows: Vec<RecoveryRow>,
-    /// Why KSM did not run.
+    /// The reason for which KSM did not run.
     pub absent: Option<String>,
 }
 
@@ -77,7 +81,7 @@ pub struct Merging {
 pub struct RecoveryRow {
     /// Its name.
     pub name: &'static str,
-    /// How KSM was set, as shell lines.
+    /// The settings of KSM, as shell lines.
     pub settings: Vec<String>,
     /// Every run.
     pub samples: Vec<RecoverySample>,
@@ -91,30 +95,31 @@ pub struct RecoveryRow {
     pub cpu_seconds: Option<Spread>,
     /// The same for each GiB recovered.
     pub cpu_seconds_per_gib: Option<Spread>,
-    /// Whether times and rates are extrapolated, from the first memory recovered on.
+    /// True if times and rates are extrapolated, from the first memory recovered on.
     pub extrapolated: bool,
 }
 
 /// One run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct RecoverySample {
-    /// Of which round it is: 1 for the first.
+    /// Its round: 1 for the first.
     pub round: u32,
     /// Bytes of zeros in the program's huge pages before.
     pub zero_bytes: u64,
     /// Bytes that ceased to be resident.
     pub recovered_bytes: u64,
-    /// For how long that was watched.
+    /// The seconds for which it was watched.
     pub watched_seconds: f64,
-    /// Processor seconds meanwhile.
+    /// Processor seconds in that time.
     pub cpu_seconds: f64,
-    /// When the first memory was recovered, and the processor seconds until then; `None` where none was.
+    /// The time at which the first memory was recovered, and the processor seconds until then;
+    /// `None` if none was.
     pub begun: Option<(f64, f64)>,
-    /// Base pages that ksmd scanned meanwhile.
+    /// Base pages that ksmd scanned in that time.
     pub pages_scanned: Option<u64>,
 }
 
-/// What is seen at one moment.
+/// Values at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) seconds: f64,
@@ -123,7 +128,7 @@ pub(super) struct Seen {
 }
 
 impl RecoverySample {
-    /// Of two looks, before and after.
+    /// Makes a sample of two looks, before and after.
     pub(super) fn between(round: u32, zero_bytes: u64, before: Seen, after: Seen) -> RecoverySample {
         RecoverySample {
             round,
@@ -144,8 +149,8 @@ impl RecoverySample {
         self.share() >= RECOVERED
     }
 
-    /// Bytes, seconds and processor seconds until memory is recovered: as measured, or extrapolated from the first memory
-    /// recovered on. `None` where none was.
+    /// Returns bytes, seconds and processor seconds until memory is recovered: as measured, or
+    /// extrapolated from the first memory recovered on. `None` if none was recovered.
     fn until_recovered(&self) -> Option<(f64, f64, f64)> {
         if self.is_recovered() {
             return Some((self.recovered_bytes as f64, self.watched_seconds, self.cpu_seconds));
@@ -158,7 +163,8 @@ impl RecoverySample {
     }
 }
 
-/// Watches until memory is recovered, or for [`LONGEST`]. The first look is before the first wait, which starts ksmd.
+/// Watches until memory is recovered, or for [`LONGEST`]. The first look is before the first wait,
+/// which starts ksmd.
 fn watch(
     round: u32,
     zero_bytes: u64,
@@ -182,7 +188,7 @@ fn watch(
 }
 
 impl Merging {
-    /// One row for each; KSM's only where it can be used here.
+    /// Makes one row for each; KSM's only if it can be used here.
     pub(super) fn begin(probe: &mut Worker, stage: &mut Stage<'_>) -> Result<Merging> {
         let root = KernelRoot::live();
         let mut absent = why_absent(ksm::read(&root)?, ksm::thread(&root)?, &others(&root, probe)?);
@@ -207,7 +213,7 @@ impl Merging {
         Ok(Merging { rows, absent })
     }
 
-    /// Adds a run to row `at`, and tells of it.
+    /// Adds a run to row `at`, and reports it.
     pub(super) fn note(&mut self, at: usize, sample: RecoverySample, stage: &mut Stage<'_>) {
         let row = &mut self.rows[at];
         row.samples.push(sample);
@@ -245,14 +251,14 @@ impl Merging {
     }
 }
 
-/// Other programs whose memory ksmd would scan in the probe's time, by name and number.
+/// Returns other programs whose memory ksmd would scan in the probe's time, by name and number.
 fn others(root: &KernelRoot, probe: &Worker) -> Result<Vec<String>> {
     let others = ksm::users(root)?.into_iter().filter(|pid| *pid != probe.pid());
     let name = |pid| Some(format!("{} ({pid})", read_stat(root, pid).ok()?.name));
     Ok(others.filter_map(name).collect())
 }
 
-/// Why KSM cannot be a peer here.
+/// Returns the reason for which KSM cannot be a peer here.
 fn why_absent(found: Option<Ksm>, thread: Option<Pid>, others: &[String]) -> Option<String> {
     let Some(found) = found else { return Some("this kernel has no KSM (CONFIG_KSM)".into()) };
     if found.runs || found.pages_shared > 0 {
@@ -266,8 +272,8 @@ fn why_absent(found: Option<Ksm>, thread: Option<Pid>, others: &[String]) -> Opt
     thread.is_none().then(|| unseen.into())
 }
 
-/// The probe, huge by now and with so many bytes of zeros, is marked and given to ksmd. Afterwards nothing is merged any more,
-/// and KSM is set as before.
+/// Marks the probe, which is huge by now and has `zero_bytes` of zeros, and gives it to ksmd.
+/// Afterwards nothing is merged any more, and KSM is set as before.
 pub(super) fn turn(
     setting: &KsmSetting,
     probe: &mut Worker,
@@ -305,7 +311,7 @@ pub(super) fn turn(
     };
     let scanned = scanned()?.saturating_sub(before);
     let is_alone = alone(probe);
-    // ksmd would begin the next turn with the checksums of this one, which spares it its first scan.
+    // ksmd would begin the next turn with the checksums of this one, which spare it its first scan.
     let forget = KsmControls { run: Some(KsmRun::Unmerge), ..setting.controls };
     change.set(&forget).context("the settings of KSM")?;
     drop(change);
@@ -341,7 +347,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A run that ends so.
+    /// Makes a run with these results.
     fn sample(share: f64, seconds: f64, cpu: f64, begun: Option<(f64, f64)>) -> RecoverySample {
         RecoverySample {
             round: 1,
@@ -375,7 +381,7 @@ mod tests {
         let found = watched(0.1);
         assert_eq!((found.round, found.watched_seconds, found.cpu_seconds), (2, 13.0, 3.25));
         assert_eq!(found.recovered_bytes, GIB);
-        // The last moment at which nothing was.
+        // The last moment at which nothing was recovered.
         assert_eq!(found.begun, Some((3.0, 0.75)));
         assert_eq!(found.until_recovered(), Some((GIB as f64, 13.0, 3.25)));
 
@@ -413,7 +419,7 @@ mod tests {
         let gate_holds = |ours: &[RecoverySample], hard: &[RecoverySample]| gate(ours, hard).holds;
         assert!(gate_holds(&ended(1.0, 0.4), &ended(1.0, 0.5)));
         assert!(!gate_holds(&ended(1.0, 0.5), &ended(1.0, 0.5)));
-        // For a GiB: ours freed less for the same time.
+        // Per GiB: ours freed less in the same time.
         assert!(!gate_holds(&ended(0.95, 0.5), &ended(1.0, 0.5)));
         assert!(!gate_holds(&ended(0.5, 0.1), &ended(1.0, 0.5)), "ours did not recover it");
         assert!(!gate_holds(&[], &ended(1.0, 0.5)));

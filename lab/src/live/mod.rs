@@ -1,8 +1,9 @@
-//! `megapage-lab promote`, `bloat`, `fair` and `cost`: the papers' experiments on a live machine, under the kernel's own settings
-//! and under the daemon.
+//! `megapage-lab promote`, `bloat`, `fair` and `cost`: the papers' experiments on a live machine,
+//! under the kernel's own settings and under the daemon.
 //!
-//! Architecture invariant: the settings of transparent huge pages are changed as one transaction, and put back at the
-//! end, after a failure, a signal, and when the bench is killed; whatever the bench started ends with it.
+//! Architecture invariant: the settings of transparent huge pages are changed as one transaction.
+//! They are restored at the end, after a failure, a signal, and when the bench is killed. All
+//! processes that the bench started end with it.
 
 mod bloat;
 mod configuration;
@@ -57,7 +58,7 @@ impl Live {
         Configuration::select(&self.configurations)
     }
 
-    /// What `bytes` of memory at scale 1 take.
+    /// Returns the demands for `bytes` of memory at scale 1.
     fn needs(&self, bytes: u64) -> Needs {
         Needs {
             root: Some("the settings of huge pages and other processes are root's"),
@@ -197,7 +198,7 @@ impl Experiment for FairExperiment {
     }
 
     fn needs(&self) -> Needs {
-        // As much again is touched before each run.
+        // The same memory is touched once more before each run.
         self.live.needs(2 * fair::MEMORY)
     }
 
@@ -254,39 +255,39 @@ impl Experiment for CostExperiment {
     }
 }
 
-/// What an experiment on a live machine found.
+/// Findings of an experiment on a live machine.
 #[derive(Clone, Debug, Serialize)]
 #[serde(bound = "T: Measured")]
 pub struct LiveFound<T: Measured> {
-    /// What sizes were multiplied by.
+    /// Factor for sizes and times.
     pub scale: f64,
-    /// What was compared.
+    /// The configurations that were compared.
     pub configurations: Vec<ConfigurationReport>,
-    /// What was measured, under the experiment's name.
+    /// The findings, under the experiment's name.
     #[serde(flatten, serialize_with = "named")]
     pub found: T,
 }
 
-/// As the one entry of a map.
+/// Serialises them as the one entry of a map.
 fn named<T: Measured, S: serde::Serializer>(found: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map([(T::KEY, found)])
 }
 
-/// What was measured on a live machine.
+/// Findings of an experiment on a live machine.
 pub trait Measured: Serialize {
-    /// Its name in the report.
+    /// Their name in the report.
     const KEY: &'static str;
 
-    /// Runs that did not end as they should, each with the configuration and the reason.
+    /// Returns runs that did not end well, each with the configuration and the reason.
     fn failures(&self) -> &[Failure];
 
-    /// The demand.
+    /// Returns the demands, judged.
     fn gates(&self) -> Vec<Gate>;
 
-    /// Its tables.
+    /// Returns its tables.
     fn sections(&self) -> Vec<Section>;
 
-    /// Pictures, each with a name for its file.
+    /// Returns pictures, each with a name for its file.
     fn charts(&self) -> Vec<(&'static str, Chart)> {
         Vec::new()
     }
@@ -314,7 +315,7 @@ impl<T: Measured> Found for LiveFound<T> {
     }
 }
 
-/// What a run works with.
+/// Resources of a run.
 struct Stage<'a> {
     runs: u32,
     scale: f64,
@@ -326,26 +327,27 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// `bytes` at this scale, in whole huge pages.
+    /// Returns `bytes` at this scale, in whole huge pages.
     fn scaled(&self, bytes: u64) -> u64 {
         (((bytes as f64 * self.scale) as u64) >> 21 << 21).max(2 << 21)
     }
 
-    /// The largest power of two that is not above `bytes` at this scale.
+    /// Returns the largest power of two that is not above `bytes` at this scale.
     fn scaled_power(&self, bytes: u64) -> u64 {
         1 << self.scaled(bytes).ilog2()
     }
 
-    /// Touches and releases free memory, as huge pages, at most so much and never below the safe floor, so that what a run takes
-    /// next the host has backed: a host that backs memory when it is touched would charge the run that takes it first. As huge
-    /// pages, for what is freed as base pages stays in queues of the processor, where they do not merge into a huge page.
-    /// Answers how much.
+    /// Touches free memory, as huge pages, and releases it. The memory is at most `bytes`, and
+    /// never below the safe floor. The host has then backed the memory that a run takes next:
+    /// otherwise it would charge the run that touches it first. Memory that is freed as base pages
+    /// stays in queues of the processor, where it does not merge into a huge page: so huge pages
+    /// are used. Returns the bytes touched.
     fn warm(&mut self, bytes: u64) -> Result<Bytes> {
         self.warm_for(bytes, Duration::ZERO)
     }
 
-    /// As [`Stage::warm`], for what begins at once and takes no longer than 2 s: a host that is told of free memory does not take it
-    /// back meanwhile.
+    /// Does the same as [`Stage::warm`], for work that begins at once and takes no longer than 2 s:
+    /// a host that gets reports of free memory does not take it back meanwhile.
     fn warm_now(&mut self, bytes: u64) -> Result<Bytes> {
         self.warm_for(bytes, REPORTED_AFTER)
     }
@@ -365,7 +367,8 @@ impl Stage<'_> {
         (self.progress)(line);
     }
 
-    /// A run that failed, as a finding, with the machine idle again; an error where the user asked to stop.
+    /// Turns an error into a failed run, as a finding, with the machine idle again. Fails if the
+    /// user asked to stop.
     fn failed(&mut self, configuration: &'static str, error: anyhow::Error) -> Result<Failure> {
         let why = match found_or_why::<()>(Err(error))? {
             Err(why) => why,
@@ -375,7 +378,7 @@ impl Stage<'_> {
         Ok(Failure { configuration, why })
     }
 
-    /// Whether the error ends the experiment: the user asked to stop.
+    /// Returns true if the error ends the experiment: the user asked to stop.
     fn is_final(error: &anyhow::Error) -> bool {
         error.is::<crate::child::Stopped>()
     }

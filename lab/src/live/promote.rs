@@ -1,5 +1,6 @@
-//! A large heap on base pages, of which only the part with the highest addresses is used. How soon is that part huge, does the
-//! program run as fast as on huge pages then, and what did that cost?
+//! A large heap on base pages, of which only the part with the highest addresses is used. The
+//! experiment measures the time until that part is huge and the program runs as fast as on huge
+//! pages, and the cost.
 
 use super::configuration::{Running, Who};
 use super::trial::Trial;
@@ -14,52 +15,53 @@ use std::time::{Duration, Instant};
 
 mod gates;
 
-/// The heap at scale 1, and the part that is used: more where that little gains nothing.
+/// The heap at scale 1, and the used part: more of it if that little gains nothing.
 pub(super) const HEAP: u64 = 8 << 30;
 const HOT: u64 = 512 << 20;
 const MORE_HOT: u64 = 2 << 30;
-/// With less in use there is hardly a gain.
+/// The smallest used part: below it there is hardly a gain.
 const LEAST_HOT: u64 = 256 << 20;
-/// How long the gain is waited for at scale 1.
+/// Longest wait for the gain at scale 1.
 const LONGEST: Duration = Duration::from_secs(36);
-/// How long the program works to learn its rate, the first quarter of which does not count.
+/// Time for which the program works to measure its rate; the first quarter does not count.
 const REFERENCE: Duration = Duration::from_millis(2000);
-/// The same to learn which way of working gains.
+/// The same to find the way of working that gains.
 const TRIAL: Duration = Duration::from_millis(1200);
-/// Between two lines of progress.
+/// Time between two lines of progress.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// A gain below this drowns in noise, and one above this does not.
 pub(super) const LEAST_GAIN: f64 = 1.10;
 const GOOD_GAIN: f64 = 1.25;
-/// The part of what is used that has to be huge, by the page tables, and the share of the attainable gain that has to be
-/// reached after that.
+/// The part of the used memory that has to be huge, by the page tables. It is also the share of the
+/// attainable gain that has to be reached after that.
 const ATTAINED: f64 = 0.90;
-/// Rates are taken over so many lines of progress, and the gain lasts for as many.
+/// Lines of progress over which a rate is taken, and for which the gain has to last.
 const WINDOW: usize = 6;
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Promote {
     /// Bytes of the heap.
     pub heap_bytes: u64,
-    /// How the program works: of the trials the one that gained most.
+    /// The program's way of working: the one that gained most in the trials.
     pub way: &'static str,
-    /// Bytes that are used, at its end.
+    /// Bytes that are used, at the end of the heap.
     pub hot_bytes: u64,
-    /// The ways of working that were tried at the start: what a program gains depends on the machine, and on its host.
+    /// The ways of working that were tried at the start: a program's gain depends on the machine,
+    /// and on its host.
     pub trials: Vec<Trial>,
     /// Units for each second of processor time on base pages.
     pub base_rate: Spread,
-    /// The same with all that is used on huge pages.
+    /// The same with all used memory on huge pages.
     pub huge_rate: Spread,
     /// The share of the attainable gain that has to be reached.
     #[serde(rename = "relief_share")]
     pub gain_share: f64,
-    /// How long it was waited for, in seconds.
+    /// The longest wait for it, in seconds.
     pub longest_seconds: f64,
     /// One for each configuration.
     pub rows: Vec<PromoteRow>,
-    /// What went wrong.
+    /// Runs that failed.
     pub failures: Vec<Failure>,
 }
 
@@ -70,40 +72,47 @@ pub struct PromoteRow {
     pub configuration: &'static str,
     /// Every run.
     pub samples: Vec<Sample>,
-    /// Seconds until what is used was huge: the median of the runs. Where no run got there, what its pace of collapsing comes
-    /// to for one that goes through the heap from its low end; `None` where it collapsed nothing, or goes its own way.
+    /// Seconds until the used memory was huge: the median of the runs. If not every run got there,
+    /// it is extrapolated from the pace of collapsing, for a configuration that goes through the
+    /// heap from its low end. `None` if that collapsed nothing, or takes another order.
     #[serde(rename = "huge_seconds")]
     pub seconds_to_huge: Option<Spread>,
-    /// Processor seconds of the daemon and of the kernel's own threads until then, measured or extrapolated as well.
+    /// Processor seconds of the daemon and of the kernel's own threads until then, also measured or
+    /// extrapolated.
     pub cpu_seconds: Option<Spread>,
-    /// Seconds until the program's rate had gained; `None` where it has not in each run in which that was waited for.
+    /// Seconds until the program's rate had gained; `None` unless it has in each run that waited
+    /// for it.
     #[serde(rename = "relief_seconds")]
     pub seconds_to_gain: Option<Spread>,
-    /// Whether the first two are extrapolated.
+    /// True if the first two are extrapolated.
     pub extrapolated: bool,
 }
 
 /// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// Seconds until [`ATTAINED`] of what is used was huge, by the page tables; `None` where it was not in time.
+    /// Seconds until [`ATTAINED`] of the used memory was huge, by the page tables; `None` if it was
+    /// not in time.
     #[serde(rename = "huge_seconds")]
     pub seconds_to_huge: Option<f64>,
-    /// Seconds until the rate had gained and what is used was huge; `None` where that did not come in time. Another machine on
-    /// the same host makes rates jump, so that this says more of a single run than of a configuration.
+    /// Seconds until the rate had gained and the used memory was huge; `None` if that did not come
+    /// in time. Another machine on the same host makes rates jump, so that this says more of a
+    /// single run than of a configuration.
     #[serde(rename = "relief_seconds")]
     pub seconds_to_gain: Option<f64>,
-    /// Whether the gain was waited for: not where right before, on huge pages of its own, the program gained nothing.
+    /// True if the run waited for the gain. It does not if the program, on huge pages right before,
+    /// gained nothing.
     pub waited_for_gain: bool,
     /// Free memory that was touched before, so that the host has backed it.
     pub warmed_bytes: u64,
-    /// Seconds that were looked at.
+    /// Seconds for which it was watched.
     pub watched_seconds: f64,
-    /// Processor seconds of the daemon and of the kernel's own threads until what is used was huge, or in all of that time.
+    /// Processor seconds of the daemon and of the kernel's own threads until the used memory was
+    /// huge, or in all of that time.
     pub cpu_seconds: f64,
     /// Bytes that are huge at the end of it.
     pub huge_bytes: u64,
-    /// Bytes of those in the part that is used.
+    /// Bytes of those in the used part.
     pub hot_huge_bytes: u64,
     /// The gain that was reached over time: seconds, and the share of the attainable gain.
     pub gain: Vec<(f64, f64)>,
@@ -137,12 +146,12 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
             failures.push(Failure { configuration: "reference", why });
         }
         for (configuration, row) in configurations.iter().zip(&mut rows) {
-            // Once it is known that it does not come in time, it is not waited for again.
+            // A configuration that was once not in time is not run again.
             if row.samples.iter().any(|sample| sample.seconds_to_huge.is_none()) {
                 continue;
             }
             worker.split()?;
-            // As after they were written: khugepaged passes over what was not accessed since.
+            // As after they were written: khugepaged skips pages that were not accessed since.
             worker.touch(stage.signals)?;
             let warmed_bytes = stage.warm(heap)?.0;
             match one(configuration, &mut worker, hot, reference, stage) {
@@ -188,7 +197,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Promote> {
     })
 }
 
-/// How long the gain is waited for.
+/// Returns the longest wait for the gain.
 fn longest(stage: &Stage<'_>) -> Duration {
     LONGEST.mul_f64(stage.scale.max(0.1))
 }
@@ -197,13 +206,14 @@ fn row(configuration: &Configuration) -> PromoteRow {
     PromoteRow { configuration: configuration.name, ..PromoteRow::default() }
 }
 
-/// Why no round counts.
+/// Returns the reason for which no round counts.
 fn gainless(failures: &[Failure]) -> String {
     failures.first().map_or("no round".into(), |failure| failure.why.clone())
 }
 
-/// What huge pages gain the program in each way of working that comes into question: of one line of each page, and of all
-/// lines; where neither gains much, of all lines of more memory, whose page tables fit no cache.
+/// Measures the program's gain by huge pages in each way of working that comes into question: with
+/// one line of each page, and with all lines. If neither gains much, it tries all lines of more
+/// memory, whose page tables fit no cache.
 fn trials(worker: &mut Worker, least: u64, more: u64, stage: &mut Stage<'_>) -> Result<Vec<(Way, Trial)>> {
     let mut tried: Vec<(Way, Trial)> = Vec::new();
     for (way, hot) in [(Way::Sparse, least), (Way::Chase, least), (Way::Chase, more)] {
@@ -216,7 +226,7 @@ fn trials(worker: &mut Worker, least: u64, more: u64, stage: &mut Stage<'_>) -> 
         let [base, huge] = match reference(worker, hot, time, stage) {
             Ok(rates) => rates,
             Err(error) if Stage::is_final(&error) => return Err(error),
-            // Huge pages for that much may not be had; the others stand.
+            // There may be too few huge pages for that memory; the other trials are valid.
             Err(error) => {
                 stage.say(&format!("trial: {} of {}: {error:#}", way.name(), megapage_units::Bytes(hot)));
                 worker.pause()?;
@@ -235,7 +245,8 @@ fn trials(worker: &mut Worker, least: u64, more: u64, stage: &mut Stage<'_>) -> 
     Ok(tried)
 }
 
-/// The program's rates on base pages and with all that it uses on huge ones, each over so long. It is left on base pages.
+/// Returns the program's rates on base pages and with all its used memory on huge ones, each over
+/// `time`. It is left on base pages.
 fn reference(worker: &mut Worker, hot: u64, time: Duration, stage: &mut Stage<'_>) -> Result<[f64; 2]> {
     let mut rates = [0.0; 2];
     worker.split()?;
@@ -247,7 +258,7 @@ fn reference(worker: &mut Worker, hot: u64, time: Duration, stage: &mut Stage<'_
     Ok(rates)
 }
 
-/// Has it work for so long; its rate in the later part of that.
+/// Lets it work for `time`; returns its rate in the later part of that.
 pub(super) fn work_for(worker: &mut Worker, time: Duration, stage: &mut Stage<'_>) -> Result<f64> {
     worker.drain()?;
     let before = worker.beats.len();
@@ -265,7 +276,7 @@ pub(super) fn work_for(worker: &mut Worker, time: Duration, stage: &mut Stage<'_
     Ok(rate(first, last))
 }
 
-/// One run.
+/// Runs once.
 fn one(
     configuration: &Configuration,
     worker: &mut Worker,
@@ -305,24 +316,24 @@ fn one(
         hot_huge_bytes: worker.huge_within(top)?,
         gain: reference.map_or(Vec::new(), |reference| gains(&worker.beats[before..], reference)),
     };
-    // Whatever it reported while it paused is not of the next run.
+    // Lines that it wrote while it paused are not of the next run.
     sleep(stage.signals, 4 * INTERVAL)?;
     worker.drain()?;
     Ok(sample)
 }
 
-/// What was seen of one run, in seconds after the start.
+/// Results of one run, in seconds after the start.
 struct Watched {
     huge: Option<f64>,
     gain: Option<f64>,
-    /// How long it was.
+    /// Its length.
     seconds: f64,
-    /// The processor time until what is used was huge, or in all of it.
+    /// The processor time until the used memory was huge, or in all of it.
     cpu: Duration,
 }
 
-/// Waits until what is used is huge, and the program has gained, where there is a `reference` for that. `started`: the start, and
-/// how long after it the program began to work.
+/// Waits until the used memory is huge, and the program has gained, if there is a `reference` for
+/// that. `started` is the start, and the time from it until the program began to work.
 fn watch(
     worker: &mut Worker,
     first: usize,
@@ -367,7 +378,7 @@ fn watch(
     }
 }
 
-/// The share of the attainable gain over time, in seconds from the first line of progress.
+/// Returns the share of the attainable gain over time, in seconds from the first line of progress.
 fn gains(beats: &[Beat], reference: [f64; 2]) -> Vec<(f64, f64)> {
     let Some(first) = beats.first() else { return Vec::new() };
     let share = |pair: (&Beat, &Beat)| (rate(pair.0, pair.1) - reference[0]) / (reference[1] - reference[0]);
@@ -375,8 +386,8 @@ fn gains(beats: &[Beat], reference: [f64; 2]) -> Vec<(f64, f64)> {
     beats.iter().zip(beats.iter().skip(WINDOW)).map(|pair| (seconds(pair.1), share(pair))).collect()
 }
 
-/// When the gain came, in seconds from the first line of progress: from then on the rate over a window stayed above
-/// nine tenths of the attainable gain, for another window.
+/// Returns the time of the gain, in seconds from the first line of progress. From then on the rate
+/// over a window stayed above nine tenths of the attainable gain, for another window.
 fn time_to_gain(beats: &[Beat], reference: [f64; 2]) -> Option<f64> {
     let gains = gains(beats, reference);
     let first = gains.windows(WINDOW).find(|window| window.iter().all(|(_, share)| *share >= ATTAINED))?;
@@ -404,7 +415,8 @@ impl PromoteRow {
     }
 }
 
-/// How many times what was collapsed has to be collapsed until what is used is huge, by one that goes through the heap from its low end.
+/// Returns the factor between the memory that was collapsed and the memory to collapse until the
+/// used part is huge. It holds for a configuration that goes through the heap from its low end.
 fn factor(sample: &Sample, heap: u64, hot: u64) -> Option<f64> {
     let needed = (heap - hot) as f64 + ATTAINED * hot as f64;
     (sample.huge_bytes > 0).then(|| needed / sample.huge_bytes as f64)

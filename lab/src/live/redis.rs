@@ -1,4 +1,4 @@
-//! redis-server in a memory group of its own, and its clients.
+//! redis-server in a separate memory group, and its clients.
 
 use crate::child::{Child, check, sleep};
 use crate::redis;
@@ -13,14 +13,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// No call takes longer.
+/// Longest time of a call.
 const LONGEST: Duration = Duration::from_secs(120);
 /// Keys that one script sets or deletes.
 const KEYS_PER_CALL: u64 = 10_000;
-/// Between two looks at the server.
+/// Time between two looks at the server.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The server was killed, or ended by itself: its memory did not suffice.
+/// End of the server: it was killed, or ended by itself, because its memory did not suffice.
 #[derive(Debug)]
 pub(super) struct Ended(ChildEvent);
 
@@ -41,7 +41,7 @@ pub(super) struct Redis {
     directory: TempDir,
 }
 
-/// What is called while a client works: it looks at the server.
+/// Callback while a client works: it looks at the server.
 pub(super) type Look<'a> = &'a mut dyn FnMut(&Redis) -> Result<()>;
 
 impl Redis {
@@ -53,11 +53,12 @@ impl Redis {
             MemoryGroup::create(&KernelRoot::live(), &name, limit).context("a memory group with a limit")?;
         let mut command = redis::command(redis::SERVER)?;
         command.args(redis::ARGUMENTS).arg("no");
-        // It refuses writes before it gets near the group's limit by what it knows of; of bloat it knows nothing.
+        // It refuses writes before its known memory gets near the group's limit; it does not know
+        // of bloat.
         command.args(["--maxmemory", &(limit.0 / 16 * 15).to_string(), "--maxmemory-policy", "noeviction"]);
         redis::settle(&mut command, directory.path());
         let mut server = Child::start(signals, &mut command, signal::SIGTERM)?;
-        // What it has taken until now, a few MB, is charged to our own group.
+        // The memory that it has taken until now, a few MB, is charged to our own group.
         group.add(server.pid()).context("the memory group")?;
         redis::wait(directory.path(), signals, || must_run(&mut server))?;
         Ok(Redis { client: None, server, group, directory })
@@ -67,12 +68,13 @@ impl Redis {
         self.server.pid()
     }
 
-    /// Resident memory.
+    /// Returns its resident memory.
     pub(super) fn rss(&self) -> Result<Bytes> {
         Ok(process::read_status(&KernelRoot::live(), self.pid())?.rss)
     }
 
-    /// Runs `script` for all keys of `from..to`: ARGV has the first and the last key of a call, then `arguments`.
+    /// Runs `script` for all keys of `from..to`: ARGV has the first and the last key of a call,
+    /// then `arguments`.
     pub(super) fn script(
         &mut self,
         script: &str,
@@ -81,7 +83,7 @@ impl Redis {
         signals: &Signals,
         look: Look<'_>,
     ) -> Result<()> {
-        // A call moves about as much, whatever the values' size.
+        // A call moves about the same bytes for any size of the values.
         let bytes: u64 = arguments.first().and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
         let step = (64u64 << 20).checked_div(bytes).unwrap_or(KEYS_PER_CALL).clamp(1, KEYS_PER_CALL);
         for first in keys.clone().step_by(step as usize) {
@@ -118,7 +120,7 @@ impl Redis {
         }
     }
 
-    /// Lets time pass, and looks.
+    /// Waits for `time`, and looks at the server meanwhile.
     pub(super) fn wait(&mut self, time: Duration, signals: &Signals, look: Look<'_>) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < time {
@@ -129,23 +131,24 @@ impl Redis {
         Ok(())
     }
 
-    /// Starts asking for random ones of `keys` keys, until [`Redis::quiet`].
+    /// Starts a client that asks for random ones of `keys` keys, until [`Redis::quiet`].
     pub(super) fn ask(&mut self, keys: u64, signals: &Signals) -> Result<()> {
         let mut command = redis::client("redis-benchmark", self.directory.path())?;
         // redis-benchmark counts requests in a C int.
         command.args(["-c", "4", "-P", "16", "-r", &keys.to_string(), "-n", "2000000000"]);
-        // Eight bytes of a value: to copy all of it through a socket would take most of the time, and as much on any pages.
+        // Eight bytes of a value: copying all of it through a socket would take most of the time,
+        // on any pages.
         command.args(["GETRANGE", "key:__rand_int__", "2000", "2007"]);
         self.client = Some(Child::start(signals, &mut command, signal::SIGKILL)?);
         Ok(())
     }
 
-    /// Asks no more.
+    /// Stops that client.
     pub(super) fn quiet(&mut self) {
         self.client = None;
     }
 
-    /// Commands that it has processed, and the processor time that it has taken.
+    /// Returns the commands that it has processed, and the processor time that it has taken.
     pub(super) fn work(&self, signals: &Signals) -> Result<(u64, Duration)> {
         let text = self.query(&["INFO", "stats"], signals)?;
         let line = text.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
@@ -154,7 +157,7 @@ impl Redis {
         Ok((commands.context("redis-server does not count its commands")?, cpu))
     }
 
-    /// How many keys it holds.
+    /// Returns the number of keys that it holds.
     pub(super) fn keys(&self, signals: &Signals) -> Result<u64> {
         let text = self.query(&["DBSIZE"], signals)?;
         text.trim().parse().with_context(|| format!("DBSIZE was answered with '{}'", text.trim()))
@@ -171,7 +174,7 @@ impl Redis {
     }
 }
 
-/// Fails with [`Ended`] where the server has ended.
+/// Fails with [`Ended`] if the server has ended.
 fn must_run(server: &mut Child) -> Result<()> {
     match server.end()? {
         Some(event) => Err(Ended(event).into()),

@@ -1,5 +1,5 @@
-//! How fast bloat is recovered, and what a program notices of it: a probe times its touches while its memory is promoted
-//! and recovered, beside an equal one that no process touches.
+//! Speed of the recovery of bloat, and its effects on a program: a probe times its touches while
+//! its memory is promoted and recovered, beside an equal one that no process acts on.
 
 use super::ksm::{self, Merging, RecoverySample, Seen};
 use super::worker::Worker;
@@ -25,34 +25,35 @@ use std::time::{Duration, Instant};
 /// The probe's memory at scale 1, and the share of its pages that hold more than zeros.
 const SIZE: u64 = 1 << 30;
 const FILLED: f64 = 1.0 / 16.0;
-/// The demands: memory that is looked through and recovered in a second, and the last thousandth of touches beyond the
-/// twin's.
+/// The demands: memory that is scanned and recovered in a second, and the last thousandth of
+/// touches beyond the twin's.
 const RATE: f64 = 2.0;
 const STALL_NS: u64 = 5_000_000;
-/// No budget: as fast as the kernel goes.
+/// Budget that is no limit: as fast as the kernel goes.
 const UNBOUND: Bytes = Bytes::gib(64);
-/// No lot of actions is tried for longer.
+/// Longest time for a list of actions.
 const LONGEST: Duration = Duration::from_secs(60);
-/// So often in a round the probe is promoted and recovered as the daemon does it: a thousandth of the touches is to be more
-/// than a few of them.
+/// Times in a round that the probe is promoted and recovered as the daemon does it: a thousandth of
+/// the touches is to be more than a few of them.
 const TURNS: u32 = 3;
 /// The daemon's default priority.
 const NICE: i32 = -10;
-/// Before anything is measured the two probes touch their memory until so little is left of what they wait for by
-/// themselves, over so long; at most so often at scale 1.
+/// Stalls that remain by themselves below which the probes count as calm, the time of a window, and
+/// the most windows at scale 1. The two probes touch their memory until then before anything is
+/// measured.
 const CALM_NS: u64 = 500_000;
 const CALM_WINDOW: Duration = Duration::from_secs(1);
 const MOST_WINDOWS: u32 = 20;
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct StallReport {
     /// Bytes of the probe, promoted and recovered in each round.
     pub bytes: u64,
     /// The share of them that holds more than zeros.
     pub filled_share: f64,
-    /// GiB for each second of which it is found out how much is zeros, as the daemon does it while memory is short: an
-    /// eighth of the base pages is read. The split looks through all of them.
+    /// GiB for each second that are scanned for zeros, as by the daemon while memory is short: an
+    /// eighth of the base pages is read. The split reads all of them.
     pub scan_gib_per_second: Spread,
     /// GiB of huge memory for each second that are split, with their zeros released.
     pub split_gib_per_second: Spread,
@@ -62,10 +63,11 @@ pub struct StallReport {
     pub promote_gib_per_second: Spread,
     /// The part of the zeros that was released, the least of the rounds.
     pub freed_share: f64,
-    /// Whether the two did not wait any more by themselves when it began.
+    /// True if the two did not wait any more by themselves when it began.
     pub calm: bool,
-    /// The greatest p99.9 of a single turn, in nanoseconds, beyond the twin's of the same turn: while promoting, and while
-    /// recovering. A turn has some thousand touches: that is the third or the fifth longest of them.
+    /// The greatest p99.9 of a single turn, in nanoseconds, beyond the twin's of the same turn:
+    /// while promoting, and while recovering. A turn has some thousand touches: that is the third
+    /// or the fifth longest of them.
     pub worst_turn_beyond_ns: [u64; 2],
     /// Touches with no other process at work, before all rounds: the probe's and its idle twin's.
     pub alone: [Stalls; 2],
@@ -73,11 +75,11 @@ pub struct StallReport {
     pub promoting: [Stalls; 2],
     /// Touches during recovery.
     pub recovering: [Stalls; 2],
-    /// What KSM recovers of the same memory, and for how much processor time.
+    /// The memory that KSM recovers of the same, and its processor time.
     pub merging: Merging,
 }
 
-/// KSM's runs that failed are added to `failures`.
+/// Runs the rounds. KSM's runs that failed are added to `failures`.
 pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<StallReport> {
     let size = stage.scaled(SIZE);
     let mut probes = [0, 1].map(|_| Worker::probe(size, FILLED, stage.place, stage.signals));
@@ -107,7 +109,8 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
     let mut worst = [0; 2];
     for round in 0..stage.runs {
         for _ in 0..TURNS {
-            // Each time: what the host does to back a page, a collapse does under the mmap lock, and it is no stall of ours.
+            // Each time: the host backs a page while the collapse holds the mmap lock, and that is
+            // no stall of ours.
             stage.warm_now(size)?;
             report(&mut probe, &mut twin, stage)?;
             promote(&mut usual, &probe, &mut Took::default(), stage)?;
@@ -129,7 +132,7 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
                 merging.note(at, fast.sample, stage);
                 continue;
             };
-            // What no gate compares runs once.
+            // Configurations that no gate compares run once.
             if round > 0 && !setting.is_compared() {
                 continue;
             }
@@ -159,7 +162,7 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
     })
 }
 
-/// What was found without budgets.
+/// Findings without budgets.
 struct Fastest {
     freed_share: f64,
     /// Scan, split, both one after the other, promotion.
@@ -167,7 +170,7 @@ struct Fastest {
     sample: RecoverySample,
 }
 
-/// The probe is promoted, scanned and recovered as fast as the kernel goes.
+/// Promotes, scans and recovers the probe as fast as the kernel goes.
 fn fastest(fast: &mut Executor, probe: &Worker, round: u32, stage: &mut Stage<'_>) -> Result<Fastest> {
     let (mut promoted, mut split, mut scanned) = (Took::default(), Took::default(), Took::default());
     promote(fast, probe, &mut promoted, stage)?;
@@ -193,7 +196,7 @@ fn fastest(fast: &mut Executor, probe: &Worker, round: u32, stage: &mut Stage<'_
     Ok(Fastest { freed_share: freed as f64 / zeros as f64, took: [scanned, split, both, promoted], sample })
 }
 
-/// What was moved, and how long that took.
+/// Bytes moved, and the time that they took.
 #[derive(Clone, Copy, Debug, Default)]
 struct Took {
     bytes: u64,
@@ -211,7 +214,7 @@ impl Took {
     }
 }
 
-/// Both probes' touches since they were last asked.
+/// Returns both probes' touches since the last report.
 fn report(probe: &mut Worker, twin: &mut Worker, stage: &Stage<'_>) -> Result<[Touches; 2]> {
     Ok([probe.touches(stage.signals)?, twin.touches(stage.signals)?])
 }
@@ -223,8 +226,9 @@ fn add(all: &mut [Touches; 2], worst: &mut u64, more: [Touches; 2]) {
     all.iter_mut().zip(more).for_each(|(all, more)| all.add(more));
 }
 
-/// Lets both probes touch their memory with no other process at work until they do not wait any more: what first touches cost,
-/// and the host of a virtual machine until it has settled, is no stall of ours. Their touches in the last window.
+/// Lets both probes touch their memory with no other process at work until they do not wait any
+/// more. The cost of first touches, and of a virtual machine's host until it has settled, is no
+/// stall of ours. Returns their touches in the last window.
 fn calm(probe: &mut Worker, twin: &mut Worker, stage: &Stage<'_>) -> Result<[Touches; 2]> {
     let mut last = <[Touches; 2]>::default();
     let windows = (f64::from(MOST_WINDOWS) * stage.scale).ceil() as u32;
@@ -243,7 +247,7 @@ fn is_calm(touches: &Touches) -> bool {
     touches.count() > 0 && touches.quantile(0.999) < CALM_NS
 }
 
-/// Has the actions carried out by a thread with the daemon's priority: what was obtained.
+/// Lets a thread with the daemon's priority carry out the actions; returns the results.
 fn carry_out(executor: &mut Executor, actions: Vec<Action>, stage: &Stage<'_>) -> Result<Vec<Done>> {
     let signals = stage.signals;
     std::thread::scope(|scope| {
@@ -255,7 +259,7 @@ fn carry_out(executor: &mut Executor, actions: Vec<Action>, stage: &Stage<'_>) -
     })
 }
 
-/// Again and again until the budgets have let all be tried.
+/// Tries all actions, repeatedly until the budgets have allowed it.
 fn try_all(executor: &mut Executor, mut actions: Vec<Action>, signals: &Signals) -> Result<Vec<Done>> {
     let start = Instant::now();
     let mut done: Vec<Done> = Vec::new();
@@ -267,7 +271,7 @@ fn try_all(executor: &mut Executor, mut actions: Vec<Action>, signals: &Signals)
             // The budgets fill by time.
             sleep(signals, Duration::from_millis(5))?;
         }
-        // What was busy or left alone for a while is tried again.
+        // Busy or backed-off actions are tried again.
         let over = |done: &&Done| !matches!(done.outcome.obtained, Obtained::Busy);
         let settled: Vec<Done> = tried.into_iter().filter(|done| over(&done)).collect();
         actions.retain(|action| settled.iter().all(|done| done.outcome.action != *action));
@@ -302,8 +306,8 @@ fn promote(executor: &mut Executor, probe: &Worker, took: &mut Took, stage: &Sta
     Ok(())
 }
 
-/// The regions that are huge, once their pages have left the queues of their processors for the lists from which they can
-/// be split.
+/// Returns the regions that are huge, once their pages have left the queues of their processors for
+/// the lists from which they can be split.
 fn settled(probe: &Worker) -> Result<Vec<VirtRange>> {
     LruDrain::new().and_then(|drain| drain.drain()).context("the LRU queues")?;
     probe.huge_regions()
@@ -314,7 +318,7 @@ fn process_id(probe: &Worker) -> Result<ProcessId> {
     Ok(ProcessId { pid: probe.pid(), start_ticks: stat.start_ticks, start_stack: stat.start_stack })
 }
 
-/// Looks through the regions for pages of zeros, as the daemon does; the bytes of those.
+/// Scans the regions for pages of zeros, as the daemon does; returns the bytes of those.
 fn scan(pid: Pid, regions: &[VirtRange], thoroughness: Thoroughness, took: &mut Took) -> Result<u64> {
     let starts: Vec<u64> = regions.iter().map(|region| region.start()).collect();
     let start = Instant::now();
@@ -324,7 +328,7 @@ fn scan(pid: Pid, regions: &[VirtRange], thoroughness: Thoroughness, took: &mut 
     Ok(found.iter().map(|(_, zeros)| u64::from(*zeros) * BASE_PAGE as u64).sum())
 }
 
-/// Recovers the regions; the bytes that the machine got back.
+/// Recovers the regions; returns the bytes that the machine got back.
 fn recover(
     executor: &mut Executor,
     probe: &Worker,

@@ -1,4 +1,4 @@
-//! What the experiments on a live machine found, for people.
+//! Findings of the experiments on a live machine, for people.
 
 use super::{Bloat, Cost, Fair, Merging, Promote};
 use crate::bench::Spread;
@@ -6,7 +6,7 @@ use crate::experiment::Section;
 use crate::workload::probe::Stall;
 use megapage_units::Bytes;
 
-/// The median, with the ends where they differ.
+/// Renders the median, with the ends if they differ.
 fn spread(found: Option<Spread>, show: impl Fn(f64) -> String) -> String {
     match found {
         None => "-".into(),
@@ -101,7 +101,8 @@ pub(super) fn bloat(found: &Bloat) -> Vec<Section> {
         [("nothing", &stalls.alone), ("promotion", &stalls.promoting), ("recovery", &stalls.recovering)];
     let rows = phases.into_iter().flat_map(|(what, [probe, twin])| {
         [("probe", probe), ("idle twin", twin)].map(|(who, found)| {
-            // What the longest ones waited for: for most of their time, others had the processors; or they were on one.
+            // The causes of the longest ones: for most of their time, others had the processors, or
+            // they were on one.
             let mostly = |of: fn(&Stall) -> u64| {
                 let mostly = found.longest.iter().filter(|stall| 2 * of(stall) > stall.ns);
                 mostly.count()

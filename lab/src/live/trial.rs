@@ -1,8 +1,8 @@
-//! What huge pages gain a way of working, tried before an experiment.
+//! The gain of a way of working by huge pages, tried before an experiment.
 
 use serde::Serialize;
 
-/// A way of working, and what huge pages gain it.
+/// A way of working, and its gain by huge pages.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Trial {
     /// Its name.

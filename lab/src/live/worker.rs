@@ -18,35 +18,35 @@ use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::process::Command;
 use std::time::Duration;
 
-/// What the promotion or the splitting of a whole workload may take.
+/// Limits of the promotion or the splitting of a whole workload.
 const BOUNDS: Bounds = Bounds { batch: 64, time: Duration::from_secs(60), pause_percent: 0 };
 /// Regions that [`Worker::huge_share`] looks at, at most.
 const LOOKED_AT: usize = 64;
-/// Pages that were used just now are busy for a moment: so often is tried again.
+/// Attempts: pages that were used just now are busy for a moment.
 const TRIES: u32 = 6;
 
 /// A workload that runs until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
     server: Server,
-    /// What it reported of its progress.
+    /// Its progress so far.
     pub(super) beats: Vec<Beat>,
 }
 
-/// What a steady worker is to do.
+/// Work of a steady worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steady {
     pub(super) way: Way,
     pub(super) size: u64,
     pub(super) hot: u64,
-    /// It stops after so many.
+    /// The units after which it stops.
     pub(super) units: Option<u64>,
-    /// Between two lines of progress.
+    /// Time between two lines of progress.
     pub(super) interval: Duration,
 }
 
 impl Worker {
-    /// Starts one that does not wait for its memory to be filled: [`Worker::ready`] does.
+    /// Starts one without waiting until its memory is filled: [`Worker::ready`] waits.
     pub(super) fn steady(steady: &Steady, place: &Place, signals: &Signals) -> Result<Worker> {
         let mut command = Command::new(&place.workload);
         command.args(["steady", steady.way.name(), "--size", &steady.size.to_string()]);
@@ -65,7 +65,8 @@ impl Worker {
         Worker::start(command, signals)
     }
 
-    /// Starts one that keeps every processor busy, as khugepaged does one when it never pauses, and waits until that is so.
+    /// Starts one that keeps every processor busy, as khugepaged keeps one when it never pauses,
+    /// and waits until they are busy.
     pub(super) fn busy(place: &Place, signals: &Signals) -> Result<Worker> {
         let mut command = Command::new(&place.workload);
         command.arg("busy");
@@ -87,27 +88,27 @@ impl Worker {
         self.server.ready(signals)
     }
 
-    /// Has it work.
+    /// Lets it work.
     pub(super) fn go(&mut self) -> Result<()> {
         self.server.ask(GO)
     }
 
-    /// Has it do nothing.
+    /// Lets it pause.
     pub(super) fn pause(&mut self) -> Result<()> {
         self.server.ask(PAUSE)
     }
 
-    /// Has it make itself known to khugepaged.
+    /// Lets it make itself known to khugepaged.
     pub(super) fn fault(&mut self) -> Result<()> {
         self.server.ask(FAULT)
     }
 
-    /// Has it work in another way, or in another part of its memory, from now on.
+    /// Lets it work in another way, or in another part of its memory, from now on.
     pub(super) fn work(&mut self, way: Way, hot: u64) -> Result<()> {
         self.server.ask(format!("{WORK} {} {hot}", way.name()))
     }
 
-    /// Has it read a word of each page of all its memory, and waits for that.
+    /// Lets it read a word of each page of all its memory, and waits for the end of that.
     pub(super) fn touch(&mut self, signals: &Signals) -> Result<()> {
         self.server.ask(TOUCH)?;
         loop {
@@ -119,15 +120,15 @@ impl Worker {
         }
     }
 
-    /// A probe's touches since it was last asked.
+    /// Returns a probe's touches since the last report.
     pub(super) fn touches(&mut self, signals: &Signals) -> Result<Touches> {
         self.server.ask(REPORT)?;
         let line = self.server.line(signals)?;
         serde_json::from_str(&line).with_context(|| format!("the probe said '{line}'"))
     }
 
-    /// Has a probe mark all its memory for KSM, or take the mark off, which takes apart what was merged. What the kernel
-    /// refuses is in the error.
+    /// Lets a probe mark all its memory for KSM, or unmark it, which takes apart merged pages. An
+    /// error has the kernel's answer.
     pub(super) fn merge(&mut self, on: bool, signals: &Signals) -> Result<()> {
         self.server.ask(if on { MERGE } else { UNMERGE })?;
         let line = self.server.line(signals)?;
@@ -135,7 +136,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes in what it has reported of its progress by now.
+    /// Takes in the progress that it has reported by now.
     pub(super) fn drain(&mut self) -> Result<()> {
         self.server.lines()?.iter().try_for_each(|line| self.note(line))
     }
@@ -146,7 +147,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes all its memory in `within` huge, from outside. Fails where less than 95 % could be.
+    /// Makes all its memory in `within` huge, from outside. Fails if less than 95 % could be.
     pub(super) fn promote(&self, within: Option<VirtRange>) -> Result<()> {
         let root = KernelRoot::live();
         let (process, mut engine) = (identify(&root, self.pid())?, Engine::new(&root, Latency::default()));
@@ -172,7 +173,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Splits all its huge pages. Fails where some stay.
+    /// Splits all its huge pages. Fails if some stay.
     pub(super) fn split(&self) -> Result<()> {
         let root = KernelRoot::live();
         let (process, mut engine) = (identify(&root, self.pid())?, Engine::new(&root, Latency::default()));
@@ -182,7 +183,8 @@ impl Worker {
                 return Ok(());
             }
             if attempt > 0 {
-                // Pages that were just made huge wait in queues of their processor; there they cannot be split.
+                // Pages that were just made huge wait in queues of their processor; there they
+                // cannot be split.
                 megapage_kernel::lru::LruDrain::new()
                     .and_then(|drain| drain.drain())
                     .context("the LRU queues")?;
@@ -194,7 +196,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The regions that are huge, as the kernel says.
+    /// Returns the regions that are huge, as the kernel reports them.
     pub(super) fn huge_regions(&self) -> Result<Vec<VirtRange>> {
         let root = KernelRoot::live();
         let mut pagemap = Pagemap::open(&root, self.pid())?;
@@ -209,20 +211,21 @@ impl Worker {
         Ok(found)
     }
 
-    /// Anonymous huge memory, in bytes, as the kernel says.
+    /// Returns its anonymous huge memory, in bytes, as the kernel reports it.
     pub(super) fn huge(&self) -> Result<u64> {
         let mappings = read_smaps(&KernelRoot::live(), self.pid())?;
         Ok(mappings.iter().map(|mapping| mapping.anon_huge.0).sum())
     }
 
-    /// The same of the regions in `range` alone, which is cheaper to read.
+    /// Returns the same of the regions in `range` only, which is cheaper to read.
     pub(super) fn huge_within(&self, range: VirtRange) -> Result<u64> {
         let regions = Pagemap::open(&KernelRoot::live(), self.pid())?.regions(range)?;
         let huge = regions.iter().filter(|region| region.huge == Some(true));
         Ok(huge.count() as u64 * HUGE_2M as u64)
     }
 
-    /// The share of `range` that is huge, from 0 to 1, by [`LOOKED_AT`] of its regions: cheap enough to be asked for often.
+    /// Returns the share of `range` that is huge, from 0 to 1, by [`LOOKED_AT`] of its regions:
+    /// cheap enough for frequent use.
     pub(super) fn huge_share(&self, range: VirtRange) -> Result<f64> {
         let starts: Vec<u64> = (range.start()..range.end()).step_by(HUGE_2M).collect();
         let some = starts.iter().step_by(starts.len().div_ceil(LOOKED_AT).max(1));
@@ -233,18 +236,19 @@ impl Worker {
         Ok(huge as f64 / looked_at.len().max(1) as f64)
     }
 
-    /// All that is resident, in bytes.
+    /// Returns all its resident bytes.
     pub(super) fn rss(&self) -> Result<u64> {
         Ok(read_status(&KernelRoot::live(), self.pid())?.rss.0)
     }
 
-    /// Resident heap, in bytes.
+    /// Returns its resident heap, in bytes.
     fn resident(&self) -> Result<u64> {
         let mappings = read_smaps(&KernelRoot::live(), self.pid())?;
         Ok(mappings.iter().filter(|mapping| mapping.is_heap_like()).map(|mapping| mapping.rss.0).sum())
     }
 
-    /// The highest `bytes` of its largest mapping, in whole regions: where a steady worker works.
+    /// Returns the highest `bytes` of its largest mapping, in whole regions: the part in which a
+    /// steady worker works.
     pub(super) fn top(&self, bytes: u64) -> Result<VirtRange> {
         let mappings = read_smaps(&KernelRoot::live(), self.pid())?;
         let largest =
@@ -257,7 +261,7 @@ impl Worker {
     }
 }
 
-/// Units for each second of processor time between two lines of progress.
+/// Returns the units for each second of processor time between two lines of progress.
 pub(super) fn rate(from: &Beat, to: &Beat) -> f64 {
     let seconds = to.cpu_ns.saturating_sub(from.cpu_ns) as f64 / 1e9;
     if seconds > 0.0 { (to.units - from.units) as f64 / seconds } else { 0.0 }

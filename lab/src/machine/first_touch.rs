@@ -1,8 +1,8 @@
-//! Memory of our own that is touched, or cleared, page by page, each time timed.
+//! Memory of this process that is touched, or cleared, page by page, each time timed.
 //!
-//! File-level obligation: every address that is written lies in the range that the value owns from its making to its drop,
-//! mapped readable and writable; no reference into it is ever formed. Files that are mapped cannot shrink (they are
-//! extents).
+//! File-level obligation: every address that is written lies in the range that the value owns from
+//! its making to its drop, mapped readable and writable; no reference into it is ever formed. Files
+//! that are mapped cannot shrink (they are extents).
 
 #![allow(unsafe_code)]
 
@@ -13,12 +13,13 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::time::Instant;
 
-/// How a page is cleared.
+/// Way to clear a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clearing {
-    /// As by memset(3).
+    /// Ordinary stores, as by memset(3).
     Plain,
-    /// By stores that pass the caches by; as `Plain` where this processor's kind has none that are known here.
+    /// Stores that bypass the caches; the same as `Plain` on processors for which none are known
+    /// here.
     NonTemporal,
 }
 
@@ -30,21 +31,22 @@ pub struct FirstTouch {
 }
 
 impl FirstTouch {
-    /// Anonymous memory that asks for transparent huge pages; `bytes` is a multiple of 2 MiB.
+    /// Maps anonymous memory that asks for transparent huge pages; `bytes` is a multiple of 2 MiB.
     pub fn transparent(bytes: usize) -> io::Result<FirstTouch> {
         let memory = FirstTouch::reserve(bytes, HUGE_2M)?;
         memory.range.open().and_then(|()| memory.range.advise_thp())?;
         Ok(memory)
     }
 
-    /// Private hugetlb pages of `size`.
+    /// Maps private hugetlb pages of `size`.
     pub fn hugetlb(bytes: usize, size: PageSize) -> io::Result<FirstTouch> {
         let memory = FirstTouch::reserve(bytes, size.bytes().0 as usize)?;
         memory.range.map_hugetlb(size)?;
         Ok(memory)
     }
 
-    /// Extents of `each` bytes on pages of `size`, mapped shared, one behind the other, at a multiple of 1 GiB.
+    /// Maps extents of `each` bytes on pages of `size` shared, one behind the other, at a multiple
+    /// of 1 GiB.
     pub fn extents(files: &[BorrowedFd<'_>], each: usize, size: PageSize) -> io::Result<FirstTouch> {
         let memory = FirstTouch::reserve_at(each * files.len(), size.bytes().0 as usize, HUGE_1G)?;
         for (number, file) in files.iter().enumerate() {
@@ -65,14 +67,14 @@ impl FirstTouch {
         Ok(FirstTouch { range: Reservation::new(bytes, alignment)?, page })
     }
 
-    /// The addresses.
+    /// Returns the addresses.
     pub fn range(&self) -> VirtRange {
         let (start, end) = (self.range.start() as u64, self.range.end() as u64);
         VirtRange::new(start, end).expect("a mapping is a range")
     }
 
-    /// Writes a word to each page, in order; the nanoseconds that each took, that of reading the clock (about 50)
-    /// included. A page that cannot be had raises SIGBUS.
+    /// Writes a word to each page, in order. Returns the nanoseconds that each took, including
+    /// those of reading the clock (about 50). A page that is not available raises SIGBUS.
     pub fn touch(&self) -> Vec<u64> {
         self.each_page(|address| {
             // SAFETY: the first word of a page of ours, which is aligned.
@@ -80,12 +82,12 @@ impl FirstTouch {
         })
     }
 
-    /// Clears each page, in order; the nanoseconds that each took.
+    /// Clears each page, in order. Returns the nanoseconds that each took.
     pub fn clear(&self, how: Clearing) -> Vec<u64> {
         self.each_page(|address| self.clear_at(address, how))
     }
 
-    /// Clears page `page`, counted modulo how many there are.
+    /// Clears page `page`, counted modulo the number of pages.
     pub fn clear_page(&self, page: usize, how: Clearing) {
         let pages = (self.range.end() - self.range.start()) / self.page;
         let address = self.range.start() + page % pages * self.page;
@@ -118,7 +120,8 @@ impl FirstTouch {
 #[cfg(target_arch = "x86_64")]
 unsafe fn clear_past_caches(address: *mut u8, bytes: usize) {
     use std::arch::x86_64::{__m128i, _mm_setzero_si128, _mm_sfence, _mm_stream_si128};
-    // SAFETY: SSE2 is part of x86-64; each store lies within what the caller promises, and is aligned.
+    // SAFETY: SSE2 is part of x86-64; each store is aligned and lies within the bytes that the
+    // caller promises.
     unsafe {
         let zero = _mm_setzero_si128();
         for at in (0..bytes).step_by(size_of::<__m128i>()) {
@@ -151,7 +154,7 @@ mod tests {
         let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
         assert_eq!(FirstTouch::hugetlb(2 * HUGE_2M, PageSize::HUGE_2M).unwrap().touch().len(), 2);
         let files = [(), ()].map(|()| extent::create(PageSize::HUGE_2M, 2).unwrap());
-        // A page that is not there, and cannot be had, would end the whole program.
+        // A missing page that is not available would end the whole program.
         for file in &files {
             (0..2).for_each(|page| extent::fill(file, PageSize::HUGE_2M, page).unwrap());
             extent::seal(file).unwrap();

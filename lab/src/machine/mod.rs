@@ -1,4 +1,5 @@
-//! What experiments do to their own memory and processes that no safe interface does: timed forks, timed first writes.
+//! Actions of experiments on their own memory and processes for which there is no safe interface:
+//! timed forks, timed first writes.
 
 mod first_touch;
 mod merging;

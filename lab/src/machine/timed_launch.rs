@@ -1,11 +1,12 @@
-//! Starting a child in each of the ways there are, timed: fork(2), vfork(2), posix_spawn(3).
+//! Timed starts of a child in each of the possible ways: fork(2), vfork(2), posix_spawn(3).
 //!
-//! File-level obligation: a child that shares or copies the caller's memory makes system calls alone until it has
-//! executed another program or is killed: it allocates nothing and takes no lock, since other threads of the caller may
-//! have held any. What is passed to the kernel is initialised and outlives the call.
+//! File-level obligation: a child that shares or copies the caller's memory makes only system calls
+//! until it has executed another program or is killed. It allocates nothing and takes no lock,
+//! since other threads of the caller may have held any. The arguments for the kernel are
+//! initialised and outlive the call.
 //!
-//! fork and vfork are the bare system calls, so that neither the handlers of pthread_atfork(3) nor the C library's own
-//! work is part of the times, and so that a program that uses this does not import fork(2).
+//! fork and vfork are the bare system calls: so neither the handlers of pthread_atfork(3) nor the C
+//! library's own work is part of the times. Also, a program that uses this does not import fork(2).
 
 #![allow(unsafe_code)]
 
@@ -20,23 +21,24 @@ use std::time::{Duration, Instant};
 pub enum Launch {
     /// fork(2), then execve(2) in the child.
     Fork,
-    /// vfork(2), then execve(2) in the child: the call returns when that is done. On x86-64 alone.
+    /// vfork(2), then execve(2) in the child: the call returns when that is done. Only on x86-64.
     Vfork,
     /// posix_spawn(3): the call returns when the program has been executed.
     PosixSpawn,
 }
 
-/// What a launch took, on the wall.
+/// Times of a launch, on the wall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// Until the call returned to the parent.
+    /// The time until the call returned to the parent.
     pub call: Duration,
-    /// Until the program that was started had ended and was collected.
+    /// The time until the program that was started had ended and was collected.
     pub whole: Duration,
 }
 
-/// Starts `program` without arguments, with an empty environment, and waits for its end. Fails where it does not exit
-/// with 0 (a program that cannot be executed counts as status 127), with `Unsupported` where there is no such way here.
+/// Starts `program` without arguments, with an empty environment, and waits for its end. Fails if
+/// it does not exit with 0; a program that cannot be executed counts as status 127. Fails with
+/// `Unsupported` if there is no such way here.
 pub fn launch(how: Launch, program: &CStr) -> io::Result<Launched> {
     let arguments = [program.as_ptr(), ptr::null()];
     let environment = [ptr::null()];
@@ -45,7 +47,7 @@ pub fn launch(how: Launch, program: &CStr) -> io::Result<Launched> {
         Launch::Fork => {
             let pid = bare_fork()?;
             if pid == 0 {
-                // SAFETY: this is the child; all three are terminated as execve(2) wants them.
+                // SAFETY: this is the child; all three are terminated as execve(2) requires.
                 unsafe {
                     libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr());
                     libc::_exit(127)
@@ -56,7 +58,8 @@ pub fn launch(how: Launch, program: &CStr) -> io::Result<Launched> {
         Launch::Vfork => bare_vfork(program, &arguments, &environment)?,
         Launch::PosixSpawn => {
             let mut pid = 0;
-            // SAFETY: as above; posix_spawn(3) does not change what the pointers to mutable stand for.
+            // SAFETY: as above; posix_spawn(3) does not change the objects of the pointers to
+            // mutable.
             let errno = unsafe {
                 libc::posix_spawn(
                     &mut pid,
@@ -83,17 +86,18 @@ pub fn launch(how: Launch, program: &CStr) -> io::Result<Launched> {
     Ok(Launched { call, whole })
 }
 
-/// fork(2) without the C library: 0 in the child.
+/// Calls fork(2) without the C library. Returns 0 in the child.
 fn bare_fork() -> io::Result<i32> {
-    // SAFETY: without CLONE_VM the child has a copy of the memory, this stack included; every caller keeps the file's
-    // obligation in it.
+    // SAFETY: without CLONE_VM the child has a copy of the memory, this stack included; every
+    // caller keeps the file's obligation in it.
     match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0usize, 0usize, 0usize, 0usize) } {
         -1 => Err(io::Error::last_os_error()),
         pid => Ok(pid as i32),
     }
 }
 
-/// vfork(2) and execve(2) without a return in between: the child shares this stack and must leave it as it is.
+/// Calls vfork(2) and execve(2) without a return in between: the child shares this stack and must
+/// not change it.
 #[cfg(target_arch = "x86_64")]
 fn bare_vfork(
     program: &CStr,
@@ -101,9 +105,10 @@ fn bare_vfork(
     environment: &[*const libc::c_char; 1],
 ) -> io::Result<i32> {
     let answer: i64;
-    // SAFETY: the child runs these instructions alone, which touch no memory and no stack: it executes the program, or
-    // exits with 127. The parent, which is suspended for so long, then finds its registers as the kernel saved them; rcx
-    // and r11 are the ones that a system call destroys. The strings are as in `launch`.
+    // SAFETY: the child runs only these instructions, which touch no memory and no stack: it
+    // executes the program, or exits with 127. The parent, which is suspended for that time, then
+    // finds its registers as the kernel saved them; a system call destroys only rcx and r11. The
+    // strings are as in `launch`.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -137,7 +142,7 @@ fn bare_vfork(
     Err(io::Error::new(io::ErrorKind::Unsupported, "vfork is timed on x86-64 alone"))
 }
 
-/// Waits for the end of `pid`: its status as wait(2) has it.
+/// Waits for the end of `pid`. Returns its status as wait(2) has it.
 fn collect(pid: i32) -> io::Result<i32> {
     let mut status = 0;
     loop {
@@ -152,8 +157,8 @@ fn collect(pid: i32) -> io::Result<i32> {
     }
 }
 
-/// A child that holds a copy of the caller's memory and does nothing, until the value is dropped or the thread that
-/// made it ends: a snapshot, as programs make one that fork to save.
+/// A child that holds a copy of the caller's memory and does nothing, until the value is dropped or
+/// the thread that made it ends. It stands for a snapshot of programs that fork to save.
 #[derive(Debug)]
 pub struct HeldChild {
     pid: i32,
@@ -167,7 +172,8 @@ impl HeldChild {
         let start = Instant::now();
         let pid = bare_fork()?;
         if pid == 0 {
-            // SAFETY: this is the child; the calls take no memory. The parent may have ended before the first.
+            // SAFETY: this is the child; the calls take no memory. The parent may have ended before
+            // the first.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0);
                 while libc::getppid() == parent {
@@ -179,12 +185,12 @@ impl HeldChild {
         Ok(HeldChild { pid, call: start.elapsed() })
     }
 
-    /// The child.
+    /// Returns the child's number.
     pub fn pid(&self) -> Pid {
         Pid(self.pid)
     }
 
-    /// What the call took, on the wall.
+    /// Returns the time of the call, on the wall.
     pub fn call(&self) -> Duration {
         self.call
     }
@@ -192,7 +198,8 @@ impl HeldChild {
 
 impl Drop for HeldChild {
     fn drop(&mut self) {
-        // SAFETY: no memory is passed; the child is ours and not collected, so that the identifier is still its own.
+        // SAFETY: no memory is passed; the child is ours and not collected, so that no other
+        // process has its identifier.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
         let _ = collect(self.pid);
     }

@@ -1,7 +1,7 @@
-//! Memory of our own with every page written, on pages of a chosen kind: what fork(2) has to deal with.
+//! Memory of this process with every page written, on pages of a chosen kind: the input of fork(2).
 //!
-//! File-level obligation: every address that is written lies in the mapping that the value owns, which stays mapped
-//! until the value is dropped and to which no reference is ever made.
+//! File-level obligation: every address that is written lies in the mapping that the value owns. It
+//! stays mapped until the value is dropped, and no reference to it is ever made.
 
 #![allow(unsafe_code)]
 
@@ -10,29 +10,30 @@ use std::io;
 use std::ptr;
 use std::time::Instant;
 
-/// What the memory lies on.
+/// Kind of pages of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeapPages {
     /// Base pages (MADV_NOHUGEPAGE).
     Base,
     /// 2 MiB transparent huge pages (MADV_HUGEPAGE, MADV_COLLAPSE), as far as the kernel has them.
     Thp,
-    /// 2 MiB pages of the pool, private: both processes have a page of their own once one has written.
+    /// 2 MiB pages of the pool, private: both processes have separate pages once one has written.
     HugetlbPrivate,
-    /// 2 MiB pages of the pool, shared: what one process writes, the other sees.
+    /// 2 MiB pages of the pool, shared: each process sees the writes of the other.
     HugetlbShared,
     /// Base pages that a child does not get (MADV_DONTFORK): it must not touch them.
     BaseDontFork,
 }
 
 impl HeapPages {
-    /// Whether the pages come from the pool of 2 MiB pages.
+    /// Returns true if the pages come from the pool of 2 MiB pages.
     pub const fn is_hugetlb(self) -> bool {
         matches!(self, HeapPages::HugetlbPrivate | HeapPages::HugetlbShared)
     }
 }
 
-/// A prime near 2^32 divided by the golden ratio: its multiples visit every page once, each far from the last.
+/// A prime near 2^32 divided by the golden ratio: its multiples visit every page once, each far
+/// from the last.
 const SCATTER: usize = 2_654_435_761;
 
 /// The memory.
@@ -45,8 +46,8 @@ pub struct TouchedHeap {
 }
 
 impl TouchedHeap {
-    /// Maps `bytes`, rounded up to 2 MiB, and writes to every base page. ENOMEM: the pool has too few pages left, or
-    /// a control group's limit is in the way (then also EFAULT).
+    /// Maps `bytes`, rounded up to 2 MiB, and writes to every base page. ENOMEM: the pool has too
+    /// few pages left, or a control group's limit is in the way (then also EFAULT).
     pub fn map(bytes: usize, pages: HeapPages) -> io::Result<TouchedHeap> {
         let bytes = bytes.max(1).next_multiple_of(HUGE_2M);
         // The kernel aligns hugetlb mappings itself, and a page more would have to be in the pool.
@@ -86,14 +87,15 @@ impl TouchedHeap {
         }
         (0..bytes / BASE_PAGE).for_each(|page| heap.write_page(page, page as u64 + 1));
         if pages == HeapPages::Thp {
-            // What is huge stays so; the others stay on base pages where it fails.
+            // Huge parts stay huge; if it fails, the others stay on base pages.
             let _ = heap.advise(libc::MADV_COLLAPSE);
         }
         Ok(heap)
     }
 
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the range is our own mapping, and none of the advices used takes anything out of it.
+        // SAFETY: the range is our own mapping, and none of the advices used takes anything out of
+        // it.
         match unsafe { libc::madvise(self.start.cast(), self.bytes, advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -102,21 +104,23 @@ impl TouchedHeap {
 
     fn write_page(&self, page: usize, word: u64) {
         assert!(page < self.bytes / BASE_PAGE);
-        // SAFETY: the page lies in the mapping, which is writable and to which there is no reference.
+        // SAFETY: the page lies in the mapping, which is writable and to which there is no
+        // reference.
         unsafe { self.start.add(page * BASE_PAGE).cast::<u64>().write_volatile(word) };
     }
 
-    /// The addresses.
+    /// Returns the addresses.
     pub fn range(&self) -> VirtRange {
         let start = self.start as u64;
         VirtRange::new(start, start + self.bytes as u64).expect("a mapping is a range")
     }
 
-    /// Writes one word to each of `count` base pages within the first `within` bytes, in scattered order and to none
-    /// twice (so at most to as many as there are), and times each write: nanoseconds on the wall.
+    /// Writes one word to each of `count` base pages within the first `within` bytes, in scattered
+    /// order and to none twice. It writes at most to each page that there is. It times each write:
+    /// nanoseconds on the wall.
     ///
-    /// Private pages of the pool that a child shares need as many free pages again: without them the kernel takes
-    /// them from the child.
+    /// Private pages of the pool that a child shares need as many free pages again: without them
+    /// the kernel takes them from the child.
     pub fn write(&self, within: usize, count: usize) -> Vec<u64> {
         let pages = within.clamp(BASE_PAGE, self.bytes) / BASE_PAGE;
         let mut times = vec![0; count.min(pages)];

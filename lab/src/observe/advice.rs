@@ -1,5 +1,5 @@
-//! Is the advice right? What `megapage advise` predicts for programs on base pages, against what huge pages then
-//! gain them.
+//! Correctness of the advice: the prediction of `megapage advise` for programs on base pages,
+//! against their gain by huge pages afterwards.
 
 use super::Observe;
 use super::programs::{Copy, Pages, Program, huge_share};
@@ -16,48 +16,51 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// No advice takes longer.
+/// Longest time for an advice.
 const LONGEST_ADVICE: Duration = Duration::from_secs(120);
-/// Units that are done to learn how fast a program is.
+/// Units that are done to measure the speed of a program.
 const PROBE_UNITS: f64 = 200.0;
-/// The agreement of the two orders that is demanded (Kendall's tau-b): over all pairs of programs, and over those whose
-/// measured gains are distinguished by their intervals. Of two others it is unknown which gains more: where the first demand
-/// fails and the second holds, it is the measurement that does not show the order.
+/// Least agreement of the two orders (Kendall's tau-b). One demand is over all pairs of programs,
+/// the other over those whose measured gains are distinguished by their intervals. For other pairs
+/// it is unknown which gains more. If only the first demand fails, the measurement does not show
+/// the order.
 const LEAST_TAU: f64 = 0.7;
-/// The share of all pairs that must be distinguished: else the measurement says too little to judge by.
+/// Least share of all pairs that must be distinguished: with fewer the measurement is too weak to
+/// judge by.
 const LEAST_DISTINGUISHED: f64 = 0.5;
-/// A program that gains less than this is not to be advised to switch.
+/// Gain below which a program must not be advised to switch.
 const LEAST_GAIN: f64 = 1.03;
-/// Gains that agree to this count as equal: no smaller difference was measured repeatably.
+/// Largest difference of gains that count as equal: no smaller one was measured repeatably.
 const RESOLUTION: f64 = 0.01;
-/// Fewer programs give no order worth judging.
+/// The fewest programs whose order is judged.
 const LEAST_PROGRAMS: usize = 8;
 /// Histories that a recording keeps.
 const MOST_HISTORIES: usize = 250;
-/// The programs that are demanded by name: what one of them would show is not to go unseen because it did not start, or
-/// because the advice was not to know.
+/// The programs that are demanded by name: the result of one of them must not be missing because it
+/// did not start, or because the advice gave no value.
 const DEMANDED: [&str; 9] =
     ["chase", "random", "zipf", "sequential", "hot", "compute", "map", "redis", "postgres"];
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Advice {
-    /// Runs that were asked for: each is several turns of each copy, or one where turns are long.
+    /// Runs that were asked for: each is several turns of each copy, or one if turns are long.
     pub runs: u32,
     /// The programs.
     pub programs: Vec<ProgramReport>,
-    /// Kendall's tau-b between predicted and measured gain, gains that agree to 0.01 tied, over all pairs of programs.
+    /// Kendall's tau-b between predicted and measured gain, gains that agree to 0.01 tied, over all
+    /// pairs of programs.
     pub tau_b: Option<f64>,
     /// The same over the pairs whose measured intervals do not overlap.
     #[serde(rename = "told_apart")]
     pub distinguished: Distinguished,
-    /// The same without ties but exact ones.
+    /// The same without ties except exact ones.
     pub tau_b_exact: Option<f64>,
-    /// Programs that were left out, each with the reason.
+    /// Programs that were skipped, each with the reason.
     pub left_out: Vec<(&'static str, String)>,
 }
 
-/// The pairs of programs of which the measurement shows who gains more.
+/// Pairs of programs of which the measurement shows the one that gains more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Distinguished {
     /// All pairs of programs with a prediction.
@@ -66,7 +69,7 @@ pub struct Distinguished {
     pub pairs: u64,
     /// Those of them that are predicted in the order in which they were measured.
     pub right: u64,
-    /// Those predicted the other way round. What is neither is predicted alike.
+    /// Those predicted in reverse order. The others are predicted alike.
     pub wrong: u64,
     /// Kendall's tau-b over them.
     pub tau_b: Option<f64>,
@@ -77,9 +80,10 @@ pub struct Distinguished {
 pub struct ProgramReport {
     /// Its name.
     pub program: &'static str,
-    /// How many times as fast it is on huge pages: the ratio of work for each second of processor time, turn by turn.
+    /// The factor by which it is faster on huge pages: the ratio of work for each second of
+    /// processor time, turn by turn.
     pub measured: Spread,
-    /// What holds the median of that with 90 % (sign test).
+    /// The interval that holds its median with 90 % (sign test).
     pub interval: [f64; 2],
     /// Turns of each copy.
     pub turns: u32,
@@ -87,44 +91,44 @@ pub struct ProgramReport {
     pub base_rate: Spread,
     /// The same on huge pages.
     pub huge_rate: Spread,
-    /// The share of data on huge pages in the base copy and in the huge one, and its bytes; `None` where those who
-    /// work come and go.
+    /// The share of data on huge pages in the base copy and in the huge one, and its bytes; `None`
+    /// if the working processes come and go.
     pub huge_share: Option<[f64; 2]>,
     /// The bytes of the base copy's data.
     pub data_bytes: Option<u64>,
-    /// What all of this took.
+    /// The times of all steps.
     pub seconds: Seconds,
-    /// What was predicted; `None` where no advice could be had.
+    /// The prediction; `None` if there was no advice.
     pub predicted: Option<Predicted>,
-    /// Why not.
+    /// The reason if there was none.
     pub failure: Option<String>,
 }
 
-/// What a program of this bench took, in seconds by the clock on the wall.
+/// Times of a program of this bench, in seconds by the clock on the wall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Seconds {
-    /// To start three copies and fill their memory, and to make one of them huge.
+    /// The start of three copies and the filling of their memory, and making one of them huge.
     pub starting: f64,
-    /// To ask `megapage advise` about one of them.
+    /// The question to `megapage advise` about one of them.
     pub asking: f64,
-    /// The turns of the other two, and finding out how fast they are.
+    /// The turns of the other two, and the measurement of their speed.
     pub working: f64,
 }
 
 /// The output of `megapage advise --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Predicted {
-    /// Whether it advises to switch to huge pages.
+    /// True if it advises to switch to huge pages.
     pub recommended: bool,
-    /// The verdict, in its own word: `try-it` is neither.
+    /// The verdict, in its own word: `try-it` is neither yes nor no.
     pub verdict: String,
-    /// How many times as fast it expects the program to be: at least, likely, at most.
+    /// The factor by which it expects the program to be faster: at least, likely, at most.
     pub gain: [f64; 3],
-    /// Where the value comes from, in its own word.
+    /// The source of the value, in its own word.
     pub source: String,
 }
 
-/// The part of `megapage.advise/1` that is read here.
+/// Part of `megapage.advise/1` that is read here.
 #[derive(Deserialize)]
 struct Document {
     processes: Vec<Verdict>,
@@ -147,7 +151,7 @@ struct Gain {
     source: String,
 }
 
-/// Refuses names that are no program's.
+/// Refuses names of no program.
 pub(super) fn validate(programs: &[String]) -> Result<()> {
     let names: Vec<&'static str> = Program::all().into_iter().map(Program::name).collect();
     select(&names, |name| *name, programs, "program of advice").map(|_| ())
@@ -182,7 +186,8 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>) -> Result<Advice> {
     Ok(advice)
 }
 
-/// Starts both copies, asks for advice on the one on base pages while it works, then lets them work in turns.
+/// Asks for advice on a copy on base pages while it works. Then starts two more copies, one on base
+/// and one on huge pages, and lets them work in turns.
 fn compare(
     program: Program,
     options: &Observe,
@@ -211,14 +216,14 @@ fn compare(
     let start = Instant::now();
     // Shorter at a smaller scale, for tests.
     let (turn, probe) = (program.turn().mul_f64(options.scale), (PROBE_UNITS * options.scale).ceil() as u64);
-    // Once for the caches, once for the time.
+    // The first for the caches, the second for the time.
     base.work(probe, signals)?;
     huge.work(probe, signals)?;
     let rate = base.work(probe, signals)?.rate();
     let units = ((rate * turn.as_secs_f64()) as u64).clamp(1, 1_000_000);
     let (mut base_rates, mut huge_rates) = (Vec::new(), Vec::new());
     for number in 0..turns {
-        // The one that goes first meets another machine: they take turns at that as well.
+        // The machine is different for the copy that goes first: they alternate.
         let turn = |copy: &mut Box<dyn Copy>, rates: &mut Vec<f64>| {
             rates.push(copy.work(units, signals)?.rate());
             Ok::<(), anyhow::Error>(())
@@ -266,7 +271,7 @@ fn compare(
     })
 }
 
-/// Asks `megapage advise` about a copy of its own: asking may promote parts of it.
+/// Asks `megapage advise` about a separate copy: asking may promote parts of it.
 fn ask(
     program: Program,
     options: &Observe,
@@ -295,15 +300,15 @@ fn ask(
     predicted(document, pid)
 }
 
-/// Where the recording of a program goes.
+/// Returns the path for the recording of a program.
 fn recording(program: Program, options: &Observe) -> Option<PathBuf> {
     options.record.as_ref().map(|directory| directory.join(format!("{}.json", program.name())))
 }
 
-/// Leaves at most [`MOST_HISTORIES`] in a recording, taken evenly from all.
+/// Reduces a recording to [`MOST_HISTORIES`] histories, taken evenly from all.
 fn thin(recording: &mut Recording) {
     let histories = std::mem::take(&mut recording.touches.histories);
-    // Closer looks show how hot the hottest is: of either kind as large a part is stored.
+    // Closer looks show the heat of the hottest pages: the same share of either kind is stored.
     let (close, others): (Vec<_>, Vec<_>) = histories.into_iter().partition(|it| it.close);
     let all = (close.len() + others.len()).max(1);
     for kind in [others, close] {
@@ -314,7 +319,7 @@ fn thin(recording: &mut Recording) {
     }
 }
 
-/// Adds to a recording what was measured, and takes from it what no test needs.
+/// Adds the measurement to a recording, and removes the parts that no test needs.
 fn complete(path: &Path, program: Program, measured: Measured) -> Result<()> {
     let recording: Recording = serde_json::from_slice(&std::fs::read(path)?)?;
     let mut whole = Recording { program: program.name().into(), measured: Some(measured), ..recording };
@@ -347,7 +352,8 @@ impl Advice {
         let tied: Vec<_> = exact.iter().map(|(one, other)| (rounded(*one), rounded(*other))).collect();
         self.tau_b = tau_b(&tied);
         self.tau_b_exact = tau_b(&exact);
-        // Apart is apart, however little: only what is predicted may be tied here.
+        // Intervals that are apart count as apart, however close: only predictions may be tied
+        // here.
         let rounded_pairs: Vec<_> = exact.iter().map(|(one, other)| (rounded(*one), *other)).collect();
         let apart = |one: usize, other: usize| are_apart(judged[one].1.interval, judged[other].1.interval);
         let found = Agreement::of(&rounded_pairs, apart);
@@ -361,14 +367,14 @@ impl Advice {
         };
     }
 
-    /// The demanded programs that were left out or are not predicted.
+    /// Returns the demanded programs that were skipped or are not predicted.
     fn missing(&self) -> Vec<&'static str> {
         let is_judged =
             |name: &str| self.programs.iter().any(|one| one.program == name && one.predicted.is_some());
         DEMANDED.into_iter().filter(|name| !is_judged(name)).collect()
     }
 
-    /// What is demanded of it.
+    /// Returns the demands, judged.
     pub(super) fn gates(&self) -> Vec<Gate> {
         let with_advice = self.programs.iter().filter(|report| report.predicted.is_some()).count();
         let wrong: Vec<&str> =
@@ -414,7 +420,7 @@ impl Advice {
 }
 
 impl Distinguished {
-    /// How the orders agree, in words.
+    /// Describes the agreement of the orders in words.
     fn order(&self) -> String {
         let Distinguished { all_pairs, pairs, right, wrong, tau_b } = self;
         let tau = tau_b.map_or("none".into(), |tau| format!("{tau:.2}"));
@@ -423,7 +429,7 @@ impl Distinguished {
 }
 
 impl ProgramReport {
-    /// Whether the advice is to switch though that gains next to nothing.
+    /// Returns true if the advice is to switch though that gains next to nothing.
     fn misleads(&self) -> bool {
         self.measured.median < LEAST_GAIN && self.predicted.as_ref().is_some_and(|advice| advice.recommended)
     }

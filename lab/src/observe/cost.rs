@@ -1,5 +1,5 @@
-//! What reading and clearing accessed bits costs us, for each GiB that is resident; and what the other way of clearing
-//! (`clear_refs`) would cost, and whom it would hold up.
+//! Cost of reading and clearing accessed bits, for each GiB that is resident. Also the cost of the
+//! other way of clearing (`clear_refs`), and the time for which it blocks other processes.
 
 use super::Observe;
 use crate::bench::{Gate, Spread};
@@ -18,33 +18,37 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is demanded for each GiB, in milliseconds of processor time.
+/// Limits for each GiB, in milliseconds of processor time.
 const MOST_READ_MS: f64 = 1.0;
 const MOST_CLEAR_MS: f64 = 20.0;
-/// Between two reads of the process's memory.
+/// Pause between two reads of the process's memory.
 const READER_PAUSE: Duration = Duration::from_micros(100);
-/// Units of random reads between a clearing and a reading: as many as touch most pages again.
+/// Units of random reads between a clearing and a reading: enough to touch most pages again.
 const UNITS: f64 = 100.0;
 
-/// What came of it. Times are the observing thread's processor time, in milliseconds for each GiB.
+/// Findings of the experiment. Times are the observing thread's processor time, in milliseconds for
+/// each GiB.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
     /// Resident bytes of the ranges that were cleared and read: base pages, all touched.
     pub resident_bytes: u64,
-    /// To read.
+    /// The time to read.
     pub read_ms_per_gib: Spread,
-    /// To clear, nearly every bit being set: the share of them is `accessed_share`.
+    /// The time to clear, nearly every bit being set: the share of them is `accessed_share`.
     pub clear_ms_per_gib: Spread,
-    /// To clear again at once, nothing having been touched.
+    /// The time to clear again at once, without a touch in between.
     pub clear_idle_ms_per_gib: Spread,
-    /// For how long another process that reads memory of the process waited at most while the bits were cleared, in milliseconds.
+    /// Longest wait of another process that reads memory of the process while the bits were
+    /// cleared, in milliseconds.
     pub clear_wait_ms: Spread,
-    /// To clear the same bits by `/proc/PID/clear_refs`, which no tracker of single pages does: it flushes no TLB.
+    /// The time to clear the same bits by `/proc/PID/clear_refs`, which no tracker of single pages
+    /// does: it flushes no TLB.
     pub clear_refs_ms_per_gib: Spread,
-    /// For how long the reader waited then: the kernel holds the locks of the address space for writing all along, and
-    /// page faults wait as the reader does.
+    /// Longest wait of the reader then. The kernel holds the locks of the address space for writing
+    /// all the time, and page faults wait like the reader.
     pub clear_refs_wait_ms: Spread,
-    /// The share of pages that were found accessed after the program had touched most of them again.
+    /// The share of pages that were found accessed after the program had touched most of them
+    /// again.
     pub accessed_share: Spread,
 }
 
@@ -104,15 +108,17 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>, observer: &mut Obser
     Ok(cost)
 }
 
-/// This thread's processor time for `work`, in milliseconds, and what came of it.
+/// Measures this thread's processor time for `work`, in milliseconds; returns also the result of
+/// `work`.
 fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     let start = own_thread_time();
     let found = work()?;
     Ok((1e3 * (own_thread_time() - start).as_secs_f64(), found))
 }
 
-/// As [`timed`], while another thread reads a word of the process's memory again and again, for which it needs the lock
-/// of the address space as a page fault does: how long the longest of these waits was, in milliseconds.
+/// Does the same as [`timed`], while another thread repeatedly reads a word of the process's
+/// memory. For that it needs the lock of the address space, as a page fault does. Returns also the
+/// longest of these waits, in milliseconds.
 fn beside_reader(pid: Pid, range: VirtRange, work: impl FnOnce() -> Result<()>) -> Result<(f64, f64)> {
     let memory = RemoteMemory::open(&KernelRoot::live(), pid)?;
     let done = AtomicBool::new(false);
@@ -134,7 +140,7 @@ fn beside_reader(pid: Pid, range: VirtRange, work: impl FnOnce() -> Result<()>) 
     })
 }
 
-/// The whole regions of a process's large mappings.
+/// Returns the whole regions of a process's large mappings.
 fn ranges(pid: Pid) -> Result<Vec<VirtRange>> {
     let mappings = read_smaps(&KernelRoot::live(), pid)?;
     let large = mappings.iter().filter(|mapping| mapping.is_heap_like() && mapping.rss >= Bytes::mib(1));

@@ -1,4 +1,5 @@
-//! Is what is observed true? A child touches sets of pages that are known, and every bit that is read is compared.
+//! Exactness of observations: a child touches known sets of pages, and every bit that is read is
+//! compared.
 
 use super::Observe;
 use super::exactness::{Exactness, exactness};
@@ -12,19 +13,21 @@ use serde::Serialize;
 const ROUNDS: usize = 10;
 /// Base pages of the child at scale 1; a sixteenth of that on huge pages comes on top.
 const MEMORY: Bytes = Bytes::gib(2);
-/// Of the pages that were touched, this share at most may be put down to others who clear bits. That a page is marked as
-/// found idle does not say when: without a bound, a tracker's own mistakes could hide behind it. In twelve runs beside a DAMON
-/// that looks at 1024 frames of 24 GiB twice a second, it was 0 to 330 of 875,000.
+/// Largest share of the touched pages that may be attributed to others who clear bits. A page's
+/// mark as found idle has no time: without a limit it could hide a tracker's own mistakes. In
+/// twelve runs beside a DAMON that looks at 1024 frames of 24 GiB twice a second, it was 0 to 330
+/// of 875,000.
 const MOST_DISTURBED: f64 = 1e-3;
-/// The same of huge regions, whose one bit is cleared by any look at one of 512 frames: 0 to 46 of 640 in the same runs.
+/// The same of huge regions, whose one bit is cleared by any look at one of 512 frames: 0 to 46 of
+/// 640 in the same runs.
 const MOST_DISTURBED_HUGE: f64 = 0.2;
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Exact {
     /// Rounds.
     pub rounds: usize,
-    /// What was compared, and what of it was wrong.
+    /// The comparison, and the mistakes in it.
     #[serde(flatten)]
     pub found: Exactness,
 }

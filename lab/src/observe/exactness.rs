@@ -1,4 +1,4 @@
-//! The comparison of what a tracker reads with what a child has touched, page by page.
+//! Comparison of a tracker's readings with the touches of a child, page by page.
 
 use megapage_kernel::canary::Canary;
 use megapage_kernel::kpageflags::FrameFlags;
@@ -12,7 +12,7 @@ use megapage_snapshot::PAGES;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
 use serde::Serialize;
 
-/// How exactly a tracker reads, and what that costs.
+/// Exactness of a tracker's readings, and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Exactness {
     /// Base pages whose bit was compared, over all rounds, half of them untouched or more.
@@ -25,14 +25,14 @@ pub struct Exactness {
     /// Pages that were touched and read as not accessed, and that the kernel marks as found idle by
     /// DAMON or the idle-page bitmap: another process cleared their bit in between.
     pub disturbed: u64,
-    /// Huge regions that were compared, over all rounds: one bit each. Those that the machine had
-    /// no huge page for are not.
+    /// Huge regions that were compared, over all rounds: one bit each. Regions for which the
+    /// machine had no huge page do not count.
     pub huge_regions: u64,
     /// Those of them that were read wrongly, or had been split, less `disturbed_huge`.
     pub wrong_huge: u64,
-    /// As `disturbed`, of huge regions: DAMON is 512 times as likely to come by.
+    /// The same as `disturbed`, of huge regions: DAMON is 512 times as likely to come by.
     pub disturbed_huge: u64,
-    /// Pages that did not hold any more what had been written there.
+    /// Pages that did not hold the written value any more.
     pub lost: u64,
     /// Processor time of one reading, in milliseconds for each GiB on base pages; the median of the
     /// rounds.
@@ -44,10 +44,10 @@ pub struct Exactness {
     pub clear_ms_per_gib: f64,
 }
 
-/// Has a child touch another pseudo-random set of the base pages in `bytes` (rounded up to 2 MiB)
-/// in each of `rounds`, and compares what the tracker reads page by page; and of a sixteenth of
-/// that on huge pages, region by region. Takes that much memory. The error is for what prevented a
-/// comparison.
+/// Lets a child touch another pseudo-random set of the base pages in `bytes` (rounded up to 2 MiB)
+/// in each of `rounds`. Compares the tracker's readings page by page. Does the same with a
+/// sixteenth of that on huge pages, region by region. Takes that much memory. An error has the
+/// reason for which a comparison was not possible.
 pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Result<Exactness, String> {
     let base_regions = (bytes.0 as usize).div_ceil(HUGE_2M).max(1);
     let huge_regions = base_regions.div_ceil(16);
@@ -55,8 +55,8 @@ pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Resu
     let ranges = [whole(&child)];
     let gib = (base_regions * HUGE_2M) as f64 / (1u64 << 30) as f64;
     let others = Others::open(&child);
-    // A fragmented machine, or one on which another process has just switched them off, may have
-    // had no huge page to give. The tracker is not asked: it is what is tried here.
+    // A fragmented machine may have had no huge page to give, as may one on which another process
+    // has just switched them off. The tracker is not asked: it is the subject of the test.
     let given = huge_regions_of(&child)?;
     let mut exactness = Exactness::default();
     let (mut reads, mut clears) = (Vec::new(), Vec::new());
@@ -174,10 +174,10 @@ mod tests {
         let mut tracker = BpfTracker::open(&KernelRoot::live()).unwrap();
         let exactness = exactness(&mut tracker, Bytes::mib(64), 6).unwrap();
         assert_eq!(exactness.pages, 6 * 16384);
-        // Those for which no huge page was free are left out.
+        // Regions for which no huge page was free do not count.
         assert!(exactness.huge_regions <= 6 * 2 && exactness.huge_regions.is_multiple_of(6), "{exactness:?}");
         assert_eq!((exactness.wrong, exactness.wrong_huge, exactness.lost), (0, 0, 0), "{exactness:?}");
-        // Another process may clear a few; most is ours to see.
+        // Another process may clear a few; the test sees most.
         assert!(exactness.disturbed * 100 < exactness.touched, "{exactness:?}");
     }
 

@@ -1,4 +1,5 @@
-//! `megapage-lab observe`: is what is observed true, what does observing cost, and is the advice right?
+//! `megapage-lab observe`: the exactness of observations, their cost, and the correctness of the
+//! advice.
 
 mod advice;
 mod cost;
@@ -48,7 +49,7 @@ pub struct Observe {
     pub record: Option<PathBuf>,
 }
 
-/// Answers the tracker of this name.
+/// Returns the tracker of this name.
 pub(crate) fn tracker(text: &str) -> Result<TrackerKind, String> {
     TrackerKind::ALL
         .into_iter()
@@ -56,20 +57,20 @@ pub(crate) fn tracker(text: &str) -> Result<TrackerKind, String> {
         .ok_or_else(|| format!("the trackers are {}", TrackerKind::ALL.map(TrackerKind::name).join(", ")))
 }
 
-/// What it found.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ObserveFound {
-    /// What sizes were multiplied by.
+    /// Factor for sizes.
     pub scale: f64,
-    /// How access bits were sampled; `None` where that was not needed.
+    /// The way in which accessed bits were sampled; `None` if that was not needed.
     pub sampling: Option<Sampling>,
-    /// Whether what is observed is true.
+    /// Exactness of the observations.
     pub exact: Option<Exact>,
-    /// What observing costs us.
+    /// Cost of observing for the observer.
     pub cost: Option<Cost>,
-    /// What it costs the observed.
+    /// Cost of observing for the observed.
     pub slowdown: Option<Slowdown>,
-    /// What the advice is worth.
+    /// Correctness of the advice.
     pub advice: Option<Advice>,
     /// Cases that could not be run, each with the reason.
     pub failed: Vec<(&'static str, String)>,
@@ -103,7 +104,7 @@ impl Experiment for Observe {
         cases.map(|case| format!("# {case}, {} rounds at scale {}", plan.runs, self.scale)).collect()
     }
 
-    /// Runs the cases one after the other: what stands in the way of one does not stand in the way of the next.
+    /// Runs the cases one after the other: a failure of one does not prevent the next.
     fn measure(&self, stage: &mut Stage<'_>) -> Result<ObserveFound> {
         let mut found = ObserveFound { scale: self.scale, ..ObserveFound::default() };
         for case in Self::CASES.iter().filter(|case| self.wants(case)) {
@@ -151,7 +152,7 @@ impl Found for ObserveFound {
 
 fn observer(options: &Observe) -> Result<Observer> {
     let usual = ObserverOptions::default();
-    // Rounds are shorter at a smaller scale; so is what is sampled in them.
+    // Rounds are shorter at a smaller scale, and so is the sampling window.
     let window = usual.window.mul_f64(options.scale).max(Duration::from_millis(10));
     let asked = ObserverOptions { tracker: options.tracker, window, ..usual };
     let observer = Observer::start(&KernelRoot::live(), asked)?;

@@ -1,5 +1,5 @@
-//! The programs that advice is judged on, each in two copies: on base pages and on huge pages, with nothing else
-//! between them.
+//! The programs that advice is judged on, each in two copies: on base pages and on huge pages, with
+//! no other difference between them.
 
 mod postgres;
 mod redis;
@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::process::Command;
 use std::time::Duration;
 
-/// Which pages a copy is to have.
+/// Kind of pages of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pages {
@@ -28,17 +28,17 @@ pub enum Pages {
     Huge,
 }
 
-/// What some units of work took.
+/// Cost of some units of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Work {
-    /// How many units.
+    /// The number of units.
     pub(super) units: u64,
     /// Processor time of the program.
     pub(super) cpu: Duration,
 }
 
 impl Work {
-    /// Units for each second of processor time.
+    /// Returns the units for each second of processor time.
     pub(super) fn rate(&self) -> f64 {
         let seconds = self.cpu.as_secs_f64();
         if seconds > 0.0 { self.units as f64 / seconds } else { 0.0 }
@@ -50,18 +50,18 @@ pub(super) trait Copy {
     /// Does `units` of work.
     fn work(&mut self, units: u64, signals: &Signals) -> Result<Work>;
 
-    /// Starts work that lasts for longer than any advice takes, and returns whom to ask about. It goes on until the
-    /// copy is dropped.
+    /// Starts work that lasts longer than any advice takes, and returns the process to ask about.
+    /// It goes on until the copy is dropped.
     fn keep_busy(&mut self, signals: &Signals) -> Result<Pid>;
 
-    /// Whose memory shows what it is backed by; `None` where the workers come and go.
+    /// Returns the process whose memory shows its backing; `None` if the workers come and go.
     fn pid(&self) -> Option<Pid>;
 }
 
 /// A program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
-    /// One of our own workloads.
+    /// One of the laboratory's workloads.
     Pattern(pattern::Case),
     /// redis-server, asked by redis-benchmark for random keys.
     Redis,
@@ -70,7 +70,7 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// All, in the order of the report.
+    /// Returns all programs, in the order of the report.
     pub(super) fn all() -> Vec<Program> {
         let mut all: Vec<Program> = pattern::Case::ALL.into_iter().map(Program::Pattern).collect();
         all.extend([Program::Redis, Program::Postgres]);
@@ -85,8 +85,9 @@ impl Program {
         }
     }
 
-    /// What a turn of one copy takes, about. Short, so that whatever else the machine does meets both copies; but
-    /// PostgreSQL's processor time is known in steps of 10 ms, and each of its turns starts a client.
+    /// Returns the approximate time of a turn of one copy. It is short, so that a disturbance of
+    /// the machine affects both copies. PostgreSQL's processor time is known in steps of 10 ms, and
+    /// each of its turns starts a client.
     pub(super) const fn turn(self) -> Duration {
         match self {
             Program::Pattern(_) => Duration::from_millis(100),
@@ -95,7 +96,7 @@ impl Program {
         }
     }
 
-    /// How many turns make `runs` runs, of about 1.5 to 3 s each.
+    /// Returns the number of turns that correspond to `runs` runs, of about 1.5 to 3 s each.
     pub(super) const fn turns(self, runs: u32) -> u32 {
         match self {
             Program::Pattern(_) => 12 * runs,
@@ -104,7 +105,7 @@ impl Program {
         }
     }
 
-    /// The huge pages of a pool that a copy needs.
+    /// Returns the huge pages of a pool that a copy needs.
     pub(super) fn pool(self, pages: Pages) -> Bytes {
         match (self, pages) {
             (Program::Postgres, Pages::Huge) => postgres::POOL,
@@ -112,7 +113,7 @@ impl Program {
         }
     }
 
-    /// The packages that are absent.
+    /// Returns the packages that are absent.
     pub(super) fn lacks(self) -> Vec<&'static str> {
         match self {
             Program::Pattern(_) => Vec::new(),
@@ -132,7 +133,7 @@ impl Program {
         let copy: Box<dyn Copy> = match self {
             Program::Pattern(case) => Box::new(PatternCopy::start(case, scale, place, signals)?),
             Program::Redis => Box::new(redis::Redis::start(scale, signals)?),
-            // Its memory is shared: it has to be given the pages to take.
+            // Its memory is shared: it needs the kind of pages at its start.
             Program::Postgres => return Ok(Box::new(postgres::Postgres::start(pages, scale, signals)?)),
         };
         if let (Pages::Huge, Some(pid)) = (pages, copy.pid()) {
@@ -142,7 +143,7 @@ impl Program {
     }
 }
 
-/// Makes all that a process has huge, from outside: so the copies differ in nothing but their pages.
+/// Makes all memory of a process huge, from outside: so the copies differ only in their pages.
 pub(crate) fn promote(pid: Pid) -> Result<()> {
     let root = KernelRoot::live();
     let process = identify(&root, pid)?;
@@ -159,7 +160,8 @@ pub(crate) fn promote(pid: Pid) -> Result<()> {
     Ok(())
 }
 
-/// The share of a process's data (private or shared, without files) on pages of 2 MiB or more, and how much it is.
+/// Returns the share of a process's data (private or shared, without files) on pages of 2 MiB or
+/// more, and the bytes of the data.
 pub(super) fn huge_share(pid: Pid) -> Result<(f64, u64)> {
     let mappings = read_smaps(&KernelRoot::live(), pid)?;
     let (mut huge, mut all) = (0, 0);
@@ -175,7 +177,7 @@ struct PatternCopy {
     server: Server,
 }
 
-/// More units than anyone waits for.
+/// Units of endless work.
 const ENDLESS: u64 = 1 << 40;
 
 impl PatternCopy {

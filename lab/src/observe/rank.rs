@@ -1,27 +1,28 @@
-//! Statistics that need no distribution: how far two rankings agree, and how sure a median is.
+//! Statistics that need no distribution: the agreement of two rankings, and the certainty of a
+//! median.
 
 use crate::bench::Interval;
 
-/// Kendall's tau-b of pairs: 1 where both order all pairs alike, -1 where they order them the other way round; ties
-/// are taken into account (Kendall, Rank Correlation Methods, chapter 3). `None` for fewer than two pairs, and where
-/// one of the two is the same throughout.
+/// Returns Kendall's tau-b of pairs: 1 if both order all pairs alike, -1 if they order them in
+/// reverse. Ties are taken into account (Kendall, Rank Correlation Methods, chapter 3). `None` for
+/// fewer than two pairs, and if one of the two is the same throughout.
 pub(crate) fn tau_b(pairs: &[(f64, f64)]) -> Option<f64> {
     Agreement::of(pairs, |_, _| true).tau_b()
 }
 
-/// How two rankings agree, pair by pair.
+/// Agreement of two rankings, pair by pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Agreement {
     /// Pairs that both order alike.
     pub(super) right: u64,
-    /// Pairs that they order the other way round.
+    /// Pairs that they order in reverse.
     pub(super) wrong: u64,
-    /// Pairs that the first does not leave as equal, and those that the second does not.
+    /// Pairs that are not equal in the first, and those that are not equal in the second.
     apart: [u64; 2],
 }
 
 impl Agreement {
-    /// Of the pairs that count: `counts` is given their places in `values`.
+    /// Counts the pairs that `counts` accepts, by their places in `values`.
     pub(super) fn of(values: &[(f64, f64)], counts: impl Fn(usize, usize) -> bool) -> Agreement {
         let mut found = Agreement::default();
         for (index, one) in values.iter().enumerate() {
@@ -36,20 +37,20 @@ impl Agreement {
         found
     }
 
-    /// As [`tau_b`], over the pairs that count.
+    /// Returns [`tau_b`] over the pairs that count.
     pub(super) fn tau_b(&self) -> Option<f64> {
         let comparable = (self.apart[0] as f64 * self.apart[1] as f64).sqrt();
         (comparable > 0.0).then(|| (self.right as f64 - self.wrong as f64) / comparable)
     }
 }
 
-/// Whether two intervals have nothing in common: then it is known which of the two is more.
+/// Returns true if two intervals have nothing in common: then it is known which of the two is more.
 pub(super) fn are_apart(one: [f64; 2], other: [f64; 2]) -> bool {
     one[0] > other[1] || other[0] > one[1]
 }
 
-/// The interval that holds the median of what `samples` were drawn from with at least 90 %. For fewer than five samples that
-/// is not to be had: then it is all of them. `None` for none.
+/// Returns the interval that holds the median of the distribution of `samples` with at least 90 %.
+/// For fewer than five samples there is no such interval: then it is all of them. `None` for none.
 pub(crate) fn median_interval(samples: &[f64]) -> Option<[f64; 2]> {
     Interval::of(samples.iter().copied(), 0.90).map(|interval| [interval.low, interval.high])
 }
@@ -79,7 +80,7 @@ mod tests {
     fn rankings_agree_disagree_or_do_neither() {
         near(&[(1.0, 10.0), (2.0, 20.0), (3.0, 30.0)], 1.0);
         near(&[(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)], -1.0);
-        // One of six pairs is the wrong way round.
+        // One of six pairs is in reverse order.
         near(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0)], 4.0 / 6.0);
         assert_eq!(tau_b(&[]), None);
         assert_eq!(tau_b(&[(1.0, 1.0)]), None);
@@ -104,7 +105,7 @@ mod tests {
         let found = Agreement::of(&values, |_, _| true);
         assert_eq!((found.right, found.wrong), (5, 1));
         assert_eq!(Agreement::of(&values, |_, _| false).tau_b(), None);
-        // What is predicted alike is no order: of two pairs that are distinguished one is left.
+        // Equal predictions are no order: of two pairs that are distinguished one is left.
         let found = Agreement::of(&[(1.0, 1.0), (1.0, 2.0), (2.0, 3.0)], |one, other| one + other != 3);
         assert!((found.tau_b().unwrap() - 1.0 / 2f64.sqrt()).abs() < 1e-9, "{found:?}");
     }

@@ -1,11 +1,11 @@
-//! The estimate on what was recorded by `observe advice --record`: `fixtures/advice`.
+//! Tests of the estimate on recordings by `observe advice --record`: `fixtures/advice`.
 
 use super::rank::tau_b;
 use megapage_observe::cost::recording::Recording;
 use std::fs;
 use std::path::Path;
 
-/// What is predicted and what was measured of one program.
+/// Prediction and measurement of one program.
 struct Judged {
     program: String,
     gain: [f64; 3],
@@ -38,7 +38,7 @@ fn judged(path: &Path) -> Judged {
 
 fn holds(name: &str) {
     let mut all = set(name);
-    // A program without memory to speak of is judged without an estimate: nothing to gain.
+    // A program with hardly any memory is judged without an estimate: there is nothing to gain.
     all.push(Judged {
         program: "compute".into(),
         gain: [1.0, 1.0, 1.03],
@@ -59,7 +59,7 @@ fn holds(name: &str) {
     let pairs: Vec<(f64, f64)> = all.iter().map(|it| (rounded(it.gain[1]), rounded(it.measured))).collect();
     let tau = tau_b(&pairs).unwrap();
     assert!(tau >= 0.65, "{name}: the orders agree by {tau:.2}: {said:#?}");
-    // Of the pairs that the measurement distinguishes nearly all are in the right order.
+    // Nearly all pairs that the measurement distinguishes are in the right order.
     let (mut right, mut wrong) = (0, 0);
     for (at, (one, predicted)) in all.iter().zip(&pairs).enumerate() {
         for (other, other_predicted) in all.iter().zip(&pairs).take(at) {

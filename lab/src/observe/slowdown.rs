@@ -1,5 +1,5 @@
-//! What observing costs the observed: one of two equal programs is observed, and they are compared by processor time
-//! for the same work.
+//! Cost of observing for the observed: one of two equal programs is observed, and they are compared
+//! by processor time for the same work.
 
 use super::Observe;
 use crate::bench::{Gate, Spread};
@@ -12,30 +12,30 @@ use serde::Serialize;
 use std::process::Command;
 use std::time::Duration;
 
-/// The processor time of one round, about: several samples of 4 GiB that is all in use.
+/// The approximate processor time of one round: several samples of 4 GiB that are all in use.
 const ROUND: Duration = Duration::from_secs(25);
-/// Units that are done to learn how fast the programs are.
+/// Units that are done to measure the speed of the programs.
 const PROBE_UNITS: f64 = 1000.0;
-/// Between two snapshots where no sample is due earlier.
+/// Time between two snapshots if no sample is due earlier.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is looked whether both have done their work.
+/// Pause between two looks at the progress of both.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Slowdown {
     /// Bytes of each program, on base pages, all in use.
     pub bytes: u64,
     /// The budget: the largest slow-down that is allowed, as a share of processor time.
     pub budget: f64,
-    /// The slow-down of the observed program, 0.01 for 1 %: the mean of two rounds with the roles exchanged makes one
-    /// value.
+    /// The slow-down of the observed program, 0.01 for 1 %: each value is the mean of two rounds
+    /// with the roles exchanged.
     pub slowdown: Spread,
-    /// The same with no process observed: what the machine's noise makes of nothing.
+    /// The same with no process observed: the effect of the machine's noise.
     pub control: Spread,
-    /// What the observer itself believed to cost, at the last snapshot.
+    /// The observer's own estimate of its cost, at the last snapshot.
     pub believed: Option<f64>,
-    /// Samples that were taken in all.
+    /// Samples in all.
     pub samples: u64,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>, observer: &mut Obser
     };
     let mut twins =
         Twins { servers: [start()?, start()?], units: (PROBE_UNITS * options.scale).ceil() as u64 };
-    // Once for the caches, once for the time.
+    // The first for the caches, the second for the time.
     twins.round(None, observer, signals)?;
     let costs = twins.round(None, observer, signals)?.costs;
     // Shorter at a smaller scale, for tests.
@@ -100,7 +100,7 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>, observer: &mut Obser
     })
 }
 
-/// What a round found.
+/// Findings of a round.
 struct Round {
     /// Processor seconds of each program for a unit of work.
     costs: [f64; 2],
@@ -109,7 +109,7 @@ struct Round {
 }
 
 impl Twins {
-    /// Both do the same work at the same time, while `observed` of them is observed.
+    /// Runs the same work in both at the same time, while `observed` of them is observed.
     fn round(
         &mut self,
         observed: Option<usize>,

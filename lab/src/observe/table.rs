@@ -1,11 +1,11 @@
-//! What `observe` found, for people.
+//! Findings of `observe`, for people.
 
 use super::{Advice, Cost, Exact, ObserveFound, ProgramReport, Seconds, Slowdown};
 use crate::bench::Spread;
 use crate::experiment::Section;
 use megapage_units::Bytes;
 
-/// Its tables.
+/// Returns its tables.
 pub(super) fn sections(found: &ObserveFound) -> Vec<Section> {
     let sampling = found.sampling.iter().map(|sampling| {
         Section::text(format!(

@@ -1,4 +1,4 @@
-//! What is published without a number, and invariants of every run.
+//! Gates: published findings without a number, and invariants of every run.
 
 use super::values::{COSTS, PAIRS, first, run};
 use super::{Gate, Runs, Value};
@@ -86,7 +86,7 @@ fn invariants(runs: &Runs) -> Vec<Gate> {
         .flat_map(|process| &process.points)
         .filter(|point| point.resident_bytes != point.useful_bytes)
         .count();
-    // Each region may become huge once, and once more for each time that it was split.
+    // Each region may become huge once, and once more after each split.
     let restless: Vec<&str> = runs
         .iter()
         .filter(|(name, _)| !name.starts_with("redis/"))
@@ -130,7 +130,7 @@ mod tests {
         assert!(values.len() > 60);
         assert!(values.iter().any(|value| value.role == Role::Tested));
         let gates = judge(&values, &runs);
-        // Runs that are all the same meet no gate but those of this one.
+        // Equal runs meet no gate except those of one run.
         assert!(gates.iter().find(|gate| gate.name == "golden order").unwrap().passed);
         assert!(!gates.iter().find(|gate| gate.name.contains("cg.D beside mg.D")).unwrap().passed);
         assert!(values.iter().any(|value| !value.is_met()));

@@ -1,4 +1,4 @@
-//! The runs that the papers' values are taken from.
+//! Runs from which the papers' values are taken.
 
 use super::{Done, Runs};
 use megapage_simulate::HostPages;
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// One run: a workload under a policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// A name that no other has.
+    /// A unique name.
     pub name: &'static str,
     workload: &'static str,
     policy: &'static str,
     speed: Speed,
-    /// Whether memory is zero-filled at the start.
+    /// True if memory is zero-filled at the start.
     zeroed: bool,
     virtualized: bool,
-    /// Whether memory is fragmented at the start, whatever the workload says.
+    /// True if memory is fragmented at the start, in addition to the workload's own setting.
     fragmented: bool,
 }
 
@@ -51,8 +51,8 @@ impl Job {
         Job { fragmented: true, ..self }
     }
 
-    /// Ingens promotes on notice from the page fault, without khugepaged's sleeps: what bounds it is what may be
-    /// copied in a step (256 MiB a second).
+    /// Returns a job without khugepaged's sleeps: Ingens promotes on notice from the page fault.
+    /// Its limit is the memory that may be copied in a step (256 MiB a second).
     const fn unpaced(self) -> Job {
         Job { speed: Speed(128.0), ..self }
     }
@@ -80,7 +80,7 @@ impl Job {
     }
 }
 
-/// All runs. The slowest come first, so that no thread is left alone with one.
+/// All runs. The slowest come first, so that no thread ends long after the others.
 pub const JOBS: &[Job] = &[
     job("redis/hawkeye-g", "redis", "hawkeye-g"),
     job("redis/ingens", "redis", "ingens"),
@@ -147,8 +147,8 @@ pub const JOBS: &[Job] = &[
     job("golden", "", "hawkeye-g"),
 ];
 
-/// The three processes of the value that explains HawkEye's order. The value names regions and their order, not
-/// their coverages: the order leaves one choice of buckets.
+/// Returns the three processes of the value that explains HawkEye's order. The value names regions
+/// and their order, not their coverages: the order leaves one choice of buckets.
 fn golden() -> (Trace, Setup) {
     let coverages: [(&str, &[u16]); 3] =
         [("A", &[480, 20, 30]), ("B", &[470, 410, 360, 370]), ("C", &[455, 512, 430, 449, 10])];
@@ -160,7 +160,7 @@ fn golden() -> (Trace, Setup) {
             operations.push(Operation::Access {
                 span: Span::new(at, 1),
                 pages,
-                // Each page many times a second: every one is seen.
+                // Each page is accessed many times a second: every one is seen.
                 visits: f64::from(pages) * 100.0,
                 class: AccessClass::Random,
             });
@@ -172,7 +172,7 @@ fn golden() -> (Trace, Setup) {
     (trace, Setup { fragmentation: 1.0, ..Setup::new(Bytes::gib(1)) })
 }
 
-/// Runs them all.
+/// Runs all jobs.
 pub(super) fn all(threads: usize, progress: impl Fn(usize, usize) + Sync) -> Runs {
     let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results = Mutex::new(Runs::new());

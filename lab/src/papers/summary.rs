@@ -1,17 +1,18 @@
-//! How many of the published values are met, and which are not: the first lines of the report.
+//! Summary of the published values that are met, and of those that are not: the first lines of the
+//! report.
 
 use super::{Gate, Role, Value, short};
 use serde::Serialize;
 
-/// The share of the values on which nothing was fitted that is to be met.
+/// Wanted share of met values among those on which nothing was fitted.
 pub const AIM: f64 = 0.9;
 
-/// So many of so many.
+/// The values that are met, of a total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     /// Met.
     pub met: usize,
-    /// Of so many.
+    /// The total.
     pub of: usize,
 }
 
@@ -21,13 +22,13 @@ impl Count {
         self.of += 1;
     }
 
-    /// The share that is met; 1 of none.
+    /// Returns the share that is met; 1 of none.
     pub fn share(self) -> f64 {
         if self.of == 0 { 1.0 } else { self.met as f64 / self.of as f64 }
     }
 }
 
-/// What came out of all values and gates.
+/// Result of all values and gates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Values on which a parameter was fitted.
@@ -36,7 +37,7 @@ pub struct Summary {
     pub tested: Count,
     /// Gates without a number.
     pub gates: Count,
-    /// What is missed, one line each.
+    /// The values and gates that are missed, one line each.
     pub missed: Vec<String>,
 }
 
@@ -73,7 +74,7 @@ impl Summary {
         summary
     }
 
-    /// Lines for people.
+    /// Renders lines for people.
     pub fn human(&self) -> String {
         let (fitted, tested) = (self.fitted, self.tested);
         let mut out = format!(

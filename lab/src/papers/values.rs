@@ -12,7 +12,7 @@ const REMOVAL: &str = "time until the cost is removed";
 pub(super) const PAIRS: &str = "PMU against G";
 const SPIN_UP: &str = "programs bound by faults";
 
-/// What is tolerated where nothing else is stated.
+/// The tolerance if no other is stated.
 const USUAL: Tolerance = Tolerance::Within(0.10);
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -25,24 +25,26 @@ pub(super) fn first<'a>(runs: &'a Runs, name: &str) -> &'a ProcessResult {
     &run(runs, name).processes[0]
 }
 
-/// From the start of the first process to its end.
+/// Returns the seconds from the start of the first process to its end.
 pub(super) fn seconds(runs: &Runs, name: &str) -> f64 {
     first(runs, name).seconds(run(runs, name).seconds)
 }
 
-/// The same without the time in which it fills its memory: benchmarks time what comes after.
+/// Returns the same without the time in which it fills its memory: benchmarks time the work after
+/// that.
 pub(super) fn work_seconds(runs: &Runs, name: &str) -> f64 {
     let process = first(runs, name);
     let begins = process.phases.iter().find(|(phase, _)| phase == "work").map_or(0.0, |(_, at)| *at);
     seconds(runs, name) - (begins - process.start)
 }
 
-/// The translation cost at the start of the work.
+/// Returns the translation cost at the start of the work.
 fn first_cost(process: &ProcessResult) -> f64 {
     process.points.iter().map(|point| point.cost).find(|cost| *cost > 0.0).unwrap_or(0.0)
 }
 
-/// When the cost has come 95 % of the way from its first value to its lowest, in seconds from the start.
+/// Returns the time at which the cost has covered 95 % of the way from its first value to its
+/// lowest, in seconds from the start.
 fn recovery_time(process: &ProcessResult) -> f64 {
     let high = first_cost(process);
     let low = process.points.iter().map(|point| point.cost).filter(|cost| *cost > 0.0).fold(high, f64::min);
@@ -51,7 +53,7 @@ fn recovery_time(process: &ProcessResult) -> f64 {
     point.map_or(f64::INFINITY, |point| point.time - process.start)
 }
 
-/// The values so far, the table that the next ones belong to, and what is tolerated there.
+/// The values so far, the table of the next ones, and the tolerance there.
 struct Table(Vec<Value>, &'static str, Tolerance);
 
 impl Table {
@@ -73,7 +75,7 @@ impl Table {
     }
 }
 
-/// All values.
+/// Returns all values.
 pub(super) fn values(runs: &Runs) -> Vec<Value> {
     let mut table = Table(Vec::new(), "", USUAL);
     faults(&mut table, runs);
@@ -116,7 +118,7 @@ fn faults(table: &mut Table, runs: &Runs) {
 
 fn redis(table: &mut Table, runs: &Runs) {
     table.begin(BLOAT, Tolerance::Within(0.15));
-    // Both were in view when the wait and the pace of large values were chosen.
+    // Both were known when the wait and the pace of large values were chosen.
     for (row, job, useful, bloat) in
         [("Linux", "redis/linux", 20.0, 28.0), ("Ingens", "redis/ingens", 28.0, 20.0)]
     {
@@ -142,7 +144,7 @@ fn redis(table: &mut Table, runs: &Runs) {
         let role = if row.starts_with('H') { Tested } else { Fitted };
         let Some(last) = first(runs, job).last() else { continue };
         table.add(row, "GB resident", memory, Recalled, last.resident_bytes as f64 / GIB, role);
-        // Throughput is in proportion to the cycles that are left; the scale is that of the first row.
+        // Throughput is in proportion to the remaining cycles; the scale is that of the first row.
         let ours = 106.1 * (1.0 - last.cost) / (1.0 - slow);
         table.add(row, "K requests/s", throughput, Recalled, ours, role);
     }
@@ -161,7 +163,7 @@ fn costs(table: &mut Table, runs: &Runs) {
         table.add(row, "% of cycles in walks", published, Recalled, ours, Fitted);
     }
     let gain = |base: &str, huge: &str| work_seconds(runs, base) / work_seconds(runs, huge);
-    // In view when what a look-up in the TLB's second level costs was changed.
+    // Known when the cost of a look-up in the TLB's second level was changed.
     table.add("cg.D", "x gain, native", 1.62, Recalled, gain("cg.D/linux-4k", "cg.D/linux"), Fitted);
     let ours = gain("cg.D/linux-4k, virtual", "cg.D/linux, virtual");
     table.add("cg.D", "x gain, virtual", 2.7, Recalled, ours, Tested);
@@ -186,7 +188,8 @@ fn recovered(table: &mut Table, runs: &Runs) {
             [("Linux", "linux", 1000.0), ("Ingens", "ingens", 1000.0), ("HawkEye", "hawkeye-g", 300.0)]
         {
             let ours = recovery_time(first(runs, &format!("{name}/{job}")));
-            // The pace was fitted on Linux, the hot part's size on HawkEye, both with Graph500; XSBench has the same.
+            // The pace was fitted on Linux, the hot part's size on HawkEye, both with Graph500;
+            // XSBench has the same.
             let role = if job == "ingens" { Tested } else { Fitted };
             table.add(
                 format!("{program}, {policy}"),
@@ -220,7 +223,7 @@ fn pairs(table: &mut Table, runs: &Runs) {
     }
 }
 
-/// What finding the hot memory first is worth: one program alone, in fragmented memory.
+/// Adds the gain of finding the hot memory first: one program alone, in fragmented memory.
 fn sooner(table: &mut Table, runs: &Runs) {
     table.begin("one program alone, HawkEye over Linux (13 to 22 %)", USUAL);
     for (row, workload, published, role) in
@@ -232,12 +235,12 @@ fn sooner(table: &mut Table, runs: &Runs) {
     }
 }
 
-/// What a promotion is worth: translation time saved for each region made huge, in fragmented memory, where faults make
-/// none.
+/// Adds the gain of a promotion: translation time saved for each region made huge, in fragmented
+/// memory, in which faults make none huge.
 fn promotions(table: &mut Table, runs: &Runs) {
     table.begin("time saved per promotion", USUAL);
     let each = |job: &str| run(runs, job).saved_ns_per_promotion.unwrap_or(0.0);
-    // HawkEye-PMU, according to third-party notes: it stops where too little remains to save.
+    // HawkEye-PMU, according to third-party notes: it stops if too little remains to save.
     let ours = each("xsbench/hawkeye-pmu") / each("xsbench/linux");
     table.add("XSBench", "x, HawkEye-PMU to Linux", 44.0, Notes, ours, Tested);
 }

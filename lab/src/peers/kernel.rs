@@ -1,30 +1,32 @@
-//! The kernel as a peer: settings of transparent huge pages alone, without any program of megapage's.
+//! The kernel as a peer: only settings of transparent huge pages, without any program of
+//! megapage's.
 
 use megapage_kernel::thp::ThpEnabled;
 use megapage_kernel::thp_change::ThpControls;
 use std::time::Duration;
 
-/// One way to set the kernel.
+/// One setting of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSetting {
-    /// As on the command line and in every table.
+    /// Its name on the command line and in every table.
     pub name: &'static str,
-    /// What is set.
+    /// The settings.
     pub controls: ThpControls,
-    /// Why it is a peer, or what it is the best setting for.
+    /// The reason why it is a peer, or the purpose for which it is the best setting.
     pub why: &'static str,
 }
 
-/// Where the settings are described.
+/// Address of the description of the settings.
 pub const KERNEL_SOURCE: &str = "https://docs.kernel.org/admin-guide/mm/transhuge.html";
-/// Base pages alone.
+/// Name of the setting with base pages only.
 pub const NEVER: &str = "thp-never";
-/// khugepaged at its defaults.
+/// Name of khugepaged at its defaults.
 pub const ALWAYS: &str = "thp-always";
-/// khugepaged without a pause, whatever a huge page would waste.
+/// Name of khugepaged without a pause, for which no waste in a huge page is too large.
 pub const HARD: &str = "thp-hard";
 
-/// khugepaged without a pause, which makes huge whatever has at most `max_ptes_none` base pages missing.
+/// Returns the setting of khugepaged without a pause, which makes huge all regions with at most
+/// `max_ptes_none` base pages missing.
 const fn hard(name: &'static str, max_ptes_none: u64, why: &'static str) -> KernelSetting {
     let controls = ThpControls {
         enabled: Some(ThpEnabled::Always),
@@ -42,8 +44,8 @@ const fn enabled(name: &'static str, enabled: ThpEnabled, why: &'static str) -> 
     KernelSetting { name, controls: ThpControls { enabled: Some(enabled), ..ThpControls::AS_FOUND }, why }
 }
 
-/// khugepaged tuned: what it scans, it scans as hard as it can; how empty a huge page may be is what differs. Each gate
-/// against it is against the one of them that is best by what the gate measures.
+/// khugepaged tuned: it scans as hard as it can; the settings differ in the emptiness of a huge
+/// page. Each gate against it uses the setting that is best by the gate's quantity.
 pub const TUNED: [KernelSetting; 4] = [
     hard(
         "thp-hard-0",
@@ -86,7 +88,7 @@ pub const KERNEL_SETTINGS: [KernelSetting; 7] = [
     TUNED[3],
 ];
 
-/// Whether `name` is khugepaged tuned.
+/// Returns true if `name` is khugepaged tuned.
 pub fn is_tuned(name: &str) -> bool {
     TUNED.iter().any(|setting| setting.name == name)
 }

@@ -1,5 +1,6 @@
-//! The peers at their best: every way to give a program its pages that the benches compare, each with its settings, the reason
-//! for them and where they are described. A test compares the manual's tables with them.
+//! The peers at their best: every way to give a program its pages that the benches compare, each
+//! with its settings, the reason for them and their source. A test compares the manual's tables
+//! with them.
 
 mod kernel;
 #[cfg(test)]
@@ -15,10 +16,10 @@ use megapage_units::{Bytes, PageSize};
 use std::path::Path;
 use std::process::Command;
 
-/// How a peer gets hold of the program.
+/// The way in which a peer gets hold of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// As it is.
+    /// Without any change.
     Plain,
     /// With a library preloaded (ld.so(8), LD_PRELOAD).
     Preload(Library),
@@ -31,45 +32,47 @@ pub enum Start {
 /// One configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// As on the command line and in every table.
+    /// Its name on the command line and in every table.
     pub name: &'static str,
-    /// How the program is started.
+    /// The way in which the program is started.
     pub start: Start,
     /// Environment variables that select the backing.
     pub variables: &'static [(&'static str, &'static str)],
-    /// The hugetlb pages that it can use, of which a pool is reserved for its runs; `None` where it uses none.
+    /// The hugetlb pages that it can use, of which a pool is reserved for its runs; `None` if it
+    /// uses none.
     pub pool: Option<PageSize>,
-    /// Why it is set so.
+    /// The reason for its settings.
     pub why: &'static str,
-    /// Where the settings are described.
+    /// The description of the settings.
     pub source: &'static str,
 }
 
-/// What stands for the mount of 2 MiB pages in the value of a variable.
+/// Placeholder for the mount of 2 MiB pages in the value of a variable.
 const HUGETLBFS: &str = "{hugetlbfs}";
 
 impl Peer {
-    /// The peer of that name.
+    /// Returns the peer of that name.
     pub fn named(name: &str) -> Option<&'static Peer> {
         PEERS.iter().find(|peer| peer.name == name)
     }
 
-    /// Whether it is one of megapage's own.
+    /// Returns true if it is one of megapage's own.
     pub fn is_ours(&self) -> bool {
         matches!(self.start, Start::OwnLibrary | Start::Run(_))
     }
 
-    /// Whether its pool is one of 1 GiB pages.
+    /// Returns true if its pool has 1 GiB pages.
     pub fn is_gigantic(&self) -> bool {
         self.pool == Some(PageSize::HUGE_1G)
     }
 
-    /// Whether it needs a mounted hugetlbfs.
+    /// Returns true if it needs a mounted hugetlbfs.
     pub fn needs_hugetlbfs(&self) -> bool {
         self.variables.iter().any(|(_, value)| value.contains(HUGETLBFS))
     }
 
-    /// Its variables for a workload that takes `memory`, with what the bench has mounted at `hugetlbfs`.
+    /// Returns its variables for a workload that takes `memory`, with the bench's mount at
+    /// `hugetlbfs`.
     pub fn environment(&self, memory: Bytes, hugetlbfs: Option<&Path>) -> Vec<(&'static str, String)> {
         let mount = hugetlbfs.map_or_else(String::new, |path| path.display().to_string());
         let value = |value: &str| {
@@ -79,7 +82,7 @@ impl Peer {
         self.variables.iter().map(|(name, text)| (*name, value(text))).collect()
     }
 
-    /// How it is selected, in the words of a shell.
+    /// Returns its selection, in the words of a shell.
     pub fn recipe(&self) -> String {
         let mut words: Vec<String> =
             self.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -98,7 +101,8 @@ impl Peer {
     }
 }
 
-/// The version of the library behind `peer`: of the package, as far as it can be determined.
+/// Returns the version of the library behind `peer`: that of the package, as far as it can be
+/// determined.
 pub fn version(peer: &Peer) -> Option<String> {
     let package = match peer.start {
         Start::Plain => "libc6",
@@ -115,7 +119,8 @@ pub fn version(peer: &Peer) -> Option<String> {
     Some(text.trim().to_string()).filter(|version| !version.is_empty())
 }
 
-/// The peers of the given names, in the table's order and with the baseline; all where none is named.
+/// Returns the peers of the given names, in the table's order and with the baseline; all if none is
+/// named.
 pub fn select(names: &[String]) -> Result<Vec<&'static Peer>> {
     if let Some(unknown) = names.iter().find(|name| Peer::named(name).is_none()) {
         let known: Vec<_> = PEERS.iter().map(|peer| peer.name).collect();

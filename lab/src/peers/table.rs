@@ -1,4 +1,5 @@
-//! The allocators and the ways to start a program that the benches compare, each with its settings and the reason for them.
+//! Allocators and ways to start a program that the benches compare, each with its settings and the
+//! reason for them.
 
 use super::{Peer, Start};
 use megapage_bench::libraries::{JEMALLOC, Library, MIMALLOC_3, Package, TCMALLOC};
@@ -6,13 +7,13 @@ use megapage_units::PageSize;
 
 /// The configuration that all others are measured against: glibc, which never asks for huge pages.
 pub const BASELINE: &str = "glibc";
-/// The configuration that the gates are about: megapage's default.
+/// The configuration that the gates judge: megapage's default.
 pub const OURS: &str = "megapage";
 /// The configuration on 1 GiB pages: shown beside the default, and part of no gate.
 pub const GIGANTIC: &str = "megapage-1g";
-/// The configuration whose start-up cost is bounded: the library alone.
+/// The configuration whose start-up cost is limited: the library alone.
 pub const LIBRARY_ALONE: &str = "megapage-library";
-/// The configuration that takes memory to be short: what it releases is measured, not how fast it is.
+/// The configuration that takes memory to be short: its released memory is measured, not its speed.
 pub const SHORT: &str = "megapage-short";
 
 const MIMALLOC_2: Library =
@@ -39,8 +40,9 @@ const fn preloaded(library: Library, name: &'static str, why: &'static str, sour
     Peer { name, start: Start::Preload(library), variables: &[], pool: None, why, source }
 }
 
-/// Every peer, in the order in which a round runs them. In the values of variables `{gib}` and `{kib}` stand for the memory that
-/// the workload takes, and `{hugetlbfs}` for a mount of 2 MiB pages that the bench makes.
+/// Every peer, in the order in which a round runs them. In the values of variables `{gib}` and
+/// `{kib}` stand for the memory of the workload. `{hugetlbfs}` stands for a mount of 2 MiB pages
+/// that the bench makes.
 pub const PEERS: &[Peer] = &[
     plain(BASELINE, "base pages; every ratio is to it", TUNABLES),
     Peer {
@@ -184,7 +186,8 @@ pub const PEERS: &[Peer] = &[
     },
 ];
 
-/// Variables that any peer heeds: removed from the environment before each run, so that none reaches another.
+/// Variables that any peer heeds: removed from the environment before each run, so that none
+/// reaches another.
 pub const FOREIGN_VARIABLES: &[&str] = &[
     "LD_PRELOAD",
     "GLIBC_TUNABLES",

@@ -1,5 +1,5 @@
-//! Allocators at their best settings, beside memory that outlives the program: what they take for the same blocks, and to build
-//! the same index anew.
+//! Allocators at their best settings, beside memory that outlives the program: their times for the
+//! same blocks, and for building the same index again.
 
 use super::Bench;
 use super::cost::Cost;
@@ -13,7 +13,7 @@ use megapage_bench::workload::Measurement;
 use megapage_units::Bytes;
 use serde::Serialize;
 
-/// Who is compared with where none is named: of each allocator the settings that are best by THP and by a pool.
+/// Peers by default: for each allocator the settings that are best by THP and by a pool.
 pub(super) const AT_BEST: [&str; 9] = [
     "glibc",
     "glibc-thp",
@@ -31,15 +31,15 @@ pub(super) const AT_BEST: [&str; 9] = [
 pub struct AllocatorRow {
     /// The peer.
     pub peer: &'static str,
-    /// How it is selected, as shell words.
+    /// Its selection, as shell words.
     pub recipe: String,
-    /// The share of its memory on huge pages: the least of the runs; `None` where none ended.
+    /// The share of its memory on huge pages: the least of the runs; `None` if no run ended.
     pub huge_share: Option<Spread>,
-    /// `malloc` alone: what a block takes, one for each kind and size that fits.
+    /// Only for `malloc`: the cost of a block, one for each kind and size that fits.
     pub blocks: Vec<BlockRow>,
-    /// `restart` alone: milliseconds to build the index on its heap.
+    /// Only for `restart`: milliseconds to build the index on its heap.
     pub built_ms: Option<Spread>,
-    /// What went wrong, or why it did not run.
+    /// Faults, or the reason for which it did not run.
     pub notes: Vec<String>,
 }
 
@@ -50,11 +50,11 @@ pub struct BlockRow {
     pub kind: &'static str,
     /// Bytes of a block.
     pub size_bytes: u64,
-    /// What it takes.
+    /// The cost of a block.
     pub cost: Cost,
 }
 
-/// The peers of these names; [`AT_BEST`] where none is named.
+/// Returns the peers of these names; [`AT_BEST`] if none is named.
 pub(super) fn select(names: &[String]) -> Result<Vec<&'static Peer>> {
     match names {
         [] => Ok(AT_BEST.iter().filter_map(|name| Peer::named(name)).collect()),
@@ -69,7 +69,7 @@ pub(super) fn select(names: &[String]) -> Result<Vec<&'static Peer>> {
     }
 }
 
-/// What blocks take under each.
+/// Measures the cost of blocks under each.
 pub(super) fn blocks(
     bench: &mut Bench<'_>,
     peers: &[&'static Peer],
@@ -93,8 +93,8 @@ pub(super) fn blocks(
     Ok(rows)
 }
 
-/// What building the index takes under each, of `arguments` to `retrieval`; it takes `memory`. Those that have a pool come last: it
-/// is set to `memory` for them.
+/// Measures the time to build the index under each, with `arguments` to `retrieval`; it takes
+/// `memory`. Peers with a pool come last: it is set to `memory` for them.
 pub(super) fn rebuilds(
     bench: &mut Bench<'_>,
     peers: &[&'static Peer],
@@ -121,7 +121,8 @@ pub(super) fn rebuilds(
     Ok(rows)
 }
 
-/// Runs the workload under `peer` in every round, and once before that does not count. A run that fails is a note.
+/// Runs the workload under `peer` in every round, and once before that does not count. A run that
+/// fails is a note.
 fn under(
     bench: &mut Bench<'_>,
     peer: &Peer,
@@ -153,7 +154,7 @@ fn under(
     Ok((row, found))
 }
 
-/// The workload's line, among what an allocator has to say.
+/// Returns the workload's line, among the other output of an allocator.
 fn measurement(printed: &str) -> Result<Measurement> {
     let line = printed.lines().rfind(|line| line.starts_with('{'));
     let line = line.with_context(|| format!("the workload said '{}'", printed.trim()))?;

@@ -1,19 +1,19 @@
-//! What a block of memory costs.
+//! Cost of a block of memory.
 
 use crate::bench::Spread;
 use megapage_bench::workload::Measurement;
 use serde::Serialize;
 
-/// Medians of what one block takes.
+/// Medians of the cost of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Blocks that were allocated one after the other, and then freed.
     pub runs: f64,
-    /// Microseconds to allocate one, what is cleared for it included.
+    /// Microseconds to allocate one, including the clearing for it.
     pub allocate_us: f64,
-    /// Microseconds to free one, what is cleared then included.
+    /// Microseconds to free one, including the clearing then.
     pub free_us: f64,
-    /// Microseconds to write all of one: what clearing costs, apart.
+    /// Microseconds to write all of one: the cost of clearing alone.
     pub memset_us: f64,
     /// Bytes cleared when one was allocated; 0 for DPDK, which does not report it.
     pub cleared_allocating: f64,
@@ -25,7 +25,8 @@ impl Cost {
     const VALUES: [&str; 6] =
         ["runs", "allocate_us", "free_us", "memset_us", "cleared_allocating", "cleared_freeing"];
 
-    /// Reads the values of blocks of one kind and size; `None` where the workload did not say them all.
+    /// Reads the values of blocks of one kind and size; `None` if the workload did not print them
+    /// all.
     pub(super) fn read(found: &Measurement, kind: &str, bytes: u64) -> Option<Cost> {
         let mut values = [0.0; 6];
         for (value, name) in values.iter_mut().zip(Cost::VALUES) {

@@ -10,9 +10,9 @@ use std::process::Command;
 
 /// The Debian package with `dpdk-test`.
 const PACKAGE: &str = "dpdk-dev";
-/// What to do where it is absent.
+/// Advice if it is absent.
 pub(super) const HOW_TO_INSTALL: &str = "apt-get install dpdk-dev";
-/// Where DPDK keeps what its processes tell each other.
+/// Directory in which DPDK's processes share their state.
 const RUNTIME: &str = "/var/run/dpdk";
 
 megapage_units::named! {
@@ -34,7 +34,7 @@ pub(super) struct Dpdk {
     prefix: String,
 }
 
-/// The package that is absent.
+/// Returns the package that is absent.
 pub(super) fn lacks() -> Vec<&'static str> {
     if Dpdk::find().is_some() { Vec::new() } else { vec![PACKAGE] }
 }
@@ -49,7 +49,7 @@ impl Dpdk {
         Some(Dpdk { program, version, prefix: format!("megapage-bench-{}", std::process::id()) })
     }
 
-    /// The program with this much memory; commands are its standard input.
+    /// Returns the program with this much memory; its standard input has the commands.
     pub(super) fn command(&self, directory: &Path, size: Bytes, unlink: Unlink, single: bool) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(format!("--huge-unlink={}", unlink.name()));
@@ -65,12 +65,12 @@ impl Dpdk {
 
 impl Drop for Dpdk {
     fn drop(&mut self) {
-        // Where it was never started there is none.
+        // If it was never started there is none.
         let _ = std::fs::remove_dir_all(Path::new(RUNTIME).join(&self.prefix));
     }
 }
 
-/// Reads what `malloc_perf_autotest` prints: by `malloc` or `zmalloc` and the bytes of a block.
+/// Reads the output of `malloc_perf_autotest`: by `malloc` or `zmalloc` and the bytes of a block.
 pub(super) fn read_malloc_perf(printed: &str) -> Result<BTreeMap<(&'static str, u64), Cost>> {
     let mut found = BTreeMap::new();
     let mut kind = None;

@@ -1,4 +1,5 @@
-//! What allocating and freeing costs, by size and by whether memory is clean, as DPDK's malloc_perf shows it.
+//! Cost of allocating and freeing, by size and for clean and dirty memory, as DPDK's malloc_perf
+//! shows it.
 
 use super::Bench;
 use super::allocators::{self, AllocatorRow};
@@ -15,7 +16,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Malloc {
     /// Memory that is allocated from.
@@ -37,7 +38,7 @@ pub struct MallocRow {
     pub size_bytes: u64,
     /// The heap of a segment.
     pub megapage: Cost,
-    /// DPDK's; `None` where it did not run.
+    /// DPDK's; `None` if it did not run.
     pub dpdk: Option<Cost>,
 }
 
@@ -48,7 +49,8 @@ impl Malloc {
             let rows = self.rows.iter().filter(|row| row.mode == mode);
             let cleared = |row: &MallocRow| {
                 let cost = &row.megapage;
-                // Blocks of the smallest size have as much again for their header and its alignment.
+                // The header and its alignment add up to 128 bytes, which counts for blocks of the
+                // smallest size.
                 (cost.cleared_allocating + cost.cleared_freeing) / (row.size_bytes as f64 + 128.0)
             };
             let most = rows.map(cleared).fold(0.0, f64::max);
@@ -64,8 +66,8 @@ impl Malloc {
         gates
     }
 
-    /// Whether each row of these sizes takes at most `most` times DPDK's time to allocate and free a block, which malloc_perf
-    /// calls the total. `None` where DPDK did not run.
+    /// Judges if each row of these sizes takes at most `most` times DPDK's time to allocate and
+    /// free a block, which malloc_perf calls the total. `None` if DPDK did not run.
     fn against_dpdk(&self, which: &str, most: f64, sizes: fn(u64) -> bool) -> Option<Gate> {
         let ratio = |row: &MallocRow| -> Option<f64> {
             let total = |cost: &Cost| cost.allocate_us + cost.free_us;
@@ -136,7 +138,8 @@ fn megapage(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Costs> {
     Ok(values)
 }
 
-/// DPDK with reuse is run twice: the first run leaves what the second one finds.
+/// Runs DPDK's bench. With reuse DPDK runs twice: the first run leaves memory for the second one to
+/// find.
 fn dpdk(bench: &Bench<'_>, size: Bytes, unlink: Unlink) -> Result<Option<Costs>> {
     let Some(dpdk) = &bench.dpdk else { return Ok(None) };
     let directory = bench.mounted.side("dpdk");

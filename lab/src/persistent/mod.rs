@@ -1,7 +1,9 @@
-//! `megapage-lab restart` and `malloc`: memory that outlives its program, against DPDK's, which is where it comes from.
+//! `megapage-lab restart` and `malloc`: memory that outlives its program, against DPDK's, which is
+//! its model.
 //!
-//! Architecture invariant: both sides have the same pages, the same sizes and modes and a hugetlbfs of their own, which
-//! is unmounted at the end, after a failure and after a signal; what they leave in it is removed between runs.
+//! Architecture invariant: both sides have the same pages, the same sizes and modes, and separate
+//! hugetlbfs. These are unmounted at the end, after a failure and after a signal; the files in them
+//! are removed between runs.
 
 mod allocators;
 mod cost;
@@ -29,9 +31,9 @@ pub use malloc::{Malloc, MallocRow};
 pub use restart::{IndexReport, Restart, StartRow};
 pub use sizes::{Curve, Pays, SizeRow};
 
-/// Pages beyond what is asked for, for what a side keeps for itself.
+/// Pages beyond the requested ones, for the needs of a side itself.
 const SLACK: Bytes = Bytes::mib(128);
-/// What a workload takes beside its segment.
+/// Memory of a workload beside its segment.
 const WORKLOAD: Bytes = Bytes::mib(256);
 const ROOT: &str = "a pool of huge pages and a mount are root's";
 
@@ -81,13 +83,13 @@ fn pool_size(text: &str) -> Result<Bytes, String> {
 }
 
 impl RestartExperiment {
-    /// Hugetlb pages that starts and the index need, in bytes.
+    /// Returns the hugetlb pages that starts and the index need, in bytes.
     fn pool(&self) -> Bytes {
         let asked = |case: &str, size: Bytes| if self.wants(case) { size } else { Bytes::ZERO };
         asked("starts", self.size).max(asked("index", segment_size(self.index))) + SLACK
     }
 
-    /// The sizes of the curve that fit into memory now, and those left out.
+    /// Returns the sizes of the curve that fit into memory now, and those that are skipped.
     fn sizes(&self) -> Result<(Vec<Bytes>, Vec<String>)> {
         if !self.wants("sizes") {
             return Ok(Default::default());
@@ -97,12 +99,12 @@ impl RestartExperiment {
         Ok(sizes::fitting(self.largest, can_give.saturating_sub(beside)))
     }
 
-    /// The pool that all cases find room in, one after the other.
+    /// Returns the pool in which all cases find room, one after the other.
     fn whole_pool(&self, sizes: &[Bytes]) -> Bytes {
         sizes.last().map_or(Bytes::ZERO, |largest| *largest + SLACK).max(self.pool())
     }
 
-    /// What the index takes on a heap, with two threads' counts.
+    /// Returns the memory of the index on a heap, with two threads' counts.
     fn heap(&self) -> Bytes {
         self.index + Bytes(4 * self.index.0.min(Bytes::gib(1).0)) + Bytes::mib(512)
     }
@@ -122,14 +124,14 @@ impl Experiment for RestartExperiment {
     }
 
     fn needs(&self) -> Needs {
-        // The index once more on the heap, to compare its answers, and two threads' counts: 2 GB each from 1 GiB of
-        // postings on, and in proportion below.
+        // The index once more on the heap, to compare its answers, and two threads' counts: 2 GB
+        // each from 1 GiB of postings on, and in proportion below.
         let besides = if self.wants("index") { self.heap() } else { WORKLOAD };
         needs(self.pool() + besides, self.alone)
     }
 
     fn dry_run(&self, _: &Plan) -> Vec<String> {
-        // Where it would be refused, the pool of the others is shown.
+        // If it would be refused, the pool of the others is shown.
         dry_run(self.whole_pool(&self.sizes().unwrap_or_default().0))
     }
 
@@ -139,7 +141,7 @@ impl Experiment for RestartExperiment {
             let mut found = Restart { size_bytes: self.size.0, ..Restart::default() };
             if self.wants("sizes") {
                 found.sizes = Some(sizes::measure(bench, &sizes, left_out)?);
-                // The others need memory beside the pool, and find what is left of it as warm.
+                // The others need memory beside the pool, and find the remaining pages as warm.
                 bench.pool.set(self.pool())?;
             }
             if self.wants("starts") {
@@ -181,21 +183,21 @@ impl Experiment for MallocExperiment {
     }
 }
 
-/// What `restart` found.
+/// Findings of `restart`.
 #[derive(Clone, Debug, Serialize)]
 pub struct RestartFound {
-    /// DPDK's version; `None` where it did not run: it is absent, or was not asked for.
+    /// DPDK's version; `None` if it did not run: it is absent, or was not asked for.
     pub dpdk: Option<String>,
-    /// What was measured.
+    /// The measurements.
     pub restart: Restart,
 }
 
-/// What `malloc` found.
+/// Findings of `malloc`.
 #[derive(Clone, Debug, Serialize)]
 pub struct MallocFound {
-    /// DPDK's version; `None` where it did not run: it is absent, or was not asked for.
+    /// DPDK's version; `None` if it did not run: it is absent, or was not asked for.
     pub dpdk: Option<String>,
-    /// What was measured.
+    /// The measurements.
     pub malloc: Malloc,
 }
 
@@ -245,7 +247,7 @@ fn needs(memory: Bytes, alone: bool) -> Needs {
     Needs { root: Some(ROOT), memory, smaller: "smaller sizes", packages, must_install: false }
 }
 
-/// What a run works with.
+/// Resources of a run.
 struct Bench<'a> {
     runs: u32,
     place: &'a Place,
@@ -256,7 +258,7 @@ struct Bench<'a> {
     progress: &'a mut dyn FnMut(&str),
 }
 
-/// What would be done to the machine, as shell lines.
+/// Returns the changes to the machine as shell lines.
 fn dry_run(pool: Bytes) -> Vec<String> {
     let pages = pool.0.div_ceil(2 << 20);
     vec![
@@ -269,7 +271,8 @@ fn dry_run(pool: Bytes) -> Vec<String> {
     ]
 }
 
-/// Runs `measure` with a pool and a hugetlbfs on it: DPDK's version, and what was measured.
+/// Runs `measure` with a pool and a hugetlbfs on it. Returns DPDK's version, and the result of
+/// `measure`.
 fn on_hugetlbfs<T>(
     stage: &mut Stage<'_>,
     bytes: Bytes,
@@ -283,11 +286,13 @@ fn on_hugetlbfs<T>(
     let version = dpdk.as_ref().map(|dpdk| dpdk.version.clone());
     let mut pool = Pool::take()?;
     pool.set(bytes)?;
-    // Once, for both sides and all rounds: whoever takes a page first would pay for the host to find it.
+    // Once, for both sides and all rounds: otherwise the first user of a page would pay for the
+    // host to find it.
     warm(bytes, true);
     let mounted = Mounted::new()?;
-    // Dropped before the pool, on every way out: pages that the mount's files hold cannot be taken out of the pool. The
-    // signals are dropped after both, by the caller: one that has come ends this process when its mask is restored.
+    // Dropped before the pool, on every way out: pages that the mount's files hold cannot be taken
+    // out of the pool. The caller drops the signals after both: a signal that has come ends this
+    // process when its mask is restored.
     let (runs, place, signals) = (stage.plan.runs, stage.place, stage.signals);
     let mut bench =
         Bench { runs, place, signals, mounted, pool: &mut pool, dpdk, progress: &mut *stage.progress };
@@ -315,7 +320,8 @@ mod tests {
             alone: true,
             peers: Vec::new(),
         };
-        // Beside the postings: where 4 million lists begin, 32 MiB, and no fewer than the recorded songs can have.
+        // Beside the postings: the offsets of 4 million lists, 32 MiB, and at least the room for
+        // the recorded songs.
         assert_eq!(index.dry_run(&Plan::of(1))[0], "megapage pool set 2m=+211");
     }
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// The sides.
 const SIDES: [&str; 2] = ["megapage", "dpdk"];
 
-/// A mounted hugetlbfs with pages of 2 MiB and a directory for each side. Dropping it removes what is in it and unmounts it.
+/// A mounted hugetlbfs with pages of 2 MiB and a directory for each side. Dropping it removes its
+/// contents and unmounts it.
 #[derive(Debug)]
 pub(super) struct Mounted {
     path: PathBuf,
@@ -25,17 +26,17 @@ impl Mounted {
         Ok(mounted)
     }
 
-    /// The directory of one side: `megapage` or `dpdk`.
+    /// Returns the directory of one side: `megapage` or `dpdk`.
     pub(super) fn side(&self, side: &str) -> PathBuf {
         self.path.join(side)
     }
 
-    /// Where it is mounted.
+    /// Returns its mount point.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes all that both sides have left.
+    /// Removes all files that both sides have left.
     pub(super) fn clear(&self) -> Result<()> {
         SIDES.into_iter().try_for_each(|side| empty(&self.side(side)))
     }

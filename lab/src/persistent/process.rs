@@ -1,4 +1,4 @@
-//! A program that is run to its end, and what it took.
+//! A program that is run to its end, and its times.
 
 use crate::bench::Spread;
 use crate::child::Child;
@@ -8,10 +8,10 @@ use std::io::{Write, pipe};
 use std::process::Command;
 use std::time::Duration;
 
-/// No run takes longer: it is killed.
+/// Longest time of a run: then it is killed.
 const LONGEST: Duration = Duration::from_secs(900);
 
-/// What a run took, in milliseconds, and what it printed.
+/// Times of a run, in milliseconds, and its output.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Took {
     pub wall_ms: f64,
@@ -20,10 +20,11 @@ pub(super) struct Took {
     pub printed: String,
 }
 
-/// Runs `command` with `input` (at most 4 KiB) as its standard input. An error where it ends with anything but 0.
+/// Runs `command` with `input` (at most 4 KiB) as its standard input. Fails if it does not exit
+/// with 0.
 pub(super) fn timed(command: &mut Command, input: &str, signals: &Signals) -> Result<Took> {
     let (input_end, mut writer) = pipe().context("pipe")?;
-    // Less than what a pipe holds: this returns without a reader.
+    // Less than a pipe holds: this returns without a reader.
     writer.write_all(input.as_bytes()).context("pipe")?;
     drop(writer);
     let ended = Child::run_on_input(signals, command.stdin(input_end), LONGEST)?;

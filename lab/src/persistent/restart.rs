@@ -1,4 +1,4 @@
-//! How long a program takes to start with its memory, and an index to answer again.
+//! Time until a program has started with its memory, and until an index answers again.
 
 use super::Bench;
 use super::allocators::AllocatorRow;
@@ -12,29 +12,29 @@ use megapage_units::Bytes;
 use serde::Serialize;
 use std::process::Command;
 
-/// A start with reuse takes at most this share of DPDK's,
+/// Largest share of DPDK's time for a start with reuse.
 const SECOND_RATIO: f64 = 0.25;
-/// and opening one file at most this, whatever its size: what DPDK's remapping of 32 GB took (seed 003).
+/// Longest time of opening one file, of any size: DPDK's remapping of 32 GB took that (seed 003).
 pub(super) const OPEN_MS: f64 = 0.3;
-/// An index answers again after at most this.
+/// Longest time until an index answers again.
 const ANSWER_MS: f64 = 1000.0;
-/// Queries that answers are compared over.
+/// Queries whose answers are compared.
 const QUERIES: u32 = 500;
-/// Memory with which the cost of a start without memory is given.
+/// Memory that stands for a start without memory.
 const SMALL: Bytes = Bytes::mib(64);
 
-/// What came of it.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Restart {
     /// Memory of a program that starts.
     pub size_bytes: u64,
     /// One for each side, layout and kind of start.
     pub starts: Vec<StartRow>,
-    /// Starts over sizes; `None` where they were not asked for.
+    /// Starts over sizes; `None` if they were not asked for.
     pub sizes: Option<Curve>,
-    /// The index; `None` where it was not asked for.
+    /// The index; `None` if it was not asked for.
     pub index: Option<IndexReport>,
-    /// The same index built anew on allocators' heaps: what a program has that does not find it again.
+    /// The same index built on allocators' heaps, for a program that does not find it again.
     pub rebuilds: Vec<AllocatorRow>,
 }
 
@@ -45,7 +45,8 @@ pub struct StartRow {
     pub side: &'static str,
     /// `single file` or `file per page`.
     pub layout: &'static str,
-    /// `cold`: leftovers are removed (existing); `first`: what will be reused is made (never); `second`: it is reused.
+    /// `cold`: leftovers are removed (existing); `first`: files for reuse are made (never);
+    /// `second`: they are reused.
     pub start: &'static str,
     /// Its memory.
     pub size_bytes: u64,
@@ -55,7 +56,8 @@ pub struct StartRow {
     pub user_ms: Spread,
     /// Processor time in the kernel.
     pub system_ms: Spread,
-    /// Opening the segment alone, as the program reports it; `None` for DPDK, which does not report it.
+    /// Opening the segment alone, as the program reports it; `None` for DPDK, which does not report
+    /// it.
     pub open_ms: Option<Spread>,
     /// The same for each GiB.
     pub map_ms_per_gib: Option<Spread>,
@@ -68,13 +70,13 @@ pub struct IndexReport {
     pub postings_bytes: u64,
     /// Queries whose answers are compared.
     pub queries: u32,
-    /// Building it, and answering the first query; once.
+    /// The time to build it, and to answer the first query; once.
     pub rebuild_first_answer_ms: f64,
-    /// From the start of the program to the first answer, with the index found again.
+    /// The time from the start of the program to the first answer, with the index found again.
     pub restart_first_answer_ms: Spread,
-    /// All queries of a restart.
+    /// The time of all queries of a restart.
     pub restart_all_answers_ms: Spread,
-    /// Whether every restart gave the answers of the rebuild, and of an index on the heap.
+    /// True if every restart gave the answers of the rebuild, and of an index on the heap.
     pub same_answers: bool,
     /// The share of songs that were found.
     pub recall: f64,
@@ -100,7 +102,8 @@ impl Restart {
                     holds: ours <= SECOND_RATIO * theirs,
                 });
             }
-            // A file for each page has to be opened and mapped for each: its value is shown, and no other is as low.
+            // With a file for each page, each file has to be opened and mapped: its value is shown,
+            // and cannot be as low.
             if let Some(open) = ours.open_ms.filter(|_| layout == "single file") {
                 let small = SMALL.min(Bytes(self.size_bytes));
                 let beside = self.start("megapage", layout, small.0).and_then(|row| row.open_ms);
@@ -173,7 +176,7 @@ impl Series {
     }
 }
 
-/// What the workload says that opening took.
+/// Returns the time of opening that the workload reports.
 pub(super) fn opened_ms(took: &Took) -> Option<f64> {
     let measured: Measurement = serde_json::from_str(&took.printed).ok()?;
     Some(measured.phases.0.get("open")?.wall_ns as f64 / 1e6)
@@ -193,11 +196,11 @@ pub(super) fn starts(bench: &mut Bench<'_>, size: Bytes) -> Result<Vec<StartRow>
             all.push(Series { side, single: true, size: SMALL.min(size), runs: Default::default() });
         }
     }
-    // The round that does not count has the host find the memory.
+    // In the round that does not count the host finds the memory.
     for round in 0..=bench.runs {
         for series in &mut all {
             for (number, start) in STARTS.iter().enumerate() {
-                // A second start has what the first one left.
+                // A second start has the files of the first one.
                 if *start != "second" {
                     bench.mounted.clear()?;
                 }
@@ -230,17 +233,17 @@ pub(super) fn starts(bench: &mut Bench<'_>, size: Bytes) -> Result<Vec<StartRow>
     Ok(all.iter().flat_map(Series::rows).collect())
 }
 
-/// How a program starts.
+/// The way in which a program starts.
 pub(super) struct Start {
     /// `megapage` or `dpdk`.
     pub side: &'static str,
     /// Its memory.
     pub size: Bytes,
-    /// Whether that is one file.
+    /// True if that is one file.
     pub single: bool,
-    /// What becomes of what is there.
+    /// Treatment of existing files.
     pub unlink: Unlink,
-    /// Whether it fills the page tables at once; only a megapage start does without.
+    /// True if it fills the page tables at once; only a megapage start can do without.
     pub populate: bool,
 }
 
@@ -271,7 +274,7 @@ pub(super) fn run(bench: &Bench<'_>, start: &Start) -> Result<Took> {
     }
 }
 
-/// Arguments of the workload that builds the index on its heap.
+/// Returns the arguments of the workload that builds the index on its heap.
 pub(super) fn retrieval_arguments(size: Bytes) -> Vec<String> {
     let words = ["retrieval", "--size", &size.0.to_string(), "--queries", &QUERIES.to_string()];
     words.map(str::to_string).into()

@@ -1,4 +1,4 @@
-//! From what size on it pays to find memory again: cold and second starts over sizes.
+//! Sizes from which on it pays to find memory again: cold and second starts over sizes.
 
 use super::Bench;
 use super::dpdk::Unlink;
@@ -16,19 +16,19 @@ const SIZES: [Bytes; 6] =
     [Bytes::mib(4), Bytes::mib(16), Bytes::mib(64), Bytes::mib(256), Bytes::gib(1), Bytes::gib(4)];
 /// The least of them.
 pub(super) const LEAST: Bytes = SIZES[0];
-/// Those that DPDK is run with: each of its starts takes a third of a second and more.
+/// Sizes with which DPDK is run: each of its starts takes a third of a second or more.
 const DPDK_SIZES: [Bytes; 3] = [Bytes::mib(64), Bytes::gib(1), Bytes::gib(4)];
-/// Opening the largest again takes at most this many times what the smallest takes.
+/// Largest factor between the times to open the largest and the smallest again.
 const OPEN_RATIO: f64 = 2.0;
-/// Kinds of starts of a round, in their order; what `first` leaves is found by those after it.
+/// Kinds of starts of a round, in their order; those after `first` find its files.
 const STARTS: [&str; 4] = ["cold", "first", "second", "populated"];
 
 /// Starts over sizes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Curve {
-    /// By side, size and kind of start; sizes ascend.
+    /// The starts by side, size and kind; sizes ascend.
     pub starts: Vec<SizeRow>,
-    /// From what size on a start that finds its memory is sooner than a cold one.
+    /// The sizes from which on a start that finds its memory is sooner than a cold one.
     pub pays: Vec<Pays>,
     /// Sizes that were asked for and did not fit into memory, each with the reason.
     pub left_out: Vec<String>,
@@ -41,8 +41,8 @@ pub struct SizeRow {
     pub side: &'static str,
     /// Its memory.
     pub size_bytes: u64,
-    /// `cold`: memory is fresh; `second`: it is found again, and page tables are filled at the first access; `populated`: it is
-    /// found again, and page tables are filled at once.
+    /// `cold`: memory is fresh; `second`: it is found again, and page tables are filled at the
+    /// first access; `populated`: it is found again, and page tables are filled at once.
     pub start: &'static str,
     /// From the start of the process to its end.
     pub wall_ms: Spread,
@@ -50,28 +50,29 @@ pub struct SizeRow {
     pub open_ms: Option<Spread>,
 }
 
-/// From what size on one kind of start is sooner than a cold one.
+/// Size from which on one kind of start is sooner than a cold one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pays {
     /// `megapage` or `dpdk`.
     pub side: &'static str,
     /// `second` or `populated`.
     pub start: &'static str,
-    /// The least size at which its slowest process ended sooner than the fastest cold one, and from which on the median is the
-    /// lower one at each size; `None` where there is none.
+    /// The least size at which its slowest process ended sooner than the fastest cold one. From
+    /// this size on its median is the lower one at each size. `None` if there is no such size.
     pub from_bytes: Option<u64>,
     /// The same of opening the segment alone; `None` for DPDK, too.
     pub open_from_bytes: Option<u64>,
 }
 
-/// The sizes that fit into `room` for a pool, of those up to `largest`; and those left out, with the reason.
+/// Returns the sizes up to `largest` that fit into `room` for a pool; and those that are skipped,
+/// with the reason.
 pub(super) fn fitting(largest: Bytes, room: Bytes) -> (Vec<Bytes>, Vec<String>) {
     let mut asked: Vec<Bytes> = SIZES.into_iter().filter(|size| *size < largest).collect();
     asked.push(largest);
     let (mut fit, out): (Vec<Bytes>, Vec<Bytes>) = asked.into_iter().partition(|size| *size <= room);
     let why = |size: &Bytes| format!("{size} left out: the machine can spare {room} for the pool");
     let left_out = out.iter().map(why).collect();
-    // In the place of the largest the whole GiB that there is room for.
+    // The whole GiB that fit take the place of the largest.
     let whole = Bytes(room.0 & !((1 << 30) - 1));
     if !out.is_empty() && fit.last().is_some_and(|last| whole > *last) {
         fit.push(whole);
@@ -108,7 +109,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, sizes: &[Bytes], left_out: Vec<Stri
         let both = DPDK_SIZES.iter().filter(|size| sizes.contains(size));
         all.extend(both.map(|size| series("dpdk", size)));
     }
-    // The round that does not count has the programs' own files and pages in memory.
+    // The round that does not count brings the programs' own files and pages into memory.
     for round in 0..=bench.runs {
         for series in &mut all {
             for (number, start) in STARTS.iter().enumerate() {
@@ -151,7 +152,7 @@ fn fresh_pages(took: &Took) -> Result<f64> {
     measured.values.get("fresh_pages").copied().context("the workload does not say what it found")
 }
 
-/// For each side and kind of start that was measured.
+/// Returns the result for each side and kind of start that was measured.
 fn pays(starts: &[SizeRow]) -> Vec<Pays> {
     let mut all = Vec::new();
     for side in ["megapage", "dpdk"] {
@@ -166,8 +167,9 @@ fn pays(starts: &[SizeRow]) -> Vec<Pays> {
     all
 }
 
-/// The least size at which the greatest value of `start` is below the least of a cold one, and from which on its median is the
-/// lower one: a single run that the machine held up, with one size, is not to hide what all others show.
+/// Returns the least size at which the greatest value of `start` is below the least of a cold one.
+/// From this size on its median must be the lower one. A single run with one size that the machine
+/// held up must not hide the result of all others.
 fn sooner_from(
     starts: &[SizeRow],
     side: &str,

@@ -1,4 +1,4 @@
-//! What these experiments found, for people.
+//! Findings of these experiments, for people.
 
 use super::{AllocatorRow, Cost, Curve, Malloc, Restart};
 use crate::bench::Spread;
@@ -70,7 +70,8 @@ fn sizes(found: &Curve) -> Section {
     found.left_out.iter().fold(section, Section::then)
 }
 
-/// What allocators at their best take: to build the index, or for a block of the smallest, a middle and the largest size that fit.
+/// Renders the times of allocators at their best: to build the index, or for a block of the
+/// smallest, a middle and the largest size that fit.
 pub(super) fn allocators(rows: &[AllocatorRow]) -> Vec<Section> {
     if rows.is_empty() {
         return Vec::new();

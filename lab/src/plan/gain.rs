@@ -1,4 +1,5 @@
-//! What each kind of program gains from huge pages, measured: two copies take turns, one of them on huge pages.
+//! Gain of each kind of program by huge pages, measured: two copies take turns, one of them on huge
+//! pages.
 
 use super::kinds::{KINDS, Kind, Programs};
 use crate::bench::Spread;
@@ -11,24 +12,24 @@ use anyhow::{Context, Result};
 use megapage_kernel::spawn::Signals;
 use serde::Serialize;
 
-/// Units that are done to learn how fast a program is.
+/// Units that are done to measure the speed of a program.
 const PROBE_UNITS: u64 = 100;
-/// Turns of each copy in a round, and what one takes, in seconds.
+/// Turns of each copy in a round, and the time of a turn, in seconds.
 const TURNS: u32 = 15;
 const TURN: f64 = 0.1;
 
-/// How many times as fast.
+/// Factor by which it is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measured {
     /// The median of the rounds, each the median of its turns.
     pub median: f64,
-    /// What holds it with 90 % (sign test over the rounds).
+    /// The interval that holds it with 90 % (sign test over the rounds).
     pub interval: [f64; 2],
 }
 
-/// Measures every kind, as many rounds as the experiment has runs. Each round starts both copies anew: which page frames a
-/// program gets moves a stream's speed by some percent for as long as it lives, so that turns of one start tell too small an
-/// interval.
+/// Measures every kind, in as many rounds as the experiment has runs. Each round starts both copies
+/// again. The page frames that a program gets change a stream's speed by some percent for its whole
+/// life. Turns of one start would therefore give too small an interval.
 pub(super) fn measure(
     programs: &Programs,
     scale: f64,
@@ -48,7 +49,8 @@ pub(super) fn measure(
     Ok(found)
 }
 
-/// One round: two copies, one of them on huge pages, take turns; the median of the turns' ratios.
+/// Runs one round: two copies, one of them on huge pages, take turns. Returns the median of the
+/// turns' ratios.
 fn round(programs: &Programs, kind: Kind, scale: f64, signals: &Signals) -> Result<f64> {
     check(signals)?;
     let mut base = programs.start(kind, scale, signals)?;
@@ -57,14 +59,14 @@ fn round(programs: &Programs, kind: Kind, scale: f64, signals: &Signals) -> Resu
     if kind.case != Case::Compute {
         promote(huge.pid())?;
     }
-    // Once for the caches, once for the time.
+    // The first for the caches, the second for the time.
     rate(&mut base, PROBE_UNITS, signals)?;
     rate(&mut huge, PROBE_UNITS, signals)?;
     let speed = rate(&mut base, PROBE_UNITS, signals)?;
     let units = ((speed * TURN) as u64).clamp(1, 1_000_000);
     let ratios: Result<Vec<f64>> = (0..TURNS)
         .map(|turn| {
-            // The one that goes first meets another machine: they take turns at that as well.
+            // The machine is different for the copy that goes first: they alternate.
             if turn % 2 == 0 {
                 let on_base = rate(&mut base, units, signals)?;
                 Ok(rate(&mut huge, units, signals)? / on_base)
@@ -77,7 +79,7 @@ fn round(programs: &Programs, kind: Kind, scale: f64, signals: &Signals) -> Resu
     Spread::median_of(&ratios?).context("no turn")
 }
 
-/// Units for each second of processor time.
+/// Returns the units for each second of processor time.
 fn rate(server: &mut Server, units: u64, signals: &Signals) -> Result<f64> {
     server.ask(units)?;
     let measurement = server.answer(signals)?;

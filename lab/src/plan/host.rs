@@ -14,15 +14,15 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// More units than anyone waits for.
+/// Units of endless work.
 const ENDLESS: u64 = 1 << 40;
-/// A recording takes no longer than it was asked for, and this.
+/// Longest time of a recording beyond the requested one.
 const GRACE: Duration = Duration::from_secs(120);
-/// How often the need is looked at.
+/// Time between two looks at the need.
 const LOOK: Duration = Duration::from_millis(100);
-/// The quantile that a pool is sized by.
+/// Quantile by which a pool is sized.
 const QUANTILE: f64 = 0.99;
-/// Recorders that time accesses at the most, and the processor seconds by which one is known that did.
+/// The most recorders that time accesses, and the processor seconds that show that one did.
 const TIMINGS: u32 = 5;
 const LEAST_TIMING: f64 = 1.5;
 /// Programs of the host whose recording's cost is judged.
@@ -35,11 +35,12 @@ pub struct HostReport {
     pub host: String,
     /// The programs that ran.
     pub programs: Vec<&'static str>,
-    /// The share of a processor that recording took: far above the default budget, as a day is told in seconds.
+    /// The share of a processor that recording took: far above the default budget, because some
+    /// seconds stand for a day.
     pub record_share: f64,
     /// Huge pages of 2 MiB at once, at p99, as planned.
     pub planned: Option<u64>,
-    /// The same as it was, of the services that the plan chose.
+    /// The same as needed, of the services that the plan chose.
     pub needed: Option<f64>,
     /// Needs of each program at each look, in pages.
     #[serde(skip)]
@@ -47,7 +48,7 @@ pub struct HostReport {
 }
 
 impl HostReport {
-    /// Compares what was planned with what the chosen services needed.
+    /// Compares the plan with the need of the chosen services.
     pub(super) fn judge(&mut self, planned: u64, chosen: &[&str]) {
         let sum = |look: &BTreeMap<&'static str, f64>| -> f64 {
             look.iter().filter(|(name, _)| chosen.contains(*name)).map(|(_, pages)| pages).sum()
@@ -59,7 +60,7 @@ impl HostReport {
         self.needed = sums.get(at.max(1) - 1).copied();
     }
 
-    /// How far it is off, as a share of what was needed; `None` where nothing was.
+    /// Returns the error of the plan, as a share of the need; `None` if both are zero.
     pub(super) fn error(&self) -> Option<f64> {
         let (planned, needed) = (self.planned? as f64, self.needed?);
         match needed < 1.0 {
@@ -69,12 +70,12 @@ impl HostReport {
     }
 }
 
-/// What recording costs with its defaults.
+/// Cost of recording with its defaults.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cost {
     /// Seconds recorded.
     pub seconds: f64,
-    /// Processor seconds, as recording has counted them.
+    /// Processor seconds, as counted by recording itself.
     pub own_seconds: f64,
     /// Their share.
     pub share: f64,
@@ -84,7 +85,7 @@ pub struct Cost {
     pub bytes: u64,
 }
 
-/// The part of `megapage.record/1` that is read here.
+/// Part of `megapage.record/1` that is read here.
 #[derive(Deserialize)]
 struct Recorded {
     seconds: f64,
@@ -100,7 +101,8 @@ struct Header {
     host: String,
 }
 
-/// How a host is recorded: a day in some seconds, so with a budget that is that much larger.
+/// Returns the arguments for recording a host: some seconds stand for a day, so the budget is
+/// larger by the same factor.
 fn arguments(seconds: u32) -> Vec<String> {
     let text = format!("record --json --names --seconds {seconds} --every 1 --budget 10");
     text.split(' ').map(Into::into).collect()
@@ -110,7 +112,7 @@ pub(super) fn recording(seconds: u32) -> String {
     format!("megapage {} --output HOST '^(PROGRAM1|PROGRAM2|PROGRAM3)$'", arguments(seconds).join(" "))
 }
 
-/// How the cost is judged: with the default budget.
+/// Returns the arguments for judging the cost: with the default budget.
 fn costed(seconds: u32) -> Vec<String> {
     let text = format!("record --json --names --seconds {seconds} --every 30");
     text.split(' ').map(Into::into).collect()
@@ -120,7 +122,7 @@ pub(super) fn costing(seconds: u32) -> String {
     format!("megapage {} --output HOST", costed(seconds).join(" "))
 }
 
-/// The kinds of host `number`: three different ones, each kind on as many hosts.
+/// Returns the kinds of host `number`: three different ones, each kind on the same number of hosts.
 fn kinds(number: u32) -> [Kind; 3] {
     let count = KINDS.len() as u32;
     // Steps without a common divisor with the number of kinds give all combinations their turn.
@@ -130,8 +132,8 @@ fn kinds(number: u32) -> [Kind; 3] {
     [first, second, third].map(|at| KINDS[at as usize])
 }
 
-/// After a boot, without counters of page walks, the first recorders time accesses, some seconds of processor time each, and
-/// keep that: let them, before anything is judged.
+/// Lets the first recorders after a boot time accesses before anything is judged. Without counters
+/// of page walks they take some seconds of processor time each, and keep the result.
 pub(super) fn prepare(programs: &Programs, scale: f64, stage: &mut Stage<'_>) -> Result<()> {
     let _busy = start(programs, KINDS[0], scale, stage)?;
     let path = programs.directory.path().join("prepared.jsonl");
@@ -168,7 +170,7 @@ pub(super) fn record(
     }
     let mut command = Command::new(&stage.place.megapage);
     command.args(arguments(seconds)).arg("--output").arg(&path).stderr(Stdio::null());
-    // Whatever else runs on this machine is no part of the host.
+    // Other processes of this machine are no part of the host.
     command.arg(format!("^({})$", kinds.map(|kind| kind.name).join("|")));
     let (out, out_end) = std::io::pipe().context("pipe")?;
     command.stdin(Stdio::null()).stdout(out_end);
@@ -206,13 +208,13 @@ fn start(programs: &Programs, kind: Kind, scale: f64, stage: &Stage<'_>) -> Resu
     Ok(server)
 }
 
-/// Pages of 2 MiB that a program's memory fills, by its own count of resident memory.
+/// Returns the pages of 2 MiB that a program's memory fills, by its own count of resident memory.
 fn need(server: &Server) -> f64 {
     let status = read_status(&KernelRoot::live(), server.pid());
     status.map_or(0.0, |status| status.rss_anonymous.0 as f64 / HUGE_2M as f64)
 }
 
-/// What recording three busy programs costs with its defaults.
+/// Measures the cost of recording three busy programs with its defaults.
 pub(super) fn cost(programs: &Programs, seconds: u32, scale: f64, stage: &mut Stage<'_>) -> Result<Cost> {
     (stage.progress)(&format!("recording three programs for {seconds} s with the default budget"));
     let mut servers = Vec::new();
@@ -221,7 +223,7 @@ pub(super) fn cost(programs: &Programs, seconds: u32, scale: f64, stage: &mut St
     }
     let path = programs.directory.path().join("cost.jsonl");
     let mut command = Command::new(&stage.place.megapage);
-    // All that runs on this machine, as anybody records it.
+    // All processes of this machine, as a user records it.
     command.args(costed(seconds)).arg("--output").arg(&path);
     let limit = Duration::from_secs(seconds.into()) * 3 + GRACE;
     let (printed, said) = Child::output(stage.signals, &mut command, limit)?;

@@ -1,5 +1,5 @@
-//! The kinds of programs: patterns of access in several sizes, each under an executable's name of its own, so that each is a
-//! service of its own.
+//! Kinds of programs: patterns of access in several sizes. Each has a separate executable name, so
+//! that each is a separate service.
 
 use crate::bench::Place;
 use crate::child::Server;
@@ -15,7 +15,7 @@ pub(super) struct Kind {
     /// The name of its executable.
     pub(super) name: &'static str,
     pub(super) case: Case,
-    /// Of the pattern's 1 GiB.
+    /// Its share of the pattern's 1 GiB.
     pub(super) scale: f64,
 }
 
@@ -35,10 +35,11 @@ pub(super) const KINDS: [Kind; 12] = [
     Kind { name: "map-32", case: Case::Map, scale: 0.03125 },
 ];
 
-/// The executables: the workload program under other names, as it executes itself again by its own path.
+/// The executables: the workload program under other names, as it executes itself again by its own
+/// path.
 #[derive(Debug)]
 pub(super) struct Programs {
-    /// Recordings go here, too.
+    /// Directory of the executables and the recordings.
     pub(super) directory: TempDir,
 }
 

@@ -1,9 +1,10 @@
-//! `megapage-lab plan`: are services ranked as they gain, pools as large as what is needed at once, and recording as
-//! cheap as it says?
+//! `megapage-lab plan`: the order of services against their gain, the size of pools against the
+//! need at one time, and the cost of recording against its budget.
 //!
-//! Each *host* is this machine for some seconds, with three programs of a dozen kinds: recorded by `megapage record` from
-//! outside, all of them planned by `megapage plan`. What each kind gains is measured by two copies that take turns, one on
-//! huge pages; what each host needs, by its processes' own counts of their memory.
+//! Each *host* is this machine for some seconds, with three programs of a dozen kinds.
+//! `megapage record` records them from outside, and `megapage plan` plans all of them. The gain of
+//! each kind is measured by two copies that take turns, one on huge pages. The need of each host
+//! comes from its processes' own counts of their memory.
 
 mod gain;
 mod host;
@@ -24,18 +25,18 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-/// The agreement of the order that is demanded (Kendall's tau-b), gains that agree to 0.01 tied.
+/// Least agreement of the order (Kendall's tau-b), gains that agree to 0.01 tied.
 const LEAST_TAU: f64 = 0.7;
 const RESOLUTION: f64 = 0.01;
-/// Kinds that must be predicted and measured: fewer give no order worth judging.
+/// The fewest kinds that must be predicted and measured: fewer give no order worth judging.
 const LEAST_KINDS: usize = 10;
-/// How far a pool may be off, as a share of what is needed.
+/// Largest error of a pool, as a share of the need.
 const MOST_POOL_ERROR: f64 = 0.05;
-/// What recording may take of a processor.
+/// Largest share of a processor for recording.
 const MOST_SHARE: f64 = 0.005;
-/// A service that is to be enabled gains at least this much.
+/// Least gain of a service that is to be enabled.
 const LEAST_GAIN: f64 = 1.03;
-/// Planning takes no longer.
+/// Longest time of planning.
 const LONGEST_PLAN: Duration = Duration::from_secs(300);
 
 /// Does a plan from recordings rank services as they gain, and size pools as they are needed?
@@ -62,9 +63,10 @@ pub struct PlanExperiment {
 pub struct KindReport {
     /// Its name.
     pub kind: &'static str,
-    /// How many times as fast it is on huge pages, and what holds the median with 90 %.
+    /// The factor by which it is faster on huge pages, and the interval that holds the median with
+    /// 90 %.
     pub measured: Measured,
-    /// Lower end, likely, upper end of what the plan expects; `None` where it does not know.
+    /// Lower end, likely, upper end of the gain that the plan expects; `None` if it does not know.
     pub predicted: Option<[f64; 3]>,
     /// The plan's verdict.
     pub verdict: String,
@@ -74,10 +76,10 @@ pub struct KindReport {
     pub hosts: usize,
 }
 
-/// What it found.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PlanFound {
-    /// What sizes were multiplied by.
+    /// Factor for sizes.
     pub scale: f64,
     /// Seconds of each recording.
     pub seconds: u32,
@@ -89,11 +91,11 @@ pub struct PlanFound {
     pub tau_b: Option<f64>,
     /// The sentence that the plan ends with.
     pub sentence: String,
-    /// What recording costs.
+    /// The cost of recording.
     pub cost: Option<Cost>,
 }
 
-/// The part of `megapage.plan/1` that is read here.
+/// Part of `megapage.plan/1` that is read here.
 #[derive(Deserialize)]
 struct Document {
     services: Vec<Service>,
@@ -223,13 +225,13 @@ impl PlanExperiment {
 }
 
 impl PlanFound {
-    /// Kinds that are to be enabled though they gain next to nothing.
+    /// Returns kinds that are to be enabled though they gain next to nothing.
     fn misled(&self) -> Vec<&'static str> {
         let wrong = |kind: &&KindReport| kind.verdict == "enable" && kind.measured.median < LEAST_GAIN;
         self.kinds.iter().filter(wrong).map(|kind| kind.kind).collect()
     }
 
-    /// The largest error of a host's pages, as a share of what it needed.
+    /// Returns the largest error of a host's pages, as a share of its need.
     fn pool_error(&self) -> Option<f64> {
         self.hosts.iter().filter_map(HostReport::error).max_by(f64::total_cmp)
     }

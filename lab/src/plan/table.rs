@@ -1,10 +1,10 @@
-//! What `plan` found, for people.
+//! Findings of `plan`, for people.
 
 use super::PlanFound;
 use crate::experiment::Section;
 use megapage_units::Bytes;
 
-/// Its tables.
+/// Returns its tables.
 pub(super) fn sections(found: &PlanFound) -> Vec<Section> {
     let mut sections = Vec::new();
     if !found.kinds.is_empty() {

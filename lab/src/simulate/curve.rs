@@ -31,7 +31,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Returns what is to be printed.
+/// Returns the text to print.
 pub(super) fn curve(args: &Args) -> Result<String> {
     let (trace, setup) = prepare(&args.machine)?;
     let policies = match args.policy.is_empty() {

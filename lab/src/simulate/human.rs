@@ -1,4 +1,4 @@
-//! The human form of simulations.
+//! Simulations as text for people.
 
 use megapage_decide::POLICIES;
 use megapage_report::table;
@@ -7,14 +7,14 @@ use megapage_simulate::workload::WORKLOADS;
 use megapage_simulate::{Comparison, Fate, HostPages, Run};
 use megapage_units::Bytes;
 
-/// The workloads and the policies.
+/// Renders the workloads and the policies.
 pub fn list() -> String {
     let workloads = WORKLOADS.iter().map(|workload| [workload.name.to_string(), workload.what.to_string()]);
     let policies = POLICIES.iter().map(|known| [known.name.to_string(), known.what.to_string()]);
     table(&["workload", "what"], workloads) + "\n" + &table(&["policy", "what"], policies)
 }
 
-/// A table of the runs, and one of the processes where there are several.
+/// Renders a table of the runs, and one of the processes if there are several.
 pub fn comparison(comparison: &Comparison) -> String {
     let mut out = format!(
         "{}; {} of memory, fragmentation {:.2}{}\n\n",
@@ -90,7 +90,7 @@ pub fn comparison(comparison: &Comparison) -> String {
     out
 }
 
-/// Where the programs ran, if not on the machine itself.
+/// Describes the place of the programs, if not the machine itself.
 fn place(host: Option<HostPages>) -> &'static str {
     match host {
         None => "",
@@ -100,7 +100,7 @@ fn place(host: Option<HostPages>) -> &'static str {
     }
 }
 
-/// A column for each policy, a line for each budget.
+/// Renders a column for each policy, a line for each budget.
 pub fn curves(found: &Curves) -> String {
     let mut out = format!(
         "{}; {} of memory, fragmentation {:.2}{}\n{} in use; gain: translation time saved, in % of the time on base pages\n\n",
@@ -118,7 +118,7 @@ pub fn curves(found: &Curves) -> String {
         first.iter().enumerate().map(|(at, point)| {
             let gains = found.curves.iter().filter_map(|curve| curve.points.get(at));
             let gains = gains.map(|point| {
-                // What ran out of memory did not do the same work.
+                // A run that was out of memory did not do the same work.
                 let mark = if point.complete { "" } else { "*" };
                 format!("{:.2}{mark}", point.gain_percent)
             });
@@ -132,7 +132,7 @@ pub fn curves(found: &Curves) -> String {
     out
 }
 
-/// How our own policy stands against each of the others.
+/// Compares our own policy with each of the others.
 fn against(comparison: &Comparison) -> String {
     let Some(own) = comparison.runs.iter().find(|run| run.policy == "megapage") else { return String::new() };
     let others = comparison.runs.iter().filter(|run| run.policy != own.policy);
@@ -155,7 +155,8 @@ fn against(comparison: &Comparison) -> String {
     "\n".to_string() + &lines.collect::<String>()
 }
 
-/// The most memory that was resident and held zeros, at one moment, of all processes' moments.
+/// Returns the most memory that was resident and held zeros, at one moment, of all processes'
+/// moments.
 fn bloat(run: &Run) -> u64 {
     let points = run.processes.iter().flat_map(|process| &process.points);
     points.map(|point| point.resident_bytes - point.useful_bytes).max().unwrap_or(0)

@@ -116,7 +116,7 @@ impl From<HostPagesArg> for HostPages {
     }
 }
 
-/// How fast policies promote: all alike, or each as it does by default.
+/// Speed of promotions: the same for all policies, or each policy's default.
 #[derive(Clone, Copy, Debug)]
 struct Pace(Option<Speed>);
 
@@ -128,7 +128,7 @@ fn speed(text: &str) -> Result<Pace, String> {
     }
 }
 
-/// Simulates, and returns what is to be printed. `say` takes warnings, one line each.
+/// Simulates, and returns the text to print. `say` takes warnings, one line each.
 pub fn simulate(args: Args, say: &mut dyn FnMut(String)) -> Result<String> {
     match args.command {
         None => run(args.run),

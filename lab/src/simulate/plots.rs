@@ -6,7 +6,7 @@ use megapage_simulate::{Comparison, Point, ProcessResult, Run};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// File names and pictures.
+/// Returns file names and pictures.
 pub fn all(comparison: &Comparison) -> [(&'static str, String); 3] {
     let memory = lines(comparison, |_, run| {
         let line =
@@ -45,7 +45,7 @@ pub fn all(comparison: &Comparison) -> [(&'static str, String); 3] {
     ]
 }
 
-/// The curves of all policies in one picture.
+/// Draws the curves of all policies in one picture.
 pub fn curves(found: &Curves) -> String {
     let line = |curve: &Curve| Line {
         name: curve.policy.clone(),
@@ -64,7 +64,7 @@ fn lines(comparison: &Comparison, of: impl Fn(usize, &Run) -> Vec<Line>) -> Vec<
     comparison.runs.iter().enumerate().flat_map(|(at, run)| of(at, run)).collect()
 }
 
-/// The sum over all processes, in GiB.
+/// Returns the sum over all processes, in GiB.
 fn sum(run: &Run, value: fn(&Point) -> u64) -> Vec<(f64, f64)> {
     let mut changes: Vec<(f64, i64)> = Vec::new();
     for process in &run.processes {
@@ -74,7 +74,7 @@ fn sum(run: &Run, value: fn(&Point) -> u64) -> Vec<(f64, f64)> {
             changes.push((point.time, now - before));
             before = now;
         }
-        // After its end it has nothing.
+        // After its end it has no memory.
         if let Some(last) = process.last() {
             changes.push((last.time, -before));
         }

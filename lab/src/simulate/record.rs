@@ -38,7 +38,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Writes a trace, also of a process that ended on the way; returns it where it is to be printed.
+/// Writes a trace, also of a process that ended on the way; returns it if it is to be printed.
 pub(super) fn record(args: &Args, say: &mut dyn FnMut(String)) -> Result<String> {
     let root = KernelRoot::live();
     require_base_pages(&root)?;

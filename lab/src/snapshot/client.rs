@@ -1,5 +1,5 @@
-//! A client of redis-server that speaks its protocol (RESP 2): calls one by one, as many as it can, or at a fixed rate
-//! with the latency of each.
+//! A client of redis-server that speaks its protocol (RESP 2). It makes calls one by one, at full
+//! speed, or at a fixed rate with the latency of each.
 
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_bench::workload::random::Random;
@@ -12,11 +12,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// No answer takes longer: a script that fills the server takes seconds.
+/// Longest wait for an answer: a script that fills the server takes seconds.
 const LONGEST: Duration = Duration::from_secs(120);
 /// Connections of a load at a fixed rate.
 const CONNECTIONS: usize = 4;
-/// Requests under way at once where as many are made as can be.
+/// Requests under way at once at full speed.
 const PIPELINE: u64 = 32;
 
 /// A connection.
@@ -34,7 +34,8 @@ impl Connection {
         Ok(Connection { stream, answers })
     }
 
-    /// Makes one request. The answer as text; an error where the server answers with one.
+    /// Makes one request, and returns the answer as text. Fails if the server answers with an
+    /// error.
     pub(super) fn call(&mut self, words: &[&str]) -> Result<String> {
         let mut bytes = Vec::new();
         encode(words, &mut bytes);
@@ -42,7 +43,7 @@ impl Connection {
         answer(&mut self.answers)
     }
 
-    /// Reads random ones of `keys` values for `time`, as many as it goes. How many those were.
+    /// Reads random ones of `keys` values for `time`, at full speed. Returns their number.
     pub(super) fn read_for(&mut self, keys: u64, time: Duration) -> Result<u64> {
         let (start, mut random, mut count) = (Instant::now(), Random::new(7), 0);
         let mut bytes = Vec::new();
@@ -61,7 +62,7 @@ impl Connection {
     }
 }
 
-/// A key's name.
+/// Returns a key's name.
 pub(super) fn key(number: u64) -> String {
     format!("key:{number:012}")
 }
@@ -99,14 +100,15 @@ fn answer(answers: &mut impl BufRead) -> Result<String> {
 /// One request of a load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    /// When it was sent.
+    /// The time at which it was sent.
     pub(super) sent: Instant,
-    /// Until its answer had been read.
+    /// The time until its answer had been read.
     pub(super) took: Duration,
 }
 
-/// Requests at a fixed rate, whatever the server does meanwhile: half of them read, half write, to random keys. The
-/// next is sent whether or not the last was answered, so that a stall is felt by all whom it would make wait.
+/// Requests at a fixed rate, for any speed of the server: half of them read, half write, to random
+/// keys. The next is sent even if the last was not answered, so that a stall delays all requests
+/// that fall into it.
 #[derive(Debug)]
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
@@ -154,7 +156,7 @@ impl Load {
         Ok(Load { stop, sender, readers })
     }
 
-    /// Sends no more, waits for the answers, and reports them.
+    /// Sends no more, waits for the answers, and returns them.
     pub(super) fn stop(self) -> Result<Vec<Asked>> {
         self.stop.store(true, Ordering::Relaxed);
         let panicked = |_| anyhow!("a thread of the client has panicked");

@@ -1,15 +1,16 @@
-//! What is demanded: latencies while a child saves no worse than on base pages, the speed of huge pages before and after.
+//! Gates: latencies while a child saves no worse than on base pages, and the speed of huge pages
+//! before and after.
 
 use super::{BASE, OURS, Row, THP};
 use crate::bench::Gate;
 
-/// The least share of the speed that huge pages give.
+/// Least share of the speed that huge pages give.
 const SPEED: f64 = 0.97;
-/// The least share of the heap that is huge again.
+/// Least share of the heap that is huge again.
 const HUGE: f64 = 0.9;
 const CASE: &str = "redis";
 
-/// Judges what ran.
+/// Judges the rows that ran.
 pub(super) fn judge(rows: &[Row]) -> Vec<Gate> {
     let row = |name: &str| rows.iter().find(|row| row.configuration == name);
     let (Some(ours), Some(base)) = (row(OURS), row(BASE)) else { return Vec::new() };

@@ -1,7 +1,9 @@
-//! `megapage-lab snapshot`: what a program notices that forks to save its memory: redis-server under a load of a fixed
-//! rate before, during and after BGSAVE, on base pages and on huge ones.
+//! `megapage-lab snapshot`: the effects of a fork on a program that saves its memory by it. It runs
+//! redis-server under a load of a fixed rate before, during and after BGSAVE, on base pages and on
+//! huge ones.
 //!
-//! Architecture invariant: no setting of the machine is changed, and what is started ends with the bench.
+//! Architecture invariant: no setting of the machine is changed, and all started processes end with
+//! the bench.
 
 mod client;
 mod gates;
@@ -27,29 +29,30 @@ pub use server::Who;
 
 /// Bytes of a value.
 const VALUE: usize = 1000;
-/// Requests a second: less than a third of what the server can do on the slowest machine tried.
+/// Requests a second: less than a third of the server's limit on the slowest machine tried.
 const RATE: u32 = 8000;
-/// How long the server's speed is taken,
+/// Time over which the server's speed is measured.
 const SPEED: Duration = Duration::from_secs(2);
-/// and the latency of a server that does nothing else.
+/// Time over which the latency of a server without other work is measured.
 const QUIET: Duration = Duration::from_millis(1500);
-/// How long huge pages are waited for before and after the save, where any come.
+/// Longest wait for huge pages before and after the save, if any come.
 const WAIT: Duration = Duration::from_secs(12);
-/// They are there when this share of the heap is huge; and again, when this part of what was huge is.
+/// Share of the heap from which on huge pages are there; and part of the former huge memory from
+/// which on they are there again.
 const THERE: f64 = 0.9;
 const AGAIN: f64 = 0.95;
-/// Requests sent in this time after the fork feel the fork itself.
+/// Time after the fork in which requests are slowed by the fork itself.
 const FORK: Duration = Duration::from_millis(200);
-/// No save takes longer.
+/// Longest time of a save.
 const LONGEST: Duration = Duration::from_secs(120);
-/// Between two looks at the server.
+/// Time between two looks at the server.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Names: what all is compared with,
+/// Name of the configuration with which all others are compared.
 const BASE: &str = "base";
-/// huge pages that nobody looks after,
+/// Name of the configuration with huge pages that no program looks after.
 const THP: &str = "thp";
-/// and what is judged.
+/// Name of the configuration that is judged.
 const OURS: &str = "run-snapshot";
 
 /// The configurations by name, in the order of a round.
@@ -77,11 +80,11 @@ pub struct Snapshot {
 pub struct Phase {
     /// Requests.
     pub requests: u64,
-    /// Percentiles of the time from sending to the answer, in nanoseconds.
+    /// The median time from sending to the answer, in nanoseconds.
     pub p50_ns: u64,
-    /// See there.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// See there.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
@@ -108,32 +111,32 @@ impl Phase {
 /// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// The share of the heap that was huge before the save,
+    /// The share of the heap that was huge before the save.
     pub huge_before: f64,
-    /// at its end,
+    /// The share of it that was huge at the save's end.
     pub huge_saved: f64,
-    /// and after the wait that follows.
+    /// The share of it that was huge after the following wait.
     pub huge_after: f64,
-    /// How long it took until the heap was as huge as before, from the save's end; `None` where it was not in the time
-    /// that it is waited for, or never had huge pages.
+    /// Seconds from the save's end until the heap was as huge as before. `None` if it was not
+    /// within the longest wait, or never had huge pages.
     pub back_seconds: Option<f64>,
-    /// Reads for each second of the server's processor time, before and after.
+    /// Reads for each second of the server's processor time, before the save.
     pub speed_before: f64,
-    /// See there.
+    /// The same after the save.
     pub speed_after: f64,
-    /// What the fork took, by redis' own account, in microseconds.
+    /// Time of the fork, by redis' own account, in microseconds.
     pub fork_us: u64,
-    /// What was copied while the child lived, by redis' own account, in bytes.
+    /// Bytes that were copied while the child lived, by redis' own account.
     pub copied_bytes: u64,
-    /// How long the save took, in seconds.
+    /// Time of the save, in seconds.
     pub save_seconds: f64,
-    /// Before the save.
+    /// Latencies before the save.
     pub quiet: Phase,
-    /// From the request to save until the child has gone.
+    /// Latencies from the request to save until the child has gone.
     pub during: Phase,
-    /// The same without the first 0.2 s, which feel the fork itself.
+    /// The same without the first 0.2 s, which are slowed by the fork itself.
     pub settled: Phase,
-    /// From then until huge pages are back, or the wait for them is over.
+    /// Latencies from then until huge pages are back, or the wait for them is over.
     pub after: Phase,
 }
 
@@ -142,29 +145,29 @@ pub struct Sample {
 pub struct Row {
     /// Its name.
     pub configuration: &'static str,
-    /// Who makes memory huge in it.
+    /// The source of huge pages in it.
     pub who: Who,
     /// Every run.
     pub samples: Vec<Sample>,
-    /// What went wrong.
+    /// Faults.
     pub notes: Vec<String>,
 }
 
 impl Row {
-    /// A value over all runs.
+    /// Returns a value over all runs.
     fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
         Spread::of(self.samples.iter().map(value))
     }
 }
 
-/// What it found.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct SnapshotFound {
-    /// Keys, with values of so many bytes, and requests a second.
+    /// The number of keys.
     pub keys: u64,
-    /// See there.
+    /// Bytes of each value.
     pub value_bytes: usize,
-    /// See there.
+    /// Requests a second.
     pub rate: u32,
     /// One for each configuration.
     pub rows: Vec<Row>,
@@ -193,7 +196,7 @@ impl Experiment for Snapshot {
 
     fn needs(&self) -> Needs {
         let packages = if find(redis::SERVER).is_none() { vec![redis::SERVER] } else { Vec::new() };
-        // The values, what the server needs besides, and the copies that a fork may bring.
+        // The values, the server's other memory, and the copies that a fork may cause.
         let memory = Bytes(self.size.0 * 5 / 2);
         Needs { memory, smaller: "a smaller --size", packages, must_install: true, ..Needs::default() }
     }
@@ -265,7 +268,7 @@ impl Found for SnapshotFound {
     }
 }
 
-/// One run of all phases.
+/// Runs all phases once.
 fn one(who: Who, keys: u64, seed: u64, place: &Place, signals: &Signals) -> Result<Sample> {
     let mut server = Server::start(who, place, signals)?;
     server.fill(keys, VALUE, signals)?;
@@ -315,7 +318,8 @@ fn one(who: Who, keys: u64, seed: u64, place: &Place, signals: &Signals) -> Resu
     })
 }
 
-/// Waits until something holds; a little while where it is not expected. Whether it does.
+/// Waits until `holds` returns true; only a short time if that is not expected. Returns true if it
+/// did.
 fn until(expects: bool, signals: &Signals, mut holds: impl FnMut() -> Result<bool>) -> Result<bool> {
     let (start, most) = (Instant::now(), if expects { WAIT } else { WAIT / 8 });
     loop {

@@ -18,13 +18,14 @@ use tempfile::TempDir;
 /// Keys that one script sets.
 const KEYS_PER_CALL: u64 = 20_000;
 
-/// Who puts redis' memory on huge pages.
+/// Program that puts redis' memory on huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
-    /// No process: base pages.
+    /// No program: base pages.
     Nobody,
-    /// Its own allocator with `thp:always`: as under the kernel's setting `always`, for this process alone.
+    /// Its own allocator with `thp:always`: as under the kernel's setting `always`, for this
+    /// process alone.
     Allocator,
     /// `megapage run` with these arguments.
     Run(&'static [&'static str]),
@@ -42,7 +43,7 @@ pub(super) struct Server {
     directory: TempDir,
 }
 
-/// The command line, without the socket and the directory.
+/// Returns the command line, without the socket and the directory.
 pub(super) fn words(who: Who) -> Vec<&'static str> {
     let mut words = match who {
         Who::Nobody | Who::Daemon => Vec::new(),
@@ -94,29 +95,29 @@ impl Server {
         Ok(())
     }
 
-    /// Asks it to save, and returns whether it has begun.
+    /// Asks it to save. Fails if it has not begun.
     pub(super) fn save(&mut self) -> Result<()> {
         self.control.call(&["BGSAVE"]).map(|_| ())
     }
 
-    /// Whether it is saving.
+    /// Returns true if it is saving.
     pub(super) fn is_saving(&mut self) -> Result<bool> {
         Ok(self.info("persistence", "rdb_bgsave_in_progress")? != 0)
     }
 
-    /// A value of INFO.
+    /// Returns a value of INFO.
     pub(super) fn info(&mut self, section: &str, field: &str) -> Result<u64> {
         info(&mut self.control, section, field)
     }
 
-    /// That the last save went well.
+    /// Fails unless the last save was successful.
     pub(super) fn must_have_saved(&mut self) -> Result<()> {
         let text = self.control.call(&["INFO", "persistence"])?;
         ensure!(text.contains("rdb_last_bgsave_status:ok"), "redis-server could not save");
         Ok(())
     }
 
-    /// Commands for each second of its processor time, for so long.
+    /// Returns the commands for each second of its processor time, measured over `time`.
     pub(super) fn speed(&mut self, keys: u64, time: Duration) -> Result<f64> {
         let cpu = || cpu_time_of(self.pid).context("the server's time");
         let before = cpu()?;
@@ -127,7 +128,7 @@ impl Server {
         Ok(count as f64 / seconds)
     }
 
-    /// The share of its heap-like memory that is on huge pages.
+    /// Returns the share of its heap-like memory that is on huge pages.
     pub(super) fn huge_share(&self) -> Result<f64> {
         let mappings = read_smaps(&KernelRoot::live(), self.pid)?;
         let bytes = backing(mappings.iter().filter(|mapping| mapping.is_heap_like()));

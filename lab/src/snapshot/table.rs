@@ -1,10 +1,10 @@
-//! What the bench found, for people.
+//! Findings of the bench, for people.
 
 use super::{Phase, Row, Sample};
 use crate::experiment::Section;
 use megapage_units::Bytes;
 
-/// Its tables.
+/// Returns its tables.
 pub(super) fn sections(rows: &[Row]) -> Vec<Section> {
     vec![
         Section::new(

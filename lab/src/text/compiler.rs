@@ -1,4 +1,5 @@
-//! g++'s compiler, copies of its file in small folios and primed: nothing of the process is remapped.
+//! g++'s compiler, copies of its file in small folios and primed: nothing of the process is
+//! remapped.
 
 use super::{Absent, Bench, CASES, TextFound, Walks, Way, note, program, row, walks};
 use crate::bench::warm;
@@ -11,11 +12,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Runs of each way in a round, in turn: the machine's moods last longer than one, and so reach all ways.
+/// Runs of each way in a round, in turn: a slow phase of the machine lasts longer than one run, and
+/// so affects all ways.
 const BLOCKS: u32 = 9;
 
 impl Bench<'_> {
-    /// The user time that the compiler takes for a file.
+    /// Measures the user time that the compiler takes for a file.
     pub(super) fn compiler(&mut self, report: &mut TextFound) -> Result<()> {
         let named = Command::new("g++").arg("-print-prog-name=cc1plus").output();
         let compiler = named.ok().map(|it| PathBuf::from(String::from_utf8_lossy(&it.stdout).trim()));
@@ -39,7 +41,7 @@ impl Bench<'_> {
                 warm(Bytes::mib(256), false);
                 let draw = self.draw(&copies.join(way.name()), way == Way::Run("file"))?;
                 row.failures.extend(draw.failure.clone());
-                // It brings the compiler into memory.
+                // This run brings the compiler into memory.
                 note(row, &self.start(way, &arguments(way))?.report);
             }
             let mut user_ms = vec![0; ways.len()];
@@ -53,7 +55,7 @@ impl Bench<'_> {
             }
             for (number, user_ms) in user_ms.into_iter().enumerate() {
                 let row = &mut report.rows[first + number];
-                // One that failed took next to nothing.
+                // A failed run took next to no time.
                 if row.failures.is_empty() {
                     let each = user_ms.max(1) as f64 * 1e6 / f64::from(BLOCKS);
                     row.ns.entry("user".into()).or_default().push(each);
@@ -79,8 +81,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A file that takes the compiler half a second, with what it includes: without its driver the compiler does not
-    /// know where the headers lie.
+    /// Makes a file that takes the compiler half a second, with its headers included: without its
+    /// driver the compiler does not know the place of the headers.
     fn preprocessed(&self) -> Result<PathBuf> {
         let (plain, whole) =
             (self.directory.path().join("source.cpp"), self.directory.path().join("source.ii"));

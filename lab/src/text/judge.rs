@@ -1,16 +1,16 @@
-//! What a report's values say: what is demanded, and what is shown of real programs.
+//! Verdicts from a report's values: the gates, and the findings on real programs.
 
 use super::{CASES, Gain, Row, TextFound, Walks, Way, real};
 use crate::bench::{Gate, Spread};
 use serde::Serialize;
 
-/// At 4096 and 8192 hot pages of code, huge pages are at least so much faster.
+/// Least factor by which huge pages are faster at 4096 and 8192 hot pages of code.
 const GAIN: f64 = 1.25;
-/// The compiler's user time, primed, is so much less.
+/// Least factor by which the compiler's user time is less, primed.
 const COMPILER_GAIN: f64 = 1.05;
-/// Moving 64 MiB takes at most so many milliseconds, all in all.
+/// The most milliseconds that moving 64 MiB may take in all.
 const MOVING_MS: f64 = 50.0;
-/// Fewer rounds have no interval of 95 %.
+/// Fewest rounds that have an interval of 95 %.
 const LEAST_ROUNDS: usize = 6;
 
 /// The verdict on one way of a real program.
@@ -20,17 +20,17 @@ pub struct Finding {
     pub case: &'static str,
     /// The way.
     pub way: &'static str,
-    /// How many times less processor time than `none` it takes.
+    /// The factor by which it takes less processor time than `none`.
     pub to_none: Gain,
-    /// The same to `again`, which is `none` a second time; `None` of `again` itself.
+    /// The same to `again`, which is `none` a second time; `None` for `again` itself.
     pub to_again: Option<Gain>,
     /// The jitter of its throughput, of a server: the median over the rounds, a share of the mean.
     pub jitter: Option<f64>,
-    /// What is shown.
+    /// The verdict.
     pub shown: Shown,
 }
 
-/// What intervals show.
+/// Verdict from intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shown {
@@ -42,12 +42,13 @@ pub enum Shown {
     Neither,
     /// There are too few rounds for an interval.
     TooFewRounds,
-    /// The same program, started the same way, differs from itself: the verdict on the case's other ways is in doubt.
+    /// The same program, started the same way, differs from itself: the verdict on the case's other
+    /// ways is in doubt.
     Differs,
 }
 
 impl Shown {
-    /// In words.
+    /// Returns it in words.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Shown::Gain => "a gain",
@@ -59,12 +60,13 @@ impl Shown {
     }
 }
 
-/// The value of processor time of a case.
+/// Returns the name of a case's value of processor time.
 fn value(case: &str) -> &'static str {
     if case == CASES[1] { "user" } else { real::CPU }
 }
 
-/// Of each way of each real program: how much less processor time it takes, and whether that is shown.
+/// Returns, for each way of each real program, the reduction of processor time, and the verdict on
+/// it.
 pub(super) fn findings(report: &TextFound) -> Vec<Finding> {
     let ns = |case: &str, way: Way| {
         let row = report.rows.iter().find(|row| row.case == case && row.way == way.name())?;
@@ -92,12 +94,12 @@ pub(super) fn findings(report: &TextFound) -> Vec<Finding> {
     real.filter(|row| row.way != Way::BASELINE.name()).filter_map(of).collect()
 }
 
-/// The demand.
+/// Returns the demands, judged.
 pub(super) fn gates(report: &TextFound) -> Vec<Gate> {
     let mut gates = Vec::new();
     let rows = |case: &'static str| report.rows.iter().filter(move |row| row.case == case);
     let peers = [Way::Libhugetlbfs.name(), Way::Glibc.name()];
-    // A peer that got no huge page is none.
+    // A peer that got no huge page does not count.
     let runs = |row: &Row| row.huge_bytes.iter().any(|bytes| *bytes > 0);
     let best = |value: &str, ours: bool| {
         rows(CASES[0])
@@ -114,7 +116,7 @@ pub(super) fn gates(report: &TextFound) -> Vec<Gate> {
             found: format!("{:.2} ({:.2} to {:.2}), {way}", gain.median, gain.low, gain.high),
             holds: gain.median >= GAIN,
         });
-        // Where no peer got a huge page, there is nothing to compare with.
+        // If no peer got a huge page, there is nothing to compare with.
         if let Some((peer, name)) = best(value, false) {
             gates.push(Gate {
                 case: CASES[0],
@@ -175,7 +177,7 @@ mod tests {
         file.gains.insert("4096".into(), gain(1.3));
         let mut thp = row(CASES[0], "thp");
         thp.gains.insert("4096".into(), gain(1.2));
-        // 40 ms without the pages, which count.
+        // 40 ms without the time for the pages, which does not count.
         thp.moving_ms.push(70.0);
         thp.pages_ms.push(30.0);
         let mut peer = row(CASES[0], "libhugetlbfs");
@@ -192,7 +194,7 @@ mod tests {
         let gates = gates(&report);
         let holds: Vec<bool> = gates.iter().map(|gate| gate.holds).collect();
         assert_eq!(holds, [true, false, false, false], "{gates:?}");
-        // Of a million nanoseconds, 2000 walks of 10 ns.
+        // 2000 walks of 10 ns in a million nanoseconds.
         assert_eq!(gates[3].found, "1.040 (0.940 to 1.140); page walks alone: 1.020");
         report.rows[3].ns.insert("user".into(), vec![1e9; 9]);
         report.rows.push(report.rows[3].clone());
@@ -204,7 +206,8 @@ mod tests {
         assert_eq!(report.notes().len(), 1, "{:?}", report.notes());
     }
 
-    /// `again` is the same program twice; both it and `none` have to be beaten.
+    /// Checks that a gain has to beat `none` and also `again`, which is the same program a second
+    /// time.
     #[test]
     fn a_gain_is_shown_where_both_intervals_exclude_none() {
         let shown = |none: f64, again: f64, own: f64, rounds: usize| {

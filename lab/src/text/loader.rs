@@ -1,4 +1,5 @@
-//! The dynamic loader that knows glibc.elf.thp: the system's, or that of another glibc whose files lie in a directory.
+//! Dynamic loader that knows glibc.elf.thp: the system's, or that of another glibc whose files lie
+//! in a directory.
 
 use anyhow::{Context, Result, ensure};
 use std::env::consts::ARCH;
@@ -6,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the system's is.
+/// Paths of the system's loader.
 const PLACES: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 const TUNABLE: &[u8] = b"glibc.elf.thp";
 
-/// Another glibc, which needs no root of its own: its loader runs a program by its path, with its libraries.
+/// Another glibc, which needs no separate root directory: its loader runs a program by its path,
+/// with its libraries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Loader {
     program: PathBuf,
@@ -18,8 +20,9 @@ pub(super) struct Loader {
 }
 
 impl Loader {
-    /// That of the glibc below `directory`, as `dpkg -x libc6_2.44-3_amd64.deb DIRECTORY` leaves it. Fails where there is none, or
-    /// where it does not know the tunable.
+    /// Returns the loader of the glibc below `directory`, as
+    /// `dpkg -x libc6_2.44-3_amd64.deb DIRECTORY` leaves it. Fails if there is none, or if it does
+    /// not know the tunable.
     pub(super) fn below(directory: &Path) -> Result<Loader> {
         let libraries = directory.join(format!("usr/lib/{ARCH}-linux-gnu"));
         let names = PLACES.iter().filter_map(|place| place.rsplit('/').next());
@@ -35,7 +38,7 @@ impl Loader {
         Ok(Loader { program, libraries })
     }
 
-    /// What it says of itself: `ld.so (Debian GLIBC 2.44-3) stable release version 2.44.`
+    /// Returns its own version line: `ld.so (Debian GLIBC 2.44-3) stable release version 2.44.`
     pub(super) fn version(&self) -> String {
         let printed = Command::new(&self.program).arg("--version").stdin(Stdio::null()).output();
         let printed = printed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -43,14 +46,14 @@ impl Loader {
         line.unwrap_or_else(|| self.program.display().to_string())
     }
 
-    /// The words before a program that this loader is to run.
+    /// Returns the words before a program that this loader is to run.
     pub(super) fn words(&self) -> [String; 3] {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         [text(&self.program), "--library-path".into(), text(&self.libraries)]
     }
 }
 
-/// Whether the system's dynamic loader knows the tunable.
+/// Returns true if the system's dynamic loader knows the tunable.
 pub(super) fn systems_has_tunable() -> bool {
     PLACES.into_iter().find_map(|path| knows_tunable(Path::new(path)).ok()).unwrap_or(false)
 }

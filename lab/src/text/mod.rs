@@ -1,8 +1,9 @@
-//! `megapage-lab text`: what a program gains from code on huge pages, by each way to get it there.
+//! `megapage-lab text`: the gain of a program by code on huge pages, for each way to get it there.
 //!
-//! Architecture invariant: a run's values are of processor time, ratios are taken within a round, each row says what
-//! the kernel said was mapped, and real programs are also compared with themselves: where code comes to lie is chance,
-//! and what chance does has to be known before the others are judged.
+//! Architecture invariant: a run's values are of processor time, ratios are taken within a round,
+//! and each row has the mapped pages as the kernel reported them. Real programs are also compared
+//! with themselves: the place of code is chance, and the effect of chance has to be known before
+//! the others are judged.
 
 mod compiler;
 mod judge;
@@ -54,20 +55,20 @@ pub struct Text {
 }
 
 impl Text {
-    /// That of the directory that was named.
+    /// Returns the loader of the directory that was named.
     fn loader(&self) -> Result<Option<Loader>> {
         self.glibc.as_deref().map(Loader::below).transpose()
     }
 
-    /// Whether the way glibc needs another glibc than the system's, and none was named.
+    /// Returns true if the way glibc needs another glibc than the system's, and none was named.
     fn lacks_glibc(&self) -> bool {
         self.glibc.is_none() && self.wants(CASES[0]) && !loader::systems_has_tunable()
     }
 
-    /// That, else the one that was installed.
+    /// Returns the named loader, or else the one that was installed.
     fn loader_or_installed(&self) -> Result<Option<Loader>> {
         let directory = glibc::directory();
-        // Not what another user has put there: its programs are run.
+        // Only our own directory: the programs in it are run.
         let own = || fs::metadata(&directory).is_ok_and(|it| it.uid() == effective_uid());
         if self.lacks_glibc() && own() { Ok(Loader::below(&directory).ok()) } else { self.loader() }
     }
@@ -78,11 +79,12 @@ pub const CASES: [&str; 5] = ["generated", "cc1plus", "mariadb", "node", "postgr
 
 /// Calls of one measurement at scale 1.
 const CALLS: f64 = 4e6;
-/// What the pool is given for hugetlb text: 64 MiB, and what lies around it.
+/// Size of the pool for hugetlb text: 64 MiB, and the memory around it.
 const POOL: Bytes = Bytes::mib(80);
-/// No run takes longer.
+/// Longest time of a run.
 const LONGEST_RUN: Duration = Duration::from_secs(120);
-/// Rounds of a real program for each that was asked for: they are short, and each is a new draw of where code lies.
+/// Rounds of a real program for each requested one: they are short, and each is a new draw of the
+/// place of code.
 const SHORT_ROUNDS: u32 = 2;
 
 const LIBHUGETLBFS: Library =
@@ -93,7 +95,7 @@ const LIBHUGETLBFS: Library =
 enum Way {
     /// `megapage run --text` with this value; `none` is the baseline.
     Run(&'static str),
-    /// As `none`, of a copy of the file where there is one: what chance alone does.
+    /// The same as `none`, on a copy of the file if there is one: the effect of chance alone.
     Again,
     /// libhugetlbfs' own remapping.
     Libhugetlbfs,
@@ -118,26 +120,28 @@ impl Way {
         }
     }
 
-    /// What `megapage run --text` is given.
+    /// Returns the argument of `megapage run --text`.
     const fn text(self) -> &'static str {
         if let Way::Run(text) = self { text } else { "none" }
     }
 }
 
-/// What it found.
+/// Findings of the experiment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TextFound {
-    /// What the calls were multiplied by.
+    /// Factor for the number of calls.
     pub scale: f64,
-    /// The other glibc that the way of that name ran, as its loader says; `None`: the system's.
+    /// The other glibc that the way of that name ran, by its loader's version; `None`: the
+    /// system's.
     pub glibc: Option<String>,
     /// Each case under each way.
     pub rows: Vec<Row>,
-    /// Ways that did not run, and why.
+    /// Ways that did not run, with the reasons.
     pub absent: Vec<Absent>,
-    /// The verdict on real programs: whether a gain was shown, with the intervals.
+    /// The verdict on real programs: if a gain was shown, with the intervals.
     pub findings: Vec<Finding>,
-    /// How much of their time translations of code take, and so could at most be gained, as it was measured.
+    /// The share of their time that translations of code take, as measured: the most that could be
+    /// gained.
     pub walks: Vec<Walks>,
 }
 
@@ -146,7 +150,7 @@ pub struct TextFound {
 pub struct Absent {
     /// The way.
     pub way: &'static str,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -157,36 +161,38 @@ pub struct Row {
     pub case: &'static str,
     /// The way.
     pub way: &'static str,
-    /// What was measured: nanoseconds of a call by the number of hot pages, or of user time (`user`).
+    /// The measurements: nanoseconds of a call by the number of hot pages, or of user time
+    /// (`user`).
     pub ns: BTreeMap<String, Vec<f64>>,
-    /// How many times faster than the baseline in the same round.
+    /// The factors by which it is faster than the baseline in the same round.
     pub gains: BTreeMap<String, Gain>,
-    /// The jitter of a server's throughput within each round, from block to block of its transactions: the standard
-    /// deviation as a share of the mean.
+    /// The jitter of a server's throughput within each round, from block to block of its
+    /// transactions: the standard deviation as a share of the mean.
     pub jitter: Vec<f64>,
     /// Bytes of the process on pages of 2 MiB, as the kernel reported for each run.
     pub huge_bytes: Vec<u64>,
     /// Milliseconds before `main` in which segments were moved.
     pub moving_ms: Vec<f64>,
-    /// The part of them that it took to get the pages.
+    /// The part of them in which the pages were allocated.
     pub pages_ms: Vec<f64>,
-    /// What went wrong.
+    /// Faults.
     pub failures: Vec<String>,
 }
 
-/// How many times faster.
+/// Factor by which it is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Gain {
     /// The median over the rounds.
     pub median: f64,
-    /// The 95 % interval of the sign test; the extremes, where there are fewer than 6 rounds.
+    /// The 95 % interval of the sign test; the extremes for fewer than 6 rounds.
     pub low: f64,
     /// Its upper end.
     pub high: f64,
 }
 
 impl Gain {
-    /// Of what one way and another took in each round; `None` where there is no round, or one lacks some.
+    /// Returns the gain from the times of one way and another in each round; `None` if there is no
+    /// round, or one lacks some.
     pub fn of(baseline: &[f64], other: &[f64]) -> Option<Gain> {
         if baseline.len() != other.len() {
             return None;
@@ -303,11 +309,11 @@ impl Found for TextFound {
     }
 }
 
-/// A directory on the disk that megapage lies on: the usual place of temporary files may be in memory, where a file
-/// cannot be primed.
+/// Makes a directory on the disk of megapage's programs: the usual place of temporary files may be
+/// in memory, and a file there cannot be primed.
 fn scratch(place: &Place) -> Result<tempfile::TempDir> {
     let beside = place.megapage.parent().unwrap_or(Path::new("/"));
-    // By the name that the kernel knows it by.
+    // By the name that the kernel knows.
     let usual = fs::canonicalize("/var/tmp").unwrap_or_else(|_| "/var/tmp".into());
     let made = tempfile::Builder::new().prefix("megapage-bench-text").tempdir_in(usual);
     made.or_else(|_| tempfile::tempdir_in(beside)).context("a directory for the programs")
@@ -318,18 +324,18 @@ struct Bench<'a> {
     place: &'a Place,
     signals: &'a Signals,
     directory: tempfile::TempDir,
-    /// A hugetlbfs for libhugetlbfs, or why there is none.
+    /// A hugetlbfs for libhugetlbfs, or the reason why there is none.
     mount: Result<real::Mount, String>,
     /// Another glibc for the way of that name.
     loader: Option<Loader>,
     progress: &'a mut dyn FnMut(&str),
-    /// Nanoseconds that a look-up of code in the page table takes, once it was measured.
+    /// Nanoseconds of a look-up of code in the page table, once it was measured.
     walk_ns: Option<f64>,
-    /// For where code comes to lie.
+    /// Source of the place of code.
     random: RefCell<Random>,
 }
 
-/// What one run gave.
+/// Result of one run.
 struct Ran {
     printed: String,
     complaint: String,
@@ -337,12 +343,12 @@ struct Ran {
 }
 
 impl Bench<'_> {
-    /// The generated program, in two copies: one that is never primed, and one that is.
+    /// Measures the generated program, in two copies: one that is never primed, and one that is.
     fn generated(&mut self, options: &Text, report: &mut TextFound) -> Result<()> {
         (self.progress)("generating 64 MiB of code");
         let plain = program::build(self.directory.path(), "plain")?;
         let primed = program::build(self.directory.path(), "primed")?;
-        // What the linker has written may lie in large folios.
+        // The linker's output may lie in large folios.
         self.undo(&plain)?;
         let pool = Pool::take().and_then(|mut pool| pool.set(POOL).map(|()| pool));
         if pool.is_ok() {
@@ -372,7 +378,7 @@ impl Bench<'_> {
                 let ran = self.start(*way, &arguments)?;
                 let row = &mut report.rows[first + number];
                 note(row, &ran.report);
-                // What libhugetlbfs says where it remaps nothing.
+                // libhugetlbfs' message if it remaps nothing.
                 if *way == Way::Libhugetlbfs && row.huge_bytes.last() == Some(&0) {
                     row.failures.extend(real::warning(&ran.complaint));
                 }
@@ -404,8 +410,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Lets go of a file's pages, so that they come back in small folios: the bytes that stay in huge ones, where that can
-    /// be determined.
+    /// Releases a file's pages, so that they come back in small folios. Returns the bytes that stay
+    /// in huge ones, if that is known.
     fn undo(&self, file: &Path) -> Result<Option<u64>> {
         let mut command = Command::new(&self.place.megapage);
         command.args(["remap", "prime", "--undo", "--json"]).arg(file);
@@ -449,7 +455,7 @@ fn row(case: &'static str, way: &'static str) -> Row {
     Row { case, way, ..Row::default() }
 }
 
-/// Enters what the launcher's report says of a run.
+/// Enters the launcher's report of a run.
 fn note(row: &mut Row, report: &Value) {
     let huge = |moment: &str| {
         let resident = &report[moment]["resident"];

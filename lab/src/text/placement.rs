@@ -1,5 +1,6 @@
-//! Where a program's code lies in physical memory is chance: which lines of it share a set of the caches, and what the
-//! host backs it by. A draw that all rounds share would pass for a gain, or a loss, so each run makes its own.
+//! Placement of a program's code in physical memory. It is chance which lines of the code share a
+//! set of the caches, and which memory of the host backs it. A draw that all rounds share would
+//! look like a gain, or a loss, so each run makes its own.
 
 use super::{Bench, LONGEST_RUN};
 use crate::child::Child;
@@ -9,30 +10,32 @@ use megapage_units::{Bytes, HUGE_2M};
 use std::path::Path;
 use std::process::Command;
 
-/// At least as much as a program's file: what was just freed would be what the next one gets.
+/// Least memory taken, more than a program's file: otherwise the next one would get the pages that
+/// were just freed.
 const LEAST: Bytes = Bytes::mib(96);
-/// Blocks of 2 MiB beyond that, at most.
+/// The most blocks of 2 MiB beyond that.
 const MOST_BLOCKS: usize = 96;
 
-/// Memory that is taken so that what is read in or allocated next comes to lie elsewhere.
+/// Takes memory, so that pages that are read in or allocated next lie elsewhere.
 fn shift(blocks: usize) -> Option<Reservation> {
     let shift = Reservation::new(LEAST.0 as usize + blocks * HUGE_2M, HUGE_2M).ok()?;
-    // By base pages, as far as they are to be had: less of a shift is no failure.
+    // By base pages, as far as they are available: a smaller shift is no failure.
     let _ = shift.open().and_then(|()| shift.populate());
     Some(shift)
 }
 
-/// A new place for a program's code, as long as the value lives.
+/// A new place for a program's code, while the value lives.
 #[derive(Debug, Default)]
 pub(super) struct Draw {
     _shift: Option<Reservation>,
-    /// What went wrong with it.
+    /// The reason if it failed.
     pub(super) failure: Option<String>,
 }
 
 impl Bench<'_> {
-    /// Lets go of the pages of `file`, and has what the next run reads in and allocates lie elsewhere. With `primed`, the
-    /// file is read in at once, in huge folios; the run's own report says what came of that.
+    /// Releases the pages of `file`, and takes memory, so that the pages of the next run lie
+    /// elsewhere. With `primed`, reads the file in at once, in huge folios; the run's own report
+    /// shows the result.
     pub(super) fn draw(&self, file: &Path, primed: bool) -> Result<Draw> {
         let left = self.undo(file)?;
         let failure = (left != Some(0)).then(|| {

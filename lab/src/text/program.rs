@@ -1,16 +1,17 @@
-//! The program that is generated: 64 MiB of code, one function in each base page, called in random order.
+//! The generated program: 64 MiB of code, one function in each base page, called in random order.
 
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Functions, and so base pages of code: 64 MiB.
+/// Number of functions, and so of base pages of code: 64 MiB.
 pub(super) const FUNCTIONS: u32 = 16384;
-/// How many of them are called, in turn; each is a case of its own.
+/// Numbers of functions that are called, in turn; each is a separate case.
 pub(super) const HOT: [u32; 4] = [1024, 2048, 4096, 8192];
 
-/// The driver. It prints the nanoseconds of processor time that a call takes with each number of hot pages.
+/// The driver. It prints the nanoseconds of processor time that a call takes with each number of
+/// hot pages.
 const DRIVER: &str = r#"
 #include <stdint.h>
 #include <stdio.h>
@@ -50,8 +51,8 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// The code, as the assembler takes it. The functions lie at different places of their pages, or the sets of the
-/// caches for instructions would be what is measured.
+/// Returns the code for the assembler. The functions lie at different places of their pages;
+/// otherwise the measurement would show the sets of the caches for instructions.
 fn code() -> String {
     let mut text = String::from(".text\n.globl first\n.p2align 21\nfirst:\n");
     for number in 0..FUNCTIONS {
@@ -61,7 +62,7 @@ fn code() -> String {
     text + ".p2align 12\n.section .note.GNU-stack,\"\",@progbits\n"
 }
 
-/// Compiles it into `directory`, laid out for 2 MiB.
+/// Compiles it into `directory`, with segments aligned for 2 MiB.
 pub(super) fn build(directory: &Path, name: &str) -> Result<PathBuf> {
     let (driver, functions) = (directory.join("driver.c"), directory.join("functions.s"));
     fs::write(&driver, DRIVER)?;
@@ -77,8 +78,9 @@ pub(super) fn build(directory: &Path, name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// What Node.js does: parsing, compiling, compressing, sorting, formatting: much of its own code, in turn. It prints the
-/// nanoseconds of processor time that an iteration takes, after a quarter of as many that go uncounted.
+/// The program for Node.js: parsing, compiling, compressing, sorting, formatting. It executes much
+/// of Node's code, in turn. It prints the nanoseconds of processor time that an iteration takes,
+/// after a quarter as many iterations that do not count.
 pub(super) const NODE: &str = r#"
 const zlib = require('zlib'), crypto = require('crypto'), vm = require('vm'), util = require('util');
 const count = Number(process.argv[1]);

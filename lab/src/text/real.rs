@@ -1,5 +1,6 @@
-//! Programs as they are installed: MariaDB and PostgreSQL under point selects, Node.js. Each round starts the program anew,
-//! for where its memory comes to lie is chance; the servers of a round run side by side, and are asked in turn.
+//! Programs as they are installed: MariaDB and PostgreSQL under point selects, Node.js. Each round
+//! starts the program again, because the place of its memory is chance. The servers of a round run
+//! side by side, and are asked in turn.
 
 use super::{
     Absent, Bench, CASES, LIBHUGETLBFS, LONGEST_RUN, POOL, SHORT_ROUNDS, Text, TextFound, Walks, Way, note,
@@ -25,25 +26,26 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The value that findings are about: nanoseconds of processor time for a transaction.
+/// Name of the value that findings judge: nanoseconds of processor time for a transaction.
 pub(super) const CPU: &str = "cpu";
-/// What it takes from the client's sight: nanoseconds.
+/// Name of the time of a transaction for the client: nanoseconds.
 const WALL: &str = "wall";
 /// The 99th percentile of that.
 const P99: &str = "p99";
-/// Transactions of one measurement at scale 1, and before it, uncounted: the first touches of everything.
+/// Transactions of one measurement at scale 1; and uncounted ones before it, for the first touches
+/// of all memory.
 const SELECTS: f64 = 36_000.0;
 const WARMING: f64 = 10_000.0;
-/// Parts that these are asked for in, all ways in turn.
+/// Parts in which these are asked for, all ways in turn.
 const BLOCKS: u32 = 9;
 /// Iterations of Node's program at scale 1.
 const ITERATIONS: f64 = 800.0;
 /// Tables of sysbench, and rows of each: some 25 MB.
 const TABLES: [&str; 2] = ["--tables=4", "--table-size=25000"];
-/// How long a server may take to start or to stop.
+/// Longest wait for a server to start or to stop.
 const STARTING: Duration = Duration::from_secs(60);
 
-/// Packages that the cases lack.
+/// Returns the packages that the cases lack.
 pub(super) fn lacking(cases: &[String]) -> Vec<&'static str> {
     let asked = |case: &str| cases.is_empty() || cases.iter().any(|it| it == case);
     let mut packages = Vec::new();
@@ -63,16 +65,17 @@ fn mariadbd() -> Option<PathBuf> {
     find("mariadbd").or_else(|| Some(PathBuf::from("/usr/sbin/mariadbd")).filter(|path| path.is_file()))
 }
 
-/// What libhugetlbfs warns of, with HUGETLB_VERBOSE of 2.
+/// Returns the warning of libhugetlbfs, with HUGETLB_VERBOSE of 2.
 pub(super) fn warning(complaint: &str) -> Option<String> {
     let mut lines = complaint.lines().skip_while(|line| !line.contains("WARNING: "));
     let first = lines.next()?.split("WARNING: ").nth(1)?.to_string();
-    // Its explanation stands in a line of its own.
+    // Its explanation is on the next line.
     let more = lines.next().filter(|line| line.starts_with('\t')).map_or("", str::trim);
     Some(format!("libhugetlbfs: {first} {more}").trim_end().to_string())
 }
 
-/// A hugetlbfs of its own, for libhugetlbfs, which wants one that code may be mapped from. Unmounted when it is dropped.
+/// A separate hugetlbfs for libhugetlbfs, which needs one from which code may be mapped. It is
+/// unmounted when it is dropped.
 #[derive(Debug)]
 pub(super) struct Mount(tempfile::TempDir);
 
@@ -105,7 +108,7 @@ impl Drop for Mount {
     }
 }
 
-/// A real program: the file that is installed, and for each way a copy of its own, in a directory of ours.
+/// A real program: the installed file, and a copy for each way in a directory of this bench.
 struct Files {
     installed: PathBuf,
     copies: PathBuf,
@@ -117,23 +120,25 @@ impl Files {
     }
 }
 
-/// What one run gave: values, and the launcher's report.
+/// Result of one run: values, and the launcher's report.
 struct Measured {
     values: Vec<(&'static str, f64)>,
-    /// The jitter of a server's throughput from block to block: the standard deviation as a share of the mean.
+    /// The jitter of a server's throughput from block to block: the standard deviation as a share
+    /// of the mean.
     jitter: Option<f64>,
     report: Value,
-    /// What went wrong before it started.
+    /// The reason for a failure before it started.
     failure: Option<String>,
 }
 
-/// What the client saw: nanoseconds of a transaction, in the mean and at the 99th percentile.
+/// Times for the client: nanoseconds of a transaction, in the mean and at the 99th percentile.
 struct Seen {
     wall: f64,
     p99: f64,
 }
 
-/// The standard deviation of `samples` as a share of their mean; `None` of fewer than two, and where the mean is 0.
+/// Returns the standard deviation of `samples` as a share of their mean; `None` for fewer than two,
+/// and if the mean is 0.
 fn deviation(samples: &[f64]) -> Option<f64> {
     let count = samples.len() as f64;
     let mean = samples.iter().sum::<f64>() / count;
@@ -144,15 +149,15 @@ fn deviation(samples: &[f64]) -> Option<f64> {
     Some((squares / (count - 1.0)).sqrt() / mean)
 }
 
-/// A server that a case is about, with its data; each way has its own.
+/// A case's server with its data; each way has a separate one.
 enum Server {
-    /// In this directory.
+    /// MariaDB, in this directory.
     Mariadb(PathBuf),
     Postgres(postgres::Programs),
 }
 
 impl Bench<'_> {
-    /// One of the real programs, in each way that it can be run.
+    /// Measures one of the real programs, in each way that it can be run.
     pub(super) fn real(&mut self, case: &'static str, options: &Text, report: &mut TextFound) -> Result<()> {
         let lacks = lacking(&[case.to_string()]);
         if !lacks.is_empty() {
@@ -222,7 +227,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A copy for each way.
+    /// Makes a copy for each way.
     fn files(&self, installed: PathBuf, case: &str, ways: &[Way]) -> Result<Files> {
         let files = Files { installed, copies: self.directory.path().join(case) };
         fs::create_dir(&files.copies)?;
@@ -233,13 +238,13 @@ impl Bench<'_> {
         Ok(files)
     }
 
-    /// Sees to it that the next start of the program has its code on other pages than the one before.
+    /// Moves the code of the next start of the program to other pages than before.
     fn place(&self, files: &Files, way: Way, pool: Option<&mut Pool>) -> Result<Draw> {
         check(self.signals)?;
         warm(Bytes::mib(256), false);
         let mut pool = pool.filter(|_| way == Way::Run("2m"));
         if let Some(pool) = &mut pool {
-            // What is held by another process stays: then the run gets the pages that it had.
+            // Pages that another process holds stay: then the run gets the same pages as before.
             let _ = pool.set(Bytes::ZERO);
         }
         let file = files.of(way);
@@ -247,7 +252,8 @@ impl Bench<'_> {
         if let Some(pool) = pool
             && pool.set(POOL).is_err()
         {
-            // Without the shift there may be enough blocks; where there are not, the run's own report says so.
+            // Without the shift there may be enough blocks. If there are not, the run's own report
+            // says so.
             drop(draw);
             let _ = pool.set(POOL);
             draw = Draw::default();
@@ -255,7 +261,8 @@ impl Bench<'_> {
         Ok(draw)
     }
 
-    /// Why libhugetlbfs remaps nothing of a program: asked of the program's answer to `--version`.
+    /// Returns the reason for which libhugetlbfs remaps nothing of a program, from a run with
+    /// `--version`.
     fn refusal_of_libhugetlbfs(&self, program: &Path) -> Option<String> {
         let library = LIBHUGETLBFS.find()?;
         let mut command = Command::new(program);
@@ -268,7 +275,8 @@ impl Bench<'_> {
         warning(&complaint)
     }
 
-    /// `megapage run --text`, with a report, of the words that follow.
+    /// Returns the command `megapage run --text`, with a report, to which the program's words are
+    /// added.
     fn launch(&self, way: Way) -> (Command, PathBuf) {
         let file = self.directory.path().join(format!("report-{}.json", way.name()));
         let _ = fs::remove_file(&file);
@@ -281,7 +289,7 @@ impl Bench<'_> {
         (command, file)
     }
 
-    /// Node's program once: it times itself.
+    /// Runs Node's program once: it times itself.
     fn iterate(&self, files: &Files, way: Way, options: &Text) -> Result<Measured> {
         let (mut command, file) = self.launch(way);
         command.arg(files.of(way));
@@ -294,7 +302,7 @@ impl Bench<'_> {
         let printed = String::from_utf8_lossy(&printed);
         let ns = printed.trim().parse().with_context(|| format!("node: '{printed}' {complaint}"))?;
         let mut report = read_report(&file)?;
-        // What its own option says where it maps nothing.
+        // Node's own message if it maps nothing.
         if let (Way::Own, Some(line)) = (way, complaint.lines().find(|line| line.contains("large pages"))) {
             report["not_obtained"] = serde_json::json!([line]);
         }
@@ -304,10 +312,11 @@ impl Bench<'_> {
     /// Makes a server's data.
     fn prepare(&self, case: &str, way: Way, files: &Files) -> Result<Server> {
         let server = if case == "mariadb" {
-            // Without tables of rights every user who reaches its socket may do everything: no other does.
+            // Without tables of rights every user who reaches its socket may do everything: no
+            // other user reaches it.
             let private = self.directory.path().join(format!("private-{}", way.name()));
             DirBuilder::new().mode(0o700).create(&private).context("a directory for the server")?;
-            // A directory in the directory of the data is a database.
+            // A directory within the data directory is a database.
             fs::create_dir_all(private.join("data/test"))?;
             fs::create_dir_all(private.join("none"))?;
             Server::Mariadb(private)
@@ -334,8 +343,9 @@ impl Bench<'_> {
         Ok(server)
     }
 
-    /// All servers once: started, warmed, asked in turn, some transactions each time, and stopped. The machine's moods
-    /// last longer than that, and so reach all of them.
+    /// Runs all servers once: starts them, warms them, asks them in turn for some transactions each
+    /// time, and stops them. A slow phase of the machine lasts longer than that, and so affects all
+    /// of them.
     fn serve(
         &self,
         servers: &[Server],
@@ -376,7 +386,7 @@ impl Bench<'_> {
         Ok(measured)
     }
 
-    /// How much of its time a server looks for its code, on base pages.
+    /// Measures the share of its time in which a server looks its code up, on base pages.
     fn walks_of_server(
         &mut self,
         case: &'static str,
@@ -472,7 +482,8 @@ impl Bench<'_> {
         read_report(&report)
     }
 
-    /// The processor time that the server took for so many transactions, and what their client saw.
+    /// Measures the processor time that the server took for `count` transactions, and the times for
+    /// their client.
     fn timed(&self, server: &Server, running: &Running, count: u64) -> Result<(Duration, Seen)> {
         match server {
             Server::Mariadb(directory) => {
@@ -520,7 +531,7 @@ fn read_report(file: &Path) -> Result<Value> {
     serde_json::from_str(&text).context("the report of megapage run")
 }
 
-/// From what `sysbench --histogram=on` prints.
+/// Reads the output of `sysbench --histogram=on`.
 fn seen_by_sysbench(printed: &str) -> Result<Seen> {
     let after = |name: &str| {
         let line = printed.lines().find_map(|line| line.trim().strip_prefix(name));
@@ -543,7 +554,7 @@ fn seen_by_sysbench(printed: &str) -> Result<Seen> {
     Ok(Seen { wall: time * 1e9 / events, p99 })
 }
 
-/// From what pgbench has logged into `directory`, which is removed.
+/// Reads pgbench's logs in `directory`, and removes them.
 fn seen_by_pgbench(directory: &Path) -> Result<Seen> {
     let mut times = Vec::new();
     for entry in fs::read_dir(directory)?.flatten() {
@@ -558,7 +569,8 @@ fn seen_by_pgbench(directory: &Path) -> Result<Seen> {
     Ok(Seen { wall: times.iter().sum::<f64>() / times.len() as f64, p99 })
 }
 
-/// Nanoseconds of each transaction that `pgbench -l` has logged: the third column, in microseconds.
+/// Returns the nanoseconds of each transaction that `pgbench -l` has logged: the third column, in
+/// microseconds.
 fn times_of_pgbench(log: &str) -> impl Iterator<Item = f64> {
     log.lines().filter_map(|line| Some(line.split(' ').nth(2)?.parse::<f64>().ok()? * 1e3))
 }

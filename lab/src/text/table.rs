@@ -1,11 +1,11 @@
-//! What it found, for people.
+//! Findings of the experiment, for people.
 
 use super::{Gain, Row, TextFound};
 use crate::bench::Spread;
 use crate::experiment::Section;
 use megapage_units::Bytes;
 
-/// Its tables.
+/// Returns its tables.
 pub(super) fn sections(report: &TextFound) -> Vec<Section> {
     let mut sections = Vec::new();
     for case in super::CASES {
@@ -15,7 +15,7 @@ pub(super) fn sections(report: &TextFound) -> Vec<Section> {
         values.sort_by_key(|value| (value.len(), *value));
         let mut header = vec!["way"];
         header.extend(values.iter().map(|value| value.as_str()));
-        // Of servers alone: the others have no throughput.
+        // Only for servers: the others have no throughput.
         let jitter = rows.iter().any(|row| !row.jitter.is_empty());
         header.extend(jitter.then_some("jitter"));
         header.extend(["huge", "moving"]);
@@ -45,7 +45,7 @@ pub(super) fn sections(report: &TextFound) -> Vec<Section> {
     sections
 }
 
-/// What page walks of code take of a program's time.
+/// Describes the share of page walks of code in a program's time.
 fn cost_of(walks: &super::Walks) -> String {
     let (Some(pages), Some(ns)) = (walks.pages(), walks.walk_ns) else {
         return format!("{}: how often it looks its code up was not measured", walks.case);

@@ -1,6 +1,7 @@
-//! How much of its time a program may spend on finding where its code lies: the processor sets the accessed bit of a page
-//! when it looks the page up in the page table, so that bits which were cleared and are set again a millisecond later are
-//! look-ups. A page that the processor still knows, in whichever of its buffers, is not counted.
+//! Share of its time that a program may spend on address translation of its code. The processor
+//! sets the accessed bit of a page when it looks the page up in the page table. Bits that were
+//! cleared and are set again a millisecond later are therefore look-ups. A page that the processor
+//! still has in one of its buffers does not count.
 
 use super::{Bench, CASES, TextFound, Way, program};
 use crate::bench::Spread;
@@ -13,20 +14,20 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the bits are left alone. A page that is looked up twice meanwhile counts once: the processor would have had
-/// to forget it in between.
+/// Time between the clearing of the bits and the look at them. A page that is looked up twice in
+/// that time counts once: the processor would have to evict it in between.
 const WINDOW: Duration = Duration::from_millis(1);
-/// A process that ran for less in that time was waiting.
+/// Least processor time in a window: with less the process was waiting.
 const LEAST: Duration = Duration::from_micros(300);
-/// Between windows: the walk over the page tables holds the process up.
+/// Pause between windows: the walk over the page tables holds the process up.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Hot pages of the generated program at which nearly each call looks a page up.
 const MANY: u32 = 8192;
-/// Measurements of that, and their calls.
+/// Number of such measurements, and their calls.
 const TIMES: u32 = 5;
 const CALLS: &str = "1000000";
 
-/// Fewer windows are no measurement.
+/// Fewest windows of a measurement.
 const LEAST_WINDOWS: usize = 10;
 
 /// Look-ups of code in the page table.
@@ -34,34 +35,35 @@ const LEAST_WINDOWS: usize = 10;
 pub struct Walks {
     /// The case.
     pub case: &'static str,
-    /// Base pages of the program's own code that were looked up in a millisecond of its processor time, on base pages: of
-    /// each window.
+    /// Base pages of the program's own code that were looked up in a millisecond of its processor
+    /// time, on base pages: of each window.
     pub pages_per_ms: Vec<f64>,
-    /// Nanoseconds that the generated program saves with each call where each is to another of 8,192 pages; `None` where it
-    /// could not be measured.
+    /// Nanoseconds that the generated program saves with each call if each is to another of 8,192
+    /// pages; `None` if it could not be measured.
     pub walk_ns: Option<f64>,
 }
 
 impl Walks {
-    /// Pages in a millisecond, in the median; `None` of too few windows.
+    /// Returns the pages in a millisecond, in the median; `None` for too few windows.
     pub(super) fn pages(&self) -> Option<f64> {
         let enough = self.pages_per_ms.len() >= LEAST_WINDOWS;
         enough.then(|| Spread::median_of(&self.pages_per_ms))?
     }
 
-    /// The share of its processor time that the look-ups take.
+    /// Returns the share of its processor time that the look-ups take.
     pub(super) fn share(&self) -> Option<f64> {
         Some((self.pages()? * self.walk_ns? / 1e6).clamp(0.0, 0.99))
     }
 
-    /// How many times as fast the program would be without any, all else being the same.
+    /// Returns the factor by which the program would be faster without any, all else being the
+    /// same.
     pub(super) fn could_gain(&self) -> Option<f64> {
         Some(1.0 / (1.0 - self.share()?))
     }
 }
 
-/// One window: pages of `file` that `pid` executed from and looked up, for a millisecond of its processor time. `None`
-/// where it has ended, was waiting, or may not be looked at.
+/// Measures one window: the pages of `file` that `pid` executed from and looked up, for a
+/// millisecond of its processor time. `None` if it has ended, was waiting, or may not be inspected.
 pub(super) fn sample(pid: Pid, file: &Path) -> Option<f64> {
     let root = KernelRoot::live();
     std::thread::sleep(PAUSE);
@@ -72,14 +74,14 @@ pub(super) fn sample(pid: Pid, file: &Path) -> Option<f64> {
     let ran = cpu_time_of(pid).ok()?.checked_sub(before)?;
     let mut code =
         mappings.iter().filter(|it| it.permissions.contains('x') && Path::new(&it.name) == file).peekable();
-    // It has not executed the file yet, or it is known by another name.
+    // It has not executed the file yet, or the file has another name.
     code.peek()?;
     let bytes: u64 = code.map(|it| it.referenced.0).sum();
     (ran >= LEAST).then(|| (bytes / BASE_PAGE as u64) as f64 / (ran.as_secs_f64() * 1e3))
 }
 
 impl Bench<'_> {
-    /// Nanoseconds of a look-up on this machine: what the generated program saves.
+    /// Returns the nanoseconds of a look-up on this machine: the generated program's saving.
     pub(super) fn walk_ns(&mut self, report: &TextFound) -> Result<Option<f64>> {
         if self.walk_ns.is_some() {
             return Ok(self.walk_ns);
@@ -129,7 +131,7 @@ mod tests {
         assert!(walks(vec![1e6; LEAST_WINDOWS], Some(20.0)).could_gain().unwrap() <= 100.0 + 1e-9);
     }
 
-    /// A process that is gone is skipped.
+    /// Checks that a process that is gone is skipped.
     #[test]
     fn nothing_is_reported_of_a_process_that_is_gone() {
         assert_eq!(sample(Pid(i32::MAX), Path::new("/")), None);

@@ -1,4 +1,5 @@
-//! How a workload program answers its caller: one line of JSON on standard output, and an exit status.
+//! Answers of a workload program to its caller: one line of JSON on standard output, and an exit
+//! status.
 
 use crate::workload::retrieval;
 use anyhow::{Error, Result};
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 pub struct Program(pub &'static str);
 
 impl Program {
-    /// 0; or 2, and why on standard error.
+    /// Returns status 0; or 2, after writing the reason to standard error.
     pub fn ended(self, ended: Result<()>) -> ExitCode {
         match ended {
             Ok(()) => ExitCode::SUCCESS,
@@ -19,7 +20,7 @@ impl Program {
         }
     }
 
-    /// The same, with what was found as a line of JSON.
+    /// Does the same, and prints the result as a line of JSON.
     pub fn found(self, found: Result<impl Serialize>) -> ExitCode {
         self.ended(found.and_then(|found| {
             println!("{}", serde_json::to_string(&found)?);
@@ -27,7 +28,7 @@ impl Program {
         }))
     }
 
-    /// The same of a measurement; 1 if a retrieval found too few songs.
+    /// Does the same with a measurement; returns 1 if a retrieval found too few songs.
     pub fn measured(self, measured: Result<Measurement>) -> ExitCode {
         let recall = measured.as_ref().ok().and_then(|it| it.values.get("recall").copied());
         let printed = self.found(measured);

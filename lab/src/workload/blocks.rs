@@ -1,4 +1,5 @@
-//! Blocks of every size on the system allocator: what those of a segment ([`super::keep::malloc`]) are compared with.
+//! Blocks of every size on the system allocator, for comparison with those of a segment
+//! ([`super::keep::malloc`]).
 
 use super::keep::{KINDS, MOST_RUNS, SIZES};
 use anyhow::{Result, ensure};
@@ -7,10 +8,11 @@ use megapage_units::Bytes;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Allocates blocks of every size of which one fits into nine tenths of `size`, of each kind, writes all of them and frees them.
+/// Allocates blocks of every size of which one fits into nine tenths of `size`, of each kind,
+/// writes all of them and frees them.
 ///
-/// Values: as of [`super::keep::malloc`]; an allocator does not report what it clears. The backing is that of the blocks that took
-/// most memory.
+/// Values: as of [`super::keep::malloc`]; an allocator does not report the bytes that it clears.
+/// The backing is that of the blocks that took most memory.
 pub fn run(size: Bytes) -> Result<Measurement> {
     let room = size.0 / 10 * 9;
     let mut found = Measurement { workload: "blocks".into(), ..Measurement::default() };

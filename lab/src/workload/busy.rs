@@ -1,8 +1,10 @@
-//! A program that keeps every processor busy at the lowest nice level, as khugepaged is when it never pauses.
+//! A program that keeps every processor busy at the lowest nice level, like khugepaged when it
+//! never pauses.
 //!
-//! In a virtual machine an idle processor has stopped, and who wakes a thread on it pays for a call of the host. Beside anything that
-//! never pauses this is saved: a server answers 1.2 to 3 times the requests in the same processor time, whatever its pages. What is
-//! compared by processor time must find the processors alike.
+//! In a virtual machine an idle processor has stopped, and waking a thread on it costs a call of
+//! the host. Beside a program that never pauses this cost disappears: a server answers 1.2 to 3
+//! times the requests in the same processor time, on any pages. A comparison by processor time must
+//! therefore find the processors in the same state.
 
 use super::requests::READY;
 use anyhow::{Context, Result};
@@ -13,7 +15,7 @@ use std::hint::black_box;
 use std::io::Write;
 use std::thread;
 
-/// khugepaged's (mm/khugepaged.c: MAX_NICE).
+/// Nice level of khugepaged (mm/khugepaged.c: MAX_NICE).
 const NICE: i32 = 19;
 
 /// Says [`READY`], and keeps each processor that it may use busy until it is killed.
@@ -28,9 +30,10 @@ pub fn run(mut out: impl Write) -> Result<Infallible> {
     stay(own)
 }
 
-/// Without the instruction by which a loop says that it waits: a host may take it for a reason to run somebody else.
+/// Keeps a processor busy. It does not use the instruction that marks a waiting loop: a host may
+/// take it for a reason to run another program.
 fn stay(number: usize) -> ! {
-    // One that was taken away since: it keeps another busy.
+    // If the processor was taken away since, it keeps another one busy.
     let _ = processors::stay_on(number);
     let mut turns = 0u64;
     loop {

@@ -11,20 +11,20 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What to do.
+/// Work of the program.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of the heap, all of them written.
     pub size: u64,
-    /// What they lie on.
+    /// Kind of pages of the heap.
     pub pages: Pages,
     /// Numbers of threads, one after the other with the same heap.
     pub threads: Vec<u32>,
-    /// Each thread starts children for so long, at least one.
+    /// Time for which each thread starts children, at least one.
     pub slice: Duration,
 }
 
-/// What was found: the one line that the program prints, as JSON.
+/// Findings: the one line that the program prints, as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// The heap.
@@ -40,20 +40,21 @@ pub struct Found {
 pub struct Concurrent {
     /// Threads that started them.
     pub threads: u32,
-    /// What each took from the fork until the program had ended: nanoseconds on the wall, thread by thread.
+    /// The time from the fork until the program had ended, of each: nanoseconds on the wall, thread
+    /// by thread.
     pub whole_ns: Vec<u64>,
-    /// From the first fork to the end of the last child: nanoseconds.
+    /// The time from the first fork to the end of the last child: nanoseconds.
     pub elapsed_ns: u64,
 }
 
 impl Concurrent {
-    /// Children that started and ended in a second.
+    /// Returns the children that started and ended in a second.
     pub fn children_per_second(&self) -> f64 {
         self.whole_ns.len() as f64 / (self.elapsed_ns as f64 / 1e9)
     }
 }
 
-/// Does it.
+/// Runs the workload.
 pub fn run(options: &Options) -> Result<Found> {
     ensure!(!options.threads.is_empty() && !options.threads.contains(&0), "no threads");
     let size = usize::try_from(options.size).context("the heap")?;
@@ -66,7 +67,7 @@ pub fn run(options: &Options) -> Result<Found> {
     Ok(Found { heap_bytes, huge_share, by_threads: by_threads? })
 }
 
-/// What one thread did.
+/// Children of one thread.
 struct Series {
     start: Instant,
     end: Instant,
@@ -74,7 +75,7 @@ struct Series {
 }
 
 fn concurrent(threads: u32, slice: Duration) -> Result<Concurrent> {
-    // Without it the first threads would fork while the last are created.
+    // Without the barrier the first threads would fork while the last are created.
     let ready = Barrier::new(threads as usize);
     let all: Vec<io::Result<Series>> = thread::scope(|scope| {
         let spawned: Vec<_> = (0..threads).map(|_| scope.spawn(|| series(&ready, slice))).collect();

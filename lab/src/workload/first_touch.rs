@@ -1,4 +1,4 @@
-//! What a program's first memory costs it: it allocates, and writes to each 2 MiB for the first time.
+//! Cost of a program's first memory: it allocates, and writes to each 2 MiB for the first time.
 
 use anyhow::{Context, Result, ensure};
 use megapage_kernel::KernelRoot;
@@ -8,16 +8,17 @@ use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// What it took, in nanoseconds.
+/// Times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FirstTouches {
-    /// calloc(3) of all of the memory.
+    /// The time of calloc(3) of all of the memory.
     pub allocate_ns: u64,
-    /// The first write to each 2 MiB, in order, that of reading the clock (about 50) included.
+    /// The time of the first write to each 2 MiB, in order, including that of reading the clock
+    /// (about 50).
     pub touch_ns: Vec<u64>,
-    /// From before the allocation to after the last write.
+    /// The time from before the allocation to after the last write.
     pub whole_ns: u64,
-    /// The share of the memory that the kernel says is on pages of 2 MiB or more, 0 to 1.
+    /// The share of the memory that the kernel reports on pages of 2 MiB or more, 0 to 1.
     pub huge_share: f64,
 }
 

@@ -1,4 +1,5 @@
-//! Children of a process with a large heap: what starting them costs, and what a living one costs its parent.
+//! Children of a process with a large heap: the cost of starting them, and the cost of a living one
+//! for its parent.
 
 use crate::machine::{HeapPages, HeldChild, Launch, TouchedHeap, launch};
 use anyhow::{Context, Result, ensure};
@@ -11,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 
-/// What is started: it does nothing and exits with 0.
+/// Program that is started: it does nothing and exits with 0.
 pub(super) const PROGRAM: &std::ffi::CStr = c"/bin/true";
-/// The parent writes within this much of its heap while a child lives. On private pages of the pool that many bytes are
-/// copied, for which the pool must have room.
+/// Part of its heap to which the parent writes while a child lives. On private pages of the pool
+/// these bytes are copied, for which the pool must have room.
 pub const WINDOW: Bytes = Bytes::mib(512);
-/// The ways to start a program, with their names.
+/// Ways to start a program, with their names.
 pub const WAYS: [(&str, Launch); 3] =
     [("fork", Launch::Fork), ("vfork", Launch::Vfork), ("posix_spawn", Launch::PosixSpawn)];
 
 megapage_units::named! {
-    /// What the heap lies on.
+    /// Kind of pages of the heap.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
     pub enum Pages {
         /// Base pages.
@@ -38,7 +39,7 @@ megapage_units::named! {
 }
 
 impl Pages {
-    /// What the kernel is asked for.
+    /// Returns the kind of pages to ask the kernel for.
     pub const fn kind(self) -> HeapPages {
         match self {
             Pages::Base => HeapPages::Base,
@@ -50,12 +51,12 @@ impl Pages {
     }
 }
 
-/// What to do.
+/// Work of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes of the heap, all of them written.
     pub size: u64,
-    /// What they lie on.
+    /// Kind of pages of the heap.
     pub pages: Pages,
     /// Children that are started in each way.
     pub launches: u32,
@@ -63,58 +64,58 @@ pub struct Options {
     pub writes: usize,
 }
 
-/// What was found: the one line that the program prints, as JSON.
+/// Findings: the one line that the program prints, as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// The heap.
     pub heap_bytes: u64,
     /// The share of it on pages of 2 MiB, 0 to 1.
     pub huge_share: f64,
-    /// Page tables of the process (VmPTE),
+    /// Page tables of the process (VmPTE), in bytes.
     pub page_tables_bytes: u64,
-    /// and of a child that holds a copy of it.
+    /// Page tables of a child that holds a copy of the heap, in bytes.
     pub child_page_tables_bytes: u64,
-    /// By the name of the way: what each launch took. A way that this processor lacks is absent.
+    /// The times of each launch, by the name of the way. A way that this processor lacks is absent.
     pub launches: BTreeMap<String, Times>,
-    /// What the parent notices of a living child.
+    /// The effects of a living child on the parent.
     pub after: After,
 }
 
-/// What launches took, on the wall, in the order in which they were.
+/// Times of launches, on the wall, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// Until the call returned: nanoseconds.
+    /// The time until the call returned: nanoseconds.
     pub call_ns: Vec<u64>,
-    /// Until the program had ended: nanoseconds.
+    /// The time until the program had ended: nanoseconds.
     pub whole_ns: Vec<u64>,
 }
 
-/// A child holds a copy of the heap, and the parent writes.
+/// Writes of the parent while a child holds a copy of the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct After {
-    /// What the fork took.
+    /// The time of the fork.
     pub fork_ns: u64,
-    /// How many base pages were written, each for the first time since.
+    /// The number of base pages that were written, each for the first time since the fork.
     pub writes: u64,
-    /// The median of what a write took,
+    /// The median time of a write.
     pub p50_ns: u64,
-    /// the 99th percentile,
+    /// The 99th percentile of it.
     pub p99_ns: u64,
-    /// the 99.9th
+    /// The 99.9th percentile of it.
     pub p999_ns: u64,
-    /// and the longest.
+    /// The longest time of a write.
     pub max_ns: u64,
-    /// All writes together.
+    /// The time of all writes together.
     pub total_ns: u64,
     /// Bytes that both processes shared before the writes, and not after them: they were copied.
     pub copied_bytes: u64,
-    /// Bytes of the heap on huge pages before the fork,
+    /// Bytes of the heap on huge pages before the fork.
     pub huge_before_bytes: u64,
-    /// and when the child had ended.
+    /// Bytes of the heap on huge pages when the child had ended.
     pub huge_after_bytes: u64,
 }
 
-/// What the kernel says of the heap.
+/// The kernel's report on the heap.
 struct Seen {
     huge: u64,
     shared: u64,
@@ -135,12 +136,12 @@ fn look(heap: &TouchedHeap) -> Result<Seen> {
     })
 }
 
-/// Bytes of the heap on huge pages.
+/// Returns the bytes of the heap on huge pages.
 pub(super) fn huge_bytes(heap: &TouchedHeap) -> Result<u64> {
     Ok(look(heap)?.huge)
 }
 
-/// Does it.
+/// Runs the workload.
 pub fn run(options: Options) -> Result<Found> {
     ensure!(options.launches > 0 && options.writes > 0, "nothing to launch or to write");
     let size = usize::try_from(options.size).context("the heap")?;
@@ -192,7 +193,8 @@ fn after(heap: &TouchedHeap, writes: usize, child_page_tables: &mut u64) -> Resu
     })
 }
 
-/// The least of the sorted values that is not below `percent` % of them; 0 where there are none.
+/// Returns the least of the sorted values that is not below `percent` % of them; 0 if there are
+/// none.
 pub fn percentile(sorted: &[u64], percent: f64) -> u64 {
     let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)

@@ -1,12 +1,12 @@
-//! A program that has nothing to gain from huge pages: what it works on fits in the caches.
+//! A program that has nothing to gain from huge pages: its data fits in the caches.
 
 use anyhow::{Result, ensure};
 use megapage_bench::workload::random::mix;
 use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, scaled};
 use std::collections::BTreeMap;
 
-/// Multiplies small matrices and churns a heap of a few hundred kilobytes, for about a second at scale 1.
-/// Phases: `compute`, `churn`.
+/// Multiplies small matrices and churns a heap of a few hundred kilobytes, for about a second at
+/// scale 1. Phases: `compute`, `churn`.
 pub fn run(scale: f64) -> Result<Measurement> {
     let mut phases = Phases::default();
     let trace = phases.time("compute", || compute(scaled(12_000, scale, 10)));
@@ -23,7 +23,7 @@ pub fn run(scale: f64) -> Result<Measurement> {
 /// Rows and columns of the matrices: three of them are 96 KiB.
 const SIDE: usize = 64;
 
-/// Applies a rotation-like matrix `rounds` times to a dense one; the trace of the result.
+/// Applies a rotation-like matrix `rounds` times to a dense one. Returns the trace of the result.
 pub fn compute(rounds: usize) -> f64 {
     let mut random = Random::new(21);
     let mut entry = || (random.bits() >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
@@ -40,7 +40,8 @@ pub fn compute(rounds: usize) -> f64 {
                 }
             }
         }
-        // Scaled back to entries of at most 1, so that they neither vanish nor grow over the rounds.
+        // Scaled back to entries of at most 1, so that they neither vanish nor grow over the
+        // rounds.
         let largest = product.iter().fold(f64::MIN_POSITIVE, |largest: f64, cell| largest.max(cell.abs()));
         for (cell, &value) in right.iter_mut().zip(&product) {
             *cell = value / largest;

@@ -1,7 +1,8 @@
 //! The index in a segment: built once, and found again by the next start.
 //!
-//! All postings stand in one block of the heap, two in each word, list after list; another block says where each list begins.
-//! The root leads to a description, which is stored last: an index that was not finished has none.
+//! All postings are in one block of the heap, two in each word, list after list. Another block
+//! holds the start of each list. The root leads to a description, which is stored last: an
+//! unfinished index has none.
 
 use super::keep;
 use crate::workload::retrieval::{Contents, Lists, Options, Searcher, Shape, Tally, excerpts, search_all};
@@ -22,24 +23,26 @@ const STARTS: Tag = Tag::named("retrieval/starts/2");
 const ABOUT: Tag = Tag::named("retrieval/about/2");
 /// Lists that a thread builds at a time.
 const CHUNK: usize = 1 << 12;
-/// What the heap keeps for itself, and more.
+/// Room for the heap's own data, and more.
 const OVERHEAD: Bytes = Bytes::mib(4);
 
 /// The postings, in memory that outlives the program.
 #[derive(Debug)]
 pub struct PersistentIndex<'heap> {
     shape: Shape,
-    /// Where each list begins in the row, and where the last one ends.
+    /// Start of each list in the row, and end of the last one.
     starts: &'heap [AtomicU64],
     row: &'heap [AtomicU64],
 }
 
-/// What tells one shape from another: postings that fill it up, lists, songs.
+/// Returns the words that distinguish one shape from another: postings that fill it up, lists,
+/// songs.
 fn words_of(shape: &Shape) -> [u64; 3] {
     [shape.filling(), shape.lists(), shape.all_songs()]
 }
 
-/// Stores `postings` from slot `start` of a zeroed row on. A word that two lists share gets its half from each.
+/// Stores `postings` from slot `start` of a zeroed row on. In a word that two lists share, each
+/// writes its half.
 fn fill(row: &[AtomicU64], start: u64, postings: impl Iterator<Item = u32>) {
     let mut lower = None;
     let mut end = start;
@@ -57,14 +60,15 @@ fn fill(row: &[AtomicU64], start: u64, postings: impl Iterator<Item = u32>) {
     }
 }
 
-/// The memory that a segment with an index of `size` has.
+/// Returns the memory of a segment with an index of `size`.
 pub fn segment_size(size: Bytes) -> Bytes {
     let shape = Shape::for_size(size);
     Bytes(shape.most_postings() * 4 + (shape.lists() + 1) * 8) + OVERHEAD
 }
 
 impl PersistentIndex<'_> {
-    /// The index that an earlier start has left, if it is of this shape; `None` where there is none.
+    /// Returns the index that an earlier start has left, if it is of this shape; `None` if there is
+    /// none.
     pub fn find(heap: &Heap, shape: Shape) -> Result<Option<PersistentIndex<'_>>> {
         let Some(root) = heap.root()? else { return Ok(None) };
         let about: Vec<u64> =
@@ -126,7 +130,7 @@ impl PersistentIndex<'_> {
         Ok(PersistentIndex { shape, starts, row })
     }
 
-    /// Postings in the index.
+    /// Returns the number of postings in the index.
     pub fn postings(&self) -> u64 {
         self.starts.last().map_or(0, |end| end.load(Ordering::Relaxed))
     }
@@ -147,21 +151,23 @@ impl Lists for PersistentIndex<'_> {
     }
 }
 
-/// What to run: an index in the directory of a pool.
+/// Options of a run: an index in the directory of a pool.
 #[derive(Clone, Debug)]
 pub struct PersistentOptions {
     /// The index and its queries.
     pub search: Options,
     /// The directory in which the pool is.
     pub directory: PathBuf,
-    /// Whether what is there is removed first.
+    /// True if an existing index is removed first.
     pub rebuild: bool,
 }
 
-/// Finds the index of an earlier start, or builds it, and answers the queries of [`crate::workload::retrieval::run`], with the same checksum.
+/// Finds the index of an earlier start, or builds it, and answers the queries of
+/// [`crate::workload::retrieval::run`], with the same checksum.
 ///
-/// Phases: `open` (the segment and its heap), `build` (where it was not found), `access` (all queries). Values:
-/// `first_answer_ms`, from the start of the workload to the first answer; `found`, 1 where the index was there.
+/// Phases: `open` (the segment and its heap), `build` (if it was not found), `access` (all
+/// queries). Values: `first_answer_ms`, from the start of the workload to the first answer;
+/// `found`, 1 if the index was there.
 pub fn run(options: &PersistentOptions) -> Result<Measurement> {
     let start = Instant::now();
     let search = options.search;
@@ -179,7 +185,8 @@ pub fn run(options: &PersistentOptions) -> Result<Measurement> {
         Some(index) => (index, true),
         None => (phases.time("build", || PersistentIndex::build(&heap, shape, search.threads))?, false),
     };
-    // Counts are touched as they are needed: a second thread's, and most of the first's, never before an answer.
+    // Counts are touched when they are needed: those of a second thread, and most of the first
+    // one's, never before an answer.
     let mut searchers: Vec<Searcher> =
         (0..search.threads.get()).map(|_| Searcher::untouched(index.shape())).collect();
     let first = excerpts(index.shape(), Options { queries: 1, ..search });

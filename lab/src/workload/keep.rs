@@ -1,4 +1,4 @@
-//! Memory that outlives the program: a start with a segment, and what its heap costs.
+//! Memory that outlives the program: a start with a segment, and the cost of its heap.
 
 use anyhow::{Context, Result, ensure};
 use megapage_bench::workload::{HeapBacking, Measurement, Phases};
@@ -13,29 +13,29 @@ use std::time::Instant;
 /// Sizes of blocks, in bytes, as DPDK's malloc_perf has them.
 pub const SIZES: [u64; 10] =
     [64, 128, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 2 << 20, 4 << 20, 16 << 20, 1 << 30];
-/// What may be in a block, and zeros.
+/// Kinds of blocks: with any bytes, and with zeros.
 pub const KINDS: [&str; 2] = ["malloc", "zmalloc"];
 /// The most blocks of one size.
 pub(super) const MOST_RUNS: usize = 10_000;
 const TAG: Tag = Tag::named("bench/block");
 
-/// Where the segment is, and how it is opened.
+/// Place of the segment, and options for opening it.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory in which the pool is, on a hugetlbfs.
     pub directory: PathBuf,
     /// Its memory.
     pub size: Bytes,
-    /// What becomes of what is there.
+    /// Treatment of existing files.
     pub unlink: Unlink,
     /// Its files.
     pub layout: Layout,
-    /// Whether opening fills the page tables, for memory that is found again too.
+    /// True if opening fills the page tables, also for memory that is found again.
     pub populate: bool,
 }
 
 impl Options {
-    /// Opens the segment, and makes it where there is none.
+    /// Opens the segment, and makes it if there is none.
     pub(super) fn open(&self) -> Result<Segment> {
         let application = "bench".parse().map_err(anyhow::Error::msg)?;
         let name = "kept".parse().map_err(anyhow::Error::msg)?;
@@ -50,9 +50,9 @@ impl Options {
     }
 }
 
-/// Starts as a program does that has all of its memory in a segment, and ends.
+/// Starts like a program that has all of its memory in a segment, and ends.
 ///
-/// Phases: `open`. Values: `fresh_pages`, `dirty_pages`, `hugetlb` (1 where its pages are).
+/// Phases: `open`. Values: `fresh_pages`, `dirty_pages`, `hugetlb` (1 if its pages are).
 pub fn start(options: &Options) -> Result<Measurement> {
     let mut phases = Phases::default();
     let segment = phases.time("open", || options.open())?;
@@ -75,10 +75,12 @@ pub fn start(options: &Options) -> Result<Measurement> {
     })
 }
 
-/// Allocates and frees blocks of every size that fits, of each kind, and writes all of them in between.
+/// Allocates and frees blocks of every size that fits, of each kind, and writes all of them in
+/// between.
 ///
-/// Values: `KIND.SIZE.VALUE`, where a value is one of `runs`, `allocate_us`, `free_us`, `memset_us` (for a block),
-/// `cleared_allocating` and `cleared_freeing` (bytes for a block). With [`Unlink::Never`] all memory counts as dirty.
+/// Values: `KIND.SIZE.VALUE`, where a value is one of `runs`, `allocate_us`, `free_us`, `memset_us`
+/// (for a block), `cleared_allocating` and `cleared_freeing` (bytes for a block). With
+/// [`Unlink::Never`] all memory counts as dirty.
 pub fn malloc(options: &Options) -> Result<Measurement> {
     let mut phases = Phases::default();
     let segment = phases.time("open", || options.open())?;
@@ -112,13 +114,13 @@ pub fn malloc(options: &Options) -> Result<Measurement> {
     })
 }
 
-/// What so many blocks took, in all.
+/// Times of a number of blocks, in all.
 struct Blocks {
     runs: u64,
     values: [(&'static str, f64); 5],
 }
 
-/// `None` where not one fits.
+/// Measures blocks; `None` if not one fits.
 fn blocks(heap: &Heap, zeroed: bool, size: u64) -> Result<Option<Blocks>> {
     let request = Request { zeroed, ..Request::new(size, TAG) };
     let mut handles: Vec<Handle> = Vec::with_capacity(MOST_RUNS);
@@ -146,7 +148,7 @@ fn blocks(heap: &Heap, zeroed: bool, size: u64) -> Result<Option<Blocks>> {
     }
     let writing = start.elapsed();
     for handle in &handles {
-        // What has to be cleared again.
+        // Words that have to be cleared again.
         let words = heap.block(*handle, TAG)?.words();
         for at in [0, words.len() / 2, words.len() - 1] {
             words[at].store(u64::MAX, Ordering::Relaxed);

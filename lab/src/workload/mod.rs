@@ -1,4 +1,4 @@
-//! The experiments' workloads: programs whose work is known, each on the system allocator.
+//! The experiments' workloads: programs with known work, each on the system allocator.
 
 pub mod answer;
 pub mod blocks;

@@ -1,6 +1,6 @@
-//! Programs that differ in how they reach their memory, not in how much they have: what huge pages gain each is
-//! what `megapage advise` has to tell. Work comes in units, so that two runs can be compared by processor time for
-//! the same work.
+//! Programs that differ in their access to memory, not in its size. `megapage advise` has to
+//! predict the gain of each by huge pages. Work comes in units, so that two runs can be compared by
+//! processor time for the same work.
 
 use super::idle;
 use super::requests::READY;
@@ -13,7 +13,7 @@ use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
 megapage_units::named! {
-    /// How memory is reached. Each case but `Compute` has 1 GiB and a little.
+    /// Way in which memory is reached. Each case but `Compute` has 1 GiB and a little.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Case {
         /// Pointers that lead through all cache lines in no order: each access waits for the one before.
@@ -38,7 +38,7 @@ megapage_units::named! {
 }
 
 impl Case {
-    /// Accesses (rounds, for `compute`) in one unit of work: about 1 ms on base pages.
+    /// Returns the accesses (rounds, for `compute`) in one unit of work: about 1 ms on base pages.
     pub const fn steps_per_unit(self) -> u64 {
         match self {
             Case::Chase => 5_000,
@@ -53,10 +53,10 @@ impl Case {
     }
 }
 
-/// How much is done.
+/// Amount of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many units.
+    /// Number of units.
     Units(u64),
     /// Units until this time has passed, at least one.
     Until(Duration),
@@ -72,7 +72,7 @@ const MAP_LOAD: f64 = 0.36;
 /// Lines at the smallest scale.
 const LEAST_LINES: usize = 1024;
 
-/// The memory of a case, and where its work stands.
+/// Memory of a case, and the state of its work.
 #[derive(Debug)]
 pub struct Pattern {
     case: Case,
@@ -85,7 +85,8 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Allocates and fills the memory. `scale` multiplies its size (rounded down to a power of two).
+    /// Allocates and fills the memory. `scale` multiplies its size (rounded down to a power of
+    /// two).
     pub fn prepare(case: Case, scale: f64) -> Pattern {
         let lines = match case {
             Case::Compute => 0,
@@ -109,7 +110,7 @@ impl Pattern {
         pattern
     }
 
-    /// One cycle through all lines: word 0 of each is the number of the next.
+    /// Returns one cycle through all lines: word 0 of each is the number of the next.
     fn chain(&self) -> Vec<u64> {
         let mut memory = touched(self.lines, |_| 0);
         for index in 0..self.lines {
@@ -119,7 +120,8 @@ impl Pattern {
         memory
     }
 
-    /// A bijection on the lines that leaves no order among neighbours.
+    /// Returns the image of `index` in a bijection on the lines that leaves no order among
+    /// neighbours.
     fn scattered(&self, index: usize) -> usize {
         let mask = self.lines - 1;
         let half = self.lines.trailing_zeros() / 2;
@@ -129,7 +131,8 @@ impl Pattern {
         mixed ^ (mixed >> half)
     }
 
-    /// Slots of two words, key and value; an empty one has key 0. Entry `n` (from 1) has key `mix(n)`, value `n`.
+    /// Returns slots of two words, key and value; an empty one has key 0. Entry `n` (from 1) has
+    /// key `mix(n)`, value `n`.
     fn table(&self) -> Vec<u64> {
         let mut memory = touched(self.lines, |_| 0);
         for number in 1..=self.entries() {
@@ -211,7 +214,8 @@ impl Pattern {
         sum
     }
 
-    /// The next `count` words, from the start again after the last, in pieces that follow each other in memory.
+    /// Returns the next `count` words, from the start again after the last, in pieces that follow
+    /// each other in memory.
     fn next_words(&mut self, count: u64) -> impl Iterator<Item = &[u64]> {
         let words = self.memory.len();
         let (start, end) = (self.at, self.at + count as usize);
@@ -220,7 +224,7 @@ impl Pattern {
         (0..end.div_ceil(words)).map(move |round| {
             let from = if round == 0 { start } else { 0 };
             let to = (end - round * words).min(words);
-            // One piece is added up at a time: the compiler is not to see that the rounds are the same.
+            // Adds up one piece at a time: the compiler must not see that the rounds are the same.
             black_box(&memory[from..to])
         })
     }
@@ -246,8 +250,8 @@ impl Pattern {
         Ok(sum)
     }
 
-    /// Does `amount` and says what it took: phase `work`, values `units` and `units_per_cpu_second`. The backing
-    /// is the one afterwards.
+    /// Does `amount` of work and reports it: phase `work`, values `units` and
+    /// `units_per_cpu_second`. The backing is the one afterwards.
     pub fn work(&mut self, amount: Amount) -> Result<Measurement> {
         let mut phases = Phases::default();
         let start = Instant::now();
@@ -283,8 +287,8 @@ impl Pattern {
         })
     }
 
-    /// Says `ready` on a line of its own; then does as many units as each line of `requests` asks for, and answers
-    /// each with one line of JSON, until there are no more requests.
+    /// Says `ready` on one line. Then does the units that each line of `requests` asks for, and
+    /// answers each with one line of JSON, until there are no more requests.
     pub fn serve(&mut self, requests: impl BufRead, mut answers: impl Write) -> Result<()> {
         writeln!(answers, "{READY}")?;
         answers.flush()?;
@@ -298,7 +302,7 @@ impl Pattern {
     }
 }
 
-/// Memory of `lines` cache lines, every word written.
+/// Returns memory of `lines` cache lines, every word written.
 fn touched(lines: usize, value: impl Fn(usize) -> u64) -> Vec<u64> {
     let mut memory: Vec<u64> = Vec::with_capacity(lines * LINE);
     memory.extend((0..lines * LINE).map(value));
@@ -365,7 +369,7 @@ mod tests {
         pattern.unit().unwrap();
         assert_eq!(pattern.checksum, mix(rounds * (words * (words - 1) / 2)));
         assert_eq!(pattern.at, 0);
-        // A piece that ends in the middle is gone on with.
+        // A piece that ends in the middle is continued.
         let pieces = |pattern: &mut Pattern, count| -> Vec<(u64, usize)> {
             pattern.next_words(count).map(|piece| (piece[0], piece.len())).collect()
         };

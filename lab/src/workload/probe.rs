@@ -1,5 +1,5 @@
-//! A latency probe: touches its own memory again and again, and reports how long that took. Whatever makes it wait for
-//! its memory (a collapse, a split, a fault) shows in the upper end.
+//! A latency probe: it touches its own memory repeatedly, and reports the times. Each cause of a
+//! wait for its memory (a collapse, a split, a fault) shows in the upper end.
 
 use super::requests::{MARKED, READY, Requests, locked};
 use crate::machine::set_mergeable;
@@ -14,7 +14,7 @@ use std::io::{BufRead, Write};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// What the probe holds.
+/// Memory of the probe.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes, all written once.
@@ -23,51 +23,53 @@ pub struct Options {
     pub filled: f64,
 }
 
-/// How long touches took, in nanoseconds. One touch is of 32 pages at random. Quantiles are the upper ends of buckets 3 %
-/// wide.
+/// Times of touches, in nanoseconds. One touch is of 32 pages at random. Quantiles are the upper
+/// ends of buckets 3 % wide.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stalls {
-    /// How many there were.
+    /// The number of touches.
     pub touches: u64,
     /// The median.
     pub p50_ns: u64,
-    /// 99 of 100 took at most this.
+    /// The time that 99 of 100 did not exceed.
     pub p99_ns: u64,
-    /// 999 of 1000.
+    /// The time that 999 of 1000 did not exceed.
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// What the longest were waited for, the longest first.
+    /// The causes of the longest, the longest first.
     pub longest: Vec<Stall>,
 }
 
-/// A long touch, in nanoseconds. What remains of it was waited in the kernel: for the process's mmap lock, or a page.
+/// A long touch, in nanoseconds. In the remaining time it waited in the kernel: for the process's
+/// mmap lock, or a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stall {
     /// All of it.
     pub ns: u64,
-    /// Of that, while the thread could have run: others had the processors.
+    /// The part of it in which the thread could have run, but others had the processors.
     pub processor_ns: u64,
-    /// Of that, on a processor: faults, and what the host of a virtual machine does meanwhile.
+    /// The part of it on a processor: faults, and the work of a virtual machine's host meanwhile.
     pub running_ns: u64,
 }
 
 const PAGE: usize = 512;
 /// Pages in one touch.
 const PAGES: usize = 32;
-/// Between two touches: the probe leaves most of its processor to others, so that it does not measure them.
+/// Pause between two touches: the probe leaves most of its processor to others, so that it does not
+/// measure them.
 const PAUSE_BETWEEN: Duration = Duration::from_micros(100);
 /// Buckets for each doubling.
 const PARTS: u32 = 32;
-/// A touch that takes longer is worth asking what it waited for.
+/// Time from which on the causes of a touch are recorded.
 const LONG: Duration = Duration::from_micros(200);
-/// So many of the longest are kept.
+/// Number of the longest that are kept.
 const MOST_LONGEST: usize = 12;
 
-/// Touches, by how long they took. A line of JSON of what a probe is asked to report.
+/// Touches by their time. The probe reports them as a line of JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touches {
-    /// How many, by the logarithm of their time.
+    /// Their number, by the logarithm of their time.
     counts: BTreeMap<usize, u64>,
     max_ns: u64,
     /// The longest first.
@@ -75,14 +77,15 @@ pub struct Touches {
 }
 
 impl Touches {
-    /// The bucket of `ns`: below 32 each has its own; from there on 32 for each doubling.
+    /// Returns the bucket of `ns`: below 32 each value has a separate one; from there on there are
+    /// 32 for each doubling.
     fn bucket(ns: u64) -> usize {
         let ns = ns.max(1);
         let shift = ns.ilog2().saturating_sub(PARTS.ilog2());
         (shift * PARTS + (ns >> shift) as u32) as usize
     }
 
-    /// The greatest value of a bucket.
+    /// Returns the greatest value of a bucket.
     fn top(bucket: usize) -> u64 {
         let (bucket, parts) = (bucket as u64, u64::from(PARTS));
         if bucket < 2 * parts {
@@ -103,7 +106,7 @@ impl Touches {
         self.longest.truncate(MOST_LONGEST);
     }
 
-    /// Adds others, as if one probe had made them all.
+    /// Adds other touches, as if one probe had made them all.
     pub fn add(&mut self, others: Touches) {
         for (bucket, count) in others.counts {
             *self.counts.entry(bucket).or_default() += count;
@@ -112,12 +115,12 @@ impl Touches {
         self.note_long(others.longest);
     }
 
-    /// How many there were.
+    /// Returns their number.
     pub fn count(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// The time that this share of them took at most, in nanoseconds.
+    /// Returns the time that this share of them did not exceed, in nanoseconds.
     pub fn quantile(&self, share: f64) -> u64 {
         let wanted = (share * self.count() as f64).ceil() as u64;
         let mut seen = 0;
@@ -130,7 +133,7 @@ impl Touches {
         self.max_ns
     }
 
-    /// In values.
+    /// Returns them as values.
     pub fn stalls(&self) -> Stalls {
         Stalls {
             touches: self.count(),
@@ -143,15 +146,15 @@ impl Touches {
     }
 }
 
-/// Asks before and after a touch what it waited for.
+/// Reader of the causes before and after a touch.
 struct Causes {
-    /// `None` where the kernel does not count it.
+    /// Run delay of the thread; `None` if the kernel does not count it.
     delay: Option<OwnRunDelay>,
     before: (Duration, Duration),
 }
 
 impl Causes {
-    /// Of the calling thread.
+    /// Makes one for the calling thread.
     fn new() -> Causes {
         Causes { delay: OwnRunDelay::open().ok(), before: Default::default() }
     }
@@ -161,7 +164,8 @@ impl Causes {
         (delay.unwrap_or_default(), own_thread_time())
     }
 
-    /// What a touch of so long was waited for, that began when [`Causes::before`] was last set.
+    /// Returns the causes of a touch that took `took`, and that began when [`Causes::before`] was
+    /// last set.
     fn of(&self, took: Duration) -> Stall {
         let (delay, running) = self.now();
         Stall {
@@ -172,8 +176,9 @@ impl Causes {
     }
 }
 
-/// Fills the memory, says ready, and follows `input` until they end; at `report` writes [`Touches`] as a line of JSON
-/// and begins anew; marks its memory for KSM, or takes the mark off, where it is asked to. Fails where a page lost what was written.
+/// Fills the memory, says ready, and follows `input` until its end. At `report` it writes
+/// [`Touches`] as a line of JSON and starts new ones. On request it marks its memory for KSM, or
+/// unmarks it. Fails if a page lost its value.
 pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Write) -> Result<()> {
     ensure!(
         options.filled > 0.0 && options.filled <= 1.0,
@@ -182,7 +187,7 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Writ
     );
     let pages = usize::try_from(options.size / 4096).context("more than fits an address space")?;
     ensure!(pages > 0, "the probe needs a page");
-    // Spread over each huge page alike, whatever the alignment.
+    // Spread evenly over each huge page, at any alignment.
     let stride = (1.0 / options.filled).round() as usize;
     let mut memory: Vec<u64> = Vec::with_capacity(pages * PAGE);
     memory.extend((0..pages * PAGE).map(|word| {
@@ -222,7 +227,7 @@ pub fn run(options: &Options, input: impl BufRead + Send, mut answers: impl Writ
                     let expected = if page.is_multiple_of(stride) { page as u64 + 1 } else { 0 };
                     ensure!(*word == expected, "page {page} was damaged: it holds {word}, not {expected}");
                     if expected != 0 {
-                        // Writing a page of zeros would make it one of its own again.
+                        // Writing to a page of zeros would make it a separate page again.
                         *word = black_box(expected);
                     }
                 }

@@ -1,4 +1,5 @@
-//! Memory that is allocated and then mostly freed: how much of it does the allocator release?
+//! Memory that is allocated and then mostly freed, to measure the share that the allocator
+//! releases.
 
 use anyhow::Result;
 use megapage_bench::workload::access::{small_object, small_words};
@@ -8,7 +9,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 megapage_units::named! {
-    /// What is freed.
+    /// Objects that are freed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Case {
         /// Of 2 million small objects, four of five, each chosen at random: nearly every page keeps a live one.
@@ -23,23 +24,24 @@ megapage_units::named! {
 /// Consecutive allocations that are freed or kept together: 4 MiB of small objects.
 pub const RUN: usize = 9118;
 
-/// Of each five objects (or runs), how many are freed.
+/// Share of the objects (or runs) that are freed.
 const FREED_SHARE: f64 = 0.8;
 
-/// How a case is run.
+/// Options of a case.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Multiplies the number of objects; 1 is the published size.
     pub scale: f64,
-    /// How long to wait after the last free.
+    /// The wait after the last free.
     pub wait: Duration,
-    /// Whether to allocate and free a little while waiting, as a living program does: allocators that
-    /// give back memory as a side effect of the next call do it only then.
+    /// True if it allocates and frees a little while waiting, as a living program does: allocators
+    /// that give back memory as a side effect of the next call do it only then.
     pub trickle: bool,
 }
 
-/// Runs one case. Phases: `allocate`, `free`. Values: `before_bytes` and `after_bytes` (the resident heap with
-/// everything live, and after the wait), `live_bytes` (asked for and still held).
+/// Runs one case. Phases: `allocate`, `free`. Values: `before_bytes` and `after_bytes` (the
+/// resident heap with all objects live, and after the wait), `live_bytes` (asked for and still
+/// held).
 pub fn run(case: Case, options: Options) -> Result<Measurement> {
     let (mut random, mut phases) = (Random::new(5), Phases::default());
     let mut objects = phases.time("allocate", || match case {
@@ -106,8 +108,8 @@ fn wait(options: Options, random: &mut Random) {
         if options.trickle {
             let batch: Vec<_> = (0..64).map(|_| small_object(small_words(random), 0)).collect();
             drop(black_box(batch));
-            // 64 KiB to 2 MiB in turn: some allocators look at what they could release only when something
-            // large is freed.
+            // 64 KiB to 2 MiB in turn: some allocators look for memory to release only when a large
+            // object is freed.
             drop(black_box(small_object(((64 << 10) << (step % 6)) / 8, 0)));
             step += 1;
         }
@@ -138,7 +140,7 @@ mod tests {
         for case in Case::ALL {
             let found = run(case, options).unwrap();
             let live = found.values["live_bytes"];
-            // What is live is resident, and what is resident beforehand holds all.
+            // Live memory is resident, and all of it was resident before.
             assert!(found.values["after_bytes"] >= live, "{case:?}: {found:?}");
             assert!(found.values["before_bytes"] >= 7e6, "{case:?}: {found:?}");
         }

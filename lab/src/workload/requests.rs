@@ -1,4 +1,4 @@
-//! What a workload is asked while it works, line by line.
+//! Requests to a working workload, line by line.
 
 use super::way::Way;
 use anyhow::{Context, Result, bail};
@@ -7,35 +7,36 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The line by which a workload says that its memory is filled.
+/// The line by which a workload reports that its memory is filled.
 pub const READY: &str = "ready";
-/// What can be asked of it, a line each: to work,
+/// Request to work.
 pub const GO: &str = "go";
-/// to do nothing, which is also what it begins with,
+/// Request to pause, which is also the state at the start.
 pub const PAUSE: &str = "pause";
-/// to allocate and touch 4 MiB more (the kernel adds a process to khugepaged when it maps or faults in memory that may
-/// be huge, not when the setting changes),
+/// Request to allocate and touch 4 MiB more. The kernel adds a process to khugepaged when it maps
+/// or faults in memory that may be huge, not when the setting changes.
 pub const FAULT: &str = "fault";
-/// to say what it has found since it was last asked,
+/// Request to report its findings since the last report.
 pub const REPORT: &str = "report";
-/// to read a word of each page of its memory once, and say so by the line [`TOUCHED`],
+/// Request to read a word of each page of its memory once, and answer by the line [`TOUCHED`].
 pub const TOUCH: &str = "touch";
-/// and, with a way and a number of bytes behind it, to work in that way in so much of its memory from now on.
+/// Request to work in another way from now on; the way and the bytes of memory to work in follow.
 pub const WORK: &str = "work";
-/// To have KSM merge its memory, and to have it merge none any more: answered by the line [`MARKED`], or by why not.
+/// Request to let KSM merge its memory: answered by the line [`MARKED`], or by the reason for a
+/// failure.
 pub const MERGE: &str = "merge";
-/// See [`MERGE`].
+/// Request to let KSM merge no more of its memory, answered like [`MERGE`].
 pub const UNMERGE: &str = "unmerge";
-/// See [`MERGE`].
+/// Answer to [`MERGE`] and [`UNMERGE`].
 pub const MARKED: &str = "marked";
-/// See [`TOUCH`].
+/// Answer to [`TOUCH`].
 pub const TOUCHED: &str = "touched";
 
-/// What is asked for, as the reader of requests leaves it for the worker.
+/// Requests, as their reader passes them to the worker.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     working: AtomicBool,
-    /// How many times [`FAULT`] was, [`REPORT`], and [`TOUCH`].
+    /// The numbers of requests [`FAULT`], [`REPORT`], and [`TOUCH`] so far.
     pub(super) faults: AtomicU64,
     pub(super) reports: AtomicU64,
     pub(super) touches: AtomicU64,
@@ -44,13 +45,13 @@ pub(super) struct Requests {
     /// True if KSM is to merge.
     pub(super) merge: Mutex<Option<bool>>,
     ended: AtomicBool,
-    /// For a worker that waits.
+    /// Lock and condition for a worker that waits.
     gate: Mutex<()>,
     changed: Condvar,
 }
 
 impl Requests {
-    /// Follows `input` to their end, or to one that is none.
+    /// Follows `input` until its end, or until an invalid line.
     pub(super) fn follow(&self, input: impl BufRead) -> Result<()> {
         let read = input.lines().try_for_each(|line| self.note(line?.trim()));
         self.ended.store(true, Ordering::SeqCst);
@@ -77,12 +78,12 @@ impl Requests {
         Ok(())
     }
 
-    /// Whether to work.
+    /// Returns true if it is to work.
     pub(super) fn working(&self) -> bool {
         self.working.load(Ordering::SeqCst)
     }
 
-    /// Whether there are no more requests.
+    /// Returns true if there are no more requests.
     pub(super) fn ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
@@ -92,7 +93,8 @@ impl Requests {
         self.changed.notify_all();
     }
 
-    /// Waits for a change, at most a tenth of a second: one that came before is found by the caller's next look.
+    /// Waits for a change, at most a tenth of a second: the caller's next look finds a change that
+    /// came before.
     pub(super) fn wait(&self) {
         if let Ok(gate) = self.gate.lock() {
             drop(self.changed.wait_timeout(gate, Duration::from_millis(100)));
@@ -104,7 +106,7 @@ pub(super) fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The way and the bytes behind [`WORK`].
+/// Parses the way and the bytes behind [`WORK`].
 fn change(how: &str) -> Result<(Way, u64)> {
     let mut words = how.split_whitespace();
     let way = words.next().and_then(|name| Way::ALL.into_iter().find(|way| way.name() == name));

@@ -1,5 +1,5 @@
-//! A service whose requests the kernel counts: each ends with a write of one byte. What huge pages do for it is known from
-//! what a request does.
+//! A service whose requests the kernel counts: each ends with a write of one byte. The effect of
+//! huge pages on it is known from the work of a request.
 
 use super::idle;
 use super::requests::READY;
@@ -14,7 +14,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 megapage_units::named! {
-    /// What a request does.
+    /// Work of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Kind {
         /// Reads at random, each of which waits for the one before, in all of the memory.
@@ -34,26 +34,27 @@ megapage_units::named! {
     }
 }
 
-/// What the service does.
+/// Options of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What a request does.
+    /// The work of a request.
     pub kind: Kind,
     /// Its memory.
     pub size: Bytes,
-    /// The share of a request that reaches the memory; of a cache, what an entry that it does not hold costs more: 0 to 1.
+    /// The share of a request that reaches the memory. For a cache, the additional cost of an entry
+    /// that it does not hold: 0 to 1.
     pub share: f64,
 }
 
-/// Steps of a request: of a fraction of a millisecond in all.
+/// Steps of a request: a fraction of a millisecond in all.
 const STEPS: u64 = 2000;
-/// What stands for a read in a request that does not reach the memory, in rounds of arithmetic.
+/// Rounds of arithmetic in the place of a read, in a request that does not reach the memory.
 const ROUNDS: u64 = 24;
 /// Bytes that caches and TLB cover.
 const COVERED: usize = 128 << 10;
-/// How often a cache looks at what is resident.
+/// Time between two looks of a cache at its resident memory.
 const LOOK: Duration = Duration::from_millis(50);
-/// Of five base pages a cache touches so many.
+/// Base pages of each five that a cache touches.
 const TOUCHED: usize = 3;
 /// Words of a base page, and of a line of the caches.
 const WORDS: usize = BASE_PAGE / 8;
@@ -79,8 +80,8 @@ impl Service {
         // Not touched by the allocator: the pages come from the kernel.
         let mut memory = vec![0u64; words];
         let touched = |page: usize| options.kind != Kind::Budgeted || page % 5 < TOUCHED;
-        // Random reads meet memory that was touched out of order, as after a while of use: some processors hold page frames that
-        // follow each other in one entry of the TLB.
+        // Random reads use memory that was touched out of order, as after a while of use: some
+        // processors hold consecutive page frames in one entry of the TLB.
         let pages = memory.len() / WORDS;
         let mut order: Vec<usize> = (0..pages).filter(|page| touched(*page)).collect();
         let mut random = Random::new(61);
@@ -94,7 +95,8 @@ impl Service {
         let mut at = 0;
         if options.kind == Kind::Linked {
             random.shuffle(&mut order);
-            // In a line of its own in each page: in the same one they would share a few sets of the caches.
+            // At a different line in each page: at the same one they would share a few sets of the
+            // caches.
             let place = |page: usize| page * WORDS + page * LINE % WORDS;
             at = place(order[0]);
             for (page, next) in order.iter().zip(order.iter().cycle().skip(1)) {
@@ -134,7 +136,8 @@ impl Service {
         Ok(())
     }
 
-    /// Whether a step of a request reaches the memory: as many do as the share says, spread evenly.
+    /// Returns true if a step of a request reaches the memory. The share says how many do; they are
+    /// spread evenly.
     fn reaches(&self, step: u64) -> bool {
         let reaching = (STEPS as f64 * self.share) as u64;
         step * reaching / STEPS != (step + 1) * reaching / STEPS
@@ -168,7 +171,7 @@ impl Service {
         }
     }
 
-    /// An entry of the cache: one that it does not hold is computed anew.
+    /// Uses an entry of the cache: one that it does not hold is computed again.
     fn look_up(&mut self) -> Result<()> {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();

@@ -1,8 +1,8 @@
-//! A program that works without an end and tells how far it has come: what a change from outside does to its rate can
-//! be seen from outside, moment by moment.
+//! A program that works without an end and reports its progress: the effect of an outside change on
+//! its rate can be seen from outside, moment by moment.
 //!
-//! Its memory is one allocation, every word written once in order of address; it works in the part with the highest
-//! addresses, which a scan from the bottom finds last.
+//! Its memory is one allocation, every word written once in order of address. It works in the part
+//! with the highest addresses, which a scan from the bottom finds last.
 
 use super::idle;
 use super::requests::{READY, Requests, TOUCHED, locked};
@@ -17,22 +17,22 @@ use std::io::{BufRead, Write};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// What the program does.
+/// Work of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How.
+    /// Its way of working.
     pub way: Way,
     /// Bytes that are allocated and written.
     pub size: u64,
-    /// Bytes that are worked in, a power of two, at the end of them.
+    /// Bytes to work in, a power of two, at the end of them.
     pub hot: u64,
-    /// Between two lines of progress.
+    /// Time between two lines of progress.
     pub interval: Duration,
-    /// Stop working after so many units; `None`: never.
+    /// Units after which it stops working; `None`: never.
     pub units: Option<u64>,
 }
 
-/// How far the program has come since it began. One line of progress.
+/// Progress of the program since it began, as one line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beat {
     /// Nanoseconds since it was ready.
@@ -41,7 +41,7 @@ pub struct Beat {
     pub cpu_ns: u64,
     /// Units of work done.
     pub units: u64,
-    /// Whether that was the last one.
+    /// True if it has done all its units.
     pub finished: bool,
 }
 
@@ -49,14 +49,14 @@ const LINE: usize = 8;
 /// Cache lines in a base page.
 const PAGE: usize = 64;
 const FAULT_WORDS: usize = (4 << 20) / 8;
-/// How long one that sleeps does nothing at a time.
+/// Time for which a sleeping program pauses at a time.
 const DOZE: Duration = Duration::from_millis(20);
 
-/// The memory, and where the work stands.
+/// Memory, and the state of the work.
 struct Steady {
     way: Way,
-    /// Each word holds how many lines come after its own: so every way of working finds its line's number, however much is
-    /// worked in. No page holds only zeros.
+    /// Each word holds the number of lines after its own: so every way of working finds its line's
+    /// number, in a part of any size. No page holds only zeros.
     memory: Vec<u64>,
     first: usize,
     lines: usize,
@@ -84,14 +84,15 @@ impl Steady {
         Ok(steady)
     }
 
-    /// From now on works in another way, or in another part.
+    /// Works in another way, or in another part, from now on.
     fn change(&mut self, way: Way, hot: u64) -> Result<()> {
         (self.first, self.lines) = part(way, self.memory.len(), hot)?;
         (self.way, self.at) = (way, 0);
         Ok(())
     }
 
-    /// Reads a word of each base page, so that the kernel sees all of them accessed, as after they were written.
+    /// Reads a word of each base page, so that the kernel sees all of them accessed, as after they
+    /// were written.
     fn touch(&self) {
         let words: u64 = self.memory.iter().step_by(PAGE * LINE).fold(0, |sum, word| sum.wrapping_add(*word));
         black_box(words);
@@ -136,7 +137,7 @@ impl Steady {
     }
 }
 
-/// Where the part that is worked in begins, in words, and how many lines it has.
+/// Returns the start of the part to work in, in words, and the number of its lines.
 fn part(way: Way, words: usize, hot: u64) -> Result<(usize, usize)> {
     ensure!(hot.is_power_of_two(), "the part that is worked in is a power of two, not {hot}");
     ensure!(hot / 8 <= words as u64, "{hot} are worked in of {}", 8 * words);
@@ -147,25 +148,27 @@ fn part(way: Way, words: usize, hot: u64) -> Result<(usize, usize)> {
     Ok((words - lines * LINE, lines))
 }
 
-/// The number of a line of the part that is worked in, as its memory shows it.
+/// Returns the number of a line of the part to work in, as its memory shows it.
 fn number(hot: &[u64], lines: usize, line: usize) -> usize {
     (lines - 1).wrapping_sub(hot[line * LINE] as usize)
 }
 
-/// What comes after `at`, modulo any power of two in a full period (Hull and Dobell).
+/// Returns the successor of `at`, modulo any power of two in a full period (Hull and Dobell).
 fn successor(at: usize) -> usize {
     at.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
 }
 
-/// The line that is read of a page. Its place in the page depends on all bits of the page's number: did it follow from the
-/// lowest ones, then on huge pages, which are contiguous, few sets of the caches would have to hold all lines.
+/// Returns the line that is read of a page. Its place in the page depends on all bits of the page's
+/// number. If it depended only on the lowest ones, then on huge pages, which are contiguous, few
+/// sets of the caches would have to hold all lines.
 fn line_of_page(page: usize) -> usize {
     let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     page * PAGE + (hash >> (64 - PAGE.ilog2())) as usize
 }
 
-/// Fills the memory, says [`READY`], and follows `input` until they end. While it works it writes a [`Beat`] as a line
-/// of JSON at each interval, and one when it stops. Answers with what it computed.
+/// Fills the memory, says [`READY`], and follows `input` until its end. While it works it writes a
+/// [`Beat`] as a line of JSON at each interval, and one when it stops. Returns the checksum of its
+/// work.
 pub fn run(options: &Options, input: impl BufRead + Send, mut progress: impl Write) -> Result<u64> {
     let mut steady = Steady::prepare(options)?;
     writeln!(progress, "{READY}")?;
@@ -295,11 +298,11 @@ mod tests {
         let mut lines = BufReader::new(answers).lines().map(Result::unwrap);
         assert_eq!(lines.next().unwrap(), READY);
         writeln!(ask, "touch\nwork random 4096\ngo").unwrap();
-        // It may have begun to work before it came to touch.
+        // It may have begun to work before it handled the touch.
         assert!(lines.by_ref().any(|line| line == TOUCHED));
         while serde_json::from_str::<Beat>(&lines.next().unwrap()).unwrap().units == 0 {}
         drop((ask, lines));
-        // What it no longer reports is no work.
+        // Work that it no longer reports does not count.
         let _ = worker.join().unwrap();
     }
 
@@ -312,7 +315,7 @@ mod tests {
             at = successor(at) & mask;
         }
         assert_eq!(seen.len(), steady.lines);
-        // A unit goes so many steps along it.
+        // A unit takes [`Way::steps`] steps along it.
         let expected = (0..Way::Chase.steps()).fold(0usize, |at, _| successor(at) & mask);
         steady.unit();
         assert_eq!(steady.at, expected);

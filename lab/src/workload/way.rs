@@ -1,7 +1,7 @@
 //! The ways in which the workload `steady` works.
 
 megapage_units::named! {
-    /// How the memory is reached.
+    /// Way in which the memory is reached.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Way {
         /// Reads at random that do not wait for each other.
@@ -21,7 +21,8 @@ megapage_units::named! {
 }
 
 impl Way {
-    /// Accesses (rounds, for `compute`) in one unit of work: a fraction of a millisecond.
+    /// Returns the accesses (rounds, for `compute`) in one unit of work: a fraction of a
+    /// millisecond.
     pub(super) const fn steps(self) -> usize {
         match self {
             Way::Random => 8_192,

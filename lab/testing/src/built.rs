@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 
-/// Builds the workspace's programs and libraries in `directory` (`target/debug`, `target/release`). In one run
-/// of cargo-nextest the first test that asks builds.
+/// Builds the workspace's programs and libraries in `directory` (`target/debug`, `target/release`).
+/// In one run of cargo-nextest the first test that asks builds.
 ///
 /// # Panics
 /// Panics if they do not build.

@@ -1,4 +1,4 @@
-//! Programs as a test starts them, and waiting for what they do.
+//! Programs as a test starts them, and waits for their effects.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -7,11 +7,12 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A program refuses what it was asked for: this exit status, nothing on standard output, and one line on standard error
-/// that begins with the name of one of ours and holds `expected`.
+/// Checks that a program refused its request: with this exit status, nothing on standard output,
+/// and one line on standard error. The line begins with the name of one of ours and holds
+/// `expected`.
 ///
 /// # Panics
-/// If one of these is not so.
+/// If one of these does not hold.
 #[track_caller]
 pub fn assert_refused(output: &Output, status: i32, expected: &str) {
     let message = String::from_utf8_lossy(&output.stderr);
@@ -22,8 +23,8 @@ pub fn assert_refused(output: &Output, status: i32, expected: &str) {
     assert_eq!(message.lines().count(), 1, "{message}");
 }
 
-/// Copies a program, by another process: a child that a test beside this one starts may hold a descriptor of ours open for
-/// writing, and a file that is open for writing cannot be executed (ETXTBSY).
+/// Copies a program by another process. A child that another test starts may hold our descriptor
+/// open for writing. A file that is open for writing cannot be executed (ETXTBSY).
 ///
 /// # Panics
 /// If it cannot be copied.
@@ -34,7 +35,7 @@ pub fn copied(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(copied.success(), "{} to {}", from.display(), to.display());
 }
 
-/// Writes an executable script, by another process as well.
+/// Writes an executable script, also by another process.
 ///
 /// # Panics
 /// If it cannot be written.
@@ -50,10 +51,10 @@ pub fn script(path: &Path, content: &str) {
     assert!(writer.wait().expect("a child").success(), "{}", path.display());
 }
 
-/// How long a test waits for what always comes: on a busy machine it may take very long.
+/// Longest wait of a test for an event that always comes: on a busy machine it may take very long.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Waits until `of` answers.
+/// Waits until `of` returns a value.
 ///
 /// # Panics
 /// If it has not within [`PATIENCE`].
@@ -62,10 +63,10 @@ pub fn until<T>(what: &str, of: impl FnMut() -> Option<T>) -> T {
     until_within(PATIENCE, what, of)
 }
 
-/// The same with another patience.
+/// Does the same with another patience.
 ///
 /// # Panics
-/// If it has not answered by then.
+/// If it has not returned one by then.
 #[track_caller]
 pub fn until_within<T>(patience: Duration, what: &str, mut of: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! A process that holds its own mmap lock for as long as a test wants.
+//! A process that holds its own mmap lock for the time that a test needs.
 
 use crate::{PATIENCE, skip};
 use megapage_kernel::{KernelRoot, process::read_stat};
@@ -16,11 +16,12 @@ pub struct HeldLock {
 }
 
 impl HeldLock {
-    /// Starts it with `mib` MiB of anonymous memory on base pages, and waits until the lock is held. `None`, with the skip
-    /// reported, where the machine has no FUSE, no user namespaces or no C compiler.
+    /// Starts it with `mib` MiB of anonymous memory on base pages, and waits until the lock is
+    /// held. Returns `None`, with the skip reported, if the machine has no FUSE, no user namespaces
+    /// or no C compiler.
     ///
     /// # Panics
-    /// Where the lock is not held within ten seconds.
+    /// If the lock is not held within ten seconds.
     pub fn start(mib: usize) -> Option<HeldLock> {
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/hostile/held_lock.c");
         let name = format!("megapage-held-lock-{}-{:?}", std::process::id(), std::thread::current().id());
@@ -51,7 +52,7 @@ impl HeldLock {
         Some(held)
     }
 
-    /// The process whose lock is held.
+    /// Returns the process whose lock is held.
     pub fn pid(&self) -> Pid {
         self.pid
     }

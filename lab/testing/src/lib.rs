@@ -1,4 +1,5 @@
-//! What tests need of the machine: loud skips, the machine lock, pools, settings, swap and control groups that are put back.
+//! Requirements of tests on the machine: loud skips, the machine lock, and pools, settings, swap
+//! and control groups that are restored.
 //!
 //! A test that needs root or hugetlb pages reads
 //! ```no_run
@@ -8,7 +9,8 @@
 //! ```
 //! and either has the pages until the guard is dropped, or has been reported as skipped.
 //!
-//! Architecture invariant: for `dev-dependencies` and the laboratory; no crate that ships depends on this one.
+//! Architecture invariant: for `dev-dependencies` and the laboratory; no crate that ships depends
+//! on this one.
 
 #![deny(unsafe_code)]
 

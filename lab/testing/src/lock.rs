@@ -1,4 +1,4 @@
-//! One test at a time where tests change the machine.
+//! Lock for tests that change the machine: one at a time.
 
 use megapage_kernel::KernelRoot;
 use std::cell::RefCell;
@@ -7,9 +7,10 @@ use std::io;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-/// Held while a test changes what all processes share: pools, sysctls, mounts. It is an flock(2) of
-/// `megapage-test.lock` in the directory for temporary files, so that it holds between threads and between
-/// processes, and ends with its process. A thread that holds it may take it again.
+/// Lock that a test holds while it changes anything that all processes share: pools, sysctls,
+/// mounts. It is an flock(2) of `megapage-test.lock` in the directory for temporary files. So it
+/// holds between threads and between processes, and ends with its process. A thread that holds it
+/// may take it again.
 #[derive(Clone, Debug)]
 pub struct MachineLock {
     _file: Rc<File>,
@@ -20,10 +21,11 @@ thread_local! {
 }
 
 impl MachineLock {
-    /// Waits until no other thread or process holds the lock, then restores the pools of a test that was killed.
+    /// Waits until no other thread or process holds the lock, then restores the pools of a test
+    /// that was killed.
     ///
     /// # Panics
-    /// Where the lock file can be neither opened nor made.
+    /// If the lock file can be neither opened nor made.
     pub fn take() -> MachineLock {
         if let Some(file) = HELD.with(|held| held.borrow().upgrade()) {
             return MachineLock { _file: file };
@@ -41,8 +43,8 @@ impl MachineLock {
     }
 }
 
-/// Opens for reading first: with fs.protected_regular, opening another process's file in /tmp with O_CREAT is
-/// refused even to root, and reading is all that flock needs.
+/// Opens for reading first. With fs.protected_regular, opening another process's file in /tmp with
+/// O_CREAT is refused even to root, and flock needs only reading.
 fn open(path: &Path) -> io::Result<File> {
     match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! A control group of one's own with a limit on memory: made, and removed again.
+//! A control group for one user, with a limit on memory: made, and removed again.
 //!
 //! Sources: Documentation/admin-guide/cgroup-v1/memory.rst, .../cgroup-v2.rst.
 
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// For how long a group is tried to be removed whose processes are just ending.
+/// Attempts to remove a group whose processes are just ending, and the pause between them.
 const REMOVE_TRIES: u32 = 100;
 const REMOVE_PAUSE: Duration = Duration::from_millis(20);
-/// The same for a minute, by a shell.
+/// Script that tries the same for a minute.
 const REMOVE: &str =
     "n=0; while [ $n -lt 1200 ] && [ -d \"$1\" ] && ! rmdir \"$1\"; do n=$((n+1)); sleep 0.05; done";
 
-/// A group below the caller's own. It is removed when the value is dropped, once its processes have ended, and also when
-/// this process is killed.
+/// A group below the caller's own. It is removed when the value is dropped, once its processes have
+/// ended, and also when this process is killed.
 #[derive(Debug)]
 pub struct MemoryGroup {
     root: KernelRoot,
@@ -30,26 +30,29 @@ pub struct MemoryGroup {
     undo: Option<Undo>,
 }
 
-/// What a group was charged with, and how often it met its limit.
+/// Memory that a group is charged with, and the effects of its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupUsage {
     /// Memory that is charged now, page cache included.
     pub usage: Bytes,
-    /// The most that was charged at once; `None` where the kernel does not record it (version 2
-    /// before Linux 5.19).
+    /// The most that was charged at once; `None` if the kernel does not record it (version 2 before
+    /// Linux 5.19).
     pub peak: Option<Bytes>,
-    /// How often a charge met the limit and had to reclaim.
+    /// Times that a charge met the limit and had to reclaim.
     pub limit_hits: u64,
     /// Processes that the kernel killed for lack of memory in the group.
     pub oom_kills: u64,
 }
 
 impl MemoryGroup {
-    /// Makes the group `name` with `limit` (memory; with swap together where the kernel counts that in version 1: there
-    /// is no way round the limit by swapping). What is left of an earlier group of that name, without processes, is
-    /// removed first; where the name ends in the caller's process identifier, also what is left of those who used it with
-    /// theirs and were killed with all their processes. ENOENT where the memory controller is nowhere to be found; other errors are those of mkdir(2) and of
-    /// the files, EBUSY among them where a group of version 2 with processes of its own cannot have children.
+    /// Makes the group `name` with `limit`. The limit is on memory; it includes swap if the kernel
+    /// counts that in version 1: so there is no way round the limit by swapping. An earlier group
+    /// of that name, without processes, is removed first. If the name ends in the caller's process
+    /// identifier, the groups of killed users with their own identifiers are removed, too, if they
+    /// have no processes.
+    ///
+    /// ENOENT if there is no memory controller. Other errors are those of mkdir(2) and of the
+    /// files. Among them is EBUSY: a group of version 2 with processes cannot have children.
     pub fn create(root: &KernelRoot, name: &str, limit: Bytes) -> Result<MemoryGroup, KernelError> {
         let nowhere = || KernelError::Io {
             path: root.path("proc/cgroups"),
@@ -57,7 +60,8 @@ impl MemoryGroup {
         };
         let memory = Cgroups::read(root, None)?.memory.ok_or_else(nowhere)?;
         let version = memory.version;
-        // The root of a hierarchy of version 2 has no limit, and is no level: then the group goes below the mount point.
+        // The root of a hierarchy of version 2 has no limit, and is no level: then the group goes
+        // below the mount point.
         let parent = match memory.levels.first() {
             Some(level) => level.directory.clone(),
             None => mount_point(root).ok_or_else(nowhere)?,
@@ -77,7 +81,7 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// Sets the limit. EBUSY where more is in use and cannot be reclaimed.
+    /// Sets the limit. EBUSY if more is in use and cannot be reclaimed.
     pub fn set_limit(&self, limit: Bytes) -> Result<(), KernelError> {
         match self.version {
             CgroupVersion::V1 => {
@@ -88,8 +92,9 @@ impl MemoryGroup {
         self.allow_swap(limit, Bytes::ZERO)
     }
 
-    /// Lets a group whose limit is `limit` have `swap` of swap space in addition, of which [`MemoryGroup::set_limit`] leaves
-    /// none. In version 1 the kernel bounds the sum of both: EINVAL where that is less than the limit.
+    /// Lets a group whose limit is `limit` have `swap` of swap space in addition;
+    /// [`MemoryGroup::set_limit`] sets it to none. In version 1 the kernel limits the sum of both:
+    /// EINVAL if that is less than the limit.
     pub fn allow_swap(&self, limit: Bytes, swap: Bytes) -> Result<(), KernelError> {
         let (file, most) = match self.version {
             CgroupVersion::V1 => ("memory.memsw.limit_in_bytes", limit + swap),
@@ -102,12 +107,12 @@ impl MemoryGroup {
         }
     }
 
-    /// Puts a process into the group: what it is charged with from now on counts here.
+    /// Puts a process into the group, which is charged with its memory from now on.
     pub fn add(&self, pid: Pid) -> Result<(), KernelError> {
         self.root.write(self.file("cgroup.procs"), &pid.to_string())
     }
 
-    /// What it is charged with, and what came of its limit.
+    /// Returns the memory that it is charged with, and the effects of its limit.
     pub fn usage(&self) -> Result<GroupUsage, KernelError> {
         let count = |file: &str, key: &str| -> Result<u64, KernelError> {
             let text = self.root.read(self.file(file))?;
@@ -131,7 +136,7 @@ impl MemoryGroup {
         })
     }
 
-    /// The group's directory, as the user would name it.
+    /// Returns the group's directory, as the user would name it.
     pub fn directory(&self) -> PathBuf {
         Path::new("/").join(&self.directory)
     }
@@ -144,7 +149,7 @@ impl MemoryGroup {
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
         for _ in 0..REMOVE_TRIES {
-            // EBUSY: a process that was killed has not gone yet.
+            // EBUSY: a killed process has not gone yet.
             match fs::remove_dir(self.root.path(&self.directory)) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => sleep(REMOVE_PAUSE),
                 _ => break,
@@ -156,7 +161,8 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Removes the groups `PREFIX-PID` without processes below `parent` where `name` is one of them and no such process lives.
+/// Removes the groups `PREFIX-PID` without processes below `parent`, if `name` is one of them and
+/// no process with that number lives.
 fn remove_left_over(root: &KernelRoot, parent: &Path, name: &str) {
     let split = |name: &str| {
         let (prefix, number) = name.rsplit_once('-')?;
@@ -168,13 +174,13 @@ fn remove_left_over(root: &KernelRoot, parent: &Path, name: &str) {
             its == prefix && number != own && !root.path(format!("proc/{number}")).exists()
         });
         if is_left {
-            // EBUSY: something lives in it.
+            // EBUSY: a process lives in it.
             fs::remove_dir(root.path(parent.join(other))).ok();
         }
     }
 }
 
-/// Where the unified hierarchy is mounted.
+/// Returns the mount point of the unified hierarchy.
 fn mount_point(root: &KernelRoot) -> Option<PathBuf> {
     mounts::mounts(root).ok()?.into_iter().find(|mount| mount.fs_type == "cgroup2").map(|mount| mount.point)
 }
@@ -229,7 +235,7 @@ mod tests {
         until("its end", || poll_child(pid).unwrap());
         drop(group);
         assert!(!directory.exists());
-        // Of one whose owner is killed the shell takes care.
+        // The shell removes the group of a killed owner.
         let mut group = MemoryGroup::create(&KernelRoot::live(), &name, Bytes::mib(64)).unwrap();
         assert!(directory.exists());
         drop(group.undo.take());
@@ -245,12 +251,14 @@ mod tests {
             ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
             ("sys/fs/cgroup/cgroup.subtree_control", ""),
         ]);
-        // A synthetic tree makes no files in a new group: the limit is what fails, at its own path.
+        // A synthetic tree makes no files in a new group: writing the limit fails, with its own
+        // path.
         let error = MemoryGroup::create(&root, "bench", Bytes::mib(8)).unwrap_err();
         assert!(error.to_string().contains("sys/fs/cgroup/bench/memory.max"), "{error}");
         assert_eq!(root.read("sys/fs/cgroup/cgroup.subtree_control").unwrap(), "+memory");
         assert!(!keep.path().join("sys/fs/cgroup/bench").exists(), "and the group is gone again");
-        // What those left that were killed with all their processes, but nothing of a process that lives.
+        // Removes the groups of users that were killed with all their processes, but no group of a
+        // living process.
         let own = std::process::id();
         for directory in ["bench-4000001", "bench-4000002", "other-4000001", "bench-x"] {
             fs::create_dir(keep.path().join("sys/fs/cgroup").join(directory)).unwrap();
@@ -284,7 +292,8 @@ mod tests {
         assert_eq!(limits(), ["8192", "0"], "there is no way round the limit");
         group.allow_swap(Bytes::kib(8), Bytes::kib(4)).unwrap();
         assert_eq!(limits(), ["8192", "4096"]);
-        // The directory of the synthetic tree stays: it is not empty, as none of the kernel's ever is.
+        // The directory of the synthetic tree stays: to rmdir(2) it is not empty, unlike a group of
+        // the kernel's.
     }
 
     #[test]

@@ -9,15 +9,15 @@ use megapage_kernel::hugetlb::{self, PoolCounts, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, meminfo, reclaim};
 use megapage_units::{Bytes, PageSize};
 
-/// Memory that stays available however many pages a test asks for.
+/// Memory that stays available, for any number of pages that a test asks for.
 pub const LEAST_AVAILABLE: Bytes = Bytes::gib(2);
 
-/// How often the kernel is asked for the pages, which may be scattered.
+/// Attempts to get the pages from the kernel, which may be scattered.
 const ATTEMPTS: u32 = 5;
 
-/// Pages added to a pool, and the machine lock. Dropping it, also by a panic, puts the pool's size and its
-/// overcommit back to what they were, whatever the test has made of them. Nested guards of one size are
-/// dropped in the reverse order, as local variables are. If the process is killed, the test that takes the
+/// Pages added to a pool, and the machine lock. Dropping it, also by a panic, restores the pool's
+/// size and its overcommit after any change by the test. Nested guards of one size are dropped in
+/// the reverse order, as local variables are. If the process is killed, the test that takes the
 /// machine lock next restores the pool.
 #[derive(Debug)]
 pub struct PoolGuard {
@@ -28,10 +28,10 @@ pub struct PoolGuard {
 }
 
 impl PoolGuard {
-    /// Adds `pages` to the machine's pool of `size`. With 0 pages the pool is only put back in the end.
-    /// `None`, after a loud skip, where tests may not change the machine, without a pool of that size, where less than
-    /// [`LEAST_AVAILABLE`] would stay available, or where the kernel does not find the pages. A skip
-    /// for want of pages of 1 GiB fails no test.
+    /// Adds `pages` to the machine's pool of `size`. With 0 pages the pool is only restored in the
+    /// end. Returns `None`, after a loud skip, in four cases: tests may not change the machine;
+    /// there is no pool of that size; less than [`LEAST_AVAILABLE`] would stay available; or the
+    /// kernel does not find the pages. A skip for lack of pages of 1 GiB fails no test.
     pub fn reserve(size: PageSize, pages: u64) -> Option<PoolGuard> {
         PoolGuard::try_reserve(size, pages)
             .map_err(|why| {
@@ -53,11 +53,12 @@ impl PoolGuard {
             return Err(format!("{available} available, of which {LEAST_AVAILABLE} are to stay"));
         }
         let record = Record::of(&root, size, former).map_err(|error| error.to_string())?;
-        // From here on the guard puts back what has been changed, on every way out.
+        // From here on the guard restores all changes, on every way out.
         let guard = PoolGuard { size, former, record, _lock: lock };
         let wanted = former.persistent() + pages;
         let mut obtained = former.persistent();
-        // The caches of a build may lie scattered over all memory: what can be had is had on another attempt.
+        // The caches of a build may lie scattered over all memory: another attempt finds the
+        // remaining pages.
         for attempt in 0..ATTEMPTS {
             if obtained >= wanted {
                 break;
@@ -77,15 +78,15 @@ impl PoolGuard {
         Ok(guard)
     }
 
-    /// The pool as it is now.
+    /// Returns the pool's present state.
     ///
     /// # Panics
-    /// Where the kernel's files cannot be read.
+    /// If the kernel's files cannot be read.
     pub fn counts(&self) -> PoolCounts {
         hugetlb::counts(&KernelRoot::live(), self.size, PoolScope::Machine).expect("read a moment ago")
     }
 
-    /// The pool as it was before.
+    /// Returns the pool's former state.
     pub fn former(&self) -> PoolCounts {
         self.former
     }

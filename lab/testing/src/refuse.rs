@@ -1,4 +1,5 @@
-//! Kernels that lack something, made of the one at hand: system calls that a filter refuses (seccomp(2)), and a limit.
+//! Simulation of kernels that lack a feature: system calls that a filter refuses (seccomp(2)), and
+//! a limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seccompiler::{
@@ -42,7 +43,8 @@ impl Call {
     }
 }
 
-/// Runs `work` while the process may make no more than `more` further bytes writable (RLIMIT_DATA of getrlimit(2)).
+/// Runs `work` while the process may make no more than `more` further bytes writable (RLIMIT_DATA
+/// of getrlimit(2)).
 pub fn with_data_limited<R>(more: u64, work: impl FnOnce() -> R) -> io::Result<R> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let data = status.lines().find_map(|line| line.strip_prefix("VmData:")?.trim().strip_suffix(" kB"));
@@ -54,11 +56,12 @@ pub fn with_data_limited<R>(more: u64, work: impl FnOnce() -> R) -> io::Result<R
     Ok(result)
 }
 
-/// Has the kernel refuse these calls of all threads of this process with `errno`, for as long as it lives, as one would that
-/// does not know them. For a process of its own: see [`in_child`].
+/// Lets the kernel refuse these calls of all threads of this process with `errno`, for its whole
+/// life, like a kernel that does not know them. Use it only in a separate process: see
+/// [`in_child`].
 ///
 /// # Panics
-/// Where the kernel has no such filters.
+/// If the kernel has no such filters.
 pub fn refuse(call: Call, errno: i32) {
     let conditions = call.argument.map(|(argument, value)| {
         let is = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, value);
@@ -74,11 +77,12 @@ pub fn refuse(call: Call, errno: i32) {
     apply_filter_all_threads(&program).expect("seccomp(2)");
 }
 
-/// Runs the test `name` (its path in the crate) of this executable once more, alone, in a process of its own, and runs
-/// `work` there: what it changes of its process changes no other test's. Answers `false` in that process.
+/// Runs the test `name` (its path in the crate) of this executable once more, alone, in a separate
+/// process, and runs `work` there: its changes of the process do not affect other tests. Returns
+/// `false` in that process.
 ///
 /// # Panics
-/// Where the test fails there.
+/// If the test fails there.
 pub fn in_child(name: &str, work: impl FnOnce()) -> bool {
     if std::env::var_os(CHILD_VARIABLE).is_some() {
         work();
@@ -92,7 +96,7 @@ pub fn in_child(name: &str, work: impl FnOnce()) -> bool {
         .expect("the test's own executable");
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    // A skip is to be seen. Not by `eprintln`, which the harness captures.
+    // A skip must be visible. Not by `eprintln`, which the harness captures.
     for line in errors.lines().filter(|line| line.starts_with("SKIPPED: ")) {
         let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
     }

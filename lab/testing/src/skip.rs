@@ -8,25 +8,25 @@ pub const SKIPPED_VARIABLE: &str = "MEGAPAGE_SKIPPED";
 /// Environment variable: when set, a skip fails the test.
 pub const NO_SKIP_VARIABLE: &str = "MEGAPAGE_NO_SKIP";
 
-/// Environment variable: when set, tests may change what the whole machine has, such as pools of hugetlb pages, for their
-/// length. `scripts/with-usual-settings` sets it.
+/// Environment variable: when set, tests may change state of the whole machine, such as pools of
+/// hugetlb pages, for their duration. `scripts/with-usual-settings` sets it.
 pub const MACHINE_VARIABLE: &str = "MEGAPAGE_TEST_MACHINE";
 
-/// Says `SKIPPED: TEST: why` on standard error, where libtest cannot capture it, and in the file that
-/// `MEGAPAGE_SKIPPED` names. The caller then returns.
+/// Prints `SKIPPED: TEST: why` on standard error, where libtest cannot capture it, and in the file
+/// that `MEGAPAGE_SKIPPED` names. The caller then returns.
 ///
 /// # Panics
-/// Where `MEGAPAGE_NO_SKIP` is set, or the file cannot be written.
+/// If `MEGAPAGE_NO_SKIP` is set, or the file cannot be written.
 pub fn skip(why: &str) {
     skip_scarce(why);
     assert!(std::env::var_os(NO_SKIP_VARIABLE).is_none(), "{NO_SKIP_VARIABLE} is set: {why}");
 }
 
-/// Skips as [`skip`] does, and fails no test. For a resource that a running machine may lack through no
-/// fault, such as a free page of 1 GiB some time after the boot.
+/// Skips as [`skip`] does, and fails no test. It is for a resource that a running machine may lack
+/// without a fault. An example is a free page of 1 GiB some time after the boot.
 ///
 /// # Panics
-/// Where the file cannot be written.
+/// If the file cannot be written.
 pub fn skip_scarce(why: &str) {
     let thread = std::thread::current();
     let child = std::env::var(crate::refuse::CHILD_VARIABLE).ok();
@@ -47,12 +47,13 @@ pub fn skip_scarce(why: &str) {
     }
 }
 
-/// Whether the effective user is root.
+/// Returns true if the effective user is root.
 pub fn is_root() -> bool {
     megapage_kernel::effective_uid() == 0
 }
 
-/// Whether tests may change the machine: as root, and where [`MACHINE_VARIABLE`] asks for it. `Err`: why not.
+/// Checks that tests may change the machine: as root, and if [`MACHINE_VARIABLE`] is set. The error
+/// has the reason.
 pub fn may_change_machine() -> Result<(), String> {
     if !is_root() {
         return Err("not root".into());
@@ -63,7 +64,7 @@ pub fn may_change_machine() -> Result<(), String> {
     }
 }
 
-/// Whether tests may change the machine; skips where they may not.
+/// Returns true if tests may change the machine; skips if they may not.
 pub fn require_machine() -> bool {
     let may = may_change_machine();
     if let Err(why) = &may {
@@ -72,7 +73,7 @@ pub fn require_machine() -> bool {
     may.is_ok()
 }
 
-/// Whether the effective user is root; skips where it is not.
+/// Returns true if the effective user is root; skips if it is not.
 pub fn require_root() -> bool {
     if !is_root() {
         skip("needs root");

@@ -4,21 +4,22 @@ use crate::undo::Undo;
 use crate::{MachineLock, require_machine, skip};
 use megapage_kernel::{KernelRoot, thp};
 
-/// A file of `/sys/kernel/mm/transparent_hugepage` that holds a word of the test's choice. Dropping the value, like the end
-/// of its process however it comes about, puts the former word back.
+/// A file of `/sys/kernel/mm/transparent_hugepage` that holds a word of the test's choice. Dropping
+/// the value restores the former word, as does any end of its process.
 #[derive(Debug)]
 pub struct ThpSetting {
-    // Before the lock is given back.
+    // Dropped before the lock.
     _undo: Undo,
     _lock: MachineLock,
 }
 
 impl ThpSetting {
-    /// Writes `word` to the file `name`, as `hugepages-64kB/enabled`. `None`, after a loud skip, where tests may not
-    /// change the machine or the kernel has no such file.
+    /// Writes `word` to the file `name`, such as `hugepages-64kB/enabled`. Returns `None`, after a
+    /// loud skip, if tests may not change the machine or the kernel has no such file.
     ///
     /// # Panics
-    /// Where the file cannot be written or no shell be started, since the test would judge another setting.
+    /// If the file cannot be written or no shell be started, since the test would judge another
+    /// setting.
     pub fn write(name: &str, word: &str) -> Option<ThpSetting> {
         if !require_machine() {
             return None;
@@ -36,7 +37,7 @@ impl ThpSetting {
     }
 }
 
-/// What the setting holds; `None` where the kernel has none of this name.
+/// Returns the value of the setting; `None` if the kernel has none of this name.
 fn value(root: &KernelRoot, name: &str) -> Option<String> {
     let settings = thp::raw_settings(root).ok()?;
     settings.into_iter().find(|setting| setting.name == name).map(|setting| setting.value)
@@ -51,7 +52,7 @@ mod tests {
         if !require_machine() {
             return;
         }
-        // Held over both, so that nobody else changes it between.
+        // Held over both, so that no other test changes it in between.
         let _lock = MachineLock::take();
         let read = || value(&KernelRoot::live(), "defrag").unwrap();
         let former = read();

@@ -1,12 +1,12 @@
-//! What undoes a change to the machine if its owner is killed: a shell that waits for that.
+//! Undo of a change to the machine if its owner is killed: by a shell that waits for that.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// The shell. Dropping the value, like the end of the calling process however it comes about, has it run its script;
-/// [`Undo::release`] has it end without.
+/// The shell. Dropping the value lets it run its script, as does any end of the calling process.
+/// [`Undo::release`] lets it end without.
 #[derive(Debug)]
 pub(crate) struct Undo {
     shell: Child,
@@ -14,9 +14,11 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
-    /// Starts a shell with `script`, for which `arguments` are `$1` and so on. Errors are those of starting it.
+    /// Starts a shell with `script`, for which `arguments` are `$1` and so on. Errors are those of
+    /// starting it.
     pub(crate) fn start(script: &str, arguments: &[&OsStr]) -> io::Result<Undo> {
-        // A key that ends the owner is for the whole group of processes of its terminal.
+        // In a separate process group: a key that ends the owner ends the whole group of its
+        // terminal.
         let shell = Command::new("sh")
             .args([
                 "-c",
@@ -32,7 +34,7 @@ impl Undo {
         Ok(Undo { shell, word: "undo\n" })
     }
 
-    /// There is nothing left to undo.
+    /// Ends the shell without running its script: there is nothing left to undo.
     pub(crate) fn release(mut self) {
         self.word = "release\n";
     }
@@ -40,7 +42,8 @@ impl Undo {
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        // A child of another thread may hold the pipe open until it executes its program: its end is not waited for.
+        // A child of another thread may hold the pipe open until it executes its program: so this
+        // does not wait for the end of the pipe.
         if let Some(mut owner) = self.shell.stdin.take() {
             let _ = owner.write_all(self.word.as_bytes());
         }
@@ -61,7 +64,7 @@ mod tests {
         assert!(!file.exists());
         drop(undo());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "off\n");
-        // Of an owner that is killed nothing comes but the end of the pipe.
+        // A killed owner leaves only the end of the pipe.
         std::fs::remove_file(&file).unwrap();
         let mut killed = undo();
         drop(killed.shell.stdin.take());

@@ -1,6 +1,8 @@
-//! Swap on a compressed device in memory (Documentation/admin-guide/blockdev/zram.rst), for as long as a value lives.
+//! Swap on a compressed device in memory (Documentation/admin-guide/blockdev/zram.rst), for the
+//! life of a value.
 //!
-//! File-level obligation: the paths given to swapon(2) and swapoff(2) are terminated strings that outlive the call.
+//! File-level obligation: the paths given to swapon(2) and swapoff(2) are terminated strings that
+//! outlive the call.
 
 #![allow(unsafe_code)]
 
@@ -13,8 +15,8 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Swap space on a zram device of its own. Dropped, what is in it is read back, and the device removed; so it is when
-/// this process is killed.
+/// Swap space on a separate zram device. Dropping it reads its contents back, and removes the
+/// device; so does the end of this process by a kill.
 #[derive(Debug)]
 pub struct ZramSwap {
     root: KernelRoot,
@@ -29,8 +31,9 @@ const CONTROL: &str = "sys/class/zram-control";
 const SWAP_OFF: &str = "swapoff \"$1\"; echo \"$3\" > \"$2\"; echo \"$5\" > \"$4\"";
 
 impl ZramSwap {
-    /// Adds a device of `size` to the machine's swap space. `Ok(None)`: this kernel has no zram (CONFIG_ZRAM, or the
-    /// module is not loaded). What is swapped out takes its compressed size of memory.
+    /// Adds a device of `size` to the machine's swap space. `Ok(None)`: this kernel has no zram
+    /// (CONFIG_ZRAM, or the module is not loaded). Memory that is swapped out takes its compressed
+    /// size.
     ///
     /// # Errors
     /// EACCES, EPERM: needs root with CAP_SYS_ADMIN. EBUSY, ENOMEM: the kernel's.
@@ -57,7 +60,7 @@ impl ZramSwap {
         Ok(Some(swap))
     }
 
-    /// What is written in the end: to reset the device, and to remove it.
+    /// Returns the last writes: to reset the device, and to remove it.
     fn last_words(&self) -> Vec<(PathBuf, String)> {
         vec![
             (self.root.path(format!("sys/block/zram{}/reset", self.number)), "1".into()),
@@ -65,7 +68,7 @@ impl ZramSwap {
         ]
     }
 
-    /// Bytes that are swapped out to it now, before compression.
+    /// Returns the bytes that are swapped out to it now, before compression.
     pub fn used(&self) -> Result<Bytes, KernelError> {
         let path = format!("sys/block/zram{}/mm_stat", self.number);
         let text = self.root.read(&path)?;
@@ -80,7 +83,7 @@ impl ZramSwap {
 
 impl Drop for ZramSwap {
     fn drop(&mut self) {
-        // Each step needs the one before; where one fails, the device stays and is seen in swapon(8).
+        // Each step needs the one before; if one fails, the device stays and is seen in swapon(8).
         let is_off = !self.is_on || swap_call(libc::SYS_swapoff, &self.device).is_ok();
         for (path, text) in self.last_words().iter().filter(|_| is_off) {
             let _ = std::fs::write(path, text);
@@ -91,7 +94,7 @@ impl Drop for ZramSwap {
     }
 }
 
-/// What mkswap(8) writes: `union swap_header` of linux/swap.h, version 1, without a label.
+/// Writes the same as mkswap(8): `union swap_header` of linux/swap.h, version 1, without a label.
 fn write_header(device: &Path, size: Bytes) -> io::Result<()> {
     let pages = size.0 / BASE_PAGE as u64;
     let last = u32::try_from(pages.saturating_sub(1)).map_err(io::Error::other)?;
@@ -106,7 +109,8 @@ fn write_header(device: &Path, size: Bytes) -> io::Result<()> {
 
 fn swap_call(call: libc::c_long, device: &Path) -> io::Result<()> {
     let path = CString::new(device.as_os_str().as_bytes())?;
-    // SAFETY: the string is terminated and lives through the call; swapoff(2) takes no second argument.
+    // SAFETY: the string is terminated and lives through the call; swapoff(2) takes no second
+    // argument.
     match unsafe { libc::syscall(call, path.as_ptr(), 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -143,7 +147,7 @@ mod tests {
         drop(swap);
         assert!(!root.read("proc/swaps").unwrap().contains(&device));
         assert!(!Path::new(&device).exists());
-        // Of one whose owner is killed the shell takes care.
+        // The shell removes the device of a killed owner.
         let mut swap = ZramSwap::start(&root, Bytes::mib(16)).unwrap().expect("it was there just now");
         let device = format!("/dev/zram{}", swap.number);
         drop(swap.undo.take());

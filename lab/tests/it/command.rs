@@ -1,5 +1,5 @@
-//! `megapage-lab`: every wrong argument has its message and its exit status, and experiments that need no root and little
-//! time run to their end.
+//! Tests of `megapage-lab`: every wrong argument has its message and its exit status, and
+//! experiments that need no root and little time run to their end.
 
 use crate::built;
 
@@ -15,7 +15,8 @@ fn megapage_lab() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_megapage-lab"))
 }
 
-/// A copy of the laboratory and of `megapage` that has no library beside it, with a workload that does nothing.
+/// Makes a copy of the laboratory and of `megapage` that has no library beside it, with a workload
+/// that does nothing.
 fn laboratory(directory: &tempfile::TempDir) -> PathBuf {
     let copy = directory.path().join("megapage-lab");
     copied(megapage_lab(), &copy);
@@ -108,7 +109,7 @@ fn each_experiment_has_rounds_of_its_own() {
 
 #[test]
 fn code_is_measured_on_pages_of_each_kind() {
-    // It changes the pool of 2 MiB pages, and puts it back.
+    // It changes the pool of 2 MiB pages, and restores it.
     let _lock = megapage_testing::MachineLock::take();
     let directory = tempfile::tempdir().unwrap();
     let copy = laboratory(&directory);
@@ -123,7 +124,7 @@ fn code_is_measured_on_pages_of_each_kind() {
             assert!(row["ns"][hot][0].as_f64().unwrap() > 0.0, "{row:#}");
             assert!(row["gains"][hot]["median"].as_f64().unwrap() > 0.0, "{row:#}");
         }
-        // The copy has no library beside it: that is told.
+        // The copy has no library beside it: the report says so.
         let failure = row["failures"][0].as_str().unwrap_or_default();
         assert_eq!(way == "thp", failure.contains("libmegapage_text.so is not installed"), "{row:#}");
     }
@@ -134,7 +135,7 @@ fn code_is_measured_on_pages_of_each_kind() {
 
 #[test]
 fn real_programs_are_measured_where_they_are_installed() {
-    // It changes the pool of 2 MiB pages, and puts it back.
+    // It changes the pool of 2 MiB pages, and restores it.
     let _lock = megapage_testing::MachineLock::take();
     let directory = tempfile::tempdir().unwrap();
     let copy = laboratory(&directory);
@@ -158,7 +159,8 @@ fn real_programs_are_measured_where_they_are_installed() {
     assert!(findings.iter().all(|finding| finding["to_again"].is_null() == (finding["way"] == "again")));
 }
 
-/// The laboratory's program beside a `megapage` and a workload program that are not theirs.
+/// Returns the laboratory's program beside a `megapage` and a workload program that are not its
+/// own.
 fn beside(directory: &Path, workload: &str) -> PathBuf {
     let copy = directory.join("megapage-lab");
     copied(env!("CARGO_BIN_EXE_megapage-lab"), &copy);

@@ -1,4 +1,5 @@
-//! The simulator, the plan and the daemon decide alike: on the same snapshots they ask for the same actions.
+//! Tests that the simulator, the plan and the daemon decide alike: on the same snapshots they ask
+//! for the same actions.
 
 use megapage_daemon::Config;
 use megapage_decide::{
@@ -13,7 +14,7 @@ use megapage_units::Bytes;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A step of the simulator: what the policy saw, asked for and got.
+/// A step of the simulator: the policy's snapshot, its actions and their results.
 #[derive(Debug)]
 struct Step {
     now: Duration,
@@ -73,7 +74,8 @@ impl Policy for Recorder {
     }
 }
 
-/// The steps of the simulator on a small machine whose memory is fragmented, fills up, and holds zeros to recover.
+/// Returns the steps of the simulator on a small machine whose memory is fragmented, fills up, and
+/// holds zeros to recover.
 fn steps(known: &Known) -> Vec<Step> {
     let touch = |first, count, content| Operation::Touch {
         span: Span::new(first, count),
@@ -115,7 +117,7 @@ fn steps(known: &Known) -> Vec<Step> {
     Arc::into_inner(steps).unwrap().into_inner().unwrap()
 }
 
-/// The first step in which `state` asks for other actions than the simulator.
+/// Returns the first step in which `state` asks for other actions than the simulator.
 fn differs(mut state: State, steps: &[Step]) -> Option<(Duration, Vec<Action>, Vec<Action>)> {
     steps.iter().find_map(|of| {
         let asked = step(of.now, &of.snapshot, &mut state);

@@ -1,5 +1,5 @@
-//! `megapage-lab fault` end to end, on one extent: that it measures what it says and puts the pool back. How long
-//! anything takes is not judged here.
+//! Test of `megapage-lab fault` end to end, on one extent: it reports its measurements and restores
+//! the pool. No times are judged here.
 
 use crate::built;
 
@@ -31,7 +31,7 @@ fn sources_are_measured_and_the_pool_is_put_back() {
     for source in sources {
         let value = |name: &str| source["touch_ns"][name].as_f64().unwrap();
         assert!(0.0 < value("p50") && value("p50") <= value("p99") && value("p99") <= value("max"));
-        // Transparent huge pages may be off, or not to be had.
+        // Transparent huge pages may be off, or not available.
         let may_be_plainer = ["thp", "run-thp", "run-pool"].contains(&source["source"].as_str().unwrap());
         assert!(may_be_plainer || source["huge_share"] == 1.0, "{source}");
     }
@@ -42,7 +42,8 @@ fn sources_are_measured_and_the_pool_is_put_back() {
 
 #[test]
 fn the_workload_is_an_ordinary_program() {
-    // One that imports fork(2) or clone(2), also for code that never runs, gets no page of a broker.
+    // A program that imports fork(2) or clone(2), also for code that never runs, gets no page of a
+    // broker.
     let workload = env!("CARGO_BIN_EXE_megapage-lab-workload");
     let arguments =
         ["run", "--dry-run", "--mechanism", "preload", "--pool=/nowhere", "--", workload, "first-touch"];

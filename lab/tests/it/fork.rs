@@ -28,13 +28,13 @@ fn options(case: &str) -> Fork {
     }
 }
 
-/// Runs the experiment, which sizes the pool and puts it back.
+/// Runs the experiment, which sizes the pool and restores it.
 fn run(fork: &Fork, runs: u32, lines: &mut usize) -> Report<ForkFound> {
     let _lock = MachineLock::take();
     conduct(fork, &Plan::of(runs), &place(), &mut |_| *lines += 1).unwrap()
 }
 
-/// Runs the workload alone: in a process of its own nobody else forks or allocates.
+/// Runs the workload in a separate process, in which no other thread forks or allocates.
 fn one(pages: &str) -> Found {
     let arguments = ["fork", pages, "--size", "64m", "--launches", "2", "--writes", "300"];
     let output = Command::new(workload()).args(arguments).output().unwrap();
@@ -94,7 +94,7 @@ fn every_kind_of_pages_has_its_row() {
     assert!(report.found.jvm.is_none() && report.found.concurrent.is_empty() && report.gates.is_empty());
     for row in &report.found.native {
         if row.pages.starts_with("hugetlb") {
-            // Where the pool cannot be had, that is what is said.
+            // If the pool is not available, the notes say so.
             if let Some(share) = row.huge_share {
                 assert_eq!(share.min, 1.0, "{row:?}");
             } else {
@@ -126,7 +126,7 @@ fn a_jvm_starts_children_in_every_way() {
     let users = if is_root() { 2 } else { 1 };
     assert_eq!((jvm.rows.len(), lines), (users * 9, users * 9));
     for row in jvm.rows.iter().filter(|row| row.pages != "large") {
-        // The ordinary user may be kept from what lies in the directory for temporary files.
+        // The ordinary user may have no access to files in the directory for temporary files.
         if row.user == "nobody" && row.launch.is_none() {
             assert!(!row.notes.is_empty(), "{row:?}");
             skip(&row.notes.join("; "));
@@ -135,7 +135,7 @@ fn a_jvm_starts_children_in_every_way() {
         assert_eq!(row.notes, Vec::<String>::new(), "{row:?}");
         assert!(row.launch.as_ref().unwrap().median_ns.median > 0.0, "{row:?}");
     }
-    // A pool that was short leaves a note; large pages that were had are most of the heap.
+    // A pool that was short leaves a note; otherwise large pages are most of the heap.
     for row in jvm.rows.iter().filter(|row| row.pages == "large" && row.notes.is_empty()) {
         assert!(row.huge_share.unwrap().min > 0.5, "{row:?}");
     }
@@ -151,7 +151,7 @@ fn every_kind_of_pages_has_its_threads() {
     assert!(report.found.jvm.is_none() && report.found.native.is_empty() && report.gates.is_empty());
     for row in &report.found.concurrent {
         if row.by_threads.is_empty() {
-            // Where the pool cannot be had, that is what is said.
+            // If the pool is not available, the notes say so.
             assert!(row.pages.starts_with("hugetlb") && !row.notes.is_empty(), "{row:?}");
             skip(&row.notes.join("; "));
             continue;

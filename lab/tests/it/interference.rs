@@ -1,5 +1,5 @@
-//! `megapage-lab interference` end to end, in short slices: that it measures what it says. How much a program loses is not
-//! judged here.
+//! Test of `megapage-lab interference` end to end, in short slices: it reports its measurements. A
+//! program's loss is not judged here.
 
 use crate::built;
 
@@ -32,7 +32,7 @@ fn every_way_is_measured_beside_every_program() {
     for row in rows {
         assert_eq!(row["samples"].as_array().unwrap().len(), 2, "{row}");
         assert!(row["speed"]["median"].as_f64().unwrap() > 0.0, "{row}");
-        // In a slice as short as here one who gets no processor clears nothing.
+        // In a slice as short as this, a thread that gets no processor clears nothing.
         assert!(row["cleared_bytes_per_second"]["min"].as_f64().unwrap() >= 0.0, "{row}");
     }
     let cleared = |row: &Value| row["cleared_bytes_per_second"]["max"].as_f64() > Some(0.0);

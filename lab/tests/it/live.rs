@@ -1,4 +1,5 @@
-//! The benches of a live machine end to end, in a few MiB, with a daemon that does nothing.
+//! Tests of the benches of a live machine end to end, in a few MiB, with a daemon that does
+//! nothing.
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::thp::settings;
@@ -12,7 +13,7 @@ use megapage_testing::{MachineLock, require_root, skip};
 use megapage_units::Bytes;
 use std::path::PathBuf;
 
-/// A daemon by `script`; it is gone with the first value.
+/// Makes a daemon from `script`; it is gone with the first value.
 fn place(script: &str) -> (tempfile::TempDir, Place) {
     let directory = tempfile::tempdir().unwrap();
     let megapage = directory.path().join("megapage");
@@ -21,7 +22,7 @@ fn place(script: &str) -> (tempfile::TempDir, Place) {
     (directory, Place { megapage, library: workload.clone(), workload })
 }
 
-/// It runs until it is told to stop.
+/// Script that runs until it is asked to stop.
 const PATIENT: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
 
 fn live(configurations: &[&str]) -> Live {
@@ -29,7 +30,7 @@ fn live(configurations: &[&str]) -> Live {
     Live { configurations, scale: 0.01 }
 }
 
-/// Runs the experiment and holds against the machine that its settings are as they were.
+/// Runs the experiment, and checks that the machine's settings are unchanged afterwards.
 fn run<T: Measured, E: Experiment<Found = LiveFound<T>>>(
     experiment: &E,
     runs: u32,
@@ -49,13 +50,13 @@ fn run<T: Measured, E: Experiment<Found = LiveFound<T>>>(
     report
 }
 
-/// What went wrong, but for huge pages that are not to be had where memory is fragmented.
+/// Returns the failures, except for missing huge pages in fragmented memory.
 fn failures<T: Measured>(report: &Report<LiveFound<T>>) -> Vec<&Failure> {
     let failures = report.found.found.failures().iter();
     failures.filter(|failure| failure.configuration != "trial").collect()
 }
 
-/// Runs the experiment, which has no failure.
+/// Runs the experiment, which must have no failure.
 fn run_well<T: Measured, E: Experiment<Found = LiveFound<T>>>(
     experiment: &E,
     place: &Place,
@@ -95,11 +96,11 @@ fn programs_compete_under_every_kind_of_configuration() {
         run_well(&FairExperiment { live: live(&["thp-never", "thp-hard", "megapage", "ingens"]) }, &place);
     let fair = &report.found.found;
     assert_eq!(fair.programs.len(), 6);
-    // What no gate compares runs once.
+    // Configurations that no gate compares run once.
     let runs: Vec<_> =
         fair.rows.iter().filter(|row| row.warmed).map(|row| (row.configuration, row.samples.len())).collect();
     assert_eq!(runs, [("thp-never", 2), ("thp-hard", 2), ("megapage", 2), ("ingens", 1), ("huge-before", 2)]);
-    // Without anybody's help it is huge from the start.
+    // Without any help it is huge from the start.
     let before = fair.rows.iter().find(|row| row.configuration == "huge-before").unwrap();
     let is_huge = |sample: &FairSample| {
         let huge = sample.huge_bytes.iter().zip(&fair.programs);
@@ -124,11 +125,11 @@ fn a_daemon_that_ends_is_a_failure_of_its_runs_alone() {
     let (_keep, place) = place("echo 'no such thing' >&2; exit 2");
     let report = run(&FairExperiment { live: live(&["thp-never", "megapage"]) }, 2, &place).unwrap();
     let mut failures = failures(&report);
-    // Which comes with thp-never, and may find no free huge pages.
+    // This configuration comes with thp-never, and may find no free huge pages.
     failures.retain(|failure| failure.configuration != "huge-before");
     // Two rounds, and once in memory as it is.
     assert_eq!(failures.len(), 3, "{failures:?}");
-    // It may be asked to end before it comes to it.
+    // It may be asked to end before it prints its message.
     let is_told = |why: &str| {
         let said = why.contains("Exited(2)") && why.contains("no such thing") || why.contains("Died(15)");
         said && why.contains("megapage daemon ended with ")
@@ -180,7 +181,7 @@ fn redis_goes_through_its_phases_in_a_group_of_its_own() {
     assert_eq!(sample.ended, None);
     assert!(sample.throughput.unwrap() > 0.0 && sample.oom_kills == 0, "{sample:?}");
     let [filled, deleted, end] = sample.rss_bytes.map(Option::unwrap);
-    // 16 MB of values, of which a fifth is left, and as much again. A fifth may lie in all of the
+    // 16 MB of values, of which a fifth remains, and 16 MB more. The fifth may lie in all of the
     // allocator's pages, so that none goes.
     assert!(filled > 16_000_000 && end > 16_000_000 && deleted < end, "{sample:?}");
     assert!(deleted < filled + (1 << 20), "{sample:?}");
@@ -189,11 +190,11 @@ fn redis_goes_through_its_phases_in_a_group_of_its_own() {
     assert!(sample.curve.len() > 10 && sample.curve.is_sorted_by(|one, other| one.0 < other.0), "{sample:?}");
     assert_eq!(bloat.charts().len(), 1);
     match &bloat.stalls {
-        // Where memory is so fragmented that no huge page is to be had, that is what is said.
+        // In memory so fragmented that no huge page is available, the failure says so.
         None => assert_eq!(bloat.failures[0].configuration, "recovery"),
         Some(stalls) => {
             assert!(stalls.recover_gib_per_second.median > 0.0 && stalls.freed_share > 0.0, "{stalls:?}");
-            // That of KSM is left out where KSM is in use, or there is none.
+            // KSM's gate is absent if KSM is in use, or there is none.
             let gates = report.gates.iter().filter(|gate| !gate.demand.contains("KSM"));
             assert_eq!(gates.count(), 3);
         }

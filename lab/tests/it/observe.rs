@@ -61,7 +61,7 @@ fn what_there_is_not_is_refused() {
     assert!(few.to_string().contains("from 2 to 1000"), "{few}");
 }
 
-/// Whether access bits can be sampled exactly here; skips where not.
+/// Returns true if accessed bits can be sampled exactly here; skips if not.
 fn can_sample() -> bool {
     if !megapage_testing::require_root() {
         return false;
@@ -100,7 +100,7 @@ fn the_observed_is_compared_with_one_that_is_not() {
     if !can_sample() {
         return;
     }
-    // On a busy machine the programs may be done before a sample is paid for.
+    // On a busy machine the programs may be done before the budget allows a sample.
     let sampled = |report: &Report<ObserveFound>| {
         report.found.slowdown.as_ref().is_some_and(|slowdown| slowdown.samples > 0)
     };

@@ -1,4 +1,4 @@
-//! The experiments on persistent memory end to end, in a few MiB.
+//! Tests of the experiments on persistent memory end to end, in a few MiB.
 
 use megapage_lab::bench::Place;
 use megapage_lab::experiment::{Plan, conduct};
@@ -27,7 +27,8 @@ fn restart(cases: &[&str]) -> RestartExperiment {
 #[test]
 fn memory_and_an_index_in_it_are_found_again() {
     let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
-    // Pages are found or not: whoever else changes the pool at that moment, or has just used the memory, has its say.
+    // The result depends on other processes that change the pool at that moment, or have just used
+    // the memory.
     let found = (0..3).find_map(|_| match conduct(&restart(&[]), &Plan::of(1), &place(), &mut |_| {}) {
         Ok(report) => Some(report),
         Err(error) => {

@@ -1,4 +1,4 @@
-//! The benches of peers end to end, in a few MiB.
+//! Tests of the benches of peers end to end, in a few MiB.
 
 use megapage_lab::bench::{
     Access, BenchFound, Clock, Common, Idle, OfPeers, Place, Release, ReleaseOptions, Retrieval, Startup,
@@ -51,7 +51,7 @@ fn measures(bench: &impl OfPeers, cases: usize, phase: &str) {
         assert!(baseline.phases_ns[phase].median > 0.0, "{name}");
         assert_eq!(baseline.ratios[phase], 1.0, "{name}");
         assert!(case.rows.iter().all(|row| row.notes.is_empty()), "{:?}", case.rows);
-        // The same work was done, whatever allocated.
+        // The same work was done with every allocator.
         let digests: Vec<u64> =
             case.rows.iter().flat_map(|row| &row.samples).map(|sample| sample.checksum).collect();
         assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{name}: {digests:?}");

@@ -1,4 +1,4 @@
-//! `megapage-lab simulate`, as a user runs it.
+//! Tests of `megapage-lab simulate`, as a user runs it.
 
 use std::fs;
 use std::process::{Command, Output};

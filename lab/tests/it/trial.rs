@@ -1,5 +1,5 @@
-//! `megapage-lab trial` end to end, on one service that is hurt: that it runs what it says and judges by what it found. Which
-//! decision is made on a machine that does other things is not judged here.
+//! Test of `megapage-lab trial` end to end, on one service that is hurt: it runs the trial and
+//! judges by its finding. The decision on a busy machine is not judged here.
 
 use crate::built;
 
@@ -28,7 +28,7 @@ fn a_service_is_tried_and_judged() {
     let row = &report["rows"][0];
     assert_eq!((&row["case"], &row["truth"]), (&"budgeted-100%".into(), &"hurts".into()), "{report:#}");
     assert_ne!(row["decision"], "gains", "{report:#}");
-    // A page that is held at that moment is left to the guard.
+    // A page that is held at that moment may stay huge: the guard handles it later.
     assert!(
         row["cost_share"].as_f64().unwrap() > 0.0 && row["huge_share"].as_f64() < Some(0.5),
         "{report:#}"

@@ -13,7 +13,8 @@ clean_up() {
     [ -z "${mounted:-}" ] || umount "$mounted" 2>/dev/null || true
 }
 trap clean_up EXIT
-# The limit is on pages that are faulted in; reservations stay unlimited, as container managers set it up.
+# The limit is on pages that are faulted in. Reservations stay unlimited, as container managers set
+# it up.
 if grep -qw hugetlb /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then
     echo +hugetlb >/sys/fs/cgroup/cgroup.subtree_control
     group=/sys/fs/cgroup/megapage-test.$$

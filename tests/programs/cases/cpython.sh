@@ -16,13 +16,14 @@ test_subprocess test_userlist test_wait3 test_wait4 test_zipfile
 "
 suite() { # NAME MODULES: in one process, so that they all run on the same heap
     mkdir -p "$1"
-    # -w: what fails is run again. Some of these tests are about time, and fail on a busy machine now and then.
+    # -w: failed tests are run again. Some tests are about time, and fail on a busy machine now and
+    # then.
     (cd "$1" && TMPDIR=$PWD "$RUN" /usr/bin/python3 -m test -w --timeout 1000 $2 >test.log 2>&1) || {
         echo "$1: $(grep -A12 -E 'tests? failed|== Tests result' "$1/test.log" | tail -12)" >&2
         return 1
     }
 }
-# In the foreground: what tests SIGINT, which a background job ignores.
+# In the foreground: the tests of SIGINT, which a background job ignores.
 suite more "$more" &
 more_job=$!
 suite core "$core"

@@ -7,7 +7,7 @@ cc -O1 -fno-builtin -o fill "$SRC/fill.c" -w
 cc -O1 -o hog "$SRC/hog.c"
 mkfifo to from
 # 200 MiB, so that the pool holds a second copy until it is emptied.
-empty_pool() { # PROGRAM WHEN: the program fills and forks; at step WHEN the rest of the pool is taken
+empty_pool() { # PROGRAM WHEN: the program fills and forks; step WHEN takes the rest of the pool
     "$RUN" "$1" 200 fork wait late <to >from &
     fill=$!
     exec 3>to 4<from
@@ -34,6 +34,6 @@ empty_pool() { # PROGRAM WHEN: the program fills and forks; at step WHEN the res
 }
 empty_pool ./fill-fork fork
 empty_pool ./fill-fork forked
-# The launcher cannot see this one coming.
+# The launcher cannot foresee this fork: the program looks it up at run time.
 empty_pool ./fill fork
 empty_pool ./fill forked

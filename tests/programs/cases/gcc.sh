@@ -4,7 +4,7 @@
 # seconds: 240
 mimalloc=$REPOSITORY/crates/heap/preload/vendor/mimalloc
 compile() { # DIRECTORY [LAUNCHER]
-    # The same relative names everywhere, so that the objects can be the same.
+    # The same relative names everywhere, so that the objects can be equal.
     mkdir -p "$1"
     (
         cd "$1"

@@ -28,7 +28,7 @@ until_done() { # FIELD: waits until redis says that the background job has ended
     echo "$1 does not end" >&2
     return 1
 }
-until_written() { # waits until the kernel has all of the log: what redis still holds, kill -9 takes along
+until_written() { # waits until the kernel has all of the log: kill -9 loses what redis still holds
     for _ in $(seq 1800); do
         info=$(cli info persistence | tr -d '\r')
         grep -qx aof_buffer_length:0 <<<"$info" && grep -qx aof_pending_bio_fsync:0 <<<"$info" && return 0
@@ -37,7 +37,7 @@ until_written() { # waits until the kernel has all of the log: what redis still 
     echo "the log is not written" >&2
     return 1
 }
-# What is left running the driver ends; other servers of this machine are not ours.
+# The driver ends processes that are left running; other servers of this machine are not ours.
 trap '[ -z "${server:-}" ] || kill -9 $server 2>/dev/null || true' EXIT
 
 start --appendonly yes

@@ -2,7 +2,7 @@
 # kernels: x86-64 arm64
 # thp: kernel
 # seconds: 400
-"""As Debian's kernels are built."""
+"""THP as Debian's kernels are built (always)."""
 
 import json
 import pathlib
@@ -25,7 +25,8 @@ for heap in ("auto", "thp", "none", "2m"):
     report = json.loads(pathlib.Path("/tmp/report.json").read_text())
     vm.moment_matches(f"run --heap {heap}", "THP always", report.get("end"), MOMENTS)
     if heap == "none":
-        # What the kernel gives by itself is reported, and nothing is claimed to have been asked for.
+        # Huge pages that the kernel gives by itself are reported; nothing is claimed to have been
+        # asked for.
         vm.same("run --heap none", "THP always: nothing is asked for", vm.value(report, "asked", "heap"), "none")
 vm.pool_pages(0)
 with vm.Holder("--mib", "48", "--mmap") as holder:

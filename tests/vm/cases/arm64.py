@@ -2,7 +2,8 @@
 # kernels: arm64
 # quick: arm64-7.3
 # seconds: 400
-"""A process of known memory, of which each other region is read over and over: on base pages, on 64 KiB, on 2 MiB."""
+"""A process of known memory, of which every second region is read over and over: on base pages, on
+64 KiB, on 2 MiB."""
 
 import atexit
 import pathlib
@@ -13,7 +14,8 @@ import vmcheck as vm
 
 SIZES = {"64k": 64 << 10, "2m": truth.HUGE, "32m": 32 << 20}
 REGIONS = 8
-# Keeps three mappings of 16 MiB, says where they are, and reads each base page of every second region of them.
+# A program that keeps three mappings of 16 MiB and prints their addresses. It reads each base page
+# of every second region of them.
 PROGRAM = f"""
 import ctypes, mmap, sys, time
 libc = ctypes.CDLL(None, use_errno=True)

@@ -1,7 +1,8 @@
 # title: arm64 with base pages of 16 KiB: every command refuses in one line, the libraries stay out of the way
 # kernels: arm64-7.3-16k
 # seconds: 600
-"""What does not support a kernel says so; what is preloaded there is plain malloc."""
+"""Refusals on a kernel that is not supported: each command says so, and the preloaded libraries are
+plain malloc."""
 
 import ctypes
 import os

@@ -51,7 +51,7 @@ with vm.Holder("--mib", "24", "--mmap", "--busy") as holder:
 with vm.Holder("--mib", "32", "--mmap", program="holder-static") as holder:
     once("static", holder)
 
-# Until the process ends, or SIGINT comes.
+# Without --once it runs until the process ends, or SIGINT comes.
 with vm.Holder("--mib", "24", "--mmap") as holder:
     with vm.Child("megapage", "run", "--attach", holder.pid, "--json") as attached:
         if truth.collapses():

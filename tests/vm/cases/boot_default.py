@@ -2,7 +2,8 @@
 # kernels: x86-64 arm64
 # memory: 3G
 # seconds: 240
-"""The line that articles recommend for a program on 1 GiB pages, in a machine of 3 GiB, and its removal."""
+"""The line that articles recommend for a program on 1 GiB pages, in a machine of 3 GiB, and its
+removal."""
 
 import pathlib
 
@@ -16,13 +17,13 @@ LINE = "transparent_hugepage=never default_hugepagesz=1G hugepagesz=1G hugepages
 
 
 def default_size():
-    """Hugepagesize of meminfo, in bytes."""
+    """Returns Hugepagesize of meminfo, in bytes."""
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Hugepagesize:"))
 
 
 def thp():
-    """The word in brackets of THP's setting."""
+    """Returns the word in brackets of THP's setting."""
     return (truth.THP / "enabled").read_text().partition("[")[2].partition("]")[0]
 
 
@@ -37,8 +38,9 @@ elif vm.STAGE == 2:
     document = vm.megapage("pool list", "pool", "list", "--json").json
     totals = {pool["page_size"]: pool["machine"]["total"] for pool in vm.value(document, "pools", default=[])}
     vm.same("pool list", "the pool", {size: total for size, total in totals.items() if total}, {"1g": 1})
-    # Each boot begins with a disk of its own, so that the files are made again. Then 2 MiB pages instead: without
-    # default_hugepagesz= they are the default of the next boot, for which sysctl.d has them.
+    # Each boot begins with a fresh disk, so the files are made again. Then 2 MiB pages instead:
+    # without default_hugepagesz= they are the default of the next boot, and sysctl.d has their
+    # number.
     persisted.command_line("1g=1", "--default-size", "1g", "--thp", "never")
     vm.megapage(ROW, "pool", "persist", "2m=24", "--apply")
     sysctl = pathlib.Path("/etc/sysctl.d/60-megapage.conf").read_text()

@@ -52,7 +52,7 @@ with vm.Child("megapage", "pool", "serve", "--stock", "32", "--grow", "32") as b
                 vm.check("pool stock", "who holds memory is named", str(holder.worker) in json.dumps(holders)
                          or any(other.get("uid") == 0 for other in holders), holders, holder.worker)
             holder.intact("run --pool", "on the broker's pages")
-            # Killed beneath its programs: their memory stays theirs.
+            # Ended while its programs run: their memory stays theirs.
             status = broker.signal(signal.SIGTERM)
             vm.same(ROW, "SIGTERM ends it", status, 0)
             holder.intact("run --pool", "after the broker's end")

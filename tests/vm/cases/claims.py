@@ -1,7 +1,8 @@
 # title: what a report claims while promotion goes on, round after round, and of programs that nobody saw to their end
 # kernels: x86-64 arm64
 # seconds: 400
-"""Reports on demand (SIGUSR1) against smaps of then; --require with a launcher that was stopped meanwhile."""
+"""Reports on demand (SIGUSR1), against smaps of that moment; --require with a launcher that was
+stopped meanwhile."""
 
 import contextlib
 import json
@@ -31,7 +32,7 @@ time.sleep(600)
 
 
 def reported(launcher):
-    """The report that a launcher makes on SIGUSR1."""
+    """Returns the report that a launcher makes on SIGUSR1; None if there is none after 30 s."""
     REPORT.unlink(missing_ok=True)
     os.kill(launcher.pid, signal.SIGUSR1)
 
@@ -90,7 +91,7 @@ with vm.Child("megapage", "run", "--heap", "thp", "--require", "--", "python3", 
     said = errors.read()
     vm.check(ROW, "growth that nobody saw is not passed", status in (125, -9), f"{status}: {said}", 125)
 errors.close()
-# A short program: whatever the status, the report has what was seen.
+# A short program: whatever the status, the report has the samples that were taken.
 for number in range(6):
     REPORT.unlink(missing_ok=True)
     done = vm.megapage(ROW, "run", "--heap", "thp", "--require", "--json", "--report", REPORT, "--", "python3", "-c",

@@ -18,7 +18,7 @@ LACKING = "no MADV_COLLAPSE before Linux 6.1"
 
 
 def passes():
-    """The documents that the daemon has printed, one for each pass."""
+    """Returns the documents that the daemon has printed, one for each pass."""
     text, found, at = PASSES.read_text(), [], 0
     while at < len(text):
         try:
@@ -32,7 +32,7 @@ def passes():
 
 
 def changed(documents, what):
-    """Bytes that all passes claim to have promoted, or freed."""
+    """Returns the bytes that all passes claim to have promoted, or freed."""
     return sum(done.get(what, 0) for document in documents for done in document.get("done", []))
 
 
@@ -63,8 +63,8 @@ with vm.Holder("--mib", "96", "--mmap", "--touch") as hot, vm.Holder("--mib", "3
     with vm.Child("sh", "-c", f"exec megapage daemon --json > {PASSES} 2> {LOG}") as daemon:
         gone = lambda: daemon.process.poll() is not None
         if truth.collapses():
-            # An emulated machine on a busy host collapses a region in a second, after which the daemon backs off; and looking
-            # costs so much there that passes are a minute apart.
+            # On a busy host an emulated machine takes a second to collapse a region, after which
+            # the daemon backs off. Observing costs so much there that passes are a minute apart.
             enough = lambda: huge(hot) >= before + 4 * vm.MIB
             came = vm.wait_until(lambda: enough() or gone(), 400) and enough()
             vm.check(ROW, "hot memory becomes huge", came, LOG.read_text()[-500:], f"{huge(hot)} bytes huge")

@@ -4,9 +4,10 @@
 # memory: 3G
 # seconds: 1200
 # needs: damo
-"""What the kernel's own schemes decide on the same memory. Machines are emulated: no time here says anything.
+"""Decisions of the kernel's own schemes (DAMOS) on the same memory. Machines are emulated: their
+times say nothing.
 
-The file of results has what was found (`transcript`)."""
+The file of results has the findings (`transcript`)."""
 
 import contextlib
 import os
@@ -19,12 +20,12 @@ import vmcheck as vm
 
 ROW = "daemon beside DAMOS"
 PART = 32 * truth.MIB
-# One page of so many is ever touched in the sparse part.
+# Only one of SPARSE pages is ever touched in the sparse part.
 SPARSE = 16
 KINDS = ("dense", "sparse", "cold")
-# Long enough for what is hot to be seen and made huge where a second of work takes ten.
+# Seconds for hot memory to be found and made huge, where a second of work takes ten.
 PATIENCE = 300
-# In a process of its own: each part is filled once, then the first two are read over and over.
+# A separate process: it fills each part once, then reads the first two over and over.
 PROGRAM = f"""
 import ctypes, mmap
 PART, HUGE = {PART}, {truth.HUGE}
@@ -43,7 +44,8 @@ while True:
             memory[at]
 """
 DAMO = (sys.executable, "-m", "damo.damo")
-# What its words are for is in `damo help damon_param_options`: used at least half of the time, regions of 2 MiB or more.
+# Memory used at least half of the time, in regions of 2 MiB or more. `damo help
+# damon_param_options` explains the words.
 SCHEME = ("--damos_access_rate", "50%", "100%", "--damos_sz_region", "2MiB", "max", "--damos_age", "0", "max")
 KHUGEPAGED = {"scan_sleep_millisecs": 100, "alloc_sleep_millisecs": 100, "pages_to_scan": 65536}
 
@@ -53,7 +55,8 @@ def damo(*words, seconds=vm.LONGEST):
 
 
 def huge(pid, start):
-    """Bytes of each part on huge pages: by the flags of the frames that its regions begin with."""
+    """Returns the bytes of each part on huge pages, by the flags of the frames that its regions
+    begin with."""
     found = dict.fromkeys(KINDS, 0)
     with open(f"/proc/{pid}/pagemap", "rb") as pagemap, open("/proc/kpageflags", "rb") as flags:
         for number, kind in enumerate(KINDS):
@@ -68,13 +71,14 @@ def huge(pid, start):
 
 
 def program(words):
-    """What becomes of a fresh program's parts once `words(pid)` has begun, and of its memory; `words` is a context."""
+    """Starts a fresh program and then `words(pid)`, a context. Returns the huge bytes of its parts
+    with the growth of its memory, and the context's value."""
     with vm.Child(sys.executable, "-c", PROGRAM) as child:
         start = int(child.line(3 * vm.LONGEST) or 0)
         before = truth.status(child.pid, "VmRSS")
         with words(child.pid) as said:
             vm.wait_until(lambda: huge(child.pid, start)["dense"] == PART, PATIENCE, 2)
-            # What comes after the first is not cut off.
+            # Leaves time for huge pages of the sparse part, too.
             vm.wait_until(lambda: huge(child.pid, start)["sparse"] == PART, PATIENCE / 10, 2)
             found = huge(child.pid, start)
             grown = truth.status(child.pid, "VmRSS") - before
@@ -84,7 +88,7 @@ def program(words):
 
 @contextlib.contextmanager
 def scheme(action, pid):
-    """A DAMOS scheme at work on a process."""
+    """Runs a DAMOS scheme on a process."""
     done = damo("start", "--ops", "vaddr", "--target_pid", str(pid), "--damos_action", action, *SCHEME)
     try:
         yield done
@@ -94,9 +98,10 @@ def scheme(action, pid):
 
 @contextlib.contextmanager
 def daemon(pid):
-    """The daemon with its own policy, at work on a process."""
+    """Runs the daemon with its own policy on a process."""
     config = pathlib.Path("/tmp/damos-daemon.toml")
-    # Without the bounds on its own cost: on an emulated machine a look takes so long that passes would be minutes apart.
+    # No bounds on the daemon's own cost: on an emulated machine a look takes so long that passes
+    # would be minutes apart.
     config.write_text(f"policy = 'megapage'\nlock_file = '/tmp/damos-lock'\nstate_file = ''\n[processes]\n"
                       f"include = ['^no-such-name$']\npids = [{pid}]\n[metrics]\nsocket = ''\n[observe]\n"
                       "budget_percent = 100\nown_percent = 100\nown_percent_busy = 100\n[act]\ntime = '10s'\n"
@@ -114,12 +119,12 @@ def shown(found):
     return ", ".join(f"{kind} {found[kind] >> 20} of {PART >> 20}" for kind in KINDS) + f"; grown by {found['grown'] >> 20}"
 
 
-# Kernel modules that use DAMON for themselves, and keep others from it.
+# Kernel modules that use DAMON themselves, and keep others from it.
 for module in ("damon_stat", "damon_reclaim", "damon_lru_sort"):
     truth.writable(f"/sys/module/{module}/parameters/enabled", "N")
 version = damo("version").out.strip()
 for name, value in KHUGEPAGED.items():
-    # Of a machine that ends with its cases.
+    # Not restored: the machine ends with its cases.
     (truth.THP / "khugepaged" / name).write_text(str(value))
 vm.record(event="transcript", text=f"damo {version}, Linux {os.uname().release}; MiB on huge pages:\n")
 for name, words in (
@@ -131,6 +136,6 @@ for name, words in (
     if not vm.check(ROW, f"{name}: it starts", said.status in (None, 0), said.words, "a status of 0"):
         continue
     vm.record(event="transcript", text=f"{name}: {shown(found)}\n")
-    # What is read all the time is seen by all.
+    # All three see memory that is read all the time.
     vm.check(ROW, f"{name}: dense memory that is hot becomes huge", found["dense"] >= PART // 2, shown(found), "half at least")
     vm.check(ROW, f"{name}: cold memory stays on base pages", found["cold"] <= PART // 8, shown(found), "an eighth at most")

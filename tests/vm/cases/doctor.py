@@ -2,7 +2,7 @@
 # kernels: x86-64 arm64
 # quick: 5.10 6.1 6.12 7.3
 # seconds: 300
-"""What doctor says that works or fails, compared with trying it."""
+"""Doctor's verdicts on each way, compared with trying it."""
 
 import truth
 import vmcheck as vm
@@ -44,7 +44,7 @@ else:
                    "no MADV_COLLAPSE")
     vm.unsupported(ROW, "and says that the kernel is too old", "6.1" in str(document), promotion, "Linux 6.1")
 
-# The kernel's abilities: what a trial found is what the release says, and what was tried here.
+# The kernel's abilities: a trial's finding must agree with the release, and with the tries here.
 abilities = {ability["id"]: ability for ability in vm.value(document, "abilities", default=[])}
 for name, ability in abilities.items():
     since = tuple(int(part) for part in ability.get("since", "0.0").split("."))
@@ -71,7 +71,7 @@ for setting in ("never", "always", "madvise"):
     vm.check(ROW, f"madvise(MADV_HUGEPAGE), THP {setting}", (verdict.get("outcome") == "works") == (advised[1] > 0),
              verdict, advised)
 
-# Another user: nothing that only root may.
+# Another user, who may do nothing that only root may.
 found, _ = verdicts("--user", "nobody")
 vm.check(ROW, "it answers for another user", bool(found), found, "verdicts")
 vm.megapage(ROW, "doctor", "--user", "nobody-of-that-name", allowed=(2,))
@@ -79,7 +79,7 @@ vm.megapage(ROW, "doctor", "--only-read", allowed=(0, 1))
 vm.megapage(ROW, "doctor", "--for", "redis-server", allowed=(0, 1))
 vm.megapage(ROW, "doctor", "--log", "/dev/null", allowed=(0, 1))
 
-# Of one process: what it is on.
+# One process: its backing.
 with vm.Holder("--mib", "16", "--mmap") as holder:
     document = vm.megapage("doctor --why", "doctor", "--why", holder.pid, "--json", allowed=(0, 1)).json
     true = vm.quiet(holder.pid)
@@ -93,7 +93,7 @@ with vm.Holder("--mib", "16", "--mmap") as holder:
                        human[human.find("run --attach") - 200:][:400], "no MADV_COLLAPSE here")
 vm.megapage("doctor --why", "doctor", "--why", "999999", allowed=(2,))
 
-# As root of a user namespace of its own, which is root of nothing here.
+# As root of a new user namespace, which is not root here.
 unshared = vm.run(["unshare", "-Ur", "megapage", "doctor", "--json"])
 if "Operation not permitted" in unshared.err or "unshare" in unshared.err:
     vm.skip(ROW, "no user namespaces")

@@ -1,7 +1,8 @@
 # title: enable and disable: Debian's redis-server and a unit of Type=notify become ready, restart and stop under systemd
 # init: systemd
 # seconds: 900
-"""What `megapage enable` writes, under a real systemd: readiness, main process, confinement, and the way back."""
+"""Units that `megapage enable` writes, under a real systemd: readiness, main process, confinement,
+and the way back."""
 
 import pathlib
 import shutil
@@ -30,7 +31,7 @@ def files():
 
 
 def megapage(*arguments):
-    """As installed: the drop-in names this command and its libraries."""
+    """Runs the installed command, since the drop-in names the command and its libraries."""
     done = vm.run(["/usr/local/bin/megapage", *arguments], 120)
     vm.orderly(ROW, f"megapage {' '.join(arguments)}", done, (0,))
     return done
@@ -133,7 +134,7 @@ for unit, name in [*((f"notify-{name}", "notifying") for name in CONFINED), ("re
     vm.check(ROW, f"{unit}: afterwards without the library", "libmegapage" not in maps(last), maps(last)[:200], "none")
     vm.run(["systemctl", "stop", unit], 120)
 
-# Off for one service, by the launcher: the main process stays the program.
+# THP off for one service, by the launcher: the main process stays the program.
 done = megapage("enable", "notify-plain", "--thp", "never", "--now")
 pid = started("notify-plain", "start")
 status = pathlib.Path(f"/proc/{pid}/status").read_text() if pid not in (None, "0") else ""
@@ -147,7 +148,8 @@ pid = started("forks", "start")
 vm.same(ROW, "a forking service: the main process is the one of its PID file", command_of(pid), "sleep")
 vm.run("systemctl stop forks")
 megapage("disable", "forks")
-# One that fails under megapage starts as without it the third time, and as usual once it is enabled again.
+# A service that fails twice under megapage starts without it the third time. Once enabled again, it
+# starts as usual.
 (UNITS / "picky.service").write_text(
     "[Service]\nRestart=on-failure\nRestartSec=200ms\nExecStart=/bin/bash -c '[ \"$$MEGAPAGE\" = off ] || exit 3; exec sleep 600'\n"
 )

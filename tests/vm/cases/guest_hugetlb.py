@@ -4,7 +4,8 @@
 # backing: hugetlb
 # quick: 6.12
 # seconds: 240
-"""Two levels of page tables: what of the guest's huge pages the host backs by huge pages."""
+"""Two levels of page tables: the share of the guest's huge pages that the host backs by huge
+pages."""
 
 import levels
 

@@ -11,18 +11,18 @@ import sys
 import harm
 import vmcheck as vm
 
-# 2 MiB, in base pages of 4 KiB.
+# Order of 2 MiB, in base pages of 4 KiB.
 ORDER = 9
 
 
 def free_blocks():
-    """Free blocks of 2 MiB and more, in all zones."""
+    """Returns the number of free blocks of 2 MiB and more, in all zones."""
     lines = pathlib.Path("/proc/buddyinfo").read_text().splitlines()
     return sum(int(count) for line in lines for count in line.split()[4 + ORDER:])
 
 
 pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
-# Else blocks of the lowest zone stay free that no program gets.
+# Otherwise blocks of the lowest zone would stay free, which no program gets.
 reserve = pathlib.Path("/proc/sys/vm/lowmem_reserve_ratio")
 atexit.register(reserve.write_text, reserve.read_text())
 reserve.write_text("0 0 0 0")

@@ -15,7 +15,7 @@ import harm
 import truth
 import vmcheck as vm
 
-# The most that a command may have, in its memory and in its control group.
+# Limit of a command's memory, and of its control group.
 MOST = 32 * vm.MIB
 GROUPS = pathlib.Path("/sys/fs/cgroup")
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
@@ -33,7 +33,7 @@ class Watched:
                                         stdout=self.words, stderr=self.words)
 
     def look(self, seconds):
-        """Reads its peak until it ends, for so long at most."""
+        """Samples the command's peak until it ends, for `seconds` at most."""
         until = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < until:
             with contextlib.suppress(OSError):
@@ -42,7 +42,7 @@ class Watched:
             time.sleep(0.01)
 
     def end(self, allowed):
-        """Judges its end and its peaks."""
+        """Checks the command's end and its peaks."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -64,7 +64,7 @@ with (
     vm.Holder("--mib", "40", "--mmap", "--busy") as plain,
     vm.Holder("--mib", "40", "--block", "3000", "--busy", prefix=("megapage", "run", "--")) as ours,
 ):
-    # Once outside of all groups: its pages are in the page cache then.
+    # Runs once outside of all groups, so that its pages are in the page cache.
     vm.run(["megapage", "top", "--once"])
     daemon = Watched("daemon", "daemon")
     daemon.look(20)

@@ -3,7 +3,7 @@
 # numa: 2
 # memory: 3G
 # seconds: 600
-"""What is said of nodes against numa_maps, page frames and the nodes' own counters."""
+"""Claims about nodes, against numa_maps, page frames and the nodes' own counters."""
 
 import json
 import pathlib
@@ -29,7 +29,8 @@ def agrees(what):
 
 
 def fall_backs(what, prefix, wrong, options=("--heap", "2m")):
-    """A run whose heap cannot be had: the reason is not that the pool is too small."""
+    """Runs a program whose heap is not available; checks that the reason is not a pool too
+    small."""
     MOMENTS.forget()
     report = pathlib.Path("/tmp/report.json")
     report.unlink(missing_ok=True)

@@ -1,14 +1,14 @@
 # title: map, top and advise: resident and huge memory against smaps, by each tracker; nothing of the process is harmed
 # kernels: x86-64 arm64-7.3
 # seconds: 900
-"""What the observing commands claim of a process whose memory stands still."""
+"""Claims of the observing commands about a process whose memory stands still."""
 
 import truth
 import vmcheck as vm
 
 TRACKERS = ("bpf", "idle-pages", "pagemap", "smaps")
 
-# The first of them calibrates the machine, which takes its time where it is emulated.
+# The first command calibrates the machine, which takes long on an emulated one.
 with vm.Holder("--mib", "48", "--mmap", "--advise") as huge, vm.Holder("--mib", "40", "--mmap") as plain:
     true = {holder.pid: vm.quiet(holder.pid) for holder in (huge, plain)}
     vm.check("top", "the readings here are sane", true[huge.pid].thp >= 40 * vm.MIB and true[plain.pid].thp == 0,

@@ -4,9 +4,10 @@
 # quick: 6.12
 # seconds: 400
 # needs: package
-"""From the package to huge pages under redis-server in three commands, and back to a machine that knows nothing of it.
+"""From the package to huge pages under redis-server in three commands, and back to the former
+machine.
 
-The file of results has what was typed and printed (`transcript`)."""
+The file of results has the input and the output (`transcript`)."""
 
 import contextlib
 import os
@@ -20,27 +21,27 @@ import vmcheck as vm
 
 ROW = "package (systemd)"
 PACKAGES = pathlib.Path("/opt/megapage/packages")
-# Where a package puts its files, and what changes by itself below.
+# Directories of a package's files, and paths below them that change by themselves.
 ROOTS = ("/etc", "/usr", "/var/lib")
 PASSING = ("/var/lib/dpkg/", "/var/lib/redis/", "/var/lib/systemd/", "/etc/ld.so.cache", "/etc/mtab")
 
 
 def files():
-    """Every file with its content, directories and links without."""
+    """Returns every file with its content; directories and links have none."""
     found = (path for root in ROOTS for path in pathlib.Path(root).rglob("*") if not str(path).startswith(PASSING))
     return {str(path): path.read_bytes() if path.is_file() and not path.is_symlink() else b"" for path in found}
 
 
-# A user's: what the package has put there, and nothing of the tests'.
+# A user's environment: the package's files, and none of the tests'.
 USUAL = {name: value for name, value in os.environ.items() if not name.startswith("MEGAPAGE_")} | {
-    # Other cases of this boot have copied theirs to /usr/local.
+    # Other cases of this boot have copied their files to /usr/local.
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"
 }
 LOAD = ("redis-benchmark", "-t", "get", "-r", "300000", "-n", "1000000000", "-P", "16", "-q")
 
 
 def typed(command, allowed=(0,)):
-    """A line as a user types it, and what came of it."""
+    """Runs a line as a user types it, and returns its outcome."""
     done = vm.run(shlex.split(command), 200, env=USUAL)
     vm.record(event="transcript", text=f"# {command}\n{done.out}{done.err}")
     vm.orderly(ROW, command, done, allowed)
@@ -74,13 +75,15 @@ true = truth.backing(main_pid())
 vm.check(ROW, "redis-server is on huge pages", true.thp > 64 * vm.MIB and true.thp > 0.8 * true.total, true.thp, true.total)
 told = vm.value(vm.run("megapage status redis-server --json", env=USUAL).json, "services", 0, "services", 0)
 vm.same(ROW, "status: its huge memory", vm.value(told, "memory", "thp_bytes"), true.thp, within=8 * vm.MIB)
-# Huge from within, it has nothing that a trial could make base: it is tried as it was.
+# Huge memory from the library leaves a trial nothing that it could make base. So the trial runs
+# without the library.
 typed("megapage disable redis-server --now")
 maps = pathlib.Path(f"/proc/{main_pid()}/maps")
 vm.check(ROW, "redis-server runs without the library", "libmegapage" not in maps.read_text(), "libmegapage", "none")
 filled()
 with vm.Child(*LOAD):
-    # An emulated machine is too slow for a measurement; that it ends, says so and puts the memory back is seen here.
+    # An emulated machine is too slow for a measurement. Checks that the trial ends, says so and
+    # restores the memory.
     tried = typed("megapage trial redis-server --period 500ms --most 30s --revert-always", allowed=(0, 1))
     vm.check(ROW, "the trial says what it moved", "made huge and base in turns" in tried.out, tried.words, "a report")
     after = truth.backing(main_pid())

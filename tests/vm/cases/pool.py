@@ -14,7 +14,7 @@ ROW = "pool set"
 
 
 def listed():
-    """The pool of 2 MiB pages as `pool list` has it."""
+    """Returns the pool of 2 MiB pages as `pool list` has it."""
     document = vm.megapage("pool list", "pool", "list", "--json").json
     pools = {pool["page_size"]: pool["machine"] for pool in vm.value(document, "pools", default=[])}
     return pools.get("2m", {})
@@ -43,7 +43,7 @@ vm.same(ROW, "8 more", 48, truth.pool())
 vm.megapage(ROW, "pool", "set", "2MB:-8")
 vm.same(ROW, "8 fewer", 40, truth.pool())
 
-# What cannot be had: more than the machine has. Nothing may have changed.
+# More pages than the machine has: nothing may change.
 refused = vm.megapage(ROW, "pool", "set", "2m=64g", allowed=(2,))
 vm.same(ROW, "a refused size changes nothing", truth.pool(), 40)
 vm.check(ROW, "the refusal names memory", "memory" in refused.words, refused.words, "a word of memory")

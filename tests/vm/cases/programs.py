@@ -1,7 +1,7 @@
 # title: redis, python3, sqlite3 and others under run: the same output as without, and no crash, with a pool and without
 # kernels: x86-64 arm64-7.3
 # seconds: 900
-"""Programs that nobody made for this, compared with a plain run of the same."""
+"""Programs that were not made for this test, compared with a plain run of the same."""
 
 import hashlib
 import pathlib
@@ -38,13 +38,14 @@ def plain(program):
 
 
 def digest(name, text):
-    # The workload tells times, which differ; that it ends well is what counts.
+    # The workload prints times, which differ; only its good end counts.
     return "" if name == "workload" else hashlib.sha256(text.encode()).hexdigest()
 
 
 def redis(prefix, row, what):
-    """Fills a server, saves by a fork, reads everything back. With threads and a heap that was asked to be on hugetlb pages a
-    fork is refused (ENOMEM) where the pool has no second copy of it, instead of a child that is killed: docs/run.md."""
+    """Fills a server, saves by a fork, and reads everything back. With threads and a heap that was
+    asked to be on hugetlb pages, a fork is refused (ENOMEM) if the pool has no second copy of the
+    heap. Otherwise the child would be killed: docs/run.md."""
     LOG.unlink(missing_ok=True)
     with vm.Child(*prefix, "redis-server", "--port", "7001", "--save", "", "--dir", "/tmp", "--loglevel", "warning",
                   "--logfile", LOG, "--enable-debug-command", "yes") as server:

@@ -2,7 +2,7 @@
 # kernels: x86-64 arm64-7.3
 # data: btrfs:512M
 # seconds: 400
-"""The same on btrfs."""
+"""Code on huge pages, on btrfs."""
 
 import pathlib
 import sys

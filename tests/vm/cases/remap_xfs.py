@@ -2,7 +2,7 @@
 # kernels: x86-64 arm64-7.3
 # data: xfs:512M
 # seconds: 400
-"""The same on XFS."""
+"""Code on huge pages, on XFS."""
 
 import pathlib
 import sys

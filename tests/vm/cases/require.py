@@ -1,7 +1,8 @@
 # title: --require: what it lets pass was huge, what it refuses says why; short, growing and forking programs
 # kernels: x86-64 arm64
 # seconds: 500
-"""A program keeps its own smaps just before its end; --require must not pass what was not huge."""
+"""Programs that keep their own smaps just before their end; --require must not pass those that were
+not huge."""
 
 import json
 import pathlib
@@ -14,7 +15,8 @@ REASON_LINES = 6
 
 
 def attempt(what, options, program, pool=0, heap=True):
-    """Status 0 only with a heap on huge pages; 125 with a reason. A program's own success is 0."""
+    """Runs a program with --require; checks status 0 only with a heap on huge pages, and 125 only
+    with a reason. A program's own success is 0."""
     vm.pool_pages(pool)
     pathlib.Path(SMAPS).unlink(missing_ok=True)
     done = vm.megapage(ROW, "run", "--require", *options, "--", *program, allowed=(0, 125))
@@ -24,7 +26,8 @@ def attempt(what, options, program, pool=0, heap=True):
     huge = true.hugetlb_bytes + true.thp if true else 0
     share = 100 * huge / max(1, huge + true.anonymous_base) if true else 0
     if done.status == 0 and heap:
-        # Of the heap at most 8 MiB, or a twentieth, may be on plainer pages (docs/run-report.md); a MiB is stack and data.
+        # At most 8 MiB or a twentieth of the heap may be on plainer pages (docs/run-report.md); one
+        # MiB more is stack and data.
         allowance = max(8 * vm.MIB, (huge + true.anonymous_base) / 20) + vm.MIB if true else 0
         vm.check(ROW, f"{what}: passes only on huge pages", true is not None and true.anonymous_base <= allowance, "status 0",
                  f"{share:.1f} % huge, {true and true.anonymous_base} bytes on base pages")
@@ -60,7 +63,7 @@ truth.writable(truth.THP / "enabled", "madvise")
 # Large memory that malloc never sees, on base pages, in a program that allocates little.
 status, share = attempt("memory beside malloc", ["--heap", "thp"], [holder, "--mib", "48", "--mmap", "--smaps", SMAPS,
                                                                     "--linger", "800"], heap=False)
-# The heap may pass, which is small; of the whole process no more may be claimed than there is.
+# The heap is small and may pass. The percentage of the whole process must not exceed the truth.
 report = vm.megapage(ROW, "run", "--heap", "thp", "--json", "--", holder, "--mib", "48", "--mmap", "--linger", "1500").out
 report = json.loads(report[report.index("{"):])
 percent = vm.value(report, "end", "resident", "huge_percent", default=100)

@@ -17,7 +17,7 @@ PROGRAM = ["/opt/megapage/holder", "--mib", "24", "--smaps", MOMENTS.path, "--li
 
 
 def judge(row, what, arguments, program, options=(), pool=0):
-    """One run; its report, and what its program held."""
+    """Runs a program; returns its report, and its memory by its own smaps."""
     vm.pool_pages(pool)
     MOMENTS.forget()
     pathlib.Path(REPORT).unlink(missing_ok=True)

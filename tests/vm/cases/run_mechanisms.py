@@ -13,8 +13,8 @@ REPORT = "/tmp/report.json"
 MOMENTS = vm.Moments("/tmp/holder.smaps", 2500)
 DYNAMIC = ["/opt/megapage/holder", "--mib", "32", "--smaps", MOMENTS.path, "--linger", "2500"]
 STATIC = ["/opt/megapage/holder-static", *DYNAMIC[1:]]
-# Python keeps its own smaps as well, read in one piece. It ends with all its memory: a sample of its last milliseconds would
-# find what it has freed by then gone.
+# Python keeps its own smaps as well, read in one piece. It ends with all its memory: otherwise a
+# sample of its last milliseconds would miss the freed memory.
 PYTHON = ["python3", "-c", f"""
 import os, time
 x = [str(n) for n in range(400000)]

@@ -2,7 +2,8 @@
 # kernels: x86-64 arm64
 # quick: 6.12
 # seconds: 300
-"""Named memory that outlives its program, on hugetlbfs, by examples/restart.c and megapage-lab-workload."""
+"""Named memory that outlives its program, on hugetlbfs, by examples/restart.c and
+megapage-lab-workload."""
 
 import pathlib
 
@@ -50,7 +51,8 @@ vm.megapage("segments show", "segments", "show", "example-c/divisors")
 vm.megapage("segments remove", "segments", "remove", "example-c/divisors", "--dry-run")
 vm.same("segments remove", "a dry run removes nothing", used(), held)
 
-# The memory of another application, after a plain start: listed beside the first, and sound as well.
+# The memory of another application, after a plain start: listed beside the first, and sound as
+# well.
 kept = vm.run(["megapage-lab-workload", "keep", "start", "--directory", "/dev/hugepages", "--size", "16m"])
 vm.check("segments (Rust)", "a start ends well", kept.status == 0, kept.words, "status 0")
 vm.same("segments list", "both applications are listed", sorted(listed()), ["divisors", "kept"])
@@ -60,7 +62,7 @@ vm.same("segments verify", "what was never changed is sound", verified.status, 0
 vm.megapage("segments remove", "segments", "remove", "bench/kept")
 vm.same("segments remove", "only its pages are free again", used(), held)
 
-# One that is damaged is called so, with where: a byte of the heap's header, behind the first page's slots.
+# Removal: the segment is listed no longer, and its files are gone.
 files = [path for path in pathlib.Path("/dev/hugepages").rglob("*") if path.is_file() and "divisors" in str(path)]
 vm.megapage("segments remove", "segments", "remove", "example-c/divisors")
 remaining = [name for name in listed() if "divisors" in str(name)]

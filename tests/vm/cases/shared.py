@@ -56,7 +56,7 @@ if not truth.collapses():
 for kind in KINDS:
     name = os.path.basename(kind)
     with Sharers(kind, 16, 3) as sharers:
-        # The first has touched nothing of it.
+        # The first process has touched nothing of the memory.
         done = attach(sharers, 0, "--require", allowed=(0,))
         vm.same(ROW, f"{name}: all of it is huge for who was attached to", sharers.huge(0), SIZE)
         for path in (("shared_memory", "huge_bytes"), ("shared_memory", "resident_bytes"), ("end", "shared", "shmem_pmd_bytes"),
@@ -85,7 +85,7 @@ with Sharers("memfd", 16, 3, "busy") as sharers:
 row = "daemon"
 with Sharers("memfd", 16, 1, "busy") as sharers:
     sharers.intact(row, "before")
-    # The daemon takes no directory that others may write to.
+    # The daemon accepts no directory that others may write to.
     directory = pathlib.Path(tempfile.mkdtemp(dir="/root"))
     config = directory / "sharers.toml"
     config.write_text(f"policy = 'freebsd'\nlock_file = '{directory}/lock'\nstate_file = ''\n[processes]\n"
@@ -100,7 +100,8 @@ with Sharers("memfd", 16, 1, "busy") as sharers:
         if truth.release() >= (6, 6):
             vm.check(row, what, vm.wait_until(lambda: sharers.huge(0) == SIZE, 200), sharers.huge(0), SIZE)
         else:
-            # Who has it mapped by base pages keeps those until khugepaged, which stands still here, or somebody asks.
+            # Base-page mappings of the memory stay until khugepaged, which stands still here, or a
+            # request for that process.
             attach(sharers, 0)
             vm.same(row, "for the other process once it is asked for", sharers.huge(0), SIZE)
 

@@ -26,7 +26,7 @@ with vm.Holder("--mib", "160", "--mmap", prefix=INSIDE) as holder:
     after = vm.quiet(holder.pid)
     if truth.collapses():
         report = done.json
-        # Schema 1 has it beside the sums, schema 2 within.
+        # Schema 1 has it beside the sums, schema 2 among them.
         swapped = vm.value(report, "end", "swapped_bytes", default=vm.value(report, "end", "resident", "swapped_bytes"))
         vm.same("run --attach", "swapped out", swapped, after.swapped, 4 * vm.MIB)
         vm.same("run --attach", "THP, in the report", vm.value(report, "end", "resident", "thp_bytes"), after.thp, 4 * vm.MIB)
@@ -41,7 +41,8 @@ with vm.Holder("--mib", "160", "--mmap", prefix=INSIDE) as holder:
     holder.ask("write")
     holder.intact("run --attach", "after being written anew")
 
-# Under pressure: a heap of ours, a program promoted again and again, the daemon, more memory wanted than there is.
+# Under pressure: a heap of ours, a program promoted again and again, the daemon, and more memory
+# wanted than there is.
 log = open("/tmp/daemon.log", "w")
 with (
     vm.Holder("--mib", "120", "--block", "3000", "--busy", prefix=("megapage", "run", "--heap", "thp", "--")) as ours,

@@ -1,7 +1,7 @@
 # title: systemd: the daemon's unit (notify, reload, watchdog, journal), run in units of Type=notify and with DynamicUser
 # init: systemd
 # seconds: 900
-"""What dist/systemd installs, under a real systemd."""
+"""Units that dist/systemd installs, under a real systemd."""
 
 import os
 import pathlib
@@ -34,7 +34,7 @@ unit = pathlib.Path("/opt/megapage/dist/systemd/megapage.service").read_text().r
 pathlib.Path("/etc/systemd/system/megapage.service").write_text(unit)
 pathlib.Path("/etc/megapage").mkdir(exist_ok=True)
 shutil.copy("/opt/megapage/dist/megapage/daemon.toml", "/etc/megapage/daemon.toml")
-# The watchdog's limit is the unit's but for its length: two minutes are long here.
+# The unit's watchdog with a shorter limit: the unit's two minutes are long here.
 drop = pathlib.Path("/etc/systemd/system/megapage.service.d")
 drop.mkdir(exist_ok=True)
 if truth.release() < (6, 7):
@@ -71,7 +71,8 @@ with vm.Holder("--mib", "64", "--mmap", "--touch") as busy:
     began = time.monotonic()
     stopped = vm.run("systemctl stop megapage", 120)
     vm.check(ROW, "a stop", stopped.status == 0 and time.monotonic() - began < 60, stopped.words, "within 60 s")
-    # The hung one was aborted by the watchdog: that is its last result but one, and not the stop's.
+    # The watchdog aborted the daemon that hung. A failed state may come from there, and not from
+    # the stop.
     vm.check(ROW, "it is down after the stop", show("megapage", "ActiveState").get("ActiveState") in ("inactive", "failed"),
              show("megapage", "ActiveState", "Result"), "inactive")
 

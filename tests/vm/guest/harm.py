@@ -1,4 +1,5 @@
-"""Programs of tests/harm in an environment of this machine, each plain and under `megapage run`, and what differs."""
+"""Programs of tests/harm in an environment of this machine, each plain and under `megapage run`,
+and their differences."""
 
 import collections
 import contextlib
@@ -28,7 +29,7 @@ OVERCOMMIT = pathlib.Path("/proc/sys/vm/overcommit_memory")
 
 
 class Tools:
-    """What launchers need: control groups, and a prefix with the command."""
+    """Tools that launchers need: control groups, and a prefix with the command."""
 
     def __init__(self):
         self.groups, self.prefix = groups.find(), TOP / "prefix"
@@ -38,7 +39,7 @@ class Tools:
 
 
 class Runner(running.Runner):
-    """Runs cases in this machine, and counts the stalls of those that are traced."""
+    """Runner of cases in this machine, which counts the stalls of traced cases."""
 
     def made(self, case):
         kept = TESTS / "made" / case.name
@@ -46,7 +47,7 @@ class Runner(running.Runner):
 
     @functools.cache
     def needs(self, case):
-        """Plain's needs, without a limit, for all environments that this machine has."""
+        """Returns plain's needs without a limit, for all environments that this machine has."""
         return self.measured(case, count=3)
 
     def once(self, case, environment, *arguments, **options):
@@ -61,9 +62,10 @@ class Runner(running.Runner):
 
 
 def trace():
-    """Forgets the events so far, and keeps those of processes that are named from now on, and of their children."""
+    """Forgets the events so far. Keeps those of processes that are named from now on, and of their
+    children."""
     (TRACING / "options/event-fork").write_text("1")
-    # Without a name all processes are traced. The first process only waits.
+    # With no process named all are traced. Process 1 only waits.
     (TRACING / "set_event_pid").write_text("1")
     for event in EVENTS:
         (TRACING / "events" / event / "enable").write_text("1")
@@ -71,20 +73,21 @@ def trace():
 
 
 def stalls():
-    """Direct compaction and reclaim that the program's threads entered, by thread name and event. megapage's own processes are
-    left out."""
+    """Returns how often the program's threads entered direct compaction and reclaim, by thread name
+    and event. Leaves megapage's own processes out."""
     found = [EVENT.match(line) for line in (TRACING / "trace").read_text().splitlines()]
     return collections.Counter(f"{event['comm']} {event['event']}" for event in found
                                if event and not event["comm"].startswith("megapage"))
 
 
 def say(words):
-    """Writes to the console. Records are sent at the end of a case, and a machine that dies leaves its last words alone."""
+    """Writes to the console. Records are sent only at the end of a case; of a machine that dies
+    only the console is left."""
     pathlib.Path("/dev/console").write_text(words + "\n")
 
 
 def cell(runner, case, environment):
-    """One program in an environment: (outcome, why, the limit in words)."""
+    """Runs one program in an environment; returns (outcome, why, the limit in words)."""
     limits = not isinstance(environment, environments.Traced) and type(environment) is not environments.Environment
     facts = runner.needs(case) if limits else runner.measured(case, environment)
     usual = facts["runs"][0]["status"]
@@ -111,11 +114,11 @@ def cell(runner, case, environment):
 
 
 def run(*names):
-    """All programs of tests/harm that machines run, in environments."""
+    """Runs all programs of tests/harm that machines run, in the named environments."""
     TOP.mkdir(parents=True, exist_ok=True)
     TOP.chmod(0o777)
     runner, known = Runner(Tools(), TOP), results.expected()
-    # Once outside of all groups: its pages are in the page cache then.
+    # Runs once outside of all groups, so that its pages are in the page cache.
     vm.run(["megapage", "run", "--", "true"])
     cases = [case for case in map(running.Case, sorted((TESTS / "harm/cases").glob("*.sh"))) if "machine" in case.header]
     for case, name in itertools.product(cases, names):

@@ -1,7 +1,9 @@
-"""Huge pages at two levels, shared by the cases of a guest on base pages, THP and hugetlb pages of the host.
+"""Huge pages at two levels, shared by the cases of a guest on base pages, THP and hugetlb pages of
+the host.
 
-The processor caches a translation of 2 MiB only where a huge page of the guest lies on a huge page of the host at the same
-boundary: its guest-physical range is one huge page of qemu's memory. `judge` counts for how many of a program's that is so."""
+The processor caches a translation of 2 MiB only if a huge page of the guest lies on a huge page of
+the host at the same boundary. The guest-physical range is then one huge page of qemu's memory.
+`judge` counts the huge pages of a program for which this holds."""
 
 import truth
 import vmcheck as vm
@@ -12,7 +14,8 @@ ON = {"base": "base pages", "thp": "THP", "hugetlb": "hugetlb pages"}
 
 
 def judge(backing):
-    """Programs on THP and on hugetlb pages of the guest, whose memory the host has on this."""
+    """Runs programs on THP and on hugetlb pages of the guest, whose memory the host backs by
+    `backing`."""
     vm.still_khugepaged()
     vm.megapage("pool set", "pool", "set", f"2m={POOL}")
     vm.same("pool set", "the guest's own pool", truth.pool(), POOL)
@@ -26,8 +29,8 @@ def judge(backing):
 
 
 def frames(pid):
-    """A process's backing, and the physical addresses of its huge pages. Both are read again when a page has become huge in
-    between: the library's thread collapses what was not huge at once."""
+    """Returns a process's backing, and the physical addresses of its huge pages. Both are read
+    again if a page became huge in between: the library's thread collapses base pages at once."""
     for _ in range(10):
         now, pages = vm.quiet(pid), truth.huge_pages(pid).values()
         if truth.backing(pid).huge == now.huge:
@@ -36,7 +39,8 @@ def frames(pid):
 
 
 def of_program(row, heap, backing, holder):
-    """One program: its pages as the guest's kernel has them, then as the host's has them."""
+    """Checks the pages of one program: as the guest's kernel has them, then as the host's has
+    them."""
     now, pages = frames(holder.worker)
     held = now.thp if heap == "thp" else now.hugetlb_bytes
     vm.check(row, "the guest has the program on huge pages", held >= (MIB_HELD - 8) * vm.MIB, (now.thp, now.hugetlb),

@@ -1,4 +1,5 @@
-"""Control group limits, shared by the cases of version 1 and 2: a heap against a hugetlb limit, lowered while it runs."""
+"""Control group limits, shared by the cases of version 1 and 2: a heap against a hugetlb limit,
+which is lowered while it runs."""
 
 import json
 import pathlib
@@ -11,13 +12,13 @@ HOLDER = ["/opt/megapage/holder", "--mib", "24", "--smaps", MOMENTS.path, "--lin
 
 
 def inside(*directories):
-    """A prefix that enters control groups first."""
+    """Returns the prefix of a command that is to enter control groups first."""
     script = "".join(f"echo $$ > {directory}/cgroup.procs && " for directory in directories)
     return ("sh", "-c", f'{script}exec "$@"', "sh")
 
 
 def hugetlb(name, directory, limit_file, reserved_file):
-    """Limits on hugetlb pages, on faults and on reservations."""
+    """Runs a heap under limits on hugetlb pages: on faults, and on reservations."""
     for file, what in ((limit_file, "a hugetlb limit"), (reserved_file, "a limit on reservations")):
         limit = directory / file
         if not limit.exists():
@@ -59,7 +60,7 @@ def hugetlb(name, directory, limit_file, reserved_file):
 
 
 def lowered(name, directory, limit_file, hugetlb_limit):
-    """Lowered beneath a program that runs: it goes on, and keeps each byte."""
+    """Lowers limits while a program runs, which goes on and keeps each byte."""
     vm.pool_pages(40)
     with vm.Holder("--mib", "24", "--block", "20000", prefix=(*inside(directory), "megapage", "run", "--heap", "2m", "--")) as one:
         one.intact("run --heap 2m", f"{name}: before")
@@ -77,7 +78,7 @@ def lowered(name, directory, limit_file, hugetlb_limit):
     if not memory.exists():
         return
     with vm.Holder("--mib", "40", "--mmap", prefix=inside(directory)) as holder:
-        # Room for what it has, and for little more: collapse has to do with it, or to say that it has not.
+        # Little more room than the process has: a collapse must fit in, or be reported as failed.
         used = truth.backing(holder.pid).total
         truth.writable(memory, used + (6 << 20))
         if truth.collapses():

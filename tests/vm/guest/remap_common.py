@@ -10,14 +10,14 @@ CODE = 8 << 20
 
 
 def started(path):
-    """A process of bigcode at a path, and its sum."""
+    """Starts bigcode at a path; returns the process and its sum."""
     child = vm.Child(path)
     words = child.line().split()
     return child, words[2] if len(words) == 3 else None
 
 
 def mapped(pid, path):
-    """Bytes of a file that a process has mapped by huge pages."""
+    """Returns the bytes of a file that a process has mapped by huge pages."""
     return sum(m["FilePmdMapped"] for m in truth.smaps(pid) if m.name == path)
 
 
@@ -40,11 +40,11 @@ def judge(directory, name):
 
 
 def prime(path, name, right):
-    """Primes a file: what is said of it, and what a process started then has."""
+    """Primes a file, and compares the claim with the mappings of a process started then."""
     row = "remap prime"
     done = vm.megapage(row, "remap", "prime", path, "--json", allowed=(0, 1, 2))
     child, found = started(path)
-    # A mapping gets a huge entry when it is touched; once more, so that each piece was.
+    # A mapping gets a huge entry when it is touched; the second pass touches each piece again.
     answer = child.ask("again")
     true = mapped(child.pid, path)
     vm.check(row, f"{name}: {os.path.basename(path)} computes the same after priming",

@@ -1,4 +1,5 @@
-"""Runs the cases of one boot, in order, each within its time, and reports each as it ends, with what it left behind."""
+"""Runner of one boot's cases: in order, each within its time. It reports each as it ends, with the
+processes and pools that it left."""
 
 import contextlib
 import json
@@ -12,33 +13,33 @@ import time
 
 MARK = "@@ "
 RECORDS = pathlib.Path("/run/vm-records")
-# What the kernel says when something is wrong with it, or a program died of a signal.
+# Kernel messages of a fault in the kernel, or of a program that died of a signal.
 BAD = re.compile(
     r"BUG[: ]|Oops|WARNING:|general protection|hung task|blocked for more than|soft lockup|RCU.*stall|rcu.*stall|segfault at"
     r"|trap invalid opcode|killed as a result of limit|Out of memory|MCE: Killing"
 )
-# Known of emulated machines, and no business of ours.
+# Messages that emulated machines are known for; not megapage's faults.
 HARMLESS = re.compile(r"WARNING: CPU: .* at arch/x86/(kernel/cpu|events)|unchecked MSR|clocksource|TSC|sgx|spectre", re.I)
-# Words of a failed case that are reported.
+# Lines of a case's output that are reported.
 TAIL = 40
 
 
 def report(**record):
-    """One record, for the host; `patience` is how long the next may take, in seconds."""
+    """Writes one record for the host; `patience` is how long the next may take, in seconds."""
     record.setdefault("patience", 240)
     sys.stdout.write(MARK + json.dumps(record) + "\n")
     sys.stdout.flush()
 
 
 def kernel_log():
-    """A descriptor that reads the kernel's messages from now on."""
+    """Returns a descriptor that reads the kernel's messages from now on."""
     log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     os.lseek(log, 0, os.SEEK_END)
     return log
 
 
 def bad_messages(log):
-    """What the kernel said meanwhile that it should not have to."""
+    """Returns the kernel's bad messages since `log` was opened, 20 at most."""
     found = []
     for _ in range(10_000):
         try:
@@ -54,7 +55,7 @@ def bad_messages(log):
 
 
 def processes():
-    """All processes that are not the kernel's: number, start and name."""
+    """Returns all processes except the kernel's: {(number, start): name}."""
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -67,7 +68,7 @@ def processes():
 
 
 def pools():
-    """Each pool's size."""
+    """Returns the size and the overcommit limit of each pool."""
     found = {}
     for entry in sorted(pathlib.Path("/sys/kernel/mm/hugepages").iterdir()):
         for name in ("nr_hugepages", "nr_overcommit_hugepages"):
@@ -77,7 +78,7 @@ def pools():
 
 
 def run(case, before, pools_before):
-    """One case: a process of its own, killed with its session when its time is over."""
+    """Runs one case in its own process, which is killed with its session when its time is over."""
     RECORDS.unlink(missing_ok=True)
     RECORDS.touch()
     log = kernel_log()
@@ -94,7 +95,7 @@ def run(case, before, pools_before):
         status = process.wait(timeout=case["seconds"])
     except subprocess.TimeoutExpired:
         status = None
-    # The reason of a hang is worth more than its end.
+    # Looked at before the kill: the reason of a hang is worth more than its end.
     stuck = stuck_processes(before) if status is None else []
     left = sorted(set(processes()) - set(before) - {(process.pid, None)})
     names = [f"{number}" for number, _ in left]
@@ -125,7 +126,7 @@ def run(case, before, pools_before):
 
 
 def stuck_processes(before):
-    """What hangs, and where in the kernel."""
+    """Returns the processes that hang, and where in the kernel."""
     found = []
     for number, start in sorted(set(processes()) - set(before)):
         words = []

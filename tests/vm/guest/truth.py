@@ -1,6 +1,7 @@
-"""What the kernel says, read without megapage: the other side of each comparison.
+"""Readings of the kernel's own data, without megapage: the other side of each comparison.
 
-These readings are kept apart from megapage's on purpose: no code and no value of its parsers is used here."""
+These readings are kept apart from megapage's on purpose: no code and no value of its parsers is
+used here."""
 
 import contextlib
 import ctypes
@@ -17,7 +18,7 @@ THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def release():
-    """(major, minor) of the running kernel."""
+    """Returns (major, minor) of the running kernel."""
     return tuple(int(part) for part in os.uname().release.split("-")[0].split("+")[0].split(".")[:2])
 
 
@@ -35,7 +36,7 @@ class Mapping:
 
     @property
     def hugetlb(self):
-        """The kernel's flag for memory of a pool."""
+        """Returns true if the kernel flags the mapping as memory of a pool."""
         return "ht" in self.flags
 
     @property
@@ -47,7 +48,7 @@ HEAD = re.compile(r"^[0-9a-f]+-[0-9a-f]+ ")
 
 
 def parse_smaps(text):
-    """The mappings of a text of /proc/PID/smaps."""
+    """Returns the mappings of a text of /proc/PID/smaps."""
     found = []
     for line in text.splitlines():
         if HEAD.match(line):
@@ -62,7 +63,7 @@ def parse_smaps(text):
 
 
 def smaps(pid):
-    """The mappings of a process; empty when it is gone."""
+    """Returns the mappings of a process; empty if it is gone."""
     try:
         return parse_smaps(pathlib.Path(f"/proc/{pid}/smaps").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -70,7 +71,7 @@ def smaps(pid):
 
 
 class Backing:
-    """What a process's memory is on, in bytes, from smaps."""
+    """Backing of a process's memory, in bytes, from smaps."""
 
     def __init__(self, mappings):
         self.hugetlb = {}
@@ -103,12 +104,12 @@ class Backing:
 
 
 def backing(pid):
-    """What backs the memory of a running process."""
+    """Returns the backing of a running process's memory."""
     return Backing(smaps(pid))
 
 
 def meminfo():
-    """/proc/meminfo in bytes; counts of pages as they are."""
+    """Returns /proc/meminfo in bytes; counts of pages as they are."""
     found = {}
     for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -118,7 +119,7 @@ def meminfo():
 
 
 def vmstat(name):
-    """One counter of /proc/vmstat; 0 where it is not counted."""
+    """Returns one counter of /proc/vmstat; 0 if it is not there."""
     for line in pathlib.Path("/proc/vmstat").read_text().splitlines():
         key, _, value = line.partition(" ")
         if key == name:
@@ -127,7 +128,8 @@ def vmstat(name):
 
 
 def status(pid, field):
-    """One field of /proc/PID/status: bytes for sizes, else the number."""
+    """Returns one field of /proc/PID/status: bytes for sizes, else the number; 0 if it is not
+    there."""
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         key, _, value = line.partition(":")
         if key == field:
@@ -137,7 +139,7 @@ def status(pid, field):
 
 
 def nodes():
-    """The NUMA nodes that have memory."""
+    """Returns the NUMA nodes that have memory."""
     text = pathlib.Path("/sys/devices/system/node/has_memory").read_text().strip()
     found = []
     for part in text.split(","):
@@ -147,13 +149,13 @@ def nodes():
 
 
 def pool(size=HUGE, node=None, name="nr_hugepages"):
-    """A count of a pool: of the machine, or of a node."""
+    """Returns a count of a pool: of the machine, or of a node."""
     where = HUGEPAGES if node is None else pathlib.Path(f"/sys/devices/system/node/node{node}/hugepages")
     return int((where / f"hugepages-{size // 1024}kB" / name).read_text())
 
 
 def numa_pages(pid):
-    """{node: bytes} that a process's anonymous and hugetlb memory lies on, from numa_maps."""
+    """Returns {node: bytes} of a process's anonymous and hugetlb memory, from numa_maps."""
     found = {}
     for line in pathlib.Path(f"/proc/{pid}/numa_maps").read_text().splitlines():
         size = re.search(r"kernelpagesize_kB=(\d+)", line)
@@ -168,8 +170,8 @@ KPF_HUGE, KPF_THP = 17, 22
 
 
 def huge_pages(pid):
-    """{virtual address: physical address} of a process's pages of 2 MiB, anonymous THP or of a pool, by the flags of each
-    page's frame. Needs root."""
+    """Returns {virtual address: physical address} of a process's 2 MiB pages, anonymous THP or of a
+    pool, by the flags of each page's frame. Needs root."""
     found = {}
     with open(f"/proc/{pid}/pagemap", "rb") as pagemap, open("/proc/kpageflags", "rb") as flags:
         for mapping in smaps(pid):
@@ -189,7 +191,8 @@ def huge_pages(pid):
 
 
 def huge_by_node(pid):
-    """{node: bytes} of huge pages of a process: by the flags of each page's frame. Needs root."""
+    """Returns {node: bytes} of a process's huge pages, by the flags of each page's frame. Needs
+    root."""
     edges = node_edges()
     found = {}
     for physical in huge_pages(pid).values():
@@ -199,7 +202,8 @@ def huge_by_node(pid):
 
 
 def node_edges():
-    """(node, first frame, one after the last) of each piece of memory, from /proc/zoneinfo."""
+    """Returns (node, first frame, one after the last) of each piece of memory, from
+    /proc/zoneinfo."""
     found, node, start = [], None, None
     spanned = 0
     for line in pathlib.Path("/proc/zoneinfo").read_text().splitlines():
@@ -224,7 +228,7 @@ MAP_PRIVATE, MAP_ANONYMOUS, MAP_HUGETLB = 0x02, 0x20, 0x40000
 
 
 def try_hugetlb(size=HUGE):
-    """0 where mmap(MAP_HUGETLB) gives a page of this size, else its errno."""
+    """Returns 0 if mmap(MAP_HUGETLB) gives a page of this size, else its errno."""
     flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (size.bit_length() - 1) << 26
     address = LIBC.mmap(None, size, 3, flags, -1, 0)
     if address == ctypes.c_void_p(-1).value:
@@ -234,7 +238,8 @@ def try_hugetlb(size=HUGE):
 
 
 def try_advice(advice, touch=False):
-    """0 where madvise(2) takes an advice on 4 MiB of fresh anonymous memory, else its errno; and huge bytes got."""
+    """Gives an advice on 2 MiB of fresh anonymous memory; returns 0 or the errno of madvise(2), and
+    the huge bytes obtained."""
     length = 4 * MIB
     address = LIBC.mmap(None, length, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     aligned = (address + HUGE - 1) // HUGE * HUGE
@@ -254,12 +259,12 @@ MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 
 
 def collapses():
-    """Whether this kernel has MADV_COLLAPSE (Linux 6.1)."""
+    """Returns true if this kernel has MADV_COLLAPSE (Linux 6.1)."""
     return try_advice(MADV_COLLAPSE, touch=True)[0] == 0
 
 
 def writable(path, value):
-    """Writes to a kernel file; False where that is refused."""
+    """Writes to a kernel file; returns False if that is refused."""
     with contextlib.suppress(OSError):
         pathlib.Path(path).write_text(str(value))
         return True

@@ -1,7 +1,9 @@
-"""What a case is made of: megapage's commands run within limits, and comparisons of what they claim with what is.
+"""Functions for cases: megapage's commands run within limits, and comparisons of their claims with
+the kernel's data.
 
-A case is a script that calls these. Each comparison is a record {command, what, ok, claimed, true}; `command` is the row of
-the matrix. A command that does not end in time, dies of a signal or panics is a failed comparison by itself."""
+A case is a script that calls these. Each comparison is a record {command, what, ok, claimed, true};
+`command` is the row of the matrix. A command that does not end in time, dies of a signal or panics
+is a failed comparison by itself."""
 
 import atexit
 import contextlib
@@ -23,7 +25,7 @@ STAGE = int(os.environ.get("VM_STAGE", "1"))
 # Keeps a trial's findings in one case from the next one.
 os.environ.setdefault("MEGAPAGE_TRIALS", "none")
 MIB = 1 << 20
-# An emulated machine on a busy host: the limit is for what never ends.
+# Limit in seconds for a command that never ends, on an emulated machine and a busy host.
 LONGEST = 180
 
 
@@ -36,7 +38,8 @@ def record(**fields):
 
 
 def check(command, what, ok, claimed=None, true=None, **more):
-    """One comparison: `ok` says whether it holds; what was claimed and what is true are kept for a failure."""
+    """Records one comparison and returns `ok`, which is true if it holds. A failure keeps the claim
+    and the truth."""
     fields = {"event": "check", "command": command, "what": what, "ok": bool(ok), **more}
     if not ok:
         fields |= {"claimed": shown(claimed), "true": shown(true)}
@@ -45,13 +48,13 @@ def check(command, what, ok, claimed=None, true=None, **more):
 
 
 def shown(value):
-    """Short enough for a report."""
+    """Returns a value as text, short enough for a report."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 600 else text[:600] + "..."
 
 
 def same(command, what, claimed, true, within=0):
-    """Two values agree, within so much."""
+    """Checks that two values agree, within `within`."""
     ok = claimed is not None and true is not None and (
         abs(claimed - true) <= within if isinstance(true, (int, float)) else claimed == true
     )
@@ -59,7 +62,8 @@ def same(command, what, claimed, true, within=0):
 
 
 def unsupported(command, what, ok, claimed=None, true=None):
-    """As `check`, where the kernel lacks something: what is right is a clear statement, and the matrix says so."""
+    """Records a comparison, as `check` does, for a kernel that lacks something. Right is then a
+    clear statement, and the matrix says so."""
     fields = {"event": "check", "command": command, "what": what, "ok": bool(ok), "lacking": True}
     if not ok:
         fields |= {"claimed": shown(claimed), "true": shown(true)}
@@ -68,24 +72,24 @@ def unsupported(command, what, ok, claimed=None, true=None):
 
 
 def skip(command, why):
-    """A comparison that cannot be made on this machine."""
+    """Records a comparison that cannot be made on this machine."""
     record(event="check", command=command, what=why, ok=True, skipped=True)
 
 
 def reboot(append):
-    """Ask for another boot with these parameters, in which the case runs as its next stage."""
+    """Asks for another boot with these parameters, in which the case runs as its next stage."""
     record(event="reboot", append=append)
 
 
 def note(text):
-    """What is shown beside the case's result, also when all holds."""
+    """Records a text that is shown beside the case's result, also if all holds."""
     record(event="note", text=text)
 
 
 def ask_host(pages, seconds=LONGEST):
-    """What the host says of its side (tests/vm/host.py, answer), for the guest-physical addresses of huge pages; the case's
-    header says `backing`."""
-    # As its controlling terminal the line would hang up at the end of the case.
+    """Returns the host's answer (tests/vm/host.py, answer) for the guest-physical addresses of huge
+    pages; the case's header needs `backing`."""
+    # As the controlling terminal the line would hang up at the end of the case.
     with open(os.open(DEVICE, os.O_RDWR | os.O_NOCTTY), "r+b", buffering=0) as device:
         device.write(b"@@ " + json.dumps({"event": "ask", "pages": sorted(pages)}).encode() + b"\n")
         answer = b""
@@ -97,14 +101,14 @@ def ask_host(pages, seconds=LONGEST):
 
 
 class Done:
-    """What came of a command."""
+    """Outcome of a command."""
 
     def __init__(self, status, out, err, seconds):
         self.status, self.out, self.err, self.seconds = status, out, err, seconds
 
     @property
     def json(self):
-        """The document on its standard output; None where there is none."""
+        """Returns the document on the standard output; None if there is none."""
         try:
             return json.loads(self.out)
         except ValueError:
@@ -116,7 +120,7 @@ class Done:
 
 
 def run(command, seconds=LONGEST, **options):
-    """Any command, to its end; status None where it had to be killed."""
+    """Runs any command to its end; the status is None if it had to be killed."""
     began = time.monotonic()
     options.setdefault("stdin", subprocess.DEVNULL)
     process = subprocess.Popen(
@@ -138,7 +142,8 @@ def run(command, seconds=LONGEST, **options):
 
 
 def orderly(command, title, done, allowed):
-    """Judges how a command of megapage ended: in time, no panic, no signal, a status that it may have."""
+    """Checks how a command of megapage ended: in time, without panic or signal, with a status that
+    it may have."""
     if done.status is None:
         return check(command, f"{title} ends", False, f"no end after {done.seconds:.0f} s: {done.words}", "it ends")
     if done.status < 0 or "panicked at" in done.err:
@@ -150,14 +155,14 @@ def orderly(command, title, done, allowed):
 
 
 def megapage(row, *arguments, allowed=(0,), seconds=LONGEST, **options):
-    """A command of megapage's; `row` is its row of the matrix."""
+    """Runs a command of megapage; `row` is its row of the matrix."""
     done = run(["megapage", *map(str, arguments)], seconds, **options)
     orderly(row, f"megapage {' '.join(map(str, arguments))}", done, allowed)
     return done
 
 
 def value(document, *path, default=None):
-    """A value deep in a document; the default where anything on the way is missing."""
+    """Returns a value deep in a document; the default if anything on the way is missing."""
     for step in path:
         try:
             document = document[step]
@@ -184,12 +189,12 @@ class Child:
         self.end()
 
     def line(self, seconds=LONGEST):
-        """Its next line of output; empty at its end or when the time is over."""
+        """Returns the next line of output; empty at its end or when the time is over."""
         ready, _, _ = select.select([self.process.stdout], [], [], seconds)
         return self.process.stdout.readline().strip() if ready else ""
 
     def ask(self, word, seconds=LONGEST):
-        """Sends a line, and gives the answer."""
+        """Sends a line and returns the answer."""
         try:
             self.process.stdin.write(word + "\n")
             self.process.stdin.flush()
@@ -198,7 +203,7 @@ class Child:
         return self.line(seconds)
 
     def signal(self, number, seconds=30):
-        """Sends a signal, and waits for the end: its status, None where it goes on."""
+        """Sends a signal and waits for the end; returns the status, None if the process goes on."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
         try:
@@ -207,7 +212,7 @@ class Child:
             return None
 
     def end(self):
-        """Its status; it is killed where it still runs."""
+        """Kills the process if it still runs; returns its status."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -219,22 +224,24 @@ class Child:
 
 
 class Holder(Child):
-    """holder.c, with its memory in place; `worker` is its process, which is another one below a launcher."""
+    """A process of holder.c, with its memory in place. `worker` is its process number, which is not
+    `pid` below a launcher."""
 
     def __init__(self, *arguments, prefix=(), program="holder", **options):
         super().__init__(*prefix, f"/opt/megapage/{program}", *arguments, "--interactive", **options)
-        # Filling memory that is being swapped out takes its time.
+        # Filling memory that is being swapped out takes long.
         words = self.line(3 * LONGEST).split()
         self.worker = int(words[1]) if len(words) == 2 and words[0] == "ready" else None
 
     def intact(self, row, what):
-        """Every byte is what it should be."""
+        """Checks that every byte has its value."""
         answer = self.ask("check")
         return check(row, f"every byte is intact {what}", answer.startswith("ok "), answer or "no answer", "ok")
 
 
 def quiet(pid):
-    """Waits until two readings of a process's memory agree (khugepaged and faults have ended); its backing."""
+    """Waits until two readings of a process's memory agree (khugepaged and faults have ended);
+    returns its backing."""
     last = None
     for _ in range(20):
         now = truth.backing(pid)
@@ -246,7 +253,7 @@ def quiet(pid):
 
 
 def pool_pages(pages, size=truth.HUGE):
-    """Sizes a pool without megapage; what it is then."""
+    """Sizes a pool without megapage; returns the size obtained."""
     path = truth.HUGEPAGES / f"hugepages-{size // 1024}kB/nr_hugepages"
     path.write_text(str(pages))
     return int(path.read_text())
@@ -256,7 +263,8 @@ COMPARED = {"young": 0, "old": 0}
 
 
 class Moments:
-    """What a program of ours kept of its own smaps: before and after it stood still for so long."""
+    """Smaps that a program of ours kept of itself, before and after it stood still for
+    `linger_ms`."""
 
     def __init__(self, path, linger_ms):
         self.path, self.linger_ms = path, linger_ms
@@ -279,9 +287,9 @@ class Moments:
 
 
 def moment_matches(row, what, moment, moments, within=3 * MIB):
-    """A moment of a report, kind by kind, against what the program kept of its own smaps at both ends of the time that it
-    stood still: the sample lies between, unless it is older, and says so by its age; then it claims nothing of that time, and
-    `enough_samples` bounds how often that may be."""
+    """Compares a moment of a report, kind by kind, with the program's own smaps. These are from
+    both ends of the time that it stood still, and the sample lies between. A sample whose age says
+    that it is older claims nothing of that time; `enough_samples` bounds how often that may be."""
     resident = value(moment, "resident")
     before, after = moments.before, moments.after
     if resident is None:
@@ -306,20 +314,22 @@ def moment_matches(row, what, moment, moments, within=3 * MIB):
 
 
 def enough_samples(row):
-    """Of programs that stand still for a second and more at least one of four was sampled meanwhile: more on a quiet host."""
+    """Checks that at least one of four programs that stood still was sampled meanwhile; more are on
+    a quiet host."""
     total = COMPARED["young"] + COMPARED["old"]
     check(row, "programs are sampled while they stand still", 4 * COMPARED["young"] >= total, COMPARED, "one of four")
 
 
 def still_khugepaged():
-    """Keeps khugepaged from changing what is compared, for the rest of this case: it scans on its own time."""
+    """Keeps khugepaged, which scans on its own time, from changing compared memory for the rest of
+    this case."""
     sleep = truth.THP / "khugepaged/scan_sleep_millisecs"
     atexit.register(sleep.write_text, sleep.read_text())
     sleep.write_text("3600000")
 
 
 def wait_until(condition, seconds=60, step=0.3):
-    """Whether a condition came true in time."""
+    """Returns true if a condition came true in time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if condition():

@@ -1,9 +1,10 @@
-//! Comparisons of one value of megapage's with one of another's, and how they come out.
+//! Comparisons of one value of megapage's with one of another's, and their outcome.
 
 use megapage_bench::statistics::Spread;
 use serde_json::Value;
 
-/// What always counts as equal, and what never does, however far runs lie apart.
+/// Limits of the noise: a smaller difference always counts as equal, and a larger one never does,
+/// for any spread of the runs.
 const LEAST_NOISE: f64 = 0.02;
 const MOST_NOISE: f64 = 0.10;
 
@@ -16,12 +17,12 @@ pub(super) fn spread_of(value: &Value) -> Option<Spread> {
     Some(Spread { median: number("median")?, min: number("min")?, max: number("max")? })
 }
 
-/// The same the other way round: what is better where it is more becomes better where it is less.
+/// Returns the inverse: for a quantity of which more is better, less of the inverse is.
 pub(super) fn inverse(of: Spread) -> Spread {
     Spread { median: 1.0 / of.median, min: 1.0 / of.max, max: 1.0 / of.min }
 }
 
-/// How megapage stands.
+/// Standing of megapage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Leads,
@@ -29,20 +30,20 @@ pub(super) enum Standing {
     Loses,
 }
 
-/// Less is better, on both sides.
+/// Comparison of two values of which less is better.
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
-    /// What was measured.
+    /// The quantity.
     pub what: String,
-    /// Whom it is compared with.
+    /// The name of the other.
     pub against: String,
     pub ours: Spread,
     pub theirs: Spread,
 }
 
 impl Comparison {
-    /// Level within the noise that the runs themselves show: half the distance of the ends of the noisier side, as in the benches'
-    /// gates.
+    /// Returns level within the noise that the runs themselves show: half the distance of the ends
+    /// of the noisier side, as in the benches' gates.
     pub(super) fn standing(&self) -> Standing {
         let noise = self.ours.noise().max(self.theirs.noise()).clamp(LEAST_NOISE, MOST_NOISE);
         match self.ratio() {
@@ -56,7 +57,8 @@ impl Comparison {
         self.ours.median / self.theirs.median
     }
 
-    /// In words: a share of the other's, or how many times less where that is much less.
+    /// Describes it in words: a share of the other's, or a factor if the share is very small or
+    /// large.
     pub(super) fn text(&self) -> String {
         let Comparison { what, against, .. } = self;
         match self.ratio() {

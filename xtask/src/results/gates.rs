@@ -1,4 +1,5 @@
-//! The gates of all results: how many hold, which fail, and what those were that were changed.
+//! Gates of all results: the number that hold, those that fail, and the former outcomes of changed
+//! ones.
 
 use super::{Results, text};
 use serde_json::Value;
@@ -7,7 +8,7 @@ fn holds(value: &Value) -> bool {
     value.get("holds").and_then(Value::as_bool).unwrap_or(false)
 }
 
-/// Markdown: a sentence and the failing gates, then the former outcomes of others.
+/// Renders Markdown: a sentence and the failing gates, then the former outcomes of others.
 pub(super) fn paragraphs(results: &Results) -> String {
     let gates = results.iter().flat_map(|(name, report)| {
         let gates = report.get("gates").and_then(Value::as_array).into_iter().flatten();
@@ -46,7 +47,7 @@ pub(super) fn paragraphs(results: &Results) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The date of a day counted from 1970-01-01, by Howard Hinnant's `civil_from_days`.
+/// Returns the date of a day counted from 1970-01-01, by Howard Hinnant's `civil_from_days`.
 fn date(days: u64) -> String {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

@@ -1,4 +1,4 @@
-//! The ten lines: what each subject compares, by the values that its reports hold.
+//! The ten lines: the comparison of each subject, by the values in its reports.
 
 use super::compare::{Comparison, Standing, inverse, spread_of};
 use super::{Results, text};
@@ -11,7 +11,7 @@ pub(super) struct Subject {
     compare: fn(&Results) -> Vec<Comparison>,
 }
 
-/// In the order of the table.
+/// The subjects in the order of the table.
 pub(super) const SUBJECTS: [Subject; 10] = [
     Subject { name: "Random access, allocation, search", compare: access },
     Subject { name: "Nothing to gain: work, start", compare: idle },
@@ -26,7 +26,7 @@ pub(super) const SUBJECTS: [Subject; 10] = [
 ];
 
 impl Subject {
-    /// The row of the table.
+    /// Renders the row of the table.
     pub(super) fn row(&self, results: &Results) -> String {
         let compared = (self.compare)(results);
         let cell = |standing: Standing| {
@@ -52,7 +52,7 @@ impl<'a> Rows<'a> {
         Rows(key, list(results, report, path))
     }
 
-    /// The rows of a case of a bench of allocators, by peer.
+    /// Returns the rows of a case of a bench of allocators, by peer.
     fn of_case(case: &'a Value) -> Rows<'a> {
         Rows("peer", case["rows"].as_array().into_iter().flatten().collect())
     }
@@ -62,7 +62,7 @@ impl<'a> Rows<'a> {
         self
     }
 
-    /// Of the rows that `counts` the one with the least value, by its name.
+    /// Returns the name and value of the row with the least value, of those whose name `counts`.
     fn least(
         &self,
         counts: impl Fn(&str) -> bool,
@@ -73,7 +73,7 @@ impl<'a> Rows<'a> {
         values.min_by(|(_, one), (_, other)| one.median.total_cmp(&other.median))
     }
 
-    /// Compares the row `ours` with the least of those that `counts`.
+    /// Compares the row `ours` with the least of those whose name `counts`.
     fn compare(
         &self,
         what: impl Into<String>,
@@ -86,7 +86,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Returns what reads the value at a path.
+/// Returns a function that reads the value at a path.
 fn at(path: impl AsRef<str>) -> impl Fn(&Value) -> Option<Spread> {
     move |row| spread_of(row.pointer(path.as_ref())?)
 }
@@ -118,7 +118,7 @@ fn is_kernels(configuration: &str) -> bool {
     configuration.starts_with("thp-")
 }
 
-/// A phase of a bench of allocators, against the best that is not megapage's.
+/// Compares a phase of a bench of allocators with the best that is not megapage's.
 fn allocators(results: &Results, bench: &str, phases: &[&str]) -> Vec<Comparison> {
     let mut compared = Vec::new();
     for case in list(results, bench, "/cases") {
@@ -152,8 +152,9 @@ fn idle(results: &Results) -> Vec<Comparison> {
     compared
 }
 
-/// Processor time of the whole run of each program. Against plain, the geometric mean over all; against each other way, too: the
-/// mean of the ratios where both ran.
+/// Compares the processor time of the whole run of each program. Against plain, it is the geometric
+/// mean over all. Against each other way, too, it is the mean of the ratios of programs that both
+/// ran.
 fn programs(results: &Results) -> Vec<Comparison> {
     let runs = list(results, "programs", "/runs");
     let of = |case: &str, way: &str| {
@@ -171,7 +172,8 @@ fn programs(results: &Results) -> Vec<Comparison> {
         let what = format!("geometric mean of {}", ratios.len());
         compared.extend(against_number(what, geometric_mean(&ratios), way, 1.0));
     }
-    // The single programs in which another way is ahead of ours, beyond what their rounds differ by.
+    // The single programs in which another way is ahead of ours, by more than the difference
+    // between their rounds.
     for case in cases {
         let best = others.iter().filter_map(|way| Some((*way, of(case, way)?)));
         let best = best.min_by(|(_, one), (_, other)| one.median.total_cmp(&other.median));
@@ -184,7 +186,7 @@ fn programs(results: &Results) -> Vec<Comparison> {
 /// Ways of the bench of programs that are megapage's.
 const OWN_WAYS: [&str; 3] = ["ours", "learned", "other"];
 
-/// `None` of none.
+/// Returns the geometric mean; `None` for none.
 fn geometric_mean(ratios: &[f64]) -> Option<Spread> {
     let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
     Spread::of((!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp()))
@@ -204,7 +206,7 @@ fn promote(results: &Results) -> Vec<Comparison> {
 fn bloat(results: &Results) -> Vec<Comparison> {
     let rows = Rows::of(results, "bloat", "/bloat/rows", "configuration");
     let time = |row: &Value| at("/throughput_of_always")(row).map(inverse);
-    // Of what does not complete no time counts.
+    // The time of a configuration that does not complete does not count.
     let completed = |row: &Value| {
         let completes = row["completed"].as_u64() == Some(row["samples"].as_array()?.len() as u64);
         time(row).filter(|_| completes)
@@ -228,7 +230,8 @@ fn fair(results: &Results) -> Vec<Comparison> {
         .collect()
 }
 
-/// Against what is demanded of it: no peer has such a cost, and the kernel's is in the other lines.
+/// Compares the cost with its demand: no peer has such a cost, and the kernel's is in the other
+/// lines.
 fn cost(results: &Results) -> Vec<Comparison> {
     let rows = Rows::of(results, "cost", "/cost/rows", "configuration");
     let of = |name: &str| {
@@ -291,7 +294,8 @@ fn children(results: &Results) -> Vec<Comparison> {
     compared
 }
 
-/// Gains are times as fast, so that the inverse is compared; of each program the best way of megapage's.
+/// Compares the inverse of gains, which are factors of speed; for each program, the best of
+/// megapage's ways.
 fn code(results: &Results) -> Vec<Comparison> {
     let slower = |row: &Value, path: &str| {
         let gain = row.pointer(path)?;

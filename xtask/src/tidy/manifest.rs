@@ -1,12 +1,12 @@
-//! Dependencies between the crates point one way.
+//! Check that dependencies between the crates point one way.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::Path;
 
-/// For each crate, the crates of this workspace that it may be built from. A crate that is not listed
-/// fails the check: whoever adds one decides where it stands.
+/// For each crate, the crates of this workspace from which it may be built. A crate that is not
+/// listed fails the check: its author decides on its place.
 const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     ("units", &[]),
     ("tlb", &[]),
@@ -51,15 +51,15 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     ),
 ];
 
-/// Only these may be built from the libraries that make system calls.
+/// The only crates that may be built from the libraries that make system calls.
 const MAY_CALL_THE_SYSTEM: [&str; 5] = ["inside", "kernel", "preload", "lab", "testing"];
 const SYSTEM_LIBRARIES: [&str; 4] = ["libc", "rustix", "nix", "perf-event-open-sys"];
 
 /// The crate that no shipped code links, only tests and the laboratory.
 const FOR_TESTS_ONLY: &str = "testing";
-/// What the crate for tests may be built from.
+/// Crates from which the crate for tests may be built.
 const TESTING_MAY_DEPEND_ON: [&str; 5] = ["units", "snapshot", "kernel", "observe", "act"];
-/// The fuzz targets: built from all crates, and none is built from it.
+/// The fuzz targets: built from all crates, and no crate is built from it.
 const FUZZING: &str = "fuzzing";
 
 /// Checks the output of `cargo metadata --no-deps`.
@@ -99,7 +99,7 @@ fn allowed(krate: &str) -> Option<&'static [&'static str]> {
     MAY_DEPEND_ON.iter().find(|(name, _)| *name == krate).map(|(_, on)| *on)
 }
 
-/// Why `krate` may not have a dependency of this kind on the package `on`.
+/// Returns the reason for which `krate` may not have a dependency of this kind on the package `on`.
 fn judge(krate: &str, kind: &str, on: &str) -> Option<String> {
     if SYSTEM_LIBRARIES.contains(&on) && !MAY_CALL_THE_SYSTEM.contains(&krate) {
         return Some(format!("crate {krate} depends on {on}: system calls belong in crates/kernel"));

@@ -2,10 +2,11 @@
 
 use crate::finding::Finding;
 
-/// What begins and ends a conflict that git could not merge; the line between them may be a heading's underline.
+/// Lines that begin and end a conflict that git could not merge. The line between them may be a
+/// heading's underline.
 const CONFLICT_MARKERS: [&str; 2] = ["<<<<<<< ", ">>>>>>> "];
 
-/// Trailing spaces, carriage returns, a last line without an end, and what a merge left.
+/// Finds trailing spaces, carriage returns, a last line without an end, and remains of a merge.
 pub fn whitespace(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in text.split('\n').enumerate() {
@@ -23,8 +24,8 @@ pub fn whitespace(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Links of a Markdown file to files that do not exist. `exists` answers for a path relative to the
-/// repository's root.
+/// Finds links of a Markdown file to files that do not exist. `exists` returns true for the path of
+/// an existing file, relative to the repository's root.
 pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let mut findings = Vec::new();
@@ -49,7 +50,8 @@ pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Findi
     findings
 }
 
-/// Pages of docs/ that the contents of the book (docs/SUMMARY.md) name not at all, or twice: mdBook leaves the former out.
+/// Finds pages of docs/ that the contents of the book (docs/SUMMARY.md) do not name, or name twice:
+/// mdBook ignores the former.
 pub fn book<'a>(summary: &str, pages: impl Iterator<Item = &'a str>) -> Vec<Finding> {
     const SUMMARY: &str = "docs/SUMMARY.md";
     let count = |page: &str| summary.matches(&format!("]({page})")).count();
@@ -64,7 +66,8 @@ pub fn book<'a>(summary: &str, pages: impl Iterator<Item = &'a str>) -> Vec<Find
         .collect()
 }
 
-/// The subcommands that the `enum Command` of the command line declares, as a user types them.
+/// Returns the subcommands that the `enum Command` of the command line declares, as a user types
+/// them.
 pub fn subcommands(main_rs: &str) -> Vec<String> {
     main_rs
         .lines()
@@ -77,7 +80,7 @@ pub fn subcommands(main_rs: &str) -> Vec<String> {
         .collect()
 }
 
-/// The targets that a Makefile declares at the start of a line.
+/// Returns the targets that a Makefile declares at the start of a line.
 pub fn make_targets(makefile: &str) -> Vec<String> {
     makefile
         .lines()
@@ -88,16 +91,17 @@ pub fn make_targets(makefile: &str) -> Vec<String> {
         .collect()
 }
 
-/// What the commands in a document are checked against.
+/// Commands against which documents are checked.
 pub struct Commands {
-    /// Of `megapage`.
+    /// The subcommands of `megapage`.
     pub subcommands: Vec<String>,
-    /// Of `make`.
+    /// The targets of `make`.
     pub targets: Vec<String>,
 }
 
 impl Commands {
-    /// Commands in the shell blocks (```` ```sh ````, ```` ```console ````) of a Markdown file that do not exist.
+    /// Finds commands in the shell blocks (```` ```sh ````, ```` ```console ````) of a Markdown
+    /// file that do not exist.
     pub fn check(&self, path: &str, text: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut in_shell = false;

@@ -1,4 +1,5 @@
-//! Numbers that may only fall: comments that are hard to read, words that say little, and lines of code.
+//! Numbers that may only fall: comments that are hard to read, words that say little, and lines of
+//! code.
 
 use super::size::size;
 use crate::finding::Finding;
@@ -7,17 +8,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Holds the numbers that are not to be passed.
+/// Path of the committed numbers.
 pub const FILE: &str = "xtask/ratchet.json";
 
-/// This file spells the words that it counts.
+/// Path of this file, which spells the words that it counts.
 const OWN: &str = "xtask/src/tidy/ratchet.rs";
 
-/// Words that begin a comment with a clause, where a verb or a noun is to stand.
+/// Words that begin a comment with a clause, in the place of a verb or a noun.
 const CLAUSES: [&str; 10] =
     ["Whether ", "What ", "Where ", "Of ", "Until ", "How many", "How much", "So many", "So much", "That "];
 
-/// Words for which plainer ones are at hand.
+/// Words for which there are plainer ones.
 const WORDS: [&str; 19] = [
     "mend",
     "mends",
@@ -66,7 +67,7 @@ fn count(files: &BTreeMap<String, String>) -> Numbers {
     numbers.map(|(name, number)| (name.to_string(), number)).into()
 }
 
-/// Sources, scripts and documents. The changelog keeps the words that it was written in.
+/// Returns true for sources, scripts and documents. The changelog keeps its original words.
 fn is_counted(path: &str) -> bool {
     let ends = [".rs", ".c", ".h", ".md", ".py", ".sh"];
     path != "CHANGELOG.md"
@@ -96,7 +97,7 @@ fn listed_words(line: &str) -> u64 {
     WORDS.iter().map(count).sum()
 }
 
-/// The numbers that have risen above the committed ones.
+/// Finds the numbers that have risen above the committed ones.
 pub fn check(files: &BTreeMap<String, String>) -> Result<Vec<Finding>> {
     let text = files.get(FILE).with_context(|| format!("{FILE} is missing"))?;
     compare(text, &count(files))
@@ -143,7 +144,7 @@ mod tests {
             .into()
     }
 
-    /// What is found in `more` where the numbers of `rust` are committed.
+    /// Returns the findings in `more`, with the numbers of `rust` committed.
     fn found(rust: &str, more: &str) -> Vec<String> {
         let committed = serde_json::to_string_pretty(&count(&files(rust))).unwrap();
         compare(&committed, &count(&files(more))).unwrap().into_iter().map(|it| it.to_string()).collect()

@@ -3,19 +3,19 @@
 use super::scan::Source;
 use crate::finding::Finding;
 
-/// The longest source file, in lines of code (comments and empty lines do not count): past that, a file has stopped fitting
-/// its name.
+/// The longest source file, in lines of code (comments and empty lines do not count). A longer file
+/// no longer fits its name.
 const MOST_LINES: usize = 500;
 
-/// Crates that may hold unsafe code and call the C library: inside and kernel, the C entry points, and what nothing that is
-/// installed links.
+/// Crates that may hold unsafe code and call the C library: inside and kernel, the C entry points,
+/// and crates that no installed program links.
 const UNSAFE_CRATES: [&str; 7] = ["inside", "kernel", "preload", "text", "capi", "lab", "testing"];
 
-/// Crates whose functions depend on their arguments alone.
+/// Crates whose functions depend only on their arguments.
 const PURE_CRATES: [&str; 4] = ["units", "tlb", "snapshot", "decide"];
 
-/// What a pure crate must not name: the outside world, the clock (a span of time is a value), other threads,
-/// chance, global state.
+/// Names that a pure crate must not use: the outside world, the clock (a span of time is a value),
+/// other threads, chance, global state.
 const IMPURE: [&str; 13] = [
     "std::fs",
     "std::io",
@@ -32,8 +32,8 @@ const IMPURE: [&str; 13] = [
     "std::os",
 ];
 
-/// What makes huge pages of another process, or splits them, and the files that may name it. All else goes through the
-/// engine of crates/act, which holds the latency guard.
+/// Calls that collapse huge pages of another process, or split them, and the files that may name
+/// them. All other code goes through the engine of crates/act, which holds the latency guard.
 const COLLAPSES: [&str; 4] =
     ["process_madvise::collapse", "process_madvise::cold", "process_madvise::page_out", "process_madvise::{"];
 const MAY_COLLAPSE: [(&str, &str); 3] = [
@@ -45,7 +45,7 @@ const MAY_COLLAPSE: [(&str, &str); 3] = [
     ("crates/watch/observe/src/tracker/self_test.rs", "tries trackers on a child of its own"),
 ];
 
-/// Test files that may name kernel paths, and why each must.
+/// Test files that may name kernel paths, each with the reason.
 const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 20] = [
     ("crates/watch/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
     ("crates/cli/tests/it/enable.rs", "reads by hand what a run passes on to its program"),
@@ -75,7 +75,7 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 20] = [
     ),
 ];
 
-/// Everything that is wrong with the Rust file `path` (relative to the repository) whose text is `text`.
+/// Returns all findings in the Rust file `path` (relative to the repository), whose text is `text`.
 pub fn check(path: &str, text: &str) -> Vec<Finding> {
     let file = File { path, krate: crate_of(path), source: Source::scan(text) };
     let mut findings = Vec::new();
@@ -92,7 +92,8 @@ pub fn check(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Returns the directory name of the crate that a file belongs to: `units` for `crates/values/units/src/lib.rs`.
+/// Returns the directory name of the crate that a file belongs to: `units` for
+/// `crates/values/units/src/lib.rs`.
 pub(super) fn crate_of(path: &str) -> &str {
     let mut above = "";
     for part in path.split('/') {
@@ -115,12 +116,12 @@ impl File<'_> {
         Finding::new(self.path, line + 1, what)
     }
 
-    /// Integration tests and benches: their own crates, linked to nothing that ships.
+    /// Returns true for integration tests and benches: separate crates, linked to no shipped code.
     fn is_test_file(&self) -> bool {
         self.path.contains("/tests/") || self.path.ends_with("/tests.rs")
     }
 
-    /// Lines of code that ship, with their numbers from 0.
+    /// Returns lines of code that ship, with their numbers from 0.
     fn shipped(&self) -> impl Iterator<Item = (usize, &str)> {
         let all_tests = self.is_test_file();
         let lines = self.source.code.iter().enumerate();
@@ -196,7 +197,7 @@ impl File<'_> {
         }
     }
 
-    /// Whether a SAFETY comment stands on line `number` or just above the statement that it is part of.
+    /// Returns true if a SAFETY comment stands on line `number` or just above its statement.
     fn explained(&self, number: usize) -> bool {
         if self.source.comment[number].contains("SAFETY:") {
             return true;
@@ -281,7 +282,8 @@ impl File<'_> {
         }
     }
 
-    /// What the command prints goes through one module, which lets nothing steer a terminal.
+    /// Finds prints outside the one module through which the command prints: it lets no text steer
+    /// a terminal.
     fn prints(&self, findings: &mut Vec<Finding>) {
         if self.krate != "cli" || self.path.ends_with("/output.rs") {
             return;
@@ -298,7 +300,8 @@ impl File<'_> {
         }
     }
 
-    /// serde refuses a path that is no UTF-8, whoever has named the file: each such field says how it is written.
+    /// Finds paths in JSON without a serializer: serde refuses a path that is no UTF-8, from any
+    /// source. So each such field must name the way in which it is written.
     fn paths_in_json(&self, findings: &mut Vec<Finding>) {
         let (mut derives, mut end, mut said) = (false, None, false);
         for (number, line) in self.shipped() {
@@ -327,7 +330,7 @@ impl File<'_> {
     }
 }
 
-/// Whether a string literal is, or holds, a path under /proc or /sys.
+/// Returns true if a string literal is, or holds, a path under /proc or /sys.
 fn names_kernel_path(text: &str) -> bool {
     text.starts_with("proc/")
         || text.starts_with("sys/")
@@ -341,7 +344,7 @@ fn names_kernel_path(text: &str) -> bool {
         })
 }
 
-/// Whether `line` holds `word` with no letter, digit or underscore before it.
+/// Returns true if `line` holds `word` with no letter, digit or underscore before it.
 fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -356,7 +359,7 @@ fn has_word(line: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The findings for `text` as a file at `path`, as `line: message`.
+    /// Returns the findings for `text` as a file at `path`, as `line: message`.
     fn found(path: &str, text: &str) -> Vec<String> {
         check(path, text).into_iter().map(|f| format!("{}: {}", f.line, f.what)).collect()
     }

@@ -1,4 +1,4 @@
-//! Just enough of Rust's lexical grammar to tell code, comments and string literals apart.
+//! Just enough of Rust's lexical grammar to separate code, comments and string literals.
 
 /// A Rust source file, taken apart line by line.
 #[derive(Debug, Default)]
@@ -9,14 +9,15 @@ pub struct Source {
     pub text: String,
     /// Each line's comment text, without the code.
     pub comment: Vec<String>,
-    /// String literals: the line (from 0) on which each begins, and its text with escapes as written.
+    /// String literals: the line (from 0) on which each begins, and its text with escapes as
+    /// written.
     pub strings: Vec<(usize, String)>,
     /// Lines that belong to an item under `#[cfg(test)]` or `#[cfg(all(test, ...))]`.
     pub test: Vec<bool>,
 }
 
 impl Source {
-    /// Takes `text` apart. Text that is no Rust yields nonsense, but no panic.
+    /// Takes `text` apart. Text that is no Rust gives nonsense, but no panic.
     pub fn scan(text: &str) -> Source {
         let mut scanner =
             Scanner { chars: text.chars().collect(), at: 0, source: Source::default(), line: 0 };
@@ -28,7 +29,7 @@ impl Source {
     }
 }
 
-/// Not as a plain literal: by those, counts of lines lose track of strings.
+/// Quote character. It is not a plain literal, because those confuse counts of lines.
 const QUOTE: char = '\u{22}';
 
 struct Scanner {
@@ -115,7 +116,8 @@ impl Scanner {
         }
     }
 
-    /// A string literal that starts at its opening quote and ends with a quote and `hashes` hashes.
+    /// Consumes a string literal that starts at its opening quote and ends with a quote and
+    /// `hashes` hashes.
     fn string(&mut self, hashes: usize, raw: bool) {
         let first = self.line;
         let mut text = String::new();
@@ -171,7 +173,8 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Marks the lines of each item that only a test build has: to its closing brace, or to what ends it before any.
+/// Marks the lines of each item that only a test build has: to its closing brace, or to the item's
+/// end before any brace.
 pub fn test_lines(code: &[impl AsRef<str>]) -> Vec<bool> {
     let mut test = vec![false; code.len()];
     let mut first = 0;

@@ -1,12 +1,13 @@
-//! A test shows something, or says by `skip()` of lab/testing why it does not.
+//! Check that a test shows something, or says by `skip()` of lab/testing why it does not.
 //!
-//! A way out of a test is a `return` without a value, a `return` that only prints, or a `continue`. It
-//! is allowed where its block calls a gate before it, or where a gate decides about the block:
+//! A way out of a test is a `return` without a value, a `return` that only prints, or a `continue`.
+//! It is allowed if its block calls a gate before it, or if a gate decides about the block:
 //! `let Some(pool) = PoolGuard::reserve(size, 4) else { return };`. A gate is `skip`, or a function
-//! of test code that calls a gate and answers with a `bool`, an `Option` or a `Result`. A gate
-//! may return `None` or `false` in the same places only. Helpers without an answer are held to the same.
+//! of test code that calls a gate and returns a `bool`, an `Option` or a `Result`. A gate may
+//! return `None` or `false` in the same places only. Helpers without a result follow the same
+//! rules.
 //!
-//! A test under `#[ignore]` counts for nothing until it is asked for, so that it may leave.
+//! A test under `#[ignore]` does not count until it is asked for, so that it may leave.
 
 use super::rust::crate_of;
 use super::scan::Source;
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The end of each finding.
 const WHAT: &str = "may leave a test that has shown nothing: call skip() of lab/testing, with the reason";
 
-/// Everything that is wrong with the tests among `files`.
+/// Returns all findings in the tests among `files`.
 pub fn check(files: &BTreeMap<String, String>) -> Vec<Finding> {
     let files: Vec<File> = files
         .iter()
@@ -52,10 +53,10 @@ enum Kind {
 
 /// A function of test code.
 struct Function {
-    /// With its type before it where it has one: `Type::name`.
+    /// Its name, with its type before it if it has one: `Type::name`.
     name: String,
     kind: Kind,
-    /// The type that it answers with, or nothing.
+    /// The type that it returns; empty if it has none.
     answer: String,
     /// Places in the text, from its opening brace to its closing one.
     body: (usize, usize),
@@ -110,7 +111,8 @@ impl<'a> File<'a> {
         }
     }
 
-    /// Returns true if the block around `at` calls a gate before that, or a gate decides about the block.
+    /// Returns true if the block around `at` calls a gate before that, or a gate decides about the
+    /// block.
     fn is_excused(&self, start: usize, at: usize, gates: &Gates) -> bool {
         let mut inner = at;
         while let Some(open) = opening_brace(&self.text[start..inner]).map(|open| start + open) {
@@ -118,7 +120,7 @@ impl<'a> File<'a> {
             if gates.are_called(self.path, &self.text[open..inner]) || gates.are_called(self.path, header) {
                 return true;
             }
-            // An arm of a match: what is matched decides about it.
+            // An arm of a match: the match decides about it.
             if !header.trim_end().ends_with("=>") {
                 return false;
             }
@@ -133,7 +135,7 @@ fn is_gate(function: &Function) -> bool {
     ["bool", "Option", "Result"].iter().any(|answer| words(&function.answer, answer).next().is_some())
 }
 
-/// The names of each file, and which of them are gates.
+/// The names of each file, and for each name if it is a gate.
 struct Gates<'a>(BTreeMap<&'a str, BTreeMap<&'a str, bool>>);
 
 impl<'a> Gates<'a> {
@@ -156,7 +158,8 @@ impl<'a> Gates<'a> {
         }
     }
 
-    /// Returns true for a gate of that name in the same file, else in the same crate, else in lab/testing.
+    /// Returns true for a gate of that name in the same file, otherwise in the same crate,
+    /// otherwise in lab/testing.
     fn hold(&self, path: &str, name: &str) -> bool {
         if let Some(is_gate) = self.0.get(path).and_then(|names| names.get(name)) {
             return *is_gate;
@@ -170,7 +173,7 @@ impl<'a> Gates<'a> {
     }
 }
 
-/// The names of the functions that `text` calls, with the type where one stands before it.
+/// Returns the names of the functions that `text` calls, with the type if one stands before it.
 fn calls(text: &str) -> BTreeSet<String> {
     let mut calls = BTreeSet::new();
     for (at, _) in text.match_indices('(') {
@@ -189,13 +192,13 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Places of a whole word.
+/// Returns places of a whole word.
 fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let found = text.match_indices(word).map(|(at, _)| at);
     found.filter(move |at| !text[..*at].ends_with(is_word) && !text[at + word.len()..].starts_with(is_word))
 }
 
-/// The place of the brace that is open at the end of `text`.
+/// Returns the place of the brace that is open at the end of `text`.
 fn opening_brace(text: &str) -> Option<usize> {
     let mut depth = 0;
     text.rmatch_indices(['{', '}'])
@@ -206,7 +209,8 @@ fn opening_brace(text: &str) -> Option<usize> {
         .map(|(at, _)| at)
 }
 
-/// What stands before a block that opens at the end of `text`: from its `let`, `if`, `match`, or the last statement's end.
+/// Returns the header of a block that opens at the end of `text`: from its `let`, `if`, `match`, or
+/// the last statement's end.
 fn header(text: &str) -> &str {
     let mut depth = 0;
     let begin = text.char_indices().rev().find(|(at, c)| {
@@ -272,7 +276,7 @@ fn functions(text: &str) -> Vec<Function> {
     functions
 }
 
-/// The place after the brace that closes the block that `text` begins with.
+/// Returns the place after the brace that closes the block at the start of `text`.
 fn closing_brace(text: &str) -> usize {
     let mut depth = 0;
     let end = text.match_indices(['{', '}']).find(|(_, brace)| {
@@ -291,7 +295,7 @@ mod tests {
         check(&files).into_iter().map(|f| f.to_string()).collect()
     }
 
-    /// How many findings there are in a test of that body, beside helpers.
+    /// Counts the findings in a test of that body, beside helpers.
     fn in_test(body: &str) -> usize {
         let helpers = "fn gate() -> Option<u8> {\n    if a() { return Some(1) }\n    skip(\"why\");\n    None\n}\n\
                        fn other() -> Option<u8> {\n    None\n}\n";

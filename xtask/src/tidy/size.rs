@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::iter::repeat;
 use std::path::Path;
 
-/// Crates that no product is linked from, and folders that are read as crates.
+/// Crates from which no product is linked, and folders that are read as crates.
 const NO_PRODUCT: [&str; 7] = ["lab", "fuzzing", "testing", "xtask", "fuzz", "examples", "tests"];
 
-/// Lines of code that are no test.
+/// Lines of code outside tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     /// Those of the crates that ship.
@@ -30,7 +30,7 @@ pub fn size(files: &BTreeMap<String, String>) -> Size {
     size
 }
 
-/// The folder of the crate that a file belongs to.
+/// Returns the folder of the crate that a file belongs to.
 fn crate_of(path: &str, exists: impl Fn(&str) -> bool) -> &str {
     let mut above = Path::new(path).ancestors().skip(1).filter_map(Path::to_str);
     let folder = above.find(|folder| !folder.is_empty() && exists(&format!("{folder}/Cargo.toml")));
@@ -53,7 +53,7 @@ fn lines_without_tests(text: &str) -> u64 {
     code.split('\n').zip(tests).filter(|(line, test)| !line.trim().is_empty() && !test).count() as u64
 }
 
-/// Blanks the literals that begin with `quote` and of which `length` knows the length.
+/// Blanks the literals that begin with `quote`, if `length` returns their length.
 fn blanked(code: &str, quote: char, length: fn(&str) -> Option<usize>) -> String {
     let (mut blanked, mut rest) = (String::new(), code);
     while let Some(at) = rest.find(quote) {
@@ -83,7 +83,7 @@ fn string(inside: &str) -> Option<usize> {
     None
 }
 
-/// Returns the length of a character; `None` where a lifetime begins.
+/// Returns the length of a character; `None` if a lifetime begins.
 fn character(inside: &str) -> Option<usize> {
     let first = inside.chars().next().filter(|c| !['\'', '\n'].contains(c))?;
     match first {

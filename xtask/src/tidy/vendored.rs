@@ -1,4 +1,4 @@
-//! The vendored allocator is byte for byte what was taken over.
+//! Check that the vendored allocator is byte for byte the one that was taken over.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result};
@@ -7,9 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Holds the vendored tree, its checksums and the account of where it came from.
+/// Path of the vendored tree, its checksums and the account of its source.
 const VENDOR: &str = "crates/heap/preload/vendor";
-/// `sha256sum` lines, with paths relative to [`VENDOR`].
+/// Name of the file of `sha256sum` lines, with paths relative to [`VENDOR`].
 const CHECKSUMS: &str = "CHECKSUMS";
 
 /// Compares every file under the vendored tree with the recorded checksums.
@@ -47,7 +47,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Files that are recorded but absent, or present but not recorded.
+/// Finds files that are recorded but absent, or present but not recorded.
 fn compare_names(checksums: &str, present: &BTreeSet<String>) -> Vec<Finding> {
     let list = format!("{VENDOR}/{CHECKSUMS}");
     let mut findings = Vec::new();
@@ -89,7 +89,8 @@ mod tests {
     /// The SHA-256 of `body`, the content that the samples record.
     const SUM_OF_BODY: &str = "230d8358dc8e8890b4c58deeb62912ee2f20357ae92a5cc861b98e68fe31acb5";
 
-    /// A repository whose vendored tree holds `files` (name, content) and records `recorded`.
+    /// Checks a repository whose vendored tree holds `files` (name, content) and records
+    /// `recorded`.
     fn found(files: &[(&str, &str)], recorded: &[&str]) -> Vec<String> {
         let root = tempfile::tempdir().unwrap();
         let vendor = root.path().join(VENDOR);

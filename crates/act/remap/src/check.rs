@@ -1,4 +1,4 @@
-//! What a file would gain from huge pages, and how.
+//! Gain that a file would have from huge pages, and the means.
 
 use crate::layout::{self, HUGE, LinkerFlags};
 use crate::prime::{Target, is_placed_huge};
@@ -7,28 +7,30 @@ use megapage_kernel::KernelRoot;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What is known of one file.
+/// Findings about one file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// The file.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
-    /// Where it is placed in memory.
+    /// Its placement in memory.
     pub placement: Placement,
-    /// The linker that made it, where it left its name; GNU ld leaves none.
+    /// The linker that made it, if that left its name; GNU ld leaves none.
     pub linker: Option<String>,
     /// Its LOAD segments, by address.
     pub segments: Vec<SegmentCheck>,
-    /// GNU_RELRO: what is made read-only after relocation.
+    /// GNU_RELRO: the part that is made read-only after relocation.
     pub relro: Option<Relro>,
-    /// Whether it is placed at a multiple of 2 MiB: by its header, or (a library) by what the kernel answers now.
+    /// True if it is placed at a multiple of 2 MiB: by its header, or (a library) by the kernel's
+    /// present choice of address.
     pub placed_at_huge: bool,
-    /// Bytes that lie in huge folios now, so that 2 MiB entries map them; `None` where the kernel does not report it.
+    /// Bytes that lie in huge folios now, so that 2 MiB entries map them; `None` if the kernel does
+    /// not report it.
     pub now_bytes: Option<u64>,
     /// Bytes that 2 MiB entries could map after `megapage remap prime`.
     pub prime_bytes: u64,
-    /// Bytes that a copy in anonymous memory could have on huge pages, data and .bss included; where the file is placed
-    /// at no multiple of 2 MiB, at least so many.
+    /// Bytes that a copy in anonymous memory could have on huge pages, data and .bss included. It
+    /// is a lower bound if the file is not placed at a multiple of 2 MiB.
     pub anonymous_bytes: u64,
     /// Bytes that 2 MiB entries could map after priming if it were linked with `flags`.
     pub relinked_bytes: u64,
@@ -47,7 +49,7 @@ pub struct Relro {
     pub bytes: u64,
 }
 
-/// What is known of one segment.
+/// Findings about one segment.
 #[derive(Clone, Debug, Serialize)]
 pub struct SegmentCheck {
     /// The segment.
@@ -55,22 +57,25 @@ pub struct SegmentCheck {
     pub segment: Segment,
     /// Bytes of .bss: zeros that the file does not hold.
     pub bss_bytes: u64,
-    /// Whether file offset and address agree modulo 2 MiB.
+    /// True if file offset and address agree modulo 2 MiB.
     pub congruent: bool,
-    /// Bytes that 2 MiB entries could map after priming; 0 where its segments are not aligned to 2 MiB.
+    /// Bytes that 2 MiB entries could map after priming; 0 if its segments are not aligned to
+    /// 2 MiB.
     pub prime_bytes: u64,
-    /// Bytes that a copy in anonymous memory could have on huge pages, or at least so many.
+    /// Bytes that a copy in anonymous memory could have on huge pages, or a lower bound of them.
     pub anonymous_bytes: u64,
 }
 
 impl Check {
-    /// Returns true if a part of it could be on huge pages: primed, or moved by `megapage run --text`.
+    /// Returns true if a part of it could be on huge pages: primed, or moved by
+    /// `megapage run --text`.
     pub fn gains(&self) -> bool {
         self.prime_bytes > 0 || self.anonymous_bytes > 0
     }
 }
 
-/// Looks at `path`. Reads its headers, and of the remainder only what is in memory already.
+/// Looks at `path`. Reads its headers, and only those of its other pages that are in memory
+/// already.
 pub fn check(root: &KernelRoot, path: &Path) -> Result<Check, RemapError> {
     let binary = read_binary(path)?;
     let placed = is_placed_huge(path, &binary)?;

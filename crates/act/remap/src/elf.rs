@@ -1,4 +1,4 @@
-//! One ELF file: its segments, and what else of its layout matters. Nothing is executed.
+//! One ELF file: its segments, and the other parts of its layout that matter. Nothing is executed.
 
 use crate::RemapError;
 use megapage_kernel::trusted::open_regular;
@@ -7,7 +7,7 @@ use object::{Endianness, ReadCache, ReadRef, elf};
 use serde::Serialize;
 use std::path::Path;
 
-/// A LOAD segment: a part of the file that is mapped (elf(5)).
+/// LOAD segment: a part of the file that is mapped (elf(5)).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Segment {
     /// Its place in the table of program headers, from 0.
@@ -18,19 +18,19 @@ pub struct Segment {
     pub write: bool,
     /// Executable.
     pub execute: bool,
-    /// Where in the file it starts, in bytes.
+    /// Its offset in the file, in bytes.
     pub offset: u64,
-    /// Its address; in a position-independent file relative to where the file is placed.
+    /// Its address; in a position-independent file relative to the place of the file.
     pub address: u64,
     /// Bytes in the file.
     pub file_size: u64,
-    /// Bytes in memory: what is more than in the file is zeros (.bss).
+    /// Bytes in memory: those beyond the bytes in the file are zeros (.bss).
     pub memory_size: u64,
     /// `p_align`: a power of two, or 0 or 1 for none.
     pub align: u64,
 }
 
-/// Where a file is placed in memory.
+/// Placement of a file in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -38,31 +38,32 @@ pub enum Placement {
     Fixed,
     /// By the kernel, at a multiple of its largest `p_align` (ET_DYN, an executable).
     Independent,
-    /// By the dynamic loader, which asks the kernel for room (ET_DYN, a shared library). Since glibc 2.35 the largest
-    /// `p_align` is honoured.
+    /// By the dynamic loader, which asks the kernel for room (ET_DYN, a shared library). Since
+    /// glibc 2.35 the largest `p_align` is honoured.
     Library,
 }
 
-/// What the headers of a 64-bit ELF executable or library say.
+/// Contents of the headers of a 64-bit ELF executable or library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binary {
-    /// Where it is placed.
+    /// Its placement.
     pub placement: Placement,
     /// The LOAD segments, by address.
     pub segments: Vec<Segment>,
-    /// GNU_RELRO: what is made read-only after relocation, as (address, bytes).
+    /// GNU_RELRO: the part that is made read-only after relocation, as (address, bytes).
     pub relro: Option<(u64, u64)>,
-    /// The linker that made it, where it left its name; GNU ld leaves none.
+    /// The linker that made it, if that left its name; GNU ld leaves none.
     pub linker: Option<String>,
     /// Length of the file.
     pub size: u64,
 }
 
 impl Binary {
-    /// The alignment of the address that the file is placed at, in bytes, as far as it promises one.
+    /// Returns the alignment of the address at which the file is placed, in bytes, as far as it
+    /// promises one.
     pub fn base_alignment(&self) -> u64 {
         match self.placement {
-            // Address 0, so to say.
+            // As if it were placed at address 0.
             Placement::Fixed => 1 << 63,
             Placement::Independent | Placement::Library => {
                 self.segments.iter().map(|segment| segment.align).max().unwrap_or(0)
@@ -70,7 +71,7 @@ impl Binary {
         }
     }
 
-    /// The bytes of address space from its first segment to the end of its last.
+    /// Returns the bytes of address space from its first segment to the end of its last.
     pub fn span(&self) -> u64 {
         let start = self.segments.first().map_or(0, |segment| segment.address);
         self.segments.last().map_or(0, |segment| segment.address + segment.memory_size - start)
@@ -89,9 +90,9 @@ fn malformed(what: impl std::fmt::Display) -> String {
     format!("not a well-formed ELF file: {what}")
 }
 
-/// The most segments and sections that a file may have: more than any real one.
+/// Most segments and sections that a file may have: more than any real one.
 const MOST_HEADERS: usize = 65_000;
-/// The longest dynamic section, or list of tools, that is read, in bytes.
+/// Longest dynamic section, or list of tools, that is read, in bytes.
 const LONGEST_PART: u64 = 1 << 20;
 
 fn parse<'d>(data: impl ReadRef<'d>, size: u64) -> Result<Binary, String> {
@@ -148,7 +149,7 @@ fn parse<'d>(data: impl ReadRef<'d>, size: u64) -> Result<Binary, String> {
             }
             elf::PT_INTERP => interpreter = true,
             elf::PT_GNU_RELRO => relro = Some((program.p_vaddr(endian), program.p_memsz(endian))),
-            // A hole can be as long as it likes.
+            // A hole in the file can be of any length.
             elf::PT_DYNAMIC if file_size <= LONGEST_PART => {
                 for entry in program.dynamic(endian, data).map_err(malformed)?.unwrap_or_default() {
                     match entry.tag32(endian) {
@@ -167,7 +168,8 @@ fn parse<'d>(data: impl ReadRef<'d>, size: u64) -> Result<Binary, String> {
         return Err("no LOAD segment: nothing of it is ever mapped".into());
     }
     segments.sort_by_key(|segment| segment.address);
-    // libc.so.6 has an interpreter, too: it can be run; but it has the name that a library has.
+    // libc.so.6 has an interpreter, too, because it can be run; but it has the name of a library
+    // (DT_SONAME).
     let placement = match (independent, executable_mark || (interpreter && !named)) {
         (false, _) => Placement::Fixed,
         (true, true) => Placement::Independent,
@@ -190,7 +192,7 @@ fn parse<'d>(data: impl ReadRef<'d>, size: u64) -> Result<Binary, String> {
     Ok(Binary { placement, segments, relro, linker, size })
 }
 
-/// The linker that left its name in the section `.comment`.
+/// Returns the linker that left its name in the section `.comment`.
 fn mark(comment: &[u8]) -> Option<String> {
     comment.split(|&byte| byte == 0).find_map(|line| {
         let line = String::from_utf8_lossy(line);
@@ -216,7 +218,7 @@ mod tests {
         assert!(refused(b"\x7fELF\x01\x01\x01").contains("32-bit"));
         assert!(refused(b"\x7fELF\x02\x01\x01").contains("not a well-formed ELF file"));
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        // Cut off within the segments: the headers name what is not there.
+        // Cut off within the segments: the headers name parts that are missing.
         let cut = &own[..own.len().min(8192)];
         assert!(refused(cut).contains("not a well-formed ELF file"), "{}", refused(cut));
         let mut object = own[..64].to_vec();
@@ -254,7 +256,7 @@ mod tests {
         assert!(error.contains("more headers than any linker writes"), "{error}");
     }
 
-    /// Whatever a header says, there is an answer, and no panic.
+    /// Any header gets an answer, and never a panic.
     #[test]
     fn damaged_headers_never_make_a_panic() {
         let mut own = std::fs::read(std::env::current_exe().unwrap()).unwrap();

@@ -1,10 +1,10 @@
-//! What can go wrong with a file.
+//! Errors of work on a file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why nothing could be done with a file.
+/// Reason that nothing could be done with a file.
 #[derive(Debug, Error)]
 pub enum RemapError {
     /// The file could not be opened, read or written.
@@ -15,12 +15,12 @@ pub enum RemapError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The file is none that this can be done with.
+    /// The file is not suited to this.
     #[error("{path}: {what}")]
     Unfit {
         /// The file.
         path: PathBuf,
-        /// Why, and what would help.
+        /// The reason, and the remedy.
         what: String,
     },
     /// A kernel file could not be read.

@@ -1,50 +1,53 @@
-//! What a file's layout allows: which of its parts can be mapped by 2 MiB entries, and by what means. Pure.
+//! Parts of a file that 2 MiB entries can map, by its layout, and the means. Pure.
 
 use crate::{Binary, Segment};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use serde::Serialize;
 
-/// The size of the pages that all this is about.
+/// Size of the huge pages considered here, in bytes.
 pub const HUGE: u64 = HUGE_2M as u64;
 const PAGE: u64 = BASE_PAGE as u64;
 
 /// A part of a file: whole blocks of 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FileRange {
-    /// Where it starts, a multiple of 2 MiB.
+    /// Its start, a multiple of 2 MiB.
     pub offset: u64,
     /// Its length in bytes, a multiple of 2 MiB, not 0.
     pub length: u64,
 }
 
 impl FileRange {
-    /// The offsets of its blocks.
+    /// Returns the offsets of its blocks.
     pub fn blocks(self) -> impl Iterator<Item = u64> {
         (self.offset..self.offset + self.length).step_by(HUGE_2M)
     }
 }
 
-/// The addresses that a segment's file pages take up, as (start, end): whole pages, as the kernel maps them.
+/// Returns the addresses of a segment's file pages, as (start, end): whole pages, as the kernel
+/// maps them.
 pub(crate) fn file_pages(segment: &Segment) -> (u64, u64) {
     let start = segment.address & !(PAGE - 1);
     (start, (segment.address + segment.file_size).next_multiple_of(PAGE))
 }
 
-/// Whether file offset and address agree modulo 2 MiB: only then can the file's own pages be mapped by 2 MiB entries.
+/// Returns true if file offset and address agree modulo 2 MiB: only then can 2 MiB entries map the
+/// file's own pages.
 pub fn is_congruent(segment: &Segment) -> bool {
     segment.address % HUGE == segment.offset % HUGE
 }
 
-/// The whole blocks of 2 MiB of the segment's file pages, by address, as a part of the file; `None` where offset and
-/// address do not agree, the segment is writable (the kernel maps what is private and writable by base pages), it
-/// holds no whole block, or the file ends before.
+/// Returns the whole blocks of 2 MiB of the segment's file pages, by address, as a part of the
+/// file. Returns `None` if offset and address do not agree, or the segment is writable: the kernel
+/// maps private writable pages by base pages. Also returns `None` if the segment holds no whole
+/// block, or the file ends before.
 pub fn whole_blocks(segment: &Segment, file_size: u64) -> Option<FileRange> {
     if segment.write || segment.file_size == 0 || !is_congruent(segment) {
         return None;
     }
     let (start, end) = file_pages(segment);
     let (first, end) = (start.next_multiple_of(HUGE), end & !(HUGE - 1));
-    // Below is the page of the file that `start` maps; the difference is the same for every page.
+    // File offset of the page that `start` maps; the difference is the same for every page.
     let page_offset = segment.offset & !(PAGE - 1);
     let length = end.checked_sub(first).filter(|&length| length > 0)?;
     let offset = page_offset + (first - start);
@@ -54,8 +57,8 @@ pub fn whole_blocks(segment: &Segment, file_size: u64) -> Option<FileRange> {
     (length > 0).then_some(FileRange { offset, length })
 }
 
-/// The parts of the file that priming can have mapped by 2 MiB entries where the file is placed at a multiple of
-/// 2 MiB, by offset, without overlap.
+/// Returns the parts of the file that 2 MiB entries can map after priming, if the file is placed at
+/// a multiple of 2 MiB. They are sorted by offset, without overlap.
 pub fn primable(binary: &Binary) -> Vec<FileRange> {
     let mut ranges: Vec<FileRange> =
         binary.segments.iter().filter_map(|segment| whole_blocks(segment, binary.size)).collect();
@@ -73,37 +76,37 @@ pub fn primable(binary: &Binary) -> Vec<FileRange> {
     merged
 }
 
-/// The bytes of `ranges`.
+/// Returns the bytes of `ranges`.
 pub fn total(ranges: &[FileRange]) -> u64 {
     ranges.iter().map(|range| range.length).sum()
 }
 
-/// The bytes of a segment, .bss included, that lie in whole blocks of 2 MiB by address: what a copy in anonymous
-/// memory can have on huge pages. Where the segments are not aligned to 2 MiB (`placed` is false), what it has
-/// at least, wherever it comes to lie.
+/// Returns the bytes of a segment, .bss included, that lie in whole blocks of 2 MiB by address. A
+/// copy in anonymous memory can have them on huge pages. If the segments are not aligned to 2 MiB
+/// (`placed` is false), returns a lower bound, for any placement.
 pub fn anonymous(segment: &Segment, placed: bool) -> u64 {
     whole_pages(segment, placed, HUGE)
 }
 
-/// The same for blocks of `page` bytes, a power of two of at least a base page.
+/// Returns the same for blocks of `page` bytes, a power of two of at least a base page.
 pub fn whole_pages(segment: &Segment, placed: bool, page: u64) -> u64 {
     let (start, _) = file_pages(segment);
     let end = (segment.address + segment.memory_size).next_multiple_of(PAGE);
     if placed {
         (end & !(page - 1)).saturating_sub(start.next_multiple_of(page))
     } else {
-        // At worst it starts one base page after a multiple of it.
+        // In the worst case it starts one base page after a multiple of `page`.
         (end - start).saturating_sub(page - PAGE) & !(page - 1)
     }
 }
 
-/// The bytes that could be mapped by 2 MiB entries if the linker had started each read-only segment at a multiple of
-/// 2 MiB.
+/// Returns the bytes that 2 MiB entries could map if the linker had started each read-only segment
+/// at a multiple of 2 MiB.
 pub fn relinked(segment: &Segment) -> u64 {
     if segment.write { 0 } else { segment.file_size.next_multiple_of(PAGE) & !(HUGE - 1) }
 }
 
-/// The options with which a linker lays a program out for 2 MiB.
+/// Options with which a linker lays a program out for 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LinkerFlags {
     /// The linker.
@@ -115,8 +118,8 @@ pub struct LinkerFlags {
 const PAGE_SIZE_ALONE: &str = "-Wl,-z,max-page-size=0x200000";
 const SEPARATE_TOO: &str = "-Wl,-z,max-page-size=0x200000,-z,separate-loadable-segments";
 
-/// For each linker, the options. The first two lay segments out congruent, and GNU ld also at multiples of 2 MiB; the
-/// others pack the file unless configured otherwise.
+/// Options for each linker. The first two linkers lay segments out congruent, GNU ld also at
+/// multiples of 2 MiB. The others pack the file unless configured otherwise.
 pub const LINKER_FLAGS: [LinkerFlags; 4] = [
     LinkerFlags { linker: "GNU ld", flags: PAGE_SIZE_ALONE },
     LinkerFlags { linker: "gold", flags: PAGE_SIZE_ALONE },
@@ -124,7 +127,7 @@ pub const LINKER_FLAGS: [LinkerFlags; 4] = [
     LinkerFlags { linker: "mold", flags: SEPARATE_TOO },
 ];
 
-/// The options for the linker of this name; GNU ld's for one that is not known.
+/// Returns the options for the linker of this name; GNU ld's if it is not known.
 pub fn linker_flags(linker: Option<&str>) -> LinkerFlags {
     let known = LINKER_FLAGS.iter().find(|flags| Some(flags.linker) == linker);
     *known.unwrap_or(&LINKER_FLAGS[0])
@@ -179,7 +182,7 @@ mod tests {
         assert_eq!(anonymous(&text(0x1000, 0x40_2000, 8 * MIB), true), 6 * MIB);
         let data = Segment { write: true, memory_size: 9 * MIB, ..text(0x1000, 2 * MIB, MIB) };
         assert_eq!(anonymous(&data, true), 8 * MIB);
-        // Not knowing where: at worst 4 KiB after a multiple.
+        // The place is not known: at worst 4 KiB after a multiple.
         assert_eq!(anonymous(&text(0, 0, 8 * MIB), true), 8 * MIB);
         assert_eq!(anonymous(&text(0, 0, 8 * MIB), false), 6 * MIB);
         assert_eq!(anonymous(&text(0, 0, 4 * MIB - 0x1000), false), 2 * MIB);

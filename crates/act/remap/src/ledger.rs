@@ -1,26 +1,31 @@
-//! What a program's own segments were moved onto, in pages of words that the launcher shares with the program.
+//! Record of the moves of a program's own segments, in pages of words that the launcher shares with
+//! the program.
 //!
-//! The ledger says what was done and answered. What is mapped in the end, the launcher reads from the kernel.
+//! The ledger holds the steps, and the kernel's answers. The launcher reads from the kernel what is
+//! mapped in the end.
 
 use megapage_kernel::{Errno, ExitHandshake, SHARED_WORDS, SharedWords};
 use megapage_units::Bytes;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Environment variable: the pages that are asked for, `thp` or `2m`.
+/// Environment variable: the pages that are asked for, `thp`, `2m` or `1g`.
 pub const PAGES_VARIABLE: &str = "MEGAPAGE_TEXT";
-/// Environment variable: the objects whose segments are moved, separated by colons: `.` is the program, all others are
-/// names of libraries.
+/// Environment variable: the objects whose segments are moved, separated by colons. `.` is the
+/// program; all others are names of libraries.
 pub const OBJECTS_VARIABLE: &str = "MEGAPAGE_TEXT_OBJECTS";
-/// Environment variable: a path that opens the ledger's memory file, such as `/proc/PID/fd/N` of the launcher.
+/// Environment variable: a path that opens the ledger's memory file, such as `/proc/PID/fd/N` of
+/// the launcher.
 pub const LEDGER_VARIABLE: &str = "MEGAPAGE_TEXT_LEDGER";
-/// Environment variable: `1` ends the program with status 125 before its `main` where anything is not obtained.
+/// Environment variable: `1` ends the program with status 125 before its `main` if anything is not
+/// obtained.
 pub const REQUIRE_VARIABLE: &str = "MEGAPAGE_TEXT_REQUIRE";
 
-/// The version of the word layout below; the two sides must agree.
+/// Version of the word layout below; the two sides must agree.
 const FORMAT: u64 = 5;
 
-/// Words of a ledger with room for more parts than the kernel starts a program with: 1,170 program headers.
+/// Words of a ledger with room for more parts than the kernel starts a program with: 1,170 program
+/// headers.
 pub const LEDGER_WORDS: usize = 64 * SHARED_WORDS;
 
 mod word {
@@ -30,13 +35,13 @@ mod word {
     pub const NS: usize = 3;
     pub const THREADS: usize = 4;
     pub const TOO_MANY: usize = 6;
-    /// Of the time, what it took to get the pages.
+    /// Part of the time that was spent on getting the pages.
     pub const PAGES_NS: usize = 7;
     /// See [`megapage_kernel::ExitHandshake`].
     pub const EXITING: usize = 8;
     pub const EXIT_ANSWER: usize = 9;
     pub const EXIT_PATIENCE: usize = 11;
-    /// What is moved gets no name.
+    /// 1 if moved memory gets no name.
     pub const UNNAMED: usize = 10;
     pub const COUNT: usize = 15;
     /// One bit for each object of the list that was found.
@@ -44,22 +49,23 @@ mod word {
     pub const ENTRIES: usize = 80;
 }
 
-/// Objects that a list may hold: more than an environment variable has room for.
+/// Most objects that a list may hold: more than an environment variable has room for.
 pub const MOST_OBJECTS: usize = 64 * (word::ENTRIES - word::FOUND);
 
 /// Words of one entry.
 const ENTRY: usize = 8;
-/// Mappings that a segment may lie in: what is made read-only after relocation, the remainder, and .bss; one to spare.
+/// Most mappings that a segment may lie in: the part made read-only after relocation, the
+/// remainder, and .bss; one is spare.
 const PARTS_OF_SEGMENT: usize = 4;
 
-/// Base pages of a ledger for objects of so many segments.
+/// Returns the base pages of a ledger for objects of this many segments.
 pub fn pages_for(segments: usize) -> usize {
     (word::ENTRIES + ENTRY * PARTS_OF_SEGMENT * segments).div_ceil(SHARED_WORDS)
 }
 
-// In the order of the numbers that the ledger keeps them as.
+// The order is that of the numbers in the ledger.
 megapage_units::named! {
-    /// What was tried last of a part; what fails says which step it was.
+    /// Last step that was tried on a part; on a failure, the step that failed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Step {
         /// It holds no whole block of 2 MiB.
@@ -74,27 +80,29 @@ megapage_units::named! {
         Read = "read",
         /// Copying, protecting, and putting the copy in its place.
         Replace = "replace",
-        /// Pages of it are not the file's: a uprobe, a breakpoint, or a relocation has changed them.
+        /// Some of its pages are not the file's: a uprobe, a breakpoint, or a relocation has
+        /// changed them.
         Changed = "changed",
-        /// All was done, and the kernel shows less on huge pages (smaps).
+        /// All was done, but the kernel shows less on huge pages (smaps).
         Unconfirmed = "unconfirmed",
-        /// The advice was taken where transparent huge pages are off.
+        /// The advice was taken, but transparent huge pages are off.
         Off = "off",
         /// It can be written and executed at once: code that changes itself.
         Open = "open",
-        /// All was done, but there were too few pages of 1 GiB: whole GiB lie on smaller huge pages.
+        /// All was done, but there were too few pages of 1 GiB: whole GiB lie on smaller huge
+        /// pages.
         Smaller = "smaller",
     }
 }
 
-/// What became of one part of a segment: the whole of what one mapping held of it.
+/// Result of one part of a segment: all of the segment that one mapping held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The object: its place in the list, from 0.
     pub object: usize,
     /// The first address.
     pub start: u64,
-    /// The first address after it, what was added behind it included.
+    /// The first address after it, the block added behind it included.
     pub end: u64,
     /// Bytes that lie in whole blocks of 2 MiB.
     pub possible: u64,
@@ -104,13 +112,13 @@ pub struct Entry {
     pub advised: u64,
     /// The last step.
     pub step: Step,
-    /// What the kernel answered to it; 0 where it was done.
+    /// The kernel's error at that step; 0 if it succeeded.
     pub errno: i32,
 }
 
 impl Entry {
-    /// What it is short of, and why; `None` where all whole blocks were moved or advised, onto pages of the size that was
-    /// asked for.
+    /// Returns the missing amount and the reason; `None` if all whole blocks were moved or advised,
+    /// onto pages of the size that was asked for.
     pub fn short(&self) -> Option<String> {
         let missing = self.possible.saturating_sub(self.moved.saturating_add(self.advised));
         if missing == 0 && self.step == Step::Smaller {
@@ -141,32 +149,32 @@ impl Entry {
     }
 }
 
-/// No address of a program, and so no length of a segment, is larger: what four levels of page tables reach, of which files
-/// are mapped into the lower half.
+/// Largest address of a program, and so the largest length of a segment. Four levels of page tables
+/// reach it; files are mapped into the lower half.
 const MOST_BYTES: u64 = 1 << 47;
 
-/// A view of the shared words.
+/// View of the shared words.
 #[derive(Debug)]
 pub struct TextLedger {
     words: SharedWords,
 }
 
 impl TextLedger {
-    /// The launcher's side of fresh pages.
+    /// Returns the launcher's side of fresh pages.
     pub fn launcher(words: SharedWords) -> TextLedger {
         words[word::FORMAT].store(FORMAT, Relaxed);
         TextLedger { words }
     }
 
-    /// The program's side: claims the pages for process `pid`. `None` where the layout is another version's, or it was
-    /// claimed before.
+    /// Returns the program's side, which claims the pages for process `pid`. Returns `None` if the
+    /// layout is another version's, or it was claimed before.
     pub fn claim(words: SharedWords, pid: u32) -> Option<TextLedger> {
         let fits = words[word::FORMAT].load(Relaxed) == FORMAT;
         let claimed = fits && words[word::PID].compare_exchange(0, u64::from(pid), Relaxed, Relaxed).is_ok();
         claimed.then_some(TextLedger { words })
     }
 
-    /// A ledger of this process's own: for a program that moves its own segments.
+    /// Returns a ledger of this process's own: for a program that moves its own segments.
     pub fn own(words: &'static [AtomicU64; LEDGER_WORDS]) -> TextLedger {
         TextLedger::launcher(SharedWords::own(words))
     }
@@ -177,40 +185,40 @@ impl TextLedger {
         self.words[word::PID..used].iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Entries so far.
+    /// Returns the number of entries so far.
     fn count(&self) -> usize {
         (self.words[word::COUNT].load(Relaxed) as usize).min(self.room())
     }
 
-    /// Entries that there is room for.
+    /// Returns the number of entries that there is room for.
     pub fn room(&self) -> usize {
         (self.words.len() - word::ENTRIES) / ENTRY
     }
 
-    /// The process that claimed the ledger; 0 before any has.
+    /// Returns the process that claimed the ledger; 0 if none has yet.
     pub fn pid(&self) -> u32 {
         self.words[word::PID].load(Relaxed) as u32
     }
 
-    /// The launcher wants what is moved to have no name in the list of mappings: profilers look into their map of
-    /// symbols for memory without one alone.
+    /// Notes that the launcher wants moved memory to have no name in the list of mappings:
+    /// profilers use their map of symbols only for memory without a name.
     pub fn leave_unnamed(&self) {
         self.words[word::UNNAMED].store(1, Relaxed);
     }
 
-    /// Whether what is moved gets no name.
+    /// Returns true if moved memory gets no name.
     pub fn is_unnamed(&self) -> bool {
         self.words[word::UNNAMED].load(Relaxed) != 0
     }
 
-    /// Notes that an object was found; one beyond those that there is room for is not looked for.
+    /// Notes that an object was found. Ignores an object beyond those that there is room for.
     pub fn found(&self, object: usize) {
         if object < MOST_OBJECTS {
             self.words[word::FOUND + object / 64].fetch_or(1 << (object % 64), Relaxed);
         }
     }
 
-    /// Whether an object was found.
+    /// Returns true if an object was found.
     pub fn is_found(&self, object: usize) -> bool {
         let bits = |word: usize| self.words[word].load(Relaxed);
         object < MOST_OBJECTS && bits(word::FOUND + object / 64) & (1 << (object % 64)) != 0
@@ -221,12 +229,12 @@ impl TextLedger {
         self.words[word::TOO_MANY].store(1, Relaxed);
     }
 
-    /// Whether there were more parts than there is room for; those were left as they are.
+    /// Returns true if there were more parts than there is room for; those were not moved.
     pub fn were_too_many(&self) -> bool {
         self.words[word::TOO_MANY].load(Relaxed) != 0
     }
 
-    /// Adds an entry; one too many is dropped.
+    /// Adds an entry. If there is no room, drops it and notes that.
     pub fn add(&self, entry: Entry) {
         let number = self.count();
         if number >= self.room() {
@@ -248,12 +256,12 @@ impl TextLedger {
         self.words[word::COUNT].store(number as u64 + 1, Relaxed);
     }
 
-    /// The entries so far.
+    /// Returns the entries so far.
     pub fn entries(&self) -> Vec<Entry> {
         (0..self.count())
             .map(|number| {
                 let word = |offset: usize| self.words[word::ENTRIES + number * ENTRY + offset].load(Relaxed);
-                // The program may write here as it likes: nothing is taken over that cannot be added up.
+                // The program may write anything here: values are cut so that they can be added up.
                 let address = |offset: usize| word(offset).min(MOST_BYTES);
                 let (start, possible) = (address(1), address(3));
                 let moved = address(4).min(possible);
@@ -276,7 +284,7 @@ impl TextLedger {
         self.words[word::PAGES_NS].fetch_add(ns, Relaxed);
     }
 
-    /// Nanoseconds that it took to get pages.
+    /// Returns the nanoseconds that it took to get pages.
     pub fn pages_ns(&self) -> u64 {
         self.words[word::PAGES_NS].load(Relaxed)
     }
@@ -288,13 +296,15 @@ impl TextLedger {
         self.words[word::DONE].store(1, Relaxed);
     }
 
-    /// Nanoseconds that it took, and the threads that the process had by then; `None` until it is done.
+    /// Returns the nanoseconds that it took, and the threads that the process had by then; `None`
+    /// until it is done.
     pub fn took(&self) -> Option<(u64, u64)> {
         let is_done = self.words[word::DONE].load(Relaxed) != 0;
         is_done.then(|| (self.words[word::NS].load(Relaxed), self.words[word::THREADS].load(Relaxed)))
     }
 
-    /// Whether there are objects, every one was found with a whole block at least, and every whole block moved.
+    /// Returns true if the list has objects, and each was found with at least one whole block. All
+    /// whole blocks must have been moved or advised, onto pages of the size that was asked for.
     pub fn is_complete(&self, objects: usize) -> bool {
         let count = self.count();
         let word =
@@ -308,7 +318,7 @@ impl TextLedger {
             && (0..count).all(|number| word(number, 6) != Step::Smaller as u64)
     }
 
-    /// The handshake at exit.
+    /// Returns the handshake at exit.
     pub fn exit_handshake(&self) -> ExitHandshake<'_> {
         ExitHandshake {
             exiting: &self.words[word::EXITING],

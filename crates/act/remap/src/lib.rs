@@ -1,12 +1,12 @@
 //! Code and data of executables and libraries on huge pages.
 //!
-//! The kernel maps a file's pages by 2 MiB entries where they lie in folios of that size, and where the file offset
-//! and the address agree modulo 2 MiB. [`prime`] brings a file's page cache into such folios; [`check`] says what a
-//! file would gain by that, and what only its linker could win. [`own`] moves the segments of the calling process onto
-//! huge pages.
+//! The kernel maps a file's pages by 2 MiB entries if they lie in folios of that size, and file
+//! offset and address agree modulo 2 MiB. [`prime`] brings a file's page cache into such folios.
+//! [`check`] reports the gain of a file by that, and the gain that only its linker could give.
+//! [`own`] moves the segments of the calling process onto huge pages.
 //!
-//! Architecture invariant: no program is executed to be looked at, and a layout ([`layout`]) is
-//! a pure function of the file's headers. What was obtained is what a page table shows.
+//! Architecture invariant: no program is executed to be looked at, and a layout ([`layout`]) is a
+//! pure function of the file's headers. Only a page table proves what was obtained.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! The calling process's own LOAD segments onto huge pages: the program's, and those of chosen libraries. For a library
-//! that is loaded before `main`. Nothing here allocates by the C library: lists lie in pages of their own.
+//! Moves of the calling process's own LOAD segments onto huge pages: the program's, and those of
+//! chosen libraries. They are for a library that is loaded before `main`. Nothing here but
+//! [`huge_bytes`] allocates by the C library: lists lie in pages of their own.
 
 use crate::ledger::{Entry, Step, TextLedger};
 use megapage_kernel::own_mappings::{own_huge_bytes, own_mappings};
@@ -9,21 +10,22 @@ use megapage_kernel::{
 };
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 
-/// The pages that segments are moved onto.
+/// Pages onto which segments are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Transparent huge pages.
     Thp,
-    /// hugetlb pages of 2 MiB for what is never written; transparent huge pages for data, for the first write after a
-    /// fork takes a second page, and where the pool has none it kills the child.
+    /// hugetlb pages of 2 MiB for segments that are never written, transparent huge pages for data.
+    /// On hugetlb pages the first write after a fork takes a second page, and kills the child if
+    /// the pool has none.
     Huge2M,
-    /// The same with hugetlb pages of 1 GiB for the whole GiB of a segment, and of 2 MiB for the remainder, also where the pool
-    /// of 1 GiB pages has none left.
+    /// The same with hugetlb pages of 1 GiB for each whole GiB of a segment, and of 2 MiB for the
+    /// remainder. Pages of 2 MiB also replace those that the pool of 1 GiB pages lacks.
     Huge1G,
 }
 
 impl Pages {
-    /// As in the environment variable.
+    /// Parses the value of the environment variable.
     pub fn parse(text: &[u8]) -> Option<Pages> {
         match text {
             b"thp" => Some(Pages::Thp),
@@ -34,17 +36,17 @@ impl Pages {
     }
 }
 
-/// The name of shared objects as lists have them: without directories.
+/// Returns the name of a shared object as lists have it: without directories.
 fn base_name(name: &[u8]) -> &[u8] {
     name.rsplit(|&byte| byte == b'/').next().unwrap_or(name)
 }
 
-/// The items of a list of objects, which colons separate.
+/// Returns the items of a list of objects, which colons separate.
 fn items(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|&byte| byte == b':').filter(|item| !item.is_empty())
 }
 
-/// The place in the list of the object that the loader lists in place `place` as `name`.
+/// Returns the place in the list of the object that the loader lists in place `place` as `name`.
 fn object_number(place: usize, name: &[u8], list: &[u8]) -> Option<usize> {
     items(list).position(|item| match place {
         0 => item == PROGRAM,
@@ -52,17 +54,18 @@ fn object_number(place: usize, name: &[u8], list: &[u8]) -> Option<usize> {
     })
 }
 
-/// How the program itself is named in a list of objects.
+/// Name of the program itself in a list of objects.
 pub const PROGRAM: &[u8] = b".";
 
-/// How many objects a list holds.
+/// Returns the number of objects in a list.
 pub fn objects(list: &[u8]) -> usize {
     items(list).count()
 }
 
-/// Moves every LOAD segment of the objects of a list (see [`crate::ledger::OBJECTS_VARIABLE`]) onto `pages`: their
-/// whole blocks of 2 MiB, and the last one of a read-only segment also where a half of it at least is its own and
-/// nothing lies behind. Notes in `ledger` what became of each.
+/// Moves every LOAD segment of the objects of a list (see [`crate::ledger::OBJECTS_VARIABLE`]) onto
+/// `pages`: their whole blocks of 2 MiB. It also moves the last block of a read-only segment if at
+/// least half of it is the segment's own and nothing lies behind. Notes the result of each in
+/// `ledger`.
 pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
     let start = monotonic_time();
     let threads = thread_count().unwrap_or(u64::MAX);
@@ -74,7 +77,8 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
             ledger.too_many();
         }
     });
-    // Of .bss no more than an object has in its file: what is touched here and there of much more would grow too far.
+    // A .bss larger than the bytes that the object has in its file gets no huge pages: touched here
+    // and there, it would grow too far.
     let in_file = |wanted: usize| -> usize {
         let of_object = segments.iter().filter(|(object, _)| *object == wanted);
         of_object.map(|(_, segment)| segment.file_end() - segment.start()).sum()
@@ -94,7 +98,7 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
     }
     let mut entries: MappedVec<Entry> = MappedVec::new();
     for (object, part) in parts.iter() {
-        // What there is no place to note is not moved.
+        // A part that cannot be noted is not moved.
         if entries.len() == ledger.room() {
             ledger.too_many();
             break;
@@ -118,10 +122,11 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
     ledger.done((monotonic_time() - start).as_nanos() as u64, threads);
 }
 
-/// What counts as moved is what the kernel shows on huge pages at those addresses.
+/// Corrects the moved bytes: only those that the kernel shows on huge pages at these addresses
+/// count.
 fn correct_by_smaps(entries: &mut [Entry]) {
     let mut huge: MappedVec<u64> = MappedVec::new();
-    // Where there is no room for the values, none is known.
+    // Without room for the values, none is known.
     let room = entries.iter().try_for_each(|_| huge.push(0));
     let listed = room.and_then(|()| {
         own_huge_bytes(|start, end, bytes| {
@@ -141,7 +146,7 @@ fn correct_by_smaps(entries: &mut [Entry]) {
 }
 
 impl Entry {
-    /// A part that nothing was done with yet.
+    /// Returns the entry of a part that nothing was done with yet.
     fn of(object: usize, part: Part) -> Entry {
         Entry {
             object,
@@ -156,18 +161,18 @@ impl Entry {
     }
 }
 
-/// What a part is moved with.
+/// Means to move a part.
 struct Means<'a> {
     pages: Pages,
     /// The process has one thread.
     alone: bool,
     ledger: &'a TextLedger,
-    /// Bytes of .bss above which huge pages are not asked for it.
+    /// Most bytes of .bss for which huge pages are asked.
     most_advised: usize,
 }
 
-/// Moves one part. `followed`: another segment of the object begins behind the block in which the part ends, so that
-/// no other process expects to use what is free of it.
+/// Moves one part. `followed` is true if another segment of the object begins behind the block in
+/// which the part ends. Nothing else then expects to use the free part of the block.
 fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool) -> Entry {
     let mut entry = Entry::of(object, part);
     let block_end = part.end().next_multiple_of(HUGE_2M);
@@ -183,7 +188,7 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
     let Some(whole) = whole else { return entry };
     entry.possible = (whole.end() - whole.start()) as u64;
     if part.was_moved() {
-        // By the launcher, or by a call before: the values say what is left of it.
+        // Moved by the launcher, or by an earlier call: smaps shows later how much of it is left.
         (entry.moved, entry.step) = (entry.possible, Step::Done);
         return entry;
     }
@@ -192,8 +197,8 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
             (entry.possible, entry.step) = (0, Step::TooSmall);
             return entry;
         }
-        // .bss is anonymous already, and what is never touched should take no memory.
-        // The kernel takes the advice also where it will not follow it.
+        // .bss is anonymous already, and pages that are never touched should take no memory. The
+        // kernel also takes the advice if it will not follow it.
         (entry.step, entry.errno) = match whole.advise_thp() {
             Ok(()) if thp_is_possible() => (Step::Done, 0),
             Ok(()) => (Step::Off, 0),
@@ -214,18 +219,18 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
     let moved = move_by_size(whole, pages, means.ledger);
     (entry.moved, entry.step, entry.errno) = (moved.bytes as u64, moved.step, moved.errno);
     match behind {
-        // It is the program's now.
+        // It belongs to the program now.
         Some(behind) if moved.last => entry.end = behind.keep().end() as u64,
-        // Else the last block stayed as it was: so does what lies behind it.
+        // Otherwise the last block stays as it was, and so does the space behind it.
         Some(_) | None => {}
     }
     entry
 }
 
-/// What came of moving some blocks.
+/// Result of moving some blocks.
 struct Moved {
     bytes: usize,
-    /// Whether the last block is among them.
+    /// True if the last block is among them.
     last: bool,
     step: Step,
     errno: i32,
@@ -237,8 +242,8 @@ impl Moved {
     }
 }
 
-/// The pieces of the addresses from `start` to `end`, with whether each is a block of `large` bytes, a power of two: such
-/// blocks one by one, and what lies before and behind them.
+/// Returns the pieces of the addresses from `start` to `end`. The flag is true for single blocks of
+/// `large` bytes, a power of two, and false for the pieces before and behind them.
 fn pieces(start: usize, end: usize, large: usize) -> impl Iterator<Item = (usize, usize, bool)> {
     let first = start.next_multiple_of(large).min(end);
     let last = (end & !(large - 1)).max(first);
@@ -247,7 +252,8 @@ fn pieces(start: usize, end: usize, large: usize) -> impl Iterator<Item = (usize
     plain(start, first).into_iter().chain(blocks).chain(plain(last, end))
 }
 
-/// Moves whole blocks of 2 MiB onto pages of the largest size that is asked for and that they have room for.
+/// Moves whole blocks of 2 MiB onto pages of the largest size that is asked for and that they have
+/// room for.
 fn move_by_size(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
     let plain = |part: Part| move_part(part, Some(PageSize::HUGE_2M), ledger);
     match pages {
@@ -263,7 +269,7 @@ fn move_by_size(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
             false => plain(piece),
         };
         if is_large && moved.bytes == 0 {
-            // In blocks of 2 MiB all but the one that is in the way can be moved.
+            // In blocks of 2 MiB, all but the block that is in the way can be moved.
             let (step, errno) = (moved.step, moved.errno);
             moved = plain(piece);
             if moved.step == Step::Done && step == Step::Pages {
@@ -272,7 +278,7 @@ fn move_by_size(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
         }
         all.bytes += moved.bytes;
         all.last = moved.last;
-        // What stays where it is counts more than what lies on smaller pages.
+        // Memory that stays where it is counts more than memory on smaller pages.
         if moved.step != Step::Done && (moved.step != Step::Smaller || all.step == Step::Done) {
             (all.step, all.errno) = (moved.step, moved.errno);
         }
@@ -280,7 +286,8 @@ fn move_by_size(whole: Part, pages: Pages, ledger: &TextLedger) -> Moved {
     all
 }
 
-/// Takes pages for all blocks, hugetlb pages of `size` or else transparent ones, then moves all those that got huge ones.
+/// Takes pages for all blocks: hugetlb pages of `size`, or transparent ones without a size. Then
+/// moves all blocks that got huge ones.
 fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved {
     let length = whole.end() - whole.start();
     let step = size.map_or(HUGE_2M, |size| size.bytes().0 as usize);
@@ -291,7 +298,7 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
     let start = monotonic_time();
     let taken = match size {
         None => copy.open().and_then(|()| {
-            // Where it is refused, the collapse below still makes huge pages.
+            // If it is refused, the collapse below still makes huge pages.
             let _ = copy.advise_thp();
             copy.populate()
         }),
@@ -301,21 +308,23 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
         ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
         return Moved::nothing(Step::Pages, errno);
     }
-    // The values first: the collapse waits for every processor, also where it has nothing to do. Linux before 6.1 does
-    // not know it, and others refuse it where huge pages are ruled out, with the same error: then the values decide.
+    // The values of smaps come first: the collapse waits for every processor, even if it has
+    // nothing to do. Linux before 6.1 does not know the collapse. Other kernels refuse it with the
+    // same error if huge pages are ruled out. In both cases the values decide.
     let huge = size.is_some() || is_huge(*copy) || copy.collapse().is_ok() || is_huge(*copy);
     ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
     match whole.read_in() {
-        // Linux before 5.14 does not know it, and reads as the bytes are copied.
+        // Linux before 5.14 does not know it: the pages are read as their bytes are copied.
         Ok(()) | Err(Errno::EINVAL) => {}
         Err(errno) => return Moved::nothing(Step::Read, errno),
     }
-    // What is huge already is left alone; what is not is made so, or refused.
+    // A range that is huge already stays so. Another is made huge, or refused.
     let collapse = |range: OwnedRange| match size {
         Some(_) => Ok(()),
         None => range.collapse(),
     };
-    // A probe, or a breakpoint, that is copied kills the program: the kernel knows of it in the file's mapping alone.
+    // Copying a probe or a breakpoint kills the program: the kernel knows of it in the file's
+    // mapping alone.
     let clean = |part: Part| match part.is_data() {
         true => Ok(()),
         false => match part.has_own_pages() {
@@ -327,7 +336,7 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
     let mut moved = Moved { bytes: 0, last: false, step: Step::Done, errno: 0 };
     let all = huge && clean(whole).is_ok();
     let (mut at, pages) = (0, *copy);
-    // What of the copy was not come to yet.
+    // The part of the copy that is not used yet.
     let mut left = Some(copy);
     while at < length {
         let block = |at: usize| {
@@ -346,13 +355,14 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
         let Some(mut source) = left.take() else { break };
         left = (end < length).then(|| source.split_off(end - at));
         let failed = |errno| (if errno == Errno::EBUSY { Step::Changed } else { Step::Replace }, errno);
-        // Where nothing is replaced, its pages are released.
+        // If nothing is replaced, the pages of `source` are released.
         match first.and_then(|()| piece.replace_by(source).map_err(failed)) {
             Ok(()) => {
                 moved.bytes += end - at;
                 moved.last = end == length;
                 if !ledger.is_unnamed() {
-                    // Not needed. It stays in core dumps: a debugger does not look into the file for what they lack there.
+                    // The name is not needed. The part stays in core dumps: a debugger does not
+                    // look into the file for parts that a dump lacks there.
                     let _ = piece.name(c"megapage text");
                 }
             }
@@ -363,7 +373,7 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
     moved
 }
 
-/// Of the whole blocks of these entries, the bytes that the kernel shows on huge pages now.
+/// Returns the bytes that the kernel shows on huge pages now, of the whole blocks of these entries.
 pub fn huge_bytes(entries: &[Entry]) -> Result<u64, Errno> {
     let mut huge = vec![0; entries.len()];
     own_huge_bytes(|start, end, bytes| {
@@ -375,7 +385,7 @@ pub fn huge_bytes(entries: &[Entry]) -> Result<u64, Errno> {
     Ok(huge.into_iter().zip(entries).map(|(huge, entry)| huge.min(entry.possible)).sum())
 }
 
-/// The place in the list of the first object that is not loaded.
+/// Returns the place in the list of the first object that is not loaded.
 pub fn first_absent(list: &[u8]) -> Option<usize> {
     (0..objects(list)).find(|object| {
         let mut found = false;
@@ -386,7 +396,7 @@ pub fn first_absent(list: &[u8]) -> Option<usize> {
     })
 }
 
-/// Bytes that [`move_segments`] would copy at most.
+/// Returns the most bytes that [`move_segments`] would copy.
 pub fn copied_bytes(list: &[u8]) -> u64 {
     let mut bytes = 0;
     loaded_segments(|place, name, segment| {
@@ -398,7 +408,8 @@ pub fn copied_bytes(list: &[u8]) -> u64 {
     bytes
 }
 
-/// Whether the kernel shows all of a mapping on huge pages; not where it became one with another.
+/// Returns true if the kernel shows all of a mapping on huge pages. Returns false if the mapping
+/// was merged with another.
 fn is_huge(range: OwnedRange) -> bool {
     let mut huge = 0;
     let listed = own_huge_bytes(|start, end, bytes| {

@@ -1,5 +1,6 @@
-//! Bringing a file's own pages into huge folios, so that the kernel maps them by 2 MiB entries in every process that
-//! maps the file from then on. Nothing is remapped: addresses, names and sharing stay as they are.
+//! Priming: it brings a file's own pages into huge folios. The kernel then maps them by 2 MiB
+//! entries in every process that maps the file from then on. Nothing is remapped: addresses, names
+//! and sharing stay as they are.
 
 mod data;
 
@@ -19,26 +20,26 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What became of one file.
+/// Outcome of priming one file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The file.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
-    /// Whether this is what would be done.
+    /// True if nothing was done, and this is what would be done.
     pub dry_run: bool,
     /// Bytes of the file that 2 MiB entries could map: whole blocks of its read-only segments that
     /// hold data.
     pub possible_bytes: u64,
-    /// Of these, bytes that lay in huge folios before; `None` where the kernel does not report it, since the file is
-    /// another process's.
+    /// Bytes of them that lay in huge folios before; `None` if the kernel does not report it, since
+    /// the file is another user's.
     pub before_bytes: Option<u64>,
-    /// The bytes of them that lie in huge folios afterwards; `None` in a dry run.
+    /// Bytes of them that lie in huge folios afterwards; `None` in a dry run.
     pub folio_bytes: Option<u64>,
-    /// The bytes of them that a mapping made afterwards at an address of the kernel's choice has by 2
-    /// MiB entries, by the page table; `None` in a dry run.
+    /// Bytes of them that a later mapping has by 2 MiB entries, at an address of the kernel's
+    /// choice, by the page table; `None` in a dry run.
     pub obtained_bytes: Option<u64>,
-    /// Why not all.
+    /// Reason that not all were obtained.
     pub missing: Option<String>,
     /// Processes that have the file mapped: they keep the pages that they had.
     pub users: Vec<User>,
@@ -47,23 +48,24 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns true if a mapping has every block by a 2 MiB entry; of a dry run, always.
+    /// Returns true if a mapping has every block by a 2 MiB entry; for a dry run, always.
     pub fn is_complete(&self) -> bool {
         self.dry_run || (self.obtained_bytes == Some(self.possible_bytes) && self.missing.is_none())
     }
 }
 
-/// What became of the cached pages of one file.
+/// Outcome of dropping the cached pages of one file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Undone {
     /// The file.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
-    /// Whether this is what would be done.
+    /// True if nothing was done, and this is what would be done.
     pub dry_run: bool,
-    /// Bytes that lay in huge folios before; `None` where the kernel does not report it.
+    /// Bytes that lay in huge folios before; `None` if the kernel does not report it.
     pub before_bytes: Option<u64>,
-    /// Bytes that still do: pages that a process has mapped stay until it unmaps them or ends.
+    /// Bytes that still lie in huge folios: pages that a process has mapped stay until it unmaps
+    /// them or ends.
     pub left_bytes: Option<u64>,
     /// Processes that have the file mapped.
     pub users: Vec<User>,
@@ -71,14 +73,14 @@ pub struct Undone {
     pub commands: Vec<String>,
 }
 
-/// The file, and the blocks of it that 2 MiB entries could map.
+/// File, and its blocks that 2 MiB entries could map.
 pub(crate) struct Target {
     path: PathBuf,
     file: File,
     ranges: Vec<FileRange>,
     /// True if the file has more blocks than memory could keep, or parts than are looked at.
     cut: bool,
-    /// Whether the kernel reports which pages are in memory.
+    /// True if the kernel reports which pages are in memory.
     reports_states: bool,
 }
 
@@ -87,8 +89,8 @@ impl Target {
         Target::of(root, path, |_| primable(binary))
     }
 
-    /// A file whose bytes are data: every whole block of 2 MiB. The kernel reads no block beyond
-    /// the end as one folio.
+    /// Returns the target of a file whose bytes are data: every whole block of 2 MiB. The kernel
+    /// reads no block beyond the end as one folio.
     fn of_data(root: &KernelRoot, path: &Path) -> Result<Target, RemapError> {
         let whole = |length: u64| FileRange { offset: 0, length: length / HUGE * HUGE };
         Target::of(root, path, |length| {
@@ -126,7 +128,8 @@ impl Target {
         total(&self.ranges)
     }
 
-    /// The bytes that lie in huge folios; `None` where the kernel does not report it. Reads nothing from the disk.
+    /// Returns the bytes that lie in huge folios; `None` if the kernel does not report it. Reads
+    /// nothing from the disk.
     pub(crate) fn huge(&self, root: &KernelRoot) -> Result<Option<u64>, RemapError> {
         if !self.reports_states {
             return Ok(None);
@@ -135,7 +138,7 @@ impl Target {
         Ok(Some(HUGE * states.iter().filter(|(_, state)| *state == State::Huge).count() as u64))
     }
 
-    /// The state of each block.
+    /// Returns the state of each block.
     fn states(&self, root: &KernelRoot) -> Result<Vec<(u64, State)>, RemapError> {
         let io = RemapError::io(&self.path);
         let blocks: Vec<u64> = self.ranges.iter().flat_map(|range| range.blocks()).collect();
@@ -167,10 +170,11 @@ impl Target {
     }
 }
 
-/// How many blocks are mapped at once to be looked at: three mappings each, of the 65,530 that a process may have.
+/// Most blocks that are mapped at once for a look at them: three mappings each, of the 65,530 that
+/// a process may have.
 const VIEWS_AT_ONCE: usize = 256;
 
-/// How a block of 2 MiB of a file lies in memory.
+/// State in memory of a block of 2 MiB of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// In one folio, which a 2 MiB entry maps.
@@ -181,8 +185,9 @@ enum State {
     Absent,
 }
 
-/// Whether the file will be placed at a multiple of 2 MiB. For a library that promises nothing, what the kernel
-/// answers now: on many file systems it prefers such addresses for large mappings (Linux 6.7).
+/// Returns true if the file will be placed at a multiple of 2 MiB. For a library that promises
+/// nothing, the kernel's present choice decides: on many file systems it prefers such addresses for
+/// large mappings (Linux 6.7).
 pub fn is_placed_huge(path: &Path, binary: &Binary) -> Result<bool, RemapError> {
     if binary.base_alignment() >= HUGE {
         return Ok(true);
@@ -197,7 +202,7 @@ pub fn is_placed_huge(path: &Path, binary: &Binary) -> Result<bool, RemapError> 
 /// Returns true if the kernel puts a mapping of `length` bytes from the start of `file` at a
 /// multiple of 2 MiB.
 fn is_mapped_aligned(file: &File, length: u64) -> io::Result<bool> {
-    // One could be chance: one in 512.
+    // A single such address could be chance: one in 512.
     for _ in 0..3 {
         if !file_cache::chosen_address(file, length)?.is_multiple_of(HUGE) {
             return Ok(false);
@@ -212,7 +217,8 @@ fn open(root: &KernelRoot, path: &Path) -> Result<(Binary, Target), RemapError> 
     Ok((binary, target))
 }
 
-/// Primes `path`, whatever it holds: the code and constants of a 64-bit ELF file ([`prime`]), of any other file all of it.
+/// Primes `path`, whatever it holds: the code and constants of a 64-bit ELF file ([`prime`]), or
+/// all of any other file.
 pub fn prime_any(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, RemapError> {
     match read_binary(path) {
         Ok(_) => prime(root, path, dry_run),
@@ -226,7 +232,7 @@ pub fn prime_any(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcom
                 };
                 return Err(RemapError::unfit(path, why));
             }
-            // The place does not depend on more.
+            // The place does not depend on more than that.
             let aligned =
                 is_mapped_aligned(&target.file, length.min(1 << 30)).map_err(RemapError::io(path))?;
             prime_target(root, path, &target, aligned, dry_run)
@@ -235,10 +241,12 @@ pub fn prime_any(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcom
     }
 }
 
-/// Primes `path`: drops what lies in small folios, reads it in again in folios of 2 MiB, and looks. Blocks that lie in
-/// huge folios already are left alone, so that it can be repeated against eviction.
+/// Primes `path`, and looks at the result. If the kernel can, it collapses pages in small folios in
+/// place. The remaining ones are dropped, and read in again in folios of 2 MiB. Blocks that lie in
+/// huge folios already are not touched, so that it can be repeated against eviction.
 ///
-/// Takes the time of reading the file from the disk. Needs no privilege but to read the file.
+/// It takes the time of reading the file from the disk, and needs no privilege but to read the
+/// file.
 pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, RemapError> {
     let (binary, target) = open(root, path)?;
     let quoted = shell_path(path);
@@ -257,7 +265,8 @@ pub fn prime(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Outcome, R
     prime_target(root, path, &target, true, dry_run)
 }
 
-/// `aligned`: whether mappings of the file come to lie at multiples of 2 MiB.
+/// Primes the blocks of `target`. `aligned` is true if mappings of the file lie at multiples of
+/// 2 MiB.
 fn prime_target(
     root: &KernelRoot,
     path: &Path,
@@ -265,7 +274,8 @@ fn prime_target(
     aligned: bool,
     dry_run: bool,
 ) -> Result<Outcome, RemapError> {
-    // No file is refused by its file system beforehand: a distribution may have given that large folios early.
+    // No file is refused by its file system beforehand: a distribution may have added large folios
+    // to it early.
     if !POPULATE_WRITE.is_there(root) {
         return Err(RemapError::unfit(path, no_populate()));
     }
@@ -323,7 +333,7 @@ fn prime_target(
     Ok(outcome)
 }
 
-/// Why mappings have nothing of the folios that are there.
+/// Returns the reason that mappings have no part of the folios that are there.
 fn misaligned(folios: Bytes, fs_type: Option<&str>) -> String {
     format!(
         "{folios} lie in huge folios, but {} gives mappings addresses that are no multiples of 2 MiB: a program has \
@@ -332,27 +342,29 @@ fn misaligned(folios: Bytes, fs_type: Option<&str>) -> String {
     )
 }
 
-/// How often what is not huge yet is dropped and read again. Some blocks take a second time: the kernel reads ahead,
-/// and where that meets pages which are there already, it goes on in small folios.
+/// Most passes in which blocks that are not huge yet are dropped and read again. Some blocks need a
+/// second one: the kernel reads ahead, and goes on in small folios when it meets pages that are
+/// there already.
 const MOST_PASSES: usize = 4;
 
-/// Has the kernel collapse in place what lies in small folios: also what processes have mapped, which cannot be dropped. What it
-/// refuses is read in anew.
+/// Has the kernel collapse blocks in small folios in place, also those that processes have mapped,
+/// which cannot be dropped. The blocks that it refuses are read in again.
 fn collapse(target: &Target, states: &[(u64, State)]) -> Result<(), RemapError> {
     // Changed pages are not collapsed.
     let _ = file_cache::write_back(&target.file);
     for (at, _) in states.iter().filter(|(_, state)| *state == State::Small) {
         let view = FileView::map(&target.file, *at, HUGE).map_err(RemapError::io(&target.path))?;
-        // The states show afterwards what came of it.
+        // The states show the result afterwards.
         let _ = view.collapse(0, HUGE);
     }
     Ok(())
 }
 
-/// Drops the pages of `todo`, reads them in again, and answers with the bytes of blocks that could not be dropped.
+/// Drops the pages of `todo` and reads them in again. Returns the bytes of blocks that could not be
+/// dropped.
 fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64, RemapError> {
     let io = RemapError::io(&target.path);
-    // Changed pages cannot be dropped before they are written. A file system that is read-only has none.
+    // Changed pages cannot be dropped before they are written. A read-only file system has none.
     let _ = file_cache::write_back(&target.file);
     for range in todo {
         file_cache::drop_cached(&target.file, range.offset, range.length).map_err(&io)?;
@@ -362,7 +374,8 @@ fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64
     let held = HUGE * dropped.iter().filter(small).count() as u64;
     for range in todo {
         let view = FileView::map(&target.file, range.offset, range.length).map_err(&io)?;
-        // A kernel without transparent huge pages says EINVAL; that it then reads no huge folios is reported below.
+        // A kernel without transparent huge pages returns EINVAL. It then reads no huge folios,
+        // which is reported below.
         if let Err(error) = view.want_huge()
             && error.kind() != io::ErrorKind::InvalidInput
         {
@@ -375,7 +388,7 @@ fn read_in(root: &KernelRoot, target: &Target, todo: &[FileRange]) -> Result<u64
     Ok(held)
 }
 
-/// The blocks of `states`, which are in order, that are not huge.
+/// Returns the blocks of `states` that are not huge; `states` is in order.
 fn not_huge(states: &[(u64, State)]) -> Vec<FileRange> {
     let mut runs: Vec<FileRange> = Vec::new();
     for (at, _) in states.iter().filter(|(_, state)| *state != State::Huge) {
@@ -417,7 +430,8 @@ fn why(
     Ok(no_large_folios(root, fs_type(root, path).as_deref()))
 }
 
-/// Why pages of a file cannot be brought in by a kernel without MADV_POPULATE_READ, which came with its sister.
+/// Returns the reason that a kernel without MADV_POPULATE_READ cannot bring in pages of a file; it
+/// came together with MADV_POPULATE_WRITE.
 fn no_populate() -> String {
     format!(
         "this kernel lacks MADV_POPULATE_READ (Linux {}), and its file systems have no large folios; put the code on \
@@ -426,7 +440,8 @@ fn no_populate() -> String {
     )
 }
 
-/// Why a file system put nothing into folios of 2 MiB though free ones were there, and what helps.
+/// Returns the reason that a file system put nothing into folios of 2 MiB though free ones were
+/// there, and the remedy.
 fn no_large_folios(root: &KernelRoot, fs_type: Option<&str>) -> String {
     if !THP.is_there(root) {
         return format!("this kernel lacks {}, and maps no file by 2 MiB entries", THP.title());
@@ -463,11 +478,11 @@ fn no_large_folios(root: &KernelRoot, fs_type: Option<&str>) -> String {
     }
 }
 
-/// The type of the file system that `path` lies on.
+/// Returns the type of the file system that `path` lies on.
 fn fs_type(root: &KernelRoot, path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = mounts::mounts(root).ok()?;
-    // The longest mount point; of those mounted over each other the last.
+    // The longest mount point; of mounts over each other the last.
     let mount = mounts
         .into_iter()
         .filter(|mount| path.starts_with(&mount.point))
@@ -475,7 +490,7 @@ fn fs_type(root: &KernelRoot, path: &Path) -> Option<String> {
     Some(mount.fs_type)
 }
 
-/// A shell line that primes `range`.
+/// Returns a shell line that primes `range`.
 fn command(path: &Path, range: &FileRange) -> String {
     format!(
         "python3 -c 'import mmap, os, sys; f = open(sys.argv[1], \"rb\"); at, n = map(int, sys.argv[2:]); \
@@ -488,8 +503,8 @@ fn command(path: &Path, range: &FileRange) -> String {
     )
 }
 
-/// Lets go of all cached pages of `path`, so that they come back in small folios as they are read. What a process has
-/// mapped stays until it ends.
+/// Drops all cached pages of `path`, so that they come back in small folios as they are read. Pages
+/// that a process has mapped stay until it ends.
 pub fn undo(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Undone, RemapError> {
     let (binary, target) = open(root, path)?;
     let mut undone = Undone {
@@ -504,7 +519,7 @@ pub fn undo(root: &KernelRoot, path: &Path, dry_run: bool) -> Result<Undone, Rem
         ],
     };
     if !dry_run {
-        // As in read_in.
+        // Changed pages cannot be dropped before they are written, as in `read_in`.
         let _ = file_cache::write_back(&target.file);
         for _ in 0..MOST_PASSES {
             file_cache::drop_cached(&target.file, 0, binary.size.next_multiple_of(BASE_PAGE as u64))

@@ -1,4 +1,4 @@
-//! The processes that have a file mapped, and how.
+//! Processes that have a file mapped, and the way in which they map it.
 
 use megapage_kernel::mounts::{self, Mount};
 use megapage_kernel::shared_memory::MemoryDevices;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A process that has a file mapped.
+/// Process that has a file mapped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct User {
     /// The process.
@@ -19,16 +19,19 @@ pub struct User {
     pub command: String,
     /// Bytes of the file that its page tables map.
     pub mapped_bytes: u64,
-    /// Of these, bytes that are mapped by 2 MiB entries.
+    /// Bytes of these that are mapped by 2 MiB entries.
     pub huge_bytes: u64,
-    /// Bytes that it maps private and writable: the kernel maps those by base pages, whatever the file's folios.
+    /// Bytes that it maps private and writable: the kernel maps them by base pages, whatever the
+    /// file's folios.
     pub private_writable_bytes: u64,
-    /// Bytes that it maps at an address that disagrees with the place in the file modulo 2 MiB: no 2 MiB entry can map them.
+    /// Bytes that it maps at an address that disagrees with the place in the file modulo 2 MiB: no
+    /// 2 MiB entry can map them.
     pub misplaced_bytes: u64,
 }
 
 impl User {
-    /// What keeps its mappings of the file on base pages, however the file lies in memory; `None` where nothing does.
+    /// Returns the reason that its mappings of the file stay on base pages, however the file lies
+    /// in memory; `None` if there is none.
     pub fn barred(&self) -> Option<String> {
         let what = match (self.private_writable_bytes, self.misplaced_bytes) {
             (0, 0) => return None,
@@ -42,18 +45,19 @@ impl User {
     }
 }
 
-/// A file that a process maps.
+/// File that a process maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedFile {
     /// Its path, as the process named it.
     pub path: PathBuf,
-    /// How much of it the process maps, in bytes.
+    /// Bytes of it that the process maps.
     pub mapped: u64,
 }
 
-/// The files that `pid` maps, in no order: regular files with a path of at least 2 MiB, shared memory left
-/// out. One that was deleted, or that lies elsewhere for the caller (another mount namespace), is left out, and so is one on FUSE:
-/// its server might never answer.
+/// Returns the files that `pid` maps, in no order: regular files with a path, of which at least
+/// 2 MiB are mapped. Leaves out shared memory, deleted files, and files that lie elsewhere for the
+/// caller (another mount namespace). Also leaves out files on FUSE: their server might never
+/// answer.
 pub fn mapped_files(root: &KernelRoot, pid: Pid) -> Result<Vec<MappedFile>, KernelError> {
     let devices = MemoryDevices::seen_by(root, pid);
     let mounts = mounts::mounts(root)?;
@@ -81,7 +85,8 @@ pub fn mapped_files(root: &KernelRoot, pid: Pid) -> Result<Vec<MappedFile>, Kern
     Ok(files.collect())
 }
 
-/// The processes that have `file` mapped, as far as the caller may look at them, other than the calling one.
+/// Returns the processes that have `file` mapped, as far as the caller may look at them, without
+/// the calling one.
 pub(crate) fn users(root: &KernelRoot, file: &File) -> Result<Vec<User>, KernelError> {
     let Some(identity) = identity(root, file)? else { return Ok(Vec::new()) };
     let own = Pid(std::process::id() as i32);
@@ -121,7 +126,8 @@ pub(crate) fn users(root: &KernelRoot, file: &File) -> Result<Vec<User>, KernelE
     Ok(users)
 }
 
-/// Whether `path` lies on a FUSE file system: by the mount deepest on the way, of those at one place the last.
+/// Returns true if `path` lies on a FUSE file system. The deepest mount on the way decides; of
+/// those at one place, the last.
 fn is_fuse(mounts: &[Mount], path: &Path) -> bool {
     let on_the_way = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     let deepest = on_the_way.max_by_key(|mount| mount.point.as_os_str().len());
@@ -131,8 +137,8 @@ fn is_fuse(mounts: &[Mount], path: &Path) -> bool {
 /// Device, and inode.
 type Identity = ((u32, u32), u64);
 
-/// Device and inode of `file` as maps shows them, which on some file systems (btrfs, overlayfs) are not those of
-/// stat(2): those of a mapping of our own.
+/// Returns device and inode of `file` as maps shows them, from a mapping of our own. On some file
+/// systems (btrfs, overlayfs) they are not those of stat(2).
 fn identity(root: &KernelRoot, file: &File) -> Result<Option<Identity>, KernelError> {
     let Ok(view) = megapage_kernel::file_cache::FileView::map(file, 0, 1) else { return Ok(None) };
     let own = maps::read_maps(root, Pid(std::process::id() as i32))?;

@@ -7,17 +7,19 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-/// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` says how many the next one may
-/// name; with `None` the others are not tried. It is asked, without a call, also where a look has left nothing to call for:
-/// looks take time, too.
+/// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` returns
+/// the most regions that the next call may name; after `None` the others are not tried. It is also
+/// asked, without a call, after a look that found only shared regions: looks take time, too.
 ///
-/// Adjacent regions are collapsed by one call as one range: at the start of each range the kernel has every processor
-/// empty its LRU queues (lru_add_drain_all), so that one range disturbs a large machine once, not once for each region.
-/// (With two processors that makes no difference to be measured: 0.02 ms of 1.5 ms.) Of a range that failed the kernel
-/// returns one error, and goes on after some: those of its regions that are not huge then get a call each.
+/// Adjacent regions are collapsed by one call as one range. At the start of each range the kernel
+/// has every processor empty its LRU queues (lru_add_drain_all), so one range disturbs a large
+/// machine once, not once for each region. (With two processors the difference cannot be measured:
+/// 0.02 ms of 1.5 ms.) For a range that failed the kernel returns one error, and goes on after some
+/// errors. Those of its regions that are not huge then get a call each.
 ///
-/// Whether another process shares a region is looked up right before the call that would collapse it: a fork that came
-/// after the decision is seen, unless it comes in the microseconds between, and then at most one call copies memory.
+/// Sharing with another process is looked up right before the call that would collapse the region.
+/// A fork after the decision is thus seen, unless it comes in the microseconds between. Then at
+/// most one call copies memory.
 pub(super) fn advise<T: Advisable>(
     target: &mut T,
     advice: Advice,
@@ -26,7 +28,7 @@ pub(super) fn advise<T: Advisable>(
     mut next: impl FnMut(&mut T, Option<Call>) -> Option<usize>,
 ) -> Vec<Tried> {
     let mut tried = vec![Tried::NOT; regions.len()];
-    // Places in `regions`; those behind `alone` from the front on get a call each.
+    // Places in `regions`. The first `alone` of the queue get a call each.
     let mut queue: VecDeque<usize> = (0..regions.len()).collect();
     let mut alone = 0usize;
     let mut batch = Some(batch);
@@ -36,7 +38,8 @@ pub(super) fn advise<T: Advisable>(
         alone = alone.saturating_sub(1);
         if advice == Advice::Collapse {
             let shared = target.shared(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
-            // A call names adjacent regions: what lies behind a gap waits for another, and is looked at anew then.
+            // A call names adjacent regions: those behind a gap wait for another call, and are
+            // looked at again then.
             let (mut free, mut behind, mut is_behind) = (Vec::new(), Vec::new(), false);
             for (&place, shared) in places.iter().zip(shared) {
                 if shared {
@@ -64,8 +67,9 @@ pub(super) fn advise<T: Advisable>(
         let Timed { answer, took, busy } = target.call(advice, &parts);
         let (accepted, refused) = match answer {
             Ok(_) if parts.len() < places.len() => (places.len(), None),
-            // Where less than all was advised, the next call begins at the region that failed, and so learns why. A
-            // call that advised nothing without an error would keep us here.
+            // After a call that advised only some, the next call begins at the region that failed,
+            // and so learns why. A call that advised nothing without an error counts as busy: the
+            // loop would not end otherwise.
             Ok(advised) => match ((advised / parts[0].len().0.max(1)) as usize).min(parts.len()) {
                 0 => (0, Some(Refusal::Busy)),
                 accepted => (accepted, None),
@@ -77,7 +81,8 @@ pub(super) fn advise<T: Advisable>(
         let part = took / dealt as u32;
         match refused {
             Some(refusal) if is_range && !refusal.is_final() => {
-                // Time is reported for all of them; the answer of each that is not huge comes from its own call.
+                // Time is reported for all of them. Each region that is not huge gets its answer
+                // from its own call.
                 let huge = target.huge(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
                 for (&place, _) in places.iter().zip(&huge).rev().filter(|(_, huge)| !**huge) {
                     queue.push_front(place);
@@ -105,7 +110,7 @@ pub(super) fn advise<T: Advisable>(
             }
         }
         let held = if advice == Advice::Collapse { part } else { took };
-        // A range that failed as a whole has said nothing yet about any region.
+        // A range that failed as a whole says nothing yet about any single region.
         let reported = refused.filter(|refusal| !is_range || refusal.is_final());
         let at = reported.and_then(|_| places.get(accepted).copied());
         let call =
@@ -115,7 +120,8 @@ pub(super) fn advise<T: Advisable>(
     tried
 }
 
-/// Takes up to `most` places from the front of the queue; with `adjacent` only as far as their regions are, ascending.
+/// Takes up to `most` places from the front of the queue; with `adjacent` only while their regions
+/// adjoin, ascending.
 fn take(queue: &mut VecDeque<usize>, regions: &[VirtRange], most: usize, adjacent: bool) -> Vec<usize> {
     let mut taken: Vec<usize> = Vec::new();
     while taken.len() < most
@@ -128,33 +134,36 @@ fn take(queue: &mut VecDeque<usize>, regions: &[VirtRange], most: usize, adjacen
     taken
 }
 
-/// The answer of one process_madvise(2), and what it took.
+/// Answer of one process_madvise(2), and its times.
 #[derive(Debug)]
 pub(super) struct Timed {
     /// The bytes advised before the first failure, or the error of the first range.
     pub answer: io::Result<u64>,
-    /// By the clock on the wall.
+    /// Time on the wall clock.
     pub took: Duration,
-    /// Of a processor.
+    /// Processor time.
     pub busy: Duration,
 }
 
-/// Something that takes advice: a process, or a test's model of one. No other module of this crate can name this trait, so
-/// that [`super::Engine`] alone makes the call.
+/// Receiver of advice: a process, or a test's model of one. No other module of this crate can name
+/// this trait, so that [`super::Engine`] alone makes the call.
 pub(super) trait Advisable {
-    /// One process_madvise(2).
+    /// Makes one process_madvise(2) call.
     fn call(&self, advice: Advice, parts: &[VirtRange]) -> Timed;
 
-    /// Which of the regions are huge, by the page tables. Where that is unknown, none.
+    /// Returns true for each region that is huge, by the page tables. Returns false if that is
+    /// unknown.
     fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 
-    /// Which of the regions are shared by more than [`crate::sharing::Sharing::FewPages`] allows. Where that is unknown, none.
+    /// Returns true for each region that shares more pages than
+    /// [`crate::sharing::Sharing::FewPages`] allows. Returns false if that is unknown.
     fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool>;
 
-    /// Whether one mapping holds the region whole; `None` where that cannot be read.
+    /// Returns true if one mapping holds the whole region; `None` if that cannot be read.
     fn is_mapped(&self, region: VirtRange) -> Option<bool>;
 
-    /// Whether the machine has less available memory than the safe floor. Where that is unknown, no.
+    /// Returns true if the machine has less available memory than the safe floor. Returns false if
+    /// that is unknown.
     fn is_below_floor(&self) -> bool;
 }
 
@@ -235,7 +244,7 @@ mod tests {
                 refused(Refusal::Invalid),
                 yes,
                 refused(Refusal::NoMemory),
-                // The kernel ended at the one before, and so did the pacer.
+                // The kernel stopped at the region before, and so did the pacer.
                 Answer::NotTried,
                 Answer::NotTried,
             ]
@@ -249,7 +258,7 @@ mod tests {
         model.shared = [0, 3, 4, 7].map(|number| region(number).start()).into();
         let tried = advise(&mut model, Advice::Collapse, &regions, 8, |_, _| Some(8));
         let sizes: Vec<u64> = model.calls.borrow().iter().map(|parts| parts[0] / HUGE_2M as u64).collect();
-        // Of the range of two that fails, the one that is not huge is called alone.
+        // A range of two fails: its region that is not huge is then called for alone.
         assert_eq!(sizes, [2, 2, 1]);
         let (yes, shared) = (Answer::Accepted, Answer::Refused(Refusal::Shared));
         let busy = Answer::Refused(Refusal::Busy);
@@ -270,13 +279,14 @@ mod tests {
             Some(32)
         });
         assert_eq!((all.looks, answers(&tried)), (64, vec![shared; 64]));
-        // The pacer ends it between two looks as well.
+        // The pacer can also end the work between two looks.
         all.looks = 0;
         let tried = advise(&mut all, Advice::Collapse, &regions, 32, |_, _| None);
         assert_eq!(all.looks, 32);
         assert_eq!(answers(&tried)[32..], [Answer::NotTried; 32]);
         assert!(all.calls.borrow().is_empty());
-        // Every second one: those that are free are looked at once more, right before their calls.
+        // Every second region is shared. The free ones are looked at once more, right before their
+        // calls.
         let mut half = Model::refusing(&[]);
         half.shared = (0..64).step_by(2).map(|number| region(number).start()).collect();
         let tried = advise(&mut half, Advice::Collapse, &regions, 32, |_, _| Some(32));

@@ -1,23 +1,23 @@
-//! What is asked for of a region of another process, and what the kernel answers.
+//! Requests about regions of another process, and the kernel's answers.
 
 use megapage_kernel::ability::{Ability, COLLAPSE, PROCESS_MADVISE};
 use megapage_units::{BASE_PAGE, VirtRange};
 use std::io;
 use std::time::Duration;
 
-/// What the kernel is asked for, region by region.
+/// Requests to the kernel, region by region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
     /// MADV_COLLAPSE on the region.
     Collapse,
     /// MADV_COLD on the first base page of the region: splits a huge page whole.
     ColdSplit,
-    /// MADV_PAGEOUT on the region: splits a huge page, and swaps out where there is swap.
+    /// MADV_PAGEOUT on the region: splits a huge page, and swaps out if there is swap.
     PageOut,
 }
 
 impl Advice {
-    /// What the kernel must have for it, for other processes.
+    /// Returns the ability that the kernel must have for it, for other processes.
     pub(crate) fn ability(self) -> &'static Ability {
         match self {
             Advice::Collapse => &COLLAPSE,
@@ -25,7 +25,7 @@ impl Advice {
         }
     }
 
-    /// The part of a region that is named to the kernel.
+    /// Returns the part of a region that the call names.
     pub(super) fn part(self, region: VirtRange) -> VirtRange {
         match self {
             Advice::Collapse | Advice::PageOut => region,
@@ -36,26 +36,27 @@ impl Advice {
     }
 }
 
-/// The kernel's refusal of one region, in its own words.
+/// Refusal of one region, by the kernel or by a check before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// EAGAIN: pinned, locked or off the LRU lists for now. EINTR counts, too.
+    /// EAGAIN: pinned, locked or off the LRU lists for now. Also EINTR.
     Busy,
     /// EBUSY: no room in its control group.
     GroupFull,
-    /// EINVAL: not for this mapping.
+    /// EINVAL: not possible for this mapping.
     Invalid,
-    /// ENOMEM: no huge page to be had; or the region is not mapped.
+    /// ENOMEM: no huge page available; or the region is not mapped.
     NoMemory,
-    /// Not asked: another process shares pages of it since a fork, and the collapse would copy them.
+    /// Not asked: another process shares pages of it since a fork, and the collapse would copy
+    /// them.
     Shared,
     /// Not asked: the machine has less available memory than the safe floor ([`super::floor`]).
     BelowFloor,
-    /// EPERM, EACCES: not for this caller.
+    /// EPERM, EACCES: not allowed for this caller.
     Denied,
     /// ESRCH: the process has gone.
     Gone,
-    /// ENOSYS, EOPNOTSUPP: not with this kernel.
+    /// ENOSYS, EOPNOTSUPP: not possible with this kernel.
     Unsupported,
     /// The process does not answer: its memory map is locked ([`megapage_kernel::helper::Locked`]).
     Locked,
@@ -73,13 +74,14 @@ impl Refusal {
             (io::ErrorKind::PermissionDenied, _) => Refusal::Denied,
             (io::ErrorKind::Unsupported, _) => Refusal::Unsupported,
             (io::ErrorKind::TimedOut, _) => Refusal::Locked,
-            // ESRCH has no kind of its own.
+            // ESRCH has no `io::ErrorKind`.
             (_, Some(3)) => Refusal::Gone,
             (_, number) => Refusal::Other(number.unwrap_or(0)),
         }
     }
 
-    /// Whether it is about the process or the kernel, so that no other region of the process will fare better.
+    /// Returns true if it is about the process or the kernel: no other region of the process would
+    /// fare better.
     pub(crate) fn is_final(self) -> bool {
         matches!(
             self,
@@ -87,7 +89,7 @@ impl Refusal {
         )
     }
 
-    /// The error that the kernel gave.
+    /// Returns the refusal as an error of the kernel.
     pub(crate) fn to_error(self) -> io::Error {
         match self {
             Refusal::Busy => io::ErrorKind::WouldBlock.into(),
@@ -103,7 +105,7 @@ impl Refusal {
     }
 }
 
-/// What the kernel said to one region. It proves nothing: the page tables do.
+/// Answer for one region. It proves nothing: the page tables do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// No error.
@@ -115,12 +117,12 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Whether the kernel was asked about the region.
+    /// Returns true if the kernel was asked about the region.
     pub(crate) fn was_asked(self) -> bool {
         !matches!(self, Answer::NotTried | Answer::Refused(Refusal::Shared | Refusal::BelowFloor))
     }
 
-    /// The refusal, where it was one.
+    /// Returns the refusal, if it was one.
     pub(crate) fn refusal(self) -> Option<Refusal> {
         match self {
             Answer::Refused(refusal) => Some(refusal),
@@ -129,11 +131,11 @@ impl Answer {
     }
 }
 
-/// One region's part of the work.
+/// Answer for one region, with its share of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tried {
     pub answer: Answer,
-    /// Its part of the time of the call that it was in.
+    /// Its share of the time of the call that named it.
     pub took: Duration,
 }
 
@@ -142,27 +144,28 @@ impl Tried {
     pub(crate) const NOT: Tried = Tried { answer: Answer::NotTried, took: Duration::ZERO };
 }
 
-/// One call, as it came out.
+/// Outcome of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     /// Regions that it dealt with: those advised, and the one that it failed at.
     pub regions: usize,
     pub took: Duration,
-    /// Processor time of it: the other time was spent waiting, for a processor mostly.
+    /// Processor time of the call. The other time was spent waiting, mostly for a processor.
     pub busy: Duration,
-    /// How long the process's mmap lock was held at a stretch, at most: a collapse gives it up between two regions, the
-    /// other calls keep it to their end.
+    /// Longest time for which the process's mmap lock was held without a break. A collapse gives it
+    /// up between two regions; the other calls keep it to their end.
     pub held: Duration,
     pub refused: Option<Refusal>,
-    /// Whether any region of it was refused; with `refused` empty the next calls show which.
+    /// True if any region of it was refused. If `refused` is empty, the next calls show which.
     pub failed: bool,
     /// The place of the region that was refused.
     pub at: Option<usize>,
 }
 
 impl Call {
-    /// The processor time for which the process's mmap lock was held at a stretch: that of one region where the lock was
-    /// given up between two, as a collapse does, else that of all.
+    /// Returns the processor time for which the process's mmap lock was held without a break. That
+    /// is the time of one region if the lock was given up between regions, as in a collapse, else
+    /// of all.
     pub(crate) fn busy_of_region(&self) -> Duration {
         if self.held < self.took { self.busy / self.regions.max(1) as u32 } else { self.busy }
     }

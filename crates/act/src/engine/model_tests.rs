@@ -1,4 +1,4 @@
-//! A process whose answers and their times are given by tests.
+//! Model of a process whose answers and times are given by tests.
 
 use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Answer, Tried};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
-/// A process whose regions answer as instructed; it keeps the bytes of the calls' ranges.
+/// Process whose regions answer as instructed; it keeps the bytes of the calls' ranges.
 pub(super) struct Model {
     pub errno: BTreeMap<u64, i32>,
     pub huge: RefCell<BTreeSet<u64>>,
@@ -16,10 +16,10 @@ pub(super) struct Model {
     pub unmapped: BTreeSet<u64>,
     pub looks: usize,
     pub calls: RefCell<Vec<Vec<u64>>>,
-    /// Of each region of a call: on the wall, and of a processor.
+    /// Time of each region of a call: on the wall clock, and of a processor.
     pub took: Duration,
     pub busy: Duration,
-    /// After so many calls the machine is short of memory.
+    /// Calls after which the machine is short of memory.
     pub calls_to_floor: usize,
 }
 
@@ -49,7 +49,8 @@ impl Advisable for Model {
 }
 
 impl Model {
-    /// One in which these regions are refused with these error numbers, and all is at once.
+    /// Returns a model that refuses these regions with these error numbers, and whose calls take no
+    /// time.
     pub fn refusing(refused: &[(u64, i32)]) -> Model {
         Model {
             errno: refused.iter().map(|&(number, errno)| (region(number).start(), errno)).collect(),
@@ -64,7 +65,7 @@ impl Model {
         }
     }
 
-    /// How many regions each call has named, where it collapses.
+    /// Returns the number of regions that each call has named, for collapses.
     pub fn sizes(&self) -> Vec<u64> {
         let regions =
             |parts: &Vec<u64>| parts.iter().map(|bytes| bytes.div_ceil(HUGE_2M as u64)).sum::<u64>();

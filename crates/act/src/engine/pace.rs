@@ -1,27 +1,33 @@
-//! How fast a process is acted on: the size of a batch, and when it is left alone.
+//! Pace at which a process is acted on: the size of a batch, and its back-off.
 
 use super::answer::Call;
 use std::time::Duration;
 
-/// How long calls on another process may hold its mmap lock, and how long it is left alone where they have held it for longer.
+/// Bounds on the time for which calls may hold another process's mmap lock, and the back-off after
+/// longer ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// How much processor time one call that splits huge pages is to take at most: for that long, and for as long as it
-    /// waits for a processor, a process can wait for its mmap lock. How many regions a call names follows from it. A
-    /// call that collapses may take four times as much: it gives the lock up between two regions.
+    /// Most processor time of one call that splits huge pages. A process can wait for its mmap lock
+    /// for that long, and for as long as the call waits for a processor. The number of regions that
+    /// a call names follows from it. A call that collapses may take four times as much: it gives
+    /// the lock up between two regions.
     pub call: Duration,
-    /// After each call, this share of its time, in per cent, is left to waiters for the lock; 1 ms at most.
+    /// Share of each call's time, in per cent, that is left to waiters for the lock after it; 1 ms
+    /// at most.
     pub pause_percent: u32,
-    /// A process whose lock was held for more processor time than this, by the collapse of a region (on average, where a
-    /// call names several) or by a call that splits, is left alone for a while, longer each time. So it is, for the first
-    /// of these times, after a call whose regions took more together, of which one may have taken all of it, and after one
-    /// that took ten times as long on the wall: it waited, and the process may have, too.
+    /// Processor time for which the lock may be held before the process is backed off, longer each
+    /// time. It is the time of one region in a collapse (on average over the call), and of the
+    /// whole call in a split. Two other kinds of calls cause a back-off of the first length. In
+    /// one, the regions together took more than this: one region may have taken all of it. The
+    /// other took ten times as long on the wall clock: it waited, and the process may have waited,
+    /// too.
     pub slow: Duration,
-    /// The first time for which a process, or after a refusal for lack of memory all promotions, are left alone. It
-    /// doubles each time that this happens again...
+    /// First back-off of a process, or of all promotions after a refusal for lack of memory. It
+    /// doubles with each further one, up to `pause_most`.
     pub pause: Duration,
-    /// ...up to this, and after a slow call up to a hundred times what a region took: then the process can wait for 1 % of
-    /// the time at most, and on a machine on which each region is that slow promotion still comes to an end.
+    /// Longest back-off. After a slow call, it is also at most a hundred times the time of one
+    /// region. The process then waits for 1 % of the time at most. Promotion comes to an end even
+    /// on a machine on which each region is that slow.
     pub pause_most: Duration,
 }
 
@@ -37,16 +43,18 @@ impl Default for Latency {
     }
 }
 
-/// Most regions that one call names, however fast it is: should each turn out to be expensive, the next call names one.
+/// Most regions that one call names, however fast it is. If they turn out to be expensive, the next
+/// call names one.
 const MOST_REGIONS: usize = 16;
-/// A call that took so many times as long as it is to take says that a region is much more expensive than it was.
+/// Multiple of a call's bound above which its regions count as much more expensive than before.
 const MUCH_MORE_EXPENSIVE: u32 = 2;
-/// Calls in a row that were not slow, after which the next pause is half as long again.
+/// Consecutive calls that were not slow after which the next pause is halved.
 const CLEAN_CALLS: u32 = 64;
 
-/// How many times as long as a slow call one may wait before its process is left alone.
+/// Multiple of [`Latency::slow`] that a call may take on the wall clock before its process is
+/// backed off.
 const LATE: u32 = 10;
-/// The longest pause after a slow call, in times of what a region of it took.
+/// Longest back-off after a slow call, as a multiple of the time of one of its regions.
 const SHARE: u32 = 100;
 
 /// A time without work that doubles each time it is started.
@@ -62,7 +70,7 @@ impl Pause {
         now >= self.until
     }
 
-    /// Its end.
+    /// Returns its end.
     pub fn until(&self) -> Duration {
         self.until
     }
@@ -71,7 +79,7 @@ impl Pause {
         self.start_within(now, latency, latency.pause_most);
     }
 
-    /// After a slow call.
+    /// Starts the back-off after a slow call.
     pub fn start_after(&mut self, call: Call, now: Duration, latency: &Latency) {
         let most = latency.pause_most.min(call.busy_of_region().saturating_mul(SHARE));
         self.start_within(now, latency, most.max(latency.pause));
@@ -84,12 +92,13 @@ impl Pause {
         self.clean = 0;
     }
 
-    /// The first pause again, however many there were: the next is no longer for it.
+    /// Starts a pause of the first length, however many there were. The next one does not get
+    /// longer.
     pub fn start_once(&mut self, now: Duration, latency: &Latency) {
         self.until = self.until.max(now + latency.pause);
     }
 
-    /// Something went well.
+    /// Notes a success. `CLEAN_CALLS` of them in a row halve the next pause.
     pub fn ease(&mut self) {
         self.clean += 1;
         if self.clean >= CLEAN_CALLS {
@@ -99,12 +108,12 @@ impl Pause {
     }
 }
 
-/// How many regions the next call names: as many as it takes the time that one call may take.
+/// Number of regions that the next call names: as many as take the time that one call may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Batch(usize);
 
 impl Default for Batch {
-    /// One: nothing is known of a process before the first call.
+    /// Returns one: nothing is known of a process before the first call.
     fn default() -> Batch {
         Batch(1)
     }
@@ -115,8 +124,9 @@ impl Batch {
         self.0
     }
 
-    /// Learns how long a call took, which is to take `most` of a processor. Not by the clock on the wall: where others
-    /// take the processor away, smaller batches would not make a call any sooner, and each has its own cost.
+    /// Learns from a call that is to take at most `most` of a processor. The wall clock does not
+    /// count: if others take the processor away, smaller batches would not make a call faster, and
+    /// each has its own cost.
     pub fn learn(&mut self, call: Call, most: Duration) {
         if call.busy > most * MUCH_MORE_EXPENSIVE {
             self.0 = 1;
@@ -125,27 +135,29 @@ impl Batch {
         } else if call.regions == self.0 && call.busy * 4 <= most {
             self.0 = (self.0 * 2).min(MOST_REGIONS);
         } else if call.regions == self.0 && call.busy * 2 <= most {
-            // Twice as many would still be in time; one more certainly.
+            // Twice as many would still be in time, so one more is, too.
             self.0 = (self.0 + 1).min(MOST_REGIONS);
         }
     }
 }
 
-/// What a call says about the next ones.
+/// Meaning of a call's times for the next calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speed {
-    /// As it should be.
+    /// Within the bounds.
     Fine,
-    /// The work itself took too long: memory is fragmented, or not backed by the host. The pauses get longer.
+    /// The work itself took too long: memory is fragmented, or not backed by the host. The
+    /// back-offs get longer.
     Slow,
-    /// It waited for very long, for a processor or a device: that is not of our making, but lasts for a while. Or several
-    /// regions together took too long, of which one may have taken all of it.
+    /// The call waited for very long, for a processor or a device: megapage did not cause it, but
+    /// it lasts for a while. Or several regions together took too long, and one of them may have
+    /// taken all of it.
     Late,
 }
 
 impl Speed {
     pub fn of(call: Call, latency: &Latency) -> Speed {
-        // What a process waits for is one region, and where one is that expensive, the next call names no other.
+        // A process waits for one region. If one is that expensive, the next call names no other.
         if call.busy_of_region() > latency.slow {
             Speed::Slow
         } else if call.busy > latency.slow || call.took > latency.slow * LATE {
@@ -189,7 +201,7 @@ mod tests {
         let mut batch = Batch(8);
         batch.learn(call(1, 0), MOST);
         assert_eq!(batch.size(), 8);
-        // Where regions are much more expensive all at once, each gets a call.
+        // If regions become much more expensive all at once, each gets a call.
         batch.learn(call(8, 8 * 5_000), MOST);
         assert_eq!(batch.size(), 1);
     }
@@ -205,7 +217,8 @@ mod tests {
         let preempted = Call { took: long / 10, held: long / 10, busy: short, ..call(1, 0) };
         assert_eq!(of(preempted), Speed::Fine);
         assert_eq!(of(Call { took: long, held: long, busy: short, ..call(1, 0) }), Speed::Late);
-        // Ten regions, the lock given up between them: one may have taken all of it. Held to the end: all of them.
+        // Ten regions, with the lock given up between them: one may have taken all of the time.
+        // With the lock held to the end: all of them.
         let many = |held| Call { regions: 10, took: long / 10, held, busy: long / 10, ..call(1, 0) };
         assert_eq!((of(many(long / 100)), of(many(long / 10))), (Speed::Late, Speed::Slow));
         let expensive = Call { regions: 10, took: long, held: long / 10, busy: long, ..call(1, 0) };

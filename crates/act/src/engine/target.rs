@@ -1,4 +1,4 @@
-//! A process that is acted on, and its page tables.
+//! Process that is acted on, and its page tables.
 
 use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Refusal};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-/// A process that is acted on: by a descriptor, so that it cannot become another one meanwhile.
+/// Process that is acted on, by a descriptor, so that it cannot become another one meanwhile.
 #[derive(Debug)]
 pub(crate) struct Target {
     root: KernelRoot,
@@ -63,11 +63,12 @@ impl Advisable for Target {
 }
 
 impl Target {
-    /// Opens a process and its page tables. The descriptors are opened first: if the process is the right one after that,
-    /// they are its own.
+    /// Opens a process and its page tables. The descriptors are opened first, and the process is
+    /// checked after that: if it is the right one, they are its own.
     ///
     /// # Errors
-    /// [`RemoteError::Gone`] also where another process has its number now, or it runs another program.
+    /// [`RemoteError::Gone`] also if another process has its number now, or it runs another
+    /// program.
     pub(crate) fn open(root: &KernelRoot, id: ProcessId) -> Result<Target, RemoteError> {
         if !root.is_live() {
             return Err(RemoteError::NotLive);
@@ -82,10 +83,10 @@ impl Target {
         Ok(Target { root: root.clone(), id, pidfd, tables })
     }
 
-    /// The same, for a caller that may lack the right to act on it.
+    /// Does the same for a caller that may lack the right to act on it.
     ///
     /// # Errors
-    /// [`RemoteError::NotAllowed`] then.
+    /// [`RemoteError::NotAllowed`] if it lacks that right.
     pub(crate) fn open_permitted(root: &KernelRoot, id: ProcessId) -> Result<Target, RemoteError> {
         if !root.is_live() {
             return Err(RemoteError::NotLive);
@@ -97,12 +98,12 @@ impl Target {
         }
     }
 
-    /// The process.
+    /// Returns the process.
     pub(crate) fn id(&self) -> ProcessId {
         self.id
     }
 
-    /// That huge entries can be distinguished from others.
+    /// Checks that huge entries can be distinguished from others.
     pub(crate) fn require_leaves(&mut self) -> Result<(), RemoteError> {
         match self.tables.distinguishes_leaves() {
             Ok(true) => Ok(()),
@@ -111,7 +112,7 @@ impl Target {
         }
     }
 
-    /// The regions as the page tables show them, by their start.
+    /// Returns the regions as the page tables show them, by their start.
     pub(crate) fn look(&mut self, regions: &[VirtRange]) -> Result<BTreeMap<u64, Region>, RemoteError> {
         let mut ascending = regions.to_vec();
         ascending.sort_unstable();
@@ -122,7 +123,8 @@ impl Target {
     }
 }
 
-/// A child of our own, with no waiter: what the kernel can do is tried on it, without the guard.
+/// Child of our own that nothing waits for: the kernel's abilities are tried on it, without the
+/// guard.
 #[derive(Debug)]
 pub(crate) struct CanaryTarget {
     pub canary: Canary,
@@ -136,26 +138,28 @@ impl CanaryTarget {
         Ok(CanaryTarget { canary, target })
     }
 
-    /// One call for one range, which may be smaller than a region. The refusal, where it was one.
+    /// Makes one call for one range, which may be smaller than a region. Returns the refusal, if it
+    /// was one.
     pub(crate) fn call(&self, advice: Advice, range: VirtRange) -> Option<Refusal> {
         let answer = self.target.call(advice, &[advice.part(range)]).answer;
         answer.err().map(|error| Refusal::of(&error))
     }
 }
 
-/// Whether one mapping of the process holds the region whole; `None` where that cannot be read.
+/// Returns true if one mapping of the process holds the whole region; `None` if that cannot be
+/// read.
 pub(crate) fn is_mapped(root: &KernelRoot, id: ProcessId, region: VirtRange) -> Option<bool> {
     let mappings = read_maps(root, id.pid).ok()?;
     Some(mappings.iter().any(|mapping| mapping.range.intersection(region) == Some(region)))
 }
 
-/// Whether the process is there and still the one that was meant: not another one with its number, nor another
-/// program.
+/// Returns true if the process exists and is the one that was meant: not another one with its
+/// number, and not another program.
 pub(crate) fn is_same(root: &KernelRoot, id: ProcessId) -> bool {
     process::read_stat(root, id.pid).is_ok_and(|stat| {
         !stat.is_zombie()
             && stat.start_ticks == id.start_ticks
-            // 0 where the kernel does not show it.
+            // 0 if the kernel does not show it.
             && (stat.start_stack == id.start_stack || stat.start_stack == 0 || id.start_stack == 0)
     })
 }
@@ -165,7 +169,7 @@ mod tests {
     use super::*;
     use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
 
-    /// A target with this tree's files, and a descriptor of ours.
+    /// Returns a target with this tree's files, and a descriptor of ours.
     fn target(tree: &tempfile::TempDir) -> Target {
         let directory = tree.path().join("proc/9");
         std::fs::create_dir_all(&directory).unwrap();

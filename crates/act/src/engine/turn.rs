@@ -3,40 +3,40 @@
 use super::pace::{Batch, Pause};
 use std::time::{Duration, Instant};
 
-/// How one process is acted on.
+/// Pace at which one process is acted on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     pub(super) collapse: Batch,
     pub(super) split: Batch,
-    /// Its calls were slow.
+    /// Back-off after slow calls.
     pub(super) pause: Pause,
-    /// Its control group is full.
+    /// Pause of promotions because its control group is full.
     pub(super) group_full: Pause,
-    /// When it was acted on last.
+    /// Time of the last action on it.
     pub(super) used: Duration,
 }
 
-/// The time of one lot of actions.
+/// Clock of one lot of actions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// When it began, since boot.
+    /// Its start, since boot.
     pub(crate) now: Duration,
     pub(crate) started: Instant,
     pub(crate) most: Duration,
-    /// Whether a slow call is no reason to leave the process alone: what was done to it is being undone.
+    /// True if a back-off does not stop the turn: an earlier action on the process is being undone.
     pub(crate) urgent: bool,
 }
 
-/// What a caller asks of one turn, within the guard.
+/// Bounds that a caller sets for one turn, within the guard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) clock: Clock,
     /// Most regions in one call.
     pub(crate) batch: usize,
-    /// After each call the process is left alone for so many hundredths of what the call took, where that is more than the
-    /// guard's own share; at most 50 ms.
+    /// Pause after each call, in hundredths of the call's time; at most 50 ms. It applies if it is
+    /// longer than the guard's own pause.
     pub(crate) pause_percent: u32,
-    /// Refusals for lack of memory, one after the other, after which the turn ends.
+    /// Consecutive refusals for lack of memory after which the turn ends.
     pub(crate) shortages: u32,
 }
 
@@ -51,14 +51,15 @@ impl Clock {
 }
 
 impl Terms {
-    /// No other bound than the guard's; the first refusal for lack of memory ends the turn.
+    /// Returns terms with no other bound than the guard's. The first refusal for lack of memory
+    /// ends the turn.
     pub(crate) fn of(clock: Clock) -> Terms {
         Terms { clock, batch: usize::MAX, pause_percent: 0, shortages: 1 }
     }
 }
 
 impl Pace {
-    /// Until when its process is left alone. `no_memory`: the pause of all promotions.
+    /// Returns the end of the process's back-off. `no_memory` is the pause of all promotions.
     pub(super) fn backs_off_until(&self, promotes: bool, no_memory: &Pause) -> Duration {
         match promotes {
             true => self.pause.until().max(self.group_full.until()).max(no_memory.until()),

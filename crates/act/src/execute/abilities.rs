@@ -1,4 +1,4 @@
-//! What this kernel can do to another process's memory: tried at the start, on a child of our own.
+//! Abilities of this kernel on another process's memory: tried at the start, on a child of our own.
 
 use super::ExecuteError;
 use crate::engine::{Advice, CanaryTarget, Refusal};
@@ -14,38 +14,42 @@ use std::io::ErrorKind;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How huge pages are split from outside.
+/// Way in which huge pages are split from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {
-    /// MADV_COLD on one base page inside: nothing is swapped, whether there is swap or not.
+    /// MADV_COLD on one base page inside: it swaps nothing, even if there is swap.
     Cold,
-    /// MADV_PAGEOUT on the whole: only while the machine has no swap, to which it would all go.
+    /// MADV_PAGEOUT on the whole page: only while the machine has no swap, to which it would all
+    /// go.
     PageOut,
 }
 
-/// What was found at the start.
+/// Abilities found at the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Abilities {
-    /// Whether base pages can be collapsed to a huge page from outside.
+    /// True if base pages can be collapsed to a huge page from outside.
     pub collapse: bool,
-    /// How a huge page can be split from outside; `None`: not at all. Taken for possible where the child could not be
-    /// given a huge page to try it on.
+    /// Way in which a huge page can be split from outside; `None` if there is none. Assumed to be
+    /// possible if the child could not be given a huge page to try it on.
     pub split: Option<Split>,
-    /// Whether a split releases base pages that hold only zeros (Linux 6.12): without, nothing is recovered.
+    /// True if a split frees base pages that hold only zeros (Linux 6.12). Otherwise nothing is
+    /// recovered.
     pub frees_zeros: bool,
-    /// What to know of the above, a sentence each.
+    /// Notes on the above, a sentence each.
     pub notes: Vec<String>,
 }
 
 /// Pages of the child's region that keep their content. The others hold zeros.
 const KEPT: usize = 100;
 const PAGES: usize = HUGE_2M / BASE_PAGE;
-/// A page that was just faulted in is on its way to the LRU lists, and skipped; a fragmented machine must compact.
+/// Attempts, and the pause between two. A page that was just faulted in is on its way to the LRU
+/// lists, and is skipped; a fragmented machine must compact first.
 const TRIES: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// The capabilities that the caller lacks to act on any process, in one line; `None`: none.
+/// Returns the capabilities that the caller lacks to act on any process, in one line; `None` if it
+/// lacks none.
 pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError> {
     let own = process::read_own_status(root).map_err(RemoteError::from)?.capabilities;
     let rights = [
@@ -62,9 +66,9 @@ pub fn missing_rights(root: &KernelRoot) -> Result<Option<String>, ExecuteError>
     }))
 }
 
-/// Tries on a child what can be done. Takes some milliseconds and 2 MiB, on a fragmented machine up
-/// to a second. Where that memory may not be taken, the release of the kernel answers, and a note
-/// says so.
+/// Tries on a child what the kernel can do. It takes some milliseconds and 2 MiB, and up to a
+/// second on a fragmented machine. If that memory may not be taken, the kernel's release decides,
+/// and a note says so.
 ///
 /// # Errors
 /// An error if the child does not start, cannot be observed (before Linux 6.7, without
@@ -83,7 +87,7 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
     if let Some(ability) = lacking_ability(root) {
         abilities.notes.push(lacks(ability));
     } else if trial.is_huge()? != Some(true) {
-        // Where the kernel gave base pages, or to begin with a known state.
+        // The kernel gave base pages, or the state is unknown: the trial begins with a collapse.
         trial.collapse(&mut abilities)?;
     } else {
         abilities.collapse = true;
@@ -102,7 +106,8 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
             trial.collapse(&mut abilities)?;
         }
     } else {
-        // Memory is short, or scattered: just when recovery is wanted. Each action is verified anyway.
+        // Memory is short or scattered, just when recovery is wanted. The release decides; each
+        // action is verified anyway.
         let released = by_release(root, &"there is no huge page");
         (abilities.split, abilities.frees_zeros) = (released.split, released.frees_zeros);
         if abilities.split.is_some() {
@@ -116,7 +121,7 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
     Ok(abilities)
 }
 
-/// Abilities of kernels of this release, where `why` keeps them from being tried.
+/// Returns the abilities of kernels of this release; `why` is the reason that they were not tried.
 fn by_release(root: &KernelRoot, why: &dyn Display) -> Abilities {
     let lacking = lacking_ability(root);
     let splits = PROCESS_MADVISE.is_there(root) && THP.is_there(root);
@@ -152,7 +157,8 @@ impl Trial<'_> {
         Ok(self.look()?.and_then(|region| region.huge))
     }
 
-    /// Gives the advice until `is_done`, or until a refusal that is no matter of time; which that was.
+    /// Gives the advice until `is_done`, or until a refusal that time does not change. Returns the
+    /// region, or the last refusal.
     fn until(
         &mut self,
         advice: Advice,
@@ -175,7 +181,7 @@ impl Trial<'_> {
     fn collapse(&mut self, abilities: &mut Abilities) -> Result<(), ExecuteError> {
         match self.until(Advice::Collapse, |region| region.huge == Some(true))? {
             Ok(_) => abilities.collapse = true,
-            // That memory is short now says nothing about the kernel.
+            // A present shortage of memory says nothing about the kernel.
             Err(Some(refusal @ (Refusal::NoMemory | Refusal::GroupFull | Refusal::Busy))) => {
                 abilities.collapse = true;
                 abilities
@@ -204,7 +210,7 @@ impl Trial<'_> {
         match found {
             Ok(region) => {
                 abilities.split = Some(way);
-                // A page or two may be held by something else at that moment.
+                // Something else may hold a page or two at that moment.
                 abilities.frees_zeros = usize::from(region.zero_page) * 2 >= PAGES - KEPT;
                 if !abilities.frees_zeros {
                     abilities.notes.push(format!(
@@ -230,7 +236,7 @@ impl Trial<'_> {
     }
 }
 
-/// Whether the machine has swap, used or not.
+/// Returns true if the machine has swap, used or not.
 pub(super) fn has_swap(root: &KernelRoot) -> Result<bool, ExecuteError> {
     let total = meminfo(root).map_err(RemoteError::from)?.swap_total;
     Ok(total.is_some_and(|total| total > Bytes::ZERO))
@@ -272,14 +278,14 @@ mod tests {
             Err(ExecuteError::Remote(RemoteError::Unseen)) => return skip("needs PAGEMAP_SCAN (Linux 6.7)"),
             found => found.unwrap(),
         };
-        // Linux 6.7 and later have both, and where memory is short they are taken for possible.
+        // Linux 6.7 and later have both; if memory is short, they are assumed to be possible.
         assert!(found.collapse && found.split == Some(Split::Cold), "{found:?}");
         assert_eq!(
             found.frees_zeros,
             !found.notes.iter().any(|note| note.contains("nothing can be recovered"))
         );
         assert!(found.notes.iter().all(|note| note.len() < 200), "{found:?}");
-        // A note that is there at one start and not at the next says nothing of the kernel.
+        // A note that is there at one start and not at the next says nothing about the kernel.
         let of_kernel = |found: &Abilities| (found.split, found.frees_zeros, found.notes.clone());
         assert_eq!(of_kernel(&find_out(&root).unwrap()), of_kernel(&found));
     }

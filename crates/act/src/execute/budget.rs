@@ -1,32 +1,32 @@
-//! Bytes per second.
+//! Budgets in bytes per second.
 
 use super::ExecutorOptions;
 use megapage_units::Bytes;
 use std::time::Duration;
 
-/// Billionths of a byte: what comes in within a nanosecond is a whole number of them.
+/// Billionths of a byte: the inflow of a nanosecond is a whole number of them.
 const UNIT: u128 = 1_000_000_000;
 
-/// A token bucket that holds what one second may cost.
+/// Token bucket that holds the bytes of one second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     /// Bytes per second.
     rate: u64,
     /// In billionths of a byte.
     level: u128,
-    /// When it was last filled, since boot.
+    /// Time at which it was last filled, since boot.
     at: Duration,
 }
 
 impl Bucket {
-    /// A full bucket.
+    /// Returns a full bucket.
     pub fn new(rate: Bytes, now: Duration) -> Bucket {
-        // Filled to the brim when it is first used.
+        // The first `fill` cuts the level to the size of the bucket.
         Bucket { rate: rate.0, level: u128::MAX, at: now }
     }
 
-    /// Adds what has come in until `now`. The bucket holds a second's worth, and one action at least, or a small rate
-    /// would never be enough for any.
+    /// Adds the bytes that have come in until `now`. The bucket holds a second's worth, and at
+    /// least one action: otherwise a small rate would never be enough for one.
     pub fn fill(&mut self, now: Duration, action: Bytes) {
         let passed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
@@ -35,28 +35,28 @@ impl Bucket {
         self.level = self.level.saturating_add(more).min(most);
     }
 
-    /// Whether `bytes` are there.
+    /// Returns true if `bytes` are there.
     pub fn has(&self, bytes: Bytes) -> bool {
         self.level >= u128::from(bytes.0) * UNIT
     }
 
-    /// Takes `bytes`, or what there is of them.
+    /// Takes `bytes`, or as many as there are.
     pub fn take(&mut self, bytes: Bytes) {
         self.level = self.level.saturating_sub(u128::from(bytes.0) * UNIT);
     }
 
-    /// Returns what was taken and not used.
+    /// Gives back bytes that were taken and not used.
     pub fn give_back(&mut self, bytes: Bytes) {
         self.level = self.level.saturating_add(u128::from(bytes.0) * UNIT);
     }
 }
 
-/// What a second's work on one process may cost.
+/// Budget of a second's work on one process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub moved: Bucket,
     pub scanned: Bucket,
-    /// When it was used last.
+    /// Time of the last use.
     pub used: Duration,
 }
 
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(often, 100);
         // After an hour there is one second's worth, not an hour's.
         assert_eq!(taken(&mut bucket, second * 3600), 10);
-        // Time that goes backwards brings nothing.
+        // Time that goes backwards adds nothing.
         assert_eq!(taken(&mut bucket, second * 3599), 0);
         assert_eq!(taken(&mut bucket, second * 3600), 0);
     }
@@ -106,7 +106,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let mut slow = Bucket::new(Bytes::kib(512), second);
         let done: u64 = (1..=40).map(|step| taken(&mut slow, second * (step + 1))).sum();
-        // One to begin with.
+        // One at the start.
         assert_eq!(done, 1 + 9);
         let mut none = Bucket::new(Bytes::ZERO, second);
         assert_eq!(taken(&mut none, second * 100), 0);

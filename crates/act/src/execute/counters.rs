@@ -1,4 +1,4 @@
-//! What an executor has done so far.
+//! Counters of an executor since its start.
 
 use super::Done;
 use super::work::Work;
@@ -8,7 +8,7 @@ use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Everything that an action can come to, in the order of [`Kind::obtained`], with the name in metrics.
+/// Results that an action can have, in the order of [`Kind::obtained`], with the name in metrics.
 pub const OBTAINED: [(Obtained, &str); 7] = [
     (Obtained::Done, "done"),
     (Obtained::Busy, "busy"),
@@ -19,19 +19,19 @@ pub const OBTAINED: [(Obtained, &str); 7] = [
     (Obtained::Unsupported, "unsupported"),
 ];
 
-/// The errors by which the kernel refuses a region, in the order of [`Kind::refused`]. EINTR counts as EAGAIN, EACCES as
-/// EPERM, EOPNOTSUPP as ENOSYS.
+/// Errors by which the kernel refuses a region, in the order of [`Kind::refused`]. EINTR counts as
+/// EAGAIN, EACCES as EPERM, EOPNOTSUPP as ENOSYS.
 pub const ERRORS: [&str; 8] = ["EAGAIN", "EBUSY", "EINVAL", "ENOMEM", "EPERM", "ESRCH", "ENOSYS", "other"];
 
-/// Upper bounds of the classes of [`Histogram`], in microseconds, each included. One more class is for what took
-/// longer.
+/// Upper bounds of the classes of [`Histogram`], in microseconds, each included. One more class is
+/// for longer times.
 pub const BOUNDS: [u64; 12] =
     [100, 250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000, 60_000, 125_000, 250_000];
 
 /// Times, counted by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Histogram {
-    /// How many fell into each class of [`BOUNDS`]; not cumulated.
+    /// Number of times in each class of [`BOUNDS`]; not cumulated.
     pub counts: [u64; BOUNDS.len() + 1],
     /// Their sum, in nanoseconds.
     pub sum_ns: u64,
@@ -48,26 +48,26 @@ impl Histogram {
         self.longest_ns = self.longest_ns.max(nanoseconds);
     }
 
-    /// How many there were.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// One kind of action.
+/// Counters of one kind of action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kind {
     /// Actions that were handed over: each is answered, or deferred.
     pub asked: u64,
-    /// How many came to what, in the order of [`OBTAINED`].
+    /// Actions by their result, in the order of [`OBTAINED`].
     pub obtained: [u64; OBTAINED.len()],
     /// Regions that the kernel refused, by its error, in the order of [`ERRORS`].
     pub refused: [u64; ERRORS.len()],
-    /// Regions for which no call was made, since a forked process shares them.
+    /// Regions for which no call was made because a forked process shares them.
     pub shared: u64,
-    /// How many were of a region that had failed when it was tried last.
+    /// Tries of a region that had failed when it was tried last.
     pub retried: u64,
-    /// What was not answered, by why it was deferred.
+    /// Actions that were not answered, by the reason for deferring them.
     pub left: Left,
     /// Bytes promoted.
     pub promoted_bytes: u64,
@@ -78,12 +78,13 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// How many came to `obtained`.
+    /// Returns the number of actions with the result `obtained`.
     pub fn count(&self, obtained: Obtained) -> u64 {
         OBTAINED.iter().position(|(each, _)| *each == obtained).map_or(0, |index| self.obtained[index])
     }
 
-    /// How many came to something that is not tried again soon, or ever: impossible, denied, gone, unsupported.
+    /// Returns the number of actions with a result that is not tried again soon, or ever:
+    /// impossible, denied, gone, unsupported.
     pub fn dropped(&self) -> u64 {
         let kinds = [Obtained::Impossible, Obtained::Denied, Obtained::Gone, Obtained::Unsupported];
         kinds.into_iter().map(|obtained| self.count(obtained)).sum()
@@ -98,52 +99,56 @@ impl Kind {
             Refusal::Denied => 4,
             Refusal::Gone => 5,
             Refusal::Unsupported => 6,
-            // Of no error of the kernel's: deadlines are counted where they are missed.
+            // `Locked` is no error of the kernel: deadlines are counted where they are missed.
             Refusal::Locked | Refusal::Other(_) => 7,
             Refusal::Shared => {
                 self.shared += 1;
                 return;
             }
-            // Not the kernel's: the pause is counted.
+            // Not an error of the kernel: the pause is counted.
             Refusal::BelowFloor => return,
         };
         self.refused[index] += 1;
     }
 }
 
-/// Actions that were not answered, by why they were deferred.
+/// Actions that were not answered, by the reason for deferring them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Left {
     /// The bytes of this second were used up.
     pub budget: u64,
     /// The time for this lot of actions was used up.
     pub time: u64,
-    /// The process, or promotion for lack of memory, is left alone for a while.
+    /// The process was backed off, promotion paused for lack of memory, or the kernel cannot do
+    /// this kind of work.
     pub pause: u64,
 }
 
-/// Everything since the start. Figures never fall.
+/// Counters since the start. They never fall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Promotions.
     pub promote: Kind,
-    /// Demotions, those of [`super::Executor::undo_within`] included.
+    /// Demotions, including those of [`super::Executor::undo_within`].
     pub demote: Kind,
     /// Recoveries.
     pub recover: Kind,
-    /// Each call to the kernel, whatever number of regions it was for.
+    /// Times of the calls to the kernel, for any number of regions.
     pub calls: Histogram,
-    /// How long the process's mmap lock was held at a stretch in each call: for so long it may have waited.
+    /// Longest time in each call for which the process's mmap lock was held without a break: the
+    /// process may have waited that long.
     pub held: Histogram,
-    /// Calls whose work took longer than [`super::ExecutorOptions::slow`]; each paused its process, for longer each time.
+    /// Calls whose work took longer than [`super::ExecutorOptions::slow`]. Each backed off its
+    /// process, for longer each time.
     pub slow_calls: u64,
-    /// Calls that took ten times as long because they had to wait; each paused its process for the first time of pauses.
+    /// Calls that took ten times as long because they had to wait, or whose regions together took
+    /// too long. Each backed off its process for the first length.
     pub late_calls: u64,
     /// Pauses of all promotions for lack of memory.
     pub memory_pauses: u64,
-    /// Pauses of a process's promotions, as its control group had no room.
+    /// Pauses of a process's promotions, because its control group had no room.
     pub group_pauses: u64,
-    /// Promotions that are not stored, because there were too many: they cannot be undone.
+    /// Promotions that are not stored because there were too many: they cannot be undone.
     pub forgotten: u64,
 }
 
@@ -153,7 +158,7 @@ impl Counters {
         self.held.add(call.held);
     }
 
-    /// Takes over how many pauses there were.
+    /// Takes over the numbers of pauses.
     pub(super) fn paused(&mut self, pauses: Pauses) {
         self.slow_calls = pauses.slow;
         self.late_calls = pauses.late;
@@ -161,7 +166,7 @@ impl Counters {
         self.group_pauses = pauses.group;
     }
 
-    /// Those of one kind of work.
+    /// Returns the counters of one kind of work.
     pub(super) fn of(&mut self, work: Work) -> &mut Kind {
         match work {
             Work::Promote => &mut self.promote,
@@ -170,7 +175,7 @@ impl Counters {
         }
     }
 
-    /// Those of an action; `None` for what is the observer's.
+    /// Returns the counters of an action's kind; `None` for actions of the observer.
     fn of_action(&mut self, action: &Action) -> Option<&mut Kind> {
         match action {
             Action::Promote { .. } => Some(&mut self.promote),
@@ -198,12 +203,12 @@ impl Counters {
         }
     }
 
-    /// The kinds by their names in metrics.
+    /// Returns the kinds by their names in metrics.
     pub fn kinds(&self) -> [(&'static str, &Kind); 3] {
         [("promote", &self.promote), ("demote", &self.demote), ("recover", &self.recover)]
     }
 
-    /// Why something was left alone for a while, by the name in metrics, and how often.
+    /// Returns the number of back-offs and pauses for each cause, by the name in metrics.
     pub fn pauses(&self) -> [(&'static str, u64); 4] {
         [
             ("slow", self.slow_calls),
@@ -213,13 +218,13 @@ impl Counters {
         ]
     }
 
-    /// What was deferred, of all kinds.
+    /// Returns the deferred actions of all kinds.
     pub fn left(&self) -> Left {
         let sum = |of: fn(&Left) -> u64| self.kinds().iter().map(|(_, kind)| of(&kind.left)).sum();
         Left { budget: sum(|left| left.budget), time: sum(|left| left.time), pause: sum(|left| left.pause) }
     }
 
-    /// Bytes promoted and bytes freed.
+    /// Returns the bytes promoted and the bytes freed.
     pub fn bytes(&self) -> (Bytes, Bytes) {
         let sum = |of: fn(&Kind) -> u64| Bytes(self.kinds().iter().map(|(_, kind)| of(kind)).sum());
         (sum(|kind| kind.promoted_bytes), sum(|kind| kind.freed_bytes))

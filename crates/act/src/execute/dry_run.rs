@@ -1,12 +1,13 @@
-//! A dry run: nothing is touched, and what would be done is reported.
+//! Dry run: touches nothing, and reports what would be done.
 
 use super::{Actuator, Done};
 use megapage_decide::{Action, Obtained, Outcome};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
 use std::time::Duration;
 
-/// Carries nothing out. Every action that the kernel could carry out is answered as done, so that a policy goes on as
-/// it would; `why` holds the call that was not made, as a comment of a shell: no shell command acts on single regions.
+/// Actuator that carries nothing out. It answers every action that the kernel could carry out as
+/// done, so that a policy goes on as it would. `why` holds the call that was not made, as a shell
+/// comment: no shell command acts on single regions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DryRun;
 
@@ -29,7 +30,8 @@ impl Actuator for DryRun {
     }
 }
 
-/// What would come of an action, with the line that reports it or the reason why not; `None` for what is the observer's.
+/// Returns the result that an action would have, with the line that reports it or the reason for a
+/// refusal; `None` for actions of the observer.
 fn plan(action: &Action) -> Option<(Obtained, String)> {
     let end = |region: u64| region.wrapping_add(HUGE_2M as u64);
     Some(match action {
@@ -54,12 +56,12 @@ fn plan(action: &Action) -> Option<(Obtained, String)> {
     })
 }
 
-/// The call that promotes a region, as a comment of a shell.
+/// Returns the call that promotes a region, as a shell comment.
 pub(crate) fn promote_line(pid: Pid, region: &str) -> String {
     format!("# process_madvise(pidfd of {pid}, {region}, MADV_COLLAPSE)")
 }
 
-/// The call that splits the huge page of a region, as a comment of a shell.
+/// Returns the call that splits the huge page of a region, as a shell comment.
 pub(crate) fn split_line(pid: Pid, region: &str, and: &str) -> String {
     format!("# process_madvise(pidfd of {pid}, first page of {region}, MADV_COLD), if it is huge{and}")
 }

@@ -12,7 +12,7 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Remembers a region; whether there was room.
+    /// Stores a region. Returns true if it is stored, false if there was no room.
     pub fn add(&mut self, process: ProcessId, region: VirtRange, most: usize) -> bool {
         if self.count >= most {
             return self.processes.get(&process).is_some_and(|regions| regions.contains(&region));
@@ -21,7 +21,7 @@ impl Regions {
         true
     }
 
-    /// Forgets a region; whether it was stored.
+    /// Forgets a region. Returns true if it was stored.
     pub fn remove(&mut self, process: ProcessId, region: VirtRange) -> bool {
         let Some(regions) = self.processes.get_mut(&process) else { return false };
         let was = regions.remove(&region);

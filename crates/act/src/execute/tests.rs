@@ -11,7 +11,7 @@ use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid};
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
 
-/// No bound that a busy machine could run into.
+/// Returns options without a bound that a busy machine could reach.
 fn unhurried() -> ExecutorOptions {
     let (much, long) = (Bytes::gib(1 << 20), Duration::from_secs(600));
     ExecutorOptions {
@@ -29,7 +29,7 @@ fn unhurried() -> ExecutorOptions {
     }
 }
 
-/// An executor, where this machine can have one.
+/// Returns an executor, if this machine can have one.
 fn executor(options: ExecutorOptions) -> Option<Executor> {
     if !require_root() {
         return None;
@@ -43,7 +43,8 @@ fn executor(options: ExecutorOptions) -> Option<Executor> {
     }
 }
 
-/// A child with `regions` regions that can be huge, all but the first `kept` base pages of each zeroed.
+/// Returns a child with `regions` regions that can be huge, all but the first `kept` base pages of
+/// each zeroed.
 fn child(regions: usize, kept: usize) -> Canary {
     let mut child = Canary::start(0, regions, false).unwrap();
     child.zero((0..regions * PAGES).filter(|page| page % PAGES >= kept)).unwrap();
@@ -79,7 +80,8 @@ fn huge(child: &Canary) -> usize {
     seen(child).iter().filter(|region| region.huge == Some(true)).count()
 }
 
-/// Carries out until all are done: a page on its way to the LRU lists is skipped, and worth another try.
+/// Carries out until all are done: a page on its way to the LRU lists is skipped, and is worth
+/// another try.
 fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
     let mut left = actions.to_vec();
     let mut all = Vec::new();
@@ -98,7 +100,7 @@ fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
     all
 }
 
-/// What was handed over was answered, or deferred.
+/// Checks that every action handed over was answered or deferred.
 fn assert_adds_up(executor: &Executor) {
     for (name, kind) in executor.counters().kinds() {
         let (answered, left) = (kind.obtained.iter().sum::<u64>(), kind.left);
@@ -122,14 +124,14 @@ fn regions_are_promoted_recovered_and_promoted_again_without_losing_a_byte() {
     assert_eq!(huge(&child), 0);
     let freed: u64 = done.iter().map(|done| done.freed.0).sum();
     if executor.abilities().frees_zeros {
-        // What is free is what the page tables show: of each its own.
+        // Each region's freed bytes are those that its page tables show.
         assert!(done.iter().all(|done| done.freed == Bytes(((PAGES - KEPT) * BASE_PAGE) as u64)), "{done:?}");
         assert!(seen(&child).iter().all(|region| usize::from(region.present) == KEPT));
     }
     let again = until_done(&mut executor, &actions(promote, &child));
     assert!(again.iter().all(|done| done.promoted == Bytes(HUGE_2M as u64) && done.why.is_none()));
     assert_eq!(huge(&child), REGIONS);
-    // What is as it should be is not touched, and is done.
+    // Regions that are huge already are not touched, and count as done.
     let idle = executor.carry_out(boot_time(), &actions(promote, &child));
     assert!(idle.iter().all(|done| (done.promoted, done.took) == (Bytes::ZERO, Duration::ZERO)), "{idle:?}");
     assert_eq!(idle.len(), REGIONS);
@@ -152,7 +154,7 @@ fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
     let of = |action: fn(ProcessId, u64) -> Action, places: &[usize]| {
         places.iter().map(|&place| action(process, all[place])).collect::<Vec<_>>()
     };
-    // Another process's: huge before this executor came, and not promoted by it.
+    // Another executor's: huge before this executor came, and not promoted by it.
     let mut before = Executor::with_abilities(&executor.root, unhurried(), executor.abilities.clone());
     until_done(&mut before, &of(promote, &[0, 1, 2, 3, 4, 5]));
     until_done(&mut before, &of(demote, &[2, 3, 4, 5]));
@@ -196,7 +198,7 @@ fn another_process_with_the_number_or_another_program_is_not_touched() {
     }
     assert_eq!(huge(&child), before);
     assert_eq!(executor.counters().calls.count(), 0, "the kernel was not asked");
-    // One whose stack is not known is identified by its start alone.
+    // A process whose stack is not known is identified by its start alone.
     let unknown = ProcessId { start_stack: 0, ..process };
     until_done(&mut executor, &[demote(unknown, region)]);
     until_done(&mut executor, &[promote(unknown, region)]);
@@ -250,7 +252,7 @@ fn each_region_of_a_lot_gets_its_own_answer() {
     wait_for("an answer to each", || {
         for done in executor.carry_out(boot_time(), &actions) {
             let place = actions.iter().position(|action| *action == done.outcome.action).unwrap();
-            // Busy is a matter of time, except where nothing is.
+            // Busy is a matter of time, except at a place without memory.
             let waits = matches!(done.outcome.obtained, Obtained::Busy | Obtained::NoMemory);
             if !waits || place == 2 {
                 answers.entry(place).or_insert(done);
@@ -296,12 +298,12 @@ fn budgets_defer_the_remainder_and_report_it() {
         let done = executor.carry_out(now, &recoveries);
         assert_eq!((done.len(), executor.counters().left().budget), (1, 4), "{done:?}");
         assert_eq!(done[0].outcome.action, recoveries[0], "in the policy's order");
-        // What has come in meanwhile is enough for one more.
+        // The bytes that have come in meanwhile are enough for one more.
         assert_eq!(executor.carry_out(now + Duration::from_secs(40), &recoveries).len(), 1);
-        // Promotion has its own.
+        // Promotion has its own budget.
         assert_eq!(executor.carry_out(now, &promotions[4..]).len(), 1);
     }
-    // A budget of nothing is no action at all.
+    // A budget of zero allows no action.
     let mut none = with(ExecutorOptions { moved: Bytes::ZERO, ..unhurried() });
     assert!(none.carry_out(now, &promotions).is_empty());
     assert_eq!((none.counters().left().budget, none.counters().calls.count()), (5, 0));
@@ -322,7 +324,7 @@ fn no_call_is_made_when_time_is_up() {
 
 #[test]
 fn a_slow_call_pauses_its_process_and_no_other() {
-    // Every call is slow, by this measure.
+    // By this measure, every call is slow.
     let options = ExecutorOptions {
         slow: Duration::ZERO,
         pause: Duration::from_secs(600),
@@ -347,7 +349,7 @@ fn a_slow_call_pauses_its_process_and_no_other() {
     assert_eq!(executor.counters().recover.left.pause, 2 + 3);
     assert_adds_up(&executor);
     assert_eq!(executor.carry_out(now, &[recover(twin, other.huge().start())]).len(), 1);
-    // It ends.
+    // The back-off ends.
     assert!(!executor.carry_out(now + Duration::from_secs(1300), &actions).is_empty());
 }
 
@@ -380,11 +382,11 @@ fn refusals_are_counted_by_error_and_tries_after_them_as_retries() {
         let refused = ERRORS.iter().zip(promotions.refused).filter(|(_, count)| *count > 0);
         assert_eq!(refused.collect::<Vec<_>>(), [(&"EINVAL", tries)]);
     }
-    // Other work on it is another matter: it is on base pages, as a split would have it.
+    // Other work on it succeeds: it is on base pages, as after a split.
     let split = executor.carry_out(boot_time(), &[demote(process, child.base().start())]);
     assert_eq!(split[0].outcome.obtained, Obtained::Done, "{split:?}");
     assert_eq!((executor.counters().demote.retried, executor.counters().promote.retried), (0, 2));
-    // Of another region nothing is known.
+    // Nothing is known of another region.
     let other = promote(process, child.base().start() + HUGE_2M as u64);
     executor.carry_out(boot_time(), &[other]);
     assert_eq!((executor.counters().promote.retried, executor.counters().promote.shared), (2, 0));

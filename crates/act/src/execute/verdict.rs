@@ -1,11 +1,11 @@
-//! What became of one region: from what the page tables showed before and after, and what the kernel said between.
+//! Result of one region: from the page tables before and after, and the kernel's answer between.
 
 use crate::engine::{Answer, Refusal};
 use megapage_decide::Obtained;
 use megapage_kernel::pagemap::Region;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
 
-/// What became of one region.
+/// Result of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub obtained: Obtained,
@@ -15,7 +15,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// One of nothing obtained.
+    /// Returns a verdict of nothing obtained.
     pub fn refused(obtained: Obtained, why: &'static str) -> Verdict {
         Verdict { obtained, promoted: Bytes::ZERO, freed: Bytes::ZERO, why: Some(why) }
     }
@@ -28,8 +28,8 @@ fn done(promoted: Bytes, freed: Bytes) -> Verdict {
     Verdict { obtained: Obtained::Done, promoted, freed, why: None }
 }
 
-/// What became of a promotion. `mapped` says whether the process has any memory at the region; `None` where not
-/// measured.
+/// Returns the result of a promotion. `mapped` is true if one mapping of the process holds the
+/// whole region; `None` if that is not known.
 pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped: Option<bool>) -> Verdict {
     if after.huge == Some(true) {
         let was = before.huge == Some(true);
@@ -56,7 +56,8 @@ pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped:
     }
 }
 
-/// What becomes of a promotion where nothing is there to collapse: a huge page of zeros would be bloat.
+/// Returns the result of a promotion of a region with nothing to collapse: a huge page of zeros
+/// would be bloat.
 pub(super) fn empty(before: &Region) -> Verdict {
     let why = if before.huge == Some(true) {
         "it was huge, and was split meanwhile"
@@ -66,14 +67,14 @@ pub(super) fn empty(before: &Region) -> Verdict {
     Verdict::refused(Obtained::Busy, why)
 }
 
-/// What became of a demotion or recovery.
+/// Returns the result of a demotion or recovery.
 pub(super) fn split(answer: Answer, before: &Region, after: &Region) -> Verdict {
     if after.huge.is_none() {
         return Verdict::refused(Obtained::Busy, UNSEEN);
     }
     if after.huge == Some(false) {
-        // Base pages that were there, are not, and map the page of zeros instead: what the process itself freed in the
-        // meantime does not.
+        // Base pages that were present, are not any more, and map the page of zeros instead. Pages
+        // that the process itself freed in the meantime do not map it.
         let zeros = before.present.saturating_sub(after.present).min(after.zero_page);
         let was = before.huge == Some(true);
         return done(Bytes::ZERO, Bytes(if was { u64::from(zeros) * BASE_PAGE as u64 } else { 0 }));
@@ -127,7 +128,7 @@ fn refused(refusal: Refusal) -> Verdict {
     }
 }
 
-/// The process has ended, or is another one now.
+/// Returns the verdict that the process has ended, or is another one now.
 pub(super) fn gone() -> Verdict {
     Verdict::refused(Obtained::Gone, "the process has ended, or runs another program")
 }
@@ -173,14 +174,14 @@ mod tests {
         let huge = region(true, 512, 0);
         let freed = |after: &Region| split(Answer::Accepted, &huge, after).freed;
         assert_eq!(freed(&region(false, 100, 412)), Bytes::kib(4 * 412));
-        // The process has freed 200 pages itself, or has written to pages that had been freed.
+        // The process has freed 200 pages itself, or has written to pages that the split had freed.
         assert_eq!(freed(&region(false, 100, 212)), Bytes::kib(4 * 212));
         assert_eq!(freed(&region(false, 500, 12)), Bytes::kib(4 * 12));
         assert_eq!(freed(&region(false, 512, 0)), Bytes::ZERO);
         let unseen = Region { huge: None, ..huge };
         assert_eq!(split(Answer::Accepted, &huge, &unseen).obtained, Obtained::Busy, "no split was seen");
         assert_eq!(promotion(Answer::Accepted, &huge, &unseen, None).obtained, Obtained::Busy);
-        // Nothing was huge before: what maps the page of zeros did so already.
+        // Nothing was huge before: pages that map the page of zeros did so already.
         let before = region(false, 100, 412);
         assert_eq!(split(Answer::NotTried, &before, &before), done(Bytes::ZERO, Bytes::ZERO));
         let of = |answer| split(answer, &huge, &huge).obtained;

@@ -1,11 +1,11 @@
-//! One lot of actions as work on one process after the other.
+//! Sorting of one lot of actions into work on one process after the other.
 
 use super::NO_SMALL;
 use megapage_decide::{Action, Obtained};
 use megapage_snapshot::ProcessId;
 use megapage_units::{HUGE_2M, PageSize, VirtRange};
 
-/// What is done to a region.
+/// Kind of work on a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Promote,
@@ -14,20 +14,20 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// How many kinds there are.
+    /// Number of kinds.
     pub const COUNT: usize = 3;
 }
 
-/// An action that the kernel is asked for, or one that is answered without asking it.
+/// Action for which the kernel is asked, or one that is answered without asking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sorted {
     Work(Work, ProcessId, VirtRange),
     Answer(Obtained, &'static str),
-    /// The observer's.
+    /// An action of the observer.
     Ignored,
 }
 
-/// Says what an action is.
+/// Returns the work or the answer that an action means.
 pub(super) fn sort(action: &Action) -> Sorted {
     let (work, process, start) = match action {
         Action::Promote { size, .. } if *size != PageSize::HUGE_2M => {
@@ -45,7 +45,7 @@ pub(super) fn sort(action: &Action) -> Sorted {
     }
 }
 
-/// The same work on one process.
+/// Work of one kind on one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub work: Work,
@@ -54,12 +54,12 @@ pub(super) struct Group {
     pub regions: Vec<(usize, VirtRange)>,
 }
 
-/// Actions of the policy's order among which those on one process are brought together: for each process that is
-/// opened, its page tables are looked at twice, so that groups should not be small; but no request shall be served much
-/// before those whom the policy put first.
+/// Number of consecutive actions of the policy among which those on one process are brought
+/// together. The page tables of each process are looked at twice, so groups should not be small.
+/// But no action is to be carried out much before those that the policy put first.
 pub(super) const WINDOW: usize = 256;
 
-/// The groups of one window, in the order of their first actions.
+/// Returns the groups of one window, in the order of their first actions.
 pub(super) fn group(work: &[(usize, Work, ProcessId, VirtRange)]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for &(index, work, process, region) in work {

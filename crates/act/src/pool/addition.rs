@@ -1,4 +1,4 @@
-//! Pages that a process adds to a pool for its own time, and takes out again.
+//! Pages that a process adds to a pool while it runs, and takes out again.
 
 use super::{Amount, PoolError, Quantity, Request, SizeName, Spec, plan};
 use megapage_kernel::hugetlb::{self, PoolScope};
@@ -7,10 +7,10 @@ use megapage_units::PageSize;
 use std::time::Duration;
 use thiserror::Error;
 
-/// For how long a shortfall of pages is worked on.
+/// Time for which a shortfall of pages is worked on.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why the addition stays as it is.
+/// Reason that the addition stays as it is.
 #[derive(Debug, Error)]
 pub enum AdditionError {
     /// The plan, or a write, was refused.
@@ -19,19 +19,20 @@ pub enum AdditionError {
     /// The pool cannot be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The kernel did not find them.
+    /// The kernel did not find the pages.
     #[error("{pages} pages of {size} are missing: {because}")]
     Missing {
-        /// How many.
+        /// Number of pages.
         pages: u64,
         /// The page size.
         size: PageSize,
-        /// Why.
+        /// The reason.
         because: String,
     },
 }
 
-/// Pages in the machine's pool of one size that this process has added. They stay until [`Addition::set`] says otherwise.
+/// Pages in the machine's pool of one size that this process has added. They stay until
+/// [`Addition::set`] changes them.
 #[derive(Debug)]
 pub struct Addition {
     root: KernelRoot,
@@ -40,24 +41,25 @@ pub struct Addition {
 }
 
 impl Addition {
-    /// An addition of `added` pages that are there already: 0 in the beginning.
+    /// Returns an addition of `added` pages that are in the pool already: 0 in the beginning.
     pub fn of(root: &KernelRoot, size: PageSize, added: u64) -> Addition {
         Addition { root: root.clone(), size, added }
     }
 
-    /// The size of the pages.
+    /// Returns the size of the pages.
     pub fn page_size(&self) -> PageSize {
         self.size
     }
 
-    /// Pages added.
+    /// Returns the pages added.
     pub fn added(&self) -> u64 {
         self.added
     }
 
-    /// Makes the addition `wanted` pages, relative to the pool as it is: others may have changed it in the meantime, and
-    /// what they did stays. A shortfall is an error, after which the pool is as it was before the call; so is going below
-    /// the safe floor of available memory. With `force` pages that are in use turn into surplus, and go back to the
+    /// Sets the addition to `wanted` pages, relative to the pool as it is. Changes that others made
+    /// in the meantime stay. A shortfall is an error, after which the pool is as it was before the
+    /// call. Going below the safe floor of available memory is an error, too. With `force` the
+    /// floor does not count. Pages that are in use then turn into surplus, and go back to the
     /// kernel when they are freed.
     pub fn set(&mut self, wanted: u64, force: bool) -> Result<(), AdditionError> {
         if wanted == self.added {
@@ -72,7 +74,7 @@ impl Addition {
         Ok(())
     }
 
-    /// The shell lines that [`Addition::set`] stands for.
+    /// Returns the shell lines that [`Addition::set`] stands for.
     pub fn commands(&self, wanted: u64) -> Result<Vec<String>, AdditionError> {
         Ok(plan(&self.root, &self.request(wanted, false)?)?.commands())
     }

@@ -1,5 +1,5 @@
-//! Making the steps of a plan, one transaction: write, read back, work on a shortfall within a time bound, and
-//! put everything back where that was asked for or the kernel refused a step.
+//! Execution of a plan as one transaction: it writes, reads back, and works on a shortfall within a
+//! time bound. It restores the former values if that was asked for, or the kernel refused a step.
 
 use super::error::PoolError;
 use super::impact::MemoryImpact;
@@ -11,42 +11,42 @@ use megapage_kernel::{KernelError, KernelRoot, reclaim};
 use serde::{Serialize, Serializer};
 use std::time::{Duration, Instant};
 
-/// Attempts at most for one step, the first write included. The time bound usually comes first.
+/// Most attempts for one step, the first write included. The time bound usually comes first.
 const MOST_ATTEMPTS: u32 = 10;
 
-/// What a transaction asked for and what it obtained.
+/// Outcome of a transaction: the values asked for and obtained.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// In the order in which they were made.
+    /// Steps in the order in which they were made.
     pub steps: Vec<StepOutcome>,
-    /// As the plan foresaw it.
+    /// Memory impact, as the plan foresaw it.
     pub memory: MemoryImpact,
-    /// Whether nothing was changed because only the commands were asked for.
+    /// True if nothing was changed because only the commands were asked for.
     pub dry_run: bool,
     /// The equivalent shell lines.
     pub commands: Vec<String>,
-    /// Whether caches were dropped on the way.
+    /// True if caches were dropped on the way.
     pub dropped_caches: bool,
-    /// Whether memory was compacted on the way.
+    /// True if memory was compacted on the way.
     pub compacted: bool,
-    /// Whether the former values were put back because of a shortfall.
+    /// True if the former values were restored because of a shortfall.
     pub rolled_back: bool,
-    /// How long it took.
+    /// Time that it took.
     #[serde(serialize_with = "seconds", rename = "elapsed_seconds")]
     pub elapsed: Duration,
-    /// Why pages are missing, and what would help; `None` where none are.
+    /// Causes of missing pages, and remedies; `None` if none are missing.
     pub shortfall: Option<Shortfall>,
 }
 
 impl Outcome {
-    /// Whether every value is as asked.
+    /// Returns true if every value is as asked.
     pub fn is_complete(&self) -> bool {
         self.shortfall.is_none()
     }
 }
 
 impl Plan {
-    /// What applying the plan would do, without doing it.
+    /// Returns the outcome of applying the plan, without doing it.
     pub fn dry_run(&self) -> Outcome {
         Outcome {
             steps: self.steps.iter().map(|step| StepOutcome::not_made(step, None)).collect(),
@@ -61,7 +61,7 @@ impl Plan {
         }
     }
 
-    /// The shell lines that do the same, for root. A test runs them.
+    /// Returns the shell lines that do the same, for root. A test runs them.
     pub fn commands(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for step in self.steps.iter().filter(|step| !step.is_no_op()) {
@@ -79,8 +79,9 @@ impl Plan {
         lines
     }
 
-    /// Makes the steps. An error means that the kernel refused a write: what was done before it has been put
-    /// back. A shortfall is no error but part of the outcome. Killed half-way, it leaves what it has obtained.
+    /// Makes the steps. Returns an error if the kernel refused a write: the steps before it are
+    /// undone then. A shortfall is no error but part of the outcome. If it is killed half-way, the
+    /// pages obtained so far stay.
     pub fn apply(&self, root: &KernelRoot) -> Result<Outcome, PoolError> {
         if !root.is_live() {
             return Err(PoolError::NotLive);
@@ -96,7 +97,7 @@ impl Plan {
             match work.make(step) {
                 Ok(outcome) => outcomes.push(outcome),
                 Err(error) => {
-                    // The step itself may have been written before what failed.
+                    // The step itself may have been written before the failure.
                     if read_back(root, step).is_ok_and(|now| now != step.before) {
                         outcomes.push(StepOutcome { step: step.clone(), obtained: None, attempts: 1 });
                     }
@@ -105,7 +106,8 @@ impl Plan {
                 }
             }
         }
-        // Before anything is put back: afterwards there is nothing to explain.
+        // The shortfall is explained before anything is restored: afterwards there is nothing to
+        // explain.
         let shortfall = explain(root, &outcomes, self.roll_back);
         let rolled_back = self.roll_back && shortfall.is_some();
         if rolled_back {
@@ -125,7 +127,7 @@ impl Plan {
     }
 }
 
-/// What the steps of one transaction share.
+/// State that the steps of one transaction share.
 struct Work<'a> {
     root: &'a KernelRoot,
     deadline: Instant,
@@ -134,8 +136,9 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Writes and reads back. On a shortfall it compacts and writes again; where that gains nothing it drops
-    /// the caches as well, and goes on for as long as every such attempt gains pages.
+    /// Writes and reads back. On a shortfall it compacts and writes again. If pages are still
+    /// missing, it also drops the caches before each further attempt, as long as every such attempt
+    /// gains pages.
     fn make(&mut self, step: &Step) -> Result<StepOutcome, KernelError> {
         if step.is_no_op() {
             return Ok(StepOutcome::not_made(step, Some(step.before)));
@@ -144,8 +147,8 @@ impl Work<'_> {
         let mut attempts = 1;
         let mut drop_caches = false;
         while obtained < step.asked && attempts < MOST_ATTEMPTS && Instant::now() < self.deadline {
-            // Neither is needed for the write to be right: where one is refused (a kernel without
-            // compaction), the attempt goes on without it.
+            // A correct write needs neither. If one is refused (a kernel without compaction), the
+            // attempt goes on without it.
             if drop_caches {
                 self.dropped_caches |= reclaim::drop_caches(self.root).is_ok();
             }
@@ -176,8 +179,9 @@ fn read_back(root: &KernelRoot, step: &Step) -> Result<u64, KernelError> {
     })
 }
 
-/// Puts the former values back, the latest step first, and notes what is there then. The first refusal ends it:
-/// a kernel that took a value a moment ago and refuses it now is beyond what can be repaired here.
+/// Restores the former values, the latest step first, and notes the values read back. It ends at
+/// the first refusal: a kernel that took a value a moment ago and refuses it now cannot be repaired
+/// here.
 fn put_back(root: &KernelRoot, outcomes: &mut [StepOutcome]) -> Result<(), KernelError> {
     for outcome in outcomes.iter_mut().rev().filter(|outcome| outcome.attempts > 0) {
         let step = &outcome.step;
@@ -187,7 +191,7 @@ fn put_back(root: &KernelRoot, outcomes: &mut [StepOutcome]) -> Result<(), Kerne
     Ok(())
 }
 
-/// The kernel's refusal in the user's terms.
+/// Returns the kernel's refusal in the user's terms.
 fn refused(step: &Step, error: KernelError) -> PoolError {
     let path = match &error {
         KernelError::Io { path, .. } => path.display().to_string(),
@@ -233,8 +237,8 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// A tree whose 2 MiB pool falls short by as many pages as `surplus` says: a written total reads back whole, and
-    /// what is surplus in it is not persistent. `file`s are added to it.
+    /// Returns a tree whose 2 MiB pool falls short by `surplus` pages: a written total reads back
+    /// whole, but its surplus pages are not persistent. Adds `files` to it.
     fn tree(surplus: u64, files: &[(&str, &str)]) -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
@@ -281,7 +285,8 @@ mod tests {
     fn a_shortfall_is_worked_on_and_explained() {
         let tree = tree(3, &RECLAIM);
         let outcome = outcome(tree.path(), &["2m=100", "1g=12"], false, 10).unwrap();
-        // The first write, one after compaction, one after dropping caches as well: nothing was gained.
+        // Three attempts: the first write, one after compaction, one after dropping caches as well.
+        // Nothing was gained.
         assert_eq!(outcome.steps[1].attempts, 3);
         assert!(outcome.compacted && outcome.dropped_caches && !outcome.rolled_back);
         assert_eq!(fs::read_to_string(tree.path().join("proc/sys/vm/drop_caches")).unwrap(), "3");
@@ -313,7 +318,8 @@ mod tests {
     #[test]
     fn a_refused_write_puts_back_what_went_before_it() {
         let tree = tree(0, &[]);
-        // The 2 MiB pool comes after the 1 GiB pool; where its file is a directory, no process can write it.
+        // The 2 MiB pool comes after the 1 GiB pool. A directory in place of its file cannot be
+        // written.
         let file = tree.path().join("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
         let root = KernelRoot::captured(tree.path());
         let request = Request {

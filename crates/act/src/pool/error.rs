@@ -1,4 +1,4 @@
-//! Why a pool cannot be set as asked, in one line each.
+//! Reasons that a pool cannot be set as asked, in one line each.
 
 use super::impact::MemoryImpact;
 use megapage_kernel::KernelError;
@@ -6,7 +6,7 @@ use megapage_kernel::hugetlb::PoolScope;
 use megapage_units::{Bytes, PageSize};
 use thiserror::Error;
 
-/// A request that was refused. Nothing has been changed, or everything has been put back.
+/// A request that was refused. Nothing has been changed, or the former values were restored.
 #[derive(Debug, Error)]
 pub enum PoolError {
     /// No spec at all.
@@ -24,7 +24,7 @@ pub enum PoolError {
         spec: String,
         /// Its page size.
         size: PageSize,
-        /// The sizes that there are.
+        /// The sizes that the kernel has.
         known: String,
     },
     /// The machine has no such node.
@@ -32,7 +32,7 @@ pub enum PoolError {
     UnknownNode {
         /// The node named.
         node: u32,
-        /// The nodes that there are.
+        /// The nodes that the machine has.
         known: String,
     },
     /// `--node` and a node in the spec.
@@ -55,12 +55,12 @@ pub enum PoolError {
         /// The page size.
         size: PageSize,
     },
-    /// `-N` with fewer than N there.
+    /// `-N` of a value below N.
     #[error("'{spec}' takes away more than there is: the value is {before}")]
     TooFew {
         /// The argument.
         spec: String,
-        /// What there is.
+        /// The present value.
         before: u64,
     },
     /// The same pool twice.
@@ -69,12 +69,12 @@ pub enum PoolError {
         /// The page size.
         size: PageSize,
     },
-    /// More than there is memory, with or without `force`.
+    /// More memory than there is, with or without `force`.
     #[error("'{spec}' {}", absurd(.asked, .bound))]
     Absurd {
         /// The argument.
         spec: String,
-        /// The memory that it comes to; `None`: more than 2^64 bytes.
+        /// The memory that it comes to; `None` if that is more than 2^64 bytes.
         asked: Option<Bytes>,
         /// The memory that the machine or the node has.
         bound: Option<(PoolScope, Bytes)>,
@@ -91,7 +91,7 @@ pub enum PoolError {
         /// `SwapFree`.
         swap: Bytes,
     },
-    /// The remainder of the machine would run short.
+    /// The remainder of the machine would run short of memory.
     #[error(
         "taking {cost} would leave {} of memory available, below the safe floor of {}; ask for less, or pass --force",
         .impact.available_after, .impact.floor
@@ -102,7 +102,7 @@ pub enum PoolError {
         /// The values.
         impact: MemoryImpact,
     },
-    /// Pages that are to go are in use.
+    /// Pages that are to be released are in use.
     #[error(
         "{size}={asked} for {scope} is less than what is in use or reserved: {becomes_surplus} pages would become \
          surplus; free them first, or pass --force"
@@ -120,13 +120,13 @@ pub enum PoolError {
     /// `/proc/meminfo` lacks MemTotal or MemAvailable.
     #[error("the kernel does not say how much memory is available (MemAvailable, Linux 3.14)")]
     NoMeminfo,
-    /// Not root.
+    /// The caller is not root.
     #[error("{0}: permission denied; pools are set by root (sudo)")]
     Denied(String),
     /// A container's view of the machine.
     #[error("{0}: read-only; set pools on the host, outside this container")]
     ReadOnly(String),
-    /// The kernel does not do that to a pool of this size.
+    /// The kernel does not support this change for a pool of this size.
     #[error("{path}: the kernel refuses {what} for {size} pages{help}")]
     Refused {
         /// The file that was written.
@@ -135,13 +135,13 @@ pub enum PoolError {
         what: &'static str,
         /// The page size.
         size: PageSize,
-        /// What to do instead.
+        /// The remedy.
         help: &'static str,
     },
     /// A captured tree cannot be changed.
     #[error("pools are set on the running machine only")]
     NotLive,
-    /// Anything else that the kernel answers.
+    /// Another error of the kernel.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }

@@ -1,10 +1,10 @@
-//! What a change of the pools leaves for all else.
+//! Memory that a change of the pools leaves for all else.
 
 use megapage_observe::wire;
 use megapage_units::Bytes;
 use serde::Serialize;
 
-/// What the steps mean for the remainder of the machine.
+/// Effect of the steps on the remainder of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryImpact {
     /// All memory.
@@ -16,7 +16,7 @@ pub struct MemoryImpact {
     /// `MemAvailable` once every page is obtained.
     #[serde(serialize_with = "wire::bytes", rename = "available_after_bytes")]
     pub available_after: Bytes,
-    /// What [`super::floor`] says.
+    /// The safe floor, by [`super::floor`].
     #[serde(serialize_with = "wire::bytes", rename = "floor_bytes")]
     pub floor: Bytes,
 }

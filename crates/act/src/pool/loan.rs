@@ -1,5 +1,5 @@
-//! What a process has added to the pool, noted in a file, so that it does not stay for ever when that is killed: the next one
-//! takes it over.
+//! Pages that a process has added to the pool, noted in a file. If the process is killed, the next
+//! one takes them over, so that they do not stay in the pool.
 
 use super::{Addition, AdditionError};
 use megapage_kernel::hugetlb::{PoolScope, counts};
@@ -11,10 +11,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The longest note that is read, in bytes.
+/// Longest note that is read, in bytes.
 const LONGEST: u64 = 4096;
 
-/// Pages that were added, and their note. They stay when it is dropped.
+/// Pages that were added, and their note. They stay in the pool when it is dropped.
 #[derive(Debug)]
 pub struct Loan {
     addition: Addition,
@@ -25,8 +25,8 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// Takes over what a former owner of this name has noted, of the same page size and since the machine was booted. The
-    /// note is `NAME.added`; it counts where it is the caller's own.
+    /// Takes over the pages that a former owner of this name has noted, of the same page size and
+    /// since the machine was booted. The note is `NAME.added`; it counts if the caller owns it.
     pub fn take_over(root: &KernelRoot, name: &Path, size: PageSize) -> Loan {
         let mut note = name.as_os_str().to_os_string();
         note.push(".added");
@@ -43,21 +43,22 @@ impl Loan {
         Loan { addition: Addition::of(root, size, added), root: root.clone(), size, note, boot }
     }
 
-    /// Pages added.
+    /// Returns the pages added.
     pub fn pages(&self) -> u64 {
         self.addition.added()
     }
 
-    /// Makes them `pages`, and notes it. Errors and `force`: see [`Addition::set`].
+    /// Sets the addition to `pages`, and notes it. Errors and `force`: see [`Addition::set`].
     pub fn set(&mut self, pages: u64, force: bool) -> Result<(), AdditionError> {
         let done = self.addition.set(pages, force);
-        // Afterwards: to note pages that were never added would take them from others. Without a note, who is killed
-        // leaves them in the pool, and no more.
+        // The note is written afterwards: a note of pages that were never added would take pages
+        // from others. Without a note, a killed process leaves them in the pool, and does no other
+        // harm.
         let _ = self.write();
         done
     }
 
-    /// The shell lines for `pages`.
+    /// Returns the shell lines for `pages`.
     pub fn commands(&self, pages: u64) -> Result<Vec<String>, AdditionError> {
         self.addition.commands(pages)
     }
@@ -73,7 +74,7 @@ impl Loan {
     }
 }
 
-/// The pages added, and the pool's total then.
+/// Returns the pages added, and the pool's total at that time.
 fn read(text: &str, boot: &str, size: PageSize) -> Option<(u64, u64)> {
     let mut fields = text.split_whitespace();
     let same = fields.next()? == boot && fields.next()?.parse() == Ok(size.bytes().0);
@@ -81,7 +82,8 @@ fn read(text: &str, boot: &str, size: PageSize) -> Option<(u64, u64)> {
     (same && !boot.is_empty()).then_some((added, total))
 }
 
-/// What of the pages that were added is in the pool still, which has `present` pages: another process may have made it smaller.
+/// Returns the part of the added pages that is still in the pool, which has `present` pages:
+/// another process may have made it smaller.
 fn owed(added: u64, total: u64, present: u64) -> u64 {
     added.min(present.saturating_sub(total.saturating_sub(added)))
 }

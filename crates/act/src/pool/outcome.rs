@@ -1,10 +1,10 @@
-//! One step of a transaction, and what came of it.
+//! One step of a transaction, and its result.
 
 use super::plan::Step;
 use megapage_kernel::hugetlb::{PoolFile, PoolScope};
 use serde::Serialize;
 
-/// A step and what came of it.
+/// Step and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StepOutcome {
     /// The step.
@@ -12,12 +12,12 @@ pub struct StepOutcome {
     pub step: Step,
     /// The value read back at the end; `None` in a dry run.
     pub obtained: Option<u64>,
-    /// How often the value was written: 0 where it was already as asked, or in a dry run.
+    /// Number of times that the value was written: 0 if it was already as asked, or in a dry run.
     pub attempts: u32,
 }
 
 impl StepOutcome {
-    /// Pages that were asked for and not obtained.
+    /// Returns the pages that were asked for and not obtained.
     pub fn missing(&self) -> u64 {
         self.obtained.map_or(0, |obtained| self.step.asked.saturating_sub(obtained))
     }
@@ -27,7 +27,8 @@ impl StepOutcome {
     }
 }
 
-/// `the pool of 2m pages`, `node 1's pool of 2m pages`, `the overcommit limit of 2m pages`.
+/// Returns the step's name, such as `the pool of 2m pages`, `node 1's pool of 2m pages`,
+/// `the overcommit limit of 2m pages`.
 pub fn title(step: &Step) -> String {
     match (step.file, step.scope) {
         (PoolFile::Overcommit, _) => format!("the overcommit limit of {} pages", step.size),

@@ -1,9 +1,11 @@
-//! Keeping pools over a reboot: sysctl.d for the default size, boot parameters for the remainder.
+//! Persistence of pools over a reboot: sysctl.d for the default size, boot parameters for the
+//! remainder.
 //!
-//! A call states the whole: what it does not name is not persistent. Nothing is written where the pools would leave the
-//! machine too little to boot with ([`LEAST`]: `hugepages=2000` on 2 GiB ends in a panic before anything could be
-//! repaired), so that there is no `force` here. A machine that boots, but has less than the safe floor for everything
-//! else, may be what its owner wants: that is a warning.
+//! A call states the whole: a pool that it does not name is not persistent. Nothing is written if
+//! the pools would leave the machine too little memory to boot with ([`LEAST`]). `hugepages=2000`
+//! on 2 GiB ends in a panic before anything could be repaired, so there is no `force` here. A
+//! machine that boots, but has less than the safe floor for everything else, may be what its owner
+//! wants: that is a warning.
 
 mod boot;
 mod files;
@@ -30,58 +32,59 @@ use thiserror::Error;
 
 const SYSCTL: &str = "etc/sysctl.d/60-megapage.conf";
 
-/// What to keep, and below which root its files are.
+/// Pools to keep, and the root below which the files are.
 #[derive(Clone, Debug)]
 pub struct PersistRequest {
     /// Pools to keep. Without any, and without `overcommit` or `cma`: the pools as they are now.
     pub pools: Vec<Spec>,
     /// Overcommit limits to keep.
     pub overcommit: Vec<Spec>,
-    /// Memory to set aside at boot for 1 GiB pages at run time (`hugetlb_cma=`): `4g`, or `0:2g,1:2g`.
+    /// Memory to set aside at boot for 1 GiB pages at run time (`hugetlb_cma=`): `4g`, or
+    /// `0:2g,1:2g`.
     pub cma: Option<String>,
-    /// The page size that programs get which name none (`default_hugepagesz=`).
+    /// The page size for programs that name none (`default_hugepagesz=`).
     pub default_size: Option<PageSize>,
     /// THP from the first process on (`transparent_hugepage=`): always, madvise or never.
     pub thp: Option<ThpEnabled>,
-    /// Boot parameters for the default size too.
+    /// True to use boot parameters for the default size, too.
     pub at_boot: bool,
-    /// `None`: found out by the files that are there.
+    /// The boot loader; `None` to detect it by the files that are there.
     pub loader: Option<Loader>,
     /// `/`, or the root of an image.
     pub root: PathBuf,
-    /// The memory of the machine that will boot; `None`: this one's.
+    /// The memory of the machine that will boot; `None` for that of this one.
     pub memory: Option<Bytes>,
 }
 
-/// The files in their target state.
+/// Changes that bring the files into their target state.
 #[derive(Clone, Debug, Serialize)]
 pub struct PersistPlan {
-    /// Where the files are.
+    /// Root below which the files are.
     #[serde(skip)]
     pub root: PathBuf,
     /// Every file looked at, no-ops included.
     pub edits: Vec<Edit>,
     /// The boot parameters.
     pub boot_parameters: Vec<String>,
-    /// Memory at the next boot; `None` where everything is removed.
+    /// Memory at the next boot; `None` if everything is removed.
     pub memory: Option<PersistMemory>,
-    /// What may fail after the next boot, with its values.
+    /// Possible failures after the next boot, with their values.
     pub warnings: Vec<String>,
-    /// What else there is to know, such as another file that sets the same.
+    /// Other facts to know, such as another file that sets the same.
     pub notes: Vec<String>,
-    /// What is left to do by hand for the files to take effect.
+    /// Steps that are left to do by hand for the files to take effect.
     pub next: Vec<String>,
     /// The equivalent shell lines.
     pub commands: Vec<String>,
 }
 
-/// Why pools are not made persistent. Nothing has been written, or everything has been put back.
+/// Reason that pools are not made persistent. Nothing has been written, or everything was restored.
 #[derive(Debug, Error)]
 pub enum PersistError {
     /// The request itself is wrong.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// `+64`: relative to what, at the next boot?
+    /// `+64` or `-64`: at the next boot there is no value to which it is relative.
     #[error("'{0}': what is kept is a value of its own; write it without + or -")]
     Relative(String),
     /// The same pool twice.
@@ -90,7 +93,7 @@ pub enum PersistError {
     /// No pool has a page, and none is named.
     #[error("there is nothing to keep: every pool is empty; name one, such as 2m=512, or pass --remove")]
     Nothing,
-    /// Would not leave enough to boot with.
+    /// The pools would not leave enough memory to boot with.
     #[error(
         "{} in pools would leave {} of {} for everything else, below the {LEAST} that a machine needs to boot; keep less",
         .0.pools, .0.left, .0.total
@@ -101,7 +104,7 @@ pub enum PersistError {
     DefaultSize {
         /// The size asked for.
         size: PageSize,
-        /// The sizes that there are.
+        /// The sizes that the kernel has.
         known: String,
     },
     /// A word of `transparent_hugepage=` that the kernel does not take.
@@ -137,15 +140,15 @@ pub enum PersistError {
         "--cma and {0} pages exclude each other: with hugetlb_cma the kernel reserves none at boot; size them when it runs (megapage pool set)"
     )]
     CmaAndGigantic(PageSize),
-    /// No boot loader's files.
+    /// No files of a boot loader were found.
     #[error("{}: no boot loader found (GRUB, systemd-boot); add to the kernel's command line yourself: {words}", .root.display())]
     NoLoader {
-        /// Where it was looked for.
+        /// The root below which they were looked for.
         root: PathBuf,
         /// The parameters.
         words: String,
     },
-    /// Fedora and its kin.
+    /// The GRUB of Fedora and its kin.
     #[error(
         "this GRUB takes its command line from boot loader entries; run: grubby --update-kernel=ALL --args=\"{0}\""
     )]
@@ -177,7 +180,7 @@ pub enum PersistError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the kernel answered.
+        /// Error that the kernel returned.
         source: io::Error,
     },
 }
@@ -188,7 +191,7 @@ impl From<megapage_kernel::KernelError> for PersistError {
     }
 }
 
-/// What is to be persistent, resolved.
+/// Settings to be persistent, resolved.
 #[derive(Default)]
 struct Kept {
     sysctl: Vec<String>,
@@ -197,7 +200,8 @@ struct Kept {
     bytes: u128,
 }
 
-/// Works out the files that keep the pools asked for, and refuses what is unknown, contradictory or unsafe.
+/// Returns the changes to the files that keep the pools asked for. Refuses unknown sizes, and
+/// contradictory or unsafe requests.
 pub fn persist(root: &KernelRoot, request: &PersistRequest) -> Result<PersistPlan, PersistError> {
     let mut info = meminfo(root)?;
     let running = info.default_huge_size;
@@ -233,8 +237,9 @@ pub fn persist(root: &KernelRoot, request: &PersistRequest) -> Result<PersistPla
     Ok(plan)
 }
 
-/// The default page size of the boot that the files are for: what the request says, else the kernel's own where an
-/// earlier call's `default_hugepagesz=` goes with this one, else the present one.
+/// Returns the default page size of the boot that the files are for. The requested size comes
+/// first. If this call removes the `default_hugepagesz=` of an earlier one, it is the kernel's own
+/// default. Otherwise it is the present one.
 fn default_at_boot(
     root: &KernelRoot,
     request: &PersistRequest,
@@ -255,18 +260,18 @@ fn default_at_boot(
     Ok(Some(size))
 }
 
-/// The edits that remove everything that was persistent.
+/// Returns the edits that remove everything that was persistent.
 pub fn forget(request: &PersistRequest) -> Result<PersistPlan, PersistError> {
     assemble(request, &[], Vec::new())
 }
 
 impl PersistPlan {
-    /// Whether every file is already in its target state.
+    /// Returns true if every file is already in its target state.
     pub fn is_no_op(&self) -> bool {
         self.edits.iter().all(Edit::is_no_op)
     }
 
-    /// Writes the files, each atomically; when one fails, all are put back.
+    /// Writes the files, each atomically. If one fails, all are restored.
     pub fn apply(&self) -> Result<(), PersistError> {
         files::make_all(&open(&self.root)?, &self.edits)
     }
@@ -344,7 +349,7 @@ fn kept(root: &KernelRoot, info: &MemInfo, request: &PersistRequest) -> Result<K
     Ok(kept)
 }
 
-/// The pools as they are now, as if they had been named.
+/// Returns the pools as they are now, as if they had been named.
 fn present_pools(root: &KernelRoot, default: PageSize) -> Result<(Vec<Spec>, Vec<Spec>), PersistError> {
     let spec = |size: PageSize, pages: u64| Spec {
         text: format!("{size}={pages}"),
@@ -371,7 +376,7 @@ fn absolute(spec: &Spec, amount: Amount, size: PageSize) -> Result<u64, PersistE
     Ok(quantity.pages(size).ok_or_else(|| PoolError::NotWhole { spec: spec.text.clone(), size })?)
 }
 
-/// `4g` or `0:2g,1:2g` as the kernel writes it, and the sum.
+/// Returns `4g` or `0:2g,1:2g` as the kernel reads it, and the sum in bytes.
 fn cma(text: &str) -> Result<(String, u128), PersistError> {
     let bad = || PersistError::Cma(text.to_string());
     let mut sum = 0;
@@ -405,7 +410,7 @@ fn assemble(
     let tree = &open(root)?;
     let text = (!sysctl.is_empty()).then(|| sysctl.join("\n") + "\n");
     let mut edits = vec![Edit::own(tree, root.join(SYSCTL), text)?];
-    // Commands for the running machine mean nothing to an image.
+    // Commands for the running machine do not apply to an image.
     let live = root == Path::new("/");
     let mut next = Vec::new();
     if live && !edits[0].is_no_op() && !sysctl.is_empty() {
@@ -414,7 +419,7 @@ fn assemble(
     let loaders = match (request.loader, words.is_empty()) {
         (Some(loader), _) => vec![loader],
         (None, false) => vec![boot::detect(tree, &words)?],
-        // Nothing to add: what an earlier call added goes, wherever it was.
+        // Nothing to add: words that an earlier call added are removed, in either loader's files.
         (None, true) => vec![Loader::Grub, Loader::SystemdBoot],
     };
     for loader in loaders {
@@ -445,14 +450,15 @@ fn assemble(
     })
 }
 
-/// Other sysctl files that set the same; sysctl.d(5): the file whose name sorts last wins.
+/// Returns notes on other sysctl files that set the same. By sysctl.d(5) the file whose name sorts
+/// last wins.
 fn other_sysctls(tree: &Tree) -> Result<Vec<String>, PersistError> {
     let root = tree.root();
     let own = root.join(SYSCTL);
     let mut paths = vec![root.join("etc/sysctl.conf")];
     for directory in ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d"] {
         match files::listed(tree, &root.join(directory), "conf") {
-            // What lies outside of the image is not the image's.
+            // Files outside of the image are not the image's.
             Err(PersistError::LinkOnTheWay(_)) => {}
             listed => paths.extend(listed?),
         }

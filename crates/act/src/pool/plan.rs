@@ -1,4 +1,4 @@
-//! From a request and the present values to the steps of a transaction, or the reason to refuse it.
+//! Steps of a transaction, from a request and the present values; or the reason to refuse it.
 
 use super::error::PoolError;
 use super::impact::MemoryImpact;
@@ -10,27 +10,27 @@ use megapage_units::{Bytes, PageSize};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
-/// The available memory that is left alone unless `force` is given: 512 MiB or 5 % of all memory, whichever
-/// is more. Free hugetlb pages serve nothing but hugetlb mappings, so that a machine below this starts to
-/// reclaim, then to kill.
+/// Returns the available memory that is not used unless `force` is given: 512 MiB or 5 % of all
+/// memory, whichever is more. Free hugetlb pages serve only hugetlb mappings, so a machine below
+/// this starts to reclaim, then to kill.
 pub fn floor(total: Bytes) -> Bytes {
     Bytes::mib(512).max(Bytes(total.0 / 20))
 }
 
-/// The request.
+/// Request to size pools.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Pools to size.
     pub pools: Vec<Spec>,
     /// Overcommit limits (surplus pages on demand) to set.
     pub overcommit: Vec<Spec>,
-    /// The node that values without a node speak of; `None`: the machine.
+    /// The node of values that name none; `None` for the machine.
     pub node: Option<u32>,
-    /// Go below the [`floor`], and shrink below what is in use.
+    /// True to go below the [`floor`], and to shrink below the pages in use.
     pub force: bool,
-    /// For how long a shortfall is worked on. No new attempt starts after it.
+    /// Time for which a shortfall is worked on. No new attempt starts after it.
     pub timeout: Duration,
-    /// Put everything back unless every page is obtained.
+    /// True to restore the former values unless every page is obtained.
     pub roll_back: bool,
 }
 
@@ -50,21 +50,21 @@ pub struct Step {
     pub before: u64,
     /// The value asked for.
     pub asked: u64,
-    /// Pages that turn into surplus, because they are in use or reserved: they go back to the kernel when
-    /// they are freed.
+    /// Pages that turn into surplus because they are in use or reserved. They go back to the kernel
+    /// when they are freed.
     pub becomes_surplus: u64,
-    /// The pool's pages before and after, surplus included: what the step costs in memory.
+    /// The pool's pages before and after, surplus included: the step's cost in memory.
     #[serde(skip)]
     total: (u64, u64),
 }
 
 impl Step {
-    /// Whether the value is already as asked.
+    /// Returns true if the value is already as asked.
     pub fn is_no_op(&self) -> bool {
         self.before == self.asked
     }
 
-    /// Memory that the step takes, less what it releases.
+    /// Returns the memory that the step takes, less the memory that it releases.
     fn memory(&self) -> i128 {
         match self.file {
             PoolFile::Pages => {
@@ -75,7 +75,7 @@ impl Step {
     }
 }
 
-/// `null` for the machine.
+/// Writes `null` for the machine.
 fn node<S: Serializer>(scope: &PoolScope, to: S) -> Result<S::Ok, S::Error> {
     match scope {
         PoolScope::Machine => to.serialize_none(),
@@ -90,8 +90,9 @@ fn value<S: Serializer>(file: &PoolFile, to: S) -> Result<S::Ok, S::Error> {
     })
 }
 
-/// The steps of one transaction, in the order in which they are made: overcommit limits first (the kernel may
-/// refuse them outright), then pools that shrink, then those that grow, the largest pages first.
+/// Steps of one transaction, in the order in which they are made. Overcommit limits come first (the
+/// kernel may refuse them outright), then pools that shrink, then those that grow; the largest
+/// pages come first.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Steps, no-ops included.
@@ -104,7 +105,8 @@ pub struct Plan {
     pub roll_back: bool,
 }
 
-/// Reads the present values and refuses what is unknown, contradictory, absurd or unsafe.
+/// Reads the present values. Refuses unknown sizes and nodes, and contradictory, absurd or unsafe
+/// requests.
 pub fn plan(root: &KernelRoot, request: &Request) -> Result<Plan, PoolError> {
     let info = meminfo(root)?;
     let mut steps = Vec::new();
@@ -125,7 +127,7 @@ pub fn plan(root: &KernelRoot, request: &Request) -> Result<Plan, PoolError> {
     Ok(Plan { steps, memory, timeout: request.timeout, roll_back: request.roll_back })
 }
 
-/// The page size that a spec names, known to this kernel.
+/// Returns the page size that a spec names, if this kernel has it.
 pub(super) fn resolve_size(root: &KernelRoot, info: &MemInfo, spec: &Spec) -> Result<PageSize, PoolError> {
     let known = hugetlb::page_sizes(root)?;
     if known.is_empty() {
@@ -195,13 +197,14 @@ fn step(
             Some(before.checked_sub(pages).ok_or(too_few)?)
         }
     };
-    // More than 2^64 pages, or bytes, is more than any machine has.
+    // No machine has more than 2^64 pages, or bytes.
     let asked = asked
         .filter(|pages| pages.checked_mul(size.bytes().0).is_some())
         .ok_or_else(|| PoolError::Absurd { spec: spec.text.clone(), asked: None, bound: None })?;
-    // As set_max_huge_pages() in mm/hugetlb.c: growing takes pages out of surplus before it allocates; what is
-    // in use or reserved cannot be released and turns into surplus. Reserved pages are known for the machine only;
-    // on a busy machine their count was seen below zero for a moment, which reads as nearly 2^64.
+    // As in set_max_huge_pages() of mm/hugetlb.c: growing takes pages out of surplus before it
+    // allocates. Pages in use or reserved cannot be released and turn into surplus. Reserved pages
+    // are known for the machine only. On a busy machine their count was seen below zero for a
+    // moment, which reads as nearly 2^64.
     let held = values.in_use().saturating_add(values.reserved.unwrap_or(0));
     let total_after =
         if asked >= before { asked.max(values.total) } else { asked.max(held.min(values.total)) };
@@ -220,7 +223,7 @@ fn step(
     })
 }
 
-/// Two values for one pool in one transaction: which one is meant?
+/// Refuses two values for one pool in one transaction: it is unknown which one is meant.
 fn refuse_contradictions(steps: &[Step]) -> Result<(), PoolError> {
     for (index, step) in steps.iter().enumerate() {
         for other in &steps[..index] {
@@ -244,7 +247,7 @@ fn weigh(root: &KernelRoot, info: &MemInfo, steps: &[Step], force: bool) -> Resu
             PoolScope::Machine => total,
             PoolScope::Node(node) => node_meminfo(root, node)?.total.unwrap_or(total),
         };
-        // Cannot overflow: `step` has seen to it.
+        // Cannot overflow: `step` has checked it.
         let asked = Bytes(step.asked * step.size.bytes().0);
         if step.asked > step.before && asked > bound {
             let spec = format!("{}={}", step.size, step.asked);

@@ -1,4 +1,4 @@
-//! Why pages are missing, from the kernel's own values, and what would help.
+//! Causes of missing pages, from the kernel's own values, and remedies.
 
 use super::outcome::{StepOutcome, title};
 use super::plan::Step;
@@ -9,15 +9,15 @@ use megapage_observe::wire;
 use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 
-/// How many processes are named.
+/// Most processes that are named.
 const HOLDERS: usize = 10;
 
-/// What a transaction did not obtain, with the evidence.
+/// Pages that a transaction did not obtain, with the evidence.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shortfall {
     /// One entry for each step that fell short.
     pub missing: Vec<Missing>,
-    /// Who holds memory that cannot be moved; `None` where `/proc` could not be read.
+    /// Holders of memory that cannot be moved; `None` if `/proc` could not be read.
     pub unmovable: Option<Unmovable>,
 }
 
@@ -26,13 +26,13 @@ pub struct Shortfall {
 pub struct Missing {
     /// The pool, in words.
     pub pool: String,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
     /// The main cause.
     pub cause: Cause,
     /// The cause with the values that show it.
     pub because: String,
-    /// What would help, the most promising first.
+    /// Remedies, the most promising first.
     pub help: Vec<String>,
     /// The values.
     pub evidence: Evidence,
@@ -44,9 +44,9 @@ pub struct Missing {
 pub enum Cause {
     /// There is not enough memory that could be freed.
     Memory,
-    /// There is, but not in whole blocks of the page size.
+    /// There is enough memory, but not in whole blocks of the page size.
     Fragmentation,
-    /// The kernel does not say enough to know.
+    /// The kernel does not report enough to know.
     Unknown,
 }
 
@@ -56,23 +56,27 @@ pub struct Evidence {
     /// Memory that the missing pages would take.
     #[serde(serialize_with = "wire::bytes")]
     pub needed_bytes: Bytes,
-    /// `MemAvailable`; for a node its `MemFree`, as the kernel does not estimate what a node has available.
+    /// `MemAvailable`; for a node its `MemFree`, because the kernel does not estimate a node's
+    /// available memory.
     #[serde(serialize_with = "wire::some_bytes")]
     pub available_bytes: Option<Bytes>,
     /// Free memory in the page allocator.
     #[serde(serialize_with = "wire::some_bytes")]
     pub free_bytes: Option<Bytes>,
-    /// Pages of this size that the allocator could hand out at once. `None` for sizes beyond its largest block.
+    /// Pages of this size that the allocator could hand out at once; `None` for sizes beyond its
+    /// largest block.
     pub free_pages_of_size: Option<u64>,
     /// The share of free memory that lies in smaller blocks, 0 to 1.
     pub unusable_share: Option<f64>,
-    /// Page blocks (2 MiB on x86-64) that hold unmovable or merely reclaimable memory. Root only.
+    /// Page blocks (2 MiB on x86-64) that hold unmovable or merely reclaimable memory. Only root
+    /// can read it.
     pub unmovable_blocks: Option<u64>,
     /// All page blocks.
     pub blocks: Option<u64>,
 }
 
-/// `None` where nothing is missing. `rolling_back`: whether the pages obtained will be released.
+/// Returns the shortfall; `None` if nothing is missing. `rolling_back` is true if the pages
+/// obtained will be released.
 pub(super) fn explain(root: &KernelRoot, outcomes: &[StepOutcome], rolling_back: bool) -> Option<Shortfall> {
     let missing: Vec<Missing> = outcomes
         .iter()

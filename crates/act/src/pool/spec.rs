@@ -1,5 +1,6 @@
-//! The grammar of a pool on the command line: `2m=512`, `1g=2`, hugeadm's `2MB:+64`, memory in place of a
-//! count (`2m=4g`), and a count for each node as the kernel's boot parameter has it (`2m=0:100,1:300`).
+//! Grammar of a pool on the command line: `2m=512`, `1g=2`, hugeadm's `2MB:+64`, memory in place of
+//! a count (`2m=4g`), and a count for each node as the kernel's boot parameter has it
+//! (`2m=0:100,1:300`).
 
 use megapage_kernel::hugetlb::PoolScope;
 use megapage_units::{Bytes, PageSize};
@@ -12,11 +13,11 @@ use thiserror::Error;
 pub enum SizeName {
     /// `2m`, `2MB`, `1g`.
     Size(PageSize),
-    /// `default`: what `Hugepagesize` in meminfo says.
+    /// `default`: the `Hugepagesize` of meminfo.
     Default,
 }
 
-/// How much: pages, or memory that must be a whole number of pages.
+/// Quantity: pages, or memory that must be a whole number of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// A bare value.
@@ -26,7 +27,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// The number of pages of `size`; `None` where the memory is no whole number of them.
+    /// Returns the number of pages of `size`; `None` if the memory is no whole number of them.
     pub fn pages(self, size: PageSize) -> Option<u64> {
         match self {
             Quantity::Pages(pages) => Some(pages),
@@ -38,7 +39,7 @@ impl Quantity {
     }
 }
 
-/// The value asked for, outright or relative to what is there.
+/// Value asked for, absolute or relative to the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// `512`
@@ -60,21 +61,21 @@ pub struct Spec {
     pub amounts: Vec<(PoolScope, Amount)>,
 }
 
-/// Why an argument is no pool.
+/// Reason that an argument is no pool.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SpecError {
     /// There is no `=` or `:`, or nothing on one side of it.
     #[error("'{0}' is not a pool; write SIZE=PAGES, such as 2m=512, 2MB:+64 or 1g=2")]
     Form(String),
-    /// What stands before the separator is no page size.
+    /// The text before the separator is no page size.
     #[error("'{text}': {why}")]
     Size {
         /// The argument.
         text: String,
-        /// What the size's own parser says.
+        /// Message of the size's own parser.
         why: String,
     },
-    /// What stands after it is no number.
+    /// The text after the separator is no number.
     #[error("'{text}': '{value}' is not a number of pages; write 512, +64, -64, or memory such as 4g")]
     Count {
         /// The argument.
@@ -145,7 +146,7 @@ fn amount(text: &str) -> Option<Amount> {
     let quantity = if value.bytes().all(|byte| byte.is_ascii_digit()) {
         Quantity::Pages(value.parse().ok()?)
     } else {
-        // Half a page is no pool, half a gigabyte is.
+        // A fraction is refused without a unit: half a page is no pool, but half a gigabyte is.
         value.ends_with(|last: char| last.is_ascii_alphabetic()).then_some(())?;
         Quantity::Memory(value.parse().ok()?)
     };

@@ -3,7 +3,8 @@ use std::fs;
 
 const MIB: u64 = 1 << 20;
 
-/// A process 9 of which the pages from 4 MiB on are present as given, on Linux 6.1, where looking into objects is not allowed.
+/// Returns a process 9 whose pages from 4 MiB on are present as given, on Linux 6.1. Looking into
+/// objects is not allowed there.
 fn tree(shmem: &str, present: &[bool]) -> (tempfile::TempDir, KernelRoot) {
     let tree = tempfile::tempdir().unwrap();
     let put = |path: &str, bytes: &[u8]| {
@@ -25,7 +26,7 @@ fn tree(shmem: &str, present: &[bool]) -> (tempfile::TempDir, KernelRoot) {
     (tree, root)
 }
 
-/// A mapping of 4 MiB of a memfd.
+/// Returns a mapping of 4 MiB of a memfd.
 fn mapping(start: u64, inode: u64, offset: u64, rss: u64) -> Mapping {
     Mapping {
         inode,

@@ -1,4 +1,5 @@
-//! What else on a system sets transparent huge pages at boot: other tmpfiles, tuned, sysfsutils, units.
+//! Other sources that set transparent huge pages at boot: tmpfiles, tuned, sysfsutils, rc.local,
+//! units.
 
 use super::Step;
 use megapage_kernel::thp::path;
@@ -8,13 +9,13 @@ use std::path::{Path, PathBuf};
 const TMPFILES: [&str; 4] =
     ["etc/tmpfiles.d", "run/tmpfiles.d", "usr/local/lib/tmpfiles.d", "usr/lib/tmpfiles.d"];
 const TUNED: [&str; 4] = ["etc/tuned", "etc/tuned/profiles", "usr/lib/tuned", "usr/lib/tuned/profiles"];
-/// Files of a directory that are looked at, and the longest, in bytes.
+/// Most names that are listed of a directory, and the largest file that is read, in bytes.
 const MOST: usize = 4096;
 const LONGEST: u64 = 1 << 20;
-/// Profiles of tuned that include each other.
+/// Most profiles of tuned that are read, following `include`.
 const DEEPEST: usize = 8;
 
-/// In words. What cannot be read says nothing.
+/// Returns one sentence for each other source. Skips files that cannot be read.
 pub(super) fn others(tree: &Tree, own: &Path, steps: &[Step]) -> Vec<String> {
     let mut notes = tmpfiles(tree, own, steps);
     notes.extend(tuned(tree));
@@ -22,7 +23,8 @@ pub(super) fn others(tree: &Tree, own: &Path, steps: &[Step]) -> Vec<String> {
     notes
 }
 
-/// tmpfiles.d(5): of two lines for one path, that of the file whose name sorts first counts.
+/// Looks in tmpfiles.d(5): of two lines for one path, the one in the file whose name sorts first
+/// counts.
 fn tmpfiles(tree: &Tree, own: &Path, steps: &[Step]) -> Vec<String> {
     let own_name = own.file_name().unwrap_or_default();
     let mut notes = Vec::new();
@@ -48,7 +50,7 @@ fn tmpfiles(tree: &Tree, own: &Path, steps: &[Step]) -> Vec<String> {
     notes
 }
 
-/// tuned applies its profile after systemd-tmpfiles.
+/// Looks in tuned's active profile, which tuned applies after systemd-tmpfiles.
 fn tuned(tree: &Tree) -> Vec<String> {
     let active = read(tree, &tree.root().join("etc/tuned/active_profile")).unwrap_or_default();
     let mut notes = Vec::new();
@@ -76,7 +78,8 @@ fn tuned(tree: &Tree) -> Vec<String> {
     notes
 }
 
-/// Files that name the settings: sysfsutils' configuration, and units such as those that databases recommend.
+/// Looks for files that name the settings: sysfsutils' configuration, rc.local, and units such as
+/// those that databases recommend.
 fn mentions(tree: &Tree, steps: &[Step]) -> Vec<String> {
     let mut files = vec![tree.root().join("etc/sysfs.conf"), tree.root().join("etc/rc.local")];
     files.extend(listed(tree, "etc/sysfs.d"));

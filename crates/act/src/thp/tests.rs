@@ -1,7 +1,7 @@
 use super::*;
 use std::fs;
 
-/// The directory of the settings.
+/// Returns the directory of the settings.
 fn thp() -> String {
     path("").trim_end_matches('/').into()
 }

@@ -1,5 +1,5 @@
-//! A fork between the decision to promote and the promotion. One test alone: whatever else forked in this process would
-//! share its memory as well.
+//! A fork between the decision to promote and the promotion. The test needs a process for itself:
+//! any other fork in it would share its memory as well.
 
 use megapage_act::promote::{Promotion, candidates, identify, part_shared};
 use megapage_act::{Bounds, Engine, Latency};
@@ -19,7 +19,7 @@ fn what_a_fork_shares_is_left_alone_until_the_child_is_gone() {
     let mut memory = vec![1u8; 16 << 20];
     let start = memory.as_ptr().addr() as u64;
     let inside = VirtRange::new(start, start + memory.len() as u64).unwrap();
-    // Decided on...
+    // First the decision...
     let mut regions = candidates(&root, own, 256, 10_000).unwrap().regions;
     regions.retain(|region| region.intersection(inside) == Some(*region));
     if regions.is_empty() {
@@ -34,7 +34,7 @@ fn what_a_fork_shares_is_left_alone_until_the_child_is_gone() {
     let outcome = promotion.apply_patiently(&mut engine).unwrap();
     assert_eq!((outcome.shared, outcome.calls), (regions.len() as u64, 0), "{outcome:?}");
     assert_eq!(outcome.obtained_bytes, 0);
-    // What the parent has written anew is its own; the rest of its region is not.
+    // A page that the parent has written again is its own; the rest of its region is not.
     memory[(regions[0].start() - start) as usize] = 2;
     assert_eq!(part_shared(&root, own, regions.clone()).unwrap().1, regions);
     let first = (regions[0].start() - start) as usize;
@@ -45,7 +45,7 @@ fn what_a_fork_shares_is_left_alone_until_the_child_is_gone() {
     assert_eq!(part_shared(&root, own, regions.clone()).unwrap().0, regions);
     let outcome = promotion.apply_patiently(&mut engine).unwrap();
     assert_eq!((outcome.shared, outcome.not_tried), (0, 0), "{outcome:?}");
-    // Something may hold one for a moment; not all of them.
+    // Something may hold one for a moment, but not all of them.
     assert!(outcome.obtained_bytes >= outcome.asked_bytes / 2, "{outcome:?}");
     assert!(memory[first..first + HUGE_2M].iter().all(|&byte| byte == 2));
     assert!(memory[first + HUGE_2M..].iter().all(|&byte| byte == 1));

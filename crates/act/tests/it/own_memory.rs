@@ -1,5 +1,5 @@
-//! Promotion and demotion of this process's own memory. Not among the unit tests: those fork, and a forked child shares
-//! memory, which the kernel then leaves alone.
+//! Promotion and demotion of this process's own memory. They are not among the unit tests: those
+//! fork, and a forked child shares memory, which the kernel then skips.
 
 use megapage_act::demote::Demotion;
 use megapage_act::promote::{Promotion, candidates, identify};
@@ -51,7 +51,7 @@ fn dense_regions_become_huge_and_sparse_ones_do_not() {
     assert_eq!(promotion.dry_run().len(), found.regions.len() + 1);
     let outcome = promotion.apply_patiently(&mut engine()).unwrap();
     assert_eq!(outcome.asked_bytes, found.regions.len() as u64 * HUGE_2M as u64);
-    // Another thread's test may split or pin one for a moment; not all of them.
+    // Another thread's test may split or pin one for a moment, but not all of them.
     assert!(outcome.obtained_bytes >= outcome.asked_bytes / 2, "{outcome:?}");
     assert_eq!((outcome.not_tried, outcome.gone), (0, false));
     assert!(memory.iter().step_by(4096).take(half / 4096).all(|&byte| byte == 1));
@@ -96,7 +96,7 @@ fn what_was_promoted_is_demoted_and_its_zeros_go_back() {
     let huge = promoted.obtained_bytes / HUGE_2M as u64;
     assert!(huge > 0, "{promoted:?}");
     assert_eq!((outcome.asked, outcome.huge_before), (regions.len() as u64, huge), "{outcome:?}");
-    // A page that something else holds for a moment is skipped; not all of them.
+    // Pages that something else holds for a moment are skipped, but not all of them.
     assert!(outcome.demoted >= huge.div_ceil(2), "{outcome:?}");
     assert_eq!((outcome.not_splittable, outcome.unmapped, outcome.not_tried), (0, 0, 0), "{outcome:?}");
     assert!(pages().all(|page| memory[offset + page * BASE_PAGE] == 7), "a byte was lost");

@@ -1,6 +1,6 @@
-//! Integrity: memory is promoted and recovered as fast as the kernel can, while a program uses it in every way at once
-//! and checks every byte; whoever acts is killed at any moment. A minute by default; `MEGAPAGE_SOAK_SECONDS` for longer
-//! (`make soak`).
+//! Integrity: memory is promoted and recovered as fast as the kernel can, while a program uses it
+//! in every way at once and checks every byte. The acting process is killed at any moment. It takes
+//! a minute by default; `MEGAPAGE_SOAK_SECONDS` sets a longer time (`make soak`).
 
 use megapage_act::execute::{Actuator, Executor, ExecutorOptions};
 use megapage_decide::{Action, Obtained, Reason};
@@ -18,12 +18,12 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const SECONDS: &str = "MEGAPAGE_SOAK_SECONDS";
-/// In the environment of the process that acts until it is killed: whom it acts on.
+/// Environment variable of the process that acts until it is killed: the process that it acts on.
 const TARGET: &str = "MEGAPAGE_SOAK_TARGET";
 /// Longer than anything takes on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// No bound at all: as fast as it can.
+/// Returns options without any bound: as fast as it can.
 fn options() -> ExecutorOptions {
     let much = Bytes::gib(1 << 20);
     ExecutorOptions {
@@ -38,7 +38,7 @@ fn options() -> ExecutorOptions {
     }
 }
 
-/// `pid` and its descendants.
+/// Returns `pid` and its descendants.
 fn family(root: &KernelRoot, pid: Pid) -> Vec<Pid> {
     let mut family = vec![pid];
     let mut next = 0;
@@ -50,8 +50,8 @@ fn family(root: &KernelRoot, pid: Pid) -> Vec<Pid> {
     family
 }
 
-/// What can be done to the anonymous memory of a process now: to each region the opposite of what it is. Recoveries,
-/// and promotions.
+/// Returns the recoveries and promotions that are possible in the anonymous memory of a process
+/// now: for each region, the opposite of its state.
 fn actions(root: &KernelRoot, pid: Pid) -> Option<(Vec<Action>, Vec<Action>)> {
     let stat = process::read_stat(root, pid).ok()?;
     let process = ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack };
@@ -74,7 +74,7 @@ fn actions(root: &KernelRoot, pid: Pid) -> Option<(Vec<Action>, Vec<Action>)> {
     Some((recover, promote))
 }
 
-/// One round over the whole family.
+/// Does one round over the whole family.
 fn round(root: &KernelRoot, executor: &mut Executor, target: Pid) {
     for pid in family(root, target) {
         let Some((recover, promote)) = actions(root, pid) else { continue };
@@ -87,7 +87,7 @@ fn round(root: &KernelRoot, executor: &mut Executor, target: Pid) {
     }
 }
 
-/// Not a test: what the test starts to have it killed.
+/// Not a test: the test starts it to have it killed.
 #[test]
 #[ignore = "acts until it is killed; started by the other test"]
 fn act_until_killed() {
@@ -129,7 +129,7 @@ impl Workload {
         text
     }
 
-    /// Has it check everything a last time; what it said.
+    /// Has it check everything a last time, and returns its output.
     fn finish(mut self) -> String {
         self.check_alive();
         spawn::send_signal(self.pid(), spawn::signal::SIGTERM).unwrap();
@@ -154,7 +154,8 @@ impl Drop for Workload {
     }
 }
 
-/// One half: acts on the program for `time`, a third of it undisturbed, then in processes that are killed.
+/// Runs one half: acts on the program for `time`, a third of it undisturbed, then in processes that
+/// are killed.
 fn soak(executable: &Path, time: Duration, what: &str) {
     let root = KernelRoot::live();
     let directory = tempfile::tempdir().unwrap();
@@ -162,7 +163,7 @@ fn soak(executable: &Path, time: Duration, what: &str) {
     let target = workload.pid();
     let mut executor = Executor::start(&root, options()).unwrap();
     let started = Instant::now();
-    // It is to be no rest cure, however busy the machine is.
+    // Enough work must be done on the program, however busy the machine is.
     let worked = |executor: &Executor| {
         let counters = executor.counters();
         counters.promote.promoted_bytes > 8 * HUGE_2M as u64
@@ -182,7 +183,7 @@ fn soak(executable: &Path, time: Duration, what: &str) {
             .env(TARGET, target.to_string());
         let mut actor = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(actor.stderr.take().unwrap());
-        // From before its self-test is over to some rounds later, as evenly as it goes without chance.
+        // The kills come between the self-test and some rounds later, spread evenly without chance.
         std::thread::sleep(Duration::from_millis(20 + kills * 7919 % 1200));
         actor.kill().unwrap();
         let status = actor.wait().unwrap();
@@ -192,7 +193,7 @@ fn soak(executable: &Path, time: Duration, what: &str) {
         kills += 1;
         workload.check_alive();
     }
-    // Nothing that the killed ones left is in the way of the next.
+    // Nothing that the killed processes left hinders the next.
     round(&root, &mut executor, target);
     let output = workload.finish();
     let counters = executor.counters();
@@ -209,10 +210,10 @@ fn soak(executable: &Path, time: Duration, what: &str) {
     }
 }
 
-/// One at a time: each wants the machine to itself.
+/// Lock for one test at a time: each wants the machine to itself.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The workload, compiled; `None`, and a loud skip, where it cannot be run.
+/// Compiles the workload. Returns `None`, after a loud skip, if it cannot be run.
 fn workload(directory: &Path) -> Option<PathBuf> {
     if !require_root() {
         return None;
@@ -230,7 +231,7 @@ fn workload(directory: &Path) -> Option<PathBuf> {
     Some(executable)
 }
 
-/// Half of the time that is asked for.
+/// Returns half of the time that is asked for.
 fn half() -> Duration {
     Duration::from_secs(std::env::var(SECONDS).map_or(60, |text| text.parse().unwrap())) / 2
 }
@@ -248,7 +249,7 @@ fn no_byte_is_lost_and_nobody_dies_with_swap() {
     let directory = tempfile::tempdir().unwrap();
     let Some(executable) = workload(directory.path()) else { return };
     let _turn = TURN.lock();
-    // Others that change the machine, or count pages exactly, do not want it to have swap.
+    // Tests that change the machine, or count pages exactly, must not run while it has swap.
     let _lock = MachineLock::take();
     match ZramSwap::start(&KernelRoot::live(), Bytes::mib(512)).unwrap() {
         Some(swap) => {

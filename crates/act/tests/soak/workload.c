@@ -1,7 +1,9 @@
-/* Memory that is written, read, forked, locked, mapped and unmapped in every way at once, each byte of it checked. Knows
- * nothing of who acts on it from outside. usage: workload DIRECTORY
- * Ends on SIGTERM, or when its parent ends: "OK, CHECKS checks" and status 0; "CORRUPT: ..." and status 1 as soon as a
- * byte is not what was written there; "FAILED: ..." and status 2 where the test itself cannot go on. About 330 MiB. */
+/* Memory that is written, read, forked, locked, mapped and unmapped in every way at once, each byte
+ * of it checked. The program does not know the process that acts on it from outside. About 330 MiB.
+ * usage: workload DIRECTORY
+ * It ends on SIGTERM, or when its parent ends: "OK, CHECKS checks" and status 0. If a byte is not
+ * the one that was written there, it ends at once: "CORRUPT: ..." and status 1. If the test itself
+ * cannot go on: "FAILED: ..." and status 2. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -59,7 +61,7 @@ static void pause_for(long microseconds) {
     nanosleep(&time, NULL);
 }
 
-/* Anonymous memory, aligned to 2 MiB, that nobody has touched. */
+/* Returns untouched anonymous memory, aligned to 2 MiB. */
 static uint64_t *memory(size_t bytes) {
     char *p = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) failed("mmap");
@@ -332,9 +334,9 @@ int main(int argc, char **argv) {
     arguments = argv;
     if (argc == 3 && strcmp(argv[1], "--mortal") == 0) mortal(strtoul(argv[2], NULL, 10));
     if (argc != 2) return 2;
-    /* Whoever started us may be killed. */
+    /* The process that started us may be killed. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    /* Whoever acts is to come first: it is the one that is tried. */
+    /* The acting process is to come first: it is the one under test. */
     if (nice(15) == -1) failed("nice");
     sigset_t signals;
     sigemptyset(&signals);
@@ -358,7 +360,7 @@ int main(int argc, char **argv) {
     int number;
     sigwait(&signals, &number);
     stop = 1;
-    /* What is left is to be done soon, on a busy machine, too. Threads have priorities of their own. */
+    /* The rest is to be done soon, even on a busy machine. Each thread has its own priority. */
     for (int t = 0; t < THREADS; t++) setpriority(PRIO_PROCESS, identifiers[t], 0);
     for (int t = 0; t < THREADS; t++) pthread_join(threads[t], NULL);
     for (size_t c = 0; c < COUNTERS; c++) {

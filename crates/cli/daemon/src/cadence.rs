@@ -5,23 +5,24 @@ use crate::left::Left;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The longest pause, however long a pass takes us.
+/// Longest pause, even if a pass takes us long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The time from the end of a back-off to the next pass: one that came a hair before it would ask
-/// for nothing.
+/// Time from the end of a back-off to the next pass: a pass just before that end would ask for
+/// nothing.
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// A reason for the next pass. Where there are several, the last in this order counts.
+/// A reason for the next pass. If there are several, the last in this order counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     /// The interval is over.
     #[default]
     Interval,
-    /// There is more to do that is worth doing soon, or memory is short.
+    /// There is more work that is worth doing soon, or memory is short.
     Work,
-    /// There is a large new process,
+    /// A large new process waits for its first sample, or for a probe.
     NewProcess,
-    /// and its first sample was read since the last pass: what to do about it is known now.
+    /// The first sample of a large new process was read since the last pass: the policy can decide
+    /// on it now.
     Sampled,
     /// Time or a budget ran out, so that actions are deferred.
     RanOut,
@@ -29,27 +30,27 @@ pub(crate) enum Cause {
     Shortage,
 }
 
-/// The state between two passes: what has happened since the last, and when and why the next begins.
+/// State between two passes: events since the last, and the time and reason of the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cadence {
     pub(crate) cause: Cause,
-    /// The kernel has reported since the last pass that tasks wait for memory.
+    /// True if the kernel has reported since the last pass that tasks wait for memory.
     pub(crate) alarmed: bool,
-    /// A process was probed for its cost since the last pass: one each time.
+    /// True if a process was probed for its cost since the last pass: only one is probed in each
+    /// pause.
     pub(crate) probed: bool,
-    /// The begin of the last pass.
+    /// Begin of the last pass, since boot.
     pub(crate) began: Duration,
-    /// The processor time that looking and deciding took in the last pass and the pause before.
-    /// Acting has other budgets.
+    /// Processor time of looking and deciding in the last pass and in the pause before. Acting has
+    /// other budgets.
     pub(crate) cost: Duration,
-    /// The times since boot at which processes that back off may be acted on again, where something
-    /// is left to be done to them.
+    /// Back-off ends, as times since boot, of processes with deferred actions.
     rests: BTreeSet<Duration>,
 }
 
 impl Cadence {
-    /// Notes what a pass that decided at `decided` has deferred, and the causes that it found.
-    /// Back-offs that had ended by then were asked for.
+    /// Notes the actions that a pass has deferred, and the causes that it found. The pass decided
+    /// at `decided`; it has taken into account back-offs that had ended by then.
     pub(crate) fn note(&mut self, decided: Duration, left: &Left, causes: &[(Cause, bool)]) {
         let found = causes.iter().filter(|(_, is_found)| *is_found);
         self.cause = found.map(|(cause, _)| *cause).max().unwrap_or_default();
@@ -57,10 +58,10 @@ impl Cadence {
         self.rests.extend(&left.rests);
     }
 
-    /// Returns the time from the begin of the last pass to the next: the interval, less while memory
-    /// is taken back or actions are deferred, and longer where the last pass took us more than our
-    /// share of a processor. Where actions are deferred because their process backs off, no longer
-    /// than that.
+    /// Returns the time from the begin of the last pass to the next. Usually that is the interval,
+    /// or less while memory is taken back or actions are deferred. It is longer if the last pass
+    /// took us more than our share of a processor. If a process with deferred actions ends its
+    /// back-off earlier, the next pass comes then, as far as our share allows.
     pub(crate) fn pause(&self, config: &Config) -> Duration {
         let observe = &config.observe;
         let (least, percent) = match self.cause {
@@ -75,12 +76,12 @@ impl Cadence {
         first.map_or(usual, |rest| usual.min(rest.max(soonest)))
     }
 
-    /// Returns the shortest pause, where memory is pressed or a new process was sampled.
+    /// Returns the shortest pause, for when memory is pressed or a new process was sampled.
     pub(crate) fn least_pause(&self, config: &Config) -> Duration {
         config.pressure.look.max(self.share_of(config.observe.own_percent_short, config))
     }
 
-    /// Returns the time of which the last pass took this part of a processor.
+    /// Returns the time in which the last pass took `percent` of a processor, within bounds.
     fn share_of(&self, percent: f64, config: &Config) -> Duration {
         let longest = LONGEST_PAUSE.max(config.interval);
         let time = Duration::try_from_secs_f64(self.cost.as_secs_f64() * 100.0 / percent);
@@ -108,7 +109,8 @@ mod tests {
         assert_eq!(pause(SECOND, SECOND, &[]), usual);
         assert_eq!(pause(SECOND, SECOND, &[SECOND + usual * 2]), usual, "no later than it would be");
         assert_eq!(pause(SECOND, SECOND, &[SECOND * 3, SECOND * 5]), SECOND * 2 + MARGIN);
-        // A pass before the first back-off is over, which asks for nothing, and one after it.
+        // One pass comes before the first back-off is over, and asks for nothing; one comes after
+        // it.
         assert_eq!(pause(SECOND * 2, SECOND * 2, &[]), SECOND + MARGIN);
         assert_eq!(pause(SECOND * 3, SECOND * 3, &[SECOND * 9]), SECOND * 2 + MARGIN);
         assert_eq!(pause(SECOND * 5, SECOND * 4, &[]), soonest);

@@ -1,5 +1,5 @@
-//! Processes whose memory a forked child shares: when the child has ended, what writes have split meanwhile can be made
-//! huge again, and a pass is due.
+//! Processes whose memory a forked child shares. When the child has ended, huge pages that writes
+//! have split meanwhile can be made huge again, and a pass is due.
 
 use megapage_kernel::KernelRoot;
 use megapage_observe::{shares_stack, sharing_child};
@@ -8,14 +8,16 @@ use megapage_units::Pid;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// So many are watched, those with the most memory. A look reads one file of one child of each; only when that has ended, a
-/// file for each thread of the process, and one for each of its children.
+/// Most processes that are watched; those with the most memory are taken. A look reads one file of
+/// one child of each. Only if that child has ended, it reads a file for each thread of the process,
+/// and one for each of its children.
 const MOST: usize = 4;
 const MOST_THREADS: usize = 16;
-/// A child that lives longer was not forked to save something: workers of a server, for example.
+/// Longest life of a child that was forked to save something; others are workers of a server, for
+/// example.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Who shares memory with a child, or did.
+/// Processes that share memory with a child, or did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Children {
     known: BTreeMap<ProcessId, Sharing>,
@@ -24,16 +26,19 @@ pub(crate) struct Children {
 
 #[derive(Clone, Copy, Debug)]
 struct Sharing {
-    /// The first and the last snapshot that showed it without a break.
+    /// First and last snapshot of the present run of sharing. A snapshot without sharing sets
+    /// `since` after `last`.
     since: Duration,
     last: Duration,
-    /// Whether the next pass would do anything for it: it does not fork that often.
+    /// True if the next pass would act on the process: it does not fork more often than the quiet
+    /// time allows.
     counts: bool,
 }
 
 impl Children {
-    /// Takes in who shares memory, by a new snapshot. Of who shared it before, less than `quiet` ago, nothing is to be
-    /// expected (`limits.fork_quiet`); with 0 the policy does not wait for children to end.
+    /// Takes in the processes that share memory, by a new snapshot. A process that shared memory
+    /// before, less than `quiet` ago (`limits.fork_quiet`), does not count. With 0 the policy does
+    /// not wait for children to end.
     pub fn note(&mut self, snapshot: &Snapshot, quiet: Duration) {
         let now = snapshot.taken;
         let mut former = std::mem::take(&mut self.known);
@@ -46,7 +51,8 @@ impl Children {
                 continue;
             }
             let sharing = match known {
-                // Since the last snapshot; one that showed it without has moved the beginning.
+                // It has shared memory since the last snapshot; a snapshot without sharing would
+                // have moved `since`.
                 Some(known) if known.since <= known.last => Sharing { last: now, ..known },
                 known => Sharing { since: now, last: now, counts: known.is_none() },
             };
@@ -59,7 +65,7 @@ impl Children {
         self.watched = watched.into_iter().take(MOST).map(|(_, id)| id).collect();
     }
 
-    /// Those that are to be watched until the next pass.
+    /// Returns the processes to watch before the next pass.
     pub fn watched(&self) -> Vec<Watched> {
         self.watched.iter().map(|id| Watched { id: *id, child: None }).collect()
     }
@@ -69,11 +75,12 @@ impl Children {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched {
     id: ProcessId,
-    /// One of those that do; `None`: to be looked for.
+    /// A child that shares the memory; `None` if it is still to be found.
     child: Option<Pid>,
 }
 
-/// Whether one of these processes shares memory with no child any more. One that cannot be read is no news.
+/// Returns true if one of these processes shares memory with no child any more. A process that
+/// cannot be read does not count.
 pub(crate) fn have_ended(root: &KernelRoot, watched: &mut [Watched]) -> bool {
     watched.iter_mut().any(|watched| {
         if watched.child.is_some_and(|child| shares_stack(root, watched.id, child)) {
@@ -154,7 +161,7 @@ mod tests {
         assert!(children.watched().is_empty());
     }
 
-    /// Asks until the answer is that, half a minute at most.
+    /// Asks repeatedly, for half a minute at most, and returns true if the answer is `wanted`.
     fn wait_for(wanted: bool, watched: &mut [Watched]) -> bool {
         let end = std::time::Instant::now() + Duration::from_secs(30);
         while have_ended(&KernelRoot::live(), watched) != wanted && std::time::Instant::now() < end {
@@ -167,12 +174,13 @@ mod tests {
     fn a_child_that_lives_is_no_news_and_its_end_is() {
         use std::io::{BufRead, BufReader, Write};
         let root = KernelRoot::live();
-        // A subshell is forked and executes nothing. It ends with the first line, the shell with the second.
+        // A subshell is forked and executes nothing. It ends with the first line, the shell with
+        // the second.
         let script = "exec 3<&0; (read line <&3; :) & echo; wait; read line <&3";
         let piped = |shell: &mut Command| shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut shell = piped(Command::new("sh").args(["-c", script]));
         let mut lines = shell.stdin.take().unwrap();
-        // By then it has forked. What is read of it while it is executed changes once more.
+        // By then it has forked. While it is executed, its values change once more.
         BufReader::new(shell.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
         let id = process_id(&root, Pid(shell.id().cast_signed())).unwrap();
         let mut watched = [Watched { id, child: None }];

@@ -1,4 +1,4 @@
-//! Asking a daemon that runs, over its socket.
+//! Requests to a running daemon, over its socket.
 
 use megapage_kernel::socket::{Interest, connect_to, wait_ready};
 use megapage_snapshot::daemon::{DaemonSeen, DaemonStatus, Decisions};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// An answer is not waited for longer than this, unless the caller says otherwise.
+/// Longest wait for an answer, unless the caller gives another time.
 const WITHIN: Duration = Duration::from_secs(30);
-/// An answer is not read beyond this.
+/// Longest answer, in bytes.
 const MOST: usize = 16 << 20;
 
-/// Why a daemon could not be asked.
+/// Reason why a daemon could not be asked.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// There is no socket, or no process listens there.
@@ -29,37 +29,37 @@ pub enum ClientError {
     Io {
         /// The socket.
         path: PathBuf,
-        /// What the system answered.
+        /// Error of the system.
         source: io::Error,
     },
-    /// What came back is not a daemon's answer.
+    /// The answer is not a daemon's.
     #[error("what answers on {path} is no megapage daemon of this version: {what}")]
     Strange {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in it.
         what: String,
     },
 }
 
-/// The daemon that listens on `socket`, with its last decisions, at most `last`; each of two answers is waited for
-/// `within` at most.
+/// Asks the daemon that listens on `socket` for its status and its last decisions, at most `last`.
+/// Waits for each of the two answers at most `within`.
 pub fn look(socket: &Path, last: usize, within: Duration) -> Result<DaemonSeen, ClientError> {
     let decisions = format!("/decisions?last={last}");
     Ok(DaemonSeen { status: ask(socket, "/status", within)?, decisions: ask(socket, &decisions, within)? })
 }
 
-/// The daemon that listens on `socket`.
+/// Asks the daemon that listens on `socket` for its status.
 pub fn status(socket: &Path) -> Result<DaemonStatus, ClientError> {
     ask(socket, "/status", WITHIN)
 }
 
-/// Its decisions after the one numbered `since`, at most the `last` of them.
+/// Asks for its decisions after the one numbered `since`, at most the `last` of them.
 pub fn decisions(socket: &Path, since: u64, last: usize) -> Result<Decisions, ClientError> {
     ask(socket, &format!("/decisions?since={since}&last={last}"), WITHIN)
 }
 
-/// The text that the daemon answers to GET `target` with, such as `/metrics`.
+/// Returns the text that the daemon answers to GET `target`, such as `/metrics`.
 pub fn get(socket: &Path, target: &str) -> Result<String, ClientError> {
     fetch(socket, target, WITHIN)
 }
@@ -73,7 +73,7 @@ fn fetch(socket: &Path, target: &str, within: Duration) -> Result<String, Client
     let until = Instant::now() + within;
     let mut stream = connect_to(socket).map_err(failed)?;
     let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    // As short a request fits into any socket's buffer.
+    // Such a short request fits into any socket's buffer.
     stream.write_all(request.as_bytes()).map_err(failed)?;
     let bytes = read(&mut stream, until).map_err(failed)?;
     let strange = |what: String| ClientError::Strange { path: path.clone(), what };
@@ -97,7 +97,7 @@ fn ask<T: DeserializeOwned>(socket: &Path, target: &str, within: Duration) -> Re
         .map_err(|error| ClientError::Strange { path: socket.to_path_buf(), what: error.to_string() })
 }
 
-/// All that comes until the other side hangs up.
+/// Reads everything that comes before the other side hangs up.
 fn read(stream: &mut UnixStream, until: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut piece = [0; 1 << 14];

@@ -1,4 +1,5 @@
-//! The daemon: observes, has the policy decide, has the actions carried out, and learns what became of them.
+//! The daemon: observes, lets the policy decide, has the actions carried out, and reports their
+//! results to the policy.
 
 use crate::cadence::{Cadence, Cause};
 use crate::children::{Children, Watched};
@@ -23,44 +24,44 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Some task waits for memory for more than this share of 10 s: memory is short, in per cent.
+/// Share of 10 s, in per cent, in which some task waits for memory: from it on, memory is short.
 const SHORT_PERCENT: f64 = 10.0;
 
-/// Why there can be no daemon, in one line.
+/// Reason why there can be no daemon, in one line.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// The configuration.
+    /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The observer.
+    /// The observer cannot start.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The list of processes.
+    /// The processes cannot be listed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
-/// What a daemon is made of: on a running machine, or in a test.
+/// Parts of a daemon: on a running machine, or in a test.
 pub struct Parts {
-    /// Where kernel files are read.
+    /// Root below which kernel files are read.
     pub root: KernelRoot,
-    /// Takes the snapshots.
+    /// Observer that takes the snapshots.
     pub observer: Observer,
-    /// Finds out what translation costs.
+    /// Source of translation costs.
     pub costs: Option<Costs>,
-    /// Carries actions out.
+    /// Actuator that carries actions out.
     pub actuator: Box<dyn Actuator>,
-    /// What is known elsewhere of processes.
+    /// Veto against acting on a process, from knowledge elsewhere.
     pub veto: Veto,
-    /// The time since boot, the observer's.
+    /// Time since boot, the observer's.
     pub clock: Box<dyn Clock>,
-    /// Whether the actuator changes nothing.
+    /// True if the actuator changes nothing.
     pub dry_run: bool,
-    /// Whether accessed bits may be cleared.
+    /// True if accessed bits may be cleared.
     pub samples: bool,
 }
 
-/// See the module.
+/// The daemon of this module.
 pub struct Daemon {
     config: Config,
     select: Select,
@@ -74,7 +75,8 @@ pub struct Daemon {
     children: Children,
     zeroing: Zeroing,
     cadence: Cadence,
-    /// This thread's processor time after the last pass: what others ask for, and timings, have bounds of their own.
+    /// This thread's processor time after the last pass. Requests of others, and timings, have
+    /// separate budgets.
     cpu_after: Duration,
 }
 
@@ -87,8 +89,9 @@ impl fmt::Debug for Daemon {
 }
 
 impl Daemon {
-    /// A daemon on this machine, with `actuator`. Finds the best tracker (10 ms; 0.2 s the first three times after a
-    /// boot) and times page walks where nothing counts them (some 0.1 s). Without `samples` no accessed bit is cleared.
+    /// Starts a daemon on this machine, with `actuator`. Finds the best tracker (10 ms; 0.2 s the
+    /// first three times after a boot), and times page walks if nothing counts them (some 0.1 s).
+    /// Without `samples` no accessed bit is cleared.
     pub fn start(
         root: &KernelRoot,
         config: Config,
@@ -112,7 +115,7 @@ impl Daemon {
         Daemon::with_parts(config, parts)
     }
 
-    /// A daemon of given parts.
+    /// Creates a daemon from given parts.
     pub fn with_parts(config: Config, parts: Parts) -> Result<Daemon, DaemonError> {
         Ok(Daemon {
             select: Select::new(&config.processes),
@@ -131,12 +134,12 @@ impl Daemon {
         })
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How access bits are sampled, or why not and what that lacks, in one line.
+    /// Returns how access bits are sampled, or why they are not and what that lacks, in one line.
     pub fn sampling(&self) -> String {
         match (self.parts.observer.sampling(), self.parts.observer.why_unsampled()) {
             (Some(sampling), _) => sampled_by(sampling),
@@ -145,21 +148,23 @@ impl Daemon {
         }
     }
 
-    /// Why translation costs stay a rough estimate, in one line: once for each time that accesses were to be timed in vain.
+    /// Returns why translation costs stay a rough estimate, in one line: once for each attempt to
+    /// time accesses that failed.
     pub fn take_not_timed(&mut self) -> Option<String> {
         let why = self.parts.costs.as_mut()?.take_failure()?;
         Some(format!("translation costs stay rough estimates: accesses could not be timed: {why}"))
     }
 
-    /// How translation costs are found out, in one line.
+    /// Returns the source of translation costs, in one line.
     pub fn costing(&self) -> String {
         format!("translation costs {}", self.cost_source().map_or("not known", CostSource::name))
     }
 
-    /// What a policy that goes by translation costs has to go by, where the processor does not count them, in one line;
-    /// `None` where nothing is to be reported.
+    /// Returns the basis of a policy that needs translation costs, if the processor does not count
+    /// them, in one line; `None` if there is nothing to report.
     pub fn cost_warning(&self) -> Option<String> {
-        // A process that samples nothing, beside a daemon that does, says nothing of the machine.
+        // A process that samples nothing, beside a daemon that does, shows nothing about the
+        // machine.
         if !self.state.policy().needs_costs() || !self.parts.samples {
             return None;
         }
@@ -189,8 +194,9 @@ impl Daemon {
         self.parts.costs.as_ref()?.source()
     }
 
-    /// Takes another configuration. What was learnt stays, as far as it does not depend on what has changed: with
-    /// another policy, or another tracker, that begins anew. On an error the former configuration stays in force.
+    /// Takes another configuration. Knowledge that does not depend on the changes stays; with
+    /// another policy, or another tracker, it starts from nothing. On an error the former
+    /// configuration stays in force.
     pub fn reload(&mut self, config: Config) -> Result<(), DaemonError> {
         let former = &self.config;
         let decides_alike = config.policy == former.policy
@@ -213,17 +219,19 @@ impl Daemon {
         Ok(())
     }
 
-    /// The kernel has reported that tasks wait for memory: the next pass knows.
+    /// Notes for the next pass that the kernel has reported tasks that wait for memory.
     pub fn alarm(&mut self) {
         self.cadence.alarmed = true;
     }
 
-    /// One pass, with samples that were started here and read after their window: for a caller that looks only once.
+    /// Makes one pass, with samples that are started here and read after their window: for a caller
+    /// that looks only once.
     pub fn single_pass(&mut self) -> Pass {
         self.pass_with(Observer::sample_once)
     }
 
-    /// One pass. Never waits: samples are read with the pass, or by [`Daemon::idle`], after their window.
+    /// Makes one pass. Never waits: samples are read with the pass, or by [`Daemon::idle`], after
+    /// their window.
     pub fn pass(&mut self) -> Pass {
         self.pass_with(Observer::snapshot)
     }
@@ -251,7 +259,7 @@ impl Daemon {
         self.zeroing.note(&self.state);
         snapshot.machine.pressure = reported;
         let decided = parts.clock.now();
-        // Reported with those that cannot be looked at; the policy has seen neither.
+        // Reported with those that cannot be looked at; the policy sees none of these.
         let vetoed = self.selected.vetoed.iter().cloned();
         snapshot.missed.extend(vetoed.map(|(pid, what)| Missed { pid, why: MissedWhy::Vetoed, what }));
         let looked = own_thread_time().saturating_sub(cpu);
@@ -301,9 +309,10 @@ impl Daemon {
         }
     }
 
-    /// Between two passes, of which `left` is left: reads samples in time, or uses the time to learn what translation
-    /// costs one of the processes. `wait` sleeps for a time, and returns whether to go on. Returns when `left` has
-    /// passed, something was done, or `wait` has returned false.
+    /// Runs between passes; `left` is the time to the next. Reads samples in time, or uses the time
+    /// to probe one process for its translation cost. `wait` sleeps for a time, and returns true to
+    /// go on. Returns when `left` has passed, when something was done, or when `wait` has returned
+    /// false.
     pub fn idle(&mut self, left: Duration, wait: &mut dyn FnMut(Duration) -> bool) {
         let parts = &mut self.parts;
         let due = parts.observer.next_read();
@@ -311,18 +320,19 @@ impl Daemon {
             if parts.observer.complete_samples() && self.cadence.cause == Cause::NewProcess {
                 self.cadence.cause = Cause::Sampled;
             }
-            // The waiting work may be more important.
+            // Work that waits may be more important.
             wait(Duration::ZERO);
             return;
         }
-        // For a large new process one pass more without a value would be worse than one a little later.
+        // For a large new process, one more pass without a value would be worse than a slightly
+        // later pass.
         let is_new = matches!(self.cadence.cause, Cause::NewProcess | Cause::Sampled);
         let extended = if is_new { left.max(LEAST_PROBE) } else { left };
         let time = extended.min(due.unwrap_or(extended));
         if let (Some(costs), Some(now), false) = (&mut parts.costs, &self.now, self.cadence.probed)
             && time >= LEAST_PROBE
         {
-            // While all that are worth it are being sampled, none is probed; later one may be.
+            // If all processes worth it are being sampled, none is probed; later one may be.
             let probed = costs.probe(self.before.as_deref(), now, &mut parts.observer, time, wait);
             self.cadence.probed = probed;
             if probed {
@@ -332,17 +342,18 @@ impl Daemon {
         wait(time.min(left));
     }
 
-    /// How much memory is used, to be compared with a moment later.
+    /// Returns the memory in use now, to be compared with a later moment.
     pub fn filling(&self) -> Filling {
         self.now.as_ref().map(|now| Filling::since(&self.parts.root, now)).unwrap_or_default()
     }
 
-    /// Processes whose memory a forked child shares: when one does no more, a pass is due.
+    /// Returns the processes whose memory a forked child shares: when one no longer does, a pass is
+    /// due.
     pub(crate) fn sharing(&self) -> Vec<Watched> {
         self.children.watched()
     }
 
-    /// How long to wait before the next pass: see [`Cadence::pause`].
+    /// Returns the wait before the next pass: see [`Cadence::pause`].
     pub fn pause(&self) -> Duration {
         self.cadence.pause(&self.config)
     }
@@ -357,12 +368,12 @@ impl Daemon {
         is_due
     }
 
-    /// How long to wait at least, though memory is pressed, or a pass is due.
+    /// Returns the shortest wait, even if memory is pressed or a pass is due.
     pub fn least_pause(&self) -> Duration {
         self.cadence.least_pause(&self.config)
     }
 
-    /// Undoes what was promoted, where the configuration says so. To be called last.
+    /// Undoes the promotions, if the configuration says so. Call it last.
     pub fn stop(&mut self) -> Vec<Done> {
         match self.config.on_exit {
             OnExit::Leave => Vec::new(),
@@ -370,28 +381,28 @@ impl Daemon {
         }
     }
 
-    /// What is to be known after a restart.
+    /// Returns the state that a restart needs.
     pub fn saved_state(&self) -> SavedState {
         SavedState::new(self.state.saved_regions())
     }
 
-    /// Takes back what was known before a restart.
+    /// Restores the state from before a restart.
     pub fn restore(&mut self, saved: &SavedState) {
         self.state.restore(self.parts.clock.now(), saved.regions());
     }
 
     fn select(&mut self) {
-        // Where they cannot be listed this time, those of the last time are looked at.
+        // If the processes cannot be listed this time, those of the last time are looked at.
         if let Ok(selected) = self.select.now(&self.parts.root, &mut self.parts.veto) {
             self.selected = selected;
         }
     }
 
-    /// Hands each action to whom it is for, in order, and reports to the policy what became of it. Answers what was done,
-    /// and what was deferred.
+    /// Hands each action, in order, to the actuator or to the observer, and reports the results to
+    /// the policy. Returns the actions done, and those deferred.
     fn act(&mut self, now: Duration, actions: &[Action]) -> (Vec<Done>, Left) {
         let mut done = Vec::new();
-        // What the policy requests is within it already.
+        // The policy's requests keep this limit already.
         let mut scannable = megapage_decide::Limits::default().scanned;
         let mut changes = Vec::new();
         for action in actions {
@@ -426,7 +437,7 @@ impl Daemon {
     }
 }
 
-/// Which tracker is used, and why not the best.
+/// Returns the tracker in use, and why it is not the best.
 fn sampled_by(sampling: &Sampling) -> String {
     let name = sampling.tracker.name();
     let known = match sampling.tracker.tells_accesses() {
@@ -452,7 +463,7 @@ fn observer(
         sample,
         budget: if costs.budget().is_some() { budget / 2.0 } else { budget },
         window: config.observe.window,
-        // Where a policy asks for it.
+        // Zeros are scanned when a policy asks for it.
         zero_scan: false,
         bounded: true,
         folios: false,
@@ -465,7 +476,7 @@ fn observer(
     Ok((observer, Some(costs)))
 }
 
-/// Whether an action is of a policy that looks for memory to take back.
+/// Returns true if an action is of a policy that looks for memory to take back.
 fn is_urgent(action: &Action) -> bool {
     matches!(action, Action::Recover { .. } | Action::ZeroScan { reason: Reason::Shortage, .. })
 }

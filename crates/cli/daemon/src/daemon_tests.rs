@@ -1,4 +1,4 @@
-//! That the daemon obeys whatever a policy asks for.
+//! Tests that the daemon carries out each kind of action that a policy asks for.
 
 use super::*;
 use megapage_kernel::KernelRoot;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 const REGION: u64 = 0x2000_0000_0000;
 
-/// Keeps what it is given, and says that all of it is done.
+/// Actuator that keeps the actions, and answers that all of them are done.
 struct Recording(Arc<Mutex<Vec<Action>>>);
 
 impl Actuator for Recording {
@@ -27,7 +27,7 @@ impl Actuator for Recording {
     }
 }
 
-/// One action of each kind. A new kind is to be added here, or this does not compile.
+/// Returns one action of each kind. A new kind must be added here, or this does not compile.
 fn one_of_each(process: ProcessId) -> Vec<Action> {
     let (region, reason) = (REGION, Reason::Gain);
     let first = Action::Promote { process, region, size: PageSize::HUGE_2M, reason };
@@ -46,7 +46,7 @@ fn each_kind_of_action_is_carried_out() {
     let own = process_id(&root, Pid(std::process::id().cast_signed())).unwrap();
     let options = Options { sample: false, ..Options::default() };
     let mut observer = Observer::with_parts(&root, options, None, Box::new(BootClock)).unwrap();
-    // It scans what it has seen.
+    // The observer scans only regions that it has seen.
     observer.snapshot(&[own.pid]);
     let given = Arc::new(Mutex::new(Vec::new()));
     let parts = Parts {
@@ -70,7 +70,7 @@ fn each_kind_of_action_is_carried_out() {
             .map(|done| done.outcome.obtained)
             .collect();
         assert_eq!(answers, [Obtained::Done], "{action:?}");
-        // What changes a region is the actuator's; zeros are counted by the observer.
+        // The actuator changes regions; the observer counts zeros.
         assert_eq!(given.lock().unwrap().contains(action), action.place().is_some(), "{action:?}");
     }
     assert_eq!(done.len(), actions.len());

@@ -1,19 +1,20 @@
-//! Whether memory fills fast between two passes: a few small files, read ten times a second or so.
+//! Detection of memory that fills fast between two passes. It reads a few small files, about ten
+//! times a second.
 
 use megapage_kernel::cgroup::memory_usage;
 use megapage_kernel::{KernelRoot, meminfo};
 use megapage_snapshot::Snapshot;
 use megapage_units::Bytes;
 
-/// A part of what was left, after which the policy is to look again...
+/// Divisor of the available memory: use of such a part makes the policy look again...
 const PART: u64 = 4;
-/// ...or this part of the whole, where that is more.
+/// ...or use of this part of the whole, if that is more.
 const LEAST_PART: u64 = 64;
 
-/// What was used at the last pass, of the machine and of limited control groups.
+/// Memory in use at the last pass, for the machine and for limited control groups.
 #[derive(Clone, Debug, Default)]
 pub struct Filling {
-    /// What was available, and how much less is news.
+    /// Available memory, and the decrease that counts as news.
     machine: Option<(Bytes, Bytes)>,
     groups: Vec<Group>,
 }
@@ -26,7 +27,7 @@ struct Group {
 }
 
 impl Filling {
-    /// From the last snapshot on.
+    /// Starts from the last snapshot.
     pub fn since(root: &KernelRoot, snapshot: &Snapshot) -> Filling {
         let news = |whole: Bytes, left: Bytes| Bytes((left.0 / PART).max(whole.0 / LEAST_PART));
         let memory = &snapshot.machine.memory;
@@ -35,7 +36,7 @@ impl Filling {
             if groups.iter().any(|group| group.directory == limit.group) {
                 continue;
             }
-            // Counted as it is read later: with page cache.
+            // Read in the same way as later: with page cache.
             let Some(usage) = memory_usage(root, &limit.group) else { continue };
             let news = news(limit.limit, limit.limit.saturating_sub(limit.usage));
             groups.push(Group { directory: limit.group.clone(), usage, news });
@@ -45,7 +46,7 @@ impl Filling {
         Filling { machine, groups }
     }
 
-    /// Whether much more is used by now. What cannot be read is no news.
+    /// Returns true if much more is in use by now. A file that cannot be read does not count.
     pub fn is_news(&self, root: &KernelRoot) -> bool {
         let group = |group: &Group| {
             memory_usage(root, &group.directory).is_some_and(|now| now.0 >= group.usage.0 + group.news.0)

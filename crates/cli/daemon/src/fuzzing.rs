@@ -1,4 +1,4 @@
-//! A way to the server without a daemon, for the fuzz targets.
+//! Access to the server without a daemon, for the fuzz targets.
 
 use crate::serve;
 use crate::shared::Shared;
@@ -9,13 +9,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The status, head and body that a daemon which has just begun answers these bytes with; `None` where they are no whole
-/// request yet. `trusted`: root asks, or the daemon's user; `loopback`: over TCP.
+/// Returns the status, head and body with which a daemon that has just begun answers these bytes;
+/// `None` if they are not yet a whole request. `trusted` means that root or the daemon's user asks,
+/// `loopback` that the request comes over TCP.
 pub fn http(request: &[u8], trusted: bool, loopback: bool) -> Option<(u16, Vec<u8>, Vec<u8>)> {
     serve::answer_to(shared(), request, trusted, loopback)
 }
 
-/// All that such a daemon sends a client of its socket that sends these pieces, one after another, and then nothing more.
+/// Returns everything that such a daemon sends a client of its socket, which sends these pieces and
+/// then nothing more.
 pub fn converse(pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
     serve::converse(shared(), pieces)
 }

@@ -1,4 +1,4 @@
-//! One daemon on a machine: a lock on a file, which ends with the process however that ends.
+//! Lock for one daemon on a machine: a lock on a file, which ends with the process in any case.
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::runtime_directory::{LockError, LockFile};
@@ -9,47 +9,48 @@ use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A process that only looks whether it is locked holds it for a moment.
+/// Time to wait for the lock: a process that only checks it holds it for a moment.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The longest file that can be a lock, in bytes.
+/// Longest file that can be a lock, in bytes.
 const LONGEST: u64 = 32;
 
-/// Why this daemon is not the one.
+/// Reason why this daemon may not run.
 #[derive(Debug, Error)]
 pub enum InstanceError {
-    /// There is another.
+    /// Another daemon runs.
     #[error(
         "another megapage daemon is running: {who} has locked {file}: stop it first, or give another lock_file"
     )]
     Other {
         /// `process 4711 (megapage) of user 0`.
         who: String,
-        /// The lock.
+        /// Path of the lock.
         file: String,
     },
     /// The file cannot be made or locked.
     #[error("{file}: cannot be locked: {source}; run as root, or give another lock_file")]
     Io {
-        /// The lock.
+        /// Path of the lock.
         file: String,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// The lock, held until this is dropped. The file stays, with a number that no process has any longer: harmless.
+/// Lock, held for the life of this value. The file stays, with a number that no process has any
+/// longer: harmless.
 #[derive(Debug)]
 pub struct Instance {
     _lock: LockFile,
 }
 
 impl Instance {
-    /// Whether another process holds the lock. Where that is unknown, `false`.
+    /// Returns true if another process holds the lock; false if that is unknown.
     pub fn is_taken(root: &KernelRoot, path: &Path) -> bool {
         Instance::check(root, path).is_err()
     }
 
-    /// Refuses where another process holds the lock now.
+    /// Fails if another process holds the lock now.
     pub fn check(root: &KernelRoot, path: &Path) -> Result<(), InstanceError> {
         match LockFile::holder(root, path) {
             Some(who) => Err(InstanceError::Other { who, file: path.display().to_string() }),
@@ -78,8 +79,11 @@ impl Instance {
     }
 }
 
-/// Refuses a file that holds anything else than the number of a process: to lock it would destroy what it holds.
-/// `AlreadyExists` then.
+/// Refuses a file that holds anything else than the number of a process: a lock would destroy its
+/// content.
+///
+/// # Errors
+/// `AlreadyExists` for such a file.
 pub fn is_usable(path: &Path) -> io::Result<()> {
     require_ours(path, "lock", |file| match read_bounded(file, LONGEST) {
         // Blocks that never reached the disk are read as zeros.
@@ -109,7 +113,7 @@ mod tests {
         assert_eq!(Instance::check(&root, &path).unwrap_err().to_string(), error);
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "other users cannot lock it");
         drop(first);
-        // What tests beside this one start holds it, too, until it executes its program.
+        // Children that concurrent tests start hold it, too, up to their execve(2).
         let started = std::time::Instant::now();
         let patient = || {
             assert!(started.elapsed() < Duration::from_secs(120), "still locked");

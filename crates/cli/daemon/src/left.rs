@@ -1,4 +1,4 @@
-//! Actions that were asked for and not tried.
+//! Actions that were requested and not tried.
 
 use megapage_act::execute::Done;
 use megapage_decide::{Action, State};
@@ -6,23 +6,25 @@ use megapage_snapshot::ProcessId;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Actions that none has tried.
+/// Requested actions that the actuator did not try.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
-    /// How many.
+    /// Number of such actions.
     pub(crate) actions: u64,
-    /// Whether time or a budget ran out for some of them, which may be asked for at once.
+    /// True if time or a budget ran out for some of them; these may be requested again at once.
     pub(crate) ran_out: bool,
-    /// When, since boot, the processes of the others may be acted on again, where that is known.
+    /// Back-off ends of the processes of the others, as times since boot, as far as known.
     pub(crate) rests: BTreeSet<Duration>,
 }
 
-/// Returns which of `changes` none of `done` answers, and puts off those of processes that are left alone for now.
+/// Returns the actions of `changes` that `done` does not answer, and puts off those of processes
+/// that back off.
 ///
-/// Calls on such a process were slow. Its actions wait until it is acted on again, which `backs_off_until` says: if they
-/// were asked for at once, no other action would ever have a turn. For all others time or a budget ran out: the next step may ask
-/// for them. An actuator that does not say until when is known to have run out where it tried some actions of a process and
-/// not others.
+/// Calls on such a process were slow. Its actions wait for the end of its back-off, which
+/// `backs_off_until` gives. If they were requested at once, other actions would never be carried
+/// out. For all other actions time or a budget ran out: the next step may request them. An actuator
+/// may give no end. Then time or a budget has run out if it tried some actions of a process and not
+/// others.
 pub(crate) fn put_off(
     state: &mut State,
     now: Duration,
@@ -62,7 +64,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const BASE: u64 = 0x7f00_0000_0000;
 
-    /// Carries out so many of the actions on this process, and none on others, which back off so long.
+    /// Actuator that carries out this many of the actions on this process, and none on others,
+    /// which back off for the given time.
     struct Partly(i32, usize, Option<Duration>);
 
     impl Actuator for Partly {
@@ -79,7 +82,7 @@ mod tests {
         }
     }
 
-    /// A process of so many regions, all there and all of base pages.
+    /// Returns a process of `regions` regions, all present and all on base pages.
     fn process(pid: i32, regions: u64) -> Process {
         let id = ProcessId { pid: Pid(pid), start_ticks: 100, start_stack: 0x7fff_0000_0000 + pid as u64 };
         let size = Bytes(regions * HUGE_2M as u64);
@@ -113,7 +116,8 @@ mod tests {
         }
     }
 
-    /// What a pass at this time asks for, and how many it leaves; what was done is seen by the next.
+    /// Returns the requests of a pass at this time, and the number that it defers; the next pass
+    /// sees what was done.
     fn pass(
         at: Duration,
         processes: &mut [Process],
@@ -177,14 +181,14 @@ mod tests {
 
     #[test]
     fn who_is_left_alone_does_not_keep_others_from_their_turn() {
-        // The first has more to gain than a step asks for.
+        // The first has more to gain than one step requests.
         let mut processes = [process(1, 2000), process(2, 100)];
         let (mut state, mut partly) = (state("megapage"), Partly(3, 0, None));
         let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut partly);
         assert_eq!((asked.len() as u64, left > 0), (left, true));
         let (next, _) = pass(SECOND * 2, &mut processes, &mut state, &mut partly);
         assert!(!next.is_empty() && next.iter().all(|one| !asked.contains(one)), "{next:?}");
-        // It has settled, and was not found at fault.
+        // It has settled, and was not charged with a failure.
         let (later, _) = pass(SECOND * 3, &mut processes, &mut state, &mut partly);
         assert_eq!(later, asked);
     }
@@ -192,7 +196,7 @@ mod tests {
     #[test]
     fn work_out_of_time_is_distinguished_from_back_off() {
         let mut processes = [process(1, 8)];
-        // Nothing was tried, but it does not back off: it was not reached.
+        // Nothing was tried, but the process does not back off: it was not reached.
         let (mut state, mut partly) = (state("megapage"), Partly(3, 0, Some(Duration::ZERO)));
         let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut partly);
         assert_eq!((asked.len(), left), (8, 8));
@@ -207,7 +211,7 @@ mod tests {
         let (asked, left) = pass(SECOND, &mut processes, &mut state, &mut partly);
         assert_eq!((asked.len() as u64, left), (8, 8));
         assert_eq!(pass(SECOND + tenth / 2, &mut processes, &mut state, &mut partly).0, []);
-        // It does not back off any more, and is not let settle either.
+        // It does not back off any more, and needs no time to settle either.
         let (again, _) = pass(SECOND + tenth, &mut processes, &mut state, &mut partly);
         assert_eq!(again, asked);
     }

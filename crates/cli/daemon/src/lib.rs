@@ -1,7 +1,7 @@
-//! The loop observe, decide, act, and what is known of it.
+//! The loop observe, decide, act, and the reports about it.
 //!
-//! [`Daemon`] makes one pass at a time and never waits; [`service::run`] is the daemon of a machine: one
-//! of them, woken by time, memory pressure and signals.
+//! [`Daemon`] makes one pass at a time and never waits; [`service::run`] is the daemon of a
+//! machine: one of them, woken by time, memory pressure and signals.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is written to standard error: summaries of passes, at a bounded rate.
+//! Log on standard error: summaries of passes, at a bounded rate.
 
 use crate::Pass;
 use crate::observability::{LogConfig, LogFormat, LogLevel};
@@ -14,20 +14,21 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines about passes and processes, a minute. What does not fit is counted, and reported with the next line.
+/// Most lines about passes and processes, a minute. Lines beyond it are counted, and reported with
+/// the next line.
 const MOST_LINES: u64 = 120;
-/// Lines about single actions (`debug`), a minute.
+/// Most lines about single actions (`debug`), a minute.
 const MOST_ACTION_LINES: u64 = 2000;
-/// Processes of one pass that have lines of their own: those with most memory moved.
+/// Most processes of one pass that have a line each: those with most memory moved.
 const MOST_PROCESSES: usize = 8;
-/// Skipped processes whose log line is known.
+/// Most skipped processes whose last logged reason is kept.
 const MOST_SKIPPED: usize = 64;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Starts writing to standard error as `config` says. The second call in a process changes nothing: what has been
-/// started goes on.
+/// Starts the log on standard error, as `config` says. A second call in a process changes nothing:
+/// the first log goes on.
 pub fn init(config: &LogConfig) {
-    // The only error is that there is a subscriber already.
+    // The only possible error is that there is a subscriber already.
     let _ = tracing::subscriber::set_global_default(subscriber(config, std::io::stderr));
 }
 
@@ -46,7 +47,7 @@ where
     }
 }
 
-/// Writes each event as one line in which nothing steers a terminal.
+/// Writer of each event as one line in which nothing steers a terminal.
 struct Shown<W>(W);
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Shown<W> {
@@ -57,7 +58,7 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Shown<W> {
     }
 }
 
-/// An event is written at once, with the end of its line.
+/// Writer of one event, which comes at once, with the end of its line.
 struct ShownLine<W>(W);
 
 impl<W: Write> Write for ShownLine<W> {
@@ -84,7 +85,7 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// So many lines a minute.
+/// Number of lines written in a minute, and of those omitted.
 #[derive(Debug, Default)]
 struct Rate {
     minute: Option<Duration>,
@@ -93,7 +94,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// Whether one more line may be written at the time `now`; with it, how many were not since the last one.
+    /// Counts one more line at the time `now`, if it may be written. Returns the number of lines
+    /// omitted since the last one; `None` if this line may not be written.
     fn allow(&mut self, now: Duration, most: u64) -> Option<u64> {
         if self.minute.is_none_or(|start| now.saturating_sub(start) >= MINUTE) {
             (self.minute, self.written) = (Some(now), 0);
@@ -107,19 +109,19 @@ impl Rate {
     }
 }
 
-/// Logs passes.
+/// Log of passes.
 #[derive(Debug, Default)]
 pub(crate) struct PassLog {
     lines: Rate,
     actions: Rate,
     was_short: bool,
-    /// The reasons logged for processes that are still skipped or not sampled.
+    /// Reasons logged for processes that are still skipped or not sampled.
     skipped: BTreeMap<Pid, String>,
 }
 
 impl PassLog {
-    /// A pass that did something is reported in one line, with a line for each process that it was done to, others at level
-    /// `trace`; each action at level `debug`.
+    /// Logs a pass. A pass that did something has one line, and one for each process that it acted
+    /// on; other passes are logged at level `trace`. Each action is logged at level `debug`.
     pub(crate) fn note(&mut self, pass: &Pass) {
         if std::mem::replace(&mut self.was_short, pass.short) != pass.short
             && let Some(left_out) = self.lines.allow(pass.at, MOST_LINES)
@@ -194,8 +196,8 @@ impl PassLog {
         }
     }
 
-    /// Each process that is not looked at as it should be is reported once, as long as the reason is the same. That one has
-    /// ended, or executed another program, is not reported.
+    /// Logs each process that cannot be observed as it should be: once, as long as the reason stays
+    /// the same. A process that has ended, or that has executed another program, is not logged.
     fn skipped(&mut self, pass: &Pass) {
         let is_news =
             |why: MissedWhy| !matches!(why, MissedWhy::Gone | MissedWhy::Replaced | MissedWhy::Postponed);

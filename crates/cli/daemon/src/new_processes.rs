@@ -1,41 +1,46 @@
-//! Processes that are new and large, or have grown much: worth a closer look until it is known what of them is hot, and they were
-//! probed for what translation costs them.
+//! Processes that are new and large, or have grown much. They get a closer look: until their hot
+//! regions are known, and until they were probed for their translation cost.
 
 use megapage_snapshot::{Leaf, ProcessId, Snapshot};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A process is new for so long at most: one that cannot be sampled by then is looked at as rarely as the others.
+/// Longest time for which a process is new: one that cannot be sampled by then is looked at as
+/// rarely as the others.
 const NEW: Duration = Duration::from_secs(30);
-/// Samples that say enough of a new process, or of one since it has grown: the first one shows what is hot, and how hot.
+/// Samples that suffice for a new process, or for one since it has grown: the first shows which
+/// regions are hot, and how hot.
 const ENOUGH_SAMPLES: u64 = 1;
-/// Regions on base pages from which on a process is large: 256 MiB. Smaller ones come and go by the thousand.
+/// Number of regions on base pages at which a process is large: 256 MiB. Smaller ones come and go
+/// by the thousand.
 const LARGE: usize = 128;
 
-/// A process with so many more regions than it had when it was new, as a share of them, and [`LARGE`] more at least, is new again:
-/// what was learned of a server while it was filled is not what it does with its memory since.
+/// Growth in regions, as a share of those that a process had when it was new, at which it is new
+/// again; at least [`LARGE`] more. Samples of a server while it was filled do not describe its use
+/// of memory since.
 const GROWN: f64 = 0.25;
 
-/// A process with so many more regions than in the snapshot before is being filled: 32 MiB. A probe made by then tells of the
-/// filling, not of what it does with its memory afterwards.
+/// Growth in regions from one snapshot to the next at which a process is being filled: 32 MiB. A
+/// probe from that time shows the filling, not the use of memory afterwards.
 const FILLING: usize = 16;
 
-/// The processes of the last snapshot.
+/// Processes of the last snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct NewProcesses(BTreeMap<ProcessId, Known>);
 
-/// What is remembered of a process.
+/// Record of a process.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// When it was first seen, or had grown.
+    /// Time at which it was first seen, or had grown.
     since: Duration,
-    /// Its regions by then.
+    /// Number of its regions at that time.
     regions: usize,
-    /// Its regions in the last snapshot.
+    /// Number of its regions in the last snapshot.
     last_regions: usize,
-    /// When it was last being filled: in the last of its snapshots that had [`FILLING`] regions more than the one before.
+    /// Time at which it was last being filled: the last of its snapshots with [`FILLING`] regions
+    /// more than the one before.
     filled: Duration,
-    /// It has been sampled since with so many samples.
+    /// Number of samples at which it counts as sampled since.
     enough: u64,
 }
 
@@ -44,7 +49,7 @@ impl Known {
         Known { since: now, regions, last_regions: regions, filled: now, enough: samples + ENOUGH_SAMPLES }
     }
 
-    /// The same process in the next snapshot.
+    /// Returns the record for the next snapshot of the same process.
     fn again(self, now: Duration, regions: usize) -> Known {
         let is_filling = regions >= self.last_regions + FILLING;
         Known { last_regions: regions, filled: if is_filling { now } else { self.filled }, ..self }
@@ -59,15 +64,16 @@ impl Known {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     id: ProcessId,
-    /// Regions on base pages, and all of them.
+    /// Number of regions on base pages, and of all regions.
     base: usize,
     regions: usize,
     samples: u64,
 }
 
 impl NewProcesses {
-    /// Takes a snapshot in, and says whether a large new process in it waits for its samples, or is one of `working` that was not
-    /// probed since it is new and filled: those that work, and when each was probed last.
+    /// Takes in a snapshot. Returns true if a large new process in it waits for its samples or for
+    /// a probe. `working` has the processes that work, each with the time of its last probe; a
+    /// probe must come after the process was new and filled.
     pub fn wait(&mut self, snapshot: &Snapshot, working: &[(ProcessId, Option<Duration>)]) -> bool {
         let tells = snapshot.sampling.as_ref().is_some_and(|sampling| sampling.tracker.tells_accesses());
         let seen = snapshot.processes.iter().map(|process| Seen {

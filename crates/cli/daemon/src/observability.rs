@@ -1,4 +1,4 @@
-//! Options of what the daemon reports on itself.
+//! Options of the daemon's reports on itself.
 
 use megapage_kernel::runtime_directory::runtime_file;
 use serde::de::Error as _;
@@ -8,25 +8,27 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The section `[metrics]`: where values and decisions can be had, and how many.
+/// Section `[metrics]`: access to values and decisions, and their number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsConfig {
-    /// The unix socket on which `megapage top`, Prometheus and curl are answered over HTTP; empty: none.
+    /// Unix socket that answers `megapage top`, Prometheus and curl over HTTP; empty for none.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub socket: PathBuf,
-    /// The rights of that socket, in octal digits: who may connect.
+    /// Rights of that socket, in octal digits: the users who may connect.
     pub socket_mode: Mode,
-    /// The group of that socket, by name or number; empty: that of the daemon.
+    /// Group of that socket, by name or number; empty for the daemon's group.
     pub socket_group: String,
-    /// A loopback address and port that is answered as well, such as `127.0.0.1:9781`; empty: none. Every local user can
-    /// connect to it. Other addresses are refused: what is reported is not for the network.
+    /// Loopback address and port that is answered as well, such as `127.0.0.1:9781`; empty for
+    /// none. Every local user can connect to it. Other addresses are refused: the reports are not
+    /// for the network.
     pub listen: Listen,
-    /// A file that the metrics are written to every few seconds, for node_exporter's textfile collector: its name ends
-    /// in `.prom`; empty: none. It is removed when the daemon stops.
+    /// File that the metrics are written to every few seconds, for node_exporter's textfile
+    /// collector. Its name ends in `.prom`; empty for none. It is removed when the daemon stops.
     #[serde(deserialize_with = "textfile", serialize_with = "megapage_kernel::json_path::escaped")]
     pub textfile: PathBuf,
-    /// How many processes have metrics of their own, 0 to 1000: those with most huge memory, or acted on most.
+    /// Most processes with metrics each, 0 to 1000: those with most huge memory, or most memory
+    /// moved.
     #[serde(deserialize_with = "processes")]
     pub processes: usize,
 }
@@ -44,30 +46,31 @@ impl Default for MetricsConfig {
     }
 }
 
-/// Where a daemon listens unless it is configured otherwise.
+/// Returns the socket on which a daemon listens unless it is configured otherwise.
 pub fn default_socket() -> PathBuf {
     runtime_file("daemon.sock")
 }
 
-/// The section `[log]`: what is written to standard error.
+/// Section `[log]`: messages on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// `error`, `warn`, `info` (passes that did something), `debug` (each action) or `trace` (each pass).
+    /// Level: `error`, `warn`, `info` (passes that did something), `debug` (each action) or `trace`
+    /// (each pass).
     pub level: LogLevel,
-    /// `text`, or `json`: one object a line.
+    /// Format: `text`, or `json` with one object a line.
     pub format: LogFormat,
 }
 
-/// What is logged at all.
+/// Level up to which messages are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What stops the daemon.
+    /// Faults that stop the daemon.
     Error,
-    /// What does not go as it should.
+    /// Faults that the daemon survives.
     Warn,
-    /// Passes that did something, each in one line, and the processes that it was done to.
+    /// Passes that did something, each in one line, and the processes that they acted on.
     #[default]
     Info,
     /// Each action.
@@ -76,7 +79,7 @@ pub enum LogLevel {
     Trace,
 }
 
-/// How a line looks.
+/// Form of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -87,7 +90,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The rights of a file, written in octal digits.
+/// Rights of a file, written in octal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
 
@@ -143,7 +146,7 @@ impl Display for Listen {
     }
 }
 
-/// Both are written as text.
+/// Writes and reads a type as text.
 macro_rules! as_text {
     ($type:ty) => {
         impl Serialize for $type {

@@ -1,4 +1,4 @@
-//! What one pass of the loop saw and did: what logs, metrics and views are made of. Plain values.
+//! Results of one pass of the loop, as plain values: the source of logs, metrics and views.
 
 use megapage_act::execute::{Counters, Done};
 use megapage_decide::Obtained;
@@ -11,31 +11,34 @@ use std::time::Duration;
 /// One pass.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    /// 1 for the first.
+    /// Number of the pass; 1 for the first.
     pub number: u64,
-    /// When it began, since boot.
+    /// Time of its begin, since boot.
     pub at: Duration,
     /// The policy's name.
     pub policy: &'static str,
-    /// Whether nothing was changed: `--dry-run`.
+    /// True if nothing was changed: `--dry-run`.
     pub dry_run: bool,
-    /// What was seen.
+    /// Observations.
     pub snapshot: Arc<Snapshot>,
-    /// What was done, in order.
+    /// Actions that were tried, in order.
     pub done: Vec<Done>,
     /// Actions that the policy asked for and that a budget deferred.
     pub left: u64,
-    /// How often actions took so long that the actuator made a pause, or smaller batches, during this pass.
+    /// Number of times that actions took so long that the actuator made a pause, or smaller
+    /// batches, during this pass.
     pub backed_off: u64,
-    /// What the actuator has done since it was started; `None` for one that does nothing.
+    /// Counts of the actuator since its start; `None` for one that does nothing.
     pub executor: Option<Counters>,
-    /// How translation costs are found out; `None` where nothing reports them.
+    /// Source of translation costs; `None` if nothing reports them.
     pub costs: Option<CostSource>,
-    /// Whether the policy was notified that memory runs short: by pressure stall information, not by the watermarks of a policy.
+    /// True if the policy was notified that memory runs short: by pressure stall information, not
+    /// by a policy's watermarks.
     pub short: bool,
-    /// How long its parts took.
+    /// Times of its parts.
     pub times: Times,
-    /// Huge memory of the watched processes, private and shared, each block of shared memory once; in bytes.
+    /// Huge memory of the watched processes, private and shared, in bytes; each block of shared
+    /// memory counts once.
     pub huge: Bytes,
     /// Processes that are watched.
     pub watched: usize,
@@ -43,29 +46,29 @@ pub struct Pass {
     pub skipped: usize,
 }
 
-/// How long the parts of a pass took, on the wall, and what the whole took of a processor.
+/// Times of the parts of a pass, on the wall, and the processor time of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Times {
-    /// Observing.
+    /// Time of observing.
     #[serde(serialize_with = "wire::seconds", rename = "observe_seconds")]
     pub observe: Duration,
-    /// Deciding.
+    /// Time of deciding.
     #[serde(serialize_with = "wire::seconds", rename = "decide_seconds")]
     pub decide: Duration,
-    /// Acting.
+    /// Time of acting.
     #[serde(serialize_with = "wire::seconds", rename = "act_seconds")]
     pub act: Duration,
-    /// Processor time of the daemon's own, user and system.
+    /// Processor time of the daemon, user and system.
     #[serde(serialize_with = "wire::seconds", rename = "cpu_seconds")]
     pub cpu: Duration,
 }
 
-/// The schema of [`PassDocument`].
+/// Schema of [`PassDocument`].
 pub const SCHEMA: &str = "megapage.daemon/2";
 
 impl Pass {
-    /// Changes that were asked for and not obtained. What this machine cannot do at all is no failure, and neither is a
-    /// process that has ended.
+    /// Returns the number of changes that were requested and not obtained. A change that this
+    /// machine cannot make is no failure, and neither is one to a process that has ended.
     pub fn failed(&self) -> usize {
         let failed = |done: &&Done| {
             !matches!(done.outcome.obtained, Obtained::Done | Obtained::Unsupported | Obtained::Gone)
@@ -96,7 +99,7 @@ pub struct PassDocument<'a> {
 }
 
 impl<'a> PassDocument<'a> {
-    /// What is reported of a pass.
+    /// Returns the reported values of a pass.
     pub fn new(pass: &'a Pass) -> PassDocument<'a> {
         PassDocument {
             number: pass.number,

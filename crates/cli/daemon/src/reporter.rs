@@ -1,4 +1,4 @@
-//! What the loop gives its passes to, so that others learn of them.
+//! Reporter: receives the loop's passes, and makes them available to others.
 
 use crate::Pass;
 use crate::log::PassLog;
@@ -11,24 +11,24 @@ use megapage_kernel::trusted::try_replace_file;
 use megapage_kernel::{KernelRoot, boot_time};
 use std::sync::Arc;
 
-/// Decisions that are stored.
+/// Most decisions that are stored.
 const MOST_DECISIONS: usize = 256;
 
-/// Stores the reports of passes, and answers requests for them, in a thread of its own. Dropping it ends that, and takes the
-/// socket and the textfile away.
+/// Store for the reports of passes, with a thread that answers requests for them. Dropping it ends
+/// the thread, and removes the socket and the textfile.
 #[derive(Debug)]
 pub struct Reporter {
     shared: Arc<Shared>,
     server: Option<Server>,
     config: MetricsConfig,
-    /// Whether what `config` asks for is there.
+    /// True if everything that `config` asks for is open.
     serves: bool,
     log: PassLog,
 }
 
 impl Reporter {
-    /// Opens what `config` asks for. Call it after the signals that the loop wants have been blocked: the thread takes
-    /// over what is blocked. `root` is where kernel counters are read from.
+    /// Opens the sockets and files of `config`. Call it after the signals that the loop wants have
+    /// been blocked: the thread inherits the mask. Kernel counters are read below `root`.
     pub fn start(root: &KernelRoot, config: &MetricsConfig) -> Result<Reporter, ReporterError> {
         let telemetry = Telemetry::new(boot_time(), config.processes, MOST_DECISIONS);
         let shared = Arc::new(Shared::new(root.clone(), telemetry));
@@ -40,7 +40,7 @@ impl Reporter {
         Ok(reporter)
     }
 
-    /// Takes a pass to the sums and decisions, and logs it. Never waits.
+    /// Adds a pass to the sums and decisions, and logs it. Never waits.
     pub fn note(&mut self, pass: &Pass) {
         self.shared.telemetry().note(pass, boot_time());
         self.log.note(pass);
@@ -49,8 +49,8 @@ impl Reporter {
         }
     }
 
-    /// Goes over to another configuration; sums stay. On failure everything stays as it was, but clients that were
-    /// being answered may have to ask again.
+    /// Changes to another configuration; sums stay. On failure everything stays as it was, but
+    /// clients that were being answered may have to ask again.
     pub fn reload(&mut self, config: &MetricsConfig) -> Result<(), ReporterError> {
         if *config == self.config && self.serves {
             return Ok(());
@@ -82,7 +82,8 @@ impl Reporter {
     }
 }
 
-/// Whether the textfile can be written: reported at once, not every few seconds from then on.
+/// Checks that the textfile can be written, so that a failure is reported at once and not every few
+/// seconds.
 fn try_textfile(config: &MetricsConfig) -> Result<(), ReporterError> {
     let path = &config.textfile;
     if path.as_os_str().is_empty() {

@@ -1,11 +1,11 @@
-//! Why clients cannot be served.
+//! Reasons why clients cannot be served.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why reports cannot be served.
+/// Reason why reports cannot be served.
 #[derive(Debug, Error)]
 pub enum ReporterError {
     /// The socket cannot be opened.
@@ -15,10 +15,10 @@ pub enum ReporterError {
     Socket {
         /// The path.
         path: PathBuf,
-        /// What the system answered.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There is something else where the socket is to be.
+    /// The path of the socket holds something else.
     #[error("metrics.socket: {path} is there and no socket: remove it, or give another path")]
     NoSocket {
         /// The path.
@@ -35,7 +35,7 @@ pub enum ReporterError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system answered.
+        /// Error of the system.
         source: io::Error,
     },
     /// There is no such group.
@@ -43,7 +43,7 @@ pub enum ReporterError {
     Group {
         /// The name.
         name: String,
-        /// Why groups could not be looked up.
+        /// Reason why groups could not be looked up.
         source: Option<io::Error>,
     },
     /// The textfile cannot be written.
@@ -53,7 +53,7 @@ pub enum ReporterError {
     Textfile {
         /// The path.
         path: PathBuf,
-        /// What the system answered.
+        /// Error of the system.
         source: io::Error,
     },
     /// The thread that answers cannot be started.

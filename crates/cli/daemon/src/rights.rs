@@ -1,10 +1,11 @@
-//! What the daemon must be allowed to do.
+//! Rights that the daemon needs.
 
 use megapage_act::execute::{ExecuteError, missing_rights};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::read_own_status;
 
-/// What lacks, all of it in one line, with how to get it; `None` where nothing does. A dry run only looks.
+/// Returns all rights that are missing, in one line, with the way to get them; `None` if none is
+/// missing. A dry run needs only the right to look.
 pub fn lacking(root: &KernelRoot, dry_run: bool) -> Result<Option<String>, ExecuteError> {
     if !dry_run {
         return missing_rights(root);

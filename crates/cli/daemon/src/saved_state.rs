@@ -1,7 +1,8 @@
-//! What a daemon knows when it starts again: which regions were promoted and split when. It holds for this boot and for
-//! processes that are still the same; anything else is skipped.
+//! State that a daemon keeps over a restart: the regions promoted and split, with times. It holds
+//! for this boot and for processes that are still the same; the others are skipped.
 //!
-//! The file is JSON, replaced as a whole, and checked when it is read: it may be torn, foreign, or of another boot.
+//! The file is JSON, replaced as a whole, and checked when it is read: it may be torn, foreign, or
+//! of another boot.
 
 use megapage_decide::{SavedDemotion, SavedRegion};
 use megapage_kernel::trusted::{Replace, make_directory_of, open_regular, replace_file, require_ours};
@@ -15,12 +16,12 @@ use std::time::Duration;
 use thiserror::Error;
 
 const SCHEMA: &str = "megapage.state/1";
-/// Of any version.
+/// Start of the schema, in any version.
 const SCHEMA_STEM: &str = "megapage.state/";
-/// The longest file that is read, in bytes: what 128 Ki regions need.
+/// Longest file that is read, in bytes: as needed for 128 Ki regions.
 const LONGEST: u64 = 64 << 20;
 
-/// Why a file was not taken: a warning, no failure.
+/// Reason why a file was not used: a warning, no failure.
 #[derive(Debug, Error)]
 pub enum StateError {
     /// It could not be read or written.
@@ -32,12 +33,12 @@ pub enum StateError {
     /// It is of an earlier boot.
     #[error("it is of an earlier boot")]
     OtherBoot,
-    /// Another user owns it, who could make it say anything.
+    /// Another user owns it, and could put anything into it.
     #[error("it belongs to user {0}, not to us")]
     OtherOwner(u32),
 }
 
-/// See the module.
+/// State of this module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SavedState {
     regions: Vec<SavedRegion>,
@@ -58,14 +59,14 @@ struct OneProcess {
     regions: Vec<OneRegion>,
 }
 
-/// Times in nanoseconds since boot.
+/// One region, with times in nanoseconds since boot.
 #[derive(Serialize, Deserialize)]
 struct OneRegion {
     start: u64,
     acted: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     promoted: Option<u64>,
-    /// When, the share of memory in use, base pages present.
+    /// Time of the demotion, share of memory in use, base pages present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     demoted: Option<(u64, f64, Option<u16>)>,
     #[serde(default)]
@@ -76,17 +77,18 @@ struct OneRegion {
 }
 
 impl SavedState {
-    /// The state of a policy's guards.
+    /// Returns the state from a policy's regions.
     pub fn new(regions: Vec<SavedRegion>) -> SavedState {
         SavedState { regions }
     }
 
-    /// The same.
+    /// Returns the regions of the state.
     pub fn regions(&self) -> &[SavedRegion] {
         &self.regions
     }
 
-    /// Reads a file; where there is none, nothing is known. `boot` names this boot, `owner` is who must own it.
+    /// Reads a file; without a file the state is empty. `boot` names this boot, and `owner` must
+    /// own the file.
     pub fn read(path: &Path, boot: &str, owner: u32) -> Result<SavedState, StateError> {
         let file = match open_regular(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(SavedState::default()),
@@ -114,7 +116,7 @@ impl SavedState {
         Ok(SavedState { regions: regions.collect() })
     }
 
-    /// Writes a file, beside it first and then in its place; makes its directory where that lacks.
+    /// Writes a file: first beside it, then in its place. Makes its directory if that is missing.
     pub fn write(&self, path: &Path, boot: &str) -> io::Result<()> {
         let mut processes: Vec<OneProcess> = Vec::new();
         for region in &self.regions {
@@ -135,13 +137,16 @@ impl SavedState {
         let path = std::path::absolute(path)?;
         make_directory_of(&path)?;
         is_replaceable(&path)?;
-        // Torn by a crash of the machine it is of no use anyway: it is of this boot.
+        // It need not survive a crash of the machine: it holds only for this boot.
         replace_file(&path, text.as_bytes(), Replace { mode: 0o600, durable: false })
     }
 }
 
-/// Refuses a path at which there is something else than a state of megapage's, which writing would destroy.
-/// `AlreadyExists` then; a state that a crash has torn may be replaced.
+/// Refuses a path that holds anything else than a state of megapage: writing would destroy it. A
+/// state that a crash has torn may be replaced.
+///
+/// # Errors
+/// `AlreadyExists` for such a path.
 pub fn is_replaceable(path: &Path) -> io::Result<()> {
     require_ours(path, "state", |file| {
         let mut start = Vec::new();

@@ -1,4 +1,4 @@
-//! Which processes are watched.
+//! Choice of the processes that are watched.
 
 use crate::config::{Processes, uid};
 use megapage_kernel::process::{Status, list_processes, read_cgroup, read_status};
@@ -7,43 +7,44 @@ use megapage_units::{Bytes, Pid};
 use regex_lite::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Says why a process is to be left alone, by what is known of it elsewhere, in one line; `None`: it is not. In each pass it is
-/// asked of each process that the configuration chooses, but for those that it names by number.
+/// Function that returns, in one line, why megapage must not touch a process, from knowledge
+/// elsewhere; `None` if it may. Each pass asks it about each process that the configuration
+/// chooses, but not about those that it names by number.
 pub type Veto = Box<dyn FnMut(&KernelRoot, Pid) -> Option<String> + Send>;
 
-/// The choice of a configuration, compiled.
+/// Choice of a configuration, compiled.
 #[derive(Debug)]
 pub struct Select {
     include: Vec<Regex>,
     exclude: Vec<Regex>,
     pids: BTreeSet<Pid>,
     cgroups: Vec<String>,
-    /// `None`: all of them.
+    /// Users whose processes are chosen; `None` for all users.
     users: Option<Vec<u32>>,
     exclude_users: Vec<u32>,
-    /// Whether neither names nor identifiers choose.
+    /// True if neither names nor identifiers choose.
     all: bool,
-    /// Whether what is to be left alone is not known in full: then everything is.
+    /// True if the exclusions are not known in full: then no process is chosen.
     is_unsure: bool,
     heed_trials: bool,
     least_resident: Bytes,
     most: usize,
 }
 
-/// The processes that were chosen.
+/// Processes that were chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selected {
-    /// Ascending.
+    /// Chosen processes, ascending.
     pub pids: Vec<Pid>,
-    /// How many more were chosen: they are smaller, or their user has more than half of all.
+    /// Number of further processes: they are smaller, or their user has more than half of all.
     pub left_out: usize,
-    /// Those of the chosen that are left alone for what is known of them, and why.
+    /// Chosen processes that a veto excludes, with the reason.
     pub vetoed: Vec<(Pid, String)>,
 }
 
 impl Select {
-    /// Compiles a choice that was checked; what is wrong with it nevertheless, such as a user that is gone, chooses
-    /// nothing. Where it is among those to be left alone, nothing at all is chosen.
+    /// Compiles a choice that was checked. An entry that is wrong nevertheless, such as a user that
+    /// is gone, chooses nothing. If it is an exclusion, no process at all is chosen.
     pub fn new(processes: &Processes) -> Select {
         let compile = |patterns: &[String]| -> Vec<Regex> {
             patterns.iter().filter_map(|one| Regex::new(one).ok()).collect()
@@ -68,7 +69,8 @@ impl Select {
         }
     }
 
-    /// The processes that there are now, but for those of which `veto` knows better. One that ends meanwhile is skipped.
+    /// Returns the chosen processes that exist now, without those that `veto` excludes. A process
+    /// that ends meanwhile is skipped.
     pub fn now(&self, root: &KernelRoot, veto: &mut Veto) -> Result<Selected, KernelError> {
         let own = Pid(std::process::id().cast_signed());
         let (mut found, mut vetoed): (Vec<Found>, Vec<(Pid, String)>) = Default::default();
@@ -80,7 +82,7 @@ impl Select {
                     vetoed.push((pid, why));
                     continue;
                 }
-                // Not all that is resident: a memory file counts there as often as it is mapped.
+                // Not all resident memory: that would count a memory file as often as it is mapped.
                 let size = status.rss_anonymous + status.hugetlb;
                 found.push(Found { named, size, pid: status.pid, user: status.uids[0] });
             }
@@ -94,7 +96,7 @@ impl Select {
 
     fn wants(&self, root: &KernelRoot, status: &Status, own: Pid) -> bool {
         let named = self.pids.contains(&status.pid);
-        // A kernel thread has no page tables, and one that has ended has none any longer.
+        // A kernel thread has no page tables, and neither has a process that has ended.
         let has_memory = status.page_tables > Bytes::ZERO && !status.is_zombie();
         let own_family = status.pid == own || status.parent == own;
         if self.is_unsure || !has_memory || own_family || (status.pid == Pid(1) && !named) {
@@ -131,7 +133,8 @@ struct Found {
     user: u32,
 }
 
-/// The first `most` of these, but of no user more than half as many, as long as there are others'.
+/// Returns the first `most` of these. No user gets more than half of the places, as long as there
+/// are others' processes.
 fn fairly(found: &[Found], most: usize) -> Vec<Pid> {
     let share = most.div_ceil(2);
     let mut of_user: BTreeMap<u32, usize> = BTreeMap::new();
@@ -147,7 +150,8 @@ fn fairly(found: &[Found], most: usize) -> Vec<Pid> {
 mod tests {
     use super::*;
 
-    /// Processes as (pid, name, parent, uid, MiB, cgroup); without memory it is a kernel thread.
+    /// Creates processes from (pid, name, parent, uid, MiB, cgroup); one without memory is a kernel
+    /// thread.
     fn tree(processes: &[(i32, &str, i32, u32, u64, &str)]) -> (tempfile::TempDir, KernelRoot) {
         let tree = tempfile::tempdir().unwrap();
         let root = KernelRoot::captured(tree.path());
@@ -182,7 +186,7 @@ mod tests {
         (selected.pids.iter().map(|pid| pid.0).collect(), selected.left_out)
     }
 
-    /// A veto on these.
+    /// Returns a veto on these processes.
     fn knows(pids: &'static [i32]) -> Veto {
         Box::new(|_, pid| pids.contains(&pid.0).then(|| format!("{pid} does not gain")))
     }

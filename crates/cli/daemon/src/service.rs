@@ -1,4 +1,5 @@
-//! The daemon as a service: one on a machine, woken by time, by pressure and by signals, until it is instructed to stop.
+//! The daemon as a service: one on a machine, woken by time, by pressure and by signals, and run up
+//! to an instruction to stop.
 
 use crate::children::{Watched, have_ended};
 use crate::config::{Config, ConfigError, DEFAULT_PATH, STALL, WITHIN};
@@ -26,21 +27,21 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{info, warn};
 
-/// How often what must survive a restart is written at least, while passes act.
+/// Longest time between two writings of the state for a restart, while passes act.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
-/// Without CAP_SYS_RESOURCE the kernel watches pressure in steps of this.
+/// Step in which the kernel watches pressure without CAP_SYS_RESOURCE.
 const UNPRIVILEGED_WINDOW: Duration = Duration::from_secs(2);
 
-/// Where the configuration comes from.
+/// Source of the configuration.
 #[derive(Default)]
 pub struct Source {
-    /// The file that the user named; `None`: the default one, which need not be there.
+    /// File that the user named; `None` for the default one, which need not exist.
     pub path: Option<PathBuf>,
-    /// What the command line says over it.
+    /// Options of the command line, which override the file.
     pub overrides: Option<Overrides>,
 }
 
-/// What a command line says over a file.
+/// Options of a command line, which override a file.
 pub type Overrides = Box<dyn Fn(&mut Config) + Send>;
 
 impl fmt::Debug for Source {
@@ -71,50 +72,50 @@ impl Source {
     }
 }
 
-/// How the daemon is run.
+/// Options of a run.
 #[derive(Debug, Default)]
 pub struct Options {
     /// The configuration.
     pub source: Source,
-    /// One pass, and no more.
+    /// True for one pass only.
     pub once: bool,
-    /// Nothing is changed.
+    /// True to change nothing.
     pub dry_run: bool,
 }
 
-/// Why the daemon does not run, in one line.
+/// Reason why the daemon does not run, in one line.
 #[derive(Debug, Error)]
 pub enum ServiceError {
-    /// The configuration.
+    /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A right that lacks.
+    /// A right is missing.
     #[error("{0}")]
     Rights(String),
-    /// Another daemon.
+    /// Another daemon runs.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// Nothing could be carried out.
+    /// Actions cannot be carried out.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
-    /// The service manager could not be notified.
+    /// Reports cannot be served.
     #[error(transparent)]
     Reporter(#[from] ReporterError),
-    /// Starting it.
+    /// The daemon cannot start.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// The kernel's settings of huge pages.
+    /// The kernel's settings of huge pages cannot be changed.
     #[error("thp.enabled: the kernel's setting cannot be taken over: {0}; \"keep\" leaves it alone")]
     Settings(#[source] KernelError),
-    /// A file of the kernel's.
+    /// A kernel file cannot be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// Signals, or waiting for them.
+    /// Signals cannot be taken, or waiting for them failed.
     #[error("waiting for signals failed: {0}")]
     Wait(#[from] io::Error),
 }
 
-/// What ended a wait.
+/// Event that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Stop,
@@ -127,9 +128,9 @@ enum Event {
     Due,
 }
 
-/// Runs the daemon on this machine until it is instructed to stop: SIGTERM and SIGINT end it cleanly, SIGHUP has it read its
-/// configuration again. `veto` knows processes that are to be left alone. `report` is notified of each pass, and returns whether
-/// to go on.
+/// Runs the daemon on this machine up to an instruction to stop: SIGTERM and SIGINT end it cleanly,
+/// SIGHUP makes it read its configuration again. `veto` excludes processes that megapage must not
+/// touch. `report` receives each pass, and returns true to go on.
 pub fn run(
     root: &KernelRoot,
     options: &Options,
@@ -142,19 +143,21 @@ pub fn run(
     if let Some(lacking) = rights::lacking(root, options.dry_run)? {
         return Err(ServiceError::Rights(lacking));
     }
-    // From here on: what starts a thread or a child must find them blocked.
+    // Signals are blocked from here on: every thread and child that starts later must find them
+    // blocked.
     let signals = match options.once {
         true => None,
         false => Some(Signals::take(&[signal::SIGHUP, signal::SIGTERM, signal::SIGINT])?),
     };
-    // Reported before anything is tried; it is taken below.
+    // Checked first, so that it is reported before anything is tried; the lock is taken below.
     if !options.dry_run {
         Instance::check(root, &config.lock_file)?;
     }
-    // Two that clear accessed bits would each spoil what the other is to read.
+    // Two processes that clear accessed bits would each spoil the other's samples.
     let alone = !options.dry_run || !Instance::is_taken(root, &config.lock_file);
     let mut service = Service::start(root, options, config, veto, alone)?;
-    // After the children that the kernel is tried on: they would hold the lock, too. A dry run serves no client.
+    // The lock is taken after the kernel's abilities were tried in children: they would hold it,
+    // too. A dry run serves no client.
     let _instance = match options.dry_run {
         true => None,
         false => Some(Instance::take(root, &service.daemon.config().lock_file)?),
@@ -171,12 +174,13 @@ pub fn run(
         return Ok(());
     };
     if !options.dry_run {
-        // Before there are threads: it starts a child that puts it back should this process be killed.
+        // Applied before there are threads: it starts a child that restores the settings if this
+        // process is killed.
         service.settings.apply(root, service.daemon.config()).map_err(ServiceError::Settings)?;
         service.reporter = Some(Reporter::start(root, &service.daemon.config().metrics)?);
     }
     let served = service.serve(&signals, report);
-    // However it ended.
+    // Needed in any case, also after an error.
     service.stop();
     served
 }
@@ -190,7 +194,7 @@ struct Service<'a> {
     notify: Notify,
     boot: String,
     saved: Instant,
-    /// Whether something was done since.
+    /// True if something was done since then.
     dirty: bool,
 }
 
@@ -202,7 +206,7 @@ impl<'a> Service<'a> {
         veto: Veto,
         alone: bool,
     ) -> Result<Service<'a>, ServiceError> {
-        // Without it we only come later.
+        // Without a better priority passes only come later.
         if let Err(error) = set_nice(config.nice) {
             warn!("the priority cannot be set: {error}");
         }
@@ -254,7 +258,7 @@ impl<'a> Service<'a> {
                 if event == Some(Event::Pressure) {
                     self.daemon.alarm();
                 }
-                // Not faster than our share of a processor allows, however hard memory is pressed.
+                // Memory pressure does not make passes exceed our share of a processor.
                 waker.filling = Filling::default();
                 waker.sharing = Vec::new();
                 let earliest = began + self.daemon.least_pause();
@@ -276,7 +280,7 @@ impl<'a> Service<'a> {
         Ok(())
     }
 
-    /// What it goes by, in one line.
+    /// Returns the policy, and the sources of its data, in one line.
     fn describe(&self) -> String {
         let config = self.daemon.config();
         let policy = match config.policy.as_str() {
@@ -288,9 +292,10 @@ impl<'a> Service<'a> {
 
     fn stop(&mut self) {
         self.notify.send("STOPPING=1");
-        // First: what was undone would else become huge again.
+        // The settings come first: else regions that are split would become huge again.
         self.settings.put_back();
-        // Before, too: undoing takes its time, and the service manager may lose patience.
+        // The state is saved before the undoing, too: that takes time, and the service manager may
+        // lose patience.
         self.save();
         let undone = self.daemon.stop();
         if !undone.is_empty() {
@@ -300,12 +305,12 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Waits until `end`; an event ends it earlier.
+    /// Waits for `end`; an event ends the wait earlier.
     fn wait(&mut self, end: Instant, waker: &mut Waker<'_>) -> Result<Option<Event>, ServiceError> {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // What has come meanwhile is not to wait for a whole pass.
+                // An event that has come meanwhile should not wait for a whole pass.
                 return Ok(waker.wait(Duration::ZERO)?);
             }
             let mut event = Ok(None);
@@ -383,7 +388,8 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Waits until `earliest`; only an order ends that earlier. That memory is short, which the kernel says once, is noted.
+/// Waits for `earliest`; only an order ends the wait earlier. Notes a shortage of memory, which the
+/// kernel reports only once.
 fn next_order(
     earliest: Instant,
     pressed: &mut bool,
@@ -410,7 +416,7 @@ fn actuator(root: &KernelRoot, config: &Config, dry_run: bool) -> Result<Box<dyn
     Ok(Box::new(executor))
 }
 
-/// What is waited for between passes.
+/// Events that a wait between passes can end with.
 struct Waker<'a> {
     signals: &'a Signals,
     trigger: Option<Trigger>,
@@ -429,7 +435,7 @@ impl<'a> Waker<'a> {
             Trigger::on_memory(root, STALL.mul_f64(longer), UNPRIVILEGED_WINDOW)
         });
         let notify = Notify::from_environment();
-        // Reported at once, and again well before it matters.
+        // Sent at once, and again well before the deadline.
         notify.send("WATCHDOG=1");
         let watchdog = notify.watchdog().map(|every| (every / 3, Instant::now()));
         let look = config.pressure.look;
@@ -452,7 +458,7 @@ impl<'a> Waker<'a> {
         }
     }
 
-    /// Waits for at most `time`; what has come.
+    /// Waits for at most `time`. Returns the event that has come.
     fn wait(&mut self, time: Duration) -> io::Result<Option<Event>> {
         let end = Instant::now() + time;
         loop {

@@ -1,16 +1,18 @@
-//! The kernel's settings of transparent huge pages while the daemon runs.
+//! Kernel's settings of transparent huge pages while the daemon runs.
 
 use crate::config::Config;
 use megapage_kernel::thp_change::ThpChange;
 use megapage_kernel::{KernelError, KernelRoot};
 use tracing::warn;
 
-/// What was changed about them. They are put back when this is dropped, and by a child process should this one be killed.
+/// Changes to these settings. Dropping this reverts them; a child process does so if this process
+/// is killed.
 #[derive(Debug, Default)]
 pub(crate) struct Settings(Option<ThpChange>);
 
 impl Settings {
-    /// Sets what the configuration says; what it does not is as it was found. On an error all is as it was found.
+    /// Applies the settings of the configuration; the others stay as found. On an error all are as
+    /// found.
     pub fn apply(&mut self, root: &KernelRoot, config: &Config) -> Result<(), KernelError> {
         let Some(controls) = config.thp.enabled.controls() else {
             self.put_back();
@@ -31,12 +33,12 @@ impl Settings {
         set
     }
 
-    /// Puts them back now.
+    /// Reverts the changes now.
     pub fn put_back(&mut self) {
         self.0 = None;
     }
 
-    /// What would be set, as lines for a shell.
+    /// Returns the settings that would be applied, as lines for a shell.
     pub fn shell_lines(config: &Config) -> Vec<String> {
         config.thp.enabled.controls().map(|controls| controls.shell_lines()).unwrap_or_default()
     }

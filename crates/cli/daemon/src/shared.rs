@@ -1,4 +1,4 @@
-//! What the loop and the thread that answers both hold.
+//! State that the loop and the answering thread share.
 
 use crate::telemetry::Telemetry;
 use megapage_kernel::KernelRoot;
@@ -6,10 +6,10 @@ use megapage_kernel::process::read_own_status;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The statuses that requests are answered with.
+/// Statuses of answers.
 pub(crate) const CODES: [u16; 8] = [200, 400, 403, 404, 405, 408, 431, 505];
 
-/// Noted passes, and what answering counts.
+/// Noted passes, and counts of answers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) root: KernelRoot,
@@ -17,7 +17,7 @@ pub(crate) struct Shared {
     responses: [AtomicU64; CODES.len()],
     /// Connections that were closed unanswered.
     pub(crate) dropped: AtomicU64,
-    /// Scrapes without what the kernel counts.
+    /// Scrapes without the kernel's counters.
     pub(crate) read_errors: AtomicU64,
 }
 
@@ -32,9 +32,9 @@ impl Shared {
         }
     }
 
-    /// The notes. Their holder neither waits nor makes a system call.
+    /// Locks the notes. The holder neither waits nor makes a system call.
     pub(crate) fn telemetry(&self) -> MutexGuard<'_, Telemetry> {
-        // Sums stay sums if the thread that added to them panicked.
+        // Sums stay valid even if the thread that added to them panicked.
         self.telemetry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -45,15 +45,15 @@ impl Shared {
         }
     }
 
-    /// Answers so far by status, without those that there were none of.
+    /// Returns the answers so far by status, without statuses that never occurred.
     pub(crate) fn responses(&self) -> Vec<(u16, u64)> {
         let counts = self.responses.iter().map(|count| count.load(Ordering::Relaxed));
         CODES.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The daemon's own resident memory, in bytes.
+    /// Returns the daemon's resident memory, in bytes.
     pub(crate) fn resident(&self) -> Option<u64> {
-        // Our own, whichever machine the remainder is read from.
+        // Read on the live machine, even if other values are read from a captured tree.
         read_own_status(&KernelRoot::live()).ok().map(|status| status.rss.0)
     }
 }

@@ -1,16 +1,18 @@
-//! Memory that a policy wants zeroed ahead, as HawkEye's kernel does it: what a stock kernel has instead.
+//! Message for policies that want memory zeroed ahead, as HawkEye's kernel does it: it names the
+//! substitutes on a stock kernel.
 
 use megapage_decide::State;
 use tracing::info;
 
-/// Says once, when the policy first wants memory zeroed ahead, that it is not, and what there is instead.
+/// Reporter of one message, when the policy first wants memory zeroed ahead: that this is not done,
+/// and the substitutes.
 #[derive(Debug, Default)]
 pub(crate) struct Zeroing {
     said: bool,
 }
 
 impl Zeroing {
-    /// To be called after each step.
+    /// Reports a wish for zeroed memory, once. Call it after each step.
     pub(crate) fn note(&mut self, state: &State) {
         if let Some(line) = self.line(state.policy().name(), state.lacked_zeroing()) {
             info!("{line}");

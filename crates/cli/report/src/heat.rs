@@ -10,29 +10,30 @@ use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 use std::time::Duration;
 
-/// The schema of [`HeatMap`] as JSON.
+/// Schema of [`HeatMap`] as JSON.
 pub const SCHEMA: &str = "megapage.map-watch/1";
 
-/// An empty range of this length is a gap: program, heap, mapped memory and stack lie further apart.
+/// Length of an empty range that is a gap: program, heap, mapped memory and stack lie further
+/// apart.
 const APART: u64 = 1 << 30;
 
-/// What a picture shows.
+/// Subject of a picture.
 #[derive(Clone, Copy, Debug)]
 pub struct HeatMap<'a> {
     /// The process.
     pub pid: Pid,
     /// Its command name.
     pub name: &'a str,
-    /// What was seen.
+    /// Samples of its accesses.
     pub heat: &'a Heat,
 }
 
-/// A column: neighbouring ranges.
+/// A column of the picture: neighbouring ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Column {
     /// The numbers of the ranges, ascending: see [`Heat`].
     units: Vec<u64>,
-    /// Which band it is in, from 0: bands are far apart.
+    /// Number of its band, from 0: bands are far apart.
     band: usize,
 }
 
@@ -44,21 +45,21 @@ impl Column {
     }
 }
 
-/// A band: columns without a large gap between them.
+/// A band of the picture: columns without a large gap between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Band {
     /// The first address.
     start: u64,
-    /// From there to the end.
+    /// Length from the first address to the end.
     length: Bytes,
-    /// What is mapped there, of the first range that has a name.
+    /// Name of the mapping of the first range that has a name.
     name: String,
-    /// Everything that was sampled in it.
+    /// Sum of all samples in it.
     sum: HeatCell,
 }
 
 impl Band {
-    /// `7f2c40000000 1.2G [heap]: 12 % accessed, 40 % of it on huge pages`.
+    /// Describes the band: `7f2c40000000 + 1.20 GiB [heap]: 12 % accessed, 40 % on huge pages`.
     fn describe(&self) -> String {
         let name = if self.name.is_empty() { "anonymous" } else { &self.name };
         let huge = self.sum.huge as f64 / self.sum.sampled.max(1) as f64;
@@ -72,12 +73,12 @@ impl Band {
     }
 }
 
-/// At most `most` columns, gaps between bands among them, and the bands.
+/// Returns the bands, and their columns: at most `most`, counting the gaps between bands.
 fn columns(heat: &Heat, most: usize) -> (Vec<Column>, Vec<Band>) {
     let units = heat.units();
     let far = (APART / heat.unit.0).max(2);
     let mut runs: Vec<&[u64]> = units.chunk_by(|one, next| next - one < far).collect();
-    // Many small bands would be mostly gaps.
+    // Many small bands would consist mostly of gaps.
     if runs.len() * 4 > most.max(4) {
         runs = vec![&units[..]];
     }
@@ -107,7 +108,7 @@ fn columns(heat: &Heat, most: usize) -> (Vec<Column>, Vec<Band>) {
 }
 
 impl HeatMap<'_> {
-    /// What, for how long, how finely.
+    /// Returns the title: the process, the time, and the size of rows and columns.
     fn title(&self, rows: &[HeatRow], columns: &[Column]) -> String {
         let time = rows.last().map_or(Duration::ZERO, |row| row.to);
         let widest = columns.iter().map(|column| column.units.len()).max().unwrap_or(1) as u64;
@@ -121,7 +122,7 @@ impl HeatMap<'_> {
         )
     }
 
-    /// The whole as a value for JSON. `process`: as it was seen last.
+    /// Returns the whole picture as a value for JSON. `process` is the process as last seen.
     pub fn document<'a>(&self, process: Option<&'a Process>) -> Document<'a> {
         let (columns, bands) = columns(self.heat, usize::MAX / 8);
         let units: Vec<u64> = columns.iter().flat_map(|column| column.units.iter().copied()).collect();
@@ -154,8 +155,8 @@ impl HeatMap<'_> {
     }
 }
 
-/// [`HeatMap`] as JSON: each row has a value, or null where nothing was sampled, for each range. Sums over the samples of a
-/// row.
+/// [`HeatMap`] as JSON. Each row has a value for each range, or null if nothing was sampled there.
+/// Values are sums over the samples of a row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document<'a> {
     #[serde(serialize_with = "wire::pid")]
@@ -194,8 +195,8 @@ mod tests {
     use crate::synthetic;
     use megapage_units::HUGE_2M;
 
-    /// A process whose first half of a heap of `mib` is hot in even samples, and the second in odd ones, and with a stack far
-    /// away that is always hot.
+    /// Returns the heat of a process with a heap of `mib` MiB, and a stack far away. The heap's
+    /// first half is hot in even samples, its second half in odd ones; the stack is always hot.
     pub(super) fn heat(mib: u64, samples: u64) -> Heat {
         let mut heat = Heat::new(Duration::ZERO);
         let regions = mib / 2;

@@ -1,6 +1,7 @@
 //! Snapshots, outcomes and bench results as tables and JSON.
 //!
-//! Architecture invariant: this crate is given values and returns text. It reads nothing and decides nothing.
+//! Architecture invariant: this crate takes values and returns text. It reads nothing and decides
+//! nothing.
 
 #![forbid(unsafe_code)]
 
@@ -19,32 +20,33 @@ use megapage_units::shown::{self, one_line};
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The width, in columns, that the human form of every report keeps within, unless the terminal is narrower: [`width`].
+/// Most columns of the human form of every report, unless the terminal is narrower: [`width`].
 pub const WIDTH: u16 = 100;
 
-/// Less is taken for so many columns: tables need some.
+/// Fewest columns that a report assumes: tables need some.
 const LEAST_COLUMNS: usize = 40;
 static COLUMNS: AtomicUsize = AtomicUsize::new(WIDTH as usize);
 
-/// Has human reports fit so many columns, those of the reader's terminal: at least 40, and tables of processes alone more than
-/// [`WIDTH`]. To be called before the first report, if at all.
+/// Sets the columns of human reports to those of the reader's terminal: at least 40. Only tables of
+/// processes use more than [`WIDTH`]. Call it before the first report, if at all.
 pub fn set_columns(columns: usize) {
     COLUMNS.store(columns.max(LEAST_COLUMNS), Ordering::Relaxed);
 }
 
-/// The columns of the reader's terminal; [`WIDTH`] where there is none.
+/// Returns the columns of the reader's terminal; [`WIDTH`] if there is none.
 pub fn columns() -> usize {
     COLUMNS.load(Ordering::Relaxed)
 }
 
-/// The columns that a report keeps within: [`WIDTH`], or fewer where the terminal has fewer.
+/// Returns the columns that a report keeps within: [`WIDTH`], or fewer if the terminal has fewer.
 pub fn width() -> usize {
     columns().min(usize::from(WIDTH))
 }
 
-/// `value` as JSON with `"schema"` as its first field. `value` must serialise to an object.
+/// Returns `value` as JSON with `"schema"` as its first field. `value` must serialise to an object.
 ///
-/// No character of it steers a terminal: such ones are `\\uXXXX`. `schema` is `megapage.<command>/<version>`; the version rises whenever a field changes its meaning or goes.
+/// No character in it steers a terminal: such characters are written as `\\uXXXX`. `schema` is
+/// `megapage.<command>/<version>`; the version rises whenever a field changes its meaning or goes.
 pub fn json(schema: &str, value: &impl Serialize) -> String {
     #[derive(Serialize)]
     struct Versioned<'a, T> {
@@ -53,13 +55,14 @@ pub fn json(schema: &str, value: &impl Serialize) -> String {
         value: &'a T,
     }
     let text = serde_json::to_string_pretty(&Versioned { schema, value });
-    // `cargo xtask tidy` sees to it that each path is escaped, which serde refuses otherwise.
+    // `cargo xtask tidy` checks that each path is escaped; serde refuses other paths.
     shown::json(&text.expect("reports hold no map with keys other than strings"))
 }
 
-/// A table of at most [`width`] columns: a header line, then the rows, numbers aligned to the right.
+/// Returns a table of at most [`width`] columns: a header line, then the rows, numbers aligned to
+/// the right.
 ///
-/// A cell counts as a number when it starts with a digit, a sign or a dash.
+/// A cell counts as a number if it starts with a digit, a sign or a dash.
 pub fn table<R, C>(header: &[&str], rows: R) -> String
 where
     R: IntoIterator<Item = C>,
@@ -81,7 +84,8 @@ where
     table.to_string().lines().map(|line| line.trim_end().to_string() + "\n").collect()
 }
 
-/// What is said in place of samples where the tracker tells no accesses, and why there is no better one.
+/// Returns the text that replaces samples if the tracker shows no accesses, with the reason why
+/// there is no better tracker.
 fn tells_use_alone(sampling: &Sampling) -> String {
     let name = sampling.tracker.name();
     let better = sampling.skipped.first().map_or_else(String::new, |(better, why)| {

@@ -1,41 +1,41 @@
-//! Styled lines of text: what a terminal shows in colour, and a file or a pipe as it is.
+//! Styled lines of text: a terminal shows them in colour, a file or a pipe without.
 
 use megapage_units::shown::one_line;
 
 /// A colour of the 256-colour palette that terminals share (ISO 8613-6, `38;5;N`).
 pub type Colour = u8;
 
-/// How a piece of text looks where there is colour.
+/// Look of a piece of text, if there is colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// The colour of the text; `None`: the terminal's own.
+    /// Colour of the text; `None` for the terminal's default.
     pub colour: Option<Colour>,
-    /// The colour behind it.
+    /// Colour behind the text.
     pub behind: Option<Colour>,
-    /// Bold.
+    /// True for bold text.
     pub bold: bool,
-    /// Dim.
+    /// True for dim text.
     pub dim: bool,
-    /// Text and background exchanged.
+    /// True to exchange text and background colours.
     pub reversed: bool,
 }
 
 impl Style {
-    /// Text as the terminal shows it by itself.
+    /// Style of the terminal's default text.
     pub const PLAIN: Style = Style { colour: None, behind: None, bold: false, dim: false, reversed: false };
-    /// What matters most.
+    /// Style of the most important text.
     pub const BOLD: Style = Style { bold: true, ..Style::PLAIN };
-    /// What is in the background.
+    /// Style of text in the background.
     pub const DIM: Style = Style { dim: true, ..Style::PLAIN };
-    /// The head of a table.
+    /// Style of a table's head.
     pub const HEAD: Style = Style { reversed: true, ..Style::PLAIN };
 
-    /// One half block: `above` in the upper half, `below` in the lower.
+    /// Returns the style of one half block: `above` in the upper half, `below` in the lower.
     pub const fn halves(above: Option<Colour>, below: Option<Colour>) -> Style {
         Style { colour: above, behind: below, ..Style::PLAIN }
     }
 
-    /// The escape sequence that switches it on; empty for plain text.
+    /// Returns the escape sequence that switches it on; empty for plain text.
     fn sequence(self) -> String {
         let mut codes = Vec::new();
         for (on, code) in [(self.bold, 1), (self.dim, 2), (self.reversed, 7)] {
@@ -49,34 +49,34 @@ impl Style {
     }
 }
 
-/// Whether escape sequences may be written.
+/// Permission to write escape sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// To a file or a pipe, or where the user wants none.
+    /// No escape sequences: for a file or a pipe, or if the user wants none.
     Plain,
-    /// To a terminal.
+    /// Escape sequences for a terminal.
     Colour,
 }
 
-/// One line, made of pieces of one style each. No piece holds a control character: what comes from a process is
-/// cleaned on the way in.
+/// One line, made of pieces of one style each. No piece holds a control character: [`Line::push`]
+/// replaces those that come from a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     pieces: Vec<(Style, String)>,
 }
 
 impl Line {
-    /// An empty line.
+    /// Returns an empty line.
     pub fn new() -> Line {
         Line::default()
     }
 
-    /// A line of one style.
+    /// Returns a line of one style.
     pub fn of(style: Style, text: impl AsRef<str>) -> Line {
         Line::new().with(style, text)
     }
 
-    /// The line and a further piece.
+    /// Returns the line with a further piece.
     #[must_use]
     pub fn with(mut self, style: Style, text: impl AsRef<str>) -> Line {
         self.push(style, text);
@@ -92,12 +92,13 @@ impl Line {
         }
     }
 
-    /// Its characters. Each is taken to be one column wide.
+    /// Returns the number of its characters. Each is assumed to be one column wide.
     pub fn width(&self) -> usize {
         self.pieces.iter().map(|(_, text)| text.chars().count()).sum()
     }
 
-    /// The text, cut after `width` characters, without trailing spaces where nothing colours them.
+    /// Returns the text, cut after `width` characters, without trailing spaces if no style colours
+    /// them.
     pub fn show(&self, paint: Paint, width: usize) -> String {
         let (mut text, mut left) = (String::new(), width);
         for (style, piece) in &self.pieces {
@@ -114,7 +115,7 @@ impl Line {
     }
 }
 
-/// `text` as lines of at most `width` columns, broken at spaces; a longer word stays whole.
+/// Breaks `text` at spaces into lines of at most `width` columns; a longer word stays whole.
 pub fn wrap(style: Style, text: &str, width: usize) -> Vec<Line> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -129,7 +130,7 @@ pub fn wrap(style: Style, text: &str, width: usize) -> Vec<Line> {
     lines.into_iter().map(|line| Line::of(style, line)).collect()
 }
 
-/// `lines` as text of at most `width` columns.
+/// Returns `lines` as text of at most `width` columns.
 pub fn show(lines: &[Line], paint: Paint, width: usize) -> String {
     lines.iter().map(|line| line.show(paint, width) + "\n").collect()
 }

@@ -1,4 +1,4 @@
-//! The address space of a process as a picture: how hot each part is, beside what backs it.
+//! The address space of a process as a picture: the heat of each part, beside its backing.
 
 mod layout;
 mod text;
@@ -12,22 +12,22 @@ use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 use std::time::Duration;
 
-/// The schema of [`Map`] as JSON.
+/// Schema of [`Map`] as JSON.
 pub const SCHEMA: &str = "megapage.map/1";
 
-/// What a map shows: one process of a snapshot.
+/// Subject of a map: one process of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Map<'a> {
-    /// When the snapshot was taken, since boot.
+    /// Time of the snapshot, since boot.
     #[serde(serialize_with = "wire::seconds", rename = "taken_seconds")]
     pub taken: Duration,
-    /// How access bits are sampled on this machine; `None` where they are not.
+    /// Method of sampling access bits on this machine; `None` if they are not sampled.
     pub sampling: Option<&'a Sampling>,
-    /// Why access bits could not be sampled, where that was tried and refused.
+    /// Reason why access bits could not be sampled, if that was tried and refused.
     pub missed: Option<&'a Missed>,
-    /// Since the oldest sample was read that a region shows.
+    /// Age of the oldest sample that a region shows.
     pub oldest_sample_seconds: Option<f64>,
-    /// The share of the present memory, 0 to 1, in regions that were sampled.
+    /// Share of the present memory, 0 to 1, in regions that were sampled.
     pub sampled_share: f64,
     /// Sums over the regions.
     pub totals: Totals,
@@ -36,7 +36,7 @@ pub struct Map<'a> {
 }
 
 impl<'a> Map<'a> {
-    /// The map of `pid`; `None` where the snapshot does not hold it.
+    /// Returns the map of `pid`; `None` if the snapshot does not hold it.
     pub fn new(snapshot: &'a Snapshot, pid: Pid) -> Option<Map<'a>> {
         let process = snapshot.process(pid)?;
         Some(Map {
@@ -52,7 +52,8 @@ impl<'a> Map<'a> {
         })
     }
 
-    /// How much is present, on which pages, and what translation costs where that is known.
+    /// Returns a sentence on present memory and its pages, and on the cost of translation if that
+    /// is known.
     fn headline(&self) -> String {
         let totals = &self.totals;
         let huge = share(totals.huge_bytes, totals.present_bytes);
@@ -69,7 +70,7 @@ impl<'a> Map<'a> {
         text + "."
     }
 
-    /// How much the samples are of, and how old they are.
+    /// Returns a sentence on the share of memory that samples cover, and on their age.
     fn reach(&self) -> String {
         let oldest = match self.oldest_sample_seconds {
             Some(seconds) => format!("; the oldest is {} old", crate::value::time(seconds)),
@@ -78,7 +79,7 @@ impl<'a> Map<'a> {
         format!("Samples are of {} % of what is present{oldest}.", crate::value::percent(self.sampled_share))
     }
 
-    /// How the bits were sampled, in a sentence or two; or that they were not.
+    /// Returns how the bits were sampled, in a sentence or two; or that they were not.
     fn provenance(&self) -> String {
         match (self.sampling, &self.process.sampling) {
             (Some(sampling), Some(own)) => format!("{} {}", sampled(sampling, own), self.reach()),
@@ -108,13 +109,13 @@ fn sampled(sampling: &Sampling, own: &ProcessSampling) -> String {
         sampling.tracker.name(),
         own.window.as_secs_f64(),
         own.bytes,
-        // Tenths below 10 ms: a sample of huge pages takes some microseconds.
+        // One decimal place, in milliseconds: a sample of huge pages takes some microseconds.
         (own.cost.as_secs_f64() * 1e4).round() / 10.0,
         crate::value::percent(own.slowdown),
     )
 }
 
-/// A share of two byte counts as `41 %`; a dash where there is nothing to take a share of.
+/// Returns a share of two byte counts as `41 %`; a dash if the whole is zero.
 fn share(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{} %", crate::value::percent(part as f64 / whole as f64)) }
 }

@@ -1,4 +1,4 @@
-//! Snapshots that nobody observed, for the tests; and texts to compare with.
+//! Invented snapshots for the tests; and texts to compare with.
 
 use megapage_snapshot::*;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const REGION: u64 = HUGE_2M as u64;
 
-/// A process without memory.
+/// Returns a process without memory.
 pub fn process(pid: i32, name: &str) -> Process {
     let id = ProcessId { pid: Pid(pid), start_ticks: 100, start_stack: 0x7ffc_0000_0000 };
     Process {
@@ -20,7 +20,7 @@ pub fn process(pid: i32, name: &str) -> Process {
     }
 }
 
-/// Adds a mapping of whole regions; `of` makes each, by its number and the one that it starts from.
+/// Adds a mapping of whole regions; `of` makes each, from its number and a template.
 pub fn map(
     process: &mut Process,
     start: u64,
@@ -47,14 +47,14 @@ pub fn map(
     }
 }
 
-/// What a sample found of a region.
+/// Returns a sample of a region.
 pub fn accessed(coverage: u16) -> Option<Accessed> {
     let sampled = Duration::from_secs(4999);
     let last = (coverage > 0).then_some(sampled);
     Some(Accessed { coverage, average: coverage.into(), last, sampled })
 }
 
-/// Sets the process's sums to what its regions hold.
+/// Sets the process's sums to those of its regions.
 pub fn sum_up(process: &mut Process) {
     for region in &process.regions {
         let bytes = region.present_bytes();
@@ -72,7 +72,8 @@ pub fn sum_up(process: &mut Process) {
     process.rss_anonymous = process.rss;
 }
 
-/// A store of about a gigabyte: huge at its low addresses, hot at its high ones, as in HawkEye's value.
+/// Returns a store of about a gigabyte: huge at its low addresses, hot at its high ones, as in a
+/// figure of HawkEye.
 pub fn store() -> Process {
     let mut process = process(4711, "redis-server");
     map(&mut process, 0x55d0_a3c0_0000, 3, MappingKind::File, "/usr/bin/redis-server", |number, region| {
@@ -129,7 +130,7 @@ pub fn store() -> Process {
     process
 }
 
-/// A machine of one node.
+/// Returns a machine of one node.
 pub fn machine() -> Machine {
     let counters = [("thp_fault_alloc", 1000), ("thp_split_page", 7), ("compact_stall", 3)];
     Machine {
@@ -166,7 +167,7 @@ pub fn machine() -> Machine {
     }
 }
 
-/// A snapshot of these processes, at 5000 s.
+/// Returns a snapshot of these processes, at 5000 s.
 pub fn snapshot(processes: Vec<Process>) -> Snapshot {
     Snapshot {
         taken: Duration::from_secs(5000),
@@ -183,7 +184,8 @@ pub fn snapshot(processes: Vec<Process>) -> Snapshot {
     }
 }
 
-/// Compares with `golden/NAME`; with `MEGAPAGE_BLESS` set, writes it instead. Look at what it wrote.
+/// Compares `text` with `golden/NAME`; with `MEGAPAGE_BLESS` set, writes the file instead. Check
+/// what it wrote.
 #[track_caller]
 pub fn assert_golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/golden").join(name);

@@ -1,4 +1,5 @@
-//! The machine and its processes at a glance: who is on huge pages, who is hot, what translation costs, what changed.
+//! The machine and its processes at a glance: their huge pages, their heat, the cost of
+//! translation, and changes.
 
 mod cells;
 mod columns;
@@ -23,35 +24,35 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The schema of [`Top`] as JSON.
+/// Schema of [`Top`] as JSON.
 pub const SCHEMA: &str = "megapage.top/1";
 
-/// What one refresh shows.
+/// Content of one refresh.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Top<'a> {
-    /// When the snapshot was taken, since boot.
+    /// Time of the snapshot, since boot.
     #[serde(serialize_with = "wire::seconds", rename = "taken_seconds")]
     pub taken: Duration,
-    /// Since the snapshot that changes and rates are measured from; `None` for the first.
+    /// Time since the snapshot that changes and rates are measured from; `None` for the first.
     #[serde(serialize_with = "wire::some_seconds", rename = "interval_seconds")]
     pub interval: Option<Duration>,
     /// The machine.
     pub machine: &'a Machine,
-    /// Each of the machine's counters per second of the interval; `None` for the first snapshot.
+    /// Machine's counters per second of the interval; `None` for the first snapshot.
     pub rates_per_second: Option<BTreeMap<&'a str, f64>>,
-    /// How access bits are sampled; `None` where they are not.
+    /// Method of sampling access bits; `None` if they are not sampled.
     pub sampling: Option<&'a Sampling>,
-    /// The daemon that acts on this machine; `None` where none answers.
+    /// Daemon that acts on this machine; `None` if none answers.
     pub daemon: Option<&'a DaemonSeen>,
     /// The processes, sorted.
     pub processes: Vec<Row>,
-    /// Processes that a filter has left out.
+    /// Number of processes that a filter has omitted.
     pub filtered_out: usize,
-    /// Processes that were asked for and could not be observed, each with the reason.
+    /// Requested processes that could not be observed, each with the reason.
     pub missed: &'a [Missed],
 }
 
-/// One process. What is not known is `None`, never 0.
+/// One process. Unknown values are `None`, never 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// The process.
@@ -61,71 +62,71 @@ pub struct Row {
     pub name: String,
     /// The real user.
     pub uid: u32,
-    /// The user's login name; `None` where it has none.
+    /// Login name of that user; `None` if there is none.
     pub user: Option<String>,
-    /// The control group; empty where it is not known.
+    /// Control group; empty if it is unknown.
     pub cgroup: String,
-    /// The innermost unit of systemd on its path.
+    /// Innermost unit of systemd on the path of the control group.
     pub unit: Option<String>,
-    /// The identifier of the Kubernetes pod that it belongs to.
+    /// Identifier of the Kubernetes pod that it belongs to.
     pub pod: Option<String>,
-    /// The pod's namespace and name, where this node tells them.
+    /// Namespace and name of the pod, if this node shows them.
     pub pod_name: Option<String>,
     /// Resident memory, hugetlb included.
     pub resident_bytes: u64,
-    /// The part of it on hugetlb pages.
+    /// Part of `resident_bytes` on hugetlb pages.
     pub hugetlb_bytes: u64,
-    /// The part of it on pages of 2 MiB or more.
+    /// Part of `resident_bytes` on pages of 2 MiB or more.
     pub huge_bytes: Option<u64>,
     /// `huge_bytes` as a share of `resident_bytes`, 0 to 1.
     pub huge_share: Option<f64>,
-    /// The mean over the sampled regions of how many of their 512 base pages were accessed.
+    /// Mean number of accessed base pages, of 512, over the sampled regions.
     pub coverage: Option<f64>,
     /// The translation cost.
     pub translation: Option<TranslationCost>,
-    /// Zero-filled within transparent huge pages, as far as they were scanned.
+    /// Zero-filled memory within transparent huge pages, as far as they were scanned.
     pub bloat_bytes: Option<u64>,
-    /// The share of the transparent huge pages, 0 to 1, that `bloat_bytes` is of.
+    /// Share of the private transparent huge pages, 0 to 1, that was scanned for `bloat_bytes`.
     pub bloat_share: Option<f64>,
-    /// By how much `huge_bytes` has grown since the last interval; negative where it shrank.
+    /// Growth of `huge_bytes` over the interval; negative if it shrank.
     pub huge_change_bytes: Option<i64>,
-    /// Swapped out.
+    /// Memory that is swapped out.
     pub swap_bytes: u64,
-    /// How the access bits were sampled.
+    /// Method of sampling its access bits.
     pub sampling: Option<ProcessSampling>,
-    /// Since the last sample was read.
+    /// Age of the last sample.
     pub sampled_ago_seconds: Option<f64>,
-    /// Since the oldest sample was read that `coverage` rests on: a large process is sampled in turns.
+    /// Age of the oldest sample in `coverage`: a large process is sampled part by part.
     pub oldest_sample_seconds: Option<f64>,
-    /// The share of the present memory, 0 to 1, that `coverage` is of.
+    /// Share of the present memory, 0 to 1, that `coverage` is about.
     pub sampled_share: Option<f64>,
-    /// What the daemon has done to it; `None` where it has done nothing, or does not say.
+    /// Daemon's actions on it; `None` if there were none, or if the daemon does not say.
     pub daemon: Option<Totals>,
-    /// Why it could not be observed, where it could not.
+    /// Reason why it could not be observed.
     pub missed: Option<Missed>,
-    /// When it started, where it was observed: a pid that is used again is another process.
+    /// Time of its start, if it was observed: a reused pid is another process.
     #[serde(skip)]
     start_ticks: Option<u64>,
 }
 
 megapage_units::named! {
-    /// What processes are sorted by. Most first, names and pids ascending; what is not known comes
+    /// Key by which processes are sorted. Most first, names and pids ascending; unknown values come
     /// last.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Key {
-        /// The process.
+        /// Identifier of the process.
         Pid = "pid",
         /// The user's name.
         User = "user",
         /// The command name.
         Name = "name",
-        /// The unit, or the control group where there is none.
+        /// The unit, or the control group if there is no unit.
         Unit = "unit",
         /// The pod.
         Pod = "pod",
         /// Resident memory.
         Resident = "resident",
-        /// The share on huge pages.
+        /// Share on huge pages.
         Huge = "huge",
         /// Mean coverage.
         Coverage = "coverage",
@@ -135,13 +136,14 @@ megapage_units::named! {
         Bloat = "bloat",
         /// Change of the huge part.
         Change = "change",
-        /// Swapped out.
+        /// Memory that is swapped out.
         Swap = "swap",
     }
 }
 
 impl Key {
-    /// The key that is `steps` columns to the right of this one (to the left where negative), around the edge.
+    /// Returns the key that is `steps` columns to the right of this one (to the left if negative),
+    /// around the edge.
     #[must_use]
     pub fn step(self, steps: isize) -> Key {
         let at = Key::ALL.iter().position(|&key| key == self).unwrap_or(0) as isize;
@@ -173,8 +175,8 @@ impl Key {
 }
 
 impl<'a> Top<'a> {
-    /// What `now` shows, and how it differs from `before`. `outlines` are of the processes that are wanted: those
-    /// that `now` does not hold are listed with what an outline tells.
+    /// Returns the content of `now`, and its difference from `before`. `outlines` are of the wanted
+    /// processes; a process that `now` lacks is listed with the values of its outline.
     pub fn new(before: Option<&Snapshot>, now: &'a Snapshot, outlines: &[Outline]) -> Top<'a> {
         let interval = before
             .and_then(|before| now.taken.checked_sub(before.taken))
@@ -204,7 +206,7 @@ impl<'a> Top<'a> {
         top
     }
 
-    /// With what a daemon has told, and what it did to each of the processes.
+    /// Adds a daemon's report, and its actions on each of the processes.
     #[must_use]
     pub fn with_daemon(mut self, seen: Option<&'a DaemonSeen>) -> Top<'a> {
         self.daemon = seen;
@@ -218,8 +220,8 @@ impl<'a> Top<'a> {
         self
     }
 
-    /// Keeps the processes of which a filter matches the command name, the user, the unit or control group, the pod, or the
-    /// number.
+    /// Keeps the processes that a filter matches: by the command name, the user, the unit or
+    /// control group, the pod, or the number.
     pub fn filter(&mut self, filter: &Regex) {
         let all = self.processes.len();
         self.processes.retain(|row| row.matches(filter));
@@ -244,17 +246,17 @@ fn rates<'a>(before: &Snapshot, now: &'a Snapshot, interval: Duration) -> BTreeM
 }
 
 impl Row {
-    /// The user's name, or the number where it has none.
+    /// Returns the user's name, or the number if there is no name.
     pub fn user(&self) -> Cow<'_, str> {
         self.user.as_deref().map_or_else(|| self.uid.to_string().into(), Cow::Borrowed)
     }
 
-    /// The unit, or the control group where systemd has made no unit of it; empty at the root.
+    /// Returns the unit, or the control group if systemd has made no unit of it; empty at the root.
     pub fn unit_or_group(&self) -> &str {
         self.unit.as_deref().unwrap_or(if self.cgroup == "/" { "" } else { &self.cgroup })
     }
 
-    /// The pod's name, or its identifier where that has none; empty outside pods.
+    /// Returns the pod's name, or its identifier if there is no name; empty outside pods.
     pub fn pod_or_uid(&self) -> &str {
         self.pod_name.as_deref().or(self.pod.as_deref()).unwrap_or_default()
     }
@@ -279,7 +281,7 @@ impl Row {
         taken: Duration,
     ) -> Row {
         let huge = process.backing.huge();
-        // Another process may have the pid by now: no change is told then.
+        // Another process may have the pid by now: then no change is shown.
         let former = before
             .and_then(|before| before.process(process.id.pid))
             .filter(|former| former.id == process.id)

@@ -2,7 +2,8 @@
 
 use megapage_units::Bytes;
 
-/// A size in at most five columns: `0`, `17K`, `512M`, `2.31G`, `10.5T`. Never rounded to zero.
+/// Formats a size in at most five columns: `0`, `17K`, `512M`, `2.31G`, `10.5T`. Never rounds to
+/// zero.
 pub fn size(bytes: Bytes) -> String {
     const UNITS: [char; 7] = ['B', 'K', 'M', 'G', 'T', 'P', 'E'];
     if bytes == Bytes::ZERO {
@@ -10,7 +11,7 @@ pub fn size(bytes: Bytes) -> String {
     }
     let mut scaled = bytes.0 as f64;
     let mut unit = 0;
-    // From 999.5 on, three values would round to 1000.
+    // From 999.5 on, three digits would round to 1000.
     while scaled >= 999.5 && unit + 1 < UNITS.len() {
         scaled /= 1024.0;
         unit += 1;
@@ -23,7 +24,7 @@ pub fn size(bytes: Bytes) -> String {
     format!("{scaled:.places$}{}", UNITS[unit])
 }
 
-/// A change of a size with its sign: `+24M`, `-2M`, `0`.
+/// Formats a change of a size with its sign: `+24M`, `-2M`, `0`.
 pub fn change(bytes: i64) -> String {
     let sign = match bytes {
         0 => "",
@@ -33,7 +34,7 @@ pub fn change(bytes: i64) -> String {
     format!("{sign}{}", size(Bytes(bytes.unsigned_abs())))
 }
 
-/// A share as per cent in at most four columns: `0`, `<0.1`, `7.3`, `41.2`, `100`.
+/// Formats a share as per cent in at most four columns: `0`, `<0.1`, `7.3`, `41.2`, `100`.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0".into(),
@@ -43,7 +44,7 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// A rate or a count in at most five columns: `0`, `0.3`, `12`, `4711`, `12.3k`.
+/// Formats a rate or a count in at most five columns: `0`, `0.3`, `12`, `4711`, `12.3k`.
 pub fn count(value: f64) -> String {
     match value {
         0.0 => "0".into(),
@@ -54,7 +55,7 @@ pub fn count(value: f64) -> String {
     }
 }
 
-/// A length of time in at most five columns: `0.47s`, `12s`, `3m05s` as `3.1m`.
+/// Formats a length of time in at most five columns: `0.5s`, `12s`, `3m`, `2h`.
 pub fn time(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 9.95 => format!("{seconds:.1}s"),
@@ -64,7 +65,7 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// `text` in at most `width` characters, with `…` where something was cut off its end.
+/// Returns `text` in at most `width` characters; `…` marks that its end was cut off.
 pub fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.into();

@@ -1,4 +1,4 @@
-//! Advice for people.
+//! Advice in human form.
 
 use megapage_advise::{Advice, Verdict};
 use megapage_kernel::spawn::ChildEvent;
@@ -6,10 +6,10 @@ use megapage_report::width;
 use megapage_units::shown::one_line;
 use std::fmt::Write;
 
-/// Processes of a group that are listed; --json has all.
+/// Most processes of a group that are listed; `--json` has all.
 const MOST_LISTED: usize = 8;
 
-/// One block for each process, or group of processes that share memory.
+/// Returns one block for each process, or group of processes that share memory.
 pub(super) fn human(all: &[Advice]) -> String {
     let blocks: Vec<String> = all.iter().map(block).collect();
     blocks.join("\n")
@@ -49,7 +49,7 @@ fn block(advice: &Advice) -> String {
         line("kind", advice.kind.words().into());
     }
     for how in &advice.how {
-        // Whole, whatever its width: it is there to be copied.
+        // Never wrapped, so that it can be copied.
         let _ = writeln!(text, "  {:<8}{}", "how", one_line(&how.what));
         text += &wrapped("", &how.why);
     }
@@ -93,7 +93,7 @@ fn gain(advice: &Advice) -> String {
     format!("{:.2}x to {:.2}x, likely {:.2}x ({})", gain.low, gain.high, gain.likely, gain.source.name())
 }
 
-/// A line on a program that did not end well.
+/// Returns a line on a program that did not end well.
 pub(super) fn failure(event: ChildEvent) -> Option<String> {
     match event {
         ChildEvent::Exited(0) => None,
@@ -103,7 +103,7 @@ pub(super) fn failure(event: ChildEvent) -> Option<String> {
     }
 }
 
-/// A labelled paragraph within the width of reports.
+/// Returns a labelled paragraph within the width of reports.
 fn wrapped(label: &str, what: &str) -> String {
     const INDENT: usize = 10;
     let width = width() - INDENT;

@@ -1,4 +1,4 @@
-//! What a pass did, for a reader.
+//! The result of a pass, for a reader.
 
 use megapage_act::execute::Done;
 use megapage_daemon::Pass;
@@ -7,11 +7,12 @@ use megapage_units::shown::one_line;
 use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::fmt::Write;
 
-/// Lines of single actions in one pass; the remainder is counted.
+/// Most actions of one pass that are listed; the others are counted.
 const MOST_LINES: usize = 40;
 
-/// A pass: a line of its own, one for each action (the calls of a dry run are in its JSON), one for each process that was
-/// skipped. A pass that did nothing has no line unless `always`.
+/// Returns the lines of a pass: one for the pass, one for each action, and with `always` one for
+/// each skipped process. The calls of a dry run are only in its JSON. A pass without actions has no
+/// line unless `always`.
 pub fn pass(pass: &Pass, always: bool) -> String {
     let mut text = String::new();
     if pass.done.is_empty() && !always {
@@ -85,7 +86,7 @@ fn line(pass: &Pass, done: &Done) -> String {
     text
 }
 
-/// `GuaranteedShare` as `guaranteed share`.
+/// Returns `GuaranteedShare` as `guaranteed share`.
 fn words(name: &str) -> String {
     let mut text = String::new();
     for letter in name.chars() {

@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const SCHEMA: &str = "megapage.doctor-log/1";
-/// Only the start of a longer log is read: programs report on memory when they start.
+/// Most bytes of a log that are read, from its start: programs report on memory when they start.
 const LONGEST: u64 = 64 << 20;
 
 #[derive(Serialize)]
 struct Found {
-    /// The messages that are known, each once.
+    /// The known messages, each once.
     messages: Vec<Explained>,
 }
 
-/// Where the messages are.
+/// Source of the messages.
 #[derive(Debug)]
 pub enum Source {
     /// A file; `-` is standard input.
@@ -30,7 +30,7 @@ pub enum Source {
     Unit(String),
 }
 
-/// 0 without a known message, 1 with one.
+/// Runs the command. Returns 0 without a known message, 1 with one.
 pub fn main(source: &Source, json: bool) -> Result<ExitCode> {
     let text = match source {
         Source::File(path) => file(path)?,

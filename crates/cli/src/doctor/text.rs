@@ -1,4 +1,4 @@
-//! The diagnosis for people, at most 100 columns wide.
+//! The human form of a diagnosis, at most 100 columns wide.
 
 use megapage_doctor::Diagnosis;
 use megapage_doctor::catalog::Severity;
@@ -7,8 +7,8 @@ use megapage_report::{table, width};
 use megapage_units::shown::one_line;
 use std::fmt::Write;
 
-/// The human form: the summary, the verdicts as a table, then each finding with its evidence and its remedy; notes in a line
-/// each, unless `verbose`.
+/// Returns the human form: the summary, a table of verdicts, then each finding with its evidence
+/// and remedy. Notes take one line each, unless `verbose`.
 pub fn human(diagnosis: &Diagnosis, verbose: bool) -> String {
     let mut text = wrapped(&diagnosis.summary, "", "") + "\n";
     text += &format!("Huge pages for user {} (uid {})", diagnosis.user, diagnosis.uid);
@@ -61,7 +61,8 @@ pub fn human(diagnosis: &Diagnosis, verbose: bool) -> String {
     text
 }
 
-/// What the kernel lacks, and what that means; nothing where it lacks nothing.
+/// Returns the abilities that the kernel lacks, and the consequence of each. Empty if it lacks
+/// none.
 fn kernel(diagnosis: &Diagnosis) -> String {
     let lacking: Vec<_> = diagnosis.abilities.iter().filter(|ability| !ability.present).collect();
     if lacking.is_empty() {
@@ -80,7 +81,7 @@ fn one(finding: &Finding) -> String {
     found(finding) + &meaning(finding)
 }
 
-/// What was found: the title, and the evidence.
+/// Returns the finding itself: its title and its evidence.
 pub(super) fn found(finding: &Finding) -> String {
     let severity = finding.severity.name();
     let mut text = wrapped(&format!("{severity}: {} [{}]", finding.title, finding.id), "", "    ");
@@ -90,22 +91,22 @@ pub(super) fn found(finding: &Finding) -> String {
     text
 }
 
-/// What it means and how to fix it.
+/// Returns the finding's explanation and its remedy.
 pub(super) fn meaning(finding: &Finding) -> String {
     let mut text = wrapped(finding.explanation, "    means  ", "           ");
     for line in &finding.remedy {
-        // Never broken: it is there to be copied.
+        // Never wrapped, so that it can be copied.
         let _ = writeln!(text, "    fix    {}", one_line(line));
     }
     text
 }
 
-/// `text` broken at spaces into lines of at most [`width`] columns. A word that is longer stays whole.
+/// Wraps `text` at spaces into lines of at most [`width`] columns. A longer word stays whole.
 pub(super) fn wrapped(text: &str, first: &str, other: &str) -> String {
     let mut out = String::new();
     let mut line = first.to_string();
     let mut is_fresh = true;
-    // A name that holds the end of a line is not to begin a line of its own.
+    // A line break within a name must not start a line.
     for word in one_line(text).split(' ') {
         if !is_fresh && line.chars().count() + 1 + word.chars().count() > width() {
             out += line.trim_end();
@@ -147,7 +148,7 @@ mod tests {
             let finding = Finding::new(kind, "a setting with a long name ".repeat(5), "its value");
             let text = human(&diagnosis(vec![finding]), true);
             assert!(text.contains(kind.id) && text.contains("its value"), "{text}");
-            // A remedy is there to be copied, and so is never broken.
+            // A remedy is never wrapped, so that it can be copied.
             let mut others = text.lines().filter(|line| !line.starts_with("    fix "));
             assert!(others.all(|line| line.chars().count() <= WIDTH as usize), "{text}");
         }

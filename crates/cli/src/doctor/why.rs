@@ -1,14 +1,14 @@
-//! Why ranges are not huge, for people, at most 100 columns wide.
+//! The human form of the reasons why ranges are not huge, at most 100 columns wide.
 
 use super::text::{found, meaning, wrapped};
 use megapage_doctor::{At, Why};
 use megapage_units::{BASE_PAGE, PageSize};
 use std::collections::HashSet;
 
-/// Groups that are shown in full; the others are summed up. `--json` has them all.
+/// Groups that are shown in full. The others are counted; `--json` has them all.
 const MOST_SHOWN: usize = 12;
 
-/// The human form: what is huge and what is not, then the groups with their reasons.
+/// Returns the human form: the huge and the other memory, then the groups with their reasons.
 pub fn human(why: &Why) -> String {
     let backing = why.backing;
     let mut text = wrapped(
@@ -47,13 +47,13 @@ pub fn human(why: &Why) -> String {
         let head = format!("{} in {ranges} of {}", group.present, group.mapping);
         text += &wrapped(&head, "", "    ");
         for (index, reason) in group.reasons.iter().enumerate() {
-            // Of a whole process, what is decisive; of one address, everything.
+            // For a whole process, explain the decisive reason; for one address, every reason.
             if index > 0 && why.at.is_none() {
                 text += &wrapped(&format!("also: {} [{}]", reason.title, reason.id), "    ", "          ");
                 continue;
             }
             text += &found(reason);
-            // Shown once: many groups share it.
+            // Explained once: many groups share it.
             if explained.insert(reason.id) {
                 text += &meaning(reason);
             }
@@ -86,7 +86,8 @@ pub fn human(why: &Why) -> String {
     text
 }
 
-/// On what folios the present pages lie, where some are larger than a base page: mTHP.
+/// Returns the sizes of folios that the present pages lie on. Empty if all are base pages, without
+/// mTHP.
 fn folios(at: &At) -> String {
     let Some(folios) = at.folios.filter(|folios| folios[1..].iter().any(|pages| *pages > 0)) else {
         return String::new();

@@ -15,17 +15,18 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How watching has ended.
+/// The end of a watch.
 enum End {
-    /// The time is over, or the user has seen enough.
+    /// The time is over, or the user has left.
     Enough,
-    /// By this signal.
+    /// This signal arrived.
     Signal(i32),
-    /// The process cannot be looked at any more, and why.
+    /// The process cannot be observed any more, for this reason.
     Process(String),
 }
 
-/// 0 with a picture; also where the process ends meanwhile, of what was seen until then.
+/// Runs the watch. Returns 0 with a picture. If the process ends meanwhile, the picture shows what
+/// was seen until then.
 pub fn main(args: &Args, root: &KernelRoot, pid: Pid) -> Result<ExitCode> {
     let options = Options { window: args.every, ..args.sampling.options() };
     let mut watch = HeatWatch::start(root, pid, options)?;
@@ -58,7 +59,7 @@ pub fn main(args: &Args, root: &KernelRoot, pid: Pid) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// On a terminal, which is drawn anew with each sample.
+/// Watches on a terminal, which is redrawn with each sample.
 fn live(args: &Args, watch: &mut HeatWatch, pid: Pid, name: &str) -> Result<End> {
     let mut terminal = Terminal::take().context("the terminal cannot be taken over; try --json")?;
     let end = Instant::now() + args.whole_time();
@@ -82,7 +83,7 @@ fn live(args: &Args, watch: &mut HeatWatch, pid: Pid, name: &str) -> Result<End>
     }
 }
 
-/// Without one: until the time is over or a signal comes.
+/// Watches without a terminal, until the time is over or a signal arrives.
 fn blind(args: &Args, watch: &mut HeatWatch, pid: Pid) -> Result<End> {
     let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP]).context("signals")?;
     let time = args.whole_time();
@@ -104,5 +105,5 @@ fn blind(args: &Args, watch: &mut HeatWatch, pid: Pid) -> Result<End> {
     }
 }
 
-/// How long, where nobody says.
+/// Duration of a watch without `--seconds`.
 pub const USUAL: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! One line on standard error, a terminal, while a command takes longer than two seconds: what it does, and for how long. It
-//! is gone before anything else is written, and at the end.
+//! One progress line on a terminal's standard error while a command takes longer than two seconds:
+//! the work, and its time so far. The line is erased before any other output, and at the end.
 
 use super::{in_locale, is_dumb};
 use megapage_units::shown;
@@ -8,17 +8,17 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is quick needs no line.
+/// Time before the line appears: a quick command shows none.
 const QUICK: Duration = Duration::from_secs(2);
-/// The line is written anew so often.
+/// Interval at which the line is redrawn.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The line.
+/// State of the line.
 struct State {
-    /// What the command does; `None`: nothing that takes long.
+    /// The command's present work; `None` if it takes no long time.
     what: Option<String>,
     since: Option<Instant>,
-    /// Whether it is on the screen.
+    /// True if the line is on the screen.
     shown: bool,
 }
 
@@ -29,7 +29,7 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Shows what the command does from now on, if it goes on for long.
+/// Sets the work that the line shows from now on, if it takes long.
 pub fn progress(what: impl Into<String>) {
     if !io::stderr().is_terminal() || is_dumb() {
         return;
@@ -38,18 +38,18 @@ pub fn progress(what: impl Into<String>) {
     state.what = Some(what.into());
     state.since.get_or_insert_with(Instant::now);
     drop(state);
-    // Without a thread there is no line, and that is all.
+    // If the thread cannot start, there is no line; that is no error.
     WRITER.call_once(|| drop(thread::Builder::new().name("progress".into()).spawn(write)));
 }
 
-/// Shows no more: the work is done, or what follows writes to the terminal itself.
+/// Ends the line: the work is done, or the command now writes to the terminal itself.
 pub fn end_progress() {
     let mut state = state();
     state.clear();
     (state.what, state.since) = (None, None);
 }
 
-/// Takes the line from the screen, if it is there, for what is written next. It comes again if the work goes on.
+/// Erases the line from the screen, before other output. It comes back if the work goes on.
 pub(super) fn make_room() {
     state().clear();
 }
@@ -75,12 +75,13 @@ fn write() {
     }
 }
 
-/// The columns of a terminal that says so many: one that does not know says 0.
+/// Returns the columns of the terminal. One that does not know its size says 0, and gets 80.
 fn columns(said: Option<u16>) -> usize {
     said.filter(|columns| *columns > 0).map_or(80, |columns| usize::from(columns).max(20))
 }
 
-/// The line for a terminal of so many columns, of which the last stays free: some terminals go on to the next line there.
+/// Returns the line for a terminal of this number of columns. The last column stays free, for some
+/// terminals wrap there.
 fn line(what: &str, elapsed: Duration, columns: usize) -> String {
     let time = format!(", {} s", elapsed.as_secs());
     let room = columns.saturating_sub(time.len() + 1);

@@ -5,10 +5,10 @@ use megapage_report::line::{Paint, Style, show, wrap};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
 
-/// Rows of a table; the JSON has all.
+/// Most rows of a table; the JSON has all.
 const MOST_ROWS: usize = 30;
 
-/// The services that gain, those that do not, the hosts, and what it comes to.
+/// Returns the human form: services that gain, services that do not, hosts, and the summary.
 pub fn plan(plan: &Plan) -> String {
     let percent = format!("p{}", plan.quantile * 100.0);
     let mut out = wrapped(&format!(
@@ -83,7 +83,7 @@ pub fn plan(plan: &Plan) -> String {
     out
 }
 
-/// The hash, and what is known of it.
+/// Returns the service's hash, and its application if known.
 fn name(service: &ServicePlan) -> String {
     match &service.app {
         Some(app) if *app != service.service => format!("{} ({app})", service.service),

@@ -77,7 +77,7 @@ fn pool_table(pools: &Pools) -> String {
     table(&header, rows)
 }
 
-/// Adds a table, unless it is empty.
+/// Adds a titled table, unless it has no rows.
 fn section<T, const N: usize>(
     text: &mut String,
     title: &str,

@@ -64,7 +64,7 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// `--quota-per-uid`, with `none` for `None`.
+/// The limit of `--quota-per-uid`; `none` is `None`.
 #[derive(Clone, Copy, Debug)]
 struct Quota(Option<Bytes>);
 
@@ -120,7 +120,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if args.dry_run {
         print(&(dry_run(&root, &options)?.join("\n") + "\n"))?;
     } else {
-        // A standard error that is closed is no reason to end.
+        // A closed standard error does not end the broker.
         run(&root, &options, &mut |line| crate::output::say(line))?;
     }
     Ok(ExitCode::SUCCESS)

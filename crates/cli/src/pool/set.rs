@@ -49,7 +49,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let plan = plan(&root, &request(&args)?)?;
     if !args.json && !args.dry_run {
-        // Before anything is changed, so that it stands there should the machine run short.
+        // Printed before anything is changed, so that the user sees it if the machine then runs
+        // short of memory.
         print(&(memory(&plan.memory) + "\n"))?;
     }
     let outcome = if args.dry_run { plan.dry_run() } else { plan.apply(&root)? };
@@ -107,7 +108,8 @@ fn human(outcome: &Outcome) -> String {
     let mut text = table(
         &["POOL", "BEFORE", "REQUESTED", "OBTAINED", "SHORT"],
         outcome.steps.iter().map(|step| {
-            // After a rollback the shortfall is that of before.
+            // After a rollback, the shortfall is that of the attempt, not of the pools as they are
+            // now.
             let missing = if outcome.rolled_back { "-".to_string() } else { step.missing().to_string() };
             [
                 title(&step.step),
@@ -188,7 +190,7 @@ fn explain(outcome: &Outcome, shortfall: &Shortfall) -> String {
     text
 }
 
-/// Breaks a paragraph at spaces, so that lines keep within the width of reports; a longer word stays whole.
+/// Wraps a paragraph at spaces into lines within the width of reports. A longer word stays whole.
 fn wrap(paragraph: &str) -> String {
     let indent = paragraph.len() - paragraph.trim_start().len();
     let mut lines = vec![" ".repeat(indent)];

@@ -55,7 +55,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     report(&outcomes, failed, args.json.then_some(SCHEMA))
 }
 
-/// Prints what came of priming, as JSON where a schema is given; the exit status.
+/// Prints the results of priming, as JSON if a schema is given. Returns the exit status.
 pub fn report(outcomes: &[Outcome], failed: bool, schema: Option<&str>) -> Result<ExitCode> {
     if let Some(schema) = schema {
         print(&(json(schema, &Report { files: outcomes }) + "\n"))?;
@@ -83,7 +83,7 @@ fn human(outcome: &Outcome) -> String {
         return text;
     }
     let obtained = Bytes(outcome.obtained_bytes.unwrap_or(0));
-    // Folios of which no mapping has anything are not what was before.
+    // Huge folios that no mapping can have by 2 MiB entries do not count as before.
     let before = match outcome.before_bytes.filter(|_| outcome.folio_bytes == outcome.obtained_bytes) {
         Some(before) => format!(" (before: {})", Bytes(before)),
         None => String::new(),
@@ -114,7 +114,7 @@ fn human_undone(undone: &Undone) -> String {
     format!("{file}: {left}\n{}", users(&undone.users))
 }
 
-/// How many users are listed; --json has all.
+/// Most users that are listed; `--json` has all.
 const MOST_LISTED: usize = 10;
 
 fn users(users: &[User]) -> String {

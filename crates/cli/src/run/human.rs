@@ -10,12 +10,12 @@ use megapage_report::table;
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 
-/// Reasons that a line names: JSON has all.
+/// Most reasons in a line; JSON has all.
 const MOST_REASONS: usize = 3;
-/// Less shared memory than this is no matter of huge pages.
+/// Least shared memory that has a column: less than a huge page is no matter here.
 const LEAST_SHARED: u64 = 2 << 20;
 
-/// The report as text of at most 100 columns.
+/// Returns the report as text of at most 100 columns.
 pub fn text(report: &RunReport) -> String {
     let mut out = String::new();
     let mut line = |text: String| wrap(&mut out, &text);
@@ -204,7 +204,7 @@ fn seen(report: &RunReport) -> Option<String> {
     ))
 }
 
-/// A kind of memory, in words.
+/// Returns a kind of memory, in words.
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Heap => "heap",
@@ -217,7 +217,8 @@ fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Why not more of a kind is on huge pages, at the moment at which more of it was not; nothing where all of it is.
+/// Returns the reasons why not more of a kind is on huge pages, at the moment when less of it was.
+/// Empty if there are none.
 fn why_not_more(moments: [Option<&KindReport>; 2]) -> String {
     let lacking = |it: &&KindReport| it.memory.base_bytes + it.memory.swapped_bytes;
     let kind = moments.into_iter().flatten().max_by_key(lacking);
@@ -229,7 +230,7 @@ fn why_not_more(moments: [Option<&KindReport>; 2]) -> String {
     if reasons.is_empty() { String::new() } else { format!("; why not more: {}", reasons.join(", ")) }
 }
 
-/// The share of memory on huge pages, and of how much.
+/// Returns the share of memory on huge pages, and the total.
 fn share(memory: Option<&Backed>) -> String {
     let Some((memory, percent)) = memory.and_then(|it| Some((it, it.huge_percent?))) else {
         return "none".into();
@@ -241,12 +242,13 @@ fn share(memory: Option<&Backed>) -> String {
     }
 }
 
-/// The fullest sample is no peak where it has missed more than a twentieth of it.
+/// Returns the name of the fullest sample. It is not called the peak if it missed more than a
+/// twentieth of the peak.
 fn peak_name(peak: &Moment) -> &'static str {
     if peak.peak_seen_percent < 95.0 { "fullest sample" } else { "peak" }
 }
 
-/// How old the last sample is.
+/// Returns the age of the last sample, in words.
 fn age(report: &RunReport, end: &Moment) -> String {
     match (report.end_is_final, report.running) {
         (true, true) => "the end is now, and the program runs on".to_string(),
@@ -266,7 +268,7 @@ fn kind(report: &RunReport) -> String {
     words.join(", ")
 }
 
-/// Memory by backing, at the peak and at the end.
+/// Returns the table of memory by backing, at the peak and at the end.
 fn memory(report: &RunReport) -> Option<String> {
     let (peak, end) = (report.peak.as_ref()?, report.end.as_ref()?);
     let mut columns: Vec<(String, Backed)> = Vec::new();
@@ -296,7 +298,7 @@ fn memory(report: &RunReport) -> Option<String> {
     ];
     let mut rows: Vec<Vec<String>> = Vec::new();
     for (name, value) in kinds {
-        // A kind that occurs nowhere says nothing; base pages and the sum always do.
+        // Leaves out a kind that occurs nowhere; base pages and the sum always appear.
         if matches!(name, "base pages" | "sum") || columns.iter().any(|(_, backed)| value(backed) > 0) {
             let cells = columns.iter().map(|(_, backed)| Bytes(value(backed)).to_string());
             rows.push(std::iter::once(name.to_string()).chain(cells).collect());
@@ -396,7 +398,8 @@ fn program_text(text: &TextReport, line: &mut impl FnMut(String)) {
     }
 }
 
-/// Appends `text`, broken at blanks to lines of at most [`megapage_report::width`] columns; a longer word stays whole.
+/// Appends `text`, wrapped at blanks to lines of at most [`megapage_report::width`] columns. A
+/// longer word stays whole.
 fn wrap(out: &mut String, text: &str) {
     let indent = text.len() - text.trim_start().len();
     let mut column = 0;

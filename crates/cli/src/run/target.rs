@@ -1,4 +1,4 @@
-//! Where the reports of a run go.
+//! Destination of the reports of a run.
 
 use megapage_kernel::trusted::create_report;
 use megapage_units::shown::lines;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The file, standard output, or nothing.
 pub enum Target {
-    /// No report was asked for; live ones go to standard error.
+    /// No report was requested; live reports go to standard error.
     Nothing,
     /// `-`.
     Output,
@@ -18,8 +18,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// Opens the target: one that cannot be written is found before the program is started. The message says
-    /// which and why.
+    /// Opens the target before the program starts, so that a target that cannot be written is found
+    /// early. The message names the target and the reason.
     pub fn open(path: Option<PathBuf>) -> Result<Target, String> {
         match path {
             None => Ok(Target::Nothing),
@@ -41,7 +41,7 @@ impl Target {
         self.put(text).map_err(|error| format!("--report {name}: {error}"))
     }
 
-    /// Writes a live report. A failure is told and does not disturb the program.
+    /// Writes a live report. A failure prints a message, and does not disturb the program.
     pub fn live(&mut self, text: &str) {
         let written = match self {
             Target::Nothing => io::stderr().write_all(lines(text).as_bytes()),
@@ -60,7 +60,8 @@ impl Target {
             Target::File(path, file) => {
                 let metadata = file.metadata()?;
                 if metadata.is_file() && metadata.nlink() == 0 {
-                    // Taken away since, as by what collects reports: the next one gets a file of its own.
+                    // The file was removed meanwhile, for example by a collector of reports: create
+                    // another one.
                     *file = create_report(path)?;
                 } else if metadata.is_file() {
                     file.set_len(0)?;

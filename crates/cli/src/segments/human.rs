@@ -34,7 +34,7 @@ fn row(segment: &Listed) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let size = match segment.hugetlb {
         true => shape.map(|shape| shape.page_size.clone()),
-        // Not on huge pages: the units are of no account.
+        // On base pages: the unit is not a page size.
         false => Some("base".into()),
     };
     [
@@ -78,7 +78,7 @@ pub fn show(segment: &Listed) -> String {
     text
 }
 
-/// The shell line that removes a segment.
+/// Returns the shell line that removes a segment.
 pub fn removal(segment: &Listed) -> String {
     format!("rm -r -- {}", shell_path(&segment.path))
 }

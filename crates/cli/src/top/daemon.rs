@@ -1,4 +1,5 @@
-//! The daemon beside the table: asked at each refresh, and skipped silently unless the user named it.
+//! The daemon beside the table. Each refresh asks it; one that does not run is skipped silently,
+//! unless the user named it.
 
 use anyhow::Result;
 use megapage_daemon::client::{ClientError, look};
@@ -7,11 +8,11 @@ use megapage_snapshot::daemon::DaemonSeen;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Decisions that are asked for.
+/// Most decisions to request.
 const DECISIONS: usize = 256;
-/// A daemon that the user did not name delays the table no longer.
+/// Longest delay of the table by a daemon that the user did not name.
 const UNNAMED_WITHIN: Duration = Duration::from_secs(1);
-/// One that the user named is waited for.
+/// Longest wait for a daemon that the user named.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The daemon's last report.
@@ -24,7 +25,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Asks the daemon on `socket`, or on the usual one. A socket that the user named must be answered.
+    /// Asks the daemon on `socket`, or on the usual one. Fails if a socket that the user named is
+    /// not answered.
     pub fn ask(socket: Option<PathBuf>) -> Result<Daemon> {
         let named = socket.is_some();
         let socket = socket.unwrap_or_else(default_socket);
@@ -37,7 +39,7 @@ impl Daemon {
 
     /// Asks again.
     pub fn refresh(&mut self) {
-        // What is wrong is noted.
+        // `look` keeps the error as a note.
         let _ = self.look();
     }
 
@@ -56,12 +58,12 @@ impl Daemon {
         result
     }
 
-    /// Its report; `None` where none answers.
+    /// Returns the daemon's report; `None` if no daemon answers.
     pub fn seen(&self) -> Option<&DaemonSeen> {
         self.seen.as_ref()
     }
 
-    /// Why nothing is shown, where that is worth a line.
+    /// Returns why no report is shown, if that is worth a line.
     pub fn note(&self) -> Option<String> {
         self.note.clone()
     }

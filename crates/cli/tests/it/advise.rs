@@ -1,4 +1,5 @@
-//! `megapage advise` on real processes: bad input, small programs, programs that it starts, trials that are undone.
+//! `megapage advise` on real processes: bad input, small programs, programs that it starts, trials
+//! that are undone.
 
 use crate::user;
 
@@ -34,12 +35,12 @@ fn json(output: &Output) -> Value {
     value
 }
 
-/// A child that is killed when the test ends, however it ends.
+/// A child that is killed at the end of the test, also after a failure.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -51,14 +52,15 @@ impl Killed {
     }
 }
 
-/// 64 MiB, of which bytes at random places are read, for ever. Perl is in every Debian.
+/// Perl program that holds 64 MiB, and reads bytes at random places without end. Every Debian has
+/// Perl.
 const RANDOM_READER: &str =
     "$s = 'x' x (64 << 20); for (;;) { $n += ord(substr($s, int(rand(64 << 20)), 1)) }";
 
 fn random_reader() -> Killed {
     let child = Command::new("perl").args(["-e", RANDOM_READER]).stdout(Stdio::null()).spawn().unwrap();
     let child = Killed(child);
-    // The string is built once, and then held a second time while it is assigned.
+    // Perl builds the string once, and holds it a second time during the assignment.
     wait_for("perl's start", || resident(child.pid()) >= Bytes::mib(64));
     child
 }
@@ -113,7 +115,7 @@ fn a_program_that_is_started_is_waited_for_and_its_failure_told() {
     let output = advise(&["--seconds", "1", "--json", "--", "sh", "-c", "echo mine; sleep 20; exit 3"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("the program ended with status 3"), "{}", said(&output));
-    // Its output is not lost, and not in the document.
+    // Its output is not lost, and does not go into the document.
     assert!(said(&output).contains("mine"), "{}", said(&output));
     assert_eq!(json(&output)["processes"][0]["recommended"], false);
 }
@@ -132,7 +134,7 @@ fn what_no_tracker_can_tell_is_unknown_with_the_reason_and_status_1() {
         return;
     }
     let reader = random_reader();
-    // The page map tells what is used, to everybody; of what is accessed it knows nothing.
+    // The page map shows every user which pages are present, but no accesses.
     let pid = reader.pid().to_string();
     let output = advise(&["--seconds", "1", "--tracker", "pagemap", "--json", &pid]);
     if said(&output).contains("tracker pagemap") {
@@ -153,7 +155,7 @@ fn a_program_that_ends_meanwhile_is_said_to_have_ended() {
     if !can_try() {
         return;
     }
-    // Where megapage had hardly begun to look when the program ended there is nothing to judge: longer, then.
+    // If megapage had hardly begun when the program ended, there is nothing to judge: try longer.
     let observed = [2, 8, 32, 128].into_iter().find_map(|seconds| {
         let reader = random_reader();
         let mut advisor = megapage();
@@ -175,7 +177,7 @@ fn a_program_that_ends_meanwhile_is_said_to_have_ended() {
     assert!(!how.contains("--attach") && !how.contains("No such file"), "{how}");
 }
 
-/// Whether a trial can be made here: as root, with a tracker that tells pages.
+/// Returns true if a trial can be made here: as root, with a tracker that sees single pages.
 fn can_try() -> bool {
     if !require_root() {
         return false;
@@ -185,7 +187,7 @@ fn can_try() -> bool {
     if !works {
         skip("no tracker here tells single pages");
     }
-    // What is huge from the start leaves nothing to try.
+    // If memory is huge from the start, there is nothing to try.
     let always = settings(&KernelRoot::live())
         .is_ok_and(|thp| thp.is_some_and(|thp| thp.enabled == ThpEnabled::Always));
     if always {
@@ -200,8 +202,8 @@ fn a_trial_leaves_nothing_huge_behind() {
         return;
     }
     let _lock = MachineLock::take();
-    // On a machine where the program hardly gets a processor there may be nothing to judge: longer, then. A page that
-    // something else holds for longer than undoing takes is the guard's.
+    // If the program hardly gets a processor, there may be nothing to judge: try longer. The guard
+    // demotes a page that something else held for longer than the undoing took.
     let (value, reader, before) = [1, 4, 16, 64]
         .into_iter()
         .find_map(|seconds: u32| {
@@ -226,7 +228,8 @@ fn is_alive((pid, start): &(Pid, u64)) -> bool {
     stat.is_ok_and(|stat| stat.start_ticks == *start && !stat.is_zombie())
 }
 
-/// A trial that a signal ends; whether what it had made huge is on base pages afterwards.
+/// Ends a trial by a signal. Checks that the memory that the trial had promoted is on base pages
+/// again.
 fn ended_by(number: i32) {
     if !can_try() {
         return;
@@ -234,7 +237,8 @@ fn ended_by(number: i32) {
     let _lock = MachineLock::take();
     let reader = random_reader();
     let (before, pid) = (huge(reader.pid()), reader.pid().to_string());
-    // As above there may be nothing to judge, and so no trial; or it may be over before anybody looks: longer, then.
+    // As above there may be nothing to judge, and so no trial. Or the trial may be over before the
+    // first look. In both cases try longer.
     let mut advisor = [1, 4, 16, 64]
         .into_iter()
         .find_map(|seconds: u32| {
@@ -254,7 +258,8 @@ fn ended_by(number: i32) {
     assert!(!children.is_empty(), "a guard");
     megapage_kernel::spawn::send_signal(advisor.pid(), number).unwrap();
     advisor.0.wait().unwrap();
-    // Of one that was killed the guard takes its time: until then a call that was under way may still end.
+    // After a kill, the guard needs a while. Until it is done, a call that was under way may still
+    // complete.
     wait_for("the end of its children", || !children.iter().any(is_alive));
     assert_eq!(huge(reader.pid()), before);
 }
@@ -269,7 +274,7 @@ fn a_trial_that_is_killed_is_undone() {
     ended_by(megapage_kernel::spawn::signal::SIGKILL);
 }
 
-/// 64 MiB of huge pages of which one base page in eight is not zero (see programs/bloat.c).
+/// 64 MiB of huge pages, in which one base page in eight is not zero (see programs/bloat.c).
 #[test]
 fn bloat_in_huge_pages_is_told_with_what_takes_it_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -291,7 +296,7 @@ fn bloat_in_huge_pages_is_told_with_what_takes_it_back() {
     let output = advise(&["--seconds", "1", "--json", &pid]);
     let process = &json(&output)["processes"][0];
     assert_eq!(process["verdict"], "already-huge", "{process:#} {}", said(&output));
-    // Seven of eight pages of 64 MiB.
+    // Zeros: seven of eight pages of 64 MiB.
     let zeros = process["memory"]["zero_bytes"].as_u64().unwrap() >> 20;
     assert!((50..=62).contains(&zeros), "{process:#}");
     assert_eq!(process["how"][0]["what"], format!("sudo megapage reclaim {pid}"));

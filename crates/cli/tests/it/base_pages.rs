@@ -1,7 +1,7 @@
 //! A kernel with base pages of 16 KiB, as arm64 can have: every command refuses in one line, and
-//! the libraries stay out of the way. A library before the command's has sysconf(3) answer so. The
-//! preloaded libraries call no such name: for them a filter has madvise(2) answer so. What is
-//! mapped in multiples of that is right here, too.
+//! the libraries do nothing. For the command, a library before its C library makes sysconf(3)
+//! return 16 KiB. The preloaded libraries call no such function: for them a filter makes madvise(2)
+//! answer so. Mappings in multiples of 16 KiB are also valid on this kernel.
 
 use crate::run_support;
 
@@ -24,7 +24,7 @@ long sysconf(int name) {
 }
 "#;
 
-/// Executes its arguments where no page seems to begin at 4 KiB and at 8 KiB.
+/// Executes its arguments under a filter, by which no page seems to begin at 4 KiB and at 8 KiB.
 const OTHER_PAGES_BELOW: &str = r#"
 #include <errno.h>
 #include <linux/filter.h>
@@ -48,7 +48,7 @@ int main(int count, char **words) {
 }
 "#;
 
-/// `None`, after a loud skip, where there is no compiler.
+/// Returns `None`, after a loud skip, if there is no compiler.
 fn other_pages(directory: &Path) -> Option<String> {
     compile("gcc", directory, "other_pages.so", OTHER_PAGES, &["-shared", "-fPIC"])
 }
@@ -151,8 +151,8 @@ fn what_looks_at_no_machine_works_on_other_base_pages() {
     }
 }
 
-/// The flags of all mappings of a process that has the library before its malloc, while it holds 64 MiB; `hg` is of
-/// memory for which huge pages were asked. And how it ended.
+/// Returns the flags of all mappings of a process that holds 64 MiB, with the library before its
+/// malloc, and its exit status. `hg` marks memory for which huge pages were requested.
 fn flags(library: &str, words: &[&str]) -> (String, i32) {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).args(["64", "48"]).env("LD_PRELOAD", library).env("MEGAPAGE_HEAP", "thp");
@@ -177,7 +177,8 @@ fn the_preloaded_library_stays_out_of_the_way_of_other_base_pages() {
     assert_eq!(ended, 3);
 }
 
-/// Forks, has threads, grows and shrinks blocks, and frees them elsewhere; 0 where every byte was right.
+/// Program that forks, has threads, grows and shrinks blocks, and frees them elsewhere. Its status
+/// is 0 if every byte was right.
 const BUSY: &str = r#"
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-//! `megapage bench run`: that it runs a command in each way, says what failed, and leaves nothing running. How long
-//! anything takes is not judged here.
+//! `megapage bench run`: it runs a command in each way, names a failure, and leaves nothing
+//! running. No test judges how long anything takes.
 
 use crate::run_support;
 
@@ -52,7 +52,7 @@ fn a_command_is_run_in_each_way_as_often() {
         assert!(way["peak_bytes"]["min"].as_f64().unwrap() > 0.0, "{way:#}");
         assert_eq!(way["of_plain"].is_null(), way["way"] == "plain", "{way:#}");
     }
-    // Each way once in the round that does not count, and six times.
+    // Each way once in the round that does not count, and six times after it.
     assert_eq!(fs::read_to_string(&count).unwrap().lines().count(), 3 * 7);
     assert_eq!(report["finding"]["way"], "ours");
     assert!(report["finding"]["sentence"].as_str().unwrap().contains("% interval "), "{report:#}");

@@ -1,4 +1,5 @@
-//! `megapage daemon` as a user meets it: its configuration, what it does to processes, signals, a second one.
+//! `megapage daemon` as a user meets it: its configuration, its actions on processes, signals, a
+//! second daemon.
 
 use crate::user;
 
@@ -32,7 +33,7 @@ impl Running {
         Pid(self.0.id().cast_signed())
     }
 
-    /// Its anonymous memory on huge pages.
+    /// Returns its anonymous memory on huge pages.
     fn huge(&self) -> Bytes {
         let mappings = read_smaps(&KernelRoot::live(), self.pid()).unwrap_or_default();
         mappings.iter().map(|mapping| mapping.anon_huge).sum()
@@ -137,7 +138,7 @@ fn a_dry_run_shows_what_would_be_done_and_does_nothing() {
     assert_eq!(status, 0, "{err}");
     let pass: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&pass["schema"], &pass["watched"]), (&"megapage.daemon/2".into(), &1.into()), "{out}");
-    // Each action that would be done comes with the call.
+    // Each action of a dry run comes with its call.
     for done in pass["done"].as_array().unwrap() {
         assert!(done["why"].as_str().is_some_and(|why| !why.is_empty()), "{out}");
     }
@@ -161,7 +162,7 @@ fn what_is_hot_is_promoted_and_undone_in_the_end_if_so_wished() {
     let daemon = Daemon::start(directory.path(), &[target.pid()], "policy = 'ingens'\non_exit = 'undo'");
     until("promotion", || (target.huge() >= Bytes::mib(8)).then_some(()));
 
-    // There is one daemon on a machine.
+    // A machine runs only one daemon.
     let Said { status, err, .. } = ended(&["--config", daemon.config.to_str().unwrap(), "--once"]);
     assert_eq!(status, 2);
     assert!(
@@ -169,7 +170,7 @@ fn what_is_hot_is_promoted_and_undone_in_the_end_if_so_wished() {
         "{err}"
     );
 
-    // A configuration with a mistake is told, and the former one stays.
+    // A mistake in the configuration is reported, and the former one stays.
     std::fs::write(&daemon.config, "policy = 'no such'").unwrap();
     daemon.signal(signal::SIGHUP);
     daemon.until_logged("the former configuration stays in force");
@@ -183,7 +184,7 @@ fn what_is_hot_is_promoted_and_undone_in_the_end_if_so_wished() {
     let state: Value = serde_json::from_str(&state).unwrap();
     assert_eq!(state["schema"], "megapage.state/1");
     assert_eq!(state["processes"][0]["pid"], target.0.id());
-    // What something else held at that moment stays huge; not all of it.
+    // Pages that something else held at that moment stay huge, but not all of them.
     assert!(target.huge() <= Bytes::mib(32), "{} of 64 MiB are left", target.huge());
 }
 
@@ -207,7 +208,7 @@ fn a_configuration_that_became_a_pipe_or_endless_is_refused_and_the_daemon_ends(
     assert_eq!(log.matches("the former configuration stays in force").count(), 2, "{log}");
 }
 
-/// What ends while a sample of it is under way must not keep the daemon busy, or deaf.
+/// A process that ends during its sample must not keep the daemon busy, or stop it from answering.
 #[test]
 fn a_process_that_ends_in_its_window_is_no_matter() {
     if !require_root() {
@@ -218,11 +219,11 @@ fn a_process_that_ends_in_its_window_is_no_matter() {
     let general = "policy = 'hawkeye-g'\ninterval = '10m'\n[observe]\nwindow = '1s'";
     let daemon = Daemon::start(directory.path(), &[target.pid()], general);
     daemon.until_logged("policy hawkeye-g");
-    // Promotions follow a sample; the pass that starts it is the first.
+    // The first pass starts the sample, which promotions would follow.
     std::thread::sleep(Duration::from_millis(200));
     drop(target);
     let cpu = || megapage_kernel::cpu_time_of(daemon.running.pid()).unwrap();
-    // What it does to begin with may take a slow machine long; but there is an end to it.
+    // The daemon's start may take long on a slow machine, but it ends.
     until("rest", || {
         let before = cpu();
         std::thread::sleep(Duration::from_secs(2));
@@ -240,18 +241,18 @@ fn killed_at_any_moment_it_leaves_the_process_as_it_is() {
     let mut target = Running(checking_program());
     for wait in [300, 700, 1100] {
         let mut daemon = Daemon::start(directory.path(), &[target.pid()], "policy = 'ingens'");
-        // Not for a result: the moment is any.
+        // A wait for no result: any moment will do.
         std::thread::sleep(Duration::from_millis(wait));
         daemon.running.0.kill().unwrap();
         daemon.running.0.wait().unwrap();
         assert_eq!(target.0.try_wait().unwrap(), None, "the process has ended");
     }
-    // The next one starts, however the last one ended.
+    // The next daemon starts, no matter how the last one ended.
     let daemon = Daemon::start(directory.path(), &[target.pid()], "policy = 'ingens'");
     daemon.until_logged("policy ingens");
     until("huge memory", || (target.huge() > Bytes::mib(32)).then_some(()));
     daemon.stop();
-    // Every byte is what it has to be.
+    // Every byte has its value.
     send_signal(target.pid(), signal::SIGTERM).unwrap();
     assert_eq!(target.0.wait().unwrap().code(), Some(0));
 }
@@ -259,7 +260,7 @@ fn killed_at_any_moment_it_leaves_the_process_as_it_is() {
 /// A control group with a memory limit, removed when this is dropped.
 struct Limited {
     directory: PathBuf,
-    /// What is charged to it, in bytes.
+    /// File with the bytes that are charged to the group.
     usage: &'static str,
 }
 
@@ -279,7 +280,8 @@ impl Limited {
         let group = Limited { directory, usage };
         std::fs::create_dir(&group.directory).ok()?;
         std::fs::write(group.directory.join(file), limit.0.to_string()).ok()?;
-        // Whether the machine has swap is not to matter. A kernel without support for it has no such file.
+        // The result must not depend on the machine's swap. A kernel without swap accounting has no
+        // such file.
         let no_swap = if name.is_empty() { "memory.swap.max" } else { "memory.swappiness" };
         let _ = std::fs::write(group.directory.join(no_swap), "0");
         Some(group)
@@ -293,7 +295,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Its last process leaves it a moment after its end was told.
+        // The last process leaves the group a moment after its end was reported.
         for _ in 0..500 {
             if std::fs::remove_dir(&self.directory).is_ok() {
                 return;
@@ -311,7 +313,7 @@ struct Bloat {
 }
 
 impl Bloat {
-    /// `None`, after a loud skip, where so many huge pages are not free.
+    /// Returns `None`, after a loud skip, if there are not enough free huge pages.
     fn start(directory: &Path, group: &Limited) -> Option<Bloat> {
         let program = directory.join("bloat");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/bloat.c");
@@ -332,14 +334,14 @@ impl Bloat {
         Some(bloat)
     }
 
-    /// What it says next; empty when it has been killed.
+    /// Returns its next line; empty if it has been killed.
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.told.read_line(&mut line).unwrap();
         line.trim().to_string()
     }
 
-    /// Has it fill another tenth; what it says.
+    /// Makes it fill another tenth, and returns its answer.
     fn fill(&mut self) -> String {
         // It may have been killed.
         let _ = self.ask.write_all(b"go\n");
@@ -347,8 +349,8 @@ impl Bloat {
     }
 }
 
-/// The heart of it: the same data that exceeds the limit of a control group while its huge pages are bloat, fits once
-/// the daemon has taken the bloat back.
+/// The essential test. Data exceeds the limit of a control group while its huge pages are bloat.
+/// The same data fits once the daemon has taken the bloat back.
 #[test]
 fn bloat_is_taken_back_before_a_control_group_reaches_its_limit() {
     if !require_root() {
@@ -358,7 +360,7 @@ fn bloat_is_taken_back_before_a_control_group_reaches_its_limit() {
     let Some(group) = Limited::make(Bytes::mib(288)) else {
         return skip("no control group with a memory limit can be made here");
     };
-    // 192 MiB, of which an eighth is used, and 160 MiB: 352 MiB with bloat, 184 MiB without.
+    // 192 MiB, an eighth of it used, and 160 MiB: 352 MiB with bloat, 184 MiB without.
     let Some(mut alone) = Bloat::start(directory.path(), &group) else { return };
     let filled = (0..10).take_while(|_| alone.fill() == "part").count();
     assert!(filled < 10, "without the daemon it exceeds the limit");
@@ -370,8 +372,8 @@ fn bloat_is_taken_back_before_a_control_group_reaches_its_limit() {
     let daemon = Daemon::start(directory.path(), &[bloat.running.pid()], "policy = 'megapage'");
     daemon.until_logged("policy megapage");
     for _ in 0..10 {
-        // With 85 % of the limit in use memory is short in the group. Nothing more than 16 MiB beyond that is asked for
-        // until that is repaired, however long it takes.
+        // With 85 % of the limit in use, memory is short in the group. The program asks for 16 MiB
+        // more only when that is repaired, no matter how long it takes.
         until("recovery", || (group.usage() <= Bytes::mib(256)).then_some(()));
         assert_eq!(
             bloat.fill(),

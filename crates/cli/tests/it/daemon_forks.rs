@@ -1,5 +1,6 @@
-//! A program under `megapage daemon` forks a child, as a database that saves itself: what its writes have split meanwhile
-//! is huge again once the child has ended, and not only when the daemon would have come by anyway.
+//! A program under `megapage daemon` forks a child, as a database does that saves itself. Its
+//! writes split huge pages meanwhile. They are huge again once the child has ended, before the
+//! daemon's next pass would come anyway.
 
 use crate::user;
 
@@ -16,15 +17,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use user::{MEGAPAGE, until, until_unlocked};
 
-/// Its memory, and what of it has to be huge for it to begin: the rest lies at the ends of its mapping, or something held it
-/// just then.
+/// Size of the program's memory, and the part that has to be huge before the test begins. The rest
+/// lies at the ends of its mapping, or something held it then.
 const SIZE: u64 = 64 << 20;
 const MOST_OF_IT: Bytes = Bytes::mib(40);
-/// Much longer than it takes for what a fork has split to be huge again.
+/// Much longer than it takes to make split pages huge again.
 const LONG: Duration = Duration::from_secs(40);
 
-/// Does as it is told by a line: forks a child that lives on, writes a byte of each 64 KiB, ends the child. It answers with
-/// the same line. `vec` makes a string whose bytes perl shares with no other; none of its pages is left a page of zeros.
+/// Program that follows orders, one a line: it forks a child that lives on, writes a byte of each
+/// 64 KiB, or ends the child. It answers with the same line. `vec` makes a string whose bytes perl
+/// shares with no other string. No page of it stays a page of zeros.
 const PROGRAM: &str = "my $size = shift; my $text = ''; vec($text, $size - 1, 8) = 1; $| = 1; my ($child, $end); \
     for (my $at = 0; $at < $size; $at += 4096) { substr($text, $at, 1) = 'x' } \
     print qq(ready\n); \
@@ -57,7 +59,7 @@ impl Drop for Running {
     }
 }
 
-/// [`PROGRAM`]. Its child reads from a pipe of its own, and ends with it.
+/// The process of [`PROGRAM`]. Its child reads from a pipe, and ends when that is closed.
 struct Target {
     running: Running,
     ask: ChildStdin,
@@ -86,15 +88,15 @@ impl Target {
         self.must_say(what);
     }
 
-    /// Its anonymous memory on huge pages.
+    /// Returns its anonymous memory on huge pages.
     fn huge(&self) -> Bytes {
         let mappings = read_smaps(&KernelRoot::live(), self.running.pid()).unwrap_or_default();
         mappings.iter().map(|mapping| mapping.anon_huge).sum()
     }
 }
 
-/// A daemon over one process that makes a pass when it starts, when it is told to read its configuration again, and
-/// otherwise each hour.
+/// A daemon over one process. It makes a pass when it starts, when it has to read its configuration
+/// again, and otherwise each hour.
 struct Daemon {
     running: Running,
     socket: PathBuf,
@@ -103,7 +105,7 @@ struct Daemon {
 impl Daemon {
     fn start(directory: &Path, target: &Target) -> Daemon {
         let (at, pid) = (directory.display(), target.running.pid());
-        // A policy that looks at nothing but whether a region is full: no sample has to be waited for.
+        // A policy that checks only that a region is full, so that no sample has to be waited for.
         let text = format!(
             "policy = 'freebsd'\ninterval = '1h'\nlock_file = '{at}/lock'\nstate_file = ''\n\
              [processes]\ninclude = ['^no-such-name$']\npids = [{pid}]\n\
@@ -121,14 +123,14 @@ impl Daemon {
         Daemon { running: Running(command.spawn().unwrap()), socket: directory.join("socket") }
     }
 
-    /// Waits until it has made a pass that began after this was called.
+    /// Waits until it has made a pass that began after this call.
     fn pass(&self) {
         let passes =
             || client::status(&self.socket).ok().map(|status| status.passes).filter(|passes| *passes > 0);
         let before = until("pass", passes);
         until("further passes", || {
             send_signal(self.running.pid(), signal::SIGHUP).unwrap();
-            // The first of them may have been under way.
+            // The first of these passes may have been under way.
             passes().filter(|passes| *passes >= before + 2)
         });
     }
@@ -152,7 +154,7 @@ fn what_a_fork_has_split_is_huge_again_when_the_child_has_ended() {
         daemon.pass();
         (target.huge() >= MOST_OF_IT).then_some(())
     });
-    // It has seen what came of that.
+    // The daemon has seen the result of the promotions.
     daemon.pass();
     let before = target.huge();
     target.order("fork");

@@ -1,6 +1,6 @@
-//! Each published policy under `megapage daemon`, on processes whose memory is laid out so that what is that policy's own
-//! shows in the order of its promotions. All run at once, at khugepaged's pace of eight regions in ten seconds: samples come
-//! between rounds.
+//! Each published policy under `megapage daemon`. The memory of the processes is laid out so that
+//! the order of promotions shows which policy it is. All policies run at once, at khugepaged's pace
+//! of eight regions in ten seconds, so that samples come between rounds.
 
 use crate::user;
 
@@ -17,12 +17,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use user::{MEGAPAGE, Said, megapage, until, until_within};
 
-/// Six daemons try trackers at once: on a machine with other work that takes minutes.
+/// Longest wait. Six daemons try trackers at once, which takes minutes on a machine with other
+/// work.
 const PATIENCE: Duration = Duration::from_secs(1800);
-/// A second or more each: what was not promoted in the time of six rounds is not going to be.
+/// Passes to wait for a promotion, a second or more each. A region that is not promoted in the time
+/// of six rounds never is.
 const PASSES: u64 = 60;
 
-/// `tests/programs/regions.c`. It ends with its standard input, at the latest when this is dropped.
+/// The process of `tests/programs/regions.c`. It ends with its standard input, at the latest when
+/// this is dropped.
 struct Target {
     child: Child,
     ask: ChildStdin,
@@ -32,8 +35,8 @@ struct Target {
 }
 
 impl Target {
-    /// `layout` is its command line. One that rests most of the time comes before others to a processor: what it is told to
-    /// access it accesses also on a busy machine.
+    /// Starts the program; `layout` is its command line. A program that rests most of the time has
+    /// priority, so that it makes its accesses also on a busy machine.
     fn start(program: &Path, layout: &str) -> Target {
         let mut command = Command::new("nice");
         let nice = if layout.starts_with("rest") { "-10" } else { "0" };
@@ -50,19 +53,20 @@ impl Target {
         Pid(self.child.id().cast_signed())
     }
 
-    /// Its anonymous memory on huge pages.
+    /// Returns its anonymous memory on huge pages.
     fn huge(&self) -> Bytes {
         let mappings = read_smaps(&KernelRoot::live(), self.pid()).unwrap_or_default();
         mappings.iter().map(|mapping| mapping.anon_huge).sum()
     }
 
-    /// Has it touch what is not present yet of a region.
+    /// Makes it touch the pages of a region that are not present yet.
     fn fill(&mut self, region: usize) {
         self.order(&region.to_string(), "filled");
         self.regions[region] = 512;
     }
 
-    /// Has the kernel split the huge page of a region; all its pages are present again afterwards.
+    /// Makes the kernel split the huge page of a region. All its pages are present again
+    /// afterwards.
     fn split(&mut self, region: usize) {
         self.order(&format!("-{region}"), "split");
     }
@@ -82,7 +86,8 @@ impl Drop for Target {
     }
 }
 
-/// The present pages of each region of a layout; 0 for what is huge from the start.
+/// Returns the present pages of each region of a layout; 0 for a region that is huge from the
+/// start.
 fn regions(layout: &str) -> Vec<u16> {
     let each = layout.split(' ').skip(1).flat_map(|word| {
         let (count, rest) = word.split_once('x').unwrap();
@@ -92,7 +97,7 @@ fn regions(layout: &str) -> Vec<u16> {
     each.collect()
 }
 
-/// A promotion that was asked for: the target's and the region's place, and why.
+/// A requested promotion: the index of the target, the index of the region, and the reason.
 type Promotion = (usize, usize, String);
 
 /// A daemon over some targets.
@@ -107,12 +112,13 @@ impl Live {
         let mut targets = Vec::new();
         for layout in layouts {
             targets.push(Target::start(program, layout));
-            // The kernel counts starts in hundredths of a second: the order in which they came is to be known.
+            // The kernel counts starts in hundredths of a second; the order of starts must be
+            // known.
             std::thread::sleep(Duration::from_millis(25));
         }
         let directory = tempfile::tempdir().unwrap();
         let pids: Vec<String> = targets.iter().map(|target| target.pid().to_string()).collect();
-        // No bound that a busy machine could run into: order is all.
+        // No bound that a busy machine could reach: only the order counts.
         let text = format!(
             "policy = '{policy}'\nlock_file = '{at}/lock'\nstate_file = ''\n\
              [processes]\ninclude = ['^no-such-name$']\npids = [{pids}]\n\
@@ -138,7 +144,8 @@ impl Live {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
-    /// All promotions that were asked for so far, in their order; of one that was tried again, the first.
+    /// Returns all promotions that were requested so far, in order. A region that was tried again
+    /// appears once, at its first try.
     fn promotions(&mut self) -> Vec<Promotion> {
         if let Some(status) = self.daemon.try_wait().unwrap() {
             panic!("the daemon has ended, {status}: {}", self.log());
@@ -158,7 +165,8 @@ impl Live {
         found
     }
 
-    /// All promotions, once there are so many, or [`PASSES`] more were made.
+    /// Returns all promotions, once there are at least `count`, or [`PASSES`] more passes were
+    /// made.
     fn wait(&mut self, count: usize) -> Vec<Promotion> {
         let mut begin = None;
         until_within(PATIENCE, "passes", || {
@@ -169,7 +177,7 @@ impl Live {
         })
     }
 
-    /// The first so many promotions, each of which has one of these reasons.
+    /// Returns the first `count` promotions. Fails if a promotion has another reason than these.
     fn first(&mut self, count: usize, reasons: &[&str]) -> Result<Vec<(usize, usize)>, String> {
         let found = self.wait(count);
         if found.len() < count || found.iter().any(|(_, _, reason)| !reasons.contains(&reason.as_str())) {
@@ -178,14 +186,14 @@ impl Live {
         Ok(found.into_iter().take(count).map(|(target, region, _)| (target, region)).collect())
     }
 
-    /// The metrics whose lines begin so, with what comes after that.
+    /// Returns the metrics whose lines begin with `begin`: the rest of the line, and the value.
     fn metrics(&self, begin: &str) -> Vec<(String, f64)> {
         let text = client::get(&self.socket(), "/metrics").unwrap();
         let rest = text.lines().filter_map(|line| line.strip_prefix(begin)?.rsplit_once(' '));
         rest.map(|(labels, value)| (labels.to_string(), value.parse().unwrap())).collect()
     }
 
-    /// Stops it by SIGTERM, which is to end it cleanly.
+    /// Stops it by SIGTERM, and checks that it ends cleanly.
     fn stop(&mut self) {
         send_signal(Pid(self.daemon.id().cast_signed()), signal::SIGTERM).unwrap();
         let status = until("end of the daemon", || self.daemon.try_wait().unwrap());
@@ -200,7 +208,7 @@ impl Drop for Live {
     }
 }
 
-/// A policy, what it runs on, and what shows that it is that one: what is wrong, or nothing.
+/// A policy, its targets, and a check that only this policy passes.
 struct Case {
     policy: &'static str,
     layouts: &'static [&'static str],
@@ -208,7 +216,8 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
-    // The older process first, each from low to high addresses; one page present is enough; heat is no matter.
+    // The older process first, each from low to high addresses. One present page is enough; heat
+    // does not count.
     Case {
         policy: "linux",
         layouts: &["rest 2x1 2x256 1x512", "rest 2x512 2x512h512"],
@@ -217,7 +226,7 @@ const CASES: &[Case] = &[
             same(&first, &[(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2)])
         },
     },
-    // Only what is populated to the last page.
+    // Only regions that are populated to the last page.
     Case {
         policy: "freebsd",
         layouts: &["rest 1x511 2x512 1x1 1x511h511 1x512"],
@@ -230,7 +239,8 @@ const CASES: &[Case] = &[
             executor_agrees(live, 4)
         },
     },
-    // From 90 % on, 461 pages; who has fewer huge pages for its memory comes first, until it has as many.
+    // Regions with at least 90 % present, 461 pages. The process with fewer huge pages for its
+    // memory comes first, until both have as many.
     Case {
         policy: "ingens-code",
         layouts: &["rest 4xH 4x512 1x461 1x460", "rest 1x460 4x512 1x461 2x100h100"],
@@ -240,7 +250,8 @@ const CASES: &[Case] = &[
             all_present(live, &first, 461)
         },
     },
-    // As in the paper one page is enough while memory is not fragmented. Fairness is by huge pages alone.
+    // As in the paper, one page is enough while memory is not fragmented. Fairness counts only huge
+    // pages.
     Case {
         policy: "ingens",
         layouts: &["rest 4xH 8x512", "rest 8x512"],
@@ -248,23 +259,24 @@ const CASES: &[Case] = &[
             let first = live.first(8, &["utilised", "unfragmented"])?;
             same(&first[..4], &[(1, 0), (1, 1), (1, 2), (1, 3)])?;
             let younger = first.iter().filter(|(target, _)| *target == 1).count();
-            // From four each on they take turns.
+            // From four huge pages each on, they alternate.
             if younger == 6 { Ok(()) } else { Err(format!("{first:?}: {younger} of the younger's")) }
         },
     },
-    // The highest coverage of all processes first, wherever it lies.
+    // The highest coverage of all processes first, at any address.
     Case {
         policy: "hawkeye-g",
         layouts: &["rest 4x512 4x512h128 4x512h512", "rest 4x512h256"],
         shows: |live| {
             let mut first = live.first(8, &["coverage"])?;
-            // Within a bucket the order is that of its samples.
+            // Within a bucket, the order is that of the samples.
             first[..4].sort_unstable();
             first[4..].sort_unstable();
             same(&first, &[(0, 8), (0, 9), (0, 10), (0, 11), (1, 0), (1, 1), (1, 2), (1, 3)])
         },
     },
-    // At equal coverage the one that address translation costs more, and not the one that it costs nothing.
+    // At equal coverage, the process with the higher cost of address translation, and not the one
+    // without a cost.
     Case {
         policy: "hawkeye-pmu",
         layouts: &["work 3x512h512", "walk 32x512h512"],
@@ -294,8 +306,8 @@ fn all_present(live: &Live, promoted: &[(usize, usize)], least: u16) -> Result<(
     }
 }
 
-/// Waits for what is promoted for its cost. What that is estimated at is not to matter here: where it stays below the 2 %
-/// from which on the policy promotes, nothing is to be promoted.
+/// Waits for promotions for their cost. The estimate itself does not matter here: if it stays below
+/// the 2 % from which on the policy promotes, nothing need be promoted.
 fn costly(live: &mut Live) -> Result<Vec<Promotion>, String> {
     let promoted = live.wait(1);
     let walker = format!("megapage_process_translation_ratio{{pid=\"{}\"", live.targets[1].pid());
@@ -305,13 +317,13 @@ fn costly(live: &mut Live) -> Result<Vec<Promotion>, String> {
         Some((_, share)) if *share >= 0.02 => {
             return Err(format!("nothing is promoted at a cost of {share}"));
         }
-        // While others take the processors, timings may show no gain.
+        // While others use the processors, timings may show no gain.
         Some((_, share)) => skip(&format!("needs a cost of 2 % for hawkeye-pmu, and not {share}")),
     }
     Ok(promoted)
 }
 
-/// What the executor has counted adds up, and is what the page tables show.
+/// Checks that the executor's counters add up, and agree with the page tables.
 fn executor_agrees(live: &mut Live, least: usize) -> Result<(), String> {
     let counted = live.metrics("megapage_executor_");
     let huge = live.targets[0].huge().0 as f64;
@@ -327,7 +339,8 @@ fn executor_agrees(live: &mut Live, least: usize) -> Result<(), String> {
     Err(format!("{huge} bytes are huge, and {counted:?}"))
 }
 
-/// The program, where a daemon has something to do on this machine.
+/// Compiles the program. Returns `None`, after a loud skip, if a daemon has nothing to do on this
+/// machine.
 fn program(directory: &Path) -> Option<PathBuf> {
     if !require_root() {
         return None;
@@ -336,7 +349,7 @@ fn program(directory: &Path) -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/regions.c");
     let status = Command::new("cc").args(["-O1", "-o", program.to_str().unwrap(), source]).status().unwrap();
     assert!(status.success(), "cc failed");
-    // Pages of 2 MiB, or of 64 KiB, would be there whole from their first touch on.
+    // Pages of 2 MiB, or of 64 KiB, would be present as a whole from their first touch on.
     let target = Target::start(&program, "rest 1x1");
     let region = VirtRange::new(target.base, target.base + HUGE_2M as u64).unwrap();
     let seen = Pagemap::open(&KernelRoot::live(), target.pid()).unwrap().regions(region).unwrap();
@@ -347,11 +360,11 @@ fn program(directory: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-/// What was done to a region is known to the next daemon, which leaves it alone for `limits.settle`; one that keeps no
-/// state does not.
+/// A daemon knows which regions the daemon before it acted on, and skips them for `limits.settle`.
+/// A daemon without a state file does not know.
 #[test]
 fn what_was_done_is_known_after_a_restart() {
-    // Others may change how huge pages are given.
+    // Other tests may change how the kernel gives huge pages.
     let _lock = MachineLock::take();
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = program(directory.path()) else { return };
@@ -371,7 +384,7 @@ fn what_was_done_is_known_after_a_restart() {
         let pass: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
         assert_eq!(pass["watched"], 1, "{out}");
         let tried = pass["done"].as_array().unwrap().len();
-        // Whatever came of it: on base pages, and whole.
+        // Puts the region back on base pages, all present, promoted or not.
         target.split(0);
         tried
     };
@@ -383,7 +396,7 @@ fn what_was_done_is_known_after_a_restart() {
 
 #[test]
 fn each_policy_promotes_as_its_own() {
-    // Others may change how huge pages are given.
+    // Other tests may change how the kernel gives huge pages.
     let _lock = MachineLock::take();
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = program(directory.path()) else { return };

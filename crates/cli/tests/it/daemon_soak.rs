@@ -1,6 +1,8 @@
-//! Integrity with the whole daemon: a program uses memory in every way at once and checks every byte, while daemons promote
-//! it, take back its bloat, for memory is short in its control group, and are killed, or stopped with their promotions
-//! undone, at any moment; without and with swap. 20 s by default; `MEGAPAGE_SOAK_SECONDS` for longer (`make soak`).
+//! Integrity with the whole daemon. A program uses memory in every way at once, and checks every
+//! byte. Meanwhile daemons promote its memory, and take back its bloat, for memory is short in its
+//! control group. The daemons are killed at any moment, or stopped and undo their promotions. The
+//! test runs without and with swap: 20 s by default, `MEGAPAGE_SOAK_SECONDS` for longer (`make
+//! soak`).
 
 use crate::user;
 
@@ -20,29 +22,32 @@ use std::time::{Duration, Instant};
 use user::{MEGAPAGE, until_unlocked};
 
 const SECONDS: &str = "MEGAPAGE_SOAK_SECONDS";
-/// From so many seconds on it is demanded, and waited for, that daemons recovered and promoted; in less time those that a
-/// busy machine lets do so may all be killed before.
+/// Seconds from which on the test demands, and waits, that daemons recovered and promoted. In less
+/// time, all daemons that a busy machine lets do so may be killed before.
 const DEMANDING: u64 = 120;
-/// Longer than anything takes on a machine that works.
+/// Longest wait: longer than anything takes on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The program's group. With all of its memory huge, a child's copy included, it takes 330 MiB, and for moments up to 376: it
-/// is not killed for want of memory. Usually it takes 250 to 320, by leaps and bounds: to a policy that looks ahead, memory is
+/// Memory limit of the program's group. With all its memory huge, a child's copy included, the
+/// program takes 330 MiB, and for moments up to 376 MiB. It is therefore not killed for lack of
+/// memory. Usually it takes 250 to 320 MiB, in leaps: for a policy that looks ahead, memory is
 /// short.
 const LIMIT: Bytes = Bytes::mib(448);
-/// The same with swap: the limit is met, and what does not fit swapped out.
+/// Memory limit with swap: the program reaches it, and the kernel swaps out the excess.
 const LIMIT_WITH_SWAP: Bytes = Bytes::mib(320);
 const SWAP: Bytes = Bytes::mib(512);
-/// As often, and as much, as it goes. The program forks all the time, and is acted on nevertheless.
+/// Settings by which a daemon acts as often, and as much, as possible. It acts right after forks,
+/// for the program forks all the time.
 const FAST: &str = "interval = '100ms'\non_exit = 'undo'\n[observe]\nown_percent = 100.0\nown_percent_busy = 100.0\n\
                     own_percent_short = 100.0\nwindow = '50ms'\n[act]\npromoted_per_second = '64g'\n\
                     promoted_per_second_of_process = '64g'\nrecovered_per_second = '64g'\n\
                     recovered_per_second_of_process = '64g'\nlatency_guard = '10s'\npause = '1ms'\n[pressure]\nlook = '10ms'\n\
                     [limits]\nsettle = '0ms'\ncool_down = '0ms'\nchanged_pages = 0\nback_off = '0ms'\n\
                     back_off_most = '1ms'\nfork_quiet = '0ms'\n";
-/// The two that promote most here; the second by samples, and it takes back bloat where memory is short in a group.
+/// The two policies that promote most here. The second promotes by samples, and takes back bloat if
+/// memory is short in a group.
 const POLICIES: [&str; 2] = ["freebsd", "megapage"];
 
-/// Killed when it is dropped.
+/// A process that is killed when this is dropped.
 struct Running(Child);
 
 impl Running {
@@ -50,7 +55,7 @@ impl Running {
         Pid(self.0.id().cast_signed())
     }
 
-    /// Waits for its end; what that was.
+    /// Waits for its end, and returns its status.
     fn end(&mut self) -> std::process::ExitStatus {
         until_within(PATIENCE, "its end", || self.0.try_wait().unwrap())
     }
@@ -63,14 +68,14 @@ impl Drop for Running {
     }
 }
 
-/// The program.
+/// The running program.
 struct Workload {
     running: Running,
     said: BufReader<ChildStdout>,
 }
 
 impl Workload {
-    /// Starts it in the group, where there is one, with all that it will take.
+    /// Starts the program in the group, if there is one, so that all its memory is charged there.
     fn start(executable: &Path, directory: &Path, group: Option<&MemoryGroup>) -> Workload {
         let mut command = Command::new("sh");
         // It waits for its group before it takes memory.
@@ -88,14 +93,14 @@ impl Workload {
         workload
     }
 
-    /// That it has found no fault, nor been killed.
+    /// Checks that it has found no fault, and was not killed.
     fn check(&mut self, place: &Place) {
         if let Some(status) = self.running.0.try_wait().unwrap() {
             panic!("the program ended with {status}: {}; {}; {}", self.rest(), place.group(), place.log());
         }
     }
 
-    /// Has it check everything a last time; what it said.
+    /// Makes it check everything a last time, and returns its output.
     fn finish(mut self, place: &Place) -> String {
         self.check(place);
         send_signal(self.running.pid(), signal::SIGTERM).unwrap();
@@ -117,7 +122,8 @@ impl Workload {
     }
 }
 
-/// Where a program and its daemons run: their files, and the program's group, which goes once the program has ended.
+/// Files of a program and its daemons, and the program's group, which is removed after the program
+/// has ended.
 struct Place {
     directory: tempfile::TempDir,
     group: Option<MemoryGroup>,
@@ -128,7 +134,7 @@ impl Place {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// How the group has fared.
+    /// Returns the state of the group.
     fn group(&self) -> String {
         match &self.group {
             Some(group) => format!("{:?}", group.usage()),
@@ -136,7 +142,7 @@ impl Place {
         }
     }
 
-    /// A daemon over all processes of this name.
+    /// Starts a daemon over all processes of this name.
     fn daemon(&self, name: &str, policy: &str) -> Running {
         let directory = self.directory.path();
         let of = directory.display();
@@ -153,7 +159,7 @@ impl Place {
         Running(command.spawn().unwrap())
     }
 
-    /// What the daemon that runs here counts in all by this metric; `None` before it answers.
+    /// Returns the daemon's total of this metric; `None` before the daemon answers.
     fn counted(&self, metric: &str) -> Option<u64> {
         let text = client::get(&self.directory.path().join("socket"), "/metrics").ok()?;
         let rows = text.lines().filter_map(|line| line.strip_prefix(metric)?.rsplit_once(' '));
@@ -161,7 +167,8 @@ impl Place {
     }
 }
 
-/// What came of the daemons after the first one. Bytes are those that they had told of shortly before their end.
+/// Results of the daemons after the first one. Bytes are those that the daemons reported shortly
+/// before their end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     killed: usize,
@@ -172,18 +179,18 @@ struct Sum {
     swapped: Bytes,
 }
 
-/// The test: what both halves have in common.
+/// The common part of both tests.
 struct Soak<'a> {
     executable: &'a Path,
     name: &'a str,
     time: Duration,
     demanding: bool,
-    /// Daemons so far, without the first of each half.
+    /// Number of daemons so far, without the first one.
     number: usize,
 }
 
 impl Soak<'_> {
-    /// The program's group with a limit at which memory is short.
+    /// Makes the program's group, with a limit at which memory is short.
     fn place(&self, swap: Option<&ZramSwap>) -> Place {
         let name = format!("megapage-daemon-soak-{}", std::process::id());
         let limit = if swap.is_some() { LIMIT_WITH_SWAP } else { LIMIT };
@@ -202,12 +209,12 @@ impl Soak<'_> {
         Place { directory: tempfile::tempdir().unwrap(), group }
     }
 
-    /// One half of the time, in which `swap` is there, or none of our own.
+    /// Runs the soak, with `swap`, or without swap of the test.
     fn half(&mut self, swap: Option<&ZramSwap>) {
         let root = KernelRoot::live();
         let place = self.place(swap);
         let mut workload = Workload::start(self.executable, place.directory.path(), place.group.as_ref());
-        // It is to be no rest cure, however busy the machine is.
+        // The soak begins when some memory is huge, also on a busy machine.
         let started = Instant::now();
         let first = place.daemon(self.name, POLICIES[0]);
         while workload.huge() < Bytes::mib(8) {
@@ -217,7 +224,8 @@ impl Soak<'_> {
         }
         drop(first);
 
-        // What this kernel can do, and what nothing else takes from us.
+        // Demand only results that this kernel can give, and that nothing else on the machine
+        // prevents.
         let demanding = self.demanding;
         let can_free = demanding
             && place.group.is_some()
@@ -237,8 +245,9 @@ impl Soak<'_> {
             let number = self.number;
             self.number += 1;
             let mut running = place.daemon(self.name, POLICIES[number % POLICIES.len()]);
-            // From before its self-tests are over to some passes later, as evenly as it goes without chance; and not just
-            // when it has answered.
+            // The end comes at any time from before the daemon's self-tests are over to some passes
+            // later, as evenly as possible without chance. A second wait separates it from the
+            // daemon's answer.
             std::thread::sleep(Duration::from_millis(number as u64 * 7919 % 2500));
             sum.promoted += place.counted("megapage_promoted_bytes_total").unwrap_or(0);
             sum.freed += place.counted("megapage_freed_bytes_total").unwrap_or(0);
@@ -250,7 +259,7 @@ impl Soak<'_> {
             assert_eq!(running.0.try_wait().unwrap(), None, "the daemon ended by itself: {}", place.log());
             if number % 3 == 2 {
                 send_signal(running.pid(), signal::SIGTERM).unwrap();
-                // Before it waits for signals, one ends it as any program.
+                // Before the daemon waits for signals, SIGTERM ends it like any program.
                 running.end();
                 sum.stopped += 1;
             } else {
@@ -270,7 +279,7 @@ impl Soak<'_> {
             sum.swapped,
         );
         if let Some(group) = place.group.as_ref().filter(|_| demanding) {
-            // One of the program's children would not be missed by it.
+            // The program would not notice that one of its children was killed.
             assert_eq!(
                 group.usage().unwrap().oom_kills,
                 0,
@@ -280,7 +289,7 @@ impl Soak<'_> {
     }
 }
 
-/// One at a time: each wants the machine to itself.
+/// Lock of these tests: each needs the machine for itself.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Compiles the workload, by a name that no other soak's daemons look for, and soaks it.
@@ -314,7 +323,7 @@ fn no_byte_is_lost_however_daemons_end_with_swap() {
         return;
     }
     let _turn = TURN.lock();
-    // Others that change the machine, or count pages exactly, do not want it to have swap.
+    // Other tests that change the machine, or count pages exactly, must not run while it has swap.
     let _lock = MachineLock::take();
     match ZramSwap::start(&KernelRoot::live(), SWAP).unwrap() {
         Some(swap) => soak("b", Some(&swap)),

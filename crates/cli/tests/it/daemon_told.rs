@@ -1,4 +1,4 @@
-//! What a running daemon tells, and that it comes and goes with it.
+//! The reports of a running daemon, which exist as long as it runs.
 
 use crate::user;
 
@@ -32,7 +32,7 @@ impl Drop for Holder {
     }
 }
 
-/// A daemon over one process, with all its files in a directory of its own.
+/// A daemon over one process, with all its files in one directory.
 struct Daemon {
     child: Child,
     config: PathBuf,
@@ -58,7 +58,7 @@ impl Daemon {
         send_signal(Pid(self.child.id() as i32), number).unwrap();
     }
 
-    /// Has it stop, and waits for that.
+    /// Stops it, and waits for its end.
     fn stop(&mut self) {
         self.signal(signal::SIGTERM);
         let status = until("end", || self.child.try_wait().unwrap());
@@ -110,7 +110,7 @@ fn a_daemon_tells_of_its_passes_until_it_is_stopped() {
     let text = until("file", || std::fs::read_to_string(&textfile).ok());
     assert!(text.contains("\nmegapage_passes_total "), "{text}");
 
-    // Another socket, by a reload; a bad configuration after that changes nothing.
+    // A reload brings another socket; a bad configuration after that changes nothing.
     let second = configure(directory.path(), "second", pid);
     daemon.signal(signal::SIGHUP);
     let after = until("answer on the new socket", || passed(&second));
@@ -138,7 +138,7 @@ fn the_service_manager_is_told_of_each_change_and_that_it_lives() {
         let length = manager.recv(&mut text).expect("nothing is told");
         String::from_utf8(text[..length].to_vec()).unwrap()
     };
-    // Whatever else is told before it is that it lives.
+    // Every message before the expected one is a watchdog's.
     let until_told = |what: &str| {
         let mut told = hear();
         while told.lines().next() != Some(what) {
@@ -149,7 +149,7 @@ fn the_service_manager_is_told_of_each_change_and_that_it_lives() {
     let environment = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "3000000")];
     let mut daemon = Daemon::start_with(directory.path(), &environment);
     until_told("READY=1");
-    // It goes on telling that between passes.
+    // Watchdog messages continue between passes.
     (0..3).for_each(|_| assert_eq!(hear(), "WATCHDOG=1"));
     daemon.signal(signal::SIGHUP);
     until_told("RELOADING=1");
@@ -168,7 +168,8 @@ fn a_socket_that_a_killed_daemon_left_is_taken_over() {
     let (holder, directory) = (Holder::start(), tempfile::tempdir().unwrap());
     let socket = configure(directory.path(), "s", holder.0.id());
     let mut killed = Daemon::start(directory.path());
-    // Before its first pass, a child of its self-tests may outlive it for a moment, with the lock.
+    // Before its first pass, a child of its self-tests may outlive the daemon for a moment, and
+    // hold the lock.
     until("pass", || client::status(&socket).ok().filter(|status| status.passes > 0));
     killed.child.kill().unwrap();
     killed.child.wait().unwrap();

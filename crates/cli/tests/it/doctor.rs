@@ -1,4 +1,5 @@
-//! `megapage doctor` on the running machine: as root, for another user, as another user, and with bad input.
+//! `megapage doctor` on the running machine: as root, for another user, as another user, and with
+//! bad input.
 
 use megapage_testing::{MachineLock, PoolGuard, require_root, skip};
 use megapage_units::PageSize;
@@ -23,7 +24,7 @@ fn json(output: &Output) -> Value {
     value
 }
 
-/// The verdict whose way holds these words.
+/// Returns the verdict whose way contains these words.
 fn verdict<'a>(value: &'a Value, way: &str) -> &'a Value {
     let verdicts = value["verdicts"].as_array().unwrap();
     let found = verdicts.iter().find(|verdict| verdict["way"].as_str().unwrap().contains(way));
@@ -42,18 +43,18 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_string()
 }
 
-/// Unmounts, lazily where something that looks at every mount is in there just now.
+/// Unmounts; lazily if another process that visits every mount is in there now.
 fn unmount(point: &Path) {
     let unmounted = |arguments: &[&str]| {
         Command::new("umount").args(arguments).arg(point).output().is_ok_and(|output| output.status.success())
     };
     if !unmounted(&[]) && !unmounted(&["--lazy"]) {
-        // A panic in a drop would hide the test's own.
+        // A panic in a drop would hide the test's panic.
         eprintln!("{} stays mounted", point.display());
     }
 }
 
-/// A setting of the machine, put back when dropped.
+/// A setting of the machine, restored when dropped.
 struct Setting {
     name: &'static str,
     former: String,
@@ -76,7 +77,7 @@ impl Drop for Setting {
     }
 }
 
-/// A hugetlbfs, unmounted when dropped.
+/// A hugetlbfs mount, unmounted when dropped.
 struct Mounted(tempfile::TempDir);
 
 impl Mounted {
@@ -102,7 +103,7 @@ fn an_empty_pool_is_errno_12_and_a_missing_group_errno_1() {
     if !require_root() {
         return;
     }
-    // Nobody else may fill the pool meanwhile.
+    // The guard keeps other tests from filling the pool meanwhile.
     let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
     if pool.counts().total != 0 || pool.counts().overcommit != Some(0) {
         return skip("needs an empty pool of 2m");
@@ -118,7 +119,7 @@ fn an_empty_pool_is_errno_12_and_a_missing_group_errno_1() {
     let segment = verdict(&value, "shmget");
     assert_eq!((&segment["errno"], &segment["basis"]), (&1.into(), &"tried".into()), "{segment:#}");
     assert!(has_finding(&value, "pool-empty") && has_finding(&value, "shm-not-permitted"));
-    // Neither is missed by a program that does not ask for hugetlb pages.
+    // Both are notes: a program that requests no hugetlb pages needs neither.
     let severities = |value: &Value| -> Vec<String> {
         let findings = value["findings"].as_array().unwrap();
         findings.iter().map(|finding| finding["severity"].as_str().unwrap().to_string()).collect()
@@ -133,7 +134,7 @@ fn an_empty_pool_is_errno_12_and_a_missing_group_errno_1() {
     assert_eq!(value["summary"].as_str().unwrap().starts_with("Nothing is wrong: "), is_calm, "{value:#}");
     assert!(!has_finding(&value, "refused-unexplained"), "{value:#}");
 
-    // Root has the permission, and is refused for the pool all the same.
+    // Root has the permission, and is refused because of the pool.
     let value = json(&doctor(&["--json"]));
     assert_eq!(verdict(&value, "shmget")["errno"], 12);
     assert!(!has_finding(&value, "shm-not-permitted"));
@@ -160,7 +161,8 @@ fn a_journal_is_read_by_its_unit() {
         let path = directory.path().join("journalctl");
         let text = directory.path().join("text");
         fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
-        // By another process: were it open for writing here, a child of a test beside this one could keep it so (ETXTBSY).
+        // Written by another process. A child of a parallel test could keep a file open that this
+        // process opens for writing (ETXTBSY).
         run("install", &["-m", "755", text.to_str().unwrap(), path.to_str().unwrap()]);
     };
     let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
@@ -219,14 +221,15 @@ fn the_remedies_help() {
     assert!(!has_finding(&allowed, "hugetlbfs-denied"));
 }
 
-/// A group of its own with a limit on faults of hugetlb pages, removed when dropped.
+/// A control group with a limit on faults of hugetlb pages, removed when dropped.
 struct Group {
     mount: tempfile::TempDir,
     _lock: MachineLock,
 }
 
 impl Group {
-    /// `None`, after a loud skip, where the kernel's hugetlb controller is not to be had on version 1.
+    /// Returns `None`, after a loud skip, if the kernel's hugetlb controller is not available on
+    /// version 1.
     fn with_limit(bytes: u64) -> Option<Group> {
         let lock = MachineLock::take();
         let mount = tempfile::tempdir().unwrap();
@@ -324,7 +327,7 @@ fn a_user_without_rights_gets_a_true_answer_too() {
 
 #[test]
 fn a_program_is_looked_at() {
-    // Statically linked ones are rare; the shell is everywhere, and forks.
+    // Statically linked programs are rare; the shell is everywhere, and forks.
     let value = json(&doctor(&["--for", "sh", "--only-read", "--json"]));
     assert!(value["program"].as_str().unwrap().starts_with('/'), "{value:#}");
     assert!(has_finding(&value, "program-forks"), "{value:#}");
@@ -393,7 +396,8 @@ fn bad_input_has_one_clear_line() {
     }
 }
 
-/// libhugetlbfs' variable, which glibc heeds no more from 2.34 on: in the environment of the caller, and of a process.
+/// The variable of libhugetlbfs, which glibc ignores since 2.34: in the environment of the caller,
+/// and of a process.
 #[test]
 fn a_dead_morecore_is_named() {
     let dead = megapage_kernel::glibc::glibc_version().is_none_or(|version| version >= (2, 34));
@@ -405,7 +409,7 @@ fn a_dead_morecore_is_named() {
     assert!(!has_finding(&json(&doctor(&["--only-read", "--json"])), "morecore-dead"));
 
     let mut sleeping = Command::new("sleep").arg("60").env("HUGETLB_MORECORE", "2M").spawn().unwrap();
-    // Until it is the program that was asked for, and has its C library.
+    // Waits until the process executes the program, and has its C library.
     let mut value = Value::Null;
     for _ in 0..100 {
         let output = doctor(&["--why", &sleeping.id().to_string(), "--json"]);

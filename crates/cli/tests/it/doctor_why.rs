@@ -1,4 +1,4 @@
-//! `megapage doctor --why` of real processes, each with one thing in the way of its huge pages.
+//! `megapage doctor --why` of real processes, each with one obstacle to its huge pages.
 
 use megapage_testing::{PoolGuard, require_root, skip};
 use megapage_units::PageSize;
@@ -10,8 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-/// What every child starts with: `fresh(bytes, flags, protection)` maps memory whose first multiple of 2 MiB is
-/// `aligned`, between pages of other permissions, so that the kernel joins it to no neighbour.
+/// Start of every child's script. `fresh(size, flags, file)` maps memory at a multiple of 2 MiB,
+/// and returns its address. The memory lies between pages of other permissions, so that the kernel
+/// merges it with no neighbour.
 const PRELUDE: &str = r#"
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -38,14 +39,14 @@ def say(start):
     sys.stdin.read()
 "#;
 
-/// A python3 that has done something to its memory, named an address, and waits; it ends with the test.
+/// A python3 that has prepared its memory, printed an address, and waits. It ends with the test.
 struct Program {
     child: Child,
     address: String,
 }
 
 impl Program {
-    /// `None`, and the test is reported as skipped, where there is no python3.
+    /// Returns `None`, and the test is reported as skipped, if there is no python3.
     fn start(script: &str) -> Option<Program> {
         let started = Command::new("python3")
             .args(["-c", &format!("{PRELUDE}\n{script}")])
@@ -68,7 +69,7 @@ impl Program {
         self.child.id()
     }
 
-    /// The answer for the address that the program named.
+    /// Returns the answer for the address that the program printed.
     fn why(&self) -> Value {
         json(&format!("{}:{}", self.pid(), self.address))
     }
@@ -96,13 +97,14 @@ fn json(target: &str) -> Value {
     value
 }
 
-/// The identifiers of the reasons for the one range in `value`.
+/// Returns the identifiers of the reasons for the one range in `value`.
 fn reasons(value: &Value) -> Vec<&str> {
     let Some(reasons) = value["groups"][0]["reasons"].as_array() else { return Vec::new() };
     reasons.iter().map(|reason| reason["id"].as_str().unwrap()).collect()
 }
 
-/// The word in brackets of a setting of transparent huge pages, as the doctor's own evidence path names it.
+/// Returns the word in brackets of a setting of transparent huge pages, from the file that the
+/// doctor gives as evidence.
 fn setting(name: &str) -> String {
     let text = fs::read_to_string(megapage_kernel::thp::path(name)).unwrap_or_default();
     text.split_once('[')
@@ -158,7 +160,7 @@ fn memory_that_never_asked_says_so_under_madvise() {
     let Some(program) = Program::start("a = fresh(6*M); touch(a, 6*M); say(a + 2*M + 77)") else { return };
     let value = program.why();
     assert_eq!(reasons(&value), ["not-advised"], "{value:#}");
-    // All of the process: the three regions are one range of one mapping, and the largest group.
+    // The whole process: the three regions are one range of one mapping, and the largest group.
     let all = json(&program.pid().to_string());
     let groups = all["groups"].as_array().unwrap();
     let own = groups.iter().find(|group| group["present_bytes"] == 6 << 20).expect("the group of 6 MiB");
@@ -173,10 +175,10 @@ fn what_was_touched_before_it_asked_waits_for_khugepaged_and_locked_memory_does_
     if setting("enabled") != "madvise" {
         return skip("needs 'madvise' in enabled");
     }
-    // A huge page is free: the one that the pool gives back.
+    // One huge page is free: the one that the pool releases.
     let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 1) else { return };
     drop(pool);
-    // khugepaged may come by first, and cannot be stopped without waking it.
+    // khugepaged may be faster, and cannot be stopped without waking it.
     let waits = (0..20).find_map(|_| {
         let program = Program::start(
             "a = fresh(4*M); touch(a, M); ok(libc.mlock(a, M)); touch(a + 2*M, 2*M); ok(libc.mlock(a, 4*M))\n\
@@ -216,7 +218,8 @@ fn a_file_is_up_to_its_file_system_and_shared_memory_has_a_setting_of_its_own() 
     );
     let Some(file) = Program::start(&script) else { return };
     let value = file.why();
-    // A file system that reads in large folios, or a kernel that collapses files, has them huge.
+    // The file is huge on a file system that reads in large folios, or on a kernel that collapses
+    // files.
     if value["at"]["on"] == "base pages" && value["at"]["mapping"].as_str().unwrap().contains(" file ") {
         assert_eq!(reasons(&value)[0], "file-pages", "{value:#}");
     }
@@ -237,7 +240,7 @@ fn memory_that_a_fork_shares_says_so() {
         return skip("needs 'madvise' in enabled");
     }
     let Some(program) = Program::start(
-        // Advised once it is shared: khugepaged may be faster than a fork.
+        // Advised after the fork: khugepaged may be faster than the fork.
         "a = fresh(2*M); touch(a, 2*M)\n\
          r, w = os.pipe()\n\
          if os.fork() == 0:\n    os.close(w); os.read(r, 1); os._exit(0)\n\
@@ -256,7 +259,7 @@ fn memory_that_userfaultfd_watches_says_so() {
     if !require_root() {
         return;
     }
-    // Advised last: khugepaged collapses nothing that is watched.
+    // Advised last: khugepaged collapses no memory that userfaultfd watches.
     let Some(program) = Program::start(
         "import fcntl, struct\n\
          u = libc.syscall(323, 0)\n\
@@ -301,7 +304,8 @@ fn a_process_that_is_not_ours_is_one_line() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = directory.path().join("megapage");
-    // By a child: were the file open here, another test's fork would hold it open, too, and execve(2) would fail.
+    // Copied by a child. If the file were open here, the fork of another test would keep it open,
+    // and execve(2) would fail.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_megapage")).arg(&copy).status().unwrap();
     assert!(copied.success());
     let output = Command::new(&copy)
@@ -318,13 +322,13 @@ fn a_process_that_is_not_ours_is_one_line() {
 #[test]
 fn a_process_is_found_by_its_name() {
     let directory = tempfile::tempdir().unwrap();
-    // A command name of its own: tests run side by side.
+    // A unique command name, for tests run in parallel.
     let name = format!("why-{}", std::process::id());
     let path = directory.path().join(&name);
     std::os::unix::fs::symlink("/bin/sleep", &path).unwrap();
     let mut child = Command::new(&path).arg("600").spawn().unwrap();
     let target = format!("^{name}$");
-    // It has its name a moment after it was started.
+    // It has its name only a moment after it was started.
     let start = std::time::Instant::now();
     while !doctor(&["--why", &target]).stderr.is_empty() && start.elapsed().as_secs() < 180 {
         assert_eq!(child.try_wait().unwrap(), None, "the program has been ended by another");

@@ -1,4 +1,4 @@
-//! `megapage enable` and `disable` as a user meets them, on the units of a root of their own.
+//! `megapage enable` and `disable` as a user meets them, on units below a separate root.
 
 use crate::run_support;
 use crate::user;
@@ -21,12 +21,13 @@ impl Root {
         for entry in fs::read_dir(fixtures).unwrap() {
             let path = entry.unwrap().path();
             let unit = fs::read_to_string(&path).unwrap();
-            // They would hide the launcher and the library of a tree below /home or /tmp, which no installed ones are.
+            // These lines would hide the launcher and the library if the tree is below /home or
+            // /tmp. Installed ones never are.
             let hides = |line: &&str| line.starts_with("PrivateTmp=") || line.starts_with("ProtectHome=");
             let kept: Vec<&str> = unit.lines().filter(|line| !hides(line)).collect();
             fs::write(units.join(path.file_name().unwrap()), kept.join("\n") + "\n").unwrap();
         }
-        // A program of glibc's loader.
+        // Any program with glibc's loader will do.
         for program in [
             "bin/redis-server",
             "bin/memcached",
@@ -138,7 +139,7 @@ fn a_service_is_switched_on_by_its_environment_and_off_again() {
     ] {
         assert!(lines.contains(&line), "{line}: {text}");
     }
-    // The unit of Debian's lets neither the call pass nor the library be mapped.
+    // Debian's unit allows neither the system call nor the mapping of the library.
     assert!(lines.contains(&"SystemCallFilter=mincore"), "{text}");
     assert!(lines.contains(&&*format!("ExecPaths={library}")), "{text}");
     assert!(!text.contains("ExecStart"), "{text}");
@@ -213,7 +214,7 @@ fn all_services_are_taken_off_at_once() {
         root.done(&["enable", unit]);
     }
     root.refused(&["disable", "--all", "dynamic"], "cannot be used with");
-    // One that was edited stays, and is named; another program's is none of ours.
+    // An edited drop-in stays, and is named. A drop-in of another program is not touched.
     let edited = fs::read_to_string(root.drop_in("memcached")).unwrap() + "Nice=1\n";
     fs::write(root.drop_in("memcached"), &edited).unwrap();
     fs::create_dir_all(root.drop_in("other").parent().unwrap()).unwrap();

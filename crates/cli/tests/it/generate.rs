@@ -1,5 +1,5 @@
-//! The manual pages and completions that `megapage generate` writes, as their readers judge them: man, mandoc, lexgrog, and
-//! the shells.
+//! The manual pages and completions that `megapage generate` writes, judged by their readers: man,
+//! mandoc, lexgrog, and the shells.
 
 use crate::user;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use user::MEGAPAGE;
 
-/// A prefix's directory `share`, with what is installed there.
+/// The directory `share` of a prefix, with its files installed.
 struct Share(tempfile::TempDir);
 
 impl Share {
@@ -37,13 +37,13 @@ impl Share {
     }
 }
 
-/// A command line below `megapage`, with what its help names.
+/// A command line below `megapage`, with the options that its help names.
 struct Shown {
     words: Vec<String>,
     flags: BTreeSet<String>,
 }
 
-/// All commands, as a user finds them: by the help of each.
+/// Returns all commands as a user finds them: by the help of each.
 fn commands() -> Vec<Shown> {
     let (mut found, mut open) = (Vec::new(), vec![Vec::new()]);
     while let Some(words) = open.pop() {
@@ -53,7 +53,7 @@ fn commands() -> Vec<Shown> {
             help.lines().skip_while(move |line| *line != title).skip(1).take_while(|line| !line.is_empty())
         };
         for line in section("Commands:") {
-            // A name is two columns in; what is further in goes on with a description.
+            // A name is indented by two columns; deeper lines continue a description.
             let Some(name) = line.strip_prefix("  ").filter(|name| !name.starts_with(' ')) else { continue };
             let name = name.split_whitespace().next().unwrap().to_string();
             if name != "help" {
@@ -72,7 +72,7 @@ fn commands() -> Vec<Shown> {
     found
 }
 
-/// Whether a tool is there; skips where it is not.
+/// Returns true if a tool is installed; skips the test if not.
 fn has(tool: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(tool).is_file()));
@@ -82,7 +82,7 @@ fn has(tool: &str) -> bool {
     found
 }
 
-/// What a tool says, without a terminal and in plain English.
+/// Runs a tool without a terminal and in plain English, and returns its output.
 fn ran(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).env("LC_ALL", "C.UTF-8").env("MANWIDTH", "100").output().unwrap()
 }
@@ -102,7 +102,7 @@ fn every_command_has_a_page_with_every_option() {
         let name = ["megapage".to_string()].into_iter().chain(words).collect::<Vec<_>>().join("-") + ".1";
         let page = fs::read_to_string(share.path("man/man1").join(&name))
             .unwrap_or_else(|error| panic!("{name}: {error}"));
-        // A hyphen of a page is escaped.
+        // Pages escape a hyphen.
         let page = page.replace("\\-", "-");
         for flag in flags {
             assert!(page.contains(&format!("\\fB{flag}\\fR")), "{name} lacks {flag}");
@@ -183,7 +183,7 @@ fn shells_accept_their_completions() {
     }
 }
 
-/// What bash offers when Tab follows `line`.
+/// Returns the words that bash offers when Tab follows `line`.
 fn offered_by_bash(script: &Path, line: &str) -> BTreeSet<String> {
     let ask = r#"
         source "$1"
@@ -207,7 +207,7 @@ fn bash_completes_commands_and_options() {
         assert_eq!(offered_by_bash(&script, line), wanted, "{line}");
     };
     is("megapage do", &["doctor"]);
-    is("megapage gen", &[""]); // what users are not shown
+    is("megapage gen", &[""]); // hidden from users
     is("megapage pool per", &["persist"]);
     is("megapage run --req", &["--require"]);
     is("megapage pool persist --loader ", &["auto", "grub", "systemd-boot"]);

@@ -1,4 +1,4 @@
-//! Names, files and locks that other users choose, and what they must not bring about.
+//! Names, files and locks that other users choose, and the harm that they must not do.
 
 use megapage_kernel::directory::memory_file;
 use megapage_testing::{copied, is_root, skip};
@@ -11,12 +11,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// Clears the screen, ends the line, turns the direction of what follows: 15 bytes, as many as a command name has.
+/// A command name that clears the screen, ends the line, and reverses the direction of text. Its 13
+/// bytes fit the kernel's 15.
 const NAME: &[u8] = b"e\x1b[2J\nF\xe2\x80\xae\xc2\x9bz";
-/// The same for an argument, which may be longer: a whole row of a table.
+/// An argument that does the same. It may be longer: a whole row of a table.
 const ARGUMENT: &[u8] = b"\x1b]0;owned\x07\nFORGED 4711 root\xe2\x81\xa6\x1b[8m";
 
-/// What a command may take on a busy machine, in seconds.
+/// Longest time of a command on a busy machine, in seconds.
 const PATIENCE: &str = "120";
 
 fn megapage<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
@@ -27,7 +28,8 @@ fn megapage<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
     output
 }
 
-/// What in `output` steers a terminal, or is a line that a name has begun; `None`: nothing.
+/// Returns the part of `output` that steers a terminal, or the line that a name has begun; else the
+/// output of a panic or of a death by a signal. `None` if there is no harm.
 fn harm(output: &Output) -> Option<String> {
     for stream in [&output.stdout, &output.stderr] {
         let text = String::from_utf8_lossy(stream);
@@ -37,7 +39,7 @@ fn harm(output: &Output) -> Option<String> {
             return Some(format!("{line:?}"));
         }
     }
-    // Of a panic, or of a signal.
+    // A panic, or a death by a signal.
     (output.status.code().is_none_or(|status| status == 101)).then(|| format!("{output:?}"))
 }
 
@@ -69,7 +71,7 @@ impl Drop for Hostile {
 fn names_of_others_do_not_reach_the_terminal() {
     let hostile = Hostile::start();
     let pid = hostile.child.id().to_string();
-    // A memory file on hugetlb pages, open in this process, as any user can have one.
+    // A memory file on hugetlb pages, open in this process: any user can have one.
     let name = String::from_utf8(ARGUMENT.to_vec()).unwrap();
     let _file = memory_file(&name, Some(megapage_units::PageSize::HUGE_2M));
     let file = hostile.file.as_os_str();
@@ -96,7 +98,7 @@ fn names_of_others_do_not_reach_the_terminal() {
     commands.extend([
         [text(&["run", "--report", "-", "--"]), vec![file, OsStr::new("0")]].concat(),
         [text(&["run", "--dry-run", "--"]), vec![file, OsStr::from_bytes(ARGUMENT)]].concat(),
-        // Errors name what they are about.
+        // Errors name their object.
         [text(&["run", "--"]), vec![missing]].concat(),
         [text(&["run", "--report"]), vec![file], text(&["/x/y", "--", "true"])].concat(),
         [text(&["remap", "check"]), vec![missing]].concat(),

@@ -1,4 +1,5 @@
-//! Every command, and the daemon, beside a process that holds its own mmap lock for ever, as any user can have one.
+//! Every command, and the daemon, beside a process that holds its own mmap lock without end: any
+//! user can have one.
 
 use crate::user;
 
@@ -14,10 +15,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use user::{MEGAPAGE, Said, busy_program, until, until_unlocked};
 
-/// Far more than any command needs on a loaded machine, and far less than without end.
+/// Time limit: far more than any command needs on a loaded machine.
 const LONGEST: Duration = Duration::from_secs(90);
 
-/// Runs a command that must end by itself.
+/// Runs a command, which must end without a signal.
 fn ended(arguments: &[&str]) -> Said {
     let mut command = Command::new(MEGAPAGE);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -49,7 +50,7 @@ fn no_command_waits_for_it() {
     let pid = held.pid().to_string();
     let top = ended(&["top", "--once"]);
     assert!(top.status == 0 && top.out.contains("its memory map is locked"), "{top:?}");
-    // `pool list` needs no process to answer, and says how many it could not look at.
+    // `pool list` needs no process to answer, and says how many it could not read.
     let list = ended(&["pool", "list"]);
     assert!(list.status == 0, "{list:?}");
     for arguments in
@@ -96,7 +97,8 @@ fn the_daemon_starts_answers_promotes_others_and_ends() {
     let of = directory.path().display();
     let mut honest = busy_program();
     let honest_pid = Pid(honest.id().cast_signed());
-    // By its number, so that nothing else on this machine is touched; the other one misses its deadline first.
+    // The processes are named by number, so that the daemon touches no other on this machine. The
+    // locked one comes first, and misses its deadline first.
     let config = format!(
         "policy = 'ingens'\nlock_file = '{of}/lock'\nstate_file = '{of}/state.json'\n[processes]\n\
          include = ['^no-such-name$']\npids = [{}, {honest_pid}]\n[metrics]\nsocket = '{of}/socket'\n",

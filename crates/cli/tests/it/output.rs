@@ -1,4 +1,4 @@
-//! A reader that goes away before everything is printed, as `head` does, is no failure.
+//! Readers that go away before everything is printed, as `head` does: that is no failure.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,5 @@
-//! Memory of the commands that observe: in a small control group, beside a large program in another.
+//! Memory of the commands that observe: in a small control group, beside a large program in another
+//! group.
 
 use crate::user;
 
@@ -12,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use user::MEGAPAGE;
 
-/// The limit of the group, and what a command and its helpers may take of it at once.
+/// Limit of the group, and the part of it (`MOST`) that a command and its helpers may take at once.
 const LIMIT: Bytes = Bytes::mib(64);
 const MOST: Bytes = Bytes::mib(32);
 /// Memory of the large program, which is in another group.
@@ -25,7 +26,7 @@ fn group(what: &str, limit: Bytes) -> Option<MemoryGroup> {
         .ok()
 }
 
-/// A command that begins in the group.
+/// Returns a command that begins in the group.
 fn within(group: &MemoryGroup, program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ > \"$0\"/cgroup.procs && exec \"$@\""]);
@@ -33,7 +34,7 @@ fn within(group: &MemoryGroup, program: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// A program that goes over its memory again and again; killed when it is dropped.
+/// A program that writes to its memory again and again; killed when it is dropped.
 struct Large {
     child: Child,
     group: MemoryGroup,
@@ -56,7 +57,7 @@ impl Large {
         self.child.id().to_string()
     }
 
-    /// Asserts that the program lives and that the kernel killed nothing in its group.
+    /// Asserts that the program lives, and that the kernel killed nothing in its group.
     fn check(&mut self, what: &str) {
         assert_eq!(self.child.try_wait().unwrap(), None, "{what}: the program has ended");
         assert_eq!(self.group.usage().unwrap().oom_kills, 0, "{what}");
@@ -70,8 +71,9 @@ impl Drop for Large {
     }
 }
 
-/// Runs `megapage ARGUMENTS` in a group of [`LIMIT`], for `seconds` where it does not end by itself, and answers what it
-/// wrote. It ends in order, nothing is killed, and it takes no more than [`MOST`].
+/// Runs `megapage ARGUMENTS` in a group of [`LIMIT`], and stops it after `seconds` if given.
+/// Returns its output. Asserts that it ends in order, that nothing is killed, and that it takes no
+/// more than [`MOST`].
 fn modest(large: &mut Large, arguments: &[&str], seconds: Option<u64>) -> String {
     let what = arguments.join(" ");
     let group = group("own", LIMIT).expect("one could be made before");
@@ -102,7 +104,7 @@ fn commands_that_observe_keep_within_32_mib_and_kill_nothing() {
         return;
     }
     let Some(mut large) = Large::start(Bytes::mib(40)) else { return };
-    // The program's own file is charged to who reads it first.
+    // Pages of megapage's own file are charged to the group that reads them first.
     assert_eq!(user::megapage(&["--version"]).status, 0);
     let (directory, pid) = (tempfile::tempdir().unwrap(), large.pid());
     let of = directory.path().display();

@@ -1,5 +1,5 @@
-//! `megapage record` and `megapage plan`, as a user runs them: a real process is recorded and planned; files that are
-//! torn, hostile or somebody else's are not.
+//! `megapage record` and `megapage plan`, as a user runs them. A real process is recorded and
+//! planned; files that are torn, hostile or of other programs are not.
 
 use crate::user;
 
@@ -11,22 +11,23 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use user::{megapage, refused};
 
-/// 64 MiB, of which bytes at random places are read, for ever. Perl is in every Debian.
+/// Perl program that holds 64 MiB, and reads bytes at random places without end. Every Debian has
+/// Perl.
 const RANDOM_READER: &str = "$s = 'x' x (64 << 20); $| = 1; print qq(ready\\n); \
      for (;;) { $n += ord(substr($s, int(rand(64 << 20)), 1)) }";
 
-/// A child that is killed when the test ends, however it ends.
+/// A child that is killed at the end of the test, also after a failure.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A program with a name that no other process has.
+/// Starts the program under a name that no other process has.
 fn program(directory: &Path, name: &str) -> Killed {
     let link = directory.join(name);
     std::os::unix::fs::symlink("/usr/bin/perl", &link).unwrap();
@@ -39,7 +40,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A recording of a host with one service that gains, as `megapage record` writes it.
+/// Returns a recording of a host with one service of this cost, as `megapage record` writes it.
 fn recording(host: &str, cost: &str) -> String {
     let mut text = format!(
         r#"{{"header":{{"version":1,"host":"{host}","start":1760000000,"every":60.0,"budget":0.005,"named":true,"kernel":"6.18","processor":"","processors":4,"memory":8589934592,"tlb":{{"first_base":64,"first_2m":32,"first_1g":4,"second":1536,"second_1g":16,"source":"model"}},"thp":"madvise","tracker":"bpf","costs":"estimated","lacks":[]}}}}"#
@@ -83,7 +84,7 @@ fn a_real_process_is_recorded_and_planned() {
     let _reader = program(files.0.path(), "plan-reader");
     let (day, textfile) = (files.path("day.jsonl").display().to_string(), files.path("metrics"));
     fs::create_dir(&textfile).unwrap();
-    // Far more of a processor than a day would take: what matters here is what is seen.
+    // A budget far above the usual one: only the content of the recording matters here.
     let arguments = ["record", "--names", "--seconds", "8", "--every", "1", "--budget", "100", "--json"];
     let done = megapage(
         &[&arguments[..], &["--output", &day, "--textfile", &textfile.display().to_string()]].concat(),
@@ -149,7 +150,7 @@ fn a_recording_says_nothing_of_whose_host_it_is() {
             .unwrap(),
         0o600
     );
-    // The same key names the same host and service again; the recording is gone on with.
+    // The same key gives the same names of host and service again, and the recording continues.
     record(&["--key-file", &key]);
     let text = fs::read_to_string(&day).unwrap();
     let headers: Vec<Value> = text
@@ -269,13 +270,13 @@ fn bad_input_is_one_line_and_status_2() {
         "at least 16 bytes",
     );
     assert_eq!(fs::read_to_string(&other).unwrap(), "mine\n");
-    // One that cannot be read does not keep the others from being planned.
+    // A recording that cannot be read does not keep the others from being planned.
     let some = megapage(&["plan", "--json", &good, &hello]);
     assert!(some.status == 1 && some.err.contains("not a recording"), "{}", some.err);
     assert_eq!(json(&some.out)["recorded_hosts"], 1);
 }
 
-/// What is shipped starts as it is written.
+/// The shipped unit starts as it is written.
 #[test]
 fn the_unit_that_is_shipped_is_sound() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd/megapage-record.service");
@@ -288,7 +289,7 @@ fn the_unit_that_is_shipped_is_sound() {
     };
     let errors = String::from_utf8_lossy(&said.stderr);
     assert!(!errors.contains("megapage-record"), "{errors}");
-    // Its arguments are ones that the command takes.
+    // The command takes the unit's arguments.
     let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let output = files.path("day.jsonl").display().to_string();
     let arguments: Vec<&str> = line

@@ -57,12 +57,14 @@ fn bad_input_is_named_in_one_line() {
     refused(&["list", "--kernel-root", "/not/there"], "/not/there/");
 }
 
-/// More than is left above the floor, but no more than there is: refused, and nothing is written.
+/// A request that leaves less than the safe floor, but that memory could satisfy, is refused.
+/// Nothing is written.
 #[test]
 fn the_floor_is_kept() {
     let page = PageSize::HUGE_2M.bytes().0;
     let mut found = String::new();
-    // Others may take or give back much in between: not each time.
+    // Other programs may take or release much memory in between, so that not every attempt
+    // succeeds.
     for _ in 0..10 {
         let info = megapage_kernel::meminfo(&KernelRoot::live()).unwrap();
         let (available, total) = (info.available.unwrap(), info.total.unwrap());
@@ -89,8 +91,8 @@ fn a_user_who_may_not_is_told_so() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let copy = directory.path().join("megapage");
-    // By another process: a child that a test beside this one forks would inherit the descriptor that writes the
-    // copy, and nothing can be executed while that is open.
+    // Copied by another process. A child that a parallel test forks would inherit the descriptor
+    // that writes the copy, and the copy cannot be executed while that is open.
     let copied = Command::new("cp").arg(MEGAPAGE).arg(&copy).status().unwrap();
     assert!(copied.success());
     let nobody = |arguments: &[&str]| {
@@ -113,11 +115,11 @@ fn a_user_who_may_not_is_told_so() {
         said_set.err
     );
     assert_eq!(said_set.err.lines().count(), 1);
-    // Looking is allowed, and says what it could not see.
+    // Listing is allowed, and names the processes that it could not see.
     let list = said(nobody(&["pool", "list"]).unwrap());
     assert_eq!(list.status, 0, "{}", list.err);
     assert!(list.out.contains("Processes that may not be read"), "{}", list.out);
-    // As is asking what would be written.
+    // A dry run is allowed, too.
     assert_eq!(said(nobody(&["pool", "set", "2m=+1", "--dry-run"]).unwrap()).status, 0);
     let image = directory.path().join("image");
     fs::create_dir(&image).unwrap();
@@ -127,7 +129,7 @@ fn a_user_who_may_not_is_told_so() {
     assert!(persist.err.contains("run as root (sudo)"), "{}", persist.err);
 }
 
-/// As in a container: the kernel's files are there and cannot be written, not even by root.
+/// As in a container: the kernel's files exist, and cannot be written, even by root.
 #[test]
 fn a_read_only_sys_is_named() {
     if !require_root() {
@@ -223,7 +225,7 @@ fn set_on_a_node() {
     );
 }
 
-/// An image's root with GRUB's defaults.
+/// Returns an image's root with GRUB's defaults, its path, and the file that megapage writes there.
 fn image() -> (tempfile::TempDir, String, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir_all(directory.path().join("etc/default")).unwrap();
@@ -263,7 +265,8 @@ fn persist_writes_only_when_told_to() {
     assert!(json["applied"] == true && !cfg.exists());
 }
 
-/// 123 of 128 GiB, as an article recommends it: written, with what it leaves, and taken away again.
+/// 123 of 128 GiB, as an article recommends it: written with a warning of the remainder, and
+/// removed again.
 #[test]
 fn persist_warns_of_a_small_remainder_and_writes_the_line() {
     let (_directory, root, cfg) = image();

@@ -1,4 +1,4 @@
-//! `megapage pool serve` as its clients meet it: honest ones, dead ones, and those that lie.
+//! `megapage pool serve` as its clients meet it: honest ones, dead ones, and lying ones.
 
 use crate::broker_support;
 
@@ -22,9 +22,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 const SIZE: PageSize = PageSize::HUGE_2M;
-/// A client of any user: takes extents, looks whether they are zero, fills them, says so, and waits to be ended.
-/// `keep`: leaves the file, and a mapping of it, to a child that outlives it. `punch`: gives its
-/// pages back, and asks again. `pass`: tries to pass a descriptor. `loop`: in one process after the other, until it is ended.
+/// A client of any user. It takes extents, checks that they are zero, fills them, reports, and
+/// waits for its end. `keep`: leaves the file, and a mapping of it, to a child that outlives it.
+/// `punch`: gives its pages back, and requests more. `pass`: tries to pass a descriptor. `loop`:
+/// takes and fills in one process after the other, without end.
 const CLIENT: &str = r#"
 import mmap, os, socket, struct, sys, time
 path, pages, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -97,7 +98,7 @@ fn python() -> bool {
     found
 }
 
-/// A client as user `uid`, ended with this value.
+/// A client as user `uid`, killed when this is dropped.
 struct Client {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
@@ -170,7 +171,7 @@ fn pages_are_handed_out_zeroed_and_come_back_with_their_process() {
     let status = broker.wait("it has none", |status| status["holders"].as_array().unwrap().len() == 1);
     assert_eq!(status["ended"], 2);
     broker.full();
-    // Ours stays when the broker goes.
+    // Memory of this process stays when the broker ends.
     mapping.words(0, 1).unwrap()[0].store(42, Relaxed);
     assert_eq!(broker.stop(), Some(0));
     assert!(!path.exists());
@@ -195,7 +196,7 @@ fn one_user_never_sees_what_another_wrote() {
             broker.kill();
             broker = Broker::start(&path, &arguments);
         }
-        // With all that they have started.
+        // Kills the clients, and all processes that they have started.
         for user in USERS {
             Command::new("sh").args(["-c", "kill -9 -1"]).uid(user).status().unwrap();
         }
@@ -206,7 +207,8 @@ fn one_user_never_sees_what_another_wrote() {
             assert_eq!(said, "", "round {round}");
         }
     }
-    // A mapping that is kept beyond the process that it was for, while another user takes all there is.
+    // A child keeps a mapping after the end of the process that got it, while another user takes
+    // all pages.
     broker.full();
     let mut keeper = Client::start(USERS[0], &path, 4, "keep");
     assert!(keeper.line().starts_with("verdict 0"));
@@ -240,7 +242,7 @@ fn quotas_hold_and_who_is_not_named_is_refused() {
     drop(other);
     broker.wait("it has none", |status| status["holders"].as_array().unwrap().len() == 1);
     broker.full();
-    // What is given back can be touched again: it counts.
+    // Pages that were given back can be touched again: they still count.
     let mut other = Client::start(USERS[1], &path, 2, "punch");
     assert_eq!(other.line(), "verdict 0 extents 2");
     assert_eq!(other.line(), "again 5");
@@ -296,11 +298,11 @@ fn clients_that_lie_hang_or_flood_are_outlived() {
         let length = (random() % 80) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| random() as u8).collect();
         if round % 3 == 0 {
-            // Near to a request.
+            // Bytes that resemble a request.
             let near = [b"MPQ1".to_vec(), vec![random() as u8 % 3, random() as u8 % 3, 0, 0], bytes.clone()];
             bytes = near.concat();
         }
-        // A broker that has hung up already is no failure of ours.
+        // The broker may have hung up already.
         let _ = stream.write_all(&bytes);
         match round % 4 {
             0 => silent.push(stream),
@@ -313,7 +315,8 @@ fn clients_that_lie_hang_or_flood_are_outlived() {
     }
     let status = broker.wait("it answers still", |status| status["dropped"].as_u64() > Some(0));
     assert!(status["refused"]["malformed"].as_u64() > Some(0), "{status}");
-    // As one process had them all, it may hold extents that it never looked at; nobody else does.
+    // This process made all requests, and may hold extents that it never received. No other process
+    // holds any.
     assert!(status["holders"].as_array().unwrap().iter().all(|holder| holder["processes"] == 1));
     drop(silent);
     assert_eq!(broker.stop(), Some(0));
@@ -327,7 +330,7 @@ fn nobody_passes_descriptors_to_a_broker() {
     }
     let (_tree, path) = place();
     let broker = Broker::start(&path, &["--stock", "1", "--extent", "1"]);
-    // To close one can take as long as its sender wishes.
+    // Closing a passed descriptor could take as long as its sender wishes.
     let mut client = Client::start(USERS[0], &path, 1, "pass");
     assert_eq!(client.line(), "refused");
     broker.full();
@@ -352,7 +355,7 @@ fn processes_that_a_broker_has_no_numbers_for_are_told_apart() {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut broker = Broker { child, path: path.clone() };
     broker.full();
-    // Two of one user, whose numbers are 0 from there.
+    // Two processes of one user. In the broker's PID namespace, both have the number 0.
     let mut first = Client::start(USERS[0], &path, 1, "wait");
     assert_eq!(first.line(), "verdict 0 extents 1");
     let mut second = Client::start(USERS[0], &path, 1, "wait");
@@ -367,7 +370,7 @@ fn processes_that_a_broker_has_no_numbers_for_are_told_apart() {
     broker.wait("one is left", |status| held(status, 1));
     drop(second.child.stdin.take());
     assert_eq!(second.line(), "still own");
-    // unshare(1) heeds no other signal, and takes the broker with it.
+    // unshare(1) reacts to no other signal, and takes the broker with it.
     broker.kill();
 }
 
@@ -380,7 +383,7 @@ fn a_burst_of_honest_clients_is_answered() {
     let clients: Vec<_> = (0..48)
         .map(|_| {
             let path = path.clone();
-            // Each connects, and only then asks.
+            // Each connects first, and asks only later.
             std::thread::spawn(move || {
                 let stream = connect(&path).unwrap();
                 std::thread::sleep(Duration::from_millis(5));
@@ -392,7 +395,7 @@ fn a_burst_of_honest_clients_is_answered() {
     for client in clients {
         match client.join().unwrap() {
             Ok(verdict) => assert_eq!(verdict, Verdict::Done),
-            // A machine that is busy enough for that; nobody was thrown out.
+            // The machine was too busy for an answer; the broker dropped no client.
             Err(error) => assert!(
                 [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::TimedOut].contains(&error.kind()),
                 "{error}"

@@ -1,4 +1,4 @@
-//! `megapage prime`: data files, by name and by the process that maps them.
+//! `megapage prime`: data files, named by path or by a process that maps them.
 
 use crate::user;
 
@@ -16,7 +16,8 @@ use user::{MEGAPAGE, megapage, refused, said};
 
 const MIB: usize = 33;
 
-/// A file of data on a file system with large folios; `None`, after a loud skip, where the first of it cannot be huge.
+/// Writes a data file on a file system with large folios. Returns `None`, after a loud skip, if
+/// none of it can be huge.
 fn data(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(format!("/var/tmp/megapage-{name}-{}", std::process::id()));
     let bytes: Vec<u8> = (0..MIB << 20).map(|at| (at / 4096 % 251) as u8).collect();
@@ -82,7 +83,7 @@ fn a_data_file_is_primed_by_name_and_by_process() {
     }
     let Some(path) = data("data") else { return };
     let name = path.to_str().unwrap();
-    // Whole blocks of 2 MiB: the last MiB is none.
+    // Only whole blocks of 2 MiB count: the last MiB is none.
     let outcome = primed(&[name]);
     assert_eq!(outcome[0]["possible_bytes"], 32 << 20, "{outcome:#}");
     assert_eq!(outcome[0]["before_bytes"], outcome[0]["obtained_bytes"], "what is huge is left alone");
@@ -108,7 +109,8 @@ fn a_data_file_is_primed_by_name_and_by_process() {
     fs::remove_file(path).unwrap();
 }
 
-/// Bytes of the file that a program has by 2 MiB entries that maps it as programs do.
+/// Returns the bytes of the file that are on 2 MiB entries in a program, which maps the file as
+/// usual.
 fn huge_of_a_reader(path: &str) -> Option<u64> {
     let reader = Reader::start(path, "mmap.MAP_SHARED, mmap.PROT_READ")?;
     let smaps = read_smaps(&KernelRoot::live(), Pid(reader.0.id().cast_signed())).unwrap();
@@ -199,7 +201,7 @@ fn holes_are_neither_looked_at_nor_filled() {
             assert_eq!(refused.status, 2, "{refused:?}");
             assert!(refused.err.contains("it is sparse"), "{refused:?}");
         }
-        // One whole block far behind, and a page in another.
+        // One whole block far into the file, and one page in another block.
         file.write_all_at(&vec![7; 2 << 20], 5 << 40).unwrap();
         file.write_all_at(&[7; 4096], 6 << 40).unwrap();
         let before = file.metadata().unwrap().blocks();

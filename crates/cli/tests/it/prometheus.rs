@@ -1,5 +1,5 @@
-//! Alerts and dashboard in a real Prometheus, which scrapes a daemon: each expression is understood, and answers with data, or
-//! with nothing where nothing is the matter.
+//! Alerts and dashboard in a real Prometheus, which scrapes a daemon. Each expression is valid, and
+//! has data, or none if nothing is wrong.
 
 use crate::user;
 
@@ -25,7 +25,7 @@ fn shipped(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// Whether Debian's package prometheus is there; else a loud skip.
+/// Returns true if Debian's package prometheus is installed; else skips loudly.
 fn has_prometheus() -> bool {
     let there = ["prometheus", "promtool"]
         .iter()
@@ -54,7 +54,7 @@ fn promtool_accepts_the_rules_and_the_scrape_configuration() {
     assert!(said.contains(&format!("SUCCESS: {rules} rules found")), "{said}");
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("prometheus.yml");
-    // The rules lie elsewhere on a machine that has them installed.
+    // A machine with the rules installed has them elsewhere.
     let scrape = fs::read_to_string(shipped("dist/prometheus/scrape.yml")).unwrap();
     let rules = shipped(ALERTS).canonicalize().unwrap();
     let scrape = scrape.replace("/etc/prometheus/rules/megapage-alerts.yml", rules.to_str().unwrap());
@@ -66,7 +66,7 @@ fn promtool_accepts_the_rules_and_the_scrape_configuration() {
     assert!(!check.status.success(), "it accepts anything");
 }
 
-/// What the alerts about pools say of pools that are full, idle, on overcommit, smaller than before, and as they should be.
+/// The alerts about pools that are full, idle, on overcommit, smaller than before, and in order.
 #[test]
 fn alerts_about_pools_fire_when_they_should() {
     if !has_prometheus() {
@@ -130,14 +130,14 @@ impl Drop for Running {
     }
 }
 
-/// Two ports of this machine that nobody has.
+/// Returns two free ports of this machine.
 fn free_ports() -> (u16, u16) {
     let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [one, other] = held.each_ref().map(|listener| listener.local_addr().unwrap().port());
     (one, other)
 }
 
-/// The answer to a GET as JSON; `None` where nobody answers yet.
+/// Returns the answer to a GET as JSON; `None` if nothing answers yet.
 fn get(port: u16, path: &str) -> Option<Value> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -154,7 +154,8 @@ fn query(port: u16, expression: &str) -> Value {
     answer["data"]["result"].clone()
 }
 
-/// The expressions of the dashboard by their panels, for one instance and a range that fits the scrapes.
+/// Returns the expressions of the dashboard with their panels, for one instance and a range that
+/// fits the scrapes.
 fn panels(instance: &str) -> Vec<(String, String)> {
     let board: Value = serde_json::from_str(&fs::read_to_string(shipped(BOARD)).unwrap()).unwrap();
     let mut found = Vec::new();
@@ -207,7 +208,7 @@ fn a_real_prometheus_answers_every_panel_and_alert() {
     prometheus.stdout(Stdio::null()).stderr(Stdio::null());
     let _prometheus = Running(prometheus.spawn().unwrap());
 
-    // Two passes at least, and as many scrapes as rates take.
+    // At least two passes, and as many scrapes as rates need.
     until("scrapes of a daemon at work", || {
         let answer = get(api, "/api/v1/query?query=count_over_time(megapage_passes_total%5B1m%5D)")?;
         let count = answer["data"]["result"][0]["value"][1].as_str()?.parse::<u64>().ok()?;
@@ -218,11 +219,12 @@ fn a_real_prometheus_answers_every_panel_and_alert() {
     let info = &query(api, "megapage_process_info")[0]["metric"];
     let group = read_cgroup(&KernelRoot::live(), Pid(busy.0.id().cast_signed())).unwrap();
     assert_eq!((&info["pid"], &info["uid"]), (&busy.0.id().to_string().into(), &"0".into()), "{info}");
-    // A label that is empty is none in Prometheus.
+    // Prometheus drops an empty label.
     assert_eq!(info["cgroup"].as_str().unwrap_or_default(), group, "{info}");
 
     let panels = panels(&instance);
-    // Without pages in a pool there is no share of them; without a cost nothing is known of it; a machine may have no PSI.
+    // Without pages in a pool there is no share of them. Without a cost there is no share of
+    // cycles. A machine may have no PSI.
     let may_be_empty =
         ["Pools: share in use", "Processes: share of cycles spent on translation", "Memory pressure"];
     let actions = ["Actions by result", "Time of an action, 50th and 99th percentile", "Promoted and freed"];

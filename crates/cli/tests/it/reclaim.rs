@@ -25,11 +25,11 @@ fn zeros_are_freed_and_contents_stay() {
     if !is_root() {
         return skip("needs CAP_SYS_NICE to split another process's huge pages");
     }
-    // 64 MiB of zeros in a heap on huge pages, and one word that is none.
+    // 64 MiB of zeros in a heap on huge pages, except one word.
     let script = "$| = 1; my $text = \"\\0\" x (64 << 20); substr($text, 40 << 20, 4) = 'word'; print \"ready\\n\"; <STDIN>; \
                   my $zeros = ($text =~ tr/\\0//); print substr($text, 40 << 20, 4), ' ', $zeros == (64 << 20) - 4 ? 'same' : $zeros, \"\\n\";";
     let mut command = run(&["--heap", "thp", "--", "perl", "-e", script]);
-    // The process is the program.
+    // Without a report, the launcher's process becomes the program.
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -57,7 +57,7 @@ fn zeros_are_freed_and_contents_stay() {
     child.wait().unwrap();
 }
 
-/// The first value of this name, however deep.
+/// Returns the first value of this name, at any depth.
 fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     match value {
         Value::Object(fields) => fields.get(name).or_else(|| fields.values().find_map(|it| find(it, name))),

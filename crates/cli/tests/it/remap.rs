@@ -33,7 +33,7 @@ fn bad_input_is_named_in_one_line() {
 #[test]
 fn a_check_fits_the_width_and_its_json_has_the_same() {
     let said = remap(&["check", MEGAPAGE, "/bin/ls"]);
-    // Of ls there is nothing to be had.
+    // There is nothing to gain in ls.
     assert_eq!((said.status, said.err.as_str()), (1, ""));
     assert!(said.out.lines().all(|line| line.starts_with('/') || line.chars().count() <= WIDTH as usize));
     assert!(said.out.contains("position-independent executable") && said.out.contains("r-x"), "{}", said.out);
@@ -52,7 +52,7 @@ fn a_check_fits_the_width_and_its_json_has_the_same() {
     assert_eq!((&files[1]["prime_bytes"], &files[1]["anonymous_bytes"]), (&0.into(), &0.into()));
 }
 
-/// A program with 8 MiB of code at fixed addresses; `None` without a compiler.
+/// Compiles a program with 8 MiB of code at fixed addresses. Returns `None` without a compiler.
 fn large(directory: &Path, name: &str) -> Option<String> {
     let (source, program) = (directory.join("large.c"), directory.join(name));
     fs::write(&source, "int main(void) { return 0; }\n__asm__(\".text\\n.skip 8 << 20, 0x90\\n\");\n")
@@ -71,7 +71,7 @@ fn priming_says_the_same_in_all_its_forms() {
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     let after = json["files"][0]["prime_bytes"].as_u64().unwrap();
     assert!(after >= 6 << 20, "{}", said.out);
-    // What it would take to prime it, and that nothing was.
+    // The dry run shows the possible gain, and primes nothing.
     let said = remap(&["prime", "--json", "--dry-run", out]);
     assert_eq!((said.status, said.err.as_str()), (0, ""));
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
@@ -81,11 +81,11 @@ fn priming_says_the_same_in_all_its_forms() {
     );
     assert_eq!(json["files"][0]["possible_bytes"], after);
     assert_eq!(json["files"][0]["obtained_bytes"], serde_json::Value::Null);
-    // Whether or not the file system has large folios, status and report agree.
+    // Status and report agree, with or without large folios in the file system.
     let said = remap(&["prime", out]);
     assert!(said.out.contains(" on huge pages (before: "), "{}", said.out);
     assert_eq!(said.status == 0, !said.out.contains("the remainder: "), "{}", said.out);
-    // The kernel itself may hold a page for a moment, which then stays.
+    // The kernel itself may hold a page for a moment, so that the page stays.
     let gone = (0..50).any(|_| {
         let said = remap(&["prime", "--undo", out]);
         assert_eq!(said.status == 0, said.out.contains("nothing of it is on huge pages now"), "{}", said.out);
@@ -94,7 +94,7 @@ fn priming_says_the_same_in_all_its_forms() {
     assert!(gone, "50 times something stayed");
 }
 
-/// What is shipped for systemd, filled in for `program`.
+/// Returns a shipped file for systemd, filled in for `program`.
 fn shipped(name: &str, program: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd").join(name);
     fs::read_to_string(path).unwrap().replace("@PREFIX@/bin/megapage", program)
@@ -104,7 +104,7 @@ fn shipped(name: &str, program: &str) -> String {
 fn the_units_that_keep_a_file_primed_are_understood_by_systemd() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["megapage-prime@.service", "megapage-prime@.timer"] {
-        // A program that is there, so that only the units are judged.
+        // A program that exists, so that only the units are judged.
         fs::write(directory.path().join(name), shipped(name, "/bin/true")).unwrap();
     }
     for name in ["megapage-prime@.service", "megapage-prime@.timer"] {
@@ -114,7 +114,7 @@ fn the_units_that_keep_a_file_primed_are_understood_by_systemd() {
         let errors = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(!errors.contains("megapage-prime@"), "{errors}");
     }
-    // A file system that hangs does not keep it, and it may do little.
+    // A file system that hangs does not block the service, and the service has few rights.
     assert!(shipped("megapage-prime@.service", "").lines().any(|line| line.starts_with("TimeoutStartSec=")));
     let mut exposure = Command::new("systemd-analyze");
     exposure.args(["security", "--offline=true", "--threshold=25"]);
@@ -125,7 +125,7 @@ fn the_units_that_keep_a_file_primed_are_understood_by_systemd() {
 #[test]
 fn what_the_unit_runs_brings_back_what_was_evicted() {
     let _lock = MachineLock::take();
-    // Not in memory, where a file cannot be primed.
+    // Not on a file system in memory, where a file cannot be primed.
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let unit = shipped("megapage-prime@.service", MEGAPAGE);
     let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap().to_string();
@@ -135,12 +135,12 @@ fn what_the_unit_runs_brings_back_what_was_evicted() {
         let check: serde_json::Value = serde_json::from_str(&remap(&["check", "--json", file]).out).unwrap();
         check["files"][0]["now_bytes"].as_u64().unwrap_or(0) > 0
     };
-    // Does what the unit does. Returns true if any of the file is on huge pages then.
+    // Runs the unit's command. Returns true if any of the file is on huge pages then.
     let primed = |file: &str| {
         let line = line.replace("%f", file);
         let words: Vec<&str> = line.split(' ').collect();
         let ran = Command::new(words[0]).args(&words[1..]).output().unwrap();
-        // As the unit has it: 1 is a success, too.
+        // As in the unit, 1 is a success, too.
         assert!(matches!(ran.status.code(), Some(0 | 1)), "{ran:?}");
         on_huge_pages(file)
     };

@@ -73,7 +73,8 @@ fn a_program_that_cannot_be_read_runs() {
     assert!(said.contains("its file cannot be read"), "{said}");
 }
 
-/// `megapage run` as user nobody; `None`, after a loud skip, where nobody cannot reach the executable.
+/// Returns `megapage run` as an unprivileged user (uid 65534); `None`, after a loud skip, if that
+/// user cannot execute it.
 fn as_nobody() -> Option<Command> {
     let become_nobody = |program: &str| {
         let mut command = Command::new("setpriv");
@@ -131,7 +132,8 @@ fn what_the_launcher_cannot_have_costs_the_report_and_not_the_run() {
     });
 }
 
-/// Switches transparent huge pages off for itself (PR_SET_THP_DISABLE), and starts the command.
+/// Program that switches transparent huge pages off for itself (PR_SET_THP_DISABLE), and starts the
+/// command.
 const OFF: &str = "import ctypes, subprocess, sys\n\
                    ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\n\
                    sys.exit(subprocess.call(sys.argv[1:]))";
@@ -160,8 +162,8 @@ fn huge_pages_that_another_program_switched_off_are_switched_on() {
         "{said}"
     );
     assert_eq!(ran(&off, &[]), "THP_enabled: 1");
-    // It stays where that is asked for, here or by a launcher above, and where nothing is asked
-    // for.
+    // They stay off if that is requested, here or by a launcher above, and if no huge pages are
+    // requested.
     assert_eq!(ran(&off, &["--thp", "never"]), "THP_enabled: 0");
     assert_eq!(ran(&off, &["--heap", "none"]), "THP_enabled: 0");
     assert_eq!(ran(&[env!("CARGO_BIN_EXE_megapage"), "run", "--thp", "never", "--"], &[]), "THP_enabled: 0");
@@ -199,7 +201,7 @@ fn one_variable_or_file_switches_everything_off() {
     assert_refused(&off(&["--attach", "1"]), 125, why);
     assert_refused(&off(&["--", "/no/such/program"]), 127, "/no/such/program");
     assert_eq!(text(&off(&["--dry-run", "--", "a b"]).stdout), format!("# {why}\n'a b'\n"));
-    // The library, where it is preloaded all the same.
+    // The library itself, preloaded in spite of the switch.
     let huge = |command: &mut Command| {
         command.env("LD_PRELOAD", library()).env("MEGAPAGE_HEAP", "thp");
         let child = start({
@@ -222,7 +224,7 @@ fn one_variable_or_file_switches_everything_off() {
     if !is_root() {
         return skip("needs root to mount another /etc");
     }
-    // In a mount namespace: the machine's /etc stays as it is.
+    // In a mount namespace, so that the machine's /etc stays as it is.
     let layers = "mount -t tmpfs none \"$0\" && mkdir \"$0/upper\" \"$0/work\" && mount -t overlay overlay -o \
                   lowerdir=/etc,upperdir=\"$0/upper\",workdir=\"$0/work\" /etc && mkdir -p /etc/megapage && \
                   : >/etc/megapage/off && exec \"$@\"";
@@ -324,7 +326,7 @@ fn children_are_untouched_unless_asked() {
     let plain = plain.output().unwrap();
     let sorted = |bytes: &[u8]| {
         let mut lines: Vec<String> = text(bytes).lines().map(String::from).collect();
-        // The shell numbers itself, and names the command it runs.
+        // The shell prints its number, and names the command that it runs.
         lines.retain(|line| !line.starts_with("_="));
         lines.sort();
         lines
@@ -387,7 +389,8 @@ fn a_runaway_reader_of_the_report_is_one_clear_line() {
 fn a_running_process_is_named_as_pgrep_does() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("mp-attach-me");
-    // By another process: were it open for writing here, a child of a test beside this one could keep it so (ETXTBSY).
+    // Copied by another process. A child of a parallel test could keep a file open that this
+    // process opens for writing (ETXTBSY).
     let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap();
     assert!(copied.success());
     let mut one = Command::new(&program).arg("600").spawn().unwrap();

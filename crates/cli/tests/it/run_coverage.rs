@@ -1,4 +1,4 @@
-//! What `megapage run` has not seen, it does not claim, and `--require` does not pass.
+//! `megapage run` claims no memory that it has not seen, and `--require` does not pass it.
 
 use crate::run_support;
 
@@ -14,8 +14,8 @@ use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Fills v[1] MiB, says "ready", waits for the end of its input, fills v[2] MiB more, and ends as v[3] says: by exit, _exit,
-/// or a signal.
+/// Program that fills v[1] MiB, says "ready", waits for the end of its input, and fills v[2] MiB
+/// more. It ends as v[3] says: by exit, _exit, or a signal.
 const GROWS: &str = r#"
 #include <signal.h>
 #include <stdlib.h>
@@ -43,14 +43,14 @@ fn thp_is_on() -> bool {
     on
 }
 
-/// The program of a report. The launcher may have other children.
+/// Returns the program of a report. The launcher may have other children.
 fn program_of(report: &Path) -> u32 {
     let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     report["program"]["pid"].as_u64().unwrap() as u32
 }
 
-/// `--require` on the program that grows from 64 MiB by `second` MiB while its launcher is stopped; its report, and how long
-/// the program took to end.
+/// Runs `--require` on the program, which grows from 64 MiB by `second` MiB while its launcher is
+/// stopped. Returns the output, the report, and the time until the program's end.
 fn unseen(program: &str, second: &str, end: &str) -> (Output, Value, Duration) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("report.json");
@@ -90,7 +90,7 @@ fn memory_that_nobody_saw_is_not_proved() {
         assert!(seen < 100 && unseen > 190, "{report:#}");
         let percent = report["peak"]["peak_seen_percent"].as_f64().unwrap();
         assert!((15.0..50.0).contains(&percent), "{percent}");
-        // The stopped launcher is waited for, and not for ever.
+        // The program waits for the stopped launcher, but not without end.
         assert!(took < Duration::from_secs(60), "{took:?}");
     }
 }
@@ -102,7 +102,7 @@ fn an_old_sample_proves_nothing() {
     if !thp_is_on() {
         return;
     }
-    // It grows by nothing, but nobody has looked for most of its time.
+    // The program grows by nothing, but no sample was taken for most of its time.
     let file = directory.path().join("report.json");
     let arguments = ["--heap", "thp", "--require", "--json", "--report", file.to_str().unwrap(), "--"];
     let mut launcher = start(run(&[&arguments[..], &[&fixed, "64", "0", "exit"]].concat()));

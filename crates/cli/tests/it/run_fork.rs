@@ -13,11 +13,13 @@ use std::time::Duration;
 
 /// A program with a heap of argv[1] MiB in blocks of 64 KiB, each filled with 1.
 ///
-/// `save`: forks a child that keeps the memory; writes 2 to the start of each block and says "ready"; at a byte of
-/// input it lets the child see that it has what was there at the fork, and waits for its end. At the end of its input it
-/// looks at its own blocks, says "whole" and exits with 3.
-/// `leave`: the parent ends at once with 3, and the child does all that, without a child of its own.
-/// `start`: forks and executes /bin/true 300 times while two threads write to the blocks; then as above.
+/// `save`: forks a child that keeps the memory, writes 2 to the start of each block, and says
+/// "ready". At a byte of input, it makes the child check that it has the contents of the time of
+/// the fork, and waits for the child's end. At the end of its input it checks its blocks, says
+/// "whole" and exits with 3.
+/// `leave`: the parent ends at once with 3. The child does the same as above, without a child.
+/// `start`: forks and executes /bin/true 300 times while two threads write to the blocks; then as
+/// above.
 const FORKS: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -78,23 +80,23 @@ int main(int c, char **v) {
     return 3;
 }
 "#;
-/// Its heap, in MiB: more than the library's thread begins at.
+/// Its heap, in MiB: more than the size from which the library starts its thread.
 const HEAP: &str = "96";
-/// What of it has to be huge in the end: all but the first chunks, and what is not in whole regions.
+/// The part of it that has to be huge in the end: all but the first chunks, and parts of regions.
 const HUGE_MIB: u64 = 84;
 
 fn forking(directory: &Path) -> Option<String> {
     compile("gcc", directory, "forking", FORKS, &["-pthread"])
 }
 
-/// Huge memory of the latest sample of a report, in MiB; `None` before there was one.
+/// Returns huge memory of the latest sample of a report, in MiB; `None` before there is a sample.
 fn huge(report: &Value) -> Option<u64> {
     let end = &report["end"];
     let memory = if end["heap"].is_null() { &end["anonymous"] } else { &end["heap"] };
     memory["thp_bytes"].as_u64().map(|bytes| bytes >> 20)
 }
 
-/// A run of the program that says "ready", with its report in `file`.
+/// Starts a run of the program that says "ready", with its report in `file`.
 fn started(file: &Path, arguments: &[&str], program: &str, how: &str) -> Child {
     let all =
         [&["--json", "--report", file.to_str().unwrap()], arguments, &["--", program, HEAP, how]].concat();
@@ -122,7 +124,8 @@ fn what_a_snapshot_has_split_is_huge_again_when_its_child_is_gone() {
         let file = directory.path().join("report.json");
         fs::remove_file(&file).ok();
         let mut child = started(&file, &arguments, &program, "save");
-        // Every huge page was written to, and the child shares the rest of each: nobody brings those back.
+        // Every huge page was written to, and the child shares the rest of each: none becomes huge
+        // again.
         for _ in 0..10 {
             until_reported(&child, &file, "memory", |report| huge(report).is_some());
             let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -151,7 +154,7 @@ fn without_the_option_nothing_brings_them_back() {
     let mut child = started(&file, &[], &program, "save");
     child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
     until_reported(&child, &file, "memory", |report| huge(report).is_some());
-    // Eight times as long as the thread takes to look.
+    // Eight times the interval at which the thread looks.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(status(&finish(child)), 3);
     let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -219,7 +222,7 @@ fn pages_that_forks_make_expensive_are_refused() {
     assert!(text(&output.stderr).contains("'often' is none of auto, cheap, snapshot"));
 }
 
-/// redis-server under `megapage run` with `arguments`, which ends with the value.
+/// redis-server under `megapage run` with `arguments`; it ends when this is dropped.
 struct Redis {
     launcher: Child,
     socket: String,
@@ -247,7 +250,7 @@ impl Redis {
         self.query(&["EVAL", script, "0"])
     }
 
-    /// Whether a field of INFO has this value.
+    /// Returns true if a field of INFO has this value.
     fn has(&self, section: &str, field: &str, value: &str) -> bool {
         let wanted = format!("{field}:{value}");
         self.query(&["INFO", section]).lines().any(|line| line.trim() == wanted)
@@ -272,10 +275,12 @@ fn a_dump_of_redis_is_what_it_was_at_the_fork_and_huge_pages_come_back() {
     let file = directory.path().join("report.json");
     let arguments = ["--json", "--report", file.to_str().unwrap(), "--fork", "snapshot"];
     let redis = Redis::start(directory.path(), "saving", &arguments);
-    // 120,000 values of 1,000 bytes, half of which are written again while the child saves the old ones, slowly.
+    // 120,000 values of 1,000 bytes. Half of them are written again while the child saves the old
+    // ones, slowly.
     const SET: &str = "for i = 1, 120000, STEP do \
                        redis.call('set', 'key:' .. i, string.rep('LETTER', 1000)) end return 'OK'";
-    // The child sleeps after every second value, or longer after each, where the second half of the values came too late.
+    // The child sleeps after every second value. If the second writes came too late, it sleeps
+    // longer, after each value.
     let saves = |delay: &&str| {
         assert_eq!(redis.script(&SET.replace("STEP", "1").replace("LETTER", "a")), "OK");
         assert_eq!(redis.query(&["CONFIG", "SET", "rdb-key-save-delay", delay]), "OK");
@@ -302,7 +307,7 @@ fn a_dump_of_redis_is_what_it_was_at_the_fork_and_huge_pages_come_back() {
                  end return a .. ' ' .. b";
     assert_eq!(redis.script(count), "60000 60000");
     drop(redis);
-    // The dump, as another server reads it.
+    // Another server reads the dump.
     let loaded = Redis::start(directory.path(), "loaded", &[]);
     wait_for("the dump to be loaded", || loaded.has("persistence", "loading", "0"));
     assert_eq!((loaded.query(&["DBSIZE"]), loaded.script(count)), ("120000".into(), "120000 0".into()));

@@ -1,5 +1,5 @@
 //! `megapage run` without a report: the program has the process number that its starter knows, and
-//! inherits what it would.
+//! inherits the same as without megapage.
 
 use crate::run_support;
 
@@ -15,7 +15,7 @@ fn name_of(child: &Child) -> String {
     fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default().trim().to_string()
 }
 
-/// The number of the process that was started, what it printed, and its status.
+/// Returns the number of the started process, its output, and its status.
 fn told(command: &mut Command) -> (String, String, Option<i32>) {
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
     let own = child.id().to_string();
@@ -65,7 +65,7 @@ fn a_run_in_the_place_of_another_decides_alone() {
         let output = run(&words).output().unwrap();
         assert_eq!(text(&output.stdout).contains("libmegapage.so"), is_there, "{inner}: {output:?}");
     }
-    // The variables are the starter's.
+    // The program's variables are the starter's.
     let own = env!("CARGO_BIN_EXE_megapage");
     let output = run(&["--heap", "thp", "--", own, "run", "--heap", "none", "--", "env"]).output().unwrap();
     let ours = run(&[]);
@@ -93,7 +93,7 @@ fn promotion_from_outside_goes_on_beside_the_program() {
     });
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     assert_eq!(children.trim(), "", "the program has no child that it does not know");
-    // The one that promotes was started with the same words.
+    // The process that promotes was started with the same words.
     let promoting = || -> Vec<i32> {
         let processes = fs::read_dir("/proc")
             .unwrap()

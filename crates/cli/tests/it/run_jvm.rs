@@ -1,4 +1,4 @@
-//! `megapage run` with the JVM: switches, what it checks before, what it repairs, and what it proves.
+//! `megapage run` with the JVM: its switches, checks before the start, repairs, and proofs.
 
 use crate::run_support;
 
@@ -14,16 +14,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Nobody's, and no account is needed for it.
+/// A user who owns nothing, and needs no account.
 const USER: &str = "61234";
 
-/// Fills as many MiB as it is told, says "ready", and waits for the end of its input.
+/// Program that fills a number of blocks of 900,000 bytes, says "ready", and waits for the end of
+/// its input.
 const JAVA: &str = "public class Heap { public static void main(String[] a) throws Exception { \
     int n = Integer.parseInt(a[0]); byte[][] b = new byte[n][]; for (int i = 0; i < n; i++) { \
     b[i] = new byte[900000]; java.util.Arrays.fill(b[i], (byte) 1); } System.out.println(\"ready\"); \
     System.out.flush(); System.in.read(); System.exit(b[n - 1][3] == 1 ? 0 : 9); } }";
 
-/// A directory with the class, which every user may read; `None`, after a loud skip, without a JDK.
+/// Returns a directory with the class, which every user may read; `None`, after a loud skip,
+/// without a JDK.
 fn class() -> Option<TempDir> {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -43,14 +45,15 @@ fn path(directory: &TempDir) -> &str {
     directory.path().to_str().unwrap()
 }
 
-/// The verdict on the runtime's switch: whether it was used, and why.
+/// Returns the verdict on the runtime's switch: true if it was used, and the reason.
 fn switch(report: &Value) -> (bool, String) {
     let considered = report["considered"].as_array().unwrap();
     let found = considered.iter().find(|it| it["mechanism"] == "runtime").unwrap();
     (found["used"].as_bool().unwrap(), found["reason"].as_str().unwrap().to_string())
 }
 
-/// Whether a control group could refuse a page after its mapping: then the default is THP.
+/// Returns true, after a loud skip, if a control group could refuse a page after its mapping: then
+/// the default is THP.
 fn limited() -> bool {
     let limited = Cgroups::read(&KernelRoot::live(), None).unwrap().hugetlb_fault_may_be_refused();
     if limited {
@@ -75,14 +78,15 @@ fn a_heap_that_is_not_sized_gets_thp() {
     assert!(planned.contains("runtime not used: the arguments choose already"), "{planned}");
 }
 
-/// Every JVM installed where Debian's packages put them.
+/// Returns every JVM that Debian's packages have installed.
 fn installed_jvms() -> Vec<PathBuf> {
     let directories = fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten();
     let files = directories.filter_map(|entry| fs::canonicalize(entry.path().join("bin/java")).ok());
     files.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
-/// Resident bytes, and those on THP, of the mappings that begin in `range`: smaps, read by hand.
+/// Returns resident bytes, and those on THP, of the mappings that begin in `range`. Parses smaps
+/// without megapage's reader.
 fn by_hand(pid: u32, range: std::ops::Range<u64>) -> (u64, u64) {
     let (mut inside, mut sums) = (false, (0, 0));
     for line in fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
@@ -153,7 +157,7 @@ fn a_jvm_is_seen_to_its_end_where_that_is_required() {
 #[test]
 fn a_pool_that_holds_the_jvm_gives_it_its_heap() {
     let Some(class) = class() else { return };
-    // 128 + 120 for heap and code cache, and what the tables may take.
+    // 128 + 120 pages for heap and code cache, and some for the tables.
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 300) else { return };
     if limited() {
         return;
@@ -177,7 +181,7 @@ fn where_it_is_too_short_the_reason_comes_before_the_start() {
         return skip("needs java");
     }
     let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 0) else { return };
-    // More than anybody else's pages here.
+    // A heap larger than all pages that are reserved here.
     let heap = format!("-Xmx{}m", 2 * (pool.former().total + 512));
     let program = ["java", &heap, "-version"];
     let required = output(&[&["--heap", "2m", "--require", "--"], &program[..]].concat());
@@ -193,7 +197,7 @@ fn where_it_is_too_short_the_reason_comes_before_the_start() {
     );
 }
 
-/// The command and its library where every user may run them.
+/// Installs the command and its library where every user may run them.
 fn installed() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -201,14 +205,15 @@ fn installed() -> TempDir {
     {
         let target = directory.path().join(target);
         fs::create_dir_all(&target).unwrap();
-        // By another process: a child that starts meanwhile holds no descriptor that is open for writing.
+        // Copied by another process, so that a child that starts meanwhile holds no descriptor open
+        // for writing.
         let copied = Command::new("cp").arg(source).arg(&target).status().unwrap();
         assert!(copied.success());
     }
     directory
 }
 
-/// `megapage run` by an ordinary user, in an empty directory of that user's.
+/// Returns `megapage run` by an ordinary user, in an empty directory of that user.
 fn as_user(prefix: &TempDir, home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", USER, "--regid", USER, "--clear-groups"]);
@@ -232,7 +237,7 @@ fn an_ordinary_user_gets_large_pages_once_root_has_run_the_printed_lines() {
     let (prefix, home) = (installed(), class.path().join("home"));
     fs::create_dir(&home).unwrap();
     std::os::unix::fs::chown(&home, Some(USER.parse().unwrap()), None).unwrap();
-    // More than is there by chance.
+    // A heap larger than the pool can be by chance.
     let heap = format!("-Xmx{}m", 2 * pool.former().total + 160);
     let program = [
         "java",
@@ -252,14 +257,15 @@ fn an_ordinary_user_gets_large_pages_once_root_has_run_the_printed_lines() {
     let printed: Vec<&str> = lines.lines().filter_map(|line| line.strip_prefix("#   megapage ")).collect();
     assert_eq!(printed.len(), 1, "{lines}");
 
-    // Root does, as printed; the guard puts it back.
+    // Root runs the printed line; the guard restores the pool.
     let status = Command::new(env!("CARGO_BIN_EXE_megapage")).args(printed[0].split(' ')).status().unwrap();
     assert!(status.success(), "{}", printed[0]);
 
     let file = home.join("report.json");
     let options = ["--heap", "2m", "--require", "--json", "--report", file.to_str().unwrap(), "--"];
     let child = start(as_user(&prefix, &home, &[&options[..], &program].concat()));
-    // And late enough that what follows the last sample is the lesser part: this JVM can end in a fifth of a second.
+    // The sample must also be late, so that most of the run lies before it: this JVM can end within
+    // a fifth of a second.
     until_reported(&child, &file, "32 MiB on hugetlb, for a while", |report| {
         let at = |moment: &str| report[moment]["at_ms"].as_u64().unwrap_or(0);
         mib(report, "peak.heap.hugetlb_2m_bytes") >= 32 && at("peak").max(at("end")) >= 1000
@@ -274,7 +280,7 @@ fn an_ordinary_user_gets_large_pages_once_root_has_run_the_printed_lines() {
 #[test]
 fn what_the_jvm_says_into_a_file_is_explained() {
     let Some(class) = class() else { return };
-    // Enough for the trial at the start, for no mapping.
+    // Enough pages for the JVM's trial at its start, but too few for a mapping.
     let Some(pool) = PoolGuard::reserve(PageSize::HUGE_2M, 16) else { return };
     let heap = format!("-Xmx{}m", 2 * (pool.former().total + 128));
     let (log, report): (PathBuf, PathBuf) = (class.path().join("log"), class.path().join("report"));
@@ -331,7 +337,7 @@ fn a_script_that_starts_a_jvm_is_told_by_the_variable() {
     assert!(said.starts_with("Picked up JAVA_TOOL_OPTIONS: -XX:+UseTransparentHugePages"), "{said}");
     let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert!(switch(&report).1.contains("by JAVA_TOOL_OPTIONS"), "{report:#}");
-    // Of the release of the java in PATH.
+    // The release is that of the java in PATH.
     assert!(report["java"]["version"].as_u64().is_some_and(|version| version >= 8), "{report:#}");
     assert!(is_root() || report["considered"].is_array());
 }

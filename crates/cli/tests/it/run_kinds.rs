@@ -1,4 +1,4 @@
-//! What `megapage run` tells of each kind of a program's memory.
+//! The report of `megapage run` on each kind of a program's memory.
 
 use crate::run_support;
 
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-/// A program with 24 MiB of malloc's, 16 MiB of its own, 8 MiB shared, 4 MiB of a file, 40 MiB of .bss and a thread that has
-/// 1 MiB of its stack in use. argv[1] is the file.
+/// A program with 24 MiB of malloc, 16 MiB of mappings, 8 MiB of shared memory, 4 MiB of a file,
+/// and 40 MiB of .bss. Its thread uses 1 MiB of stack. argv[1] is the file.
 const KINDS: &str = r#"
 #include <fcntl.h>
 #include <pthread.h>
@@ -47,13 +47,14 @@ int main(int c, char **v) {
 }
 "#;
 
-/// MiB of each kind at the end, as the report has it.
+/// Returns MiB of each kind at the end, from the report.
 fn kinds(report: &Value) -> BTreeMap<String, u64> {
     let kinds = report["end"]["kinds"].as_object().cloned().unwrap_or_default();
     kinds.into_iter().map(|(kind, it)| (kind, it["total_bytes"].as_u64().unwrap() >> 20)).collect()
 }
 
-/// The kinds add up to all that is resident, and the reasons of each to what is not huge.
+/// Asserts that the kinds add up to all resident memory, and the reasons of each kind to the memory
+/// that is not huge.
 fn assert_adds_up(report: &Value) {
     for moment in ["peak", "end", "last_full"] {
         let moment = &report[moment];
@@ -86,7 +87,7 @@ fn program(directory: &std::path::Path) -> Option<(String, String)> {
     Some((program, file.to_str().unwrap().into()))
 }
 
-/// A disk's: what lies on a tmpfs is shared memory.
+/// Returns a directory on a disk, for files on a tmpfs count as shared memory.
 fn directory_on_disk() -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let on = Command::new("stat").args(["-f", "-c", "%T"]).arg(directory.path()).output().ok()?;
@@ -114,7 +115,8 @@ fn each_kind_is_told_and_they_add_up() {
     about("shared", 8);
     about("files", 4);
     about("text", 40);
-    // The thread's stack is one from Linux 6.7 on; before it is the program's own.
+    // The kernel marks the thread's stack since Linux 6.7; before, it counts as the program's own
+    // mapping.
     let of_thread = |kind: &str| found.get(kind).copied().unwrap_or(0);
     let sum = of_thread("own_mappings") + of_thread("stacks");
     assert!((16..22).contains(&sum), "{report:#}");
@@ -123,7 +125,7 @@ fn each_kind_is_told_and_they_add_up() {
     let of_files = ["file-pages", "file-misplaced", "mapping-small", "unexplained", "mapping-edge", "sparse"];
     assert!(reasons(&report, "files").iter().all(|it| of_files.contains(&it.as_str())), "{report:#}");
     assert!(reasons(&report, "stacks").contains(&"mapping-small".into()), "{report:#}");
-    // As far as it is known: each reason is one of the lists in the docs.
+    // The documents list every reason.
     let lists =
         [include_str!("../../../../docs/doctor.md"), include_str!("../../../../docs/run-report.md")].concat();
     for kind in found.keys() {
@@ -166,14 +168,14 @@ fn kinds_of_a_running_process_are_told() {
     }
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     assert_adds_up(&report);
-    // The program waits: smaps has not changed since.
+    // The program waits, so that smaps has not changed since.
     let counted: u64 = smaps
         .lines()
         .filter(|line| line.starts_with("Rss:") || line.starts_with("Private_Hugetlb:"))
         .map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10)
         .sum();
     assert_eq!(report["end"]["resident"]["total_bytes"].as_u64(), Some(counted), "{report:#}");
-    // Promoted, but for the edges of what does not begin at multiples of 2 MiB.
+    // All is promoted, except the edges of mappings that do not begin at multiples of 2 MiB.
     assert!(
         reasons(&report, "heap").iter().all(|it| it != "not-advised" && it != "unexplained"),
         "{report:#}"

@@ -1,12 +1,12 @@
-//! A program that does as it likes with the memory that it shares with its launcher, and with all that there is.
+//! A program that damages the memory that it shares with its launcher, or uses up all memory.
 
 use crate::run_support;
 
 use run_support::*;
 use serde_json::Value;
 
-/// Finds its launcher's ledgers as a program can, and does to each of them what argv[1] says; exits with 7 where it could
-/// be opened, whatever came of the rest.
+/// Program that finds its launcher's ledgers as any program can, and does to each of them what
+/// argv[1] says. It exits with 7 if it could open one, no matter what else failed.
 const HOSTILE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -73,18 +73,19 @@ fn a_program_that_truncates_the_ledger_ends_no_launcher() {
 fn a_ledger_that_a_program_has_written_over_is_left_out() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = compile("gcc", directory.path(), "hostile", HOSTILE, &[]) else { return };
-    // All bits; the sign; what overflows when it is added to itself; what looks like an address; nothing.
+    // All bits; the sign bit; a number whose sums overflow; an address; a small number; zero.
     for fill in ["0xffffffffffffffff", "0x8000000000000000", "0x5555555555555555", "0x7fffffffffff", "3", "0"]
     {
         let report = report(&[&program, fill]);
         assert_eq!(report["totals"]["ended"]["status"], 7, "{report:#}");
         assert!(report["account"].is_null(), "{fill}: {report:#}");
-        // What the kernel says stands.
+        // The kernel's values stay valid.
         assert!(mib(&report, "end.resident.total_bytes") < 1 << 20, "{report:#}");
     }
 }
 
-/// Takes memory until there is none (RLIMIT_DATA), in blocks of every kind, and exits with 7.
+/// Program that takes memory until there is none (RLIMIT_DATA), in blocks of every size, and exits
+/// with 7.
 const GREEDY: &str = r#"
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-//! What `megapage run` makes of memory that a program maps by itself, past malloc.
+//! The treatment by `megapage run` of memory that a program maps itself, without malloc.
 
 use crate::run_support;
 
@@ -16,7 +16,7 @@ fn arenas(directory: &Path) -> Option<String> {
     compile("gcc", directory, "arenas", ARENAS, &["-pthread"])
 }
 
-/// Whether own mappings can be huge here, all of them; a loud skip where not.
+/// Returns true if all of the program's mappings can be huge here; else skips loudly.
 fn can_be_huge() -> bool {
     let can = thp_is_possible() && OwnPagemap::open().is_some();
     if !can {
@@ -58,8 +58,9 @@ fn arenas_and_a_large_mapping_become_huge() {
     if !can_be_huge() {
         return;
     }
-    // As pymalloc's, odd ones, as jemalloc's, and one mapping for all.
-    // What does not fill whole regions, and lies beside nothing of its kind, cannot be huge.
+    // Arenas like pymalloc's (256, 1024), of an odd size (1540), like jemalloc's (4096), and one
+    // mapping for all. An arena that fills no whole region cannot be huge if no other lies beside
+    // it.
     for (kib, percent) in [("256", 95.0), ("1024", 95.0), ("1540", 60.0), ("4096", 95.0), ("196608", 95.0)] {
         let all = [program.as_str(), "hold", "192", kib, "1"];
         let (status, report, _) = held_report(&["--heap", "thp"], &all, "all of it on THP", |report| {
@@ -110,7 +111,7 @@ fn a_limit_on_addresses_leaves_as_much_as_without_the_library() {
     let said = text(&limited.stdout);
     assert_eq!(status(&limited), 3, "{said}");
     let count: u64 = said.split(' ').next().unwrap().parse().unwrap();
-    // The library's thread has a stack.
+    // The library's thread has a stack, which takes addresses.
     assert!((60..=65).contains(&count), "{said}");
 }
 

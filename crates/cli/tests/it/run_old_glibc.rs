@@ -1,4 +1,5 @@
-//! Old C libraries: what the preloaded libraries need of one, and programs whose own one lacks it.
+//! Old C libraries: the versions that the preloaded libraries need, and programs whose C library
+//! lacks them.
 
 use crate::run_support;
 use crate::text_support;

@@ -1,4 +1,5 @@
-//! `megapage run --pool`: a program's heap on pages of a broker, through forks, kills, and whatever becomes of the broker.
+//! `megapage run --pool`: a program's heap on pages of a broker, through forks, kills, and the
+//! broker's end.
 
 use crate::broker_support;
 use crate::run_support;
@@ -18,9 +19,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 const SIZE: PageSize = PageSize::HUGE_2M;
 const MIB: u64 = 1 << 20;
 
-/// A program with argv[2] MiB in blocks of 1 MiB, each byte of which it knows, and a task. It exits with 3 where all went
-/// well. `hold`: says "ready"; each "m" of its input is a block more, and "f" frees all of them, which it says; at the end of
-/// its input all are looked at. What may be refused for a moment it tries again, for a minute at most.
+/// A program with argv[2] MiB in blocks of 1 MiB, each byte of which it knows, and a task. It exits
+/// with 3 if all went well. `hold`: says "ready"; each "m" of its input adds a block and is
+/// answered, and each "f" frees all blocks and is answered. At the end of its input it checks all
+/// blocks. It repeats requests that may be refused for a moment, for at most a minute.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -130,26 +132,28 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The program, where any user may read it; `None`, after a loud skip, where there is no compiler.
+/// Compiles the program, where any user may read it. Returns `None`, after a loud skip, if there is
+/// no compiler.
 fn program(directory: &Path) -> Option<String> {
     compile("gcc", directory, "pooled", PROGRAM, &["-pthread"])
 }
 
-/// A pool of twice `pages`, a broker with so many of it in stock, in extents of 4, and the program.
+/// Returns a pool of twice `pages`, a broker with `pages` in stock, in extents of 4, and the
+/// program.
 fn stage(pages: u64, more: &[&str]) -> Option<(PoolGuard, tempfile::TempDir, Broker, String)> {
     let pool = PoolGuard::reserve(SIZE, 2 * pages)?;
     let (tree, path) = place();
     let program = program(tree.path())?;
     let stock = pages.to_string();
-    // The tests are root, but for those of several users.
+    // The tests run as root, except those of several users.
     let mode = if more.contains(&"--mode") { &[][..] } else { &["--mode", "0600"] };
     let broker = Broker::start(&path, &[&["--stock", &stock, "--extent", "4"], mode, more].concat());
     broker.full();
     Some((pool, tree, broker, program))
 }
 
-/// Whether a heap of less than 256 MiB can be moved before a fork: that leaves a twentieth of the machine free. Where it
-/// cannot the test is skipped, loudly.
+/// Returns true if a heap of less than 256 MiB can be moved before a fork: that must leave a
+/// twentieth of the machine's memory free. Otherwise skips the test, loudly.
 fn room_to_fork() -> bool {
     let memory = meminfo(&KernelRoot::live()).unwrap();
     let (available, total) = (memory.available.unwrap_or(Bytes::ZERO), memory.total.unwrap_or(Bytes::ZERO));
@@ -164,7 +168,7 @@ fn held(report: &Value, moment: &str) -> u64 {
     report["account"][moment]["broker-2m"].as_u64().unwrap_or_else(|| panic!("{moment} in {report:#}")) / MIB
 }
 
-/// How much fell back for this reason, in MiB.
+/// Returns the MiB that fell back for this reason.
 fn fallen(report: &Value, reason: &str) -> u64 {
     let all = report["account"]["fall_backs"].as_array();
     let bytes = all.into_iter().flatten().filter(|it| it["reason"] == reason).map(|it| &it["bytes"]);
@@ -175,18 +179,18 @@ fn holders(status: &Value) -> &Vec<Value> {
     status["holders"].as_array().unwrap()
 }
 
-/// What the one holder has, in MiB; 0 where nobody has any.
+/// Returns the MiB that the one holder has; 0 if there is no holder.
 fn out(status: &Value) -> u64 {
     holders(status).iter().filter_map(|it| it["bytes"].as_u64()).sum::<u64>() / MIB
 }
 
-/// A report of a run with `--pool`.
+/// Runs words with `--pool`, and returns the report.
 fn pooled(broker: &Broker, more: &[&str], words: &[&str]) -> (i32, Value, String) {
     let pool = [&*broker.option()];
     heap_report(&[&pool[..], more].concat(), words)
 }
 
-/// Nobody has anything of the broker's, and its stock is what it was.
+/// Waits until no process holds pages of the broker, and its stock is full again.
 fn all_is_back(broker: &Broker) {
     broker.wait("nobody has anything", |status| holders(status).is_empty());
     broker.full();
@@ -195,7 +199,7 @@ fn all_is_back(broker: &Broker) {
 /// A program that holds memory, of any user, without a report.
 struct Holder {
     child: Child,
-    /// Apart: waiting for the launcher would close it.
+    /// Separate from `child`, for waiting for the launcher would close it.
     input: Option<ChildStdin>,
     lines: BufReader<ChildStdout>,
 }
@@ -216,7 +220,7 @@ impl Holder {
         line.trim_end().to_string()
     }
 
-    /// Has it take a block more.
+    /// Makes it take one block more.
     fn more(&mut self) {
         self.told(b"m", "more");
     }
@@ -226,7 +230,7 @@ impl Holder {
         assert_eq!(self.line(), answer);
     }
 
-    /// Its exit status at the end of its input, when it has looked at all of its memory.
+    /// Ends its input, upon which it checks all its memory. Returns its exit status.
     fn end(mut self) -> Option<i32> {
         drop(self.input.take());
         self.child.wait().unwrap().code()
@@ -255,7 +259,7 @@ fn hold(broker: &Broker, program: &str, report: Option<&Path>) -> Command {
 fn the_heap_is_the_brokers_and_goes_back_at_the_end() {
     let Some((_pool, _tree, broker, program)) = stage(32, &[]) else { return };
     let pool = [&*broker.option(), "--require"];
-    // As the kernel sees it, while the program lives: a launcher that is held up may miss the end.
+    // The kernel's view, while the program lives: a delayed launcher may miss the end.
     let (status, report, said) =
         held_report(&pool, &[&program, "hold", "44"], "a heap on hugetlb pages", |report| {
             report["end"]["heap"]["hugetlb_2m_bytes"].as_u64() >= Some(40 * MIB)
@@ -327,7 +331,7 @@ fn children_that_are_another_program_change_nothing() {
     assert_eq!(status, 3, "{said}\n{report:#}");
     assert!(held(&report, "held_bytes") >= 16, "{report:#}");
     all_is_back(&broker);
-    // The process itself becomes another program: what it had goes back, and it takes anew.
+    // The process itself becomes another program. Its pages go back, and it takes others.
     let (status, report, said) = pooled(&broker, &[], &[&program, "become", "24"]);
     assert_eq!(status, 3, "{said}\n{report:#}");
     all_is_back(&broker);
@@ -341,7 +345,7 @@ fn memory_that_is_freed_goes_back_while_the_program_lives() {
     let before = out(&broker.wait("it has memory", |status| out(status) >= 16));
     holder.told(b"f", "freed");
     broker.wait("most of it is back", |status| out(status) <= before / 2);
-    // It finds a byte that is not zero, or not what it wrote.
+    // The program checks that new blocks are zero, and that old bytes are as it wrote them.
     (0..24).for_each(|_| holder.more());
     assert_eq!(holder.end(), Some(3));
     all_is_back(&broker);
@@ -360,7 +364,7 @@ fn a_killed_program_leaves_nothing_taken_and_a_killed_launcher_takes_nothing_awa
     let mut holder = Holder::start(hold(&broker, &program, Some(&report)));
     holder.child.kill().unwrap();
     holder.child.wait().unwrap();
-    // The program goes on, and says more than its launcher would have let it, were its memory gone.
+    // The program goes on, and still has its memory.
     holder.more();
     broker.wait("it has its memory", |status| holders(status).len() == 1 && out(status) >= 16);
     drop(holder.input.take());
@@ -374,16 +378,17 @@ fn a_broker_that_is_killed_takes_nothing_along_and_a_new_one_serves() {
     let report = tree.path().join("report.json");
     let mut holder = Holder::start(hold(&broker, &program, Some(&report)));
     broker.kill();
-    // More than is left of an extent.
+    // More blocks than are left of an extent.
     (0..12).for_each(|_| holder.more());
     until_reported(&holder.child, &report, "that it is gone", |told| fallen(told, "broker-gone") > 0);
     let path = broker.path.clone();
     drop(broker);
-    // A broker's files are gone when the kernel is done with it.
+    // The kernel removes the broker's files only some time after its end.
     wait_for("its stock is back in the pool", || pool.counts().available() >= Some(4));
     let broker = Broker::start(&path, &["--stock", "4", "--extent", "4", "--mode", "0600"]);
     broker.full();
-    // It is asked again after a second, or after two, and so on up to a minute: 600 MiB are the most that this takes.
+    // The program asks the broker again after a second, after two, and so on up to a minute. At
+    // most 600 MiB are needed for that.
     let mut last = None;
     for _ in 0..600 {
         holder.more();
@@ -403,10 +408,11 @@ fn users_have_each_their_own() {
     else {
         return;
     };
-    // Where they may read it: the build's own directory may be closed to them.
+    // Copied to where the users may read it: the build's directory may be closed to them.
     let own = |file: &Path, name: &str| {
         let copy = tree.path().join(name);
-        // By another process: were it open for writing here, a child of a test beside this one could keep it so (ETXTBSY).
+        // Copied by another process. A child of a parallel test could keep a file open that this
+        // process opens for writing (ETXTBSY).
         let installed = Command::new("install").args(["-m", "755"]).arg(file).arg(&copy).status().unwrap();
         assert!(installed.success());
         copy
@@ -470,7 +476,7 @@ fn where_it_cannot_be_the_run_says_so() {
     let option = format!("--pool={socket}");
     let pool = [&*option];
     let all = |more: &[&'static str]| [&pool[..], more].concat();
-    // Nobody is there: the program runs as it would without, and the report tells.
+    // Without a broker, the program runs as without --pool, and the report says so.
     let (status, report, _) = heap_report(&pool, &["true"]);
     assert_eq!((status, &report["pool"]["used"]), (0, &Value::Bool(true)));
     assert!(report["pool"]["reason"].as_str().unwrap().contains("nothing can be had"), "{report:#}");
@@ -482,7 +488,7 @@ fn where_it_cannot_be_the_run_says_so() {
     let text = text(&dry.stdout);
     assert!(text.contains(&format!("# pool {socket} used: ")), "{text}");
     assert!(text.contains(&format!("MEGAPAGE_POOL={socket} ")), "{text}");
-    // By another way than the preloaded library there is none of it.
+    // Only the preloaded library uses a broker.
     let (status, report, _) = heap_report(&all(&["--mechanism", "tunable"]), &["true"]);
     assert_eq!((status, &report["pool"]["used"]), (0, &Value::Bool(false)));
     let missing = report["not_obtained"].as_array().unwrap();
@@ -492,6 +498,6 @@ fn where_it_cannot_be_the_run_says_so() {
 }
 
 fn text_of_default() -> String {
-    // The program is not taken for the broker's name.
+    // The program's name is not taken for the broker's.
     text(&output(&["--dry-run", "--pool", "true"]).stdout)
 }

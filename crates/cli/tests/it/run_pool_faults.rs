@@ -1,5 +1,5 @@
-//! What must not go wrong with `megapage run --pool`: threads that are cancelled, signals whose handlers fork, brokers that
-//! hang, requests of processes that have given up, and forks that fail.
+//! Faults that `megapage run --pool` must survive: cancelled threads, signals whose handlers fork,
+//! brokers that hang, requests of processes that have given up, and forks that fail.
 
 use crate::broker_support;
 use crate::run_support;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const SIZE: PageSize = PageSize::HUGE_2M;
 
-/// Exits with 3. A process beside it ends it where it hangs.
+/// Program that exits with 3. A process beside it ends it if it hangs.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -105,7 +105,7 @@ fn program(directory: &std::path::Path) -> Option<String> {
 fn a_thread_that_is_cancelled_leaves_the_heap_in_order() {
     let (tree, path) = place();
     let Some(program) = program(tree.path()) else { return };
-    // Nobody listens there: each attempt opens and closes a socket.
+    // No process listens there: each attempt opens and closes a socket.
     let output = output(&["--heap", "thp", &format!("--pool={}", path.display()), "--", &program, "cancel"]);
     assert_eq!(status(&output), 3, "{output:?}");
 }
@@ -115,13 +115,14 @@ fn a_signal_that_forks_while_a_broker_hangs_does_not_hang_the_program() {
     let (tree, path) = place();
     let Some(program) = program(tree.path()) else { return };
     let listener = UnixListener::bind(&path).unwrap();
-    // Sends a signal to the first who asks, and never says anything. The program is not waited for: it may not ask.
+    // Sends a signal to the first process that requests pages, and never answers. Waits for no
+    // request, for the program may make none.
     std::thread::spawn(move || {
         let (mut kept, mut signalled) = (Vec::new(), false);
         while let Ok((mut stream, _)) = listener.accept() {
             let mut request = [0; REQUEST];
             let asked = stream.read_exact(&mut request).ok().and_then(|()| Request::decode(&request));
-            // The launcher asks too, for the status.
+            // The launcher connects too, for the status.
             if !signalled && matches!(asked, Some(Request::Take { .. })) {
                 signalled = true;
                 signal(peer(&stream).unwrap().pid as u32, "USR1");
@@ -142,7 +143,8 @@ fn a_fork_that_fails_before_it_begins_does_not_end_the_use_of_the_broker() {
     let Some(program) = program(tree.path()) else { return };
     let broker = Broker::start(&path, &["--stock", "24", "--extent", "4", "--quota-per-uid", "none"]);
     broker.full();
-    // Where the broker was slower than the heap is patient, the report says so, and the next run may do better.
+    // If the broker was slower than the heap's patience, the report says so, and the next run may
+    // do better.
     let start = Instant::now();
     loop {
         let (status, report, said) =
@@ -153,7 +155,7 @@ fn a_fork_that_fails_before_it_begins_does_not_end_the_use_of_the_broker() {
                 ["broker-gone", "broker-empty"].contains(&it["reason"].as_str().unwrap_or_default())
             });
         if !gone {
-            // More than the two blocks from before.
+            // More than the two blocks from before the failing fork.
             assert!(mib(&report, "account.held_at_peak_bytes.broker-2m") >= 20, "{report:#}");
             break;
         }
@@ -175,13 +177,14 @@ fn a_request_of_one_that_has_given_up_ends_nothing() {
     let file = taken.extents[0].as_ref().unwrap();
     let bytes = || megapage_kernel::extent::present(file).unwrap();
     assert_eq!(bytes(), 4 * SIZE.bytes().0);
-    // While the broker stands still, a request comes, and who sent it goes. It says that all of before is over.
+    // While the broker is stopped, a request arrives, and its sender disconnects. The request
+    // claims a fresh process, whose earlier extents would end.
     signal(broker.child.id(), "STOP");
     let mut stream = connect(&path).unwrap();
     stream.write_all(&Request::Take { size: SIZE, pages: 4, fresh: true }.encode()).unwrap();
     drop(stream);
     signal(broker.child.id(), "CONT");
-    // Accepted after it, and so answered after it.
+    // A status request is accepted after it, and so answered after it.
     broker.wait("it was dropped", |status| status["dropped"].as_u64() >= Some(1));
     assert_eq!(bytes(), 4 * SIZE.bytes().0, "the memory is still there");
     drop(taken);

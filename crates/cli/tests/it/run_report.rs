@@ -1,4 +1,4 @@
-//! What `megapage run` proves, with each mechanism and each backing.
+//! The proofs of `megapage run`, with each mechanism and each backing.
 
 use crate::run_support;
 
@@ -11,7 +11,7 @@ use run_support::*;
 use serde_json::Value;
 use std::process::Command;
 
-/// Whether programs here can have THP; a loud skip where not.
+/// Returns true if programs can have THP here; else skips loudly.
 fn thp_is_on() -> bool {
     let root = KernelRoot::live();
     let settings = settings(&root).unwrap();
@@ -30,17 +30,18 @@ fn a_heap_on_thp_is_proved_by_the_kernel() {
     if !thp_is_on() {
         return;
     }
-    // As the kernel sees it while the program lives: a launcher that is held up may miss the end.
+    // The kernel's view while the program lives: a delayed launcher may miss the end.
     let on_thp = |report: &Value| report["end"]["heap"]["thp_bytes"].as_u64() >= Some(64 << 20);
     let arguments = ["--heap", "thp", "--require"];
     let (status, report, _) = held_report(&arguments, &[&program, "128", "64"], "64 MiB on THP", on_thp);
     assert_eq!(report["schema"], "megapage.run/3", "{report:#}");
-    // Other tests may have left too few free huge pages for the last few of ours; the report then says so.
+    // Other tests may have left too few free huge pages for the last ones here; the report then
+    // says so.
     let obtained = report["not_obtained"] == serde_json::json!([]);
     assert_eq!(status, if obtained { 3 } else { 125 }, "{report:#}");
     assert!(mib(&report, "peak.heap.thp_bytes") >= 64, "{report:#}");
     assert!(mib(&report, "end.heap.thp_bytes") >= 64, "{report:#}");
-    // Not each time, for the same reason.
+    // Not every time, for the same reason.
     let is_final = |_| heap_report(&["--heap", "thp"], &[&program, "8", "64"]).1["end_is_final"] == true;
     assert!((0..20).any(is_final), "the program's last moment was missed 20 times");
     assert_eq!(report["mechanisms"], serde_json::json!(["preload"]));
@@ -48,7 +49,8 @@ fn a_heap_on_thp_is_proved_by_the_kernel() {
     assert!(mib(&report, "peak_rss_bytes") >= 128, "{report:#}");
     assert!(report["totals"]["minor_faults"].as_u64().unwrap() > 0);
     let cost = report["sampling"]["cost_percent"].as_f64().unwrap();
-    // How much it costs is for `megapage-lab startup`: here the machine may be busy with anything.
+    // Its size is a matter for `megapage-lab startup`: here the machine may be busy with other
+    // work.
     assert!(report["sampling"]["samples"].as_u64().unwrap() >= 1 && cost >= 0.0, "{report:#}");
 }
 
@@ -92,7 +94,7 @@ fn a_pool_that_runs_dry_is_reported_and_fails_a_requirement() {
         .filter_map(|fall_back| fall_back["reason"].as_str())
         .collect();
     assert!(reasons.contains(&"pool-short-2m"), "{report:#}");
-    // Without the requirement the same run is the program's own success.
+    // Without the requirement, the same run ends with the program's success.
     let (status, _, said) = heap_report(&["--heap", "2m"], &[&program, &mib, "64"]);
     assert_eq!((status, said.as_str()), (3, ""));
 }
@@ -137,13 +139,13 @@ fn glibcs_tunable_is_used_where_asked_and_proved() {
     if !thp_is_on() {
         return;
     }
-    // Blocks that are larger than a huge page, and a program without a loader.
+    // Blocks that are larger than a huge page, in a program without a loader.
     let mut command = run(&["--mechanism", "tunable", "--report", "-", "--", &fixed, "128", "32768"]);
     let output = command.output().unwrap();
     let said = text(&output.stdout);
     assert_eq!(status(&output), 3, "{said}");
     assert!(said.contains("tunable used: glibc.malloc.hugetlb=1"), "{said}");
-    // No handshake without the library: it must be sampled while it runs.
+    // Without the library there is no handshake: the program must be sampled while it runs.
     let (_, report, _) =
         held_report(&["--mechanism", "tunable"], &[&fixed, "128", "32768"], "100 MiB on THP", |report| {
             mib(report, "peak.anonymous.thp_bytes") >= 100
@@ -165,7 +167,7 @@ fn a_static_program_is_promoted_from_outside() {
     assert_eq!(status, 3);
 }
 
-/// Killed at any moment of a pass, the process has ended: that is no failure of megapage's.
+/// A process that is killed at any moment of a pass has ended, which is no failure of megapage.
 #[test]
 fn an_attached_process_may_be_killed_at_any_moment() {
     if !is_root() {
@@ -270,7 +272,7 @@ fn a_program_that_execs_another_takes_the_library_along() {
     assert_eq!(status, 3, "{report:#}");
     assert!(notes(&report).contains("has replaced itself by"), "{report:#}");
 
-    // A static program leaves it behind, and is said to.
+    // A static program loses the library, and the report says so.
     let (_, report, _) = held_report(&[], &["sh", "-c", &exec(&fixed)], "the exec to be seen", |report| {
         notes(report).contains("which the preloaded library cannot reach")
     });

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
-/// Whether `program` is installed; a loud skip where not.
+/// Returns true if `program` is installed; else skips loudly.
 fn installed(program: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     if !there {
@@ -19,7 +19,7 @@ fn installed(program: &str) -> bool {
     there
 }
 
-/// The verdict on one mechanism: whether it was used, and why.
+/// Returns the verdict on one mechanism: true if it was used, and the reason.
 fn verdict(report: &Value, mechanism: &str) -> (bool, String) {
     let considered = report["considered"].as_array().unwrap();
     let found = considered.iter().find(|it| it["mechanism"] == mechanism).unwrap();
@@ -35,7 +35,8 @@ fn node_gets_malloc_and_its_heap_from_inside() {
                 const a = []; for (let i = 0; i < 5e6; i++) a.push({ x: i }); \
                 process.stdin.on('end', () => console.log(b.length, a.length)).resume(); \
                 console.log('ready');";
-    // What the library collapses takes no privilege; before Linux 6.7 the launcher promotes it, which takes CAP_SYS_NICE.
+    // The library collapses without any privilege. Before Linux 6.7 the launcher promotes instead,
+    // which takes CAP_SYS_NICE.
     let inside = PAGEMAP_SCAN.is_there(&KernelRoot::live());
     let v8 = |report: &Value| !(inside || is_root()) || mib(report, "end.kinds.runtime_heap.thp_bytes") >= 64;
     let (status, report, said) =
@@ -56,7 +57,7 @@ fn php_gets_its_switch() {
     if !installed("php") {
         return;
     }
-    // Nobody fills the pool meanwhile.
+    // The lock keeps other tests from filling the pool meanwhile.
     let _lock = MachineLock::take();
     let code = "$a = []; for ($i = 0; $i < 1500000; $i++) $a[] = [$i]; echo \"ready\\n\"; \
                 fgets(STDIN); echo count($a);";
@@ -78,7 +79,8 @@ fn php_runs_unharmed_under_the_preload() {
     if !installed("php") {
         return;
     }
-    // Its extensions are opened with RTLD_DEEPBIND: they must not free with libc what the library allocated.
+    // Its extensions are opened with RTLD_DEEPBIND: they must not free with libc what the library
+    // allocated.
     let preloaded = output(&["--mechanism", "preload", "--", "php", "-r", "echo extension_loaded('json');"]);
     assert_eq!(
         (status_of(&preloaded), text(&preloaded.stdout)),

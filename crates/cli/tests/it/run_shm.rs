@@ -1,4 +1,4 @@
-//! What `megapage run --shm` makes of shared memory that a program asks for.
+//! The effect of `megapage run --shm` on a program's shared memory.
 
 use crate::run_support;
 
@@ -10,8 +10,10 @@ use run_support::*;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
-/// A segment, shared anonymous memory or a memory file of argv[1] KiB, touched all over; argv[2] is `sysv`, `mmap`, `memfd`, or
-/// `child`: shared anonymous memory that a child touches. What the program sees of each is what it asked for: 4 and more where not.
+/// Program that touches all of a segment, of shared anonymous memory or of a memory file, of
+/// argv[1] KiB. argv[2] is `sysv`, `odd` (5 bytes more), `mmap`, `memfd`, or `child`: shared
+/// anonymous memory that a child touches. It checks that each is as requested; its status is 4 or
+/// more if not.
 const SHARED: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -102,7 +104,8 @@ fn program(directory: &std::path::Path) -> Option<String> {
     compile("gcc", directory, "shared", SHARED, &[])
 }
 
-/// Of the kind at the fullest sample: at its end the program has given it back.
+/// Returns a field of shared memory in the fullest sample. At its end the program has given the
+/// memory back.
 fn shared(report: &Value, field: &str) -> u64 {
     report["peak"]["kinds"]["shared"][field].as_u64().unwrap_or(0)
 }
@@ -160,9 +163,9 @@ fn without_pages_the_program_runs_and_the_reason_is_told() {
         assert_eq!(report["totals"]["ended"]["status"], 3, "the program itself: {said} {report:#}");
         assert_eq!(status, 125, "{kind}: {report:#}");
         assert!(said.contains("were not on the huge pages that --shm asks for"), "{said}");
-        // A memory file is not asked for: a hugetlb file would have other rules.
+        // Memory files are not put on pages of the pool: a hugetlb file has other rules.
         if kind != "memfd" {
-            // Without the right to make such segments that is the reason.
+            // Without the right to make such segments, the missing right is the reason.
             let reason = if is_root() || kind == "mmap" { "pool-short-2m" } else { "shm-not-permitted" };
             assert!(said.contains(reason), "{kind}: {said}");
             assert_eq!(report["shm"]["fall_backs"][0]["reason"], reason, "{report:#}");
@@ -185,10 +188,10 @@ fn shared_memory_is_collapsed_from_inside() {
     if denied || !thp_is_possible() || !megapage_kernel::ability::PAGEMAP_SCAN.is_there(&root) {
         return skip("needs transparent huge pages for shared memory, and Linux 6.7");
     }
-    // Without any option as well.
+    // Also without any option.
     for options in [&["--shm", "thp", "--heap", "thp"][..], &[]] {
         for kind in ["sysv", "mmap", "memfd", "child"] {
-            // 64 MiB: from there on there is a thread. The address is such that all of it can be huge.
+            // From 64 MiB on the library runs a thread. The address lets all of the memory be huge.
             let words = [program.as_str(), "98304", kind];
             let huge = |report: &Value| shared(report, "shmem_pmd_bytes") >= 94 << 20;
             let (status, report, said) = held_report(options, &words, "it to be huge", huge);
@@ -196,7 +199,7 @@ fn shared_memory_is_collapsed_from_inside() {
             assert!(value(&report, "shm.mapped_bytes.thp") >= 96 << 20, "{options:?}, {kind}: {report:#}");
         }
     }
-    // What is smaller, or not wanted, is left alone.
+    // Smaller memory is not touched, nor is any with `--shm none`.
     for (options, kib) in [(&[][..], "32768"), (&["--shm", "none"], "98304")] {
         let (status, report, said) = heap_report(options, &[&program, kib, "mmap"]);
         assert_eq!((status, &report["shm"]), (3, &Value::Null), "{options:?}: {said} {report:#}");
@@ -204,14 +207,15 @@ fn shared_memory_is_collapsed_from_inside() {
     }
 }
 
-/// A directory of Debian's newest PostgreSQL that has servers.
+/// Returns the directory of programs of Debian's newest PostgreSQL with a server.
 fn postgresql() -> Option<std::path::PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let programs = versions.filter_map(|it| Some(it.ok()?.path().join("bin")));
     programs.filter(|it| it.join("postgres").is_file() && it.join("initdb").is_file()).max()
 }
 
-/// As the user postgres, with the right to make segments on hugetlb pages.
+/// Returns a command that runs as the user postgres, with the right to make segments on hugetlb
+/// pages.
 fn as_postgres(words: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "--inh-caps=+ipc_lock"]);

@@ -10,15 +10,16 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// A shell that says "ready", then waits for a signal; each one it gets is named, and ends it with 20.
+/// A shell that says "ready", then waits for a signal. It names each signal that it gets, and ends
+/// with 20.
 const TRAPS: &str = "for s in TERM INT HUP QUIT USR2 WINCH; do trap \"echo got $s; exit 20\" $s; done; \
                      echo ready; while :; do sleep 0.05; done";
 
 #[test]
 fn signals_are_passed_on() {
     for name in ["TERM", "INT", "HUP", "QUIT", "USR2", "WINCH"] {
-        // What is ignored when a shell starts stays so: in the background of a script that is INT and QUIT, under
-        // nohup HUP.
+        // A shell ignores signals that are ignored at its start: INT and QUIT in the background of
+        // a script, HUP under nohup.
         let mut command = Command::new("env");
         command.args(["--default-signal", env!("CARGO_BIN_EXE_megapage"), "run", "--report", "/dev/null"]);
         command.args(["--", "bash", "-c", TRAPS]);
@@ -30,8 +31,8 @@ fn signals_are_passed_on() {
     }
 }
 
-/// Takes signals without being interrupted, and prints how many came once there was one, its input
-/// has ended, and no more comes.
+/// Program that takes signals without being interrupted. It prints their number when one has come,
+/// its input has ended, and no more come.
 const COUNTS: &str = r#"
 #include <poll.h>
 #include <signal.h>
@@ -61,7 +62,7 @@ int main(void) {
 fn a_signal_to_the_launcher_or_to_many_arrives_once() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = compile("gcc", directory.path(), "counts", COUNTS, &[]) else { return };
-    // The launcher, all of its process group, or each process in turn, as a service manager signals
+    // The launcher, its whole process group, or each process in turn, as a service manager signals
     // a control group.
     type Whom = fn(u32) -> Vec<String>;
     let each = |launcher: u32| {
@@ -113,8 +114,8 @@ fn a_signal_that_kills_the_program_kills_the_launcher() {
 #[test]
 fn a_stop_stops_both_and_a_continue_continues_both() {
     let mut command = run(&["--report", "/dev/null", "--", "sh", "-c", "echo ready; read line; exit 6"]);
-    // A job of its own, as from a shell: the kernel stops no member of an orphaned process group, which the
-    // tests' own may be.
+    // A separate job, as from a shell: the kernel stops no member of an orphaned process group,
+    // which the group of the tests may be.
     let child = start({
         command.process_group(0);
         command
@@ -146,7 +147,7 @@ fn a_program_stopped_behind_our_back_does_not_stop_the_launcher() {
 fn usr1_makes_a_report_while_the_program_runs() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = heap_program(directory.path(), "heap", &[]) else { return };
-    // In the file, which the final report replaces.
+    // The live report goes to the file, and the final report replaces it.
     let file = directory.path().join("report.json");
     let arguments =
         ["--json", "--report", file.to_str().unwrap(), "--heap", "thp", "--", &program, "64", "64"];

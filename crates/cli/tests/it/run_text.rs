@@ -1,4 +1,4 @@
-//! `megapage run --text`: programs whose segments are moved onto huge pages do what they did before.
+//! `megapage run --text`: programs whose segments are moved onto huge pages behave as before.
 
 use crate::run_support;
 use crate::text_support;
@@ -17,7 +17,8 @@ use text_support::*;
 fn programs_of_every_layout_stay_whole() {
     let directory = on_disk();
     let layouts: [(&str, &[&str], u64); 9] = [
-        // At least the whole blocks wherever it comes to lie: 4 MiB of code, 2 of constants, 2 of data, 4 of .bss.
+        // At least the whole blocks at any address: 4 MiB of code, 2 of constants, 2 of data, 4 of
+        // .bss.
         ("pie", &[], 12),
         ("pie-two-segments", &["-Wl,-z,noseparate-code"], 14),
         ("fixed", &["-no-pie"], 12),
@@ -53,7 +54,7 @@ fn what_programs_do_later_still_works() {
         let (report, output) = report("thp", &[], &[&path, task, argument]);
         let said = if task == "exec" { "whole again\n".to_string() } else { format!("whole {task}\n") };
         assert_eq!((status(&output), text(&output.stdout)), (3, said), "{task}: {report:#}");
-        // The other program may have ended before anybody looked.
+        // The other program may have ended before a sample.
         if task != "exec" {
             consistent(&report, "thp");
         }
@@ -115,13 +116,13 @@ fn hugetlb_pages_hold_what_is_never_written() {
     }
 }
 
-/// Where the names of libraries that are no file's are looked for: the directory of the program.
+/// Linker option by which the loader looks for libraries without a path in the program's directory.
 const BESIDE: &str = "-Wl,-rpath,$ORIGIN";
 
 #[test]
 fn libraries_are_moved_as_well() {
     let directory = on_disk();
-    // The same code and data, without its main, and a main that calls it.
+    // A library with the same code and data, without its main, and a program whose main calls it.
     let library = compile("gcc", directory.path(), "libbig.so", SOURCE, &["-shared", "-fPIC", "-Dmain=big"]);
     let source = "int big(int, char **); int main(int count, char **words) { return big(count, words); }";
     let beside = format!("-L{}", directory.path().display());
@@ -135,13 +136,14 @@ fn libraries_are_moved_as_well() {
         assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole fork\n"), "{report:#}");
         let files = report["text"]["files"].as_array().unwrap();
         assert_eq!(files.len(), 2, "{report:#}");
-        // The program itself holds no whole block, which is no failure where the library does.
+        // The program itself holds no whole block, which is no failure if the library does.
         assert_eq!((&files[0]["mechanism"], &files[1]["mechanism"]), (&Value::Null, &"thp".into()));
         assert!(value(&files[1], "possible_bytes") >= 12 * MIB, "{report:#}");
         let missing = files[1]["missing"].as_str();
         assert!(missing.is_none_or(|why| why.contains("gave no huge pages")), "{report:#}");
     }
-    // Behind a versioned link: by its soname, its file's name, and the paths of both.
+    // A library behind a versioned link: by its soname, by its file's name, and by the paths of
+    // both.
     let options = ["-shared", "-fPIC", "-Dmain=big", "-Wl,-soname,libver.so.1"];
     let file = compile("gcc", directory.path(), "libver.so.1.2.3", SOURCE, &options).unwrap();
     let link = directory.path().join("libver.so.1");
@@ -181,11 +183,11 @@ fn with_threads_about_data_stays_where_it_is() {
     }
     let file = &report["text"]["files"][0];
     assert!(file["missing"].is_string(), "{file:#}");
-    // Code and constants went, unless memory was short; the 4 MiB of data did not.
+    // Code and constants moved, unless memory was short; the 4 MiB of data did not.
     assert!(value(file, "possible_bytes") - value(file, "obtained_bytes") >= 2 * MIB, "{file:#}");
 }
 
-/// gdb's answer to these commands; `None`, after a loud skip, where it may not trace.
+/// Returns gdb's answer to these commands; `None`, after a loud skip, if it may not trace.
 fn gdb(arguments: &[&str]) -> Option<String> {
     let output = Command::new("gdb").args(["-nx", "-batch"]).args(arguments).stdin(Stdio::null()).output();
     let Ok(output) = output else {
@@ -224,7 +226,7 @@ fn debuggers_see_what_they_saw() {
         ])
     });
     let output = finish(launcher);
-    // SIGUSR1, which the program's child sends it at the end of the input.
+    // SIGUSR1, which the program's child sends at the end of the input.
     assert_eq!(status(&output), 1010, "{output:?}");
     let (Some(said), Some(read)) = (said, read) else { return skip("needs gdb") };
     assert!(said.contains("Breakpoint 1, ") && said.contains("in main ("), "{said}");
@@ -237,7 +239,7 @@ fn core_dumps_of_the_kernel_are_read() {
     let directory = on_disk();
     let Some(path) = program(directory.path(), "dumped", &[]) else { return };
     let here = tempfile::tempdir_in(directory.path()).unwrap();
-    // The limit is the shell's, which becomes the launcher.
+    // The shell sets the limit, and becomes the launcher.
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_megapage"), "run"]);
     shell.args(["--heap", "none", "--text", "thp", "--", &path, "abort"]).current_dir(&here);
@@ -248,7 +250,7 @@ fn core_dumps_of_the_kernel_are_read() {
     let Some(said) = gdb(&[&path, core.to_str().unwrap(), "-ex", "backtrace", "-ex", "x/2i middle"]) else {
         return;
     };
-    // In the middle of the code: moved, wherever the program came to lie.
+    // In the middle of the code: moved at any address of the program.
     assert!(said.contains("in main (") && said.contains("lea    0x3(%rdi),%eax"), "{said}");
 }
 
@@ -306,7 +308,7 @@ fn what_cannot_be_done_is_refused_or_told() {
     assert_refused(&refused, 125, "--text-libs goes with --text");
     let refused = command(&["--text", "4k", "--", &path]).output().unwrap();
     assert_refused(&refused, 125, "'4k' is none of auto, file, thp, 2m, 1g, none");
-    // None of its segments is so long, whatever the pool has.
+    // No segment is that long, whatever the pool holds.
     let refused = command(&["--text", "1g", "--require", "--", &path]).output().unwrap();
     assert_refused(&refused, 125, "--text 1g: no segment holds a whole GiB");
 }

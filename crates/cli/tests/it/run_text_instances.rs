@@ -1,4 +1,5 @@
-//! `megapage run --text`: what the code of several instances of one program takes, by the kernel's smaps.
+//! `megapage run --text`: the memory for the code of several instances of one program, by the
+//! kernel's smaps.
 
 use crate::run_support;
 use crate::text_support;
@@ -17,7 +18,8 @@ const INSTANCES: u64 = 4;
 /// Whole blocks of the program's code.
 const CODE: u64 = 8 * MIB;
 
-/// A program with a little more than [`CODE`], which reads a byte of each page of it before it is ready.
+/// A program with a little more code than [`CODE`], which reads a byte of each page of it before it
+/// is ready.
 const SEVERAL: &str = r#"
 #include <unistd.h>
 __asm__(".text\n.globl first\nfirst: lea 1(%rdi), %eax\n ret\n .skip 8 << 20, 0x90\n"
@@ -33,11 +35,11 @@ int main(void) {
 }
 "#;
 
-/// What the code of one instance is on, in bytes.
+/// Backing of the code of one instance, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Code {
     rss: u64,
-    /// Its share of what it shares.
+    /// Its share of shared pages.
     pss: u64,
     file_huge: u64,
     anonymous_huge: u64,
@@ -48,7 +50,7 @@ struct Code {
 impl Code {
     fn of(path: &str, pid: u32) -> Code {
         let is_its = |mapping: &&Mapping| {
-            // Moved code has no file, or one of the pool.
+            // Moved code has no file, or a file of the pool.
             let is_moved = !mapping.name.starts_with('/') || mapping.hugetlb.0 > 0;
             let is_kernels = ["[vdso]", "[vsyscall]"].contains(&mapping.name.as_str());
             mapping.permissions.contains('x') && (mapping.name == path || is_moved) && !is_kernels
@@ -67,8 +69,9 @@ impl Code {
     }
 }
 
-/// Returns the code of each of several instances that run at the same time. `None`, after a loud skip,
-/// where one of them did not get all of its huge pages: memory, the pool, or the file system has none.
+/// Returns the code of each of several instances that run at the same time. Returns `None`, after a
+/// loud skip, if one of them did not get all of its huge pages: memory, the pool, or the file
+/// system has none.
 fn instances(kind: &str, directory: &Path, path: &str) -> Option<Vec<Code>> {
     let file = |number: u64| directory.join(format!("{kind}.{number}"));
     let launch = |number| {
@@ -95,7 +98,7 @@ fn instances(kind: &str, directory: &Path, path: &str) -> Option<Vec<Code>> {
     Some(codes)
 }
 
-/// Nothing but the layout and who shares what: no time, and nothing that other programs do, changes it.
+/// Checks only the layout and the sharing: neither time nor other programs change these.
 #[test]
 fn several_instances_share_their_code_by_the_file_and_copy_it_otherwise() {
     let directory = on_disk();
@@ -103,7 +106,7 @@ fn several_instances_share_their_code_by_the_file_and_copy_it_otherwise() {
     let Some(path) = compile("gcc", directory.path(), "several", SEVERAL, &aligned) else { return };
     for code in instances("file", directory.path(), &path).unwrap_or_default() {
         assert!(code.file_huge >= CODE && code.rss >= CODE, "on huge pages of the file: {code:?}");
-        // A quarter, give or take what smaps rounds.
+        // A quarter, except for the rounding of smaps.
         assert!(code.pss >= code.rss / (INSTANCES + 1) && code.pss <= code.rss / (INSTANCES - 1), "{code:?}");
         assert_eq!((code.anonymous_huge, code.hugetlb_private, code.hugetlb_shared), (0, 0, 0));
     }

@@ -1,5 +1,6 @@
-//! `megapage run --text` on real programs, and on each kind of executable: what a debugger, a core dump, a fork, an exec,
-//! a library that is opened later and a filter of system calls find is what they found before.
+//! `megapage run --text` on real programs, and on each kind of executable. A debugger, a core dump,
+//! a fork, an exec, a library that is opened later and a filter of system calls find the same as
+//! before.
 
 use crate::run_support;
 use crate::text_support;
@@ -17,8 +18,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use text_support::*;
 
-/// What one program is asked. It says "ready" on its standard output, or into the file that `ready` names, calls
-/// `function` again and again, and at the end of its input prints `says` and ends with `status`.
+/// The test of one program. It says "ready" on its standard output, or in the file that `ready`
+/// names, and calls `function` again and again. At the end of its input it prints `says` and ends
+/// with `status`.
 struct Case {
     name: &'static str,
     kind: &'static str,
@@ -26,11 +28,11 @@ struct Case {
     words: Vec<String>,
     ready: Option<PathBuf>,
     function: &'static str,
-    /// Code that is moved, wherever the program comes to lie, and how a debugger shows it.
+    /// Code that is moved at any address of the program, and its form in a debugger.
     code: (&'static str, &'static str),
-    /// What is written to its input first of all.
+    /// First text for its input.
     opening: String,
-    /// What is written to its input while the debugger waits, where it does nothing by itself.
+    /// Text for its input while the debugger waits, for a program that does nothing by itself.
     poke: &'static str,
     says: String,
     status: i32,
@@ -42,7 +44,7 @@ impl Case {
     }
 }
 
-/// The launcher, and the program that it has started, which is ready.
+/// Returns the launcher, and the program that it has started, which is ready.
 fn launch(case: &Case, report: &Path) -> (Child, u32) {
     let mut options = vec!["--text", case.kind, "--json", "--report", report.to_str().unwrap()];
     options.extend(case.options.iter().map(String::as_str));
@@ -65,11 +67,12 @@ fn launch(case: &Case, report: &Path) -> (Child, u32) {
     (launcher, pid)
 }
 
-/// Runs gdb to its end, poking the program meanwhile. `None`, after a loud skip, where it may not trace.
+/// Runs gdb to its end, and pokes the program meanwhile. Returns `None`, after a loud skip, if gdb
+/// may not trace.
 fn gdb(arguments: &[&str], mut poked: Option<(&mut Child, &str)>) -> Option<String> {
     let mut command = Command::new("timeout");
     command.args(["900", "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off"]);
-    // The JVM asks for these itself.
+    // The JVM raises these signals itself.
     command.args(["-ex", "handle SIGSEGV SIGUSR1 nostop noprint pass"]).args(arguments);
     let mut output = tempfile::tempfile().unwrap();
     let both = (output.try_clone().unwrap(), output.try_clone().unwrap());
@@ -78,13 +81,14 @@ fn gdb(arguments: &[&str], mut poked: Option<(&mut Child, &str)>) -> Option<Stri
         skip("needs gdb");
         return None;
     };
-    // Enough for the limit above, and no more than a pipe holds of a program that is stopped.
+    // Pokes often enough for the limit above, but with no more text than a pipe holds while the
+    // program is stopped.
     for number in 0.. {
         if gdb.try_wait().unwrap().is_some() {
             break;
         }
         if let Some((launcher, words)) = poked.as_mut().filter(|_| number % 60 == 0) {
-            // A program that has ended is told by what it printed.
+            // If the program has ended, its output shows that.
             let _ = launcher.stdin.as_mut().unwrap().write_all(words.as_bytes());
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -102,7 +106,8 @@ fn gdb(arguments: &[&str], mut poked: Option<(&mut Child, &str)>) -> Option<Stri
     Some(said)
 }
 
-/// Attaches a debugger with a breakpoint, has it write a core dump, reads that, and lets the program end.
+/// Attaches a debugger with a breakpoint, writes a core dump by it, reads that, and lets the
+/// program end.
 fn debug(case: &Case, directory: &Path) -> Option<Value> {
     let report = directory.join("report.json");
     let (mut launcher, pid) = launch(case, &report);
@@ -137,8 +142,8 @@ fn debug(case: &Case, directory: &Path) -> Option<Value> {
     Some(serde_json::from_str(&fs::read_to_string(&report).unwrap()).unwrap())
 }
 
-/// A program that shuts itself in, as its first argument says, and executes the rest. 77 where the kernel does not know
-/// how.
+/// A program that puts itself into a sandbox, as its first argument says, and executes the rest.
+/// Its status is 77 if the kernel lacks the sandbox.
 const SANDBOX: &str = r#"
 #include <errno.h>
 #include <linux/filter.h>
@@ -170,8 +175,8 @@ int main(int count, char **words) {
 }
 "#;
 
-/// In a sandbox that forbids what moving needs: refused with `--require`, and otherwise said in the report, while the
-/// program runs on where the sandbox leaves it alone.
+/// Runs in a sandbox that forbids what moving needs. The run is refused with `--require`; otherwise
+/// the report says so, and the program runs on if the sandbox allows it.
 fn shut_in(case: &Case, sandbox: &str, directory: &Path) {
     let report = directory.join("shut-in.json");
     for (mode, why, runs) in [
@@ -192,7 +197,7 @@ fn shut_in(case: &Case, sandbox: &str, directory: &Path) {
             continue;
         }
         assert_refused(&required, 125, why);
-        // A just-in-time compiler cannot do without what the other two forbid.
+        // A just-in-time compiler needs what the other two forbid.
         if runs {
             let options = ["--text", "thp", "--json", "--report", report.to_str().unwrap(), "--"];
             let output = inside(&[&options, &words[..]].concat());
@@ -247,12 +252,12 @@ fn executables_of_every_kind() {
             opening: String::new(),
             poke: "",
             says: String::new(),
-            // SIGUSR1, which the program's child sends it at the end of the input.
+            // SIGUSR1, which the program's child sends at the end of the input.
             status: 1010,
         };
         debug(&case, directory.path());
         let tasks = [("fork", ""), ("exec", path.as_str()), ("dlopen", library.as_str())];
-        // A static program that opens a library needs the very glibc that it was linked with.
+        // A static program that opens a library needs exactly the glibc that it was linked with.
         let count = if kind == "file" { 2 } else { 3 };
         for (task, argument) in &tasks[..count] {
             let (report, output) = report(kind, &[], &[&path, task, argument]);
@@ -263,7 +268,7 @@ fn executables_of_every_kind() {
             (case.words, case.status) = (strings(&[&path]), 3);
             shut_in(&case, &sandbox, directory.path());
         } else {
-            // Nothing is moved: nothing is refused.
+            // Nothing is moved, so that nothing is refused.
             for mode in ["mremap", "mprotect", "mdwe"] {
                 let command = command(&["--text", "file", "--", &path, "fork"]);
                 let mut outer = Command::new(&sandbox);
@@ -305,7 +310,7 @@ fn python() {
     };
     let Some(report) = debug(&case, directory.path()) else { return };
     let file = &report["text"]["files"][0];
-    // Debian's build is so laid out that no block of 2 MiB holds code alone.
+    // In Debian's build no block of 2 MiB holds only code.
     if file["mechanism"].is_null() {
         assert_eq!(file["reason"], "it holds no whole block of 2 MiB");
     } else {
@@ -365,13 +370,13 @@ fn mariadbd() {
     fs::create_dir(&data).unwrap();
     let (datadir, ready) = (format!("--datadir={}", data.display()), data.join("ready"));
     let mut words = vec![server, "--no-defaults", "--bootstrap", &datadir, "--innodb-buffer-pool-size=16M"];
-    // Otherwise it reserves 8 TiB of addresses, which a debugger looks through for the core dump.
+    // Otherwise it reserves 8 TiB of addresses, which a debugger reads through for the core dump.
     words.extend(["--loose-innodb-buffer-pool-size-max=16M"]);
     words.extend(["--innodb-log-file-size=4M", "--skip-log-bin"]);
     if is_root() {
         words.push("--user=root");
     }
-    // It takes statements from its input, one on a line. What it finds goes into files.
+    // It reads statements from its input, one on a line. Their results go into files.
     let case = Case {
         name: "mariadbd",
         kind: "thp",
@@ -445,7 +450,7 @@ fn java() {
     let class_path = directory.path().to_str().unwrap();
     let case = Case {
         name: "java",
-        // libjvm.so is loaded later: its own pages are the one way to reach it.
+        // libjvm.so is loaded later: only its file can be primed.
         kind: "auto",
         options: strings(&["--text-libs", "libjvm.so"]),
         words: strings(&["java", "-Xmx64m", "-cp", class_path, "Calls"]),

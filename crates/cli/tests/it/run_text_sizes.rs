@@ -1,4 +1,5 @@
-//! `megapage run --text`: programs of any number of segments, and segments that are worth larger pages.
+//! `megapage run --text`: programs of any number of segments, and segments that are large enough
+//! for larger pages.
 
 use crate::run_support;
 use crate::text_support;
@@ -13,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use text_support::*;
 
-/// More than fit into a page of the ledger that the launcher and the program share.
+/// More segments than fit into a page of the ledger that the launcher and the program share.
 const SEGMENTS: u64 = 130;
 
 #[test]
@@ -23,7 +24,7 @@ fn the_last_of_very_many_segments_is_moved() {
     let mut sum = String::from("0");
     let mut options = vec!["-no-pie".to_string()];
     for number in 0..SEGMENTS {
-        // Constants and data in turn, each at an address of its own.
+        // Constants and data in turn, each at a separate address.
         let access = if number % 2 == 0 { "a" } else { "aw" };
         source += &format!("\".section .part{number},\\\"{access}\\\"\\npart{number}: .long {number}\\n\"\n");
         sum += &format!("+*(volatile int *){:#x}", 0x1000_0000 + 0x10_0000 * number);
@@ -42,13 +43,14 @@ fn the_last_of_very_many_segments_is_moved() {
     assert_eq!((status(&output), text(&output.stdout)), (0, said), "{report:#}");
     let file = consistent(&report, "thp");
     assert!(value(&file, "possible_bytes") >= 4 * MIB, "{file:#}");
-    // Where the kernel gave no huge pages, `consistent` has seen the reason.
+    // If the kernel gave no huge pages, `consistent` has seen the reason.
     if file["missing"].is_null() && thp_is_possible() {
         assert!(value(&file, "obtained_bytes") >= 4 * MIB, "{file:#}");
     }
 }
 
-/// What the launcher shares with the program is a file in memory, no larger than the files of the user may be.
+/// The launcher and the program share a file in memory, which may not exceed the user's limit on
+/// files.
 #[test]
 fn a_limit_on_the_size_of_files_is_kept() {
     let directory = on_disk();
@@ -60,14 +62,14 @@ fn a_limit_on_the_size_of_files_is_kept() {
         shell.args(["run", "--heap", "none", "--text", "thp", "--", &path]);
         shell.env("MEGAPAGE_TEXT_LIBRARY", text_library()).output().unwrap()
     };
-    // With a limit below it nothing is moved, and the program runs.
+    // With a limit below its size, nothing is moved, and the program runs.
     for blocks in ["8", "1"] {
         let output = limited(blocks);
         assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole \n"), "{output:?}");
     }
 }
 
-/// It says what is at both ends of 1 GiB of constants, and the size of the pages that these lie on.
+/// Program that prints the ends of 1 GiB of constants, and the size of the pages that these lie on.
 const GIANT: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -91,7 +93,8 @@ fn a_whole_gibibyte_gets_a_page_of_that_size() {
     let Some(pool) = PoolGuard::reserve(PageSize::HUGE_1G, 0) else { return };
     let directory = on_disk();
     let Some(small) = compile("gcc", directory.path(), "small", GIANT, &["-no-pie"]) else { return };
-    // A header that nobody needs becomes that of a segment of 1 GiB, which is a hole behind the end of the file.
+    // A header that the program does not need becomes that of a segment of 1 GiB, a hole behind the
+    // end of the file.
     let mut bytes = fs::read(&small).unwrap();
     let word = |bytes: &[u8], at: usize, size: usize| -> u64 {
         bytes[at..at + size].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
@@ -113,7 +116,8 @@ fn a_whole_gibibyte_gets_a_page_of_that_size() {
     file.write_all_at(b"a", giant + 5).unwrap();
     file.write_all_at(b"z", giant + length - 1).unwrap();
     drop(file);
-    // By another process: were it open for writing here, a test beside this one could keep it so (ETXTBSY).
+    // Copied by another process. A parallel test could keep a file open that this process opens for
+    // writing (ETXTBSY).
     let path = directory.path().join("giant").to_str().unwrap().to_string();
     let copied = Command::new("cp").arg("--sparse=always").args([&written]).arg(&path).status().unwrap();
     assert!(copied.success());
@@ -121,7 +125,7 @@ fn a_whole_gibibyte_gets_a_page_of_that_size() {
 
     let (plain, output) = report("none", &[], &[&path]);
     assert_eq!(text(&output.stdout), "az 4", "{plain:#}");
-    // One more than there were: a pool that holds some already is somebody's.
+    // One page more than before: pages that the pool holds already belong to others.
     let root = KernelRoot::live();
     let more = pool.former().persistent() + 1;
     hugetlb::write(&root, PageSize::HUGE_1G, PoolScope::Machine, PoolFile::Pages, more).unwrap();
@@ -129,7 +133,8 @@ fn a_whole_gibibyte_gets_a_page_of_that_size() {
     let (report, output) = report("1g", &[], &[&path]);
     let file = &report["text"]["files"][0];
     if !has_one {
-        // A gigabyte in one piece is a matter of luck on a machine that has been up for a while: then it says so.
+        // A free gigabyte in one piece is a matter of luck on a machine that has been up for a
+        // while. Without one, the report says so.
         let reason = file["reason"].as_str().unwrap();
         assert!(reason.contains("the pool of") && reason.contains("are needed"), "{file:#}");
         return skip_scarce("needs a page of 1 GiB: the kernel found none");
@@ -137,7 +142,7 @@ fn a_whole_gibibyte_gets_a_page_of_that_size() {
     assert_eq!(text(&output.stdout), "az 1048576", "{report:#}");
     assert_eq!(file["mechanism"], "1g", "{file:#}");
     assert_eq!(value(file, "obtained_bytes"), length, "{file:#}");
-    // The sampler may have come too late for a program that ends at once.
+    // The sample may have come too late for a program that ends at once.
     if report["end_is_final"] == true {
         assert_eq!(value(&report["text"]["end"], "hugetlb_1g_bytes"), length, "{report:#}");
     }

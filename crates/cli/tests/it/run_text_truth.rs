@@ -1,4 +1,5 @@
-//! `megapage run --text` claims no more than the kernel shows, and leaves alone what it cannot move whole.
+//! `megapage run --text` claims no more than the kernel shows, and does not touch what it cannot
+//! move whole.
 
 use crate::run_support;
 use crate::text_support;
@@ -28,7 +29,7 @@ fn what_the_kernel_does_not_give_is_not_claimed() {
     assert_eq!((status(&output), text(&output.stdout).as_str()), (3, "whole \n"), "{output:?}");
     let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let text_file = &report["text"]["files"][0];
-    // Data and .bss have no huge pages: said so, and not counted.
+    // Data and .bss have no huge pages: the report says so, and does not count them.
     assert!(text_file["missing"].is_string(), "{report:#}");
     assert_eq!(value(text_file, "advised_bytes"), 0, "{report:#}");
     if report["end_is_final"] == true {
@@ -44,7 +45,8 @@ fn what_the_kernel_does_not_give_is_not_claimed() {
 #[test]
 fn changed_pages_of_code_stay_where_they_are() {
     let directory = on_disk();
-    // A relocation in the middle of the code: the loader writes there, and the page is not the file's any more.
+    // A relocation in the middle of the code: the loader writes there, and the page is no longer
+    // the file's.
     let source = SOURCE.replacen("3 << 20, 0x90", r"3 << 20, 0x90\n .quad first", 1);
     assert_ne!(source, SOURCE);
     let options = ["-fPIE", "-pie", "-Wl,-z,notext", "-rdynamic", "-ldl"];
@@ -64,7 +66,8 @@ fn changed_pages_of_code_stay_where_they_are() {
 fn probed_code_stays_where_probes_are_known() {
     let directory = on_disk();
     let Some(path) = program(directory.path(), "probed", &["-no-pie"]) else { return };
-    // A uprobe at `middle`, by perf_event_open(2), counted in the machine's every processor; then the command.
+    // Sets a uprobe at `middle` by perf_event_open(2), counted on every processor of the machine,
+    // and then runs the command.
     let driver = r"
 import ctypes, os, struct, subprocess, sys
 path, command = sys.argv[1], sys.argv[2:]
@@ -109,7 +112,7 @@ fn figures_of_a_former_program_are_not_the_next_ones() {
     let Some(path) = program(directory.path(), "former", &[]) else { return };
     let file = directory.path().join("report.json");
     let file = file.to_str().unwrap();
-    // The next program has a report made, and goes on until it is there.
+    // The next program requests a report, and goes on until the report is there.
     let next = r#"kill -USR1 $PPID; until test -s "$0"; do sleep 0.05; done; exit 3"#;
     for require in [&[][..], &["--require"]] {
         let _ = fs::remove_file(file);
@@ -117,7 +120,7 @@ fn figures_of_a_former_program_are_not_the_next_ones() {
         let output =
             command(&[&options[..], &["become", "/bin/sh", "-c", next, file]].concat()).output().unwrap();
         let Ok(said) = fs::read_to_string(file) else {
-            // Refused before main: the machine had no huge pages for all of it.
+            // Refused before main: the machine had no huge pages for all of the code.
             assert!(!require.is_empty() && status(&output) == 125, "{output:?}");
             skip("needs huge pages for all of the code");
             continue;
@@ -154,7 +157,7 @@ fn what_is_required_and_cannot_be_told_ends_the_program_before_main() {
     assert_eq!(alone("1"), (125, String::new()));
 }
 
-/// The access of every page of the program at fixed addresses, by /proc/PID/maps.
+/// Returns the access of every page of the program at fixed addresses, by /proc/PID/maps.
 fn access_of_pages(said: &str) -> std::collections::BTreeMap<u64, String> {
     let mut pages = std::collections::BTreeMap::new();
     for line in said.lines().filter(|line| line.contains('-')) {
@@ -163,7 +166,8 @@ fn access_of_pages(said: &str) -> std::collections::BTreeMap<u64, String> {
         assert!(!(access.contains('w') && access.contains('x')), "{line}");
         let (start, end) = ends.split_once('-').unwrap();
         let hex = |text| u64::from_str_radix(text, 16).unwrap();
-        // Where the linker places it; heap, libraries and stack come to lie elsewhere each time.
+        // The linker places the program here; heap, libraries and stack get other addresses each
+        // time.
         if hex(start) < 256 * MIB && !line.contains("[heap]") {
             pages.extend((hex(start)..hex(end)).step_by(4096).map(|page| (page, access.to_string())));
         }
@@ -193,7 +197,7 @@ fn every_page_keeps_its_access() {
     for (page, access) in &before {
         assert_eq!(after.get(page), Some(access), "{page:x}");
     }
-    // A last block may have been filled up with zeros, never writable ones.
+    // A last block may have been filled up with zeros, but never with writable ones.
     for (page, access) in after.iter().filter(|(page, _)| !before.contains_key(page)) {
         assert!(!access.contains('w'), "{page:x} {access}");
     }
@@ -221,9 +225,10 @@ fn profilers_are_given_the_names_of_what_was_moved() {
     let directory = on_disk();
     let file = directory.path().join("report.json");
     let file = file.to_str().unwrap();
-    // A position-independent program, whose addresses are known only once it runs, and one at fixed addresses.
+    // A position-independent program, whose addresses are known only when it runs, and one at fixed
+    // addresses.
     for (name, options) in [("mapped", &[][..]), ("mapped-fixed", &["-no-pie"])] {
-        // In the middle of 6 MiB of code, which is moved wherever the program comes to lie.
+        // In the middle of 6 MiB of code, which is moved at any address of the program.
         let source =
             SOURCE.replacen("middle: lea", ".type middle, @function\\n.size middle, 4\\nmiddle: lea", 1);
         assert_ne!(source, SOURCE);

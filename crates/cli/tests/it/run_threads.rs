@@ -1,4 +1,5 @@
-//! What many threads cost under `megapage run`: huge pages that no two of them share would be mostly empty.
+//! Memory of many threads under `megapage run`: a huge page that no two threads share would be
+//! mostly empty.
 
 use crate::run_support;
 
@@ -7,7 +8,8 @@ use megapage_units::PageSize;
 use run_support::*;
 use serde_json::Value;
 
-/// argv[1] threads, each of which fills argv[2] KiB in blocks of 64 bytes. They stay until the end of its input.
+/// Program with argv[1] threads, each of which fills argv[2] KiB in blocks of 64 bytes. They stay
+/// until the end of its input.
 const THREADS: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -45,7 +47,7 @@ int main(int c, char **v) {
 }
 "#;
 
-/// With these options the heap of many threads has hardly more pages than they use.
+/// Asserts that with these options the heap of many threads has hardly more pages than they use.
 fn wastes_little(options: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = compile("gcc", directory.path(), "threads", THREADS, &["-pthread"]) else { return };
@@ -56,7 +58,7 @@ fn wastes_little(options: &[&str]) {
         let (status, report, said) =
             held_report(options, &words, "all that threads have", |it| heap(it) >= used);
         assert_eq!(status, 3, "{said}");
-        // Of the last report, the fullest sample: at its end the program has ended.
+        // Both moments of the last report, for at its end the program may have ended.
         let most = ["peak", "end"]
             .map(|moment| report[moment]["kinds"]["heap"]["total_bytes"].as_u64().unwrap_or(0));
         let most = most.into_iter().max().unwrap_or(0);

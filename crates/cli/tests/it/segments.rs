@@ -20,14 +20,16 @@ fn megapage(place: &Path, arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().expect("not killed"), text(output.stdout), text(output.stderr))
 }
 
-/// One test at a time: a process that a test starts has, until it executes its program, the locks of the others.
+/// Lock by which one test runs at a time. A process that a test starts holds the locks of other
+/// tests until it executes its program.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A directory with a pool of two segments, of names that no other test uses; it goes with the first value.
+/// Returns a directory with a pool of two segments, of names that no other test uses. It is removed
+/// when the first value is dropped.
 fn place() -> (tempfile::TempDir, PathBuf, Pool) {
     let tree = tempfile::tempdir().unwrap();
     let parent = std::fs::canonicalize(tree.path()).unwrap();
@@ -100,7 +102,7 @@ fn segments_are_verified() {
     assert_eq!(status, 0, "{text}");
     assert!(text.contains("sound\n  1 blocks of 1000 B"), "{text}");
     let file = std::fs::File::options().write(true).open(pool.path().join("cli-one/pages")).unwrap();
-    // Behind the header and the states of the pages: the heap's own header.
+    // The heap's header, behind the segment's header and the states of the pages.
     std::os::unix::fs::FileExt::write_all_at(&file, b"oops", 12288 + 8).unwrap();
     let (status, text, _) = megapage(&parent, &["verify", "cli-one", "cli-two"]);
     assert_eq!(status, 1);

@@ -1,4 +1,5 @@
-//! Shared memory promoted from outside: each kind, several processes, writers, one that dies, the daemon.
+//! Shared memory promoted from outside: each kind, several processes, writers, one that dies, the
+//! daemon.
 
 use crate::run_support;
 use crate::user;
@@ -17,14 +18,14 @@ use user::{MEGAPAGE, until};
 
 const MIB: u64 = 64;
 
-/// `tests/programs/src/shared.c`: processes that share memory. They end with its standard input, at the latest when this is
-/// dropped.
+/// Processes of `tests/programs/src/shared.c`, which share memory. They end with its standard
+/// input, at the latest when this is dropped.
 struct Sharers {
     child: Child,
     ask: ChildStdin,
     told: BufReader<ChildStdout>,
     address: u64,
-    /// The first maps the memory and writes to none of it.
+    /// Its processes. The first maps the memory and writes to none of it.
     pids: Vec<i32>,
 }
 
@@ -48,14 +49,14 @@ impl Sharers {
         line.trim().to_string()
     }
 
-    /// Every byte is what its writer wrote.
+    /// Asserts that every byte is what its writer wrote.
     fn assert_intact(&mut self) {
         self.ask.write_all(b"check\n").unwrap();
         let line = self.line();
         assert!(line.starts_with("ok "), "{line}");
     }
 
-    /// The mapping in the process number `index`.
+    /// Returns the mapping in the process number `index`.
     fn mapping(&self, index: usize) -> Option<Mapping> {
         let mappings = read_smaps(&KernelRoot::live(), Pid(self.pids[index])).unwrap_or_default();
         let page = VirtRange::new(self.address, self.address + 4096).unwrap();
@@ -74,7 +75,7 @@ impl Drop for Sharers {
     }
 }
 
-/// A daemon that ends with the test, however that ends.
+/// A daemon that ends with the test, also after a failure.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -84,7 +85,7 @@ impl Drop for Daemon {
     }
 }
 
-/// `megapage run --attach` to one of them: exit status, report, standard error.
+/// Runs `megapage run --attach` on one of them. Returns exit status, report and standard error.
 fn attach(pid: i32, options: &[&str]) -> (i32, Value, String) {
     let pid = pid.to_string();
     let arguments = [&["run", "--attach", &pid, "--once", "--json", "--report", "-"], options].concat();
@@ -110,7 +111,7 @@ fn each_kind_is_promoted_once_for_all_that_map_it() {
     let file = format!("/dev/shm/megapage-test-{}", std::process::id());
     for kind in ["anonymous", "memfd", "sysv", &file] {
         let mut sharers = Sharers::start(&program, &format!("{kind} {MIB} 3"));
-        // The first has touched nothing of it: what counts is what is in memory.
+        // The first process has touched none of it: resident memory counts.
         let (status, report, err) = attach(sharers.pids[0], &["--require"]);
         assert_eq!(status, 0, "{kind}: {err} {report:#}");
         assert_eq!((sharers.huge_mib(0), sharers.huge_mib(2)), (MIB, 0), "{kind}");
@@ -119,7 +120,8 @@ fn each_kind_is_promoted_once_for_all_that_map_it() {
         assert_eq!(mib(&report, "shared_memory.huge_bytes"), MIB, "{kind}");
         assert_eq!(mib(&report, "end.shared.shmem_pmd_bytes"), MIB, "{kind}");
         sharers.assert_intact();
-        // Nothing is left to be done for the others: the kernel maps the huge pages at their next access.
+        // Nothing is left to do for the others: the kernel maps the huge pages at their next
+        // access.
         let (_, report, _) = attach(sharers.pids[0], &[]);
         assert_eq!(report["promotion"]["asked_bytes"], 0, "{kind}: {report:#}");
         let (status, report, _) = attach(sharers.pids[2], &["--require"]);
@@ -186,7 +188,7 @@ fn no_byte_is_lost_while_all_write_and_one_dies() {
         .spawn()
         .unwrap();
     until("huge page", || (sharers.huge_mib(4) > 0).then_some(()));
-    // In the middle of it, or right after: the launcher ends with its process.
+    // In the middle of a collapse, or right after it: the launcher ends with its process.
     signal(sharers.pids[4].cast_unsigned(), "KILL");
     let output = launcher.wait_with_output().unwrap();
     assert!(output.status.code().is_some_and(|status| status <= 1), "{}", text(&output.stderr));
@@ -206,7 +208,8 @@ fn the_daemon_promotes_each_block_once() {
     let mut sharers = Sharers::start(&program, &format!("anonymous {MIB} 1 busy"));
     let at = directory.path().display();
     let pids: Vec<String> = sharers.pids.iter().map(ToString::to_string).collect();
-    // FreeBSD's policy promotes what is full at once, so that nothing here depends on what is accessed when.
+    // FreeBSD's policy promotes full regions at once, so that the time of accesses does not matter
+    // here.
     let config = format!(
         "policy = 'freebsd'\nlock_file = '{at}/lock'\nstate_file = ''\n\
          [processes]\ninclude = ['^no-such-name$']\npids = [{}]\n\
@@ -216,7 +219,7 @@ fn the_daemon_promotes_each_block_once() {
     );
     let (path, log) = (directory.path().join("daemon.toml"), directory.path().join("log"));
     std::fs::write(&path, config).unwrap();
-    // Checking has the first touch all of it, as the other one has.
+    // The check makes the first process touch all of it, as the other one has.
     sharers.assert_intact();
     let daemon = Command::new(MEGAPAGE)
         .args(["daemon", "--config", path.to_str().unwrap()])
@@ -236,7 +239,8 @@ fn the_daemon_promotes_each_block_once() {
         line.contains("INFO pass ").then(|| value.parse::<u64>().unwrap())
     };
     let promoted: u64 = log.lines().filter_map(of_pass).sum();
-    // The bytes are those of the object, not of two processes; their own few megabytes may come on top.
+    // The bytes are those of the object, counted once for both processes. Their private few
+    // megabytes may come on top.
     assert!((MIB..2 * MIB).contains(&(promoted >> 20)), "{}: {log}", promoted >> 20);
     sharers.assert_intact();
 }

@@ -1,4 +1,4 @@
-//! `megapage thp`: settings shown, refused and kept; none of this machine's is changed.
+//! `megapage thp`: settings shown, refused and kept. No setting of this machine is changed.
 
 use crate::user;
 

@@ -1,4 +1,5 @@
-//! `megapage trial` on real processes: bad input, decisions and what is left of them, signals, and the next start.
+//! `megapage trial` on real processes: bad input, decisions and their effects, signals, and the
+//! next start.
 
 use crate::user;
 
@@ -14,8 +15,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use user::refused;
 
-/// 8 MiB, of which bytes at random places are read for ever; each request of 200 ends with a write. On SIGUSR1 it says whether
-/// every byte is as it was. Perl is in every Debian.
+/// Perl program with 8 MiB, which reads bytes at random places without end; each request of 200
+/// reads ends with a write. On SIGUSR1 it says if every byte is as it was. Every Debian has Perl.
 const READER: &str = "$| = 1; open(F, '>', '/dev/null'); $s = 'x' x (8 << 20); $SIG{USR1} = sub { $asked = 1 }; print \"ready\\n\"; \
                       for (;;) { for (1 .. 200) { $n += ord(substr($s, int(rand(8 << 20)), 1)) } syswrite F, 'x'; \
                       if ($asked) { $asked = 0; print(($s =~ tr/x//) == (8 << 20) ? \"whole\\n\" : \"lost\\n\") } }";
@@ -54,7 +55,7 @@ impl Reader {
         self.lines.next().unwrap().unwrap() == "whole"
     }
 
-    /// A metric that is twice as large while the process has huge pages.
+    /// Returns a metric that is twice as large while the process has huge pages.
     fn metric(&self) -> String {
         let pid = self.pid();
         format!(
@@ -89,7 +90,7 @@ fn json(output: &Output, schema: &str) -> Value {
     value
 }
 
-/// Whether memory can be made huge and base again here.
+/// Returns true if memory can be promoted and demoted here.
 fn can_try() -> bool {
     if !require_root() {
         return false;
@@ -99,7 +100,7 @@ fn can_try() -> bool {
         skip("the kernel collapses nothing on request (Linux 6.1)");
         return false;
     }
-    // What is huge from the start leaves nothing to try.
+    // If memory is huge from the start, there is nothing to try.
     let always = settings(&root).is_ok_and(|thp| thp.is_some_and(|thp| thp.enabled == ThpEnabled::Always));
     if always {
         skip("a trial needs transparent huge pages at 'madvise' or 'never'");
@@ -168,7 +169,8 @@ fn a_metric_that_cannot_be_read_is_refused_before_anything_is_done() {
     assert_eq!(reader.huge(), Bytes::ZERO);
 }
 
-/// Short windows, and time enough for a machine on which a switch is so expensive that they become long.
+/// Options for short windows, and enough time for a machine with expensive switches, which make
+/// windows long.
 const BRIEF: [&str; 6] = ["--period", "400ms", "--settle", "50ms", "--most", "1200s"];
 
 #[test]
@@ -185,24 +187,24 @@ fn what_gains_is_kept_and_what_hurts_is_stopped_and_both_are_known_at_the_next_s
         let arguments = [&[&pid, "--metric", &metric, "--json"], &BRIEF[..], more].concat();
         trial(verdicts, &arguments).output().unwrap()
     };
-    // Reverted, whatever it gains.
+    // Reverted, in spite of the gain.
     let output = of(&["--revert-always"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = json(&output, "megapage.trial/1");
     assert_eq!((&report["decision"], &report["is_huge"]), (&"gains".into(), &false.into()), "{report:#}");
-    // What it costs, and how good the metric becomes, is the machine's; the bounds are tested on models (crates/decide/src/judge).
+    // Cost and metric depend on the machine; models test the bounds (crates/decide/src/judge).
     assert!(report["gain"]["low"].as_f64().unwrap() > 0.0, "{report:#}");
     assert!(report["cost_share"].as_f64().unwrap() > 0.0, "{report:#}");
     assert!(report["share"].as_f64().unwrap() > 0.0 && report["promoted_regions"].as_u64().unwrap() > 0);
     wait_for("memory on base pages", || reader.huge() == Bytes::ZERO);
     assert!(reader.is_whole());
-    // Hurt: one window is enough.
+    // It hurts: one window is enough.
     let output = of(&["--lower-is-better"]);
     let report = json(&output, "megapage.trial/1");
     assert_eq!((&report["decision"], &report["is_huge"]), (&"hurts".into(), &false.into()), "{report:#}");
     assert!(report["harm"]["drop"].as_f64().unwrap() > 0.0, "{report:#}");
     wait_for("memory on base pages", || reader.huge() == Bytes::ZERO);
-    // The next start does not do it again, and says why.
+    // The next start does not promote again, and says why.
     let attach = |more: &[&str]| megapage(verdicts, &[&["run", "--attach", &pid, "--once"], more].concat());
     let output = attach(&[]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
@@ -222,7 +224,8 @@ fn what_gains_is_kept_and_what_hurts_is_stopped_and_both_are_known_at_the_next_s
     assert_eq!(attach(&["--ignore-trial"]).status.code(), Some(0));
     assert!(reader.huge() > Bytes::ZERO, "it was asked for by name");
     assert!(reader.is_whole());
-    // Of another process of the same build: what gains stays, and is known in place of what was found before.
+    // A trial of another process of the same build. The gain stays, and replaces the former
+    // finding.
     let mut other = Reader::start();
     let (pid, metric) = (other.pid().to_string(), other.metric());
     let arguments = [&[&*pid, "--metric", &metric], &BRIEF[..]].concat();
@@ -246,7 +249,8 @@ fn what_gains_is_kept_and_what_hurts_is_stopped_and_both_are_known_at_the_next_s
     assert!(printed(&list).starts_with("No trials in"), "{}", printed(&list));
 }
 
-/// Why the daemon leaves this reader alone; `None`: it watches it. `more` is added to the configuration.
+/// Returns the reason why the daemon skips this reader; `None` if it watches it. `more` is added to
+/// the configuration.
 fn left_alone_by_the_daemon(verdicts: &Path, reader: &Reader, more: &str) -> Option<String> {
     let config = verdicts.join("daemon.toml");
     let of = verdicts.display();
@@ -267,14 +271,14 @@ fn left_alone_by_the_daemon(verdicts: &Path, reader: &Reader, more: &str) -> Opt
     why
 }
 
-/// Waits for a window on huge pages: not for the moment in which a switch is tried.
+/// Waits for a window on huge pages, after the switch that the trial makes as a test.
 fn in_a_window(reader: &Reader) {
     wait_for("a switch that is tried", || reader.huge() > Bytes::ZERO);
     wait_for("its end", || reader.huge() == Bytes::ZERO);
     wait_for("a window on huge pages", || reader.huge() > Bytes::ZERO);
 }
 
-/// A trial that a signal ends in a window on huge pages.
+/// Ends a trial by a signal in a window on huge pages.
 fn ended_by(number: i32) {
     if !can_try() {
         return;
@@ -287,7 +291,7 @@ fn ended_by(number: i32) {
     in_a_window(&reader);
     send_signal(Pid(running.id().cast_signed()), number).unwrap();
     let status = running.wait().unwrap();
-    // Of one that was killed the guard takes its time.
+    // After a kill, the guard needs a while.
     wait_for("memory on base pages", || reader.huge() == Bytes::ZERO);
     assert!(reader.is_whole());
     if number != signal::SIGKILL {

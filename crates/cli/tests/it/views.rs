@@ -1,4 +1,5 @@
-//! `megapage map` and `megapage top` as a user meets them: pictures, tables, messages, exit statuses, the terminal.
+//! `megapage map` and `megapage top` as a user meets them: pictures, tables, messages, exit
+//! statuses, the terminal.
 
 use crate::user;
 
@@ -18,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use user::{MEGAPAGE, megapage, refused, said};
 
-/// A program that holds 24 MiB until it is killed, which is when this is dropped.
+/// A program that holds 24 MiB until this is dropped, which kills it.
 struct Holder(Child);
 
 impl Holder {
@@ -118,7 +119,7 @@ fn one_table_tells_what_changed() {
     let row = rows.iter().find(|row| row["pid"] == holder.0.id()).expect("it has 24 MiB");
     assert!(row["resident_bytes"].as_u64().unwrap() >= 24 << 20);
     assert_eq!((&row["coverage"], &row["missed"]), (&Value::Null, &Value::Null));
-    // Others may have shrunk between being chosen and being looked at.
+    // Others may have shrunk between their selection and their reading.
     assert!(rows.iter().all(|row| row["pid"] != small.id()), "it has less");
 }
 
@@ -147,7 +148,8 @@ fn tables_say_whose_a_process_is_and_take_a_filter() {
     refused(&["top", "--sort", "user-name"], "pid, user, name, unit, pod, resident");
 }
 
-/// A user's terminal of so many columns, and locale, for a command that writes to a pipe.
+/// Runs a command that writes to a pipe, for a user with this locale and a terminal of this number
+/// of columns. Returns its output.
 fn on_columns(columns: &str, locale: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(MEGAPAGE);
     command.args(arguments).env("COLUMNS", columns).env("LC_ALL", locale);
@@ -170,7 +172,7 @@ fn reports_fit_the_terminal_and_its_locale() {
         let head = text.lines().find(|line| line.contains(" PID") || line.starts_with("perl ")).unwrap();
         assert!(columns < 200 || head.chars().count() > 110, "{head}");
     }
-    // The name of a map's gap in it is a dot in the middle of the line.
+    // The symbol of a gap in the map is not ASCII.
     let (plain, ascii) = (on_columns("100", "C.UTF-8", &map), on_columns("100", "C", &map));
     assert!(!plain.is_ascii() && ascii.is_ascii(), "{plain}\n{ascii}");
     let json = on_columns("100", "C", &["top", "--once", "--json", "--no-sample", "-d", "0.1"]);
@@ -233,8 +235,8 @@ fn a_reader_that_goes_away_ends_it() {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
-/// A copy of the command that everybody may execute, made by another process: a file that this one has open for
-/// writing while a test's thread forks could not be executed.
+/// Makes a copy of the command that every user may execute. Another process makes it: a file that
+/// this process has open for writing during a fork could not be executed.
 fn public_copy(directory: &Path) -> String {
     let copy = directory.join("megapage");
     let mode = ["-m", "755", MEGAPAGE, copy.to_str().unwrap()];
@@ -280,7 +282,7 @@ fn a_tracker_that_clears_nothing_claims_no_sample() {
     assert!(!top.out.contains("slows"), "{}", top.out);
 }
 
-/// `megapage top` on a terminal of its own, made by script(1).
+/// `megapage top` on a separate terminal, made by script(1).
 struct OnTerminal {
     script: Child,
 }
@@ -329,7 +331,8 @@ impl OnTerminal {
         self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// What is shown until the end, and the exit status of script, which is that of the command.
+    /// Returns the output until the end, and the exit status of script, which is that of the
+    /// command.
     fn end(mut self) -> (String, i32) {
         let mut rest = Vec::new();
         self.script.stdout.as_mut().unwrap().read_to_end(&mut rest).unwrap();
@@ -340,7 +343,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // Not SIGKILL: timeout(1) hands this one on.
+        // Not SIGKILL: timeout(1) forwards this signal.
         let _ = send_signal(Pid(self.script.id().cast_signed()), signal::SIGTERM);
         let _ = self.script.wait();
     }
@@ -393,12 +396,12 @@ fn on_a_terminal_a_filter_is_typed_and_help_is_shown() {
     assert_eq!(top.end().1, 0);
 }
 
-/// A program that goes over its memory again and again: its samples have something to tell.
+/// Returns a program that writes to its memory again and again, so that its samples have a result.
 fn busy() -> Holder {
     Holder(user::busy_program())
 }
 
-/// Seconds to watch for, where the time before may have been too short for this machine.
+/// Seconds to watch, for a retry after a time that was too short for this machine.
 const LONGER: [&str; 3] = ["4", "16", "64"];
 
 #[test]
@@ -413,7 +416,8 @@ fn heat_over_time_is_text_and_json() {
         assert!(text.status == 0 || text.err.contains("not sampled"), "{}", text.err);
         text
     };
-    // All of 64 MiB is written to, and rows have it hot: sooner or later, as it works at the lowest priority.
+    // All of 64 MiB is written to, so that rows show it hot, sooner or later: the program has the
+    // lowest priority.
     let is_hot = |text: &str| text.lines().any(|line| line.contains(" s") && line.contains('#'));
     let text = LONGER.iter().map(text_of).find(|text| text.err.contains("not sampled") || is_hot(&text.out));
     let text = text.expect("something is hot");
@@ -435,7 +439,8 @@ fn heat_over_time_is_text_and_json() {
     };
     assert!(LONGER.iter().any(|seconds| accessed(seconds) > Some(8 << 20)), "nothing was seen");
 
-    // It ends with its process, of which it shows what it has seen: something, once it has begun to look.
+    // The watch ends with its process, and shows what it has seen: something, once it has begun to
+    // sample.
     let ended = [6, 24, 96].into_iter().find_map(|seconds| {
         let busy = busy();
         let mut watched = Command::new(MEGAPAGE);
@@ -479,7 +484,7 @@ fn heat_over_time_is_live_on_a_terminal() {
 
 #[test]
 fn long_work_shows_one_line_that_goes() {
-    // Where accesses cannot be sampled nothing takes long.
+    // If accesses cannot be sampled, nothing takes long.
     if !require_root() {
         return;
     }
@@ -494,12 +499,12 @@ fn long_work_shows_one_line_that_goes() {
     let gone = text.rfind("\r\u{1b}[K").unwrap_or_else(|| panic!("{text:?}"));
     let report = text.find("perl (pid ").unwrap();
     assert!(line < gone && gone < report && !text[report..].contains("sampling, "), "{text:?}");
-    // Not in a pipe.
+    // No line in a pipe.
     let quiet = megapage(&["map", &holder.pid(), "--seconds", "3"]);
     assert_eq!((quiet.status, quiet.err.as_str()), (0, ""));
 }
 
-/// The child of a process that has one.
+/// Returns the child of a process that has one.
 fn only_child(parent: Pid) -> Pid {
     until("a child", || user::children(parent).first().map(|(pid, _)| *pid))
 }
@@ -508,7 +513,7 @@ fn only_child(parent: Pid) -> Pid {
 fn a_signal_gives_the_screen_back_and_is_died_of() {
     let Some(mut top) = OnTerminal::start("-d 60") else { return };
     top.until("q quit");
-    // timeout has started script, and that the command.
+    // timeout has started script, which has started the command.
     let timeout = Pid(top.script.id().cast_signed());
     let child = only_child(only_child(timeout));
     send_signal(child, signal::SIGTERM).unwrap();

@@ -1,5 +1,5 @@
-// A program that maps its memory by itself. Its first argument says what it does with it: see main. Ends with 3 where all
-// went well. What it says comes by write(2): it never calls malloc.
+// A program that maps its memory itself. Its first argument names the task: see main. Ends with 3
+// if all went well. It prints by write(2), and never calls malloc.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,7 +20,7 @@ static char* map(size_t size) {
   return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-// Every page, or one of `step`, gets its own number.
+// Writes its number to every page, or to one of `step`.
 static void fill(char* arena, size_t size, size_t step, int number) {
   for (size_t at = 0; at < size; at += step * PAGE) *(size_t*)(arena + at) = at + number;
 }
@@ -36,8 +36,8 @@ static void ready(void) {
   while (read(0, &byte, 1) > 0) {}
 }
 
-// hold MIB KIB STEP: maps so many MiB in arenas of so many KiB, touches one page of STEP, and waits.
-// fork MIB KIB STEP: the same, with a child that writes and maps on.
+// hold MIB KIB STEP: maps MIB MiB in arenas of KIB KiB, touches one page of STEP, and waits.
+// fork MIB KIB STEP: the same, with a child that writes and maps more.
 static int hold(const char* how, size_t total, size_t size, size_t step) {
   const int count = total / size;
   for (int i = 0; i < count; i++) {
@@ -82,14 +82,14 @@ static void* churn(void* argument) {
     held[at] = map(sizes[at]);
     if (held[at] == MAP_FAILED) _exit(9);
     for (size_t page = 0; page < sizes[at]; page += 8 * PAGE) if (held[at][page] != 0) _exit(7);
-    // Densely at first.
+    // The first ones are dense.
     if (i < 600) memset(held[at], 1, sizes[at]);
     fill(held[at], sizes[at], 8, own + at);
   }
   return NULL;
 }
 
-// Many threads that map, check and unmap.
+// Runs threads that map, check and unmap.
 static int threads(void) {
   pthread_t running[16];
   for (long i = 0; i < 16; i++) if (pthread_create(&running[i], NULL, churn, (void*)i) != 0) return 9;
@@ -97,11 +97,12 @@ static int threads(void) {
   return 3;
 }
 
-// With room for 64 MiB more at most: how many arenas of 1 MiB there are, and that one that was unmapped can be had again.
+// Limits the address space to 64 MiB more. Prints how many arenas of 1 MiB fit, and checks that one
+// that was unmapped can be mapped again.
 static int limit(void) {
   enum { MIB = 1 << 20 };
   char text[64] = {0};
-  // What comes after the first arenas is mapped ahead: those are here already.
+  // The library maps ahead after the first arenas: these come before the limit.
   int count = 0;
   for (; count < 12; count++) memset(arenas[count] = map(MIB), 1, MIB);
   const int statm = open("/proc/self/statm", O_RDONLY);
@@ -118,7 +119,7 @@ static int limit(void) {
   return map(MIB) == MAP_FAILED ? 7 : 3;
 }
 
-// Each arena is what the kernel says it is.
+// Checks that the kernel lists each arena as it was mapped.
 static int maps(void) {
   enum { SIZE = 768 << 10, COUNT = 64 };
   for (int i = 0; i < COUNT; i++) memset(arenas[i] = map(SIZE), 1, SIZE);

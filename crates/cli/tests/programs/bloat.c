@@ -1,8 +1,8 @@
 /* A program with bloat, for the tests of the daemon: bloat SPARSE DENSE MIB of memory.
 
-   Holds SPARSE MiB of huge pages of which one base page in eight is used, and tells "sparse". At each line that it is
-   given it fills another part of DENSE MiB, on base pages: one tenth. Then it checks every byte that it has written,
-   tells "filled" and ends. */
+   Holds SPARSE MiB of huge pages, in which one base page in eight is used, and prints "sparse". At
+   each line of its input it fills another tenth of DENSE MiB, on base pages, and prints "part".
+   Then it checks every byte that it has written, prints "filled" and ends. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ int main(int count, char **word) {
     if (first == MAP_FAILED || second == MAP_FAILED) return 3;
     if (madvise(second, dense, MADV_NOHUGEPAGE)) return 4;
     first = (char *)(((size_t)first + huge - 1) / huge * huge);
-    /* MADV_COLLAPSE: huge whatever the machine's setting is. */
+    /* MADV_COLLAPSE: huge at any setting of the machine. */
     for (size_t at = 0; at < sparse; at += huge) {
         first[at] = 1;
         for (int try = 0; madvise(first + at, huge, 25); try++) {

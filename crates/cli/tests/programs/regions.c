@@ -1,11 +1,13 @@
-/* A program whose memory is laid out region by region, for the tests of the policies: regions MODE COUNTxPRESENT[hHOT]...
+/* A program whose memory is laid out region by region, for the tests of the policies:
+   regions MODE COUNTxPRESENT[hHOT]...
 
-   Maps regions of 2 MiB, aligned, one after the other. Of each the first PRESENT base pages are written to, and of these
-   HOT, scattered, are read again and again: in MODE "rest" 500 times a second, in "work" every 50 ms with 10 ms of
-   arithmetic after it, in "walk", all of them, in a random order without a pause. COUNTxH is huge from the start.
-   Tells the address of the first region. A number at standard input has that region filled, and "filled" told; "-" and a
-   number, one page of it given back and touched again, which splits a huge page, and "split" told. Ends with its standard
-   input. */
+   Maps regions of 2 MiB, aligned, one after the other. Writes to the first PRESENT base pages of
+   each. Reads HOT of these, scattered, again and again: in MODE "rest" 500 times a second; in
+   "work" every 50 ms, with 10 ms of arithmetic after it; in "walk" all of them, in a random order
+   without a pause. COUNTxH is huge from the start. Prints the address of the first region. At a
+   number on standard input it fills that region, and prints "filled". At "-" and a number it gives
+   one page of that region back and touches it again, which splits a huge page, and prints "split".
+   Ends with its standard input. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
@@ -28,7 +30,7 @@ static void fill(size_t region, size_t pages) {
     for (size_t page = 0; page < pages; page++) base[region * HUGE + page * PAGE] = 1;
 }
 
-/* Whether a line has come; ends the program when none can come any more. */
+/* Waits so many milliseconds for a line, and obeys it. Ends the program at the end of its input. */
 static void listen_for(int milliseconds) {
     struct pollfd in = {.fd = 0, .events = POLLIN};
     if (poll(&in, 1, milliseconds) < 1) return;
@@ -52,7 +54,7 @@ static double now(void) {
 int main(int count, char **word) {
     if (count < 3) return 2;
     setlinebuf(stdout);
-    /* Nothing else may lie in, or grow into, what surrounds the regions. */
+    /* No other mapping may lie in the space around the regions, or grow into it. */
     char *all = mmap(0, (MOST + 2) * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) return 3;
     base = (char *)(((size_t)all + HUGE) / HUGE * HUGE);
@@ -67,7 +69,7 @@ int main(int count, char **word) {
         if (huge) present = PAGES, warm = 0;
         for (size_t region = first; region < first + many; region++) {
             fill(region, present);
-            /* MADV_COLLAPSE: huge whatever the machine's setting is. */
+            /* MADV_COLLAPSE: huge at any setting of the machine. */
             for (int try = 0; huge && madvise(base + region * HUGE, HUGE, 25); try++) {
                 if (try == 1000) return 5;
                 usleep(1000);
@@ -80,8 +82,9 @@ int main(int count, char **word) {
     printf("%llx\n", (unsigned long long)(size_t)base);
     uint64_t state = 88172645463325252u;
     if (!strcmp(word[1], "walk")) {
-        /* As many as a power of two, of pages that are all hot; of each another line, or few sets of the caches would hold
-           them all. One read does not wait for another: nothing but translation is in the way. */
+        /* Reads a power of two of pages, which are all hot. Each page has another cache line, or
+           few sets of the caches would hold them all. No read waits for another, so that only
+           translation slows them. */
         int bits = 63 - __builtin_clzll(hots);
         for (;;) {
             uint64_t sum = 0;

@@ -1,30 +1,32 @@
-//! Recordings of many hosts as one fleet: the same whatever the order in which they come.
+//! Recordings of many hosts as one fleet. The result does not depend on their order.
 
 use crate::recording::{Header, Line, Moment, Recording};
 use std::collections::BTreeMap;
 
-/// The hosts, by their name or hash.
+/// Hosts of a fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fleet {
-    /// The hosts.
+    /// Hosts, by their name or hash.
     pub hosts: BTreeMap<String, Host>,
-    /// What was left out, one line each.
+    /// Notes about excluded recordings, one line each.
     pub notes: Vec<String>,
 }
 
-/// One host: what was recorded of it, one moment after the other.
+/// Recorded data of one host, one moment after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// What is said once; of several recordings the last one.
+    /// Constant data; of several recordings, that of the last one.
     pub header: Header,
-    /// The moments with the seconds since 1970 at which each ends, ascending. No two cover the same time.
+    /// Moments with the time at which each ends, in seconds since 1970, ascending. No two cover the
+    /// same time.
     pub moments: Vec<(f64, Moment)>,
-    /// Seconds recorded, and processor seconds that recording took.
+    /// Recorded seconds, and processor seconds that recording took.
     pub recorded: (f64, f64),
 }
 
 impl Fleet {
-    /// Merges recordings: those of one host follow each other. Where two cover the same time, the earlier one holds.
+    /// Merges recordings: those of one host follow each other. If two cover the same time, the
+    /// earlier one counts.
     pub fn merge(recordings: Vec<Recording>) -> Fleet {
         let mut by_host: BTreeMap<String, Vec<Recording>> = BTreeMap::new();
         for recording in recordings {
@@ -63,13 +65,14 @@ impl Fleet {
     }
 }
 
-/// Leaves out moments that begin before the one before has ended, but for what clocks differ by.
+/// Removes moments that begin before the end of the one before, with a tolerance for differences of
+/// clocks.
 fn without_overlaps(moments: Vec<(f64, Moment)>) -> Vec<(f64, Moment)> {
     let mut kept: Vec<(f64, Moment)> = Vec::with_capacity(moments.len());
     for (at, moment) in moments {
         let last = kept.last().filter(|(_, it)| it.span > 0.0).map_or(f64::NEG_INFINITY, |(last, _)| *last);
         let tolerated = (moment.span / 2.0).min(5.0);
-        // The first moment of a recording spans nothing: it is of use where it is the first of all.
+        // The first moment of a recording spans no time. It is useful only as the first of all.
         let is_new = if moment.span > 0.0 { at - moment.span + tolerated >= last } else { kept.is_empty() };
         if is_new {
             kept.push((at, moment));
@@ -79,12 +82,12 @@ fn without_overlaps(moments: Vec<(f64, Moment)>) -> Vec<(f64, Moment)> {
 }
 
 impl Host {
-    /// Seconds that the moments span.
+    /// Returns the seconds that the moments span.
     pub fn seconds(&self) -> f64 {
         self.moments.iter().map(|(_, moment)| moment.span).sum()
     }
 
-    /// The names of its services, ascending.
+    /// Returns the names of the host's services, ascending.
     pub fn services(&self) -> Vec<&str> {
         let services = self.moments.iter().flat_map(|(_, moment)| &moment.services);
         let mut names: Vec<&str> = services.map(|service| service.id.as_str()).collect();
@@ -110,7 +113,7 @@ mod tests {
             recording("a", 1000, &[(0.0, 0.0), (60.0, 60.0), (120.0, 60.0)]),
             recording("a", 1130, &[(0.0, 0.0), (60.0, 60.0)]),
             recording("b", 1000, &[(0.0, 0.0), (60.0, 60.0)]),
-            // The same file twice, and another recorder beside it.
+            // The same file twice, and another recorder at the same time.
             recording("a", 1000, &[(0.0, 0.0), (60.0, 60.0), (120.0, 60.0)]),
             recording("a", 1010, &[(0.0, 0.0), (60.0, 60.0)]),
         ];

@@ -1,4 +1,4 @@
-//! What each service would gain, with an interval: by resampling hosts and blocks of time.
+//! Gain of each service with an interval, by resampling of hosts and of blocks of time.
 
 use crate::fleet::{Fleet, Host};
 use crate::random::Random;
@@ -6,33 +6,33 @@ use crate::replay::Replays;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How many times as fast: lower end, likely, upper end of an interval of about 90 %.
+/// Gain as a speed-up factor: lower end, likely, upper end of an interval of about 90 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Gain {
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The best guess.
+    /// Best guess.
     pub likely: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
 }
 
-/// Blocks of time into which a host's recording is divided.
+/// Number of blocks of time in a host's recording.
 const BLOCKS: usize = 24;
-/// Resamples.
+/// Number of resamples.
 const RESAMPLES: usize = 200;
-/// The standard deviations at which a normal distribution has 5 % beyond: costs come with intervals of 90 %.
+/// Standard deviations beyond which a normal distribution has 5 %: costs have intervals of 90 %.
 const NINETY: f64 = 1.645;
-/// The largest share that may go.
+/// Maximum share that may disappear.
 const MOST_SHARE: f64 = 0.95;
 /// Seconds in a day.
 pub(crate) const DAY: f64 = 86_400.0;
 
-/// Processor time of a service in a block, and what of it translation costs.
+/// Processor time of a service in a block, and the part that translation costs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
     cpu: f64,
-    /// The processor time of moments at which the cost was known, and that times its ends.
+    /// Processor time of the moments with a known cost, and its products with the ends of the cost.
     known: f64,
     low: f64,
     likely: f64,
@@ -53,23 +53,23 @@ impl Cell {
 #[derive(Debug)]
 struct OfHost {
     blocks: Vec<Cell>,
-    /// The part of the cost that goes.
+    /// Part of the cost that disappears.
     relief: f64,
     seconds: f64,
 }
 
-/// What a service takes and would gain; rates are over all hosts that were recorded.
+/// Processor time and gain of a service. Rates are over all recorded hosts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     /// Processor seconds a day.
     pub cpu: f64,
-    /// The share that goes, 0 to 1: lower end, likely, upper end. `None` where no cost is known.
+    /// Share that disappears, 0 to 1: lower end, likely, upper end. `None` if no cost is known.
     pub share: Option<[f64; 3]>,
-    /// The processor seconds a day that go, of each resample.
+    /// Processor seconds a day that disappear, of each resample.
     pub resampled: Vec<f64>,
 }
 
-/// The services of a fleet. `quantile` is of no concern here: an interval of 90 %.
+/// Returns the gains of a fleet's services, with intervals of 90 %.
 pub(crate) fn gains(fleet: &Fleet, replays: &Replays, seed: u64) -> BTreeMap<String, Found> {
     let hosts: Vec<BTreeMap<&str, OfHost>> =
         fleet.hosts.iter().map(|(name, host)| of_host(name, host, replays)).collect();
@@ -89,7 +89,8 @@ pub(crate) fn gains(fleet: &Fleet, replays: &Replays, seed: u64) -> BTreeMap<Str
                 (host, Some((0..count).map(|_| random.below(count as u32) as usize).collect()))
             })
             .collect();
-        // The timing of accesses that estimates rest on is wrong for all of them alike, at the worst.
+        // Estimates rest on the timing of accesses. In the worst case its error is the same for all
+        // of them.
         let deviations = normal(&mut random) / NINETY;
         let resample = sum(&hosts, &drawn, deviations);
         for (service, found) in &mut found {
@@ -109,14 +110,15 @@ pub(crate) fn gains(fleet: &Fleet, replays: &Replays, seed: u64) -> BTreeMap<Str
     found
 }
 
-/// Processor seconds a day, those of them that go, and whether any cost is known: of these hosts and blocks, with costs so
-/// many half-intervals from their likely values.
+/// Returns the processor seconds a day, the part that disappears, and true if any cost is known.
+/// These are of the given hosts and blocks. Costs deviate from their likely values by `deviations`
+/// half-intervals.
 fn sum<'a>(
     hosts: &'a [BTreeMap<&'a str, OfHost>],
     drawn: &[(usize, Option<Vec<usize>>)],
     deviations: f64,
 ) -> BTreeMap<&'a str, (f64, f64, bool)> {
-    // What is known of a service on some hosts holds for those on which nothing is.
+    // The known costs of a service on some hosts also apply to hosts without any.
     let mut all: BTreeMap<&str, Vec<(f64, f64, Cell)>> = BTreeMap::new();
     for (host, blocks) in drawn {
         for (service, of) in &hosts[*host] {
@@ -144,7 +146,7 @@ fn sum<'a>(
         .collect()
 }
 
-/// The share that translation costs, so many half-intervals from the likely one.
+/// Returns the share that translation costs, `deviations` half-intervals from the likely one.
 fn share(cell: &Cell, deviations: f64) -> f64 {
     if cell.known <= 0.0 {
         return 0.0;
@@ -153,7 +155,7 @@ fn share(cell: &Cell, deviations: f64) -> f64 {
     ((cell.likely + (end - cell.likely) * deviations.abs()) / cell.known).clamp(0.0, MOST_SHARE)
 }
 
-/// A value of the standard normal distribution (Box and Muller 1958).
+/// Returns a value of the standard normal distribution (Box and Muller 1958).
 fn normal(random: &mut Random) -> f64 {
     let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
     radius * (std::f64::consts::TAU * random.unit()).cos()
@@ -169,11 +171,11 @@ fn of_host<'a>(name: &str, host: &'a Host, replays: &Replays) -> BTreeMap<&'a st
         before += moment.span;
         for service in &moment.services {
             let of = services.entry(&service.id).or_insert_with(|| {
-                // What was not replayed has nothing that could be huge.
+                // A service that was not replayed has no memory that could be huge.
                 let relief = replays.of(name, &service.id).map_or(0.0, |replay| replay.relief);
                 OfHost { blocks: vec![Cell::default(); count], relief, seconds }
             });
-            // A moment that spans nothing has no processor time, but may know the cost.
+            // A moment without a span has no processor time, but may have a known cost.
             let cell = &mut of.blocks[block];
             cell.cpu += service.cpu;
             if let Some(cost) = service.cost {

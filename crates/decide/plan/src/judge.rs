@@ -1,4 +1,4 @@
-//! The verdict on one service: whether huge pages are worth it, by which means, or why not.
+//! Verdict on one service: huge pages are worth it, by which means, or a reason against them.
 
 use crate::fleet::{Fleet, Host};
 use crate::gain::Gain;
@@ -7,45 +7,45 @@ use crate::statistics::quantile;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
 use serde::Serialize;
 
-/// The least gain that is worth a change, 3 %: as `megapage advise` has it.
+/// Least gain that is worth a change, 3 %: as in `megapage advise`.
 pub const WORTH_IT: f64 = 1.03;
-/// With this share of its memory on huge pages, little is left to do.
+/// Share of its memory on huge pages from which on little is left to do.
 const MOSTLY_HUGE: f64 = 0.9;
-/// Less processor time than this, in seconds for each second of a host, is none to speak of.
+/// Least processor time of a service that is not idle, in seconds for each second of a host.
 const LEAST_USAGE: f64 = 0.001;
-/// Memory is steady where its 99th percentile is no more than so many times its median.
+/// Maximum of the 99th percentile of steady memory, as a multiple of its median.
 const STEADY: f64 = 1.25;
-/// A pool may fill so much of its pages with zeros, at the most.
+/// Maximum share of its pages that a pool may fill with zeros.
 const DENSE: f64 = 0.1;
-/// Memory from which on 1 GiB pages are worth a pool of their own, and the share of it that they must hold.
+/// Least memory that is worth a pool of 1 GiB pages, and the share of it that they must hold.
 const GIANT: u64 = 8 << 30;
 const MOSTLY_GIANT: f64 = 0.9;
-/// A policy that takes away less of the cost than this does not promote the service.
+/// Least part of the cost that a policy removes if it promotes the service.
 const LEAST_RELIEF: f64 = 0.2;
 
-/// What to do with a service.
+/// Verdict on a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Even the lower end of the interval is worth it.
     Enable,
-    /// The likely gain is, the lower end is not.
+    /// The likely gain is worth it, but not the lower end.
     TryIt,
-    /// It gains nothing to speak of.
+    /// It gains next to nothing.
     Nothing,
-    /// It runs on huge pages already.
+    /// It already runs on huge pages.
     AlreadyHuge,
-    /// What address translation costs it is not known.
+    /// Its cost of address translation is unknown.
     Unknown,
 }
 
 impl Verdict {
-    /// Whether it is to have huge pages.
+    /// Returns true if the service should have huge pages.
     pub const fn is_for(self) -> bool {
         matches!(self, Verdict::Enable | Verdict::TryIt)
     }
 
-    /// The word used in reports.
+    /// Returns the word used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Enable => "enable",
@@ -57,7 +57,7 @@ impl Verdict {
     }
 }
 
-/// How it comes to huge pages.
+/// Means by which a service gets huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Means {
@@ -69,12 +69,12 @@ pub enum Means {
     /// A hugetlb pool of 1 GiB pages.
     #[serde(rename = "pool-1g")]
     Pool1g,
-    /// A setting of its own, for its shared memory, and a pool of 2 MiB pages.
+    /// The software's setting for its shared memory, and a pool of 2 MiB pages.
     OwnSetting,
 }
 
 impl Means {
-    /// The word used in reports.
+    /// Returns the word used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Means::Thp => "THP",
@@ -85,22 +85,23 @@ impl Means {
     }
 }
 
-/// What is known of a service over all of its hosts.
+/// Knowledge about a service over all of its hosts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traits {
-    /// The known software that it runs.
+    /// Known software that it runs.
     pub app: Option<String>,
     /// Processor seconds for each second of a host that it was recorded on.
     pub usage: f64,
-    /// Hosts that it was recorded on.
+    /// Number of hosts that it was recorded on.
     pub hosts: usize,
-    /// What huge pages could hold, at its most on any host, in bytes.
+    /// Memory that huge pages could hold, at the maximum on any host, in bytes.
     could: u64,
-    /// The same with what is huge already, and that part of it.
+    /// Memory that is huge or could be, at the maximum on any host, in bytes. Then sums over time,
+    /// of the huge memory and of all of it.
     need: u64,
     huge: f64,
     all: f64,
-    /// Whether its memory is steady on every host.
+    /// True if its memory is steady on every host.
     steady: bool,
     fill: f64,
     shared: f64,
@@ -109,7 +110,7 @@ pub(crate) struct Traits {
     off: bool,
     giant: f64,
     reach: u64,
-    /// Moments at which the cost was known.
+    /// Number of moments with a known cost.
     pub known: usize,
 }
 
@@ -149,12 +150,14 @@ impl Traits {
         found
     }
 
-    /// What it would gain without anybody having looked: memory that the TLB reaches takes no page walks.
+    /// Returns the bounds of the gain without a measurement: memory within reach of the TLB needs
+    /// no page walks. Returns `None` if the reach does not suffice.
     pub(crate) fn bounded(&self) -> Option<Gain> {
         (self.could.max(self.need) <= self.reach).then_some(Gain { low: 1.0, likely: 1.0, high: WORTH_IT })
     }
 
-    /// The verdict and its reason, from the gain as far as it is known and the part of the cost that the policy takes away.
+    /// Returns the verdict and its reason, by the gain if it is known, and by the part of the cost
+    /// that the policy removes.
     pub(crate) fn judge(&self, gain: Option<Gain>, relief: Option<f64>) -> (Verdict, String) {
         if self.all > 0.0 && self.huge / self.all >= MOSTLY_HUGE {
             let share = 100.0 * self.huge / self.all;
@@ -202,7 +205,7 @@ impl Traits {
         (Verdict::Nothing, why)
     }
 
-    /// The means, where it is to have huge pages.
+    /// Returns the means, for a service that should have huge pages.
     pub(crate) fn means(&self) -> Means {
         if self.shared > 4.0 * self.anonymous && self.app.is_some() {
             return Means::OwnSetting;

@@ -1,8 +1,8 @@
-//! What huge pages would bring a fleet: recordings of its hosts ([`recording`]), merged ([`fleet`]), replayed under a
-//! policy ([`replay`](mod@replay)) and judged ([`plan`](fn@plan)).
+//! The benefit of huge pages for a fleet. Recordings of its hosts ([`recording`]) are merged
+//! ([`fleet`]), replayed under a policy ([`replay`](mod@replay)) and judged ([`plan`](fn@plan)).
 //!
-//! Architecture invariant: no I/O, no clock, and no chance but from the seed. The same recordings give the same plan, in
-//! whatever order they come.
+//! Architecture invariant: no I/O, no clock, and no chance but from the seed. The same recordings
+//! give the same plan, in any order.
 
 #![forbid(unsafe_code)]
 
@@ -26,10 +26,10 @@ pub use judge::{Means, Verdict, WORTH_IT};
 pub use plan::{HostPlan, Options, Plan, PlanError, ServicePlan, plan};
 pub use statistics::{plain_quantile, quantile};
 
-/// Reads the recordings of one file: what `megapage record` has written, or an answer of Prometheus.
+/// Reads the recordings of one file: the output of `megapage record`, or an answer of Prometheus.
 pub fn read(text: &str) -> Result<(Vec<recording::Recording>, recording::Notes), recording::ReadError> {
     if prometheus::is_answer(text) { prometheus::read_answer(text) } else { recording::read(text) }
 }
 
-/// The name and version of the JSON form of a plan.
+/// Name and version of the JSON form of a plan.
 pub const SCHEMA: &str = "megapage.plan/1";

@@ -1,12 +1,12 @@
-//! How many huge pages a host needs at once.
+//! Number of huge pages that a host needs at the same time.
 
 use crate::fleet::Host;
 use crate::plan::QUANTILE;
 use crate::recording::Service;
 use crate::statistics::quantile;
 
-/// Returns the [`QUANTILE`] over time of what `count` says of all services of a host. Moments count
-/// as long as they span.
+/// Returns the [`QUANTILE`] over time of `count`, summed over all services of a host. The weight of
+/// a moment is the time that it spans.
 pub(crate) fn simultaneous(host: &Host, count: impl Fn(&Service) -> u64) -> u64 {
     let sums: Vec<(f64, f64)> = host
         .moments
@@ -22,7 +22,8 @@ mod tests {
     use crate::fleet::Fleet;
     use crate::synthetic::{KnownNeed, known_need};
 
-    /// Need that is known to the second, recorded once a minute with noise: what is planned is that of the seconds.
+    /// The need is known at each second, and recorded once a minute with noise. The planned need is
+    /// that of the seconds.
     #[test]
     fn the_need_at_p99_is_within_5_percent_of_what_is_known() {
         for seed in 1..=20 {
@@ -32,7 +33,7 @@ mod tests {
             let planned = simultaneous(host, |service| service.need.into()) as f64;
             let known = crate::plain_quantile(&exact, 0.99);
             assert!((planned / known - 1.0).abs() <= 0.05, "seed {seed}: {planned}, known {known}");
-            // Peaks of several services do not fall together: their sum would be too much.
+            // Peaks of several services do not coincide: the sum of the peaks would be too much.
             let apart: f64 = host
                 .services()
                 .iter()

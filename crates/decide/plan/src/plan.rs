@@ -1,4 +1,4 @@
-//! The plan: what huge pages would bring each service, and what each host needs for it.
+//! The plan: the benefit of huge pages for each service, and the need of each host for them.
 
 use crate::fleet::Fleet;
 use crate::gain::{DAY, Gain, gains};
@@ -13,41 +13,41 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// The quantile of needs over time and of memory at risk.
+/// Quantile of needs over time and of memory at risk.
 pub(crate) const QUANTILE: f64 = 0.99;
-/// The source of all randomness.
+/// Seed of all randomness.
 const SEED: u64 = 1;
-/// Services that the closing sentence names.
+/// Number of services that the closing sentence names.
 const FIRST: usize = 3;
 
-/// How to plan.
+/// Options of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The policy, by name (see [`megapage_decide::POLICIES`]).
+    /// Name of the policy (see [`megapage_decide::POLICIES`]).
     pub policy: String,
-    /// Hosts that are replayed at once.
+    /// Number of hosts replayed at once.
     pub threads: usize,
 }
 
 impl Default for Options {
-    /// megapage's own policy.
+    /// Returns the options with megapage's policy.
     fn default() -> Options {
         Options { policy: "megapage".into(), threads: 1 }
     }
 }
 
-/// Why there is no plan.
+/// Reason for which there is no plan.
 #[derive(Debug, Error)]
 pub enum PlanError {
-    /// Nothing was recorded that could be planned from.
+    /// No recording allows a plan.
     #[error("nothing to plan from: {0}")]
     Nothing(String),
-    /// No such policy.
+    /// The policy does not exist.
     #[error("no policy is named '{name}'; known: {known}")]
     Policy {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Those there are.
+        /// The existing names.
         known: String,
     },
 }
@@ -55,85 +55,87 @@ pub enum PlanError {
 /// Values with an interval, such as processor seconds a day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Amount {
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The best guess.
+    /// Best guess.
     pub likely: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
 }
 
 /// One service over the fleet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServicePlan {
-    /// Its name or hash.
+    /// Name or hash.
     pub service: String,
-    /// The known software that it runs.
+    /// Known software that it runs.
     pub app: Option<String>,
-    /// What to do.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why.
+    /// Reason of the verdict.
     pub why: String,
-    /// Hosts that it was recorded on.
+    /// Number of hosts that it was recorded on.
     pub hosts: usize,
     /// Processor seconds a day, over all hosts.
     pub cpu_seconds_per_day: f64,
-    /// How many times as fast it would be under the policy; `None` where that is not known.
+    /// Speed-up factor under the policy; `None` if it is unknown.
     pub gain: Option<Gain>,
-    /// Processor seconds a day that it would need less, over all hosts; 0 where it is not to have huge pages.
+    /// Processor seconds a day that it would save, over all hosts; 0 if it should not have huge
+    /// pages.
     pub saved_cpu_seconds_per_day: Amount,
-    /// Huge pages of 2 MiB that would hold its memory, at the quantile of each host, over all hosts.
+    /// Huge pages of 2 MiB that would hold its memory, at the quantile of each host, over all
+    /// hosts.
     pub huge_pages: u64,
-    /// Memory at risk: what huge pages would fill with zeros under the policy, at the quantile of each host, over all
-    /// hosts; 0 where it is not to have huge pages.
+    /// Memory at risk: zeros that huge pages would add under the policy, at the quantile of each
+    /// host, over all hosts. It is 0 if the service should not have huge pages.
     pub memory_at_risk_bytes: u64,
-    /// The part of the recorded cost that the policy takes away, 0 to 1; `None` where nothing was replayed.
+    /// Part of the recorded cost that the policy removes, 0 to 1; `None` if nothing was replayed.
     pub relief: Option<f64>,
-    /// How it comes to huge pages; `None` where it is not to have any.
+    /// Means by which it gets huge pages; `None` if it should not have any.
     pub means: Option<Means>,
 }
 
-/// What one host needs.
+/// Needs of one host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostPlan {
-    /// Its name or hash.
+    /// Name or hash.
     pub host: String,
-    /// Its memory.
+    /// Memory of the host, in bytes.
     pub memory_bytes: u64,
-    /// Its processors; 0 where that is not known.
+    /// Number of processors; 0 if it is unknown.
     pub processors: u32,
-    /// Seconds that were recorded.
+    /// Recorded seconds.
     pub seconds: f64,
-    /// Services that are to have huge pages.
+    /// Number of services that should have huge pages.
     pub services: usize,
-    /// Huge pages of 2 MiB that they need at once, at the quantile, by whatever means.
+    /// Huge pages of 2 MiB that they need at once, at the quantile, by any means.
     pub huge_pages: u64,
-    /// Pages of the pool of 2 MiB, for those of them whose means that is.
+    /// Pages of the pool of 2 MiB, for the services with this means.
     pub pool_2m_pages: u64,
     /// Pages of the pool of 1 GiB.
     pub pool_1g_pages: u64,
-    /// The share of the host's memory in both pools.
+    /// Share of the host's memory in both pools.
     pub pool_share: f64,
-    /// Memory at risk of all of them.
+    /// Memory at risk of all of these services.
     pub memory_at_risk_bytes: u64,
-    /// The share of one processor that recording took.
+    /// Share of one processor that recording took.
     pub record_cpu_share: f64,
 }
 
-/// All that was found.
+/// Complete result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// The policy.
+    /// Name of the policy.
     pub policy: String,
-    /// The quantile of needs, 0 to 1.
+    /// Quantile of needs, 0 to 1.
     pub quantile: f64,
     /// The seed.
     pub seed: u64,
-    /// Hosts.
+    /// Number of hosts.
     pub recorded_hosts: usize,
-    /// Hosts that were replayed; services of the others take their mean.
+    /// Number of replayed hosts. Services of the others take their mean.
     pub simulated_hosts: usize,
-    /// Seconds recorded, of all hosts.
+    /// Recorded seconds of all hosts.
     pub recorded_seconds: f64,
     /// Services: first those that save most processor time, then those that gain most.
     pub services: Vec<ServicePlan>,
@@ -141,19 +143,19 @@ pub struct Plan {
     pub hosts: Vec<HostPlan>,
     /// Processor seconds a day of all services on all hosts.
     pub cpu_seconds_per_day: f64,
-    /// Those that services which are to have huge pages would need less.
+    /// Processor seconds a day that the services with huge pages would save.
     pub saved_cpu_seconds_per_day: Amount,
     /// Their memory at risk.
     pub memory_at_risk_bytes: u64,
-    /// The services to enable first.
+    /// Services to enable first.
     pub first: Vec<String>,
-    /// What it would bring, in one sentence.
+    /// The benefit, in one sentence.
     pub sentence: String,
-    /// What to know of it, one line each.
+    /// Notes on the plan, one line each.
     pub notes: Vec<String>,
 }
 
-/// Plans from recordings, in whatever order. `progress` is told the share of hosts that are replayed.
+/// Plans from recordings in any order. Passes the share of replayed hosts to `progress`.
 pub fn plan(
     recordings: Vec<Recording>,
     options: &Options,
@@ -254,7 +256,7 @@ pub fn plan(
     }));
     let cpu = services.iter().map(|service| service.cpu_seconds_per_day).sum();
     let at_risk = services.iter().map(|service| service.memory_at_risk_bytes).sum();
-    // Those that are sure come first, whatever they save.
+    // Certain services come first, regardless of their savings.
     let of = |verdict| services.iter().filter(move |it| it.verdict == verdict).map(|it| it.service.clone());
     let first: Vec<String> = of(Verdict::Enable).chain(of(Verdict::TryIt)).take(FIRST).collect();
     Ok(Plan {
@@ -303,7 +305,7 @@ fn hosts(fleet: &Fleet, services: &[ServicePlan], replays: &crate::replay::Repla
                 _ => u64::from(service.giant),
             };
             let pool_2m = simultaneous(host, |service| {
-                // What 1 GiB pages leave over.
+                // The rest that 1 GiB pages do not hold.
                 let left = need(service, &is_giant).saturating_sub(giant(service) * 512);
                 left + need(service, &|means| matches!(means, Means::Pool2m | Means::OwnSetting))
             });

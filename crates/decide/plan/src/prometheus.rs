@@ -1,5 +1,5 @@
-//! Recordings by way of Prometheus: a moment as metrics, for node_exporter's textfile collector; and the answer of
-//! `/api/v1/query_range`, saved as a file, as recordings.
+//! Recordings through Prometheus. A moment becomes metrics for node_exporter's textfile collector.
+//! A saved answer of `/api/v1/query_range` becomes recordings.
 
 use crate::recording::{Cost, Header, Heat, Moment, Notes, ReadError, Recording, Service, VERSION, read};
 use megapage_tlb::{Geometry, GeometrySource};
@@ -7,27 +7,27 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What every metric's name begins with.
+/// Prefix of every metric's name.
 const PREFIX: &str = "megapage_record_";
-/// Hosts that are read at most, and series.
+/// Maximum of hosts that are read, and of series.
 const MOST_HOSTS: usize = 10_000;
 const MOST_SERIES: usize = 2_000_000;
-/// A hole in the data: so many times the usual step.
+/// Length of a hole in the data, in usual steps.
 const HOLE: f64 = 2.5;
 
-/// Counters since recording began, by service: what a collector takes rates of.
+/// Counters since the start of recording, by service, from which a collector computes rates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Processor seconds.
     pub cpu: BTreeMap<String, f64>,
 }
 
-/// Services whose sums are stored. Beyond, those that have gone are forgotten, and begin again at
-/// 0: a counter may.
+/// Maximum of services with stored sums. Beyond it, services that have gone are forgotten and
+/// restart at 0: a counter may.
 const MOST_TOTALS: usize = 4096;
 
 impl Totals {
-    /// Adds a moment.
+    /// Adds the processor time of a moment.
     pub fn add(&mut self, moment: &Moment) {
         if self.cpu.len() > MOST_TOTALS {
             self.cpu.retain(|id, _| moment.services.iter().any(|service| service.id == *id));
@@ -38,8 +38,8 @@ impl Totals {
     }
 }
 
-/// A moment in the text format of Prometheus (0.0.4). A service whose cost was not seen at this moment has none: `moment`
-/// may carry the last that was.
+/// Returns a moment in the text format of Prometheus (0.0.4). A service without a cost in `moment`
+/// gets no metric of it; the caller may put the last known cost there.
 pub fn exposition(header: &Header, moment: &Moment, totals: &Totals) -> String {
     let mut families = Families::default();
     let mut host = |name: &str, help: &str, labels: &str, value: f64| {
@@ -67,11 +67,11 @@ pub fn exposition(header: &Header, moment: &Moment, totals: &Totals) -> String {
     families.text()
 }
 
-/// Metrics by name, so that each is announced once.
+/// Metrics by name, so that each is announced only once.
 #[derive(Default)]
 struct Families(BTreeMap<String, Family>);
 
-/// One metric: its values by labels.
+/// Values of one metric, by labels.
 struct Family {
     kind: &'static str,
     help: String,
@@ -162,7 +162,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Whether a file is the answer of Prometheus, and not a recording.
+/// Returns true if a file is an answer of Prometheus, and not a recording.
 pub fn is_answer(text: &str) -> bool {
     let start: String = text.chars().filter(|c| !c.is_whitespace()).take(10).collect();
     start.starts_with("{\"status\"") || start.starts_with("{\"data\"")
@@ -191,7 +191,7 @@ struct Series {
     values: Vec<(f64, String)>,
 }
 
-/// Recordings from the saved answer of `/api/v1/query_range`: one for each `instance`.
+/// Reads recordings from the saved answer of `/api/v1/query_range`: one for each `instance`.
 pub fn read_answer(text: &str) -> Result<(Vec<Recording>, Notes), ReadError> {
     let fail = |what: String| ReadError::Line { line: 1, what };
     let answer: Answer = serde_json::from_str(text)
@@ -222,7 +222,7 @@ pub fn read_answer(text: &str) -> Result<(Vec<Recording>, Notes), ReadError> {
         for (time, value) in &series.values {
             let value: f64 = value.parse().map_err(|_| fail(format!("a value of {name} is no number")))?;
             if !value.is_finite() || !time.is_finite() || *time < 0.0 || *time > 1e11 {
-                // Prometheus writes what is not known as NaN.
+                // Prometheus writes unknown values as NaN.
                 continue;
             }
             host.add((time * 1000.0) as u64, name, &label, value);
@@ -235,7 +235,7 @@ pub fn read_answer(text: &str) -> Result<(Vec<Recording>, Notes), ReadError> {
     let mut notes = Notes::new();
     for (name, host) in hosts {
         let text = host.recording(name).text();
-        // Held to the same bounds as a file of our own.
+        // Applies the same bounds as to a file of `megapage record`.
         let (read, more) = read(&text)?;
         recordings.extend(read);
         notes.extend(more);
@@ -243,7 +243,7 @@ pub fn read_answer(text: &str) -> Result<(Vec<Recording>, Notes), ReadError> {
     Ok((recordings, notes))
 }
 
-/// One host: its values by time, in milliseconds.
+/// Values of one host by time, in milliseconds.
 #[derive(Default)]
 struct HostSeries {
     moments: BTreeMap<u64, HostAt>,
@@ -261,7 +261,7 @@ struct HostAt {
     services: BTreeMap<String, At>,
 }
 
-/// A service at one time; the processor time is that of the counter.
+/// A service at one time. The processor time is the value of the counter.
 #[derive(Default)]
 struct At {
     service: Service,
@@ -325,7 +325,7 @@ impl HostSeries {
                 span,
                 available: at.available,
                 fragmentation: at.fragmentation,
-                // A recorder that was restarted counts anew.
+                // The counter restarts at 0 with the recorder.
                 own: (at.own - first_own).max(0.0),
                 services,
                 ..Moment::default()
@@ -352,7 +352,7 @@ impl HostSeries {
     }
 }
 
-/// The usual time from one value to the next, in seconds.
+/// Returns the usual time from one value to the next, in seconds.
 fn step(times: &[u64]) -> f64 {
     let mut steps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     steps.sort_unstable();
@@ -360,7 +360,7 @@ fn step(times: &[u64]) -> f64 {
 }
 
 impl At {
-    /// Whether the value says that costs are measured.
+    /// Adds a value. Returns true if it says that costs are measured.
     fn add<'a>(
         &mut self,
         name: &str,
@@ -415,7 +415,7 @@ impl At {
     fn service(self, id: String, span: f64, totals: &mut BTreeMap<String, f64>) -> Service {
         let total = self.cpu.unwrap_or(0.0);
         let before = totals.insert(id.clone(), total);
-        // A counter that has fallen began anew.
+        // A counter that has fallen has restarted.
         let cpu = match before {
             Some(before) if span > 0.0 && total >= before => total - before,
             Some(_) if span > 0.0 => total,
@@ -434,7 +434,7 @@ mod tests {
     use super::*;
     use crate::synthetic::{HostModel, fleet};
 
-    /// What Prometheus would answer, had it collected these moments.
+    /// Returns the answer of Prometheus if it had collected these moments.
     fn answer(recording: &Recording) -> String {
         let mut series: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut totals = Totals::default();

@@ -1,5 +1,5 @@
-//! The recording of a host: what each of its services does with its memory, one moment after the other. The format is in
-//! `docs/plan.md`.
+//! The recording of a host: the memory of each of its services, one moment after the other. The
+//! format is in `docs/plan.md`.
 
 mod read;
 
@@ -9,66 +9,68 @@ use megapage_snapshot::AccessClass;
 use megapage_tlb::Geometry;
 use serde::{Deserialize, Serialize};
 
-/// The version that is written. Rises when a field changes its meaning.
+/// Version that is written. It rises when a field changes its meaning.
 pub const VERSION: u32 = 1;
-/// Services of one moment at most: those with the most memory and processor time.
+/// Maximum of services of one moment: those with the most memory and processor time.
 pub const MOST_SERVICES: usize = 64;
-/// Base pages of a region that one step of coverage stands for.
+/// Base pages of a region in one step of coverage.
 pub const HEAT_STEP: u16 = 64;
 
 /// One line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
-    /// A recording begins.
+    /// Start of a recording.
     Header(Header),
-    /// A moment of it.
+    /// A moment of the recording.
     Moment(Moment),
-    /// It ended in order.
+    /// Orderly end of the recording.
     End(End),
 }
 
 impl Line {
-    /// The line as the file has it, with the newline that says that it is whole.
+    /// Returns the line as in the file, with the newline that marks it as whole.
     pub fn text(&self) -> String {
-        // A recording holds no map, and every float of it is finite: nothing can fail.
+        // Cannot fail: a recording holds no map, and all its floats are finite.
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 }
 
-/// What is said once: the host, and how it is recorded.
+/// Constant data: the host, and the settings of the recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct Header {
     /// [`VERSION`].
     pub version: u32,
-    /// The host, as a keyed hash, or the name that a monitoring system has for it.
+    /// Keyed hash of the host, or its name in a monitoring system.
     pub host: String,
-    /// When it began, in seconds since 1970.
+    /// Start of the recording, in seconds since 1970.
     pub start: u64,
-    /// From one moment to the next, as asked for, in seconds.
+    /// Requested time from one moment to the next, in seconds.
     pub every: f64,
-    /// The share of one processor that recording may take, and the share by which it may slow a program: 0 to 1.
+    /// Share of one processor that recording may take, and share by which it may slow a program: 0
+    /// to 1.
     pub budget: f64,
-    /// Whether services have their names; else a keyed hash of them.
+    /// True if services have their names; else keyed hashes of them.
     pub named: bool,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// The processors' model; empty where it is not known.
+    /// Model of the processors; empty if it is unknown.
     pub processor: String,
-    /// Processors that are online; 0 where it is not known.
+    /// Processors that are online; 0 if it is unknown.
     pub processors: u32,
     /// All memory, in bytes.
     pub memory: u64,
-    /// The TLBs of one processor.
+    /// TLBs of one processor.
     pub tlb: Geometry,
     /// `enabled` of transparent huge pages; `None` on a kernel without them.
     pub thp: Option<String>,
-    /// How accesses are tracked; `None` where they are not.
+    /// Tracker of accesses; `None` if they are not tracked.
     pub tracker: Option<String>,
-    /// How the cost of address translation is known: `measured` or `estimated`; `None` where it is not.
+    /// Source of the cost of address translation: `measured` or `estimated`; `None` if it is
+    /// unknown.
     pub costs: Option<String>,
-    /// What the recording lacks and why, one line each.
+    /// Missing parts of the recording and the reasons, one line each.
     pub lacks: Vec<String>,
 }
 
@@ -80,56 +82,58 @@ pub struct Moment {
     pub at: f64,
     /// Seconds since the moment before; 0 for the first.
     pub span: f64,
-    /// Memory that new programs can have, in bytes.
+    /// Memory available to new programs, in bytes.
     pub available: u64,
-    /// The share of free memory, 0 to 1, that is unusable for 2 MiB pages, over all nodes.
+    /// Share of free memory that is unusable for 2 MiB pages, 0 to 1, over all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<f64>,
-    /// Pages of the pool of 2 MiB pages, and those of them that are free.
+    /// Pages of the pool of 2 MiB pages, and the free ones of them.
     #[serde(default, skip_serializing_if = "is_empty_pool")]
     pub pool_2m: [u64; 2],
-    /// The same of the pool of 1 GiB pages.
+    /// Pages of the pool of 1 GiB pages, and the free ones of them.
     #[serde(default, skip_serializing_if = "is_empty_pool")]
     pub pool_1g: [u64; 2],
-    /// Processor seconds that recording has taken so far.
+    /// Processor seconds of recording so far.
     pub own: f64,
-    /// Processes that are in no service below: too many, or not readable.
+    /// Processes without a service below: too many, or not readable.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u32,
     /// The services, by name or hash.
     pub services: Vec<Service>,
 }
 
-/// How it ended.
+/// End of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct End {
     /// Seconds since the start.
     pub at: f64,
-    /// Processor seconds that recording has taken.
+    /// Processor seconds of recording.
     pub own: f64,
-    /// The longest time from one moment to the next, in seconds: more than was asked for where the budget did not suffice.
+    /// Longest time from one moment to the next, in seconds. It exceeds the requested time if the
+    /// budget did not suffice.
     pub longest: f64,
-    /// Why: `time`, `signal` or `full`.
+    /// Reason: `time`, `signal` or `full`.
     pub why: String,
 }
 
-/// One service at one moment: all processes of a control group, or of one executable. Sizes in bytes.
+/// One service at one moment: all processes of a control group, or of one executable. Sizes are in
+/// bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct Service {
-    /// Its name, or a keyed hash of it.
+    /// Name, or a keyed hash of it.
     pub id: String,
-    /// The known software that it runs, such as `postgres`.
+    /// Known software that it runs, such as `postgres`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
-    /// Processes.
+    /// Number of processes.
     pub processes: u32,
     /// Processor seconds since the moment before.
     pub cpu: f64,
     /// Resident memory without hugetlb pages, as processes count it.
     pub resident: u64,
-    /// Private memory that is not a file's.
+    /// Private memory, files excluded.
     #[serde(default, skip_serializing_if = "is_none")]
     pub anonymous: u64,
     /// Shared memory, once for each process that maps it.
@@ -138,7 +142,7 @@ pub struct Service {
     /// Pages of files.
     #[serde(default, skip_serializing_if = "is_none")]
     pub file: u64,
-    /// Private or shared memory that is on huge pages, hugetlb pages aside.
+    /// Private or shared memory on huge pages, hugetlb pages excluded.
     #[serde(default, skip_serializing_if = "is_none")]
     pub huge: u64,
     /// Hugetlb pages.
@@ -147,61 +151,63 @@ pub struct Service {
     /// Memory on base pages that huge pages could hold.
     #[serde(default, skip_serializing_if = "is_none")]
     pub could: u64,
-    /// What huge pages there would fill with zeros.
+    /// Bytes of zeros that huge pages there would add.
     #[serde(default, skip_serializing_if = "is_none")]
     pub fill: u64,
-    /// Pages of 2 MiB that would hold all that is huge or could be.
+    /// Pages of 2 MiB that would hold all memory that is huge or could be.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub need: u32,
-    /// Aligned ranges of 1 GiB of which these pages are nearly all.
+    /// Aligned ranges of 1 GiB that consist nearly entirely of these pages.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub giant: u32,
-    /// What its memory has grown by since the moment before, process by process.
+    /// Growth of its memory since the moment before, process by process.
     #[serde(default, skip_serializing_if = "is_none")]
     pub grown: u64,
-    /// What it has shrunk by.
+    /// Shrinkage of its memory since the moment before, process by process.
     #[serde(default, skip_serializing_if = "is_none")]
     pub shrunk: u64,
-    /// Whether forked children shared memory with their parent.
+    /// True if forked children shared memory with their parent.
     #[serde(default, skip_serializing_if = "is_false")]
     pub forks: bool,
-    /// Whether a process of it has switched transparent huge pages off for itself.
+    /// True if one of its processes has switched off transparent huge pages for itself.
     #[serde(default, skip_serializing_if = "is_false")]
     pub off: bool,
-    /// How its regions of base pages are accessed, as far as they were sampled.
+    /// Accesses to its regions of base pages, as far as they were sampled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub heat: Vec<Heat>,
-    /// How it goes through its memory for the most part: `streaming`, `random` or `dependent`.
+    /// Main access class: `streaming`, `random` or `dependent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// What address translation costs it; `None` where that is not known at this moment.
+    /// Cost of address translation; `None` if it is unknown at this moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
 }
 
-/// Regions of which about as many base pages were accessed.
+/// Regions with about the same number of accessed base pages.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct Heat {
-    /// Base pages accessed of each, 0 to 512, rounded up to a multiple of [`HEAT_STEP`].
+    /// Accessed base pages of each region, 0 to 512, rounded up to a multiple of [`HEAT_STEP`].
     pub pages: u16,
-    /// How many regions.
+    /// Number of regions.
     pub regions: u32,
-    /// Visits of base pages in all of them, per second of processor time; 0 where that was not estimated.
+    /// Visits of base pages in all of them, per second of processor time; 0 if not estimated.
     pub visits: f64,
 }
 
-/// What address translation costs: the share of processor time, 0 to 1, with an interval of about 90 %.
+/// Cost of address translation: the share of processor time, 0 to 1, with an interval of about 90
+/// %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub struct Cost {
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The best guess.
+    /// Best guess.
     pub likely: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
-    /// Whether it was counted by the processor: then it is all that walks cost. An estimate is what huge pages would save.
+    /// True if the processor counted it: then it is the whole cost of walks. An estimate is the
+    /// part that huge pages would save.
     #[serde(default, skip_serializing_if = "is_false")]
     pub measured: bool,
 }
@@ -209,16 +215,16 @@ pub struct Cost {
 /// One recording: from a header to the next one, or to the end of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording {
-    /// What is said once.
+    /// Constant data.
     pub header: Header,
     /// The moments, ascending.
     pub moments: Vec<Moment>,
-    /// How it ended; `None` where it was cut off.
+    /// End; `None` if it was cut off.
     pub end: Option<End>,
 }
 
 impl Recording {
-    /// The recording as a file has it.
+    /// Returns the recording as in a file.
     pub fn text(&self) -> String {
         let header = Line::Header(self.header.clone()).text();
         let moments = self.moments.iter().map(|moment| Line::Moment(moment.clone()).text());
@@ -226,7 +232,8 @@ impl Recording {
         std::iter::once(header).chain(moments).chain(end).collect()
     }
 
-    /// The share of one processor that recording took; `None` where there is one moment at most.
+    /// Returns the share of one processor that recording took. Without time after the start, it is
+    /// `None`.
     pub fn own_share(&self) -> Option<f64> {
         let (at, own) = match (&self.end, self.moments.last()) {
             (Some(end), _) => (end.at, end.own),
@@ -237,7 +244,7 @@ impl Recording {
     }
 }
 
-/// The class of this name.
+/// Returns the access class with this name.
 pub fn class(name: &str) -> Option<AccessClass> {
     [AccessClass::Streaming, AccessClass::Random, AccessClass::Dependent]
         .into_iter()

@@ -1,8 +1,9 @@
-//! What a policy comes to on a recorded host.
+//! Effects of a policy on a recorded host.
 //!
-//! The recorded moments become snapshots, and the policy that the daemon runs sees them one after the other. Its promotions
-//! and demotions change a small state: which regions are huge, and how much memory is left. How often pages are visited is
-//! solved for, so that the recorded cost of address translation is met on base pages; the replay finds what is left of it.
+//! The recorded moments become snapshots, and the daemon's policy sees them one after the other.
+//! Its promotions and demotions change a small state: the huge regions, and the free memory. The
+//! rate of page visits is solved for, such that the model gives the recorded cost of address
+//! translation on base pages. The replay finds the remaining part of this cost.
 
 mod run;
 mod shape;
@@ -21,49 +22,50 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Regions of one host's replay: beyond these, each stands for several.
+/// Maximum of regions of one host's replay. Beyond it, each stands for several.
 const MOST_REGIONS: u64 = 1024;
-/// Steps of one host's replay: a day, minute by minute. Longer recordings have longer steps; those that moments cut short come
-/// on top, at most as many again.
+/// Steps of one host's replay: a day, minute by minute. Longer recordings have longer steps. Steps
+/// that moments cut short are additional, at most as many again.
 const MOST_STEPS: f64 = 1440.0;
-/// The shortest step, in seconds.
+/// Shortest step, in seconds.
 const LEAST_STEP: f64 = 1.0;
-/// A shorter recording is stretched to so long, in seconds: else it would show how a policy begins, and not what it comes to.
+/// Least duration of a replay, in seconds. A shorter recording is stretched to it: else it would
+/// show the start of a policy, and not its final effect.
 const LEAST_REPLAY: f64 = 3600.0;
-/// Hosts that are replayed; services of the others take the mean of these.
+/// Maximum of replayed hosts. Services of the others take the mean of these.
 pub const MOST_HOSTS: usize = 64;
 
-/// What the policy comes to for one service of one host.
+/// Effects of the policy on one service of one host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
-    /// The part of the recorded cost that goes, 0 to 1.
+    /// Part of the recorded cost that disappears, 0 to 1.
     pub relief: f64,
-    /// Memory that huge pages fill with zeros, in bytes, at [`QUANTILE`].
+    /// Bytes of zeros that huge pages add, at [`QUANTILE`].
     pub bloat: f64,
 }
 
-/// The replays of a fleet.
+/// Replays of a fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replays {
     by_host: BTreeMap<String, BTreeMap<String, Replay>>,
     mean: BTreeMap<String, Replay>,
-    /// Hosts that were replayed.
+    /// Number of replayed hosts.
     pub simulated: usize,
-    /// Hosts on which memory did not suffice under the policy, though it did without.
+    /// Hosts on which memory did not suffice under the policy, although it did without.
     pub out_of_memory: Vec<String>,
 }
 
 impl Replays {
-    /// What the policy comes to for a service of a host: that of other hosts where this one was not replayed. `None` where
-    /// it was replayed nowhere.
+    /// Returns the effects of the policy on a service of a host. If this host was not replayed,
+    /// they are those of other hosts; `None` if the service was replayed nowhere.
     pub fn of(&self, host: &str, service: &str) -> Option<Replay> {
         let own = self.by_host.get(host).and_then(|services| services.get(service));
         own.or_else(|| self.mean.get(service)).copied()
     }
 }
 
-/// Replays the hosts of a fleet under a policy, `threads` at once. `progress` takes the share of
-/// hosts that are done.
+/// Replays the hosts of a fleet under a policy, `threads` at once. Passes the share of finished
+/// hosts to `progress`.
 pub fn replay(fleet: &Fleet, policy: &Known, threads: usize, progress: &(dyn Fn(f64) + Sync)) -> Replays {
     let stride = fleet.hosts.len().div_ceil(MOST_HOSTS).max(1);
     let hosts: Vec<(&String, &Host)> = fleet.hosts.iter().step_by(stride).collect();
@@ -116,7 +118,7 @@ fn of_host(host: &Host, policy: &Known) -> OfHost {
     model.frames.iter().for_each(|frame| run.frame(frame));
     let services = model.services.iter().zip(run.accounts).map(|(service, account)| {
         let mut bloat = account.bloat;
-        // It has none while it is not there.
+        // A service has no bloat while it does not exist.
         bloat.push((0.0, model.seconds - account.seconds));
         let bloat = quantile(&bloat, QUANTILE) * model.scale;
         (service.id.clone(), Replay { relief: account.totals.relief(service, model.seconds), bloat })
@@ -124,28 +126,28 @@ fn of_host(host: &Host, policy: &Known) -> OfHost {
     OfHost { services: services.collect(), out_of_memory: run.out_of_memory && model.base_pages_suffice() }
 }
 
-/// A host as it is replayed.
+/// Model of a host for the replay.
 struct Model {
     walks: WalkCosts,
     frames: Vec<Frame>,
-    /// All frames together, in seconds.
+    /// Duration of all frames together, in seconds.
     seconds: f64,
-    /// From one step to the next, in seconds.
+    /// Time from one step to the next, in seconds.
     step: f64,
-    /// The memory that the services have among them, in base pages.
+    /// Memory that the services share, in base pages.
     memory: u64,
-    /// The share of free memory that is unusable for huge pages.
+    /// Share of free memory that is unusable for huge pages.
     fragmentation: f64,
-    /// Regions that one region of the replay stands for.
+    /// Regions of the host for each region of the replay.
     scale: f64,
     services: Vec<Modelled>,
 }
 
-/// Moments that follow each other, at least a step together.
+/// Successive moments, together at least as long as a step.
 #[derive(Default)]
 struct Frame {
     seconds: f64,
-    /// The regions and the processor time of the services that were there, by their places in the model.
+    /// Regions and processor time of the existing services, by their places in the model.
     services: BTreeMap<usize, (u32, f64)>,
 }
 
@@ -155,16 +157,17 @@ struct Modelled {
     shape: Shape,
     /// Visits per second of work.
     rate: f64,
-    /// What a second of work takes on base pages, in seconds.
+    /// Duration of a second of work on base pages, in seconds.
     on_base: f64,
-    /// What translation costs on huge pages alone, in seconds for each second of work.
+    /// Cost of translation on huge pages alone, in seconds for each second of work.
     when_huge: f64,
-    /// Whether the recorded cost is all that walks cost, and not what huge pages would save.
+    /// True if the recorded cost is the whole cost of walks, and not only the part that huge pages
+    /// would save.
     measured: bool,
 }
 
 impl Model {
-    /// Returns `None` where no service has memory that huge pages could hold.
+    /// Returns the model; `None` if no service has memory that huge pages could hold.
     fn of(host: &Host) -> Option<Model> {
         let all: Vec<(&str, Series<'_>)> =
             Series::all(host).into_iter().filter(|(_, series)| series.most > 0).collect();
@@ -230,8 +233,8 @@ impl Model {
     }
 }
 
-/// Returns the costs of walks with the host's TLBs. Where one region stands for several, TLBs and caches hold that much less: so
-/// that a footprint is as large to them as it is.
+/// Returns the costs of walks with the host's TLBs. If one region stands for several, TLBs and
+/// caches shrink by the same factor, so that the footprint stays as large relative to them.
 fn scaled(host: &Host, scale: f64) -> WalkCosts {
     let mut walks = WalkCosts::haswell();
     let entries =
@@ -248,15 +251,15 @@ fn scaled(host: &Host, scale: f64) -> WalkCosts {
     walks
 }
 
-/// Returns the bytes that the services have among them: what was available and what they had, at
-/// the least moment.
+/// Returns the bytes that the services share: the available memory and their own, at the moment
+/// with the least.
 fn memory(host: &Host, scale: u64) -> u64 {
     let theirs = |services: &[Service]| services.iter().map(present).sum::<u64>();
     let together = host.moments.iter().map(|(_, moment)| moment.available + theirs(&moment.services)).min();
     let peak = host.moments.iter().map(|(_, moment)| theirs(&moment.services)).max().unwrap_or(0);
     let recorded = host.header.memory;
     let memory = together.unwrap_or(recorded).min(recorded.max(peak));
-    // It has to hold what it did hold, and the regions that are cut short.
+    // Memory must hold what it held in the recording, and the regions that are cut short.
     (memory.max(peak + peak / 50) / scale).max(64 << 20)
 }
 
@@ -325,7 +328,7 @@ mod tests {
 
     #[test]
     fn who_recovers_bloat_has_memory_for_what_grows_and_who_does_not_runs_out() {
-        // Half-full regions, of which twice as many come later: huge, they alone would fill the machine.
+        // Half-full regions, twice as many later: if huge, they alone would fill the machine.
         let mut recordings = fleet(&[HostModel::plain("h", 0.3)]);
         recordings[0].header.memory = 1 << 30;
         for (minute, moment) in recordings[0].moments.iter_mut().enumerate() {

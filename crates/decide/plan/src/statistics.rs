@@ -1,12 +1,13 @@
 //! Quantiles of weighted values.
 
-/// The smallest value that, with those below it, has at least the share `quantile` (0 to 1) of all weight. 0 where nothing
-/// has weight. Values and weights are finite, weights not negative.
+/// Returns the smallest value that, with those below it, has at least the share `quantile` (0 to 1)
+/// of all weight. Returns 0 if nothing has weight. Values and weights are finite, weights not
+/// negative.
 pub fn quantile(values: &[(f64, f64)], quantile: f64) -> f64 {
     let mut sorted: Vec<(f64, f64)> = values.iter().copied().filter(|(_, weight)| *weight > 0.0).collect();
     sorted.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1)));
     let all: f64 = sorted.iter().map(|(_, weight)| weight).sum();
-    // Sums of the same weights differ in the last digits.
+    // Tolerates a difference in the last digits between sums of the same weights.
     let wanted = all * quantile.clamp(0.0, 1.0) * (1.0 - 1e-12);
     let mut below = 0.0;
     for (value, weight) in &sorted {
@@ -18,7 +19,7 @@ pub fn quantile(values: &[(f64, f64)], quantile: f64) -> f64 {
     sorted.last().map_or(0.0, |(value, _)| *value)
 }
 
-/// The same of values that weigh alike.
+/// Returns the quantile of values with equal weights.
 pub fn plain_quantile(values: &[f64], at: f64) -> f64 {
     let weighted: Vec<(f64, f64)> = values.iter().map(|value| (*value, 1.0)).collect();
     quantile(&weighted, at)

@@ -1,5 +1,6 @@
-//! Synthetic hosts for tests. Their gains come from a model of their own, which planning does not know: an exact TLB with
-//! least-recently-used replacement, driven by draws; recorded with noise, coarsely.
+//! Synthetic hosts for tests. Their gains come from a separate model, unknown to the planning: an
+//! exact TLB with least-recently-used replacement, driven by random draws. It is recorded coarsely,
+//! with noise.
 
 use crate::random::Random;
 use crate::recording::{Cost, HEAT_STEP, Header, Heat, Moment, Recording, Service, VERSION};
@@ -33,7 +34,7 @@ pub(crate) fn header(host: &str, start: u64) -> Header {
     }
 }
 
-/// A moment with two small services, `a` and `b`.
+/// Returns a moment with two small services, `a` and `b`.
 pub(crate) fn moment(at: f64, span: f64) -> Moment {
     let service = |id: &str, cost| Service { cost, ..service(id, 32, span * 0.25) };
     let cost = Some(Cost { low: 0.1, likely: 0.2, high: 0.3, measured: false });
@@ -47,7 +48,7 @@ pub(crate) fn moment(at: f64, span: f64) -> Moment {
     }
 }
 
-/// A service of so many full regions.
+/// Returns a service of `regions` full regions.
 fn service(id: &str, regions: u32, cpu: f64) -> Service {
     let bytes = u64::from(regions) << 21;
     Service {
@@ -67,7 +68,7 @@ fn service(id: &str, regions: u32, cpu: f64) -> Service {
 pub(crate) struct HostModel {
     pub name: &'static str,
     pub regions: u32,
-    /// What translation costs, as the estimate has it.
+    /// Estimated cost of translation.
     pub cost: f64,
 }
 
@@ -77,7 +78,7 @@ impl HostModel {
     }
 }
 
-/// Their recordings: two hours, once a minute.
+/// Returns the recordings of these hosts: two hours, once a minute.
 pub(crate) fn fleet(hosts: &[HostModel]) -> Vec<Recording> {
     let of = |host: &HostModel| {
         let cost = Cost { low: host.cost * 0.8, likely: host.cost, high: host.cost * 1.2, measured: false };
@@ -105,21 +106,22 @@ pub(crate) fn fleet(hosts: &[HostModel]) -> Vec<Recording> {
     hosts.iter().map(of).collect()
 }
 
-/// A kind of service: how it goes through its memory.
+/// A kind of service, by its accesses to memory.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     name: &'static str,
     regions: u32,
-    /// Base pages of a region that are in use.
+    /// Base pages of a region in use.
     pages: u32,
-    /// The share of regions that take most accesses.
+    /// Share of the regions that take most accesses.
     hot: f64,
-    /// Accesses of other memory, or computations, for each visit of a page, in nanoseconds.
+    /// Time of accesses to other memory, or of computations, for each visit of a page, in
+    /// nanoseconds.
     between_ns: f64,
     class: &'static str,
 }
 
-/// What one page walk costs in this model, in nanoseconds, by class.
+/// Returns the cost of one page walk in this model, in nanoseconds, by class.
 fn walk_ns(class: &str) -> f64 {
     match class {
         "streaming" => 1.0,
@@ -128,7 +130,8 @@ fn walk_ns(class: &str) -> f64 {
     }
 }
 
-/// An exact, fully associative TLB with least-recently-used replacement: the share of visits that it does not answer.
+/// Returns the share of visits that miss in an exact, fully associative TLB with
+/// least-recently-used replacement.
 fn missed(kind: &Kind, entries: usize, huge: bool, random: &mut Random) -> f64 {
     let hot = ((f64::from(kind.regions) * kind.hot) as u32).max(1);
     let mut used: BTreeMap<u64, u64> = BTreeMap::new();
@@ -165,8 +168,8 @@ fn missed(kind: &Kind, entries: usize, huge: bool, random: &mut Random) -> f64 {
     f64::from(misses) / f64::from(counted)
 }
 
-/// Mixed hosts, each with some of sixteen services, recorded for a day with noise and once in ten minutes; and how many
-/// times as fast each service is with huge pages.
+/// Returns mixed hosts, each with some of sixteen services, recorded for a day with noise and once
+/// in ten minutes. Also returns the speed-up factor of each service with huge pages.
 pub(crate) fn mixed_fleet(hosts: u32, seed: u64) -> (Vec<Recording>, BTreeMap<String, f64>) {
     const NAMES: [&str; 16] = [
         "s00", "s01", "s02", "s03", "s04", "s05", "s06", "s07", "s08", "s09", "s10", "s11", "s12", "s13",
@@ -193,7 +196,7 @@ pub(crate) fn mixed_fleet(hosts: u32, seed: u64) -> (Vec<Recording>, BTreeMap<St
         })
         .collect();
     let recordings = (0..hosts).map(|host| {
-        // An estimate is off on a host in its own way, besides the noise of each moment.
+        // Each host has a constant error of estimates, besides the noise of each moment.
         let here: Vec<(&Kind, f64, f64)> = kinds
             .iter()
             .filter_map(|(kind, gain)| {
@@ -218,7 +221,8 @@ pub(crate) fn mixed_fleet(hosts: u32, seed: u64) -> (Vec<Recording>, BTreeMap<St
     (recordings, known)
 }
 
-/// The service at a moment, as a recorder sees it: the cost is known at one moment in five, 30 % off and with an interval.
+/// Returns the service at a moment, as a recorder sees it. The cost is known at one moment in five,
+/// 30 % off and with an interval.
 fn noisy(kind: &Kind, (gain, bias): (f64, f64), span: f64, random: &mut Random) -> Service {
     let regions = (f64::from(kind.regions) * (0.9 + 0.2 * random.unit())) as u32;
     let mut service = service(kind.name, regions, span * (0.2 + 0.4 * random.unit()));
@@ -239,14 +243,14 @@ fn noisy(kind: &Kind, (gain, bias): (f64, f64), span: f64, random: &mut Random) 
     service
 }
 
-/// A host of which the need is known at each second.
+/// A host with a need that is known at each second.
 pub(crate) struct KnownNeed {
     pub recordings: Vec<Recording>,
     pub exact: Vec<f64>,
 }
 
-/// Six services over a day, with a daily course, batches that begin at random, and a slow leak; recorded once a minute, each
-/// count 1 % off.
+/// Returns six services over a day, with a daily course, batches that begin at random, and a slow
+/// leak. They are recorded once a minute, each count 1 % off.
 pub(crate) fn known_need(seed: u64) -> KnownNeed {
     let mut random = Random::new(seed);
     let mut services = Vec::new();

@@ -1,10 +1,14 @@
-//! What address translation costs a program: TLB misses by Che's approximation, and what each walk waits for.
+//! Cost of address translation for a program: TLB misses by Che's approximation, and the wait for
+//! each walk.
 //!
-//! A walk reads the last level of the page table, and the directory above it where the paging-structure cache does not
-//! hold it. Whether a reference is answered by the second-level cache, the last-level cache or memory follows from
-//! the same approximation, with the lines of the page tables and of the data competing. Under nested paging each
-//! reference of the guest, and the datum itself, is translated once more by the host's tables; a TLB entry covers the smaller of
-//! the guest's page and the host's (Intel SDM, volume 3, "combined mappings").
+//! A walk reads the last level of the page table. It also reads the directory above unless the
+//! paging-structure cache holds it. The second-level cache, the last-level cache or memory answers
+//! a reference. The same approximation gives their shares, with the lines of the page tables and of
+//! the data competing.
+//!
+//! Under nested paging, the host's tables translate each reference of the guest, and the datum
+//! itself, once more. A TLB entry covers the smaller of the guest's page and the host's (Intel SDM,
+//! volume 3, "combined mappings").
 
 use megapage_snapshot::AccessClass;
 use megapage_tlb::{Class, EntrySize, Geometry, GeometrySource, characteristic_time, walks_each};
@@ -15,44 +19,45 @@ const PAGES_A_LINE: f64 = 8.0;
 /// Cache lines in a base page.
 const LINES_A_PAGE: f64 = 64.0;
 
-/// Page walks.
+/// Costs of page walks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WalkCosts {
     /// Entries of the TLBs.
     pub tlb: Geometry,
-    /// A reference of the walker that the second-level cache answers.
+    /// Time of a reference of the walker that the second-level cache answers.
     pub near_ns: f64,
-    /// One that the last-level cache answers.
+    /// Time of one that the last-level cache answers.
     pub far_ns: f64,
-    /// One that memory answers.
+    /// Time of one that memory answers.
     pub memory_ns: f64,
-    /// A first-level TLB miss that the second level answers.
+    /// Time of a first-level TLB miss that the second level answers.
     pub second_level_ns: f64,
-    /// The share of that which a program waits for where accesses are independent: look-ups are pipelined, unlike walks. An
-    /// assumption.
+    /// Share of this time that a program waits for if accesses are independent: look-ups are
+    /// pipelined, unlike walks. This is an assumption.
     pub exposed_second_level: f64,
     /// Lines of 64 bytes in the second-level cache.
     pub near_lines: f64,
     /// Lines of 64 bytes in the last-level cache.
     pub far_lines: f64,
-    /// Entries of the paging-structure cache that hold directories: the 2 MiB ranges of which a walk needs the last
-    /// level alone.
+    /// Entries of the paging-structure cache that hold directories: the 2 MiB ranges of which a
+    /// walk needs only the last level.
     pub directories: f64,
-    /// The share of a walk that the program waits for where it streams: the next walks are foreseen, and eight
+    /// Share of a walk that a streaming program waits for: the next walks are prefetched, and eight
     /// entries share a cache line.
     pub exposed_streaming: f64,
-    /// The same where accesses are random but independent: one walker serves them one after the other, while other
-    /// work goes on.
+    /// Share of a walk that the program waits for if accesses are random but independent. One
+    /// walker serves them one after the other, while other work goes on.
     pub exposed_random: f64,
-    /// The same where each access waits for the one before.
+    /// Share of a walk that the program waits for if each access waits for the one before.
     pub exposed_dependent: f64,
 }
 
 impl WalkCosts {
-    /// The platform of the HawkEye paper: Xeon E5-2690 v3 (Haswell, 2.6 GHz).
+    /// Returns the platform of the HawkEye paper: Xeon E5-2690 v3 (Haswell, 2.6 GHz).
     ///
-    /// TLB: the paper's platform table. Cache latencies: Intel 64 and IA-32 Architectures Optimization Reference Manual
-    /// (12 cycles L2, about 50 cycles L3), memory 90 ns as usually measured there.
+    /// TLB: the paper's platform table. Cache latencies: Intel 64 and IA-32 Architectures
+    /// Optimization Reference Manual (12 cycles L2, about 50 cycles L3), memory 90 ns as usually
+    /// measured there.
     pub fn haswell() -> WalkCosts {
         WalkCosts {
             tlb: Geometry {
@@ -78,26 +83,26 @@ impl WalkCosts {
     }
 }
 
-/// Regions that are accessed alike, under one size of page.
+/// Regions with the same accesses, on pages of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
-    /// How many regions.
+    /// Number of regions.
     pub regions: f64,
     /// Base pages visited, in all of them.
     pub pages: f64,
     /// Visits in all of them, per second of work.
     pub visits: f64,
-    /// How.
+    /// Access class.
     pub class: AccessClass,
-    /// Whether huge pages map them.
+    /// True if huge pages map them.
     pub huge: bool,
 }
 
-/// By which pages the host backs a virtual machine's memory.
+/// Pages by which the host backs a virtual machine's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostPages {
-    /// Pages of the size of the guest's there: host and guest promote alike.
+    /// Pages of the same size as the guest's there: host and guest promote alike.
     #[default]
     Same,
     /// Base pages.
@@ -106,31 +111,32 @@ pub enum HostPages {
     Huge,
 }
 
-/// What translation costs.
+/// Cost of translation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Translation {
     /// Seconds that the program waits for page walks, for each second of work.
     pub walked: f64,
     /// Seconds that it waits for the second level of the TLB, for each second of work.
     pub looked_up: f64,
-    /// Page walks, per second of work.
+    /// Number of page walks, per second of work.
     pub walks: f64,
 }
 
 impl Translation {
-    /// The share of the program's cycles in which it waits for page walks, 0 to 1: what the performance monitoring
-    /// unit counts.
+    /// Returns the share of the program's cycles in which it waits for page walks, 0 to 1. The
+    /// performance monitoring unit counts this share.
     pub fn share(&self) -> f64 {
         self.walked / self.seconds()
     }
 
-    /// What one second of work takes, in seconds.
+    /// Returns the duration of one second of work, in seconds.
     pub fn seconds(&self) -> f64 {
         1.0 + self.walked + self.looked_up
     }
 }
 
-/// What translation costs a program with this load, on the machine itself or, with `host`, in a virtual machine.
+/// Returns the cost of translation for a program with this load: on the machine itself, or in a
+/// virtual machine with `host`.
 pub fn translation(costs: &WalkCosts, load: &[Part], host: Option<HostPages>) -> Translation {
     let live: Vec<Part> = load.iter().copied().filter(|part| part.visits > 0.0 && part.pages > 0.0).collect();
     let levels = Levels(host);
@@ -154,12 +160,12 @@ pub fn translation(costs: &WalkCosts, load: &[Part], host: Option<HostPages>) ->
     found
 }
 
-/// The levels of page tables: a program's own, and the host's where there is one.
+/// Levels of page tables: a program's, and the host's if there is one.
 #[derive(Clone, Copy)]
 struct Levels(Option<HostPages>);
 
 impl Levels {
-    /// Whether the host's pages below this part are huge; `None` without a host.
+    /// Returns true if the host's pages below this part are huge; `None` without a host.
     fn host_is_huge(self, part: &Part) -> Option<bool> {
         self.0.map(|pages| match pages {
             HostPages::Same => part.huge,
@@ -168,17 +174,17 @@ impl Levels {
         })
     }
 
-    /// How many levels map this part by base pages.
+    /// Returns the number of levels that map this part by base pages.
     fn on_base(self, part: &Part) -> u32 {
         u32::from(!part.huge) + u32::from(self.host_is_huge(part) == Some(false))
     }
 
-    /// How many levels there are.
+    /// Returns the number of levels.
     fn count(self) -> u32 {
         1 + u32::from(self.0.is_some())
     }
 
-    /// The TLB entries of a part.
+    /// Returns the TLB entries of a part.
     fn entry(self, part: &Part) -> Class {
         if self.on_base(part) == 0 {
             Class { size: EntrySize::Huge2m, pages: part.regions, rate: part.visits / part.regions.max(1.0) }
@@ -189,24 +195,24 @@ impl Levels {
 }
 
 impl Part {
-    /// Lines of the last level of the page table.
+    /// Returns the lines of the last level of the page table.
     fn leaf_lines(&self) -> f64 {
         self.pages.min(self.regions * 512.0 / PAGES_A_LINE).max(self.pages / PAGES_A_LINE)
     }
 
-    /// Lines of the directories.
+    /// Returns the lines of the directories.
     fn directory_lines(&self) -> f64 {
         (self.regions / PAGES_A_LINE).max(1.0)
     }
 }
 
-/// How long the two cache levels remember a line.
+/// Time for which the two cache levels hold a line.
 struct Caches<'a> {
     costs: &'a WalkCosts,
     levels: Levels,
     near: f64,
     far: f64,
-    /// The chance that the paging-structure cache holds a directory entry.
+    /// Chance that the paging-structure cache holds a directory entry.
     directory_held: f64,
     first_base: f64,
     first_huge: f64,
@@ -226,7 +232,7 @@ impl<'a> Caches<'a> {
             if leaves > 0.0 {
                 lines.push((leaves * part.leaf_lines(), walks / part.leaf_lines()));
             }
-            // A visit to a random page reads one line of it, a stream all.
+            // A visit to a random page reads one line of it; a stream reads all lines.
             let read = if part.class == AccessClass::Streaming { LINES_A_PAGE } else { 1.0 };
             let data = part.pages * LINES_A_PAGE;
             lines.push((data, part.visits * read / data));
@@ -246,14 +252,14 @@ impl<'a> Caches<'a> {
         }
     }
 
-    /// The share of a part's visits that the first level of the TLB does not hold.
+    /// Returns the share of a part's visits that the first level of the TLB does not hold.
     fn missed_first(&self, part: &Part) -> f64 {
         let entry = self.levels.entry(part);
         let time = if entry.size == EntrySize::Base { self.first_base } else { self.first_huge };
         if time.is_infinite() { 0.0 } else { (-entry.rate * time).exp() }
     }
 
-    /// What a reference to a line costs that is read `rate` times a second.
+    /// Returns the cost of a reference to a line that is read `rate` times a second.
     fn reference(&self, rate: f64) -> f64 {
         let missed = |time: f64| if time.is_infinite() { 0.0 } else { (-rate * time).exp() };
         let (past_near, past_far) = (missed(self.near), missed(self.far));
@@ -268,7 +274,7 @@ impl<'a> Caches<'a> {
         let directory = self.reference(walks / part.directory_lines());
         let leaf = self.reference(walks / part.leaf_lines());
         let missed = 1.0 - self.directory_held;
-        // What one level's tables take for a page of the data.
+        // Time that one level's tables take for a page of the data.
         let tables = |huge: bool| if huge { directory } else { leaf + missed * directory };
         let Some(host_is_huge) = self.levels.host_is_huge(part) else {
             return tables(part.huge);
@@ -319,7 +325,8 @@ mod tests {
         assert!(share(&[streaming], NATIVE) < share(&[random(false)], NATIVE) / 3.0);
     }
 
-    /// Each level's huge pages are worth something, the TLB's entries become large with both alone.
+    /// Huge pages of each level alone have some effect; the TLB's entries become large only with
+    /// both.
     #[test]
     fn in_a_virtual_machine_both_levels_count() {
         let cost = |huge, host| share(&[part(2048.0, 1e7, AccessClass::Random, huge)], Some(host));

@@ -1,72 +1,75 @@
-//! What switching may cost: windows are as long as keeps it small.
+//! Budget of a trial for switching. Windows are long enough to keep the cost small.
 
 use std::time::Duration;
 
-/// What one switch cost.
+/// Cost of one switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Processor time that was spent on it, on whatever processor.
+    /// Processor time spent on it, on any processor.
     pub processor: Duration,
-    /// For how long the service's memory was worked on: so long all of the service may have waited.
+    /// Time for which the service's memory was worked on. All of the service may have waited during
+    /// it.
     pub held: Duration,
 }
 
-/// The account of a trial.
+/// Account of a trial.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
-    /// The share of the service's processor time that may be spent.
+    /// Share of the service's processor time that may be spent.
     share: f64,
-    /// Spent so far, in seconds of processor time.
+    /// Seconds of processor time spent so far.
     spent: f64,
-    /// What a switch on, and one off, is expected to cost.
+    /// Expected cost of a switch on, and of one off.
     on: f64,
     off: f64,
 }
 
-/// By how much windows are longer than the expected costs demand: these vary.
+/// Factor by which windows are longer than the expected costs demand, as these vary.
 const MARGIN: f64 = 1.15;
-/// Switches on and off, in pairs, that a block of two windows needs: one switch between the two, and, as a coin draws their order,
-/// one more before every other block.
+/// Switches on and off, in pairs, that a block of two windows needs. One switch is between the two.
+/// As a coin draws their order, one more comes before every other block.
 const PAIRS: f64 = 0.75;
 
 impl Budget {
-    /// `expected`: a switch, before the first; `spent`: so far; `cores`: how many processors the service keeps busy.
+    /// Returns a budget. `expected` is the cost of a switch before the first one, and `spent` the
+    /// cost so far. `cores` is the number of processors that the service keeps busy.
     pub fn new(share: f64, expected: Cost, spent: Cost, cores: f64) -> Budget {
         let cost = loss(expected, cores);
         Budget { share, spent: loss(spent, cores), on: cost, off: cost }
     }
 
-    /// A switch has been made.
+    /// Notes a switch.
     pub fn note(&mut self, huge: bool, cost: Cost, cores: f64) {
         let cost = loss(cost, cores);
         self.spent += cost;
         let expected = if huge { &mut self.on } else { &mut self.off };
-        // The last one counts for more than those before.
+        // Gives the last cost more weight than those before.
         *expected = if *expected > cost { (*expected + 3.0 * cost) / 4.0 } else { cost };
     }
 
-    /// Whether a switch on, and the one off that it entails, stay within the budget of a service that has taken `processor` so
-    /// far.
+    /// Returns true if the budget allows a switch on, and the one off that it entails. `processor`
+    /// is the time that the service has taken so far.
     pub fn allows(&self, processor: Duration) -> bool {
         self.spent + self.on + self.off <= self.share * processor.as_secs_f64()
     }
 
-    /// How long a window should be, at least `least`: two of them, with what each `settles`, pay for the switches that a block
-    /// needs in the mean. [`Budget::allows`] sees that it is never more.
+    /// Returns the length of a window, at least `least`. Two windows, with the time that each
+    /// `settles`, pay for the mean number of switches of a block. [`Budget::allows`] keeps the cost
+    /// within the budget.
     pub fn window(&self, least: Duration, settles: Duration, cores: f64, most: Duration) -> Duration {
         let both = MARGIN * PAIRS * (self.on + self.off) / (self.share * cores.max(1e-3));
         let needed = Duration::try_from_secs_f64(both / 2.0).unwrap_or(most).saturating_sub(settles);
         needed.max(least).min(most.max(least))
     }
 
-    /// What was spent, in seconds of processor time.
+    /// Returns the spent processor time, in seconds.
     pub fn spent(&self) -> f64 {
         self.spent
     }
 }
 
-/// What a switch takes from a service at most: all of it for as long as its memory was worked on, and a processor for the rest of
-/// the work.
+/// Returns the most that a switch takes from a service. This is the whole service while its memory
+/// was worked on, and one processor for the rest of the work.
 fn loss(cost: Cost, cores: f64) -> f64 {
     let rest = cost.processor.saturating_sub(cost.held);
     cost.held.as_secs_f64() * cores.max(1.0) + rest.as_secs_f64()
@@ -84,7 +87,7 @@ mod tests {
     fn a_switch_waits_until_the_service_has_worked_a_hundred_times_as_long() {
         let second = Duration::from_secs(1);
         let mut budget = Budget::new(0.01, cost(10), cost(0), 1.0);
-        // 10 ms of work and waiting each way: 2 s of the service.
+        // 10 ms of work and waiting each way are paid by 2 s of the service.
         assert!(!budget.allows(second) && budget.allows(second * 3));
         budget.note(true, cost(10), 1.0);
         budget.note(false, cost(5), 1.0);

@@ -1,4 +1,4 @@
-//! The course of a trial: a base line, then blocks of two windows, until something can be said.
+//! Course of a trial: a base line, then blocks of two windows, up to a decision.
 
 use crate::judge::budget::{Budget, Cost};
 use crate::judge::decision::{Decision, Gain};
@@ -10,99 +10,99 @@ use rand_pcg::rand_core::Rng;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Slices of a window, after each of which the guard looks.
+/// Slices of a window. The guard checks after each.
 const SLICES: u32 = 8;
-/// No slice is shorter.
+/// Shortest slice.
 const SHORTEST_SLICE: Duration = Duration::from_millis(50);
-/// Blocks, at most.
+/// Maximum of blocks.
 const MOST_BLOCKS: usize = 2000;
-/// After so many blocks of which none had a value the metric is none.
+/// Number of blocks, all without a value, after which the metric is rejected.
 const MOST_EMPTY: u32 = 4;
-/// Windows that the guard has to stop before a change counts as harm: one may meet a pause that has nothing to do with it, and what
-/// is decided here the next start uses.
+/// Windows that the guard must stop before a change counts as harm. One window may meet an
+/// unrelated pause, and the next start uses the decision.
 const STOPS: u32 = 2;
-/// A window is no longer than this part of the whole time.
+/// Longest window, as a divisor of the whole time. A longer `period` overrides it.
 const LONGEST: u32 = 8;
 
-/// What is on trial: a service whose memory can be made huge and base again, or a model of one.
+/// Subject of a trial: a service whose memory can be made huge and base again, or a model of one.
 pub trait Service {
-    /// Makes the memory huge, or base as it was before. What it cost.
+    /// Makes the memory huge, or base as it was before. Returns the cost.
     fn switch(&mut self, huge: bool) -> Result<Cost, Stop>;
 
-    /// Lets the service work for so long.
+    /// Lets the service work for `time`.
     fn wait(&mut self, time: Duration) -> Result<(), Stop>;
 
-    /// The metric as it stands.
+    /// Returns the current reading of the metric.
     fn read(&mut self) -> Result<Reading, Stop>;
 
-    /// The time since the trial began.
+    /// Returns the time since the trial began.
     fn now(&mut self) -> Duration;
 
-    /// The processor time that the service has taken since the trial began.
+    /// Returns the processor time that the service has taken since the trial began.
     fn processor(&mut self) -> Result<Duration, Stop>;
 }
 
-/// Why a trial ends before it has decided.
+/// Reason for which a trial ends without a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The user has asked for it.
+    /// The user has requested it.
     Asked,
     /// The service has ended.
     Ended,
-    /// As this says.
+    /// A failure, described by this text.
     Failed(String),
 }
 
-/// A trial, as asked for.
+/// Terms of a trial.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// The least gain that is worth it: 0.01 for 1 %.
+    /// Least gain that is worth it: 0.01 for 1 %.
     pub least_gain: f64,
-    /// The chance that the interval is ever wrong, above 0 and below 1.
+    /// Chance that the interval is ever wrong, above 0 and below 1.
     pub error: f64,
-    /// For how long at most.
+    /// Maximum duration.
     pub most: Duration,
-    /// The least length of a window. It becomes longer where switching is expensive.
+    /// Least length of a window. It becomes longer if switching is expensive.
     pub period: Duration,
-    /// After a switch the service is given so long before it is measured.
+    /// Time after a switch before the service is measured.
     pub settle: Duration,
-    /// The share of the service's processor time that switching may cost: 0.01.
+    /// Share of the service's processor time that switching may cost: 0.01 for 1 %.
     pub budget: f64,
-    /// What a switch is expected to cost before one was made.
+    /// Expected cost of a switch before the first one.
     pub expected: Cost,
-    /// What was spent before, to find that out.
+    /// Cost already spent to find out the expected one.
     pub spent: Cost,
-    /// Which values are better.
+    /// Values that are better.
     pub better: Better,
-    /// Whether the memory stays huge where that gains; else it is made base whatever was found.
+    /// True if the memory stays huge after a gain; else it is made base after any result.
     pub keep: bool,
-    /// Draws the order of the blocks.
+    /// Seed of the order of the blocks.
     pub seed: u64,
 }
 
-/// One block: the metric's value in its two windows.
+/// One block: the values of the metric in its two windows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Block {
-    /// Whether the window with huge pages came first.
+    /// True if the window with huge pages came first.
     pub huge_first: bool,
-    /// The value on base pages; `None` where nothing happened.
+    /// Value on base pages; `None` if nothing happened.
     pub base: Option<f64>,
-    /// The value on huge pages.
+    /// Value on huge pages.
     pub huge: Option<f64>,
 }
 
-/// How far a trial is.
+/// Progress of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Seconds since it began.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// Blocks that count.
+    /// Number of blocks that count.
     pub blocks: usize,
-    /// What they say so far.
+    /// Gain by these blocks.
     pub gain: Gain,
 }
 
-/// What came of a trial.
+/// Result of a trial.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The decision.
@@ -111,26 +111,27 @@ pub struct Outcome {
     pub gain: Gain,
     /// All blocks.
     pub blocks: Vec<Block>,
-    /// Blocks that say nothing, as the metric did not move in one of their windows.
+    /// Number of blocks without a result, as the metric did not move in one of their windows.
     pub empty_blocks: u32,
-    /// Set where the guard has stopped it.
+    /// Harm, if the guard has stopped the trial.
     pub harm: Option<Harm>,
-    /// Whether the memory is huge now.
+    /// True if the memory is huge now.
     pub is_huge: bool,
-    /// What switching cost, as a share of the service's processor time: its work, and all of the service while memory was held.
+    /// Cost of switching, as a share of the service's processor time: its work, and the whole
+    /// service while memory was held.
     pub cost_share: f64,
-    /// The processor time that the service took meanwhile.
+    /// Processor time that the service took during the trial.
     pub processor_seconds: f64,
-    /// How long it took.
+    /// Duration of the trial.
     pub seconds: f64,
-    /// How long the last windows were.
+    /// Length of the last windows.
     pub window_seconds: f64,
-    /// Why it ended early.
+    /// Reason for an early end.
     #[serde(skip)]
     pub stopped: Option<Stop>,
 }
 
-/// What ends a window before its time.
+/// Reasons to end a window early.
 enum End {
     Stop(Stop),
     TimeIsUp,
@@ -154,12 +155,12 @@ struct Trial<'a, S> {
     blocks: Vec<Block>,
     empty: u32,
     harm: Option<Harm>,
-    /// Windows that the guard has stopped, after which the service was itself again.
+    /// Windows that the guard has stopped, after which the service was as good as before.
     stops: u32,
 }
 
-/// Runs a trial. At its end the memory is huge only where that gains and `terms.keep` says so; also after a stop, as far as the
-/// service can still be switched.
+/// Runs a trial. At its end the memory is huge only after a gain, and if `terms.keep` is set. The
+/// same holds after a stop, as far as the service can still be switched.
 pub fn conduct<S: Service>(service: &mut S, terms: &Terms, progress: &mut dyn FnMut(&Progress)) -> Outcome {
     let mut trial = Trial {
         service,
@@ -207,7 +208,7 @@ pub fn conduct<S: Service>(service: &mut S, terms: &Terms, progress: &mut dyn Fn
 impl<S: Service> Trial<'_, S> {
     fn run(&mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Decision, End> {
         let mut coin = Pcg64Mcg::new(u128::from(self.terms.seed) << 64 | 0x9e37_79b9_7f4a_7c15);
-        // The highest bit: of a multiplicative generator the lower ones are worse.
+        // Takes the highest bit: the lower ones of a multiplicative generator are worse.
         let mut toss = move || coin.next_u64() >> 63 == 1;
         let mut huge_first = toss();
         self.window(false, huge_first)?;
@@ -234,7 +235,7 @@ impl<S: Service> Trial<'_, S> {
         Ok(Decision::Undecided)
     }
 
-    /// Two windows. A decision where the guard has stopped one.
+    /// Runs two windows. Returns a decision if the guard has stopped enough of them.
     fn block(&mut self, huge_first: bool, next_first: bool) -> Result<Option<Decision>, End> {
         let mut values = [None; 2];
         for (huge, next) in [(huge_first, !huge_first), (!huge_first, next_first)] {
@@ -247,7 +248,8 @@ impl<S: Service> Trial<'_, S> {
                             self.note(huge_first, [values[0], value]);
                             return Ok(Some(Decision::Hurts));
                         }
-                        // Only windows on huge pages are cut short: such a value would not be as likely to be high.
+                        // Drops the value. Only windows on huge pages are cut short, and only bad
+                        // ones, which would bias the result.
                         None
                     } else {
                         value
@@ -270,7 +272,8 @@ impl<S: Service> Trial<'_, S> {
         }
     }
 
-    /// The guard has stopped a window: on base pages the service is itself again, or it is as bad as before, and then by itself.
+    /// Checks a window that the guard has stopped, on base pages. Returns the harm if the service
+    /// is as good as before. If it is still as bad, the change is not the cause.
     fn confirm(&mut self, log: f64, after: Duration) -> Result<Option<Harm>, End> {
         self.make(false)?;
         let (bound, usual) = (self.guard.bound(), self.guard.median());
@@ -291,8 +294,9 @@ impl<S: Service> Trial<'_, S> {
         Ok(Some(Harm { drop: 1.0 - (log - usual).exp(), after_seconds: after.as_secs_f64() }))
     }
 
-    /// One window: the value of the metric in it. It is as long as it should be, and before memory is made huge as long as the
-    /// budget demands. `next`: whether the memory is huge after it.
+    /// Runs one window and returns the value of the metric in it. It has the usual length; before
+    /// memory is made huge, it lasts until the budget allows the switch. `next` is true if the
+    /// memory is huge after it.
     fn window(&mut self, huge: bool, next: bool) -> Result<Option<f64>, End> {
         self.make(huge)?;
         self.service.wait(self.terms.settle)?;
@@ -331,7 +335,7 @@ impl<S: Service> Trial<'_, S> {
 
     fn make(&mut self, huge: bool) -> Result<(), End> {
         if huge != self.is_huge {
-            // From here on something may be huge, whatever the answer.
+            // Memory may be huge from here on, even if the switch fails.
             self.is_huge = true;
             let cores = self.cores()?;
             let cost = self.service.switch(huge)?;
@@ -341,7 +345,7 @@ impl<S: Service> Trial<'_, S> {
         Ok(())
     }
 
-    /// Sets the length of the next windows by what switches cost.
+    /// Sets the length of the next windows by the cost of switches.
     fn adapt(&mut self) -> Result<(), End> {
         let cores = self.cores()?;
         let longest = self.terms.most / LONGEST;
@@ -349,10 +353,10 @@ impl<S: Service> Trial<'_, S> {
         Ok(())
     }
 
-    /// How many processors the service keeps busy.
+    /// Returns the number of processors that the service keeps busy.
     fn cores(&mut self) -> Result<f64, End> {
         let (processor, now) = (self.service.processor(), self.service.now());
-        // Who undoes a switch does so whether the service can still be asked or not.
+        // Ignores a failed reading: a switch must be undone even if the service cannot be read.
         let processor = processor.unwrap_or_default();
         Ok(if now.is_zero() { 1.0 } else { processor.as_secs_f64() / now.as_secs_f64() })
     }

@@ -1,24 +1,25 @@
-//! What a trial comes to.
+//! Result of a trial.
 
 use crate::judge::sequence::Interval;
 use serde::{Deserialize, Serialize};
 
-/// What is decided of a change.
+/// Decision about a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
     /// It gains more than the least gain.
     Gains,
-    /// It does not gain as much, whether it gains a little or hurts.
+    /// It gains less than the least gain, and may even hurt.
     NoGain,
     /// It makes the service worse.
     Hurts,
-    /// The time was up before anything could be said.
+    /// The trial ended before a decision.
     Undecided,
 }
 
 impl Decision {
-    /// What `interval`, of logarithms, says where a gain of `least` (0.01 for 1 %) is worth it; `None` where nothing yet.
+    /// Returns the decision by `interval`, of logarithms, if a gain of `least` (0.01 for 1 %) is
+    /// worth it; `None` if there is none yet.
     pub fn of(interval: &Interval, least: f64) -> Option<Decision> {
         if interval.low > least.ln_1p() {
             Some(Decision::Gains)
@@ -29,7 +30,7 @@ impl Decision {
         }
     }
 
-    /// In words.
+    /// Returns the decision in words.
     pub fn in_words(self) -> &'static str {
         match self {
             Decision::Gains => "gains",
@@ -39,21 +40,21 @@ impl Decision {
         }
     }
 
-    /// Whether this is known well enough to be used at the next start.
+    /// Returns true if this is certain enough for use at the next start.
     pub fn is_known(self) -> bool {
         self != Decision::Undecided
     }
 }
 
-/// By how much a change makes a service better: 0.03 for 3 %. A bound is `None` as long as nothing is known of it.
+/// Gain of a service by a change: 0.03 for 3 %. A bound is `None` as long as it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gain {
-    /// The lower bound.
+    /// Lower bound.
     pub low: Option<f64>,
-    /// The likely value.
+    /// Likely value.
     pub likely: Option<f64>,
-    /// The upper bound.
+    /// Upper bound.
     pub high: Option<f64>,
 }
 
@@ -65,7 +66,7 @@ impl From<Interval> for Gain {
 }
 
 impl Gain {
-    /// Such as `+3.1 % (+2.0 to +4.4 %)`; bounds that are not known are left out.
+    /// Returns a text such as `+3.1 % (+2.0 to +4.4 %)`, without unknown bounds.
     pub fn in_words(&self) -> String {
         let percent = |gain: f64| format!("{:+.1}", 100.0 * gain);
         let Some(likely) = self.likely else { return "not measured".into() };

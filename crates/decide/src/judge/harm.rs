@@ -1,31 +1,32 @@
-//! The guard against harm: it stops within a window, without waiting for blocks.
+//! Guard against harm: it stops within a window, without waiting for blocks.
 
 use serde::Serialize;
 use std::collections::VecDeque;
 
-/// Slices of windows without the change that are remembered.
+/// Maximum of remembered slices of windows without the change.
 const REMEMBERED: usize = 64;
-/// So many are needed before anything can be far worse than they are.
+/// Least number of such slices before the guard compares.
 const LEAST: usize = 8;
-/// Far worse: by more than a tenth,
+/// A slice is far worse if it is lower by more than a tenth,
 const LEAST_DROP: f64 = 0.105;
-/// and by more than so many standard deviations, as the median deviation of the slices tells them.
+/// and by more than this number of standard deviations, estimated by the median deviation of the
+/// slices.
 const DEVIATIONS: f64 = 6.0;
-/// Of normal values the standard deviation is so many median deviations.
+/// Standard deviation of normal values, in median deviations.
 const MEDIAN_DEVIATION: f64 = 1.4826;
-/// Slices in a row that are far worse: one may be a pause of the service's own.
+/// Slices in a row that must be far worse: one may be a pause of the service.
 const IN_A_ROW: u32 = 3;
 
-/// That a trial was stopped because the service had become far worse, and better again without the change.
+/// Stop of a trial because the service became far worse, and better again without the change.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Harm {
-    /// By how much it was worse, as a share: 0.3 where 70 % was left.
+    /// Loss, as a share: 0.3 if 70 % was left.
     pub drop: f64,
-    /// After how many seconds of the window it was stopped.
+    /// Seconds of the window before the stop.
     pub after_seconds: f64,
 }
 
-/// What slices without the change look like.
+/// Knowledge about slices without the change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard {
     off: VecDeque<f64>,
@@ -33,7 +34,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// A slice without the change: the logarithm of its value.
+    /// Notes a slice without the change: the logarithm of its value.
     pub fn note(&mut self, log: f64) {
         self.in_a_row = 0;
         if self.off.len() == REMEMBERED {
@@ -42,24 +43,26 @@ impl Guard {
         self.off.push_back(log);
     }
 
-    /// Whether enough is known.
+    /// Returns true if there are enough slices.
     pub fn is_ready(&self) -> bool {
         self.off.len() >= LEAST
     }
 
-    /// A slice with the change; whether it and those before it are far worse than what was seen without.
+    /// Notes a slice with the change. Returns true if it and those before it are far worse than
+    /// those without the change.
     pub fn is_harmed(&mut self, log: f64) -> bool {
         let is_far = self.bound().is_some_and(|bound| log < bound);
         self.in_a_row = if is_far { self.in_a_row + 1 } else { 0 };
         self.in_a_row >= IN_A_ROW
     }
 
-    /// A new window begins.
+    /// Begins a new window.
     pub fn begin(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// Below this a slice is far worse, and worse than any that was seen.
+    /// Returns the bound below which a slice is far worse, and worse than any slice without the
+    /// change.
     pub fn bound(&self) -> Option<f64> {
         let median = self.median()?;
         let mut deviations: Vec<f64> = self.off.iter().map(|log| (log - median).abs()).collect();
@@ -68,18 +71,18 @@ impl Guard {
         Some((median - LEAST_DROP.max(DEVIATIONS * deviation)).min(least))
     }
 
-    /// The usual value; `None` where too little is known.
+    /// Returns the usual value; `None` if there are too few slices.
     pub fn median(&self) -> Option<f64> {
         self.is_ready().then(|| middle(&mut self.off.iter().copied().collect::<Vec<_>>()))
     }
 
-    /// The service has changed by itself: what was seen before says nothing any more.
+    /// Forgets all slices, as the service has changed by itself.
     pub fn forget(&mut self) {
         *self = Guard::default();
     }
 }
 
-/// The median of values, of which there is at least one.
+/// Returns the median of values, of which there is at least one.
 pub(crate) fn middle(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

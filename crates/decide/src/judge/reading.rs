@@ -2,18 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which values of a metric are the better ones.
+/// Values of a metric that are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
-    /// The greater ones: requests for each second of processor time.
+    /// Greater values: requests for each second of processor time.
     More,
-    /// The smaller ones: latency.
+    /// Smaller values: latency.
     Less,
 }
 
-/// What a metric has come to: two sums that both grow. Its value between two readings is how much the one has grown by for each
-/// unit of the other: requests by processor time, time in requests by requests, samples by their number.
+/// Current state of a metric: two growing sums. Its value between two readings is the growth of one
+/// for each unit of growth of the other. Examples are requests by processor time, time in requests
+/// by requests, and samples by their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     /// Requests, nanoseconds, or the sum of samples.
@@ -23,7 +24,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// The value since an earlier reading; `None` where nothing has happened, or a counter has begun anew.
+    /// Returns the value since an earlier reading; `None` if nothing has happened, or a counter has
+    /// restarted.
     pub fn since(&self, earlier: &Reading) -> Option<f64> {
         let (amount, base) = (self.amount - earlier.amount, self.base - earlier.base);
         let value = amount / base;
@@ -32,7 +34,7 @@ impl Reading {
 }
 
 impl Better {
-    /// The logarithm of a value, greater where the value is better.
+    /// Returns the logarithm of a value, with a sign that makes better values greater.
     pub(crate) fn log(self, value: f64) -> f64 {
         match self {
             Better::More => value.ln(),

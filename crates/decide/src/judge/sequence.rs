@@ -1,38 +1,45 @@
 //! An interval that holds at every moment, so that one may look after each block and stop.
 //!
-//! A block compares one window with the change and one without, in an order that a fair coin draws. Were the change without any
-//! effect, exchanging the two would give the same difference with the other sign: whatever the service did by itself, a block's
-//! difference is as likely to be +d as -d, given all blocks before. Where the change adds an effect to the logarithm, that holds
-//! of the difference less the effect. Nothing else is assumed: not that windows are independent, nor how their noise is
-//! distributed.
+//! A block compares one window with the change and one without, in an order that a fair coin draws.
+//! Suppose that the change has no effect. Exchanging the two windows would then give the same
+//! difference with the other sign. For any changes of the service by itself, a block's difference
+//! is as likely to be +d as -d, given all blocks before. If the change adds an effect to the
+//! logarithm, this holds for the difference less the effect. Nothing else is assumed: neither
+//! independent windows, nor a distribution of their noise.
 //!
-//! For a supposed effect m, and any L > 0, the product over the blocks of `1 + tanh(L (y - m))` is then the wealth of a gambler
-//! in a fair game, who bets that the effect is greater: tanh is odd, and the factors' mean is 1. By Ville's inequality it
-//! reaches 2 / error in no more than error / 2 of all trials, ever. What m it has reached that for is excluded, and so is,
-//! from the other side, what it has reached it for with the opposite bet. A block pays at most 2, so that an outlier counts as one
-//! block. L is the scale of the noise; a mean over a fixed set of scales is fair as well. See Howard et al., "Time-uniform,
-//! nonparametric, nonasymptotic confidence sequences" (2021), and de la Pena (1999) on sums of symmetric terms.
+//! Take a supposed effect m, and any L > 0. A gambler in a fair game bets that the effect is
+//! greater. The wealth is then the product over the blocks of `1 + tanh(L (y - m))`. The game is
+//! fair because tanh is odd, and the factors' mean is 1. By Ville's inequality the wealth ever
+//! reaches 2 / error in at most error / 2 of all trials. Each m for which it has been reached is
+//! excluded. The opposite bet excludes effects from the other side in the same way.
+//!
+//! A block pays at most 2, so that an outlier counts as one block. L is the scale of the noise; a
+//! mean over a fixed set of scales is fair as well. See Howard et al., "Time-uniform,
+//! nonparametric, nonasymptotic confidence sequences" (2021), and de la Pena (1999) on sums of
+//! symmetric terms.
 
-/// The scales of noise that are bet on, the finest last: a standard deviation of 50 % down to 0.02 % of a value.
+/// Number of noise scales bet on, the finest last: a standard deviation of 50 % down to 0.02 % of a
+/// value.
 const SCALES: i32 = 12;
 const COARSEST: f64 = 2.0;
-/// Values beyond this are no values of services: e^20.
+/// Largest difference of logarithms: no service changes by more than e^20.
 const MOST: f64 = 20.0;
-/// Halvings of an interval of 80: to 1e-7.
+/// Halvings of an interval of 80, down to 1e-7.
 const HALVINGS: u32 = 30;
 
-/// Bounds of an effect, as logarithms. A bound that is not known yet is infinite.
+/// Bounds of an effect, as logarithms. A bound is infinite as long as it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The lower bound.
+    /// Lower bound.
     pub low: f64,
-    /// The likely value: where the bets on either side have come to the same. Not a number before the first block.
+    /// Likely value: the bets on either side have equal wealth there. Not a number before the first
+    /// block.
     pub likely: f64,
-    /// The upper bound.
+    /// Upper bound.
     pub high: f64,
 }
 
-/// The differences of blocks so far, and the interval that they leave.
+/// Differences of the blocks so far, and the resulting interval.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     threshold: f64,
@@ -41,14 +48,14 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// One that excludes the true effect with a chance of at most `error` (above 0, below 1), half of it on each side, however
-    /// often one looks.
+    /// Returns a sequence that excludes the true effect with a chance of at most `error` (above 0,
+    /// below 1), at any number of looks. Each side has half of it.
     pub fn new(error: f64) -> Sequence {
         let interval = Interval { low: f64::NEG_INFINITY, likely: f64::NAN, high: f64::INFINITY };
         Sequence { threshold: (2.0 / error).ln(), values: Vec::new(), interval }
     }
 
-    /// Takes a block's difference of logarithms. One that is no number is left out.
+    /// Adds a block's difference of logarithms. Skips a value that is not finite.
     pub fn add(&mut self, value: f64) {
         if !value.is_finite() {
             return;
@@ -57,37 +64,39 @@ impl Sequence {
         let Interval { low, high, .. } = self.interval;
         let (now_low, now_high) = (self.bound(1.0), self.bound(-1.0));
         let likely = halve(|at| self.wealth(at, 1.0) - self.wealth(at, -1.0));
-        // Each held at its moment, so all hold together. Where they leave nothing the latest ones count.
+        // Each interval held at its moment, so all hold together. If they have no common part, the
+        // latest one counts.
         let (all_low, all_high) = (low.max(now_low), high.min(now_high));
         let (low, high) = if all_low <= all_high { (all_low, all_high) } else { (now_low, now_high) };
         self.interval = Interval { low, likely: likely.clamp(low, high), high };
     }
 
-    /// How many differences there are.
+    /// Returns the number of differences.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there is none yet.
+    /// Returns true if there is no difference yet.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The interval as it is now.
+    /// Returns the current interval.
     pub fn interval(&self) -> Interval {
         self.interval
     }
 
-    /// The bound on the side of `sign`: up to where effects are excluded.
+    /// Returns the bound on the side of `sign`, up to which effects are excluded.
     fn bound(&self, sign: f64) -> f64 {
-        // The whole range is not excluded as long as even the farthest effect is not.
+        // No bound is known as long as even the farthest effect is not excluded.
         if self.wealth(-2.0 * MOST * sign, sign) < self.threshold {
             return -sign * f64::INFINITY;
         }
         sign * halve(|at| self.wealth(sign * at, sign) - self.threshold)
     }
 
-    /// The logarithm of the wealth of who bets that the effect is greater than `at` (`sign` 1), or less (-1).
+    /// Returns the logarithm of the wealth of a gambler who bets that the effect is greater than
+    /// `at` (`sign` 1), or less (-1).
     fn wealth(&self, at: f64, sign: f64) -> f64 {
         let of_scale = |scale: i32| -> f64 {
             let factor = sign * COARSEST * 2f64.powi(scale);
@@ -100,13 +109,13 @@ impl Sequence {
     }
 }
 
-/// ln(1 + tanh x), without loss where x is far below zero: ln 2 - ln(1 + e^(-2x)).
+/// Returns ln(1 + tanh x), without loss if x is far below zero: ln 2 - ln(1 + e^(-2x)).
 fn log_bet(x: f64) -> f64 {
     let y = -2.0 * x;
     std::f64::consts::LN_2 - if y > 30.0 { y } else { y.exp().ln_1p() }
 }
 
-/// Where a falling function is zero.
+/// Returns the zero of a falling function.
 fn halve(falling: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (-2.0 * MOST, 2.0 * MOST);
     for _ in 0..HALVINGS {
@@ -146,7 +155,7 @@ mod tests {
             let mut excluded = 0;
             for _ in 0..400 {
                 let mut sequence = Sequence::new(0.05);
-                // The interval excludes what the bets on either side exclude.
+                // The interval excludes the values that the bets on either side exclude.
                 let ever = (0..60).any(|block| {
                     let noise = match kind {
                         0 => 0.01 * random.normal(),
@@ -158,7 +167,7 @@ mod tests {
                 });
                 excluded += u32::from(ever);
             }
-            // At most 20 are expected; three standard deviations more are chance.
+            // At most 20 are expected; three standard deviations more are left to chance.
             assert!(excluded <= 20 + 13, "kind {kind}: {excluded} of 400");
         }
     }

@@ -1,8 +1,8 @@
-//! Trials of model services whose effect is known, hundreds of them, each from its seed.
+//! Hundreds of trials of model services with a known effect, each from its seed.
 
 use super::*;
 
-/// Chance, from a seed.
+/// Random values from a seed.
 pub struct Random(Pcg64Mcg);
 
 impl Random {
@@ -14,27 +14,27 @@ impl Random {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Box and Muller (1958).
+    /// Returns a normal value, after Box and Muller (1958).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 }
 
-/// What the service does by itself.
+/// Changes of the service by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Noise {
     /// Independent from step to step.
     White(f64),
     /// Each step keeps nine tenths of the one before.
     Correlated(f64),
-    /// With a step in a hundred in which hardly anything is done.
+    /// One step in a hundred does hardly any work.
     HeavyTailed(f64),
     /// A drift by a tenth in each minute, up and down.
     Drifting(f64),
-    /// A day's load of twenty minutes: requests become a third cheaper, and dearer again.
+    /// A day's load within twenty minutes: requests become a third cheaper, and dearer again.
     Daily(f64),
-    /// It halves for good, or doubles, once in a while.
+    /// The service halves, or doubles back, at random times.
     Jumping(f64),
 }
 
@@ -56,7 +56,7 @@ const RATE: f64 = 1000.0;
 struct Model {
     random: Random,
     noise: Noise,
-    /// The logarithm of what huge pages gain.
+    /// Logarithm of the gain by huge pages.
     effect: f64,
     cost: Cost,
     now: Duration,
@@ -65,7 +65,7 @@ struct Model {
     kept: f64,
     ends: Option<Duration>,
     switches: Vec<bool>,
-    /// When the memory was made huge first, and for how long it has been huge.
+    /// Time for which the memory has been huge.
     huge_for: Duration,
 }
 
@@ -172,7 +172,7 @@ fn trial(model: &mut Model, terms: &Terms) -> Outcome {
 
 #[test]
 fn nineteen_of_twenty_mixed_services_are_judged_right() {
-    // For each noise: gainers, those that gain nothing, those that are hurt.
+    // For each noise: services that gain, some that gain nothing, and some that are hurt.
     let gains = [0.04, 0.06, 0.1, 0.2, 0.5, 0.0, 0.0, -0.02, -0.04, -0.3];
     let (mut right, mut all) = (0, 0);
     for (kind, noise) in Noise::ALL.into_iter().enumerate() {
@@ -182,7 +182,7 @@ fn nineteen_of_twenty_mixed_services_are_judged_right() {
                 let outcome = trial(&mut Model::new(seed, noise, gain), &terms(seed + 77));
                 let is_right = match outcome.decision {
                     Decision::Gains => gain > 0.01,
-                    // Whether it is named harm or no gain, the memory is base again.
+                    // The memory is base again after either decision.
                     Decision::NoGain | Decision::Hurts => gain < 0.01,
                     Decision::Undecided => false,
                 };
@@ -209,7 +209,7 @@ fn what_gains_just_the_least_gain_is_misjudged_no_more_often_than_promised() {
             Decision::Undecided => assert!(!model.is_huge, "what is not known is undone"),
         }
     }
-    // 2.5 % on each side, of 120: 3, and two standard deviations more.
+    // Expects 2.5 % of 120 on each side, 3, and allows two standard deviations more.
     assert!(gains <= 6 && none <= 6, "{gains} {none}");
 }
 
@@ -236,7 +236,7 @@ fn great_harm_is_stopped_within_one_window() {
             assert!(harm.after_seconds < window && harm.drop > 0.3, "{noise:?} {harm:?}");
             assert!(model.huge_for.as_secs_f64() < 2.0 * window, "{noise:?} {:?}", model.huge_for);
         } else {
-            // What the service does by itself is as bad: the blocks have told.
+            // The service's own changes are as bad: the blocks decide.
             assert!(
                 matches!(noise, Noise::HeavyTailed(_) | Noise::Daily(_) | Noise::Jumping(_)),
                 "{noise:?}"
@@ -247,7 +247,8 @@ fn great_harm_is_stopped_within_one_window() {
 
 #[test]
 fn a_service_that_becomes_slow_by_itself_is_not_called_hurt() {
-    // It halves for good some time in a window on huge pages: the guard stops, base pages are as slow, and the trial goes on.
+    // It halves at some time in a window on huge pages. The guard stops, base pages are as slow,
+    // and the trial continues.
     let mut found = 0;
     for seed in 0..60 {
         let mut model = Model::new(seed, Noise::Jumping(0.005), 0.05);
@@ -264,7 +265,7 @@ fn windows_grow_until_switching_costs_no_more_than_the_budget() {
     let outcome = trial(&mut model, &terms(1));
     assert_eq!(outcome.decision, Decision::Gains);
     assert!(outcome.cost_share <= 0.01 && outcome.window_seconds > 30.0, "{outcome:?}");
-    // In half an hour nothing can be said where each window would take a third of it.
+    // Half an hour is too short if each block would take a third of it.
     model = Model::new(1, Noise::White(0.02), 0.3);
     model.cost = Cost { processor: Duration::from_secs(4), held: Duration::from_secs(4) };
     let outcome = trial(&mut model, &terms(1));

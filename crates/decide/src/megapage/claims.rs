@@ -1,10 +1,10 @@
-//! Who is entitled to how much huge memory: weights, caps, guaranteed shares.
+//! Entitlement to huge memory: weights, caps, guaranteed shares.
 
 use megapage_snapshot::{HugePages, Process, ProcessId};
 use megapage_units::{Bytes, HUGE_2M};
 use std::collections::BTreeMap;
 
-/// Whom a claim is about.
+/// Processes that a claim covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// Each process of this command name.
@@ -13,17 +13,17 @@ pub enum Whom {
     Cgroup(String),
 }
 
-/// What an operator grants.
+/// Grant of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// Whom.
+    /// Processes that it covers.
     pub whom: Whom,
-    /// How much a gain of theirs counts against others': 1 is as every process's. Several claims multiply.
+    /// Factor of their gains against those of others; every process has 1. Several claims multiply.
     pub weight: f64,
-    /// Most huge memory: of each process, or of the control group in all.
+    /// Maximum of huge memory: of each process, or of the whole control group.
     pub cap: Option<Bytes>,
-    /// Huge memory that each process, or the control group in all, gets before any process gets more, as far as it has use
-    /// for it.
+    /// Huge memory that each process, or the whole control group, gets before any process gets
+    /// more, as far as it has use for it.
     pub least: Option<Bytes>,
 }
 
@@ -42,15 +42,16 @@ impl Claim {
     }
 }
 
-/// The weight of a process, not negative.
+/// Returns the weight of a process, not negative.
 pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
     let product: f64 =
         claims.iter().filter(|claim| claim.covers(process)).map(|claim| claim.weight).product();
     if product.is_finite() { product.max(0.0) } else { 0.0 }
 }
 
-/// Returns for each amount that claims name its huge pages, less those that there are, and the
-/// amounts of each process, as indices. A name's amount is of each process, a control group's of all.
+/// Returns the huge pages of each amount that claims name, less the existing ones, and the amounts
+/// of each process, as indices. The amount of a name applies to each process, that of a control
+/// group to all of them together.
 fn left(
     claims: &[Claim],
     processes: &[&Process],
@@ -71,28 +72,28 @@ fn left(
     (left, of)
 }
 
-/// Huge pages that are to be had before any process gets more, as far as they lack.
+/// Huge pages that processes with a claim still lack, and get before any process gets more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grants {
-    /// Huge pages that lack under each claim.
+    /// Huge pages lacking under each claim.
     lacking: Vec<u64>,
     /// The claims of a process, as indices.
     of: BTreeMap<ProcessId, Vec<usize>>,
 }
 
 impl Grants {
-    /// What lacks, from the huge pages that each process has.
+    /// Computes the lacking huge pages from those that each process has.
     pub fn new(claims: &[Claim], processes: &[&Process]) -> Grants {
         let (left, of) = left(claims, processes, |claim| claim.least);
         Grants { lacking: left.into_iter().map(|pages| pages.max(0) as u64).collect(), of }
     }
 
-    /// How many a process may still have before others.
+    /// Returns the number of huge pages that a process may still get before others.
     pub fn lacking(&self, id: ProcessId) -> u64 {
         self.of.get(&id).into_iter().flatten().map(|claim| self.lacking[*claim]).max().unwrap_or(0)
     }
 
-    /// The process gets one.
+    /// Counts one more huge page for the process.
     pub fn take(&mut self, id: ProcessId) {
         for claim in self.of.get(&id).into_iter().flatten() {
             self.lacking[*claim] = self.lacking[*claim].saturating_sub(1);
@@ -100,35 +101,36 @@ impl Grants {
     }
 }
 
-/// How many huge pages may be added under the caps, and who is bound by which.
+/// Huge pages that may be added under the caps, and the caps of each process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caps {
-    /// Huge pages left under each cap; negative where there are too many.
+    /// Huge pages left under each cap; negative if there are too many.
     left: Vec<i64>,
     /// The caps that bind a process, as indices.
     bound: BTreeMap<ProcessId, Vec<usize>>,
 }
 
 impl Caps {
-    /// The caps as they stand, from the huge pages that each process has.
+    /// Computes the room under the caps from the huge pages that each process has.
     pub fn new(claims: &[Claim], processes: &[&Process]) -> Caps {
         let (left, bound) = left(claims, processes, |claim| claim.cap);
         Caps { left, bound }
     }
 
-    /// Huge pages that the process may still get: negative where it has too many; `None` where nothing caps it.
+    /// Returns the huge pages that the process may still get: negative if it has too many; `None`
+    /// if nothing caps it.
     pub fn left(&self, id: ProcessId) -> Option<i64> {
         self.bound.get(&id)?.iter().map(|cap| self.left[*cap]).min()
     }
 
-    /// The process gets one more (1), or loses one (-1).
+    /// Counts one more huge page for the process (1), or one less (-1).
     pub fn take(&mut self, id: ProcessId, pages: i64) {
         for cap in self.bound.get(&id).into_iter().flatten() {
             self.left[*cap] -= pages;
         }
     }
 
-    /// Caps and processes tracked.
+    /// Returns the number of tracked processes with a cap.
     pub fn len(&self) -> usize {
         self.bound.len()
     }
@@ -169,7 +171,7 @@ mod tests {
         grants.take(id(1));
         grants.take(id(1));
         assert_eq!([1, 2, 3].map(|pid| grants.lacking(id(pid))), [0, 6, 0]);
-        // What the second gets is the group's as well.
+        // A page of the second process counts for its group as well.
         grants.take(id(2));
         assert_eq!([1, 2].map(|pid| grants.lacking(id(pid))), [0, 5]);
     }

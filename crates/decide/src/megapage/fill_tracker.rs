@@ -1,38 +1,39 @@
-//! How full a process makes new regions: some of them are watched until they are old enough to judge.
+//! Fill of a process's new regions. Some regions are watched before they are old enough to judge.
 
 use crate::{Reason, Tick, region_at};
 use megapage_snapshot::{Leaf, PAGES, Process};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Most regions of a process watched at a time.
+/// Maximum of regions of a process watched at a time.
 const MOST: usize = 32;
-/// How old a region must be to be judged: a program that fills its memory in order has gone on by then.
+/// Age at which a region is judged. A program that fills its memory in order has passed it by then.
 const RIPE: Duration = Duration::from_secs(10);
-/// The weight of one more region in the average.
+/// Weight of one more region in the average.
 const WEIGHT: f64 = 0.1;
 
-/// The regions watched, and what was learnt.
+/// The watched regions, and the result so far.
 #[derive(Clone, Debug)]
 pub(crate) struct FillTracker {
-    /// When each was first seen.
+    /// Time at which each was first seen.
     young: BTreeMap<u64, Duration>,
-    /// All regions of the last snapshot, ascending; `None` before the first, when all would be new.
+    /// All regions of the last snapshot, ascending; `None` before the first one, in which all would
+    /// be new.
     known: Option<Vec<u64>>,
-    /// The average share of a region that is used, 0 to 1.
+    /// Average used share of a region, 0 to 1.
     fill: f64,
 }
 
 impl Default for FillTracker {
     fn default() -> FillTracker {
-        // Until something else is known, a program fills what it asks for.
+        // Assumes at first that a program fills the memory that it requests.
         FillTracker { young: BTreeMap::new(), known: None, fill: 1.0 }
     }
 }
 
 impl FillTracker {
-    /// Takes new regions in, judges the ripe ones, and has those of them scanned of which it is not known how much is
-    /// zero.
+    /// Takes in new regions and judges the ripe ones. Requests a zero scan of those whose zeros are
+    /// unknown.
     pub fn observe(&mut self, tick: &mut Tick<'_>, process: &Process) {
         let now = tick.now();
         let mut unknown = Vec::new();
@@ -62,7 +63,7 @@ impl FillTracker {
             };
             let starts = process.regions.iter().map(|region| region.start);
             let new: Vec<u64> = starts.filter(is_new).collect();
-            // Some from everywhere.
+            // Takes some from everywhere.
             let step = new.len().div_ceil(MOST).max(1);
             for start in new.into_iter().step_by(step).take(MOST.saturating_sub(self.young.len())) {
                 self.young.insert(start, now);
@@ -71,12 +72,12 @@ impl FillTracker {
         self.known = Some(process.regions.iter().map(|region| region.start).collect());
     }
 
-    /// The average share of a new region that the process uses, 0 to 1.
+    /// Returns the average used share of a new region of the process, 0 to 1.
     pub fn fill(&self) -> f64 {
         self.fill
     }
 
-    /// Regions tracked.
+    /// Returns the number of tracked regions.
     pub fn len(&self) -> usize {
         self.young.len() + self.known.as_ref().map_or(0, Vec::len)
     }

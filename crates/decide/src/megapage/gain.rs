@@ -1,15 +1,18 @@
-//! What a process would gain from each of its regions being huge.
+//! The gain of a process from each of its regions being huge.
 //!
-//! Coverage says how many pages are accessed, not how often, nor whether the program waits for the page walk. Here a
-//! region counts by its misses: visits of base pages (a rate), times the part of them that misses the TLB, times what
-//! a miss costs in its access class. The TLB is Che's approximation of an LRU cache (Che, Tung, Wang, "Hierarchical
-//! Web caching systems", 2002) over the process's regions. Where the process's translation cost is known it sets the
-//! sum; the model then only says who has which part of it.
+//! Coverage tells the number of accessed pages, but neither how often they are accessed nor if the
+//! program waits for the page walk. Here a region counts by its misses. These are visits of base
+//! pages (a rate), times the part that misses the TLB, times the cost of a miss in the access
+//! class.
+//!
+//! The TLB is Che's approximation of an LRU cache (Che, Tung, Wang, "Hierarchical Web caching
+//! systems", 2002) over the process's regions. If the process's translation cost is known, it sets
+//! the sum. The model then only divides it among the regions.
 
 use megapage_snapshot::{AccessClass, Leaf, Process, Region};
 use std::collections::BTreeMap;
 
-/// Nanoseconds that a miss costs, by access class.
+/// Cost of a miss in nanoseconds, by access class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MissCost {
     /// Streaming: walks are prefetched.
@@ -30,16 +33,16 @@ impl MissCost {
     }
 }
 
-/// The model's constants.
+/// Constants of the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
     /// Entries of the second-level TLB for base pages.
     pub entries: f64,
-    /// What a miss costs.
+    /// Cost of a miss.
     pub miss: MissCost,
 }
 
-/// How one region is accessed, as far as that is known.
+/// Accesses to one region, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Load {
     /// Base pages that are visited.
@@ -56,9 +59,9 @@ impl Load {
     }
 }
 
-/// What is known of the accesses to a region. `window` is the sample's, in seconds. A sampled page was visited at least
-/// once in it; and where there is neither sample nor estimate, nor a sample of another region, each present page is
-/// taken to be visited once in it, too.
+/// Returns the known accesses to a region. `window` is that of the sample, in seconds. A sampled
+/// page was visited at least once in it. Without a sample or an estimate, each present page counts
+/// as visited once in it. [`gains`] replaces this load by [`Mean`] if other regions were sampled.
 fn load(region: &Region, window: f64) -> Load {
     let pages = match region.accessed {
         Some(accessed) => f64::from(accessed.average),
@@ -71,24 +74,25 @@ fn load(region: &Region, window: f64) -> Load {
     load.sane()
 }
 
-/// Whether a region of base pages has been sampled.
+/// Returns true if a region of base pages has been sampled.
 pub(super) fn is_sampled_base(region: &Region) -> bool {
     region.leaf == Leaf::Base && region.accessed.is_some()
 }
 
-/// How base pages are accessed on average, for each that is present: what a region is taken to be like that nothing is
-/// known of. It comes after what was found hot and before what was found cold. Huge pages are left out: one bit shows
-/// of all their 512 pages, and as the hot become huge, the others must not look hot for it.
+/// Average accesses to each present base page. A region without any data is taken to be like this.
+/// It ranks after the regions found hot and before those found cold. Huge pages are excluded, as
+/// one bit shows of all their 512 pages. As the hot regions become huge, the others must not look
+/// hot for it.
 #[derive(Clone, Copy, Debug)]
 struct Mean {
     pages: f64,
     visits: f64,
-    /// That of most visits.
+    /// Access class with the most visits.
     class: AccessClass,
 }
 
 impl Mean {
-    /// That of the sampled regions; `None` where there are none.
+    /// Returns the average of the sampled regions; `None` if there are none.
     fn new(process: &Process, loads: &[Load]) -> Option<Mean> {
         let (mut pages, mut visits, mut present) = (0.0, 0.0, 0.0);
         let mut by_class: BTreeMap<AccessClass, f64> = BTreeMap::new();
@@ -103,20 +107,20 @@ impl Mean {
         (present > 0.0).then(|| Mean { pages: pages / present, visits: visits / present, class })
     }
 
-    /// Its verdict on a region with so many pages present.
+    /// Returns the presumed load of a region with `present` pages.
     fn load(&self, present: u16) -> Load {
         let present = f64::from(present);
         Load { pages: self.pages * present, visits: self.visits * present, class: self.class }.sane()
     }
 }
 
-/// What a region gains.
+/// Gain of a region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
-    /// The share of the process's processor time that it would gain if the region became huge, or would lose if it were split:
-    /// 0 or more; of the regions that are not huge, in sum less than 1.
+    /// Share of the process's processor time that it would gain if the region became huge, or would
+    /// lose if it were split: 0 or more. The sum over the regions that are not huge is less than 1.
     pub share: f64,
-    /// How it is taken to be accessed: as was found, or as most of the process's memory.
+    /// Presumed access class: as observed, or that of most of the process's memory.
     pub class: AccessClass,
 }
 
@@ -126,7 +130,7 @@ impl Gain {
     }
 }
 
-/// The gains of the processes' regions, computed when they are first wanted.
+/// Gains of the processes' regions, computed at the first use.
 pub(super) struct Gains<'a> {
     model: Model,
     pub(super) processes: &'a [&'a Process],
@@ -138,12 +142,12 @@ impl<'a> Gains<'a> {
         Gains { model, processes, known: vec![None; processes.len()] }
     }
 
-    /// Those of the `at`th process, by the places of its regions.
+    /// Returns the gains of the `at`th process, by the places of its regions.
     pub(super) fn of(&mut self, at: usize) -> &[Gain] {
         self.known[at].get_or_insert_with(|| gains(self.processes[at], &self.model))
     }
 
-    /// What the `at`th process would still gain from all that it streams.
+    /// Returns the gain left to the `at`th process from all its streamed regions that are not huge.
     pub(super) fn streaming(&mut self, at: usize) -> f64 {
         let regions = self.processes[at].regions.iter().zip(self.of(at));
         let streamed = regions.filter(|(region, gain)| !region.leaf.is_huge() && gain.streams());
@@ -151,7 +155,7 @@ impl<'a> Gains<'a> {
     }
 }
 
-/// For each region, in their order, what it gains.
+/// Returns the gain of each region, in their order.
 pub fn gains(process: &Process, model: &Model) -> Vec<Gain> {
     let window = process.sampling.as_ref().map_or(1.0, |sampling| sampling.window.as_secs_f64().max(1e-3));
     let mut loads: Vec<Load> = process.regions.iter().map(|region| load(region, window)).collect();
@@ -162,7 +166,8 @@ pub fn gains(process: &Process, model: &Model) -> Vec<Gain> {
             }
         }
     }
-    // What huge pages would lose shows only if all of them are thought away: one alone is hardly missed.
+    // Computes the loss of huge pages as if none were huge: without one alone, hardly anything
+    // changes.
     let missed = Bins::new(process, &loads, false).missed(model.entries);
     let missed_without = Bins::new(process, &loads, true).missed(model.entries);
     let lost: Vec<f64> = process
@@ -178,7 +183,7 @@ pub fn gains(process: &Process, model: &Model) -> Vec<Gain> {
         })
         .collect();
 
-    // Only what is not huge yet adds to the measured cost.
+    // Only regions that are not huge contribute to the measured cost.
     let is_base = |region: &Region| !region.leaf.is_huge();
     let modelled: f64 =
         process.regions.iter().zip(&lost).filter(|(region, _)| is_base(region)).map(|(_, lost)| lost).sum();
@@ -191,7 +196,7 @@ pub fn gains(process: &Process, model: &Model) -> Vec<Gain> {
     lost.iter().zip(classes).map(|(lost, class)| Gain { share: lost * scale, class }).collect()
 }
 
-/// Pages by how often each is visited, those of similar rates together: a bin for each eighth of a power of two.
+/// Pages by their visit rates, similar rates together: a bin for each eighth of a power of two.
 struct Bins(Vec<Bin>);
 
 #[derive(Clone, Copy, Default)]
@@ -201,14 +206,14 @@ struct Bin {
 }
 
 impl Bins {
-    /// Rates from 2^-64 to 2^64 a second.
+    /// Number of bins, for rates from 2^-64 to 2^64 a second.
     const COUNT: usize = 128 * 8;
 
-    /// `split`: as if nothing were huge.
+    /// Sorts the pages into bins. With `split`, it treats all regions as not huge.
     fn new(process: &Process, loads: &[Load], split: bool) -> Bins {
         let mut bins = vec![Bin::default(); Bins::COUNT];
         for (region, load) in process.regions.iter().zip(loads) {
-            // A huge page has one entry, which is visited by all.
+            // A huge page has one entry, which all visits use.
             let pages = if split || region.leaf == Leaf::Base { load.pages } else { 1.0 };
             if let Some(bin) = Bins::of(load.visits, pages) {
                 bins[bin].pages += pages;
@@ -218,15 +223,16 @@ impl Bins {
         Bins(bins)
     }
 
-    /// The bin of pages that are visited; `None` where there is no visit.
+    /// Returns the bin of pages with these visits; `None` if there is no visit.
     fn of(visits: f64, pages: f64) -> Option<usize> {
-        // The exponent and the first three bits of the fraction: a logarithm in eighths, without computing one.
+        // Takes the exponent and the first three bits of the fraction: a logarithm in eighths,
+        // without computing one.
         const LOWEST: usize = (1023 - 64) * 8;
         let eighths = ((visits / pages).to_bits() >> 49) as usize;
         (visits > 0.0 && pages > 0.0).then(|| eighths.saturating_sub(LOWEST).min(Bins::COUNT - 1))
     }
 
-    /// For each bin, the part of its visits that misses a TLB of so many entries, 0 to 1.
+    /// Returns the part of each bin's visits that misses a TLB of `entries` entries, 0 to 1.
     fn missed(&self, entries: f64) -> Vec<f64> {
         let used: Vec<Bin> = self.0.iter().copied().filter(|bin| bin.pages > 0.0).collect();
         let time = characteristic_time(&used, entries);
@@ -235,8 +241,8 @@ impl Bins {
     }
 }
 
-/// Che's characteristic time, in seconds of processor time: how long a page stays in the TLB unvisited. Infinite where
-/// all that is visited fits.
+/// Returns Che's characteristic time, in seconds of processor time: the time that a page stays in
+/// the TLB without a visit. Infinite if all visited pages fit.
 fn characteristic_time(bins: &[Bin], entries: f64) -> f64 {
     if bins.iter().map(|bin| bin.pages).sum::<f64>() <= entries {
         return f64::INFINITY;
@@ -244,7 +250,7 @@ fn characteristic_time(bins: &[Bin], entries: f64) -> f64 {
     let resident = |time: f64| -> f64 {
         bins.iter().map(|bin| bin.pages * (1.0 - (-bin.visits / bin.pages * time).exp())).sum()
     };
-    // The time is between a nanosecond and as long as anything lasts; halve its logarithm.
+    // The time is between a nanosecond and the longest possible; the loop halves its logarithm.
     let (mut low, mut high) = (-30.0_f64, 40.0_f64);
     for _ in 0..40 {
         let middle = (low + high) / 2.0;
@@ -280,7 +286,8 @@ mod tests {
 
     #[test]
     fn misses_are_those_of_a_uniform_load() {
-        // Of 40 regions, visited alike, the TLB holds 1536 of 20480 pages: 92.5 % of the visits miss.
+        // The TLB holds 1536 of the 20480 pages of 40 regions that are visited alike: 92.5 % of the
+        // visits miss.
         let process = process(1, (0..40).map(|n| visited(n, 1000.0, AccessClass::Dependent)).collect());
         let gain: f64 = shares(&process, &MODEL).iter().sum();
         let lost = 40_000.0 * 0.925 * 94e-9;
@@ -315,11 +322,11 @@ mod tests {
         regions.extend((40..60).map(|n| accessed(base(n, 512), 512, SECOND)));
         let gain = shares(&process(1, regions.clone()), &MODEL);
         assert!(gain[50] > 1.5 * gain[0] && gain[0] > 1.5 * gain[30] && gain[30] > 0.0, "{gain:?}");
-        // As the hot become huge, it is taken for as cold as those that are left.
+        // As the hot regions become huge, it is taken to be as cold as the remaining ones.
         regions[40..].iter_mut().for_each(|region| region.leaf = Leaf::Huge2m);
         let gain = shares(&process(1, regions.clone()), &MODEL);
         assert!((gain[0] - gain[30]).abs() <= 1e-9 * gain[30], "{gain:?}");
-        // And where every sample has found nothing, there is nothing to gain.
+        // If every sample has found nothing, there is nothing to gain.
         regions[20..40].iter_mut().for_each(|region| *region = accessed(region.clone(), 0, SECOND));
         let gain = shares(&process(1, regions), &MODEL);
         assert_eq!(gain[..40], [0.0; 40]);

@@ -1,12 +1,13 @@
-//! Control groups whose memory is limited: each has watermarks of its own, as the machine has. A group that reaches its limit
-//! loses a process or has it wait, however much memory the machine has left; only its own processes can relieve it.
+//! Control groups with a memory limit: each has its own watermarks, like the machine. A group that
+//! reaches its limit loses a process or makes it wait, even if the machine has memory left. Only
+//! its own processes can relieve it.
 
 use super::watermarks::{Constants, Watermarks};
 use megapage_snapshot::Process;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The limited groups of the last snapshot.
+/// Limited groups of the last snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct Groups {
     constants: Constants,
@@ -17,7 +18,7 @@ pub(crate) struct Groups {
 struct Group {
     watermarks: Watermarks,
     in_use: f64,
-    /// Bytes.
+    /// Limit, in bytes.
     limit: f64,
 }
 
@@ -26,7 +27,7 @@ impl Groups {
         Groups { constants, known: BTreeMap::new() }
     }
 
-    /// Takes a snapshot in; groups that no process is in any longer are forgotten.
+    /// Takes in a snapshot. Forgets groups without a process in it.
     pub fn observe(&mut self, processes: &[&Process], elapsed: Duration) {
         let limits: BTreeMap<&str, _> = processes
             .iter()
@@ -43,7 +44,7 @@ impl Groups {
             });
             group.in_use = limit.in_use();
             group.limit = limit.limit.0 as f64;
-            // The pressure in it is not measured.
+            // No source measures the pressure in it.
             group.watermarks.observe_share(group.in_use, constants.blind, 0.0, elapsed);
         }
     }
@@ -52,30 +53,30 @@ impl Groups {
         self.known.get(&process.memory_limit.as_ref()?.group)
     }
 
-    /// The groups in which memory is short, each with the bytes to be freed.
+    /// Returns the groups with short memory, each with the bytes to be freed.
     pub fn short(&self) -> impl Iterator<Item = (&str, f64)> {
         self.known.iter().filter(|(_, group)| group.watermarks.is_short()).map(|(name, group)| {
             (name.as_str(), (group.in_use - group.watermarks.low()).max(0.0) * group.limit)
         })
     }
 
-    /// Whether memory is short in a process's group, and not only to be expected to be.
+    /// Returns true if memory is short in a process's group now, and not only expected to be.
     pub fn is_short(&self, process: &Process) -> bool {
         self.of(process).is_some_and(|group| group.watermarks.has_been_reached())
     }
 
-    /// How near it is to being short, 0 to 1; 0 where no group limits the process.
+    /// Returns the nearness of the group to short memory, 0 to 1; 0 if no group limits the process.
     pub fn nearness(&self, process: &Process) -> f64 {
         self.of(process).map_or(0.0, |group| group.watermarks.nearness(group.in_use))
     }
 
-    /// The bytes that promotions may bind in each group, up to its low watermark.
+    /// Returns the bytes that promotions may bind in each group, up to its low watermark.
     pub fn rooms(&self) -> BTreeMap<String, f64> {
         let room = |group: &Group| ((group.watermarks.low() - group.in_use) * group.limit).max(0.0);
         self.known.iter().map(|(name, group)| (name.clone(), room(group))).collect()
     }
 
-    /// Groups tracked.
+    /// Returns the number of tracked groups.
     pub fn len(&self) -> usize {
         self.known.len()
     }

@@ -1,14 +1,18 @@
-//! megapage's own policy: the highest gain for each byte first, over all processes, with guaranteed shares.
+//! megapage's policy: the highest gain for each byte first, over all processes, with guaranteed
+//! shares.
 //!
-//! What it does where the others leave a gap:
-//! - A region counts by what it loses to TLB misses (rate, access class, measured or estimated cost), not by coverage
-//!   alone: see [`gain`].
-//! - Its price is what a promotion copies, and what it would bind in addition, which is the more expensive the fuller memory is.
-//! - A promotion must pay for itself while the process lives. A process is expected to go on for as long as it has run
-//!   (Harchol-Balter and Downey, "Exploiting process lifetime distributions for dynamic load balancing", 1997).
+//! Its rules for cases that the published policies leave open:
+//! - A region counts by its loss to TLB misses (rate, access class, measured or estimated cost),
+//!   not by coverage alone: see [`gain`].
+//! - Its price is the bytes that a promotion copies, and those that it would bind in addition.
+//!   These cost more, the fuller memory is.
+//! - A promotion must pay for itself while the process lives. A process is expected to go on for as
+//!   long as it has run (Harchol-Balter and Downey, "Exploiting process lifetime distributions for
+//!   dynamic load balancing", 1997).
 //! - The watermarks of short memory move with the pressure: see [`watermarks`].
 //! - No process starves: a part of all huge memory is guaranteed by weight, and served out of turn.
-//! - Faults are huge where the process fills its huge pages, or where memory is plentiful; else of a smaller size.
+//! - Faults are huge if the process fills its huge pages, or if memory is plentiful. Else they are
+//!   of a smaller size.
 
 pub mod claims;
 mod fill_tracker;
@@ -34,25 +38,25 @@ use watermarks::Watermarks;
 
 pub use parameters::Parameters;
 
-/// The state of a process.
+/// State of a process.
 #[derive(Clone, Debug)]
 struct Account {
-    /// When the process was first seen.
+    /// Time at which the process was first seen.
     since: Duration,
     /// Processor time and the time when it was read.
     cpu: (Duration, Duration),
-    /// Processors in use, averaged.
+    /// Average number of processors in use.
     usage: f64,
-    /// When a sample was last asked for, and how many regions of base pages there were.
+    /// Time of the last request for a sample, and the number of regions of base pages then.
     sampled: Option<(Duration, usize)>,
-    /// How many promotions were tried since.
+    /// Promotions tried since.
     promoted: u64,
-    /// How many samples in a row led to nothing.
+    /// Samples in a row without a later promotion or growth.
     idle: u32,
     fill_tracker: FillTracker,
     rescan: Duration,
-    /// Whether what it streams was found to gain as much as [`Parameters::least_streaming`]. As regions become huge less is
-    /// left to gain; the others are promoted all the same.
+    /// True once the gain from its streams was found to reach [`Parameters::least_streaming`]. It
+    /// stays true: as regions become huge, less gain is left, but the others are still promoted.
     streams_pay: bool,
 }
 
@@ -68,11 +72,11 @@ pub struct Megapage {
     promotions: Rounds,
     promotions_quick: Rounds,
     zeroings: Rounds,
-    /// Promotions that were tried so far: whose turn it is.
+    /// Promotions tried so far. The count decides which promotions serve a guarantee.
     turn: u64,
     /// Promotions of the last step that need not pay soon.
     patient: BTreeSet<(ProcessId, u64)>,
-    /// Whether the last round was used up while more would have paid soon.
+    /// True if the last round was used up while more promotions would have paid soon.
     more: bool,
 }
 
@@ -82,7 +86,7 @@ struct Candidate {
     /// Gain for each byte, weighted.
     score: f64,
     start: u64,
-    /// Whether it pays for itself...
+    /// True if the promotion pays for itself...
     pays: bool,
     /// ...and soon.
     quick: bool,
@@ -102,7 +106,7 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// The best is the greatest; of equals, the lower address.
+/// The best candidate is the greatest; of equals, the lower address.
 impl Ord for Candidate {
     fn cmp(&self, other: &Candidate) -> Ordering {
         let by_score = self.pays.cmp(&other.pays).then(self.score.total_cmp(&other.score));
@@ -110,25 +114,25 @@ impl Ord for Candidate {
     }
 }
 
-/// A process in the competition for promotions.
+/// A process that competes for promotions.
 struct Competitor<'a> {
     process: &'a Process,
     weight: f64,
     huge: u64,
-    /// How many huge pages it is guaranteed, as far as it has use for them.
+    /// Huge pages guaranteed to it, as far as it has use for them.
     guaranteed: f64,
     candidates: BinaryHeap<Candidate>,
 }
 
 impl Competitor<'_> {
-    /// How far the guarantee is fulfilled, 0 to 1.
+    /// Returns the fulfilled part of the guarantee, 0 to 1.
     fn fulfilled(&self) -> f64 {
         if self.guaranteed <= 0.0 { 1.0 } else { (self.huge as f64 / self.guaranteed).min(1.0) }
     }
 }
 
 impl Megapage {
-    /// The policy with these constants.
+    /// Returns the policy with these constants.
     pub fn new(parameters: Parameters) -> Megapage {
         Megapage {
             watermarks: Watermarks::new(parameters.watermarks),
@@ -146,7 +150,7 @@ impl Megapage {
         }
     }
 
-    /// Keeps the accounts of the processes, and asks for samples of them.
+    /// Updates the accounts of the processes, and requests samples of them.
     fn track(&mut self, tick: &mut Tick<'_>, processes: &[&Process]) {
         let alive = |id: &ProcessId| processes.iter().any(|process| process.id == *id);
         self.accounts.retain(|id, _| alive(id));
@@ -176,7 +180,7 @@ impl Megapage {
 
             let base = process.regions.iter().filter(|region| region.leaf == Leaf::Base).count();
             let is_due = account.sampled.is_none_or(|(then, had)| {
-                // A process that changes, or is being promoted, is worth another look.
+                // A process that changes, or is being promoted, is worth another sample.
                 if account.promoted > 0 || base > had + had / 8 {
                     account.idle = 0;
                 }
@@ -222,15 +226,16 @@ impl Megapage {
         }
     }
 
-    /// What a promotion costs, in bytes: those that it copies or zeroes, and those that it binds, at their price.
+    /// Returns the cost of a promotion in bytes: those that it copies or zeroes, and those that it
+    /// binds, at their price.
     fn price(&self, region: &Region, nearness: f64) -> f64 {
         let absent = f64::from(PAGES - region.present) * BASE_PAGE as f64;
-        // Without limit as memory gets short.
+        // Rises without limit as memory gets short.
         let rise = nearness / (1.0 - nearness).max(1e-3);
         HUGE_2M as f64 + absent * self.parameters.bound_price * rise
     }
 
-    /// Whether samples will soon distinguish hot regions of this process from cold ones.
+    /// Returns true if samples will soon distinguish hot regions of this process from cold ones.
     fn awaits_samples(&self, tick: &Tick<'_>, process: &Process) -> bool {
         let tells = |sampling: &Sampling| sampling.tracker.tells_accesses();
         let since = self.accounts.get(&process.id).map_or(tick.now(), |account| account.since);
@@ -238,22 +243,23 @@ impl Megapage {
             && tick.now().saturating_sub(since) < self.parameters.first_sample
     }
 
-    /// Whether nothing shows accesses, now or later, of a process that was watched long enough to know whether it works:
-    /// what is hot is not known, and a full region binds nothing more.
+    /// Returns true if no tracker shows accesses, now or later, and the process was watched for
+    /// long enough. Its processor use is known then, but its hot regions are not. A full region
+    /// binds nothing more.
     fn is_blind(&self, tick: &Tick<'_>, process: &Process) -> bool {
         let since = self.accounts.get(&process.id).map_or(tick.now(), |account| account.since);
         tick.snapshot().sampling.as_ref().is_some_and(|sampling| !sampling.tracker.tells_accesses())
             && tick.now().saturating_sub(since) >= self.parameters.first_sample
     }
 
-    /// Notes whose streams gain enough.
+    /// Notes the processes with enough gain from streams.
     fn note_streams(&mut self, gains: &mut Gains) {
         for (at, process) in gains.processes.iter().enumerate() {
             let Some(account) = self.accounts.get_mut(&process.id).filter(|account| !account.streams_pay)
             else {
                 continue;
             };
-            // Neither counters nor a trial guess at what prefetching leaves of a walk.
+            // Neither counters nor a trial guess the part of a walk that prefetching leaves.
             let is_known = process.translation.is_some_and(|cost| cost.source != CostSource::Estimated);
             account.streams_pay = is_known || gains.streaming(at) >= self.parameters.least_streaming;
         }
@@ -285,7 +291,8 @@ impl Megapage {
                     .filter(|(_, region)| is_accessed(region) && !short)
                     .filter_map(|(place, region)| {
                         let gain = gains.of(at)[place];
-                        // Not a guaranteed share either is for what is taken to be as cold as the remainder.
+                        // A region that is presumed as cold as the sampled ones gets no guaranteed
+                        // share either.
                         if region.accessed.is_none() && (waits || sampled && gain.share <= 0.0) {
                             return None;
                         }
@@ -336,13 +343,14 @@ impl Megapage {
             return;
         }
         self.more = self.promote_within(tick, gains, &mut work, &mut patient);
-        // A step that comes before the next round may find what this one has not.
+        // Keeps the unused work of the round: a step before the next round may find candidates for
+        // it.
         self.promotions.give_back(patient.min(work));
         self.promotions_quick.give_back(work.min(quick));
     }
 
-    /// Asks for at most `work` promotions, of which at most `patient` need not pay soon; lowers both. Answers whether more
-    /// would have paid soon.
+    /// Requests at most `work` promotions, of which at most `patient` need not pay soon; lowers
+    /// both. Returns true if more would have paid soon.
     fn promote_within(
         &mut self,
         tick: &mut Tick<'_>,
@@ -354,8 +362,9 @@ impl Megapage {
         self.note_streams(gains);
         let mut competitors = self.compete(tick, gains);
         let mut grants = Grants::new(&self.parameters.claims, gains.processes);
-        // Promotions leave the low watermark's part free, so that they never start a recovery. Beyond it, full regions are
-        // still promoted: they bind nothing in addition.
+        // Promotions leave free the memory above the low watermark, so that they never start a
+        // recovery. At the watermark, full regions are still promoted: they bind nothing in
+        // addition.
         let total = tick.snapshot().machine.memory.total.0 as f64;
         let mut room = ((self.watermarks.low() - tick.in_use()) * total).max(0.0);
         let mut rooms = self.groups.rooms();
@@ -416,7 +425,8 @@ impl Megapage {
             let (answer, bound, pages) = if bytes(absent) <= fitting && !bloats(region, nearness) {
                 (tick.promote(process, region, reason), absent, 1)
             } else {
-                // Blocks of which at least half is present: at most as much again is bound.
+                // Collapses blocks with at least half of their pages present: this binds at most as
+                // much again.
                 let bound = absent.min(region.present);
                 let size = self.parameters.small;
                 let small = bytes(bound) <= fitting && !has_folios(region, size);
@@ -451,7 +461,7 @@ impl Megapage {
         })
     }
 
-    /// Zeroes free blocks for faults to come, the more the faster memory fills.
+    /// Requests free blocks zeroed ahead of faults: the more, the faster memory fills.
     fn pre_zero(&mut self, tick: &mut Tick<'_>) {
         let due = self.zeroings.due(tick.now(), self.parameters.pre_zero);
         let filling =
@@ -462,8 +472,9 @@ impl Megapage {
     }
 }
 
-/// Gives those of one process whose scores are alike the best of theirs: steps of this factor, 1 or more, from the best of
-/// all down. Who comes first among processes stays as it is.
+/// Gives candidates of one process with similar scores the best score among them. The steps are of
+/// the factor `alike`, 1 or more, from the best of all down. The order among processes stays the
+/// same.
 fn level(candidates: &mut [Candidate], alike: f64) {
     let best = candidates.iter().map(|candidate| candidate.score).fold(0.0, f64::max);
     let width = alike.log2();
@@ -481,18 +492,18 @@ fn level(candidates: &mut [Candidate], alike: f64) {
     }
 }
 
-/// Whether a huge page would bind too much that nothing uses: the nearer memory is to being short, the fuller a region
-/// must be.
+/// Returns true if a huge page would bind too much unused memory. The nearer memory is to being
+/// short, the fuller a region must be.
 fn bloats(region: &Region, nearness: f64) -> bool {
     f64::from(region.present) < nearness * f64::from(PAGES)
 }
 
-/// Whether a region is accessed at all, as far as is known.
+/// Returns false only if samples show that a region is not accessed.
 fn is_accessed(region: &Region) -> bool {
     region.accessed.is_none_or(|accessed| accessed.average > 0.0)
 }
 
-/// Whether all that is present lies on folios of `size` or larger already, as far as that is known.
+/// Returns true if all present pages are known to lie on folios of at least `size` already.
 fn has_folios(region: &Region, size: PageSize) -> bool {
     let order = (size.bytes().0 / BASE_PAGE as u64).ilog2() as usize;
     region.folios.is_some_and(|folios| folios.iter().skip(order).sum::<u16>() >= region.present)
@@ -529,7 +540,7 @@ impl Policy for Megapage {
         let wanted = if nearness < 1.0 { nearness * self.parameters.fault_fill } else { 1.0 };
         let fits = fill >= wanted;
         if !fits {
-            // A block of the smaller size, where the process would fill most of it.
+            // Uses a block of the smaller size if the process would fill at least half of it.
             return if fill >= 0.5 { small } else { FaultSize::Base };
         }
         let capped = self.caps.left(fault.process).is_some_and(|left| left <= 0);

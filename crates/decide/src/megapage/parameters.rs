@@ -1,4 +1,4 @@
-//! The constants of the policy.
+//! Constants of the policy.
 
 use super::claims::Claim;
 use super::gain::{MissCost, Model};
@@ -8,89 +8,96 @@ use megapage_snapshot::{Leaf, Process, Region};
 use megapage_units::PageSize;
 use std::time::Duration;
 
-/// The constants.
+/// Constants of the policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
-    /// The name that reports show.
+    /// Name in reports.
     pub name: &'static str,
     /// Weights and caps.
     pub claims: Vec<Claim>,
-    /// The part of all huge memory that is guaranteed, divided by weight; 0 to 1.
+    /// Part of all huge memory that is guaranteed, divided by weight; 0 to 1.
     pub guarantee: f64,
-    /// One in so many promotions goes to a process below its guarantee, while there is one...
+    /// One of this number of promotions goes to a process below its guarantee, if there is one...
     pub guaranteed_turn: u64,
-    /// ...and one in so many where memory suffices for all that could become huge, so that being served later is all
-    /// that a process can lose.
+    /// ...and one of this number if memory suffices for all that could become huge. A process can
+    /// then only lose time by being served later.
     pub plentiful_turn: u64,
-    /// Whether also what is guaranteed must pay.
+    /// True if a guaranteed promotion must pay, too.
     pub guaranteed_pays: bool,
-    /// How full a region must be that a fault makes huge, 0 to 1, as memory comes near the low watermark; from there on it
-    /// must be full.
+    /// Fill of a process's new regions that a huge fault requires just below the low watermark, 0
+    /// to 1. It requires less, the farther memory is from the watermark. From the watermark on,
+    /// regions must be full.
     pub fault_fill: f64,
-    /// Regions promoted in a round, of whatever pays...
+    /// Regions promoted in a round if they pay at all...
     pub promote: Pace,
-    /// ...and with those that pay within `quick`.
+    /// ...and if they pay within `quick`.
     pub promote_quick: Pace,
-    /// A promotion that pays for itself within so much processor time is quick.
+    /// Processor time within which a quick promotion pays for itself.
     pub quick: Duration,
-    /// What a promotion costs, in processor time.
+    /// Cost of a promotion, in processor time.
     pub copy_cost: Duration,
-    /// A process is expected to use at least so much more processor time...
+    /// Least further processor time that a process is expected to use...
     pub least_life: Duration,
-    /// ...and at most so much.
+    /// ...and the most.
     pub most_life: Duration,
-    /// What streams is promoted for what it gains only once the process would gain at least this share of its time from all
-    /// that it streams and that is not huge, or where counters measure its translation cost: what prefetching leaves of a
-    /// walk is known no better.
+    /// Least share of its time that a process must gain from all its streamed regions that are not
+    /// huge. Below it, streamed regions do not count as gaining, since the part of a walk that
+    /// prefetching leaves is uncertain. Counters or a trial that give the translation cost replace
+    /// this condition.
     pub least_streaming: f64,
-    /// What a byte that is bound for nothing costs against one that is copied, when memory is nearly short.
+    /// Price of a byte bound without use, relative to a copied one, at half nearness to short
+    /// memory. It rises without limit as memory gets short.
     pub bound_price: f64,
-    /// How the gain is modelled.
+    /// Model of the gain.
     pub model: Model,
-    /// Regions of one process whose scores lie within this factor, 1 or more, are promoted in the order of their addresses:
-    /// samples are no finer, and neighbours can be collapsed by one call. Processes are compared as exactly as ever.
+    /// Regions of one process with scores within this factor, 1 or more, are promoted in the order
+    /// of their addresses. Samples are no finer, and one call can collapse neighbours. The
+    /// comparison of processes stays exact.
     pub alike: f64,
-    /// When memory is short.
+    /// Watermarks of short memory.
     pub watermarks: watermarks::Constants,
-    /// A huge page with at least so many zero-filled base pages can be recovered.
+    /// Least number of zero-filled base pages in a huge page that can be recovered.
     pub least_zeros: u16,
-    /// The result of a zero scan holds so long...
+    /// Time for which the result of a zero scan holds...
     pub rescan: Duration,
-    /// ...or, where scans find next to nothing, up to so long.
+    /// ...and the longest such time, if scans find next to nothing.
     pub rescan_most: Duration,
-    /// From one sample to the next, at least...
+    /// Least time from one sample to the next...
     pub sample_every: Duration,
-    /// ...and so long that the first accesses after a clearing cost no more than this share of a process's time.
+    /// ...which is so long that the first accesses after a clearing cost at most this share of a
+    /// process's time.
     pub sample_budget: f64,
-    /// With each sample that led to no promotion the time to the next doubles, so often at the most.
+    /// Maximum of doublings of the time that `sample_budget` demands: one for each further sample
+    /// in a row that led to no promotion.
     pub sample_rarer: u32,
-    /// What such a first access costs, where the observer has not measured it.
+    /// Cost of such a first access, if the observer has not measured it.
     pub first_access: Duration,
-    /// From when a process is first seen, regions that were not sampled yet wait for that as long as this before they
-    /// are promoted, where accesses are sampled at all.
+    /// Time after a process is first seen in which its regions without a sample are not promoted.
+    /// It applies only if accesses are sampled at all.
     pub first_sample: Duration,
-    /// Where the tracker shows no accesses (an old kernel without any interface for them), full regions are promoted, at the
-    /// pace of those that need not pay soon, of a process that takes at least so much of a processor.
+    /// Least share of a processor that a process must use for promotion without known accesses. If
+    /// the tracker shows none (an old kernel without any interface for them), full regions are
+    /// promoted, at the pace of `promote`.
     pub blind_usage: f64,
-    /// From clearing the bits to reading them.
+    /// Time from clearing the bits to reading them.
     pub window: Duration,
-    /// The size for what 2 MiB would bloat.
+    /// Page size for regions in which 2 MiB would bind too much.
     pub small: PageSize,
     /// Blocks of 2 MiB zeroed ahead in a round, at least...
     pub pre_zero: Pace,
-    /// ...and at most, where memory fills.
+    /// ...and at most, if memory fills.
     pub pre_zero_most: u64,
 }
 
 impl Parameters {
-    /// How many seconds must lie between two samples of a process, by what the last one found.
+    /// Returns the least seconds between two samples of a process, by the result of the last one.
     pub(super) fn least_period(&self, tick: &Tick<'_>, process: &Process) -> f64 {
         let measured = tick.snapshot().sampling.as_ref().map(|sampling| sampling.first_access_ns * 1e-9);
         let first_access =
             measured.filter(|cost| cost.is_finite()).unwrap_or(self.first_access.as_secs_f64());
         let pages = |region: &Region| match (region.leaf, region.accessed) {
             (Leaf::Base, Some(accessed)) => f64::from(accessed.coverage),
-            // One bit, or not known.
+            // One bit, or unknown.
             _ => 1.0,
         };
         process.regions.iter().map(pages).sum::<f64>() * first_access / self.sample_budget
@@ -100,9 +107,9 @@ impl Parameters {
 impl Default for Parameters {
     /// Returns the constants of the daemon, the plan and the simulator.
     ///
-    /// Eight regions a second are 16 MiB, 2 % of a core at 1 GiB/s. Quick promotions are paced by the measured budgets of
-    /// the actuator; 1024 regions are what it may move in a second. Misses and first accesses cost what was measured on a
-    /// KVM guest (docs/policies.md).
+    /// Eight regions a second are 16 MiB, 2 % of a core at 1 GiB/s. The measured budgets of the
+    /// actuator pace quick promotions; 1024 regions are the most that it may move in a second. The
+    /// costs of misses and first accesses were measured on a KVM guest (docs/policies.md).
     fn default() -> Parameters {
         Parameters {
             name: "megapage",
@@ -111,8 +118,8 @@ impl Default for Parameters {
             guaranteed_turn: 4,
             plentiful_turn: 64,
             guaranteed_pays: true,
-            // Zeroing 2 MiB takes as long as about 130 faults of base pages (465 us and 3.5 us in HawkEye's fault
-            // table): below a quarter, a huge page saves memory neither nor time.
+            // Zeroing 2 MiB takes as long as about 130 faults of base pages (465 us and 3.5 us in
+            // HawkEye's fault table). Below a quarter, a huge page saves neither memory nor time.
             fault_fill: 0.25,
             promote: Pace { work: 8, every: Duration::from_secs(1) },
             promote_quick: Pace { work: 1024, every: Duration::from_secs(1) },
@@ -120,12 +127,12 @@ impl Default for Parameters {
             copy_cost: Duration::from_millis(2),
             least_life: Duration::from_secs(30),
             most_life: Duration::from_secs(3600),
-            // A reader of whom the model says 0.8 % gains nothing that can be measured (`megapage-lab fair`).
+            // A reader with a modelled gain of 0.8 % has no measurable gain (`megapage-lab fair`).
             least_streaming: 0.02,
             bound_price: 8.0,
             model: Model { entries: 1536.0, miss: MissCost { streaming: 5.0, random: 7.0, dependent: 94.0 } },
-            // A first sample of a 32nd of the pages is no finer, and calls that name neighbours disturb other processors
-            // once for all of them.
+            // A first sample of a 32nd of the pages is no finer. A call that names neighbours
+            // disturbs other processors once for all of them.
             alike: 2.0,
             watermarks: watermarks::Constants {
                 calm: 0.9,
@@ -135,7 +142,7 @@ impl Default for Parameters {
                 lead: Duration::from_secs(20),
                 stall: 2.0,
             },
-            // The rest of each huge page stays as bloat: of 16 pages at most 3 %.
+            // The rest stays as bloat: fewer than 16 pages are at most 3 % of a huge page.
             least_zeros: 16,
             rescan: Duration::from_secs(30),
             rescan_most: Duration::from_secs(600),

@@ -1,4 +1,4 @@
-//! Taking back what is bloat, where memory is short: on the machine, or in a limited control group.
+//! Recovery of bloat while memory is short: on the machine, or in a limited control group.
 
 use super::{Gains, Megapage, weight};
 use crate::{Answer, Reason, Tick};
@@ -6,9 +6,9 @@ use megapage_snapshot::{Leaf, Process, Region};
 use megapage_units::HUGE_2M;
 use std::time::Duration;
 
-/// Memory that is to be freed.
+/// Memory to be freed.
 struct Need {
-    /// In this control group; `None`: anywhere.
+    /// Control group to free it in; `None`: anywhere.
     group: Option<String>,
     bytes: f64,
 }
@@ -21,8 +21,8 @@ impl Need {
 }
 
 impl Megapage {
-    /// Splits huge pages that hold zeros while memory is short: those first whose loss costs least for each byte that
-    /// it frees. A control group near its limit is relieved by its own processes alone.
+    /// Splits huge pages that hold zeros while memory is short. The first are those with the least
+    /// loss for each freed byte. Only its own processes relieve a control group near its limit.
     pub(super) fn recover(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
         let processes = gains.processes;
         let mut needs: Vec<Need> = self
@@ -66,7 +66,8 @@ impl Megapage {
             }
         }
 
-        // What is known does not suffice: look for more, in the process that uses the least of its memory first.
+        // The known zeros do not suffice. Scans for more, first in the process that uses the least
+        // of its memory.
         let mut order: Vec<(f64, &Process)> = processes
             .iter()
             .filter(|process| wanted(&needs, process))
@@ -77,7 +78,8 @@ impl Megapage {
             let Some(account) = self.accounts.get_mut(&process.id) else { continue };
             let mut fresh = account.rescan;
             if self.scans.is_stale(tick.now(), process.id, fresh) {
-                // Another pass, and the next one soon only if the last has found something.
+                // Starts another pass. The next one comes soon only if the last has found
+                // something.
                 let found = process.bloat().0 >= process.huge_regions() as u64 * HUGE_2M as u64 / 100;
                 account.rescan = match found {
                     true => self.parameters.rescan,

@@ -1,41 +1,44 @@
-//! When memory is short: watermarks that move with the pressure, where HawkEye's stand still at 85 and 70 %.
+//! Watermarks of short memory. They move with the pressure; those of HawkEye are fixed at 85 and 70
+//! %.
 
 use megapage_snapshot::Machine;
 use std::time::Duration;
 
-/// What is left of a growth after a second without one.
+/// Part of a growth that remains after a second without one.
 const KEPT: f64 = 0.8;
 
-/// The constants of the watermarks. Shares of memory, 0 to 1.
+/// Constants of the watermarks. Shares of memory, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
-    /// The high watermark at the most, where the kernel measures memory pressure and finds none.
+    /// Highest value of the high watermark, if the kernel measures memory pressure. It applies at
+    /// zero pressure.
     pub calm: f64,
-    /// The high watermark at the most, where no source measures memory pressure.
+    /// Highest value of the high watermark, if no source measures memory pressure.
     pub blind: f64,
-    /// The high watermark at the least.
+    /// Lowest value of the high watermark.
     pub least: f64,
-    /// The low watermark is so much lower than the high one.
+    /// Distance of the low watermark below the high one.
     pub gap: f64,
-    /// Recovery needs so long a lead before memory is full, at the rate at which it fills.
+    /// Lead that recovery needs before memory is full, at the present rate of growth.
     pub lead: Duration,
-    /// How much one part of time in which some task waits for memory lowers the high watermark: 2 means that 5 % of
-    /// waiting lower it by 0.1.
+    /// Factor by which the share of time in which some task waits for memory lowers the high
+    /// watermark. With 2, 5 % of waiting lower it by 0.1.
     pub stall: f64,
 }
 
-/// The watermarks as they stand.
+/// The current watermarks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watermarks {
     constants: Constants,
     high: f64,
-    /// The low watermark as it is without regard to how fast memory fills.
+    /// Low watermark without regard to the growth.
     low_standing: f64,
     in_use: Option<f64>,
-    /// How fast the share in use grows, a second.
+    /// Growth of the share in use, a second.
     growth: f64,
     short: bool,
-    /// Whether the share in use was at the high watermark as it stands, without regard to growth, since memory is short.
+    /// True if the share in use has reached the high watermark without regard to growth, since
+    /// memory became short.
     reached: bool,
 }
 
@@ -46,7 +49,7 @@ impl Watermarks {
         Watermarks { constants, high, low_standing, in_use: None, growth: 0.0, short: false, reached: false }
     }
 
-    /// Takes the machine's state in.
+    /// Takes in the state of the machine.
     pub fn observe(&mut self, machine: &Machine, in_use: f64, elapsed: Duration) {
         let (most, stalled) = match machine.pressure {
             Some(pressure) => (self.constants.calm, (pressure.some_10s / 100.0).clamp(0.0, 1.0)),
@@ -55,11 +58,13 @@ impl Watermarks {
         self.observe_share(in_use, most, stalled, elapsed);
     }
 
-    /// Takes the share in use in; the high watermark is at `most`, less what growth and stalled time take from it.
+    /// Takes in the share in use. The high watermark is `most`, less the parts for growth and for
+    /// stalled time.
     pub fn observe_share(&mut self, in_use: f64, most: f64, stalled: f64, elapsed: Duration) {
         if let Some(before) = self.in_use.filter(|_| elapsed > Duration::ZERO) {
             let growth = ((in_use - before) / elapsed.as_secs_f64()).max(0.0);
-            // At once to a faster growth, slowly back: by time, for passes come faster while memory is taken back.
+            // Follows a faster growth at once, and a slower one gradually. The decay is by time,
+            // since passes come faster while memory is recovered.
             self.growth = growth.max(KEPT.powf(elapsed.as_secs_f64()) * self.growth);
         }
         self.in_use = Some(in_use);
@@ -72,45 +77,47 @@ impl Watermarks {
             self.short = true;
             self.reached |= in_use >= mark(0.0);
         } else if in_use <= self.low() || !self.reached {
-            // What was only to be expected is over with the growth: what stays below the watermark may stay there for ever.
+            // An expected shortage ends with the growth: a share below the watermark may stay there
+            // permanently.
             (self.short, self.reached) = (false, false);
         }
     }
 
-    /// Whether memory is short: from the high watermark on, until the low one is reached; or where it was only to be expected,
-    /// until it is no more.
+    /// Returns true if memory is short: from the high watermark on, down to the low one. An
+    /// expected shortage ends as soon as it is no longer expected.
     pub fn is_short(&self) -> bool {
         self.short
     }
 
-    /// Whether memory is short, and not only to be expected to be.
+    /// Returns true if memory is short now, and not only expected to be.
     pub fn has_been_reached(&self) -> bool {
         self.short && self.reached
     }
 
-    /// The low watermark: promotions leave at least that much free.
+    /// Returns the low watermark. Promotions never raise the share in use above it.
     pub fn low(&self) -> f64 {
         self.high - self.constants.gap
     }
 
-    /// How near memory is to being short, 0 (half of it or more is free below the watermark) to 1 (at the low watermark).
+    /// Returns the nearness to short memory: 0 up to half of the low watermark, 1 from the low
+    /// watermark on.
     pub fn nearness(&self, in_use: f64) -> f64 {
         nearness(self.low(), in_use)
     }
 
-    /// The same for a fault, to the watermark as it stands. Recovery needs a lead and looks ahead; a fault needs none: it is
-    /// answered by the memory that there is at that moment.
+    /// Returns the nearness for a fault, to the low watermark without regard to growth. Recovery
+    /// needs a lead and looks ahead. A fault needs none: the memory of that moment answers it.
     pub fn nearness_at_fault(&self, in_use: f64) -> f64 {
         nearness(self.low_standing, in_use)
     }
 
-    /// How fast the share of memory in use grows, a second.
+    /// Returns the growth of the share of memory in use, a second.
     pub fn growth(&self) -> f64 {
         self.growth
     }
 }
 
-/// 0 up to half of `low`, 1 from `low` on.
+/// Returns 0 up to half of `low`, 1 from `low` on, and linear values between.
 fn nearness(low: f64, in_use: f64) -> f64 {
     let from = low / 2.0;
     if low <= 0.0 { 1.0 } else { ((in_use - from) / (low - from)).clamp(0.0, 1.0) }
@@ -162,7 +169,7 @@ mod tests {
         let still = |seconds: usize| observed(&[&[0.4, 0.6, 0.8][..], &vec![0.8; seconds]].concat(), None);
         assert!(still(5).is_short(), "growth is forgotten slowly");
         assert!(!still(30).is_short());
-        // Where the watermark as it stands was reached, only the low one ends it.
+        // Once the watermark without growth was reached, only the low one ends it.
         let full: Vec<f64> = [0.4, 0.6, 0.86].into_iter().chain([0.8; 30]).collect();
         assert!(observed(&full, None).is_short() && observed(&full, None).has_been_reached());
         assert!(!observed(&[&full[..], &[0.7]].concat(), None).has_been_reached());
@@ -170,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_is_expected_lasts_as_long_however_often_it_is_looked() {
-        // 10 % a second up to 0.8, and then nothing for so many looks.
+        // 10 % a second up to 0.8, then `looks` observations without growth.
         let after = |looks: u32, every: Duration| {
             let mut watermarks = Watermarks::new(CONSTANTS);
             for in_use in [0.6, 0.7, 0.8] {

@@ -1,24 +1,24 @@
 //! Children that share a process's memory since a fork(2).
 //!
-//! A child that has ended shares nothing any more, so that what the writes beside it have split can be made huge again at
-//! once. A process that forks again and again would have it split again and again: it is left alone until it has
-//! been quiet.
+//! A child that has ended shares nothing any more. Huge pages that writes beside it have split can
+//! be promoted again at once. A process that forks often would have them split again each time: it
+//! is backed off from before it has been quiet.
 
 use std::time::Duration;
 
-/// What is known of the children of one process.
+/// Knowledge about the children of one process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Forks {
-    /// When one was last seen.
+    /// Time at which a child was last seen.
     last: Option<Duration>,
-    /// Whether that was in the last snapshot.
+    /// True if a child was in the last snapshot.
     now: bool,
-    /// How long there was none before those that were last seen; `None` before the second time.
+    /// Time without children before the last ones; `None` before the second time.
     calm: Option<Duration>,
 }
 
 impl Forks {
-    /// Some share its memory.
+    /// Notes that children share its memory.
     pub fn shared(&mut self, now: Duration) {
         if let (false, Some(last)) = (self.now, self.last) {
             self.calm = Some(now.saturating_sub(last));
@@ -26,14 +26,15 @@ impl Forks {
         (self.last, self.now) = (Some(now), true);
     }
 
-    /// None does.
+    /// Notes that no child shares its memory.
     pub fn alone(&mut self) {
         self.now = false;
     }
 
-    /// Whether the process may be changed: no child shares its memory, and none is to be expected within `quiet`, by how
-    /// long there was none before the last ones, or none came for as long. With a `quiet` of nothing children are no
-    /// reason to leave a process alone.
+    /// Returns true if private memory of the process may be changed. No child shares its memory
+    /// now, and none is expected within `quiet`. Either the time without children before the last
+    /// ones was at least `quiet`, or no child was seen for `quiet` since. With a `quiet` of 0 the
+    /// result is always true.
     pub fn are_over(&self, now: Duration, quiet: Duration) -> bool {
         let Some(last) = self.last.filter(|_| !quiet.is_zero()) else { return true };
         !self.now && (self.calm.is_none_or(|calm| calm >= quiet) || now.saturating_sub(last) >= quiet)
@@ -72,7 +73,7 @@ mod tests {
         }
         assert!(!forks.are_over(at(127), QUIET));
         assert!(forks.are_over(at(128), QUIET));
-        // A child of many snapshots is one; the time before it is what counts.
+        // A child of many snapshots counts as one. Only the time before it counts.
         (140..150).for_each(|second| forks.shared(at(second)));
         forks.alone();
         assert!(forks.are_over(at(150), QUIET), "22 s of quiet before");

@@ -1,47 +1,48 @@
-//! What the guards remember, as values: so that cool-downs outlive the process that runs the policy.
+//! State of the guards as values, so that cool-downs outlive the process that runs the policy.
 
 use super::{Demoted, Promotions, RegionMemory};
 use megapage_snapshot::{PAGES, ProcessId};
 use megapage_units::HUGE_2M;
 use std::time::Duration;
 
-/// Most regions taken back: 256 GiB.
+/// Maximum of regions taken back: 256 GiB.
 const MOST: usize = 1 << 17;
 
-/// What is known of one region that something was done to. Times are on the snapshot's clock.
+/// Stored history of one region that an action was tried or put off for. Times are on the
+/// snapshot's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SavedRegion {
-    /// Whose.
+    /// The process.
     pub process: ProcessId,
-    /// Its first address.
+    /// First address of the region.
     pub region: u64,
-    /// The last action.
+    /// Time of the last action.
     pub acted: Duration,
-    /// The last promotion.
+    /// Time of the last promotion.
     pub promoted: Option<Duration>,
     /// The last demotion or recovery.
     pub demoted: Option<SavedDemotion>,
     /// Failures in a row.
     pub failures: u32,
-    /// Nothing before that time.
+    /// End of the back-off.
     pub not_before: Duration,
-    /// The size, in bytes and less than 2 MiB, that it was promoted to.
+    /// Page size that it was promoted to, in bytes and less than 2 MiB.
     pub small: Option<u64>,
 }
 
-/// A demotion, as far as it decides about a promotion.
+/// A demotion, as far as it matters for a later promotion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SavedDemotion {
-    /// When.
+    /// Time of the demotion.
     pub at: Duration,
-    /// The share of memory in use then, 0 to 1.
+    /// Share of memory in use at that time, 0 to 1.
     pub in_use: f64,
-    /// Base pages present afterwards, where a snapshot has shown that.
+    /// Base pages present afterwards; `None` before a snapshot has shown the effect.
     pub present: Option<u16>,
 }
 
 impl Promotions {
-    /// All regions that are stored, ascending by process and address.
+    /// Returns all stored regions, ascending by process and address.
     pub fn saved_regions(&self) -> Vec<SavedRegion> {
         let regions = self.processes.iter().flat_map(|(id, process)| {
             process.regions.iter().map(|(start, memory)| SavedRegion {
@@ -62,8 +63,8 @@ impl Promotions {
         regions.collect()
     }
 
-    /// Takes back what was saved. What cannot be true at the time `now` is skipped; what is known already
-    /// stays.
+    /// Takes back saved regions. Skips those with values that are impossible at the time `now`.
+    /// Does not overwrite a region that is already known.
     pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
         let past = |time: Duration| time <= now;
         for one in regions.iter().take(MOST) {

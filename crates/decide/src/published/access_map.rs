@@ -1,13 +1,14 @@
-//! HawkEye's access_map: the regions of one process in buckets by access coverage, each bucket an ordered list.
+//! HawkEye's access_map: the regions of one process in buckets by access coverage. Each bucket is
+//! an ordered list.
 //!
-//! Source: Panwar, Bansal, Gopinath, "HawkEye: Efficient Fine-grained OS Support for Huge Pages" (ASPLOS 2019); the
-//! released kernel's mm/ohp.c.
+//! Source: Panwar, Bansal, Gopinath, "HawkEye: Efficient Fine-grained OS Support for Huge Pages"
+//! (ASPLOS 2019); the released kernel's mm/ohp.c.
 
 use megapage_snapshot::PAGES;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How coverage is sorted into buckets.
+/// Sorting of coverage into buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buckets {
     /// Ten of 50 base pages each: 0-49, 50-99, ... 450-512 (the paper).
@@ -17,7 +18,7 @@ pub enum Buckets {
 }
 
 impl Buckets {
-    /// How many there are.
+    /// Returns the number of buckets.
     pub const fn count(self) -> usize {
         match self {
             Buckets::Linear => 10,
@@ -25,7 +26,7 @@ impl Buckets {
         }
     }
 
-    /// The bucket of a coverage, 0 to 512.
+    /// Returns the bucket of a coverage, 0 to 512.
     pub fn of(self, coverage: u16) -> usize {
         let pages = usize::from(coverage.min(PAGES));
         match self {
@@ -36,26 +37,26 @@ impl Buckets {
     }
 }
 
-/// Where in its bucket a region goes after a sample.
+/// Place of a region in its bucket after a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// To the head where it has risen to this bucket, to the tail where it has dropped to it or is new; where it was
-    /// in this bucket before, it keeps its place (the paper).
+    /// The head if the region has risen to this bucket, the tail if it has dropped to it or is new.
+    /// A region that was already in this bucket keeps its place (the paper).
     RisersFirst,
-    /// Always to the head (the released code).
+    /// Always the head (the released code).
     AlwaysFirst,
 }
 
-/// How a map is stored.
+/// Rules by which a map is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rules {
-    /// The buckets.
+    /// Sorting into buckets.
     pub buckets: Buckets,
-    /// The place in a bucket.
+    /// Place in a bucket.
     pub placement: Placement,
-    /// The weight of the average so far, in tenths; a new sample has the remainder.
+    /// Weight of the average so far, in tenths; a new sample has the rest.
     pub memory: u16,
-    /// Whether the average of a new region starts at zero, and not at its first sample.
+    /// True if the average of a new region starts at zero, and not at its first sample.
     pub from_zero: bool,
 }
 
@@ -64,17 +65,17 @@ struct Entry {
     average: u16,
     sampled: Duration,
     bucket: usize,
-    /// The place in the bucket, the lowest first; `None` where it was taken out.
+    /// Place in the bucket, the lowest first; `None` if it was taken out.
     place: Option<i64>,
 }
 
-/// The regions of one process, by their first address.
+/// Regions of one process, by their first address.
 #[derive(Clone, Debug)]
 pub(crate) struct AccessMap {
     rules: Rules,
     entries: BTreeMap<u64, Entry>,
     buckets: Vec<BTreeMap<i64, u64>>,
-    /// The lowest and the highest place given so far.
+    /// Lowest and highest place given so far.
     places: (i64, i64),
 }
 
@@ -88,7 +89,7 @@ impl AccessMap {
         }
     }
 
-    /// Takes a sample of a region in, unless it was taken in before.
+    /// Takes in a sample of a region, unless it was taken in before.
     pub fn update(&mut self, region: u64, coverage: u16, sampled: Duration) {
         let coverage = coverage.min(PAGES);
         let old = self.entries.get(&region).copied();
@@ -118,7 +119,7 @@ impl AccessMap {
         self.entries.insert(region, Entry { average, sampled, bucket, place: Some(place) });
     }
 
-    /// Forgets the regions that `keep` does not want.
+    /// Forgets the regions for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
         let buckets = &mut self.buckets;
         self.entries.retain(|region, entry| {
@@ -130,12 +131,12 @@ impl AccessMap {
         });
     }
 
-    /// The highest bucket that holds a region.
+    /// Returns the highest bucket that holds a region.
     pub fn top(&self) -> Option<usize> {
         self.buckets.iter().rposition(|bucket| !bucket.is_empty())
     }
 
-    /// Takes the first region of the highest bucket out, until it is sampled again.
+    /// Takes out the first region of the highest bucket. The next sample puts it back.
     pub fn take(&mut self) -> Option<u64> {
         let top = self.top()?;
         let (_, region) = self.buckets[top].pop_first()?;
@@ -145,7 +146,7 @@ impl AccessMap {
         Some(region)
     }
 
-    /// Puts a region that was taken out back, before all others of its bucket.
+    /// Puts back a region that was taken out, before all others of its bucket.
     pub fn put_back(&mut self, region: u64) {
         let place = self.head();
         if let Some(entry) = self.entries.get_mut(&region)
@@ -156,7 +157,7 @@ impl AccessMap {
         }
     }
 
-    /// Puts a region that failed at the end of the lowest bucket.
+    /// Moves a region that failed to the end of the lowest bucket.
     pub fn put_last(&mut self, region: u64) {
         if !self.entries.contains_key(&region) {
             return;
@@ -169,12 +170,12 @@ impl AccessMap {
         }
     }
 
-    /// How many regions wait in bucket `lowest` or higher.
+    /// Returns the number of regions waiting in bucket `lowest` or higher.
     pub fn waiting(&self, lowest: usize) -> usize {
         self.buckets.iter().skip(lowest).map(BTreeMap::len).sum()
     }
 
-    /// Regions tracked.
+    /// Returns the number of tracked regions.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -1,24 +1,27 @@
-//! FreeBSD: a contiguous 2 MiB block is reserved on the first touch of a region; the region becomes huge only when all
-//! its 512 base pages are populated, so that nothing is ever bound that the program did not touch.
+//! FreeBSD: reserves a contiguous 2 MiB block on the first touch of a region. The region becomes
+//! huge only when all its 512 base pages are populated. So no memory is ever bound that the program
+//! did not touch.
 //!
-//! Sources: Navarro, Iyer, Druschel, Cox, "Practical, transparent operating system support for superpages" (OSDI 2002);
-//! sys/vm/vm_reserv.c: the partially populated reservation that has not changed for longest is broken first.
+//! Sources: Navarro, Iyer, Druschel, Cox, "Practical, transparent operating system support for
+//! superpages" (OSDI 2002); sys/vm/vm_reserv.c. The partially populated reservation without a
+//! change for longest is broken first.
 
 use crate::pace::Rounds;
 use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Reservation, Tick};
 use megapage_snapshot::{Leaf, PAGES};
 
-/// The policy. Population decides. FreeBSD has no pace, since a reservation becomes huge without a copy; where there are
-/// no reservations each promotion is a copy, and then it may be held to the pace of the others.
+/// The policy: population decides. FreeBSD has no pace, since a reservation becomes huge without a
+/// copy. Without reservations each promotion is a copy; then the pace of the other policies may
+/// apply to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FreeBsd {
-    /// Regions promoted in a round; `None`: all that are full.
+    /// Regions promoted in a round; `None`: all full ones.
     pace: Option<Pace>,
     rounds: Rounds,
 }
 
 impl FreeBsd {
-    /// The policy, promoting so many regions in a round.
+    /// Returns the policy, promoting at most the regions of `pace` in a round.
     pub fn at(pace: Pace) -> FreeBsd {
         FreeBsd { pace: Some(pace), rounds: Rounds::default() }
     }
@@ -57,8 +60,8 @@ impl Policy for FreeBsd {
     }
 
     fn on_fault(&mut self, fault: &Fault) -> FaultSize {
-        // A region whose reservation was broken, or never could be made, does not get one later: its pages lie
-        // elsewhere.
+        // A region without a reservation, broken or never made, does not get one later: its pages
+        // lie elsewhere.
         if fault.eligible && (fault.reserved || fault.present == 0) {
             FaultSize::Reserve
         } else {

@@ -1,7 +1,8 @@
-//! What HawkEye-G and HawkEye-PMU have in common: sampling, the access maps, bloat recovery and zeroing ahead.
+//! Common parts of HawkEye-G and HawkEye-PMU: sampling, the access maps, bloat recovery and zeroing
+//! ahead.
 //!
-//! Sources: Panwar, Bansal, Gopinath, "HawkEye: Efficient Fine-grained OS Support for Huge Pages" (ASPLOS 2019), and
-//! its released kernel: mm/ohp.c, mm/huge_memory.c, hawkeye_modules/.
+//! Sources: Panwar, Bansal, Gopinath, "HawkEye: Efficient Fine-grained OS Support for Huge Pages"
+//! (ASPLOS 2019), and its released kernel: mm/ohp.c, mm/huge_memory.c, hawkeye_modules/.
 
 use super::access_map::AccessMap;
 pub use super::access_map::{Buckets, Placement, Rules};
@@ -13,48 +14,49 @@ use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// HawkEye's constants.
+/// Constants of HawkEye.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// The name that reports show.
+    /// Name in reports.
     pub name: &'static str,
-    /// How the access maps are stored.
+    /// Rules by which the access maps are stored.
     pub rules: Rules,
-    /// From one sample to the next.
+    /// Time from one sample to the next.
     pub sample_every: Duration,
-    /// From clearing the bits to reading them.
+    /// Time from clearing the bits to reading them.
     pub window: Duration,
     /// Regions promoted in a round.
     pub promote: Pace,
-    /// Regions in lower buckets are not promoted.
+    /// Lowest bucket from which regions are promoted.
     pub lowest_bucket: usize,
-    /// HawkEye-PMU: a process with less translation cost (a share, 0 to 1) is not promoted.
+    /// HawkEye-PMU: least translation cost of a promoted process (a share, 0 to 1).
     pub least_cost: f64,
-    /// HawkEye-PMU: processes whose costs differ by no more take turns.
+    /// HawkEye-PMU: largest difference of costs between processes that take turns.
     pub equal_cost: f64,
-    /// HawkEye-PMU: a process is a candidate with so many regions in such a bucket or higher.
+    /// HawkEye-PMU: least number of regions of a candidate process, and the lowest bucket that they
+    /// count from.
     pub least_candidates: (usize, usize),
-    /// Whether a region whose promotion failed goes to the end of the lowest bucket.
+    /// True if a region whose promotion failed goes to the end of the lowest bucket.
     pub failures_last: bool,
-    /// Recovery starts at this share of memory in use...
+    /// Share of memory in use at which recovery starts...
     pub recover_from: f64,
-    /// ...and ends at this one.
+    /// ...and the share at which it ends.
     pub recover_to: f64,
-    /// From one run of recovery to the next, while it is active.
+    /// Time from one run of recovery to the next, while it is active.
     pub recover_every: Duration,
-    /// A huge page with at least so many zero-filled base pages is recovered.
+    /// Least number of zero-filled base pages in a huge page that is recovered.
     pub least_zeros: u16,
-    /// After a process's huge pages were scanned for zeros, how long the result holds.
+    /// Time for which the result of a zero scan of a process's huge pages holds.
     pub rescan: Duration,
     /// Blocks of 2 MiB zeroed ahead in a round.
     pub pre_zero: Pace,
-    /// Whether a first touch gets a huge page.
+    /// True if a first touch gets a huge page.
     pub huge_faults: bool,
 }
 
 impl Parameters {
-    /// As the paper describes it. Where it gives no number (how many zero pages are too many; the pace), the choice
-    /// is ours and stated in docs/policies.md.
+    /// Returns the constants of the paper. It gives no number for some (the zero pages that are too
+    /// many; the pace): these are ours, see docs/policies.md.
     pub const fn paper() -> Parameters {
         Parameters {
             name: "hawkeye-g",
@@ -82,9 +84,10 @@ impl Parameters {
         }
     }
 
-    /// As the released kernel does it: twelve logarithmic buckets, always to the head, averages from zero; a sample
-    /// each 6 s at most (1 s window, 5 s sleep); never from the lowest bucket; recovery every 120 s of whatever page
-    /// holds a zero page; 10 blocks of order 10 zeroed a second.
+    /// Returns the constants of the released kernel. It has twelve logarithmic buckets, placement
+    /// always at the head, and averages from zero. It takes a sample every 6 s at most (1 s window,
+    /// 5 s sleep). It never promotes from the lowest bucket. Recovery runs every 120 s, on each
+    /// huge page that holds a zero page. It zeroes 10 blocks of order 10 a second.
     pub const fn code() -> Parameters {
         Parameters {
             name: "hawkeye-code",
@@ -107,30 +110,30 @@ impl Parameters {
         }
     }
 
-    /// The same, promoting so many regions in a round.
+    /// Returns these constants, promoting at most the regions of `pace` in a round.
     pub const fn at(self, pace: Pace) -> Parameters {
         Parameters { promote: pace, ..self }
     }
 
-    /// The same under another name.
+    /// Returns these constants under another name.
     pub const fn named(self, name: &'static str) -> Parameters {
         Parameters { name, ..self }
     }
 
-    /// The same with base pages at faults.
+    /// Returns these constants with base pages at faults.
     pub const fn base_faults(self) -> Parameters {
         Parameters { huge_faults: false, ..self }
     }
 }
 
-/// The state that both variants share.
+/// State that both variants share.
 #[derive(Clone, Debug)]
 pub(crate) struct HawkEye {
     pub parameters: Parameters,
     /// True if counters choose, false if access coverage does.
     by_cost: bool,
     maps: BTreeMap<ProcessId, Tracked>,
-    /// The order among equals: a process that was served goes to the end.
+    /// Order among equals: a process that was served goes to the end.
     turn: VecDeque<ProcessId>,
     samples: Rounds,
     promotions: Rounds,
@@ -140,16 +143,16 @@ pub(crate) struct HawkEye {
     scans: Scans,
 }
 
-/// One process's map.
+/// Map of one process.
 #[derive(Clone, Debug)]
 struct Tracked {
     map: AccessMap,
-    /// Which samples it has seen: see [`crate::samples`].
+    /// Value of the samples it has taken in: see [`crate::samples`].
     samples: u64,
 }
 
 impl Tracked {
-    /// Takes the samples of a process in, and forgets the regions that are gone or huge.
+    /// Takes in the samples of a process, and forgets regions that are gone or huge.
     fn update(&mut self, process: &Process, is_allowed: impl Fn(&Region) -> bool) {
         let mut regions = process.regions.iter().peekable();
         self.map.retain(|start| {
@@ -167,12 +170,12 @@ impl Tracked {
 }
 
 impl HawkEye {
-    /// HawkEye-G with these constants.
+    /// Returns HawkEye-G with these constants.
     pub fn by_coverage(parameters: Parameters) -> HawkEye {
         HawkEye::new(parameters, false)
     }
 
-    /// HawkEye-PMU with these constants.
+    /// Returns HawkEye-PMU with these constants.
     pub fn by_cost(parameters: Parameters) -> HawkEye {
         HawkEye::new(parameters, true)
     }
@@ -192,7 +195,8 @@ impl HawkEye {
         }
     }
 
-    /// Goes on with what was not tried: the regions are the first of their buckets, their processes the next of their equals.
+    /// Resumes untried promotions: the regions become the first of their buckets, and their
+    /// processes the first of their equals.
     fn resume(&mut self, tick: &Tick<'_>) {
         let untried = tick.untried_promotions();
         for (process, region) in untried.iter().rev() {
@@ -205,12 +209,12 @@ impl HawkEye {
             }
         }
         self.promotions.give_back(untried.len() as u64);
-        // One recovery is enough for a whole round of them.
+        // One unit makes a whole run of recovery due.
         let lacks = tick.untried().iter().any(|action| matches!(action, Action::Recover { .. }));
         self.recoveries.give_back(u64::from(lacks));
     }
 
-    /// Takes new samples into the access maps, and asks for the next ones.
+    /// Takes new samples into the access maps, and requests the next ones.
     pub fn track(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
         let alive = |id: &ProcessId| processes.iter().any(|process| process.id == *id);
@@ -226,7 +230,7 @@ impl HawkEye {
                 .maps
                 .entry(process.id)
                 .or_insert_with(|| Tracked { map: AccessMap::new(self.parameters.rules), samples: 0 });
-            // Regions that have become huge meanwhile are found out when they are taken.
+            // Regions that became huge since then are refused when they are taken.
             let samples = crate::samples(process);
             if tracked.samples != samples || tracked.map.len() > process.regions.len() {
                 tracked.samples = samples;
@@ -240,7 +244,8 @@ impl HawkEye {
         }
     }
 
-    /// Promotes what is due: each time the first region of the highest bucket of the process that `choose` picks.
+    /// Promotes the regions that are due: each time the first region of the highest bucket of the
+    /// process that `choose` returns.
     pub fn promote(
         &mut self,
         tick: &mut Tick<'_>,
@@ -272,7 +277,8 @@ impl HawkEye {
         }
     }
 
-    /// While memory is short, splits huge pages that hold many zeros, of the process with the least `cost` first.
+    /// Splits huge pages that hold many zeros while memory is short. The process with the least
+    /// `cost` is first.
     pub fn recover(&mut self, tick: &mut Tick<'_>, cost: impl Fn(&Process) -> f64) {
         let in_use = tick.in_use();
         if in_use >= self.parameters.recover_from {
@@ -309,13 +315,13 @@ impl HawkEye {
         }
     }
 
-    /// Zeroes free blocks for faults to come.
+    /// Requests free blocks zeroed ahead of faults.
     pub fn pre_zero(&mut self, tick: &mut Tick<'_>) {
         let blocks = self.zeroings.due(tick.now(), self.parameters.pre_zero);
         let _ = tick.pre_zero(blocks, Reason::FaultLatency);
     }
 
-    /// The processes, least recently served first.
+    /// Returns the processes, least recently served first.
     pub fn turns(&self) -> impl Iterator<Item = (ProcessId, &AccessMap)> {
         self.turn.iter().filter_map(|id| Some((*id, &self.maps.get(id)?.map)))
     }

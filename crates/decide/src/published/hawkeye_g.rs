@@ -1,5 +1,5 @@
-//! HawkEye-G: without counters. The region with the highest access coverage of all processes is promoted first;
-//! processes that have equally high ones take turns.
+//! HawkEye-G: works without counters. Promotes first the region with the highest access coverage
+//! over all processes. Processes with equally high ones take turns.
 //!
 //! Source: HawkEye (ASPLOS 2019); get_ohp_global_kaddr in mm/ohp.c of the released kernel.
 
@@ -16,7 +16,7 @@ pub(super) fn act(hawkeye: &mut HawkEye, tick: &mut Tick<'_>) {
     });
 }
 
-/// Without counters, the coverage of all sampled regions stands in for translation cost.
+/// Returns the coverage of all sampled regions, which replaces translation cost without counters.
 fn coverage(process: &Process) -> f64 {
     process.mean_coverage().unwrap_or(0.0)
 }

@@ -1,5 +1,5 @@
-//! HawkEye-PMU: the process that loses the largest share of its cycles to page walks is promoted first, its regions by
-//! access coverage. A process that loses next to nothing is not promoted at all.
+//! HawkEye-PMU: promotes first the process that loses the largest share of its cycles to page
+//! walks, its regions by access coverage. A process that loses next to nothing is never promoted.
 //!
 //! Source: HawkEye (ASPLOS 2019); ohp_get_target_mm in mm/ohp.c of the released kernel.
 
@@ -8,7 +8,7 @@ use crate::{Reason, Tick};
 use megapage_snapshot::{Process, ProcessId};
 use std::collections::BTreeMap;
 
-/// The share of cycles in page walks, 0 to 1; 0 where not measured.
+/// Returns the share of cycles in page walks, 0 to 1; 0 if it is unknown.
 fn cost(process: &Process) -> f64 {
     process.translation.map_or(0.0, |cost| cost.share)
 }

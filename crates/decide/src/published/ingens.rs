@@ -1,8 +1,9 @@
-//! Ingens: base pages at faults; a thread promotes regions whose base pages are mostly used, at once where memory is
-//! hardly fragmented; the process with the least huge memory for its share is served first.
+//! Ingens: base pages at faults. A thread promotes regions with most base pages in use; while
+//! memory is hardly fragmented, it promotes at once. It first serves the process with the least
+//! huge memory for its share.
 //!
-//! Sources: Kwon, Yu, Peter, Rossbach, Witchel, "Coordinated and Efficient Huge Page Management with Ingens" (OSDI
-//! 2016); the released kernel's osa/hugepage_scan.c.
+//! Sources: Kwon, Yu, Peter, Rossbach, Witchel, "Coordinated and Efficient Huge Page Management
+//! with Ingens" (OSDI 2016); the released kernel's osa/hugepage_scan.c.
 
 use crate::pace::Rounds;
 use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, samples};
@@ -11,52 +12,53 @@ use megapage_units::HUGE_2M;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How processes compete for huge pages.
+/// Rule by which processes compete for huge pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fairness {
-    /// The paper's M = S / (H (f + tau (1 - f))): share, huge pages, the part of them that is hot, and a penalty for
-    /// the idle part. S is 1 for every process.
+    /// The paper's M = S / (H (f + tau (1 - f))). These are share, huge pages, their hot part, and
+    /// a penalty for the idle part. S is 1 for every process.
     IdlePenalty {
-        /// How much more an idle huge page counts than a hot one.
+        /// Weight of an idle huge page; a hot one has 1.
         tau: f64,
     },
-    /// The code's: huge pages wanted (anonymous memory) for each one had.
+    /// The code's rule: huge pages wanted (anonymous memory) for each existing one.
     Need,
 }
 
-/// How the frequency of accesses to a huge page is smoothed. One sample is one bit of an 8-bit history.
+/// Smoothing of the access frequency of a region. One sample is one bit of an 8-bit history.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Frequency {
-    /// The weight of the history's latest count, 0 to 1.
+    /// Weight of the history's latest count, 0 to 1.
     pub weight: f64,
-    /// Hot is what has at least so many of eight samples with an access, on that average.
+    /// Average number of samples with an access, of eight, from which a region is hot.
     pub hot: f64,
 }
 
-/// Ingens's constants.
+/// Constants of Ingens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// The name that reports show.
+    /// Name in reports.
     pub name: &'static str,
-    /// Below this fragmentation (FMFI, 0 to 1) one touched page is enough; `None`: never.
+    /// Fragmentation (FMFI, 0 to 1) below which one touched page is enough; `None`: never.
     pub eager_below: Option<f64>,
-    /// Otherwise so many of the 512 base pages are to be there.
+    /// Base pages, of 512, that must be present otherwise.
     pub utilised: u16,
     /// Base pages looked at in a round, 512 for each promotion.
     pub promote: Pace,
-    /// From one sample of access bits to the next; also from clearing to reading.
+    /// Time from one sample of access bits to the next; also from clearing to reading.
     pub sample_every: Duration,
-    /// A region that is hot is sampled once in so many rounds: its accesses cost more than they show.
+    /// Rounds for each sample of a hot region: the cost of its accesses outweighs their
+    /// information.
     pub hot_rounds: u64,
-    /// How accesses are judged.
+    /// Judgement of accesses.
     pub frequency: Frequency,
-    /// Who is served first.
+    /// Order in which processes are served.
     pub fairness: Fairness,
 }
 
 impl Parameters {
-    /// As the paper describes it. Where its value is not known to us (tau, the pace), the choice is stated in
-    /// docs/policies.md.
+    /// Returns the constants of the paper. For values that are unknown to us (tau, the pace),
+    /// docs/policies.md states the choice.
     pub const fn paper() -> Parameters {
         Parameters {
             name: "ingens",
@@ -71,12 +73,13 @@ impl Parameters {
         }
     }
 
-    /// The same, promoting so many regions in a round.
+    /// Returns these constants, promoting at most the regions of `pace` in a round.
     pub fn at(self, pace: Pace) -> Parameters {
         Parameters { promote: pace.in_pages(PAGES), ..self }
     }
 
-    /// As the released kernel does it: 90 % always, a sample every 4 s, 0.7 and 0.3 as weights.
+    /// Returns the constants of the released kernel: 90 % always, a sample every 4 s, 0.7 and 0.3
+    /// as weights.
     pub const fn code() -> Parameters {
         Parameters {
             name: "ingens-code",
@@ -90,26 +93,26 @@ impl Parameters {
     }
 }
 
-/// The state of a region.
+/// State of a region.
 #[derive(Clone, Copy, Debug)]
 struct Heat {
     sampled: Duration,
     history: u8,
-    /// The average number of accesses in eight samples.
+    /// Average number of accesses in eight samples.
     frequency: f64,
 }
 
-/// The regions of one process.
+/// Regions of one process.
 #[derive(Clone, Debug, Default)]
 struct Tracked {
-    /// By their first addresses, ascending.
+    /// State of the regions by their first addresses, ascending.
     heat: Vec<(u64, Heat)>,
-    /// Which samples it has seen: see [`samples`].
+    /// Value of the samples it has taken in: see [`samples`].
     samples: u64,
 }
 
 impl Tracked {
-    /// Takes the samples of a process in, and forgets what is gone.
+    /// Takes in the samples of a process, and forgets regions that are gone.
     fn update(&mut self, process: &Process, smoothing: Frequency) {
         let mut old = std::mem::take(&mut self.heat).into_iter().peekable();
         for region in &process.regions {
@@ -146,7 +149,7 @@ pub struct Ingens {
 }
 
 impl Ingens {
-    /// Ingens with these constants.
+    /// Returns Ingens with these constants.
     pub fn new(parameters: Parameters) -> Ingens {
         Ingens {
             parameters,
@@ -157,7 +160,7 @@ impl Ingens {
         }
     }
 
-    /// Takes new samples in, and asks for the next ones.
+    /// Takes in new samples, and requests the next ones.
     fn track(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
         self.heat.retain(|id, _| processes.iter().any(|process| process.id == *id));
@@ -186,7 +189,8 @@ impl Ingens {
         }
     }
 
-    /// The part of a process's huge pages that is hot, 0 to 1. Until something is known, all are taken for hot.
+    /// Returns the hot part of a process's huge pages, 0 to 1. Without any sample, all count as
+    /// hot.
     fn hot(&self, process: &Process) -> f64 {
         let Some(tracked) = self.heat.get(&process.id) else { return 1.0 };
         let huge = process.regions.iter().filter(|region| region.leaf == Leaf::Huge2m);
@@ -195,9 +199,9 @@ impl Ingens {
         if known.is_empty() { 1.0 } else { hot as f64 / known.len() as f64 }
     }
 
-    /// How much a process is entitled to the next huge page: the highest is next.
+    /// Returns the claim of a process to the next huge page. The highest is next.
     fn claim(&self, competitor: &Competitor) -> f64 {
-        // With none the claim would be infinite, and alike for all.
+        // Without huge pages, the claim of every process would be infinite.
         let huge = competitor.huge.max(1) as f64;
         match self.parameters.fairness {
             Fairness::Need => competitor.process.rss_anonymous.0 as f64 / HUGE_2M as f64 / huge,
@@ -210,9 +214,9 @@ impl Ingens {
 struct Competitor<'a> {
     process: &'a Process,
     huge: usize,
-    /// The hot part of its huge pages.
+    /// Hot part of its huge pages.
     hot: f64,
-    /// From low to high addresses.
+    /// Regions to promote, from low to high addresses.
     regions: std::vec::IntoIter<&'a Region>,
 }
 
@@ -249,7 +253,7 @@ impl Policy for Ingens {
         while pages >= u64::from(PAGES) {
             competitors.retain(|competitor| !competitor.regions.as_slice().is_empty());
             let claim = |competitor: &Competitor| self.claim(competitor);
-            // Of equals the first: pids ascend.
+            // Chooses the first of equals: pids ascend.
             let Some(next) = competitors.iter_mut().rev().max_by(|a, b| claim(a).total_cmp(&claim(b))) else {
                 return;
             };

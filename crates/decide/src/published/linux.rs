@@ -1,7 +1,8 @@
-//! Linux: a huge page on first touch where one is free, and khugepaged for the remainder, which takes the processes in the
-//! order in which they came and each from low to high addresses.
+//! Linux: a huge page on first touch if one is free, and khugepaged for the rest. It takes the
+//! processes in the order of their arrival, and each from low to high addresses.
 //!
-//! Sources: Documentation/admin-guide/mm/transhuge.rst, mm/khugepaged.c (Linux 6.18), mm/huge_memory.c.
+//! Sources: Documentation/admin-guide/mm/transhuge.rst, mm/khugepaged.c (Linux 6.18),
+//! mm/huge_memory.c.
 
 use crate::pace::Rounds;
 use crate::{Action, Answer, Fault, FaultSize, Obtained, Outcome, Pace, Policy, Reason, Tick};
@@ -9,25 +10,28 @@ use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The settings of /sys/kernel/mm/transparent_hugepage.
+/// Settings of /sys/kernel/mm/transparent_hugepage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// The name that reports show.
+    /// Name in reports.
     pub name: &'static str,
     /// `enabled`: true for `always`, false for `never`.
     pub enabled: bool,
-    /// `khugepaged/pages_to_scan` every `khugepaged/scan_sleep_millisecs`: base pages, 512 for each region looked at.
+    /// `khugepaged/pages_to_scan` every `khugepaged/scan_sleep_millisecs`: base pages, 512 for each
+    /// region looked at.
     pub scan: Pace,
-    /// `khugepaged/alloc_sleep_millisecs`: the pause after a huge page could not be had.
+    /// `khugepaged/alloc_sleep_millisecs`: the pause after a huge page could not be allocated.
     pub alloc_sleep: Duration,
-    /// `khugepaged/max_ptes_none`: how many of a region's base pages may be absent (or map the page of zeros).
+    /// `khugepaged/max_ptes_none`: maximum of a region's base pages that are absent (or map the
+    /// zero page).
     pub max_ptes_none: u16,
-    /// `khugepaged/max_ptes_swap`: how many may be swapped out.
+    /// `khugepaged/max_ptes_swap`: maximum of a region's base pages that are swapped out.
     pub max_ptes_swap: u16,
 }
 
 impl Parameters {
-    /// `always`, with the kernel's defaults: 4096 pages every 10 s, 60 s after a failure, 511 absent, 64 swapped.
+    /// Returns `always`, with the kernel's defaults: 4096 pages every 10 s, 60 s after a failure,
+    /// 511 absent, 64 swapped.
     pub fn always() -> Parameters {
         Parameters {
             name: "linux",
@@ -39,12 +43,12 @@ impl Parameters {
         }
     }
 
-    /// These settings, with a scan of so many regions in a round.
+    /// Returns these settings, scanning at most the regions of `pace` in a round.
     pub fn at(self, pace: Pace) -> Parameters {
         Parameters { scan: pace.in_pages(PAGES), ..self }
     }
 
-    /// `never`: base pages only.
+    /// Returns `never`: base pages only.
     pub fn never() -> Parameters {
         Parameters { name: "linux-4k", enabled: false, ..Parameters::always() }
     }
@@ -55,20 +59,20 @@ impl Parameters {
 pub struct Linux {
     parameters: Parameters,
     rounds: Rounds,
-    /// The processes in the order in which they came; the first is being scanned.
+    /// Processes in the order of their arrival. The first is being scanned.
     queue: VecDeque<ProcessId>,
-    /// Where the scan of the first goes on.
+    /// Address at which the scan of the first process continues.
     address: u64,
 }
 
 impl Linux {
-    /// Linux with these settings.
+    /// Returns Linux with these settings.
     pub fn new(parameters: Parameters) -> Linux {
         Linux { parameters, rounds: Rounds::default(), queue: VecDeque::new(), address: 0 }
     }
 
-    /// Keeps the queue to the processes there are. A process joins when it first has memory for huge pages; of
-    /// several new ones the oldest comes first.
+    /// Removes processes that are gone from the queue. A process joins when it first appears in a
+    /// snapshot; of several new ones the oldest comes first.
     fn enqueue(&mut self, processes: &[&Process]) {
         let first = self.queue.front().copied();
         self.queue.retain(|id| processes.iter().any(|process| process.id == *id));
@@ -81,13 +85,14 @@ impl Linux {
         self.queue.extend(new.into_iter().map(|process| process.id));
     }
 
-    /// Whether it collapses what it finds there: `hpage_collapse_scan_pmd`.
+    /// Returns true if khugepaged would collapse this region: `hpage_collapse_scan_pmd`.
     fn collapses(&self, region: &Region) -> bool {
         let absent = PAGES.saturating_sub(region.present).saturating_sub(region.swapped);
         region.leaf == Leaf::Base
             && absent <= self.parameters.max_ptes_none
             && region.swapped <= self.parameters.max_ptes_swap
-            // At least one page was accessed lately (SCAN_LACK_REFERENCED_PAGE), as far as that is known.
+            // At least one page was accessed lately (SCAN_LACK_REFERENCED_PAGE), unless that is
+            // unknown.
             && region.accessed.is_none_or(|accessed| accessed.coverage > 0)
     }
 }
@@ -99,7 +104,7 @@ impl Policy for Linux {
 
     fn tick(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
-        // The scan goes on from the first region that was not tried.
+        // The scan continues at the first region that was not tried.
         let untried = tick.untried_promotions();
         if let Some((process, region)) = untried.first()
             && let Some(at) = self.queue.iter().position(|other| other == process)
@@ -113,7 +118,7 @@ impl Policy for Linux {
             return;
         }
         let mut pages = self.rounds.due(tick.now(), self.parameters.scan);
-        // Each process at most once a step: khugepaged, too, sleeps after it has seen them all.
+        // Scans each process at most once a step: khugepaged, too, sleeps after a full pass.
         for _ in 0..self.queue.len() {
             let Some(process) =
                 self.queue.front().and_then(|first| processes.iter().find(|process| process.id == *first))

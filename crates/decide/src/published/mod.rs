@@ -1,4 +1,4 @@
-//! The policies of published systems, rebuilt to compare with and to run live.
+//! Policies of published systems, rebuilt for comparison and for live use.
 
 mod access_map;
 pub mod freebsd;

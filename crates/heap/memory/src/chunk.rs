@@ -1,8 +1,9 @@
 //! The state of one 2 MiB chunk, packed into two words.
 //!
-//! A chunk has 32 slices of 64 KiB, the step in which the allocator commits and decommits. *Committed* slices
-//! are in use. *Used* slices may hold old bytes: a slice that was decommitted while its chunk stayed mapped
-//! is used and not committed (dirty); a slice that is not used reads as zero (clean).
+//! A chunk has 32 slices of 64 KiB, the step in which the allocator commits and decommits.
+//! *Committed* slices are in use. *Used* slices may hold old bytes. A slice that was decommitted
+//! while its chunk stayed mapped is used but not committed (dirty). A slice that is not used reads
+//! as zero (clean).
 
 use crate::ledger::Backing;
 use crate::sync::AtomicU64;
@@ -12,17 +13,18 @@ use std::sync::atomic::Ordering::Relaxed;
 /// 64 KiB in bytes: the allocator's commit step, mimalloc's arena slice.
 pub const SLICE: usize = 64 << 10;
 
-/// How a chunk is mapped now.
+/// Current mapping of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
     /// Reserved addresses only.
     None,
-    /// Mapped, with pages reserved in the pool that are not faulted in yet; nothing counts as obtained.
+    /// Mapped, with pages that are reserved in the pool and not faulted in yet; nothing counts as
+    /// obtained.
     Reserved(Backing),
     /// Mapped and ready.
     Mapped(Backing),
-    /// Without addresses: they are reserved when the allocator commits a part. The program may map
-    /// something there before.
+    /// Without addresses: they are reserved again when the allocator commits a part. The program
+    /// may map something there before.
     GivenUp,
 }
 
@@ -47,16 +49,17 @@ impl Mapping {
     }
 }
 
-/// Bits beside the encoded mapping: the addresses are accessible though nothing is mapped, and huge
-/// pages are advised there.
+/// Bits beside the encoded mapping: the addresses are accessible though nothing is mapped; huge
+/// pages are advised.
 const OPEN: u64 = 0x100;
 const ADVISED: u64 = 0x200;
 
 /// On base pages.
 pub const BASE: Mapping = Mapping::Mapped(Backing::Base);
 
-/// A chunk's two words. They are written only with the chunk's group lock held; relaxed order suffices. The upper half of
-/// the second says which slices the latest commit has added: see [`Chunk::added`].
+/// A chunk's two words. They are written only under the chunk's group lock, so that relaxed order
+/// suffices. The upper half of the second says which slices the latest commit has added: see
+/// [`Chunk::added`].
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     slices: &'a AtomicU64,
@@ -64,26 +67,27 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// How many words each chunk takes.
+    /// Words of state per chunk.
     pub const WORDS: usize = 2;
 
-    /// The chunk of index `index` among `words`.
+    /// Returns the chunk of index `index` among `words`.
     pub fn at(words: &'a [AtomicU64], index: usize) -> Chunk<'a> {
         Chunk { slices: &words[2 * index], mapping: &words[2 * index + 1] }
     }
 
-    /// How the chunk is mapped.
+    /// Returns the chunk's mapping.
     pub fn mapping(self) -> Mapping {
         Mapping::decode(self.mapping.load(Relaxed) & 0xff)
     }
 
-    /// Notes a new mapping. What is mapped keeps its advice.
+    /// Notes a new mapping. Advice is kept if the chunk is mapped.
     pub fn set_mapping(self, mapping: Mapping) {
         let kept = if let Mapping::Mapped(_) = mapping { self.mapping.load(Relaxed) & ADVISED } else { 0 };
         self.mapping.store(mapping.encode() | kept, Relaxed);
     }
 
-    /// Notes that nothing is mapped, and that the addresses are accessible; counts it.
+    /// Notes that the addresses are accessible though nothing is mapped, and adds the chunk to
+    /// `count`.
     pub fn set_open(self, count: &AtomicU64) {
         self.mapping.store(Mapping::None.encode() | OPEN, Relaxed);
         count.fetch_add(1, Relaxed);
@@ -104,12 +108,12 @@ impl<'a> Chunk<'a> {
         self.mapping.load(Relaxed) & ADVISED != 0
     }
 
-    /// The committed slices, a bit each.
+    /// Returns the committed slices, a bit each.
     pub fn committed(self) -> u32 {
         self.slices.load(Relaxed) as u32
     }
 
-    /// The slices that may hold old bytes, a bit each.
+    /// Returns the slices that may hold old bytes, a bit each.
     pub fn used(self) -> u32 {
         (self.slices.load(Relaxed) >> 32) as u32
     }
@@ -119,7 +123,7 @@ impl<'a> Chunk<'a> {
         self.slices.store(u64::from(used) << 32 | u64::from(committed), Relaxed);
     }
 
-    /// Commits the slices of `mask`; whether all of them were clean.
+    /// Commits the slices of `mask`. Returns true if all of them were clean.
     pub fn commit(self, mask: u32) -> bool {
         let clean = self.used() & mask == 0;
         let added = mask & !self.committed();
@@ -129,14 +133,15 @@ impl<'a> Chunk<'a> {
         clean
     }
 
-    /// The slices that the latest commit has added to those that were committed before, until the mapping changes.
+    /// Returns the slices that the latest commit added to the committed ones, while the mapping
+    /// stays.
     pub fn added(self) -> u32 {
         (self.mapping.load(Relaxed) >> 32) as u32
     }
 }
 
-/// The slices that `[start, end)` touches (`whole` = false) or covers (`whole` = true); offsets in bytes
-/// within one chunk, `start <= end <= 2 MiB`.
+/// Returns the slices that `[start, end)` touches (`whole` = false) or covers (`whole` = true). The
+/// offsets are in bytes within one chunk, `start <= end <= 2 MiB`.
 pub fn slice_mask(start: usize, end: usize, whole: bool) -> u32 {
     let (first, last) =
         if whole { (start.div_ceil(SLICE), end / SLICE) } else { (start / SLICE, end.div_ceil(SLICE)) };
@@ -147,7 +152,8 @@ pub fn slice_mask(start: usize, end: usize, whole: bool) -> u32 {
     below(last) & !below(first)
 }
 
-/// The chunks that `[start, end)` touches, each with the mask of [`slice_mask`]; offsets in bytes.
+/// Returns the chunks that `[start, end)` touches, each with its [`slice_mask`]. The offsets are in
+/// bytes.
 pub fn masks(start: usize, end: usize, whole: bool) -> impl Iterator<Item = (usize, u32)> {
     (start / HUGE_2M..end.div_ceil(HUGE_2M)).map(move |index| {
         let base = index * HUGE_2M;
@@ -155,7 +161,7 @@ pub fn masks(start: usize, end: usize, whole: bool) -> impl Iterator<Item = (usi
     })
 }
 
-/// The runs of set bits in `mask`, each as (first slice, number of slices).
+/// Returns the runs of set bits in `mask`, each as (first slice, number of slices).
 pub fn runs(mut mask: u32) -> impl Iterator<Item = (usize, usize)> {
     std::iter::from_fn(move || {
         if mask == 0 {

@@ -1,11 +1,13 @@
-//! What the program has mapped and filled on base pages is collapsed from inside, which needs no privilege.
+//! Collapse of memory that the program has mapped and filled on base pages: from inside, which
+//! needs no privilege.
 //!
-//! A *look* walks over the process's own mappings. Regions of 2 MiB that are nearly full in two looks in a row are
-//! collapsed: what is freed sooner would be copied for nothing. Where collapsed regions do not stay huge (a garbage collector
-//! that returns its pages), regions have to be full for longer: [`Persistence`]. A large mapping that fills up densely is
-//! advised as a whole, so that the remainder of it is huge from its first touch on; never a part of one, for mremap(2) does not
-//! work across parts that differ. Of the preloaded heap the chunks on base pages are collapsed; all else of it looks after
-//! itself.
+//! A *look* walks over the process's own mappings. Regions of 2 MiB that are nearly full in two
+//! looks in a row are collapsed: memory that is freed sooner would be copied for nothing. If
+//! collapsed regions do not stay huge (a garbage collector that returns its pages), regions have to
+//! be full for longer: [`Persistence`]. A large mapping that fills up densely is advised as a
+//! whole, so that its remainder is huge from its first touch on. A part of a mapping is never
+//! advised, because mremap(2) does not work across parts that differ. In the preloaded heap only
+//! chunks on base pages are collapsed; the heap looks after the rest itself.
 
 mod persistence;
 
@@ -20,24 +22,25 @@ use megapage_units::{BASE_PAGE, HUGE_2M};
 use persistence::Persistence;
 use std::time::{Duration, Instant};
 
-/// A region is collapsed when so many of its 512 base pages are present: what it can grow by is a twentieth.
+/// Present base pages from which on a region of 512 is collapsed: it can grow by a twentieth.
 pub const LEAST_PRESENT: usize = 487;
-/// One of the preloaded heap already from here on: the allocator has handed out what is missing, too. A block of 1 MiB, say,
-/// takes 17 slices of 64 KiB, the last of which is hardly touched.
+/// The same for the preloaded heap, whose allocator has handed out the missing pages, too. A block
+/// of 1 MiB, say, takes 17 slices of 64 KiB, the last of which is hardly touched.
 const LEAST_PRESENT_OF_HEAP: usize = 480;
-/// Ranges that one look stores; further ones are found when these are done.
+/// Ranges that one look stores; further ones are found once these are done.
 const MOST_RANGES: usize = 512;
-/// A mapping is advised once this much of it is touched, and a sixteenth,
+/// Touched bytes from which on a mapping is advised; at least a sixteenth of it must be touched,
+/// too.
 const ADVISE_TOUCHED: usize = 16 << 20;
-/// and at least this much is not.
+/// Least untouched bytes of a mapping that is advised.
 const ADVISE_UNTOUCHED: usize = 16 << 20;
-/// Regions that one call collapses: between two, the program's own calls get their turn.
+/// Regions that one call collapses: between two calls, the program's own calls get their turn.
 const BATCH: usize = 8;
-/// After each call the thread pauses as long as it took, at most this.
+/// Longest pause after a call; a shorter call is followed by a pause of its length.
 const MOST_PAUSE: Duration = Duration::from_millis(50);
 /// Calls that may fail before a look ends: each costs a huge page that was taken for nothing.
 pub(crate) const MOST_FAILURES: usize = 8;
-/// A mapping with at least so much untouched is expected to grow.
+/// Untouched bytes from which on a mapping is expected to grow.
 const MAY_GROW: usize = 64 << 20;
 
 /// Ascending ranges of addresses.
@@ -78,29 +81,29 @@ impl Ranges {
         *self = kept;
     }
 
-    /// The number of regions.
+    /// Returns the number of regions.
     fn len(&self) -> usize {
         self.ranges[..self.count].iter().map(|range| (range.1 - range.0) / HUGE_2M).sum()
     }
 
-    /// The first addresses of all regions.
+    /// Returns the first addresses of all regions.
     fn regions(&self) -> impl Iterator<Item = usize> + '_ {
         self.ranges[..self.count].iter().flat_map(|range| (range.0..range.1).step_by(HUGE_2M))
     }
 }
 
-/// How full the regions of one mapping are, from its runs of present pages in ascending order.
+/// Fill of the regions of one mapping, from its runs of present pages in ascending order.
 struct Fill<'a> {
     start: usize,
     end: usize,
     least: usize,
-    /// Where the dense ones on base pages go.
+    /// Receives the dense regions on base pages.
     dense: &'a mut Ranges,
     heap: Option<&'a HugeHeap>,
     region: usize,
     present: usize,
     touched: usize,
-    /// Bytes in regions that are huge, or dense.
+    /// Bytes in regions that are huge or dense.
     full: usize,
     /// Bytes that the heap has handed out and that are not present, in regions that hold something.
     /// A large block that is being filled counts with its last such region.
@@ -108,7 +111,7 @@ struct Fill<'a> {
 }
 
 impl<'a> Fill<'a> {
-    /// Regions count as dense from `least` present base pages on.
+    /// Makes the fill of a mapping. Regions count as dense from `least` present base pages on.
     fn new(at: (usize, usize), least: usize, dense: &'a mut Ranges, heap: Option<&'a HugeHeap>) -> Fill<'a> {
         let ((start, end), region) = (at, at.0 & !(HUGE_2M - 1));
         Fill { start, end, least, dense, heap, region, present: 0, touched: 0, full: 0, left: 0 }
@@ -144,34 +147,35 @@ impl<'a> Fill<'a> {
         self.present = 0;
     }
 
-    /// Whether the mapping fills up densely and has far to go.
+    /// Returns true if the mapping fills up densely and has far to go.
     fn is_growing(&self) -> bool {
         let len = self.end - self.start;
         self.touched >= ADVISE_TOUCHED.max(len / 16)
             && len - self.touched >= ADVISE_UNTOUCHED
-            // Both ends, and the region that is being filled.
+            // Allows for both ends, and for the region that is being filled.
             && self.full + 3 * HUGE_2M >= self.touched / 16 * 15
     }
 }
 
-/// What one look came to.
+/// Result of one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     /// Bytes that were collapsed.
     pub collapsed: usize,
-    /// Whether mappings were advised, or regions wait for the next look.
+    /// True if mappings were advised, or if regions wait for the next look.
     pub pending: bool,
-    /// Whether some mapping has much that is not touched.
+    /// True if some mapping has much untouched memory.
     pub may_grow: bool,
     /// Resident memory, in bytes.
     pub resident: u64,
-    /// The time that looking took; collapsing pays for itself by pauses.
+    /// Time that looking took. Collapsing is not counted: it pays for itself by pauses.
     pub cost: Duration,
-    /// The time until the next collapse may be tried: the last one found no huge page, or took long.
+    /// Time until the next collapse may be tried: the last one found no huge page, or took long.
     pub rest: Duration,
 }
 
-/// The state of collapsing this process's own mappings. For one thread that has a table of descriptors of its own.
+/// State of collapsing this process's own mappings. For one thread that has its own table of
+/// descriptors.
 #[derive(Debug)]
 pub struct Collapser {
     pagemap: OwnPagemap,
@@ -182,8 +186,8 @@ pub struct Collapser {
 }
 
 impl Collapser {
-    /// `None` where the kernel does not show what is present. Before Linux 6.7 it does not show what
-    /// is on base pages: then the heap's chunks alone are looked at.
+    /// Opens the page map. Returns `None` if the kernel does not show what is present. Before Linux
+    /// 6.7 it does not show what is on base pages: then the heap's chunks alone are looked at.
     pub fn new() -> Option<Collapser> {
         let pagemap = OwnPagemap::open()?;
         Some(Collapser {
@@ -194,7 +198,8 @@ impl Collapser {
         })
     }
 
-    /// Looks at all mappings and collapses what was dense at the last look as well, or for as long as it has to be.
+    /// Looks at all mappings. Collapses regions that were dense at the last look as well, or for as
+    /// long as is required.
     pub fn look(&mut self, heap: &HugeHeap, mapped: &Mapped) -> Result<Look, Errno> {
         let start = Instant::now();
         let mut look = Look { resident: own_resident().unwrap_or(0), ..Look::default() };
@@ -260,7 +265,7 @@ impl Collapser {
         Ok(look)
     }
 
-    /// Collapses what has been full for long enough.
+    /// Collapses the regions that have been full for long enough.
     fn collapse(&mut self, heap: &HugeHeap, look: &mut Look, now: Instant) {
         let (mut batch, mut failures) = ((0, 0), 0);
         let persistence = &mut self.persistence;
@@ -285,8 +290,8 @@ impl Collapser {
             goes_on && failures < MOST_FAILURES
         };
         for region in self.now.regions() {
-            // A collapse takes a huge page before it gives base pages back. Where a look is wanted,
-            // chunks are on base pages until it comes.
+            // A collapse takes a huge page before it gives base pages back. While a look is wanted,
+            // chunks stay on base pages until it comes.
             if heap.is_near_limit() || heap.is_unseen() {
                 look.pending = true;
                 break;
@@ -299,7 +304,7 @@ impl Collapser {
                 look.pending = true;
                 continue;
             }
-            // A collapse would copy what a child keeps.
+            // A collapse would copy memory that a child keeps.
             if self.pagemap.is_shared(region) != Some(false) {
                 continue;
             }
@@ -321,7 +326,8 @@ impl Collapser {
     }
 }
 
-/// Gives the program's own calls their turn after one that began then.
+/// Pauses as long as a call has taken that began at `began`, at most [`MOST_PAUSE`]: the program's
+/// own calls get their turn.
 pub(crate) fn pause(began: Instant) {
     std::thread::sleep(began.elapsed().min(MOST_PAUSE));
 }

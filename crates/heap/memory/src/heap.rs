@@ -1,17 +1,18 @@
-//! The backing chain: pages of a broker where one was named, 1 GiB hugetlb, 2 MiB hugetlb, THP, base pages; decided once
-//! per chunk, counted, and never fatal.
+//! The backing chain: pages of a broker if one was named, 1 GiB hugetlb, 2 MiB hugetlb, THP, base
+//! pages. The choice is made once per chunk, counted, and never fatal.
 //!
-//! The allocator above reserves ranges and commits and decommits parts of them in slices of 64 KiB. This
-//! module maps whole chunks of 2 MiB behind those slices:
+//! The allocator above reserves ranges and commits and decommits parts of them in slices of 64 KiB.
+//! This module maps whole chunks of 2 MiB behind those slices:
 //!
 //! - The first `SMALL_HEAP` bytes, and a little for each thread, are base pages, so that small
-//!   programs stay small; so are those of a heap below `YOUNG` that its user has not asked huge
-//!   pages for. The ones that have filled up are collapsed behind the program: [`behind`].
-//! - A further huge page is taken only while most of those that the heap has are in use: [`density`].
-//! - hugetlb pages are reserved by mmap and then populated before any program byte goes there, so that a
-//!   pool that runs dry or a cgroup limit is an error code here and never a SIGBUS in the program.
-//! - A chunk whose last slice is decommitted goes back to the kernel whole. While memory is short, the
-//!   decommitted slices of a chunk in use go back too, at the price of splitting its huge page.
+//!   programs stay small. So is a heap below `YOUNG` whose user has not asked for huge pages.
+//!   Chunks that have filled up are collapsed behind the program: [`behind`].
+//! - A further huge page is taken only while most of the heap's huge pages are in use: [`density`].
+//! - hugetlb pages are reserved by mmap and then populated before any program byte goes there. So a
+//!   pool that runs dry, or a cgroup limit, is an error code here and never a SIGBUS in the
+//!   program.
+//! - A chunk whose last slice is decommitted goes back to the kernel whole. While memory is short,
+//!   the decommitted slices of a chunk in use go back too, at the price of splitting its huge page.
 
 mod behind;
 mod broker;
@@ -42,21 +43,22 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Ranges shorter than this hold the allocator's own tables, the longest of which is just over 2 MiB, and are
-/// left on base pages. 4 MiB in bytes.
+/// Shortest range that has chunks: 4 MiB in bytes. Shorter ranges hold the allocator's own tables,
+/// the longest of which is just over 2 MiB, and stay on base pages.
 const MIN_SPAN: usize = 4 << 20;
-/// Once the heap holds this many bytes, hugetlb pages are reserved a group at a time, which keeps the
-/// number of mappings (vm.max_map_count) in bounds.
+/// Held bytes from which on hugetlb pages are reserved a group at a time. This keeps the number of
+/// mappings (vm.max_map_count) in bounds.
 const GROUP_AT: u64 = 256 << 20;
-/// With `Heap::Auto`, arenas come from 1 GiB pages once the heap holds this many bytes.
+/// Held bytes from which on arenas come from 1 GiB pages with `Heap::Auto`.
 const ARENA_1G_AT: u64 = 2 << 30;
-/// A group: the chunks that one lock covers and one mapping may span.
+/// Chunks of a group, which one lock covers and one mapping may span.
 const GROUP: usize = 16;
-/// Commits of at least this many bytes are one large object. It is populated at first touch where
-/// that is safe, for a program may never touch all of it.
+/// Bytes from which on a commit is one large object. It is populated at first touch where that is
+/// safe, because a program may never touch all of it.
 pub const LARGE_BLOCK: usize = 32 << 20;
 const LOCKS: usize = 64;
-/// How many times the broker is asked for one chunk, whose pages other threads took each time, before another backing is.
+/// Requests to the broker for one chunk after which another backing is used: other threads took the
+/// pages each time.
 const MOST_ASKS: usize = 16;
 
 /// The heap of one process.
@@ -65,44 +67,46 @@ pub struct HugeHeap {
     config: Locked<Config>,
     spans: Locked<Spans>,
     stock: Locked<Stock>,
-    /// Held while the broker is asked, with no other lock of the heap.
+    /// Held while the broker is asked; its holder has no other lock of the heap.
     asking: Lock,
     groups: [Lock; LOCKS],
-    /// Held while a span is walked that its owner might release meanwhile, and while one is released.
+    /// Held during a walk over a span that its owner might release meanwhile, and during a release.
     walks: Lock,
     private: Ledger,
     shared: OnceLock<Ledger>,
-    /// Whether the shared ledger is in use: not before one was attached, nor in a forked child.
+    /// True if the shared ledger is in use: not before one is attached, nor in a forked child.
     attached: AtomicBool,
     start: OnceLock<Instant>,
     dry: Dry,
     fit: Fit,
     thp_off: AtomicBool,
-    /// The kernel may give huge pages without advice.
+    /// True if the kernel may give huge pages without advice.
     given_unasked: AtomicBool,
-    /// The program has forked while it held hugetlb pages: no new ones.
+    /// True once the program has forked while it held hugetlb pages: the heap takes no new ones.
     forked: AtomicBool,
-    /// Slices on base pages are accessible only where they are committed,
+    /// True if slices on base pages are accessible only while they are committed.
     by_slices: AtomicBool,
-    /// and the program has asked for all of its memory to be locked (mlockall(2)).
+    /// True once the program has asked for all of its memory to be locked (mlockall(2)). Then
+    /// `by_slices` is true, too.
     locked: AtomicBool,
-    /// The program has forked since the heap was last seen to be whole: writes may have split its huge pages.
+    /// True if the program has forked since the heap was last seen to be whole: writes may have
+    /// split its huge pages.
     split: AtomicBool,
-    /// The process was forked while other threads closed slices: some that their chunk counts as
-    /// used may be inaccessible.
+    /// True if the process was forked while other threads closed slices: slices that their chunk
+    /// counts as used may be inaccessible.
     unsure: AtomicBool,
-    /// The number of chunks that are accessible though nothing is mapped there.
+    /// Chunks that are accessible though nothing is mapped there.
     open: AtomicU64,
     in_use: InUse,
     room: Headroom,
 }
 
-/// A part of an arena that is being committed.
+/// Part of an arena that is being committed.
 #[derive(Clone, Copy, Debug)]
 struct Commit {
-    /// Its length in bytes.
+    /// Length in bytes.
     len: usize,
-    /// The first chunk after it.
+    /// First chunk after the part.
     end: usize,
 }
 
@@ -113,19 +117,19 @@ impl Commit {
     }
 }
 
-/// What [`HugeHeap::reserve`] obtained.
+/// Result of [`HugeHeap::reserve`].
 #[derive(Debug)]
 pub struct Reserved {
-    /// The addresses that are reserved by now: for [`HugeHeap::release`].
+    /// Addresses that are reserved so far, for [`HugeHeap::release`].
     pub range: Reservation,
-    /// All that may be committed, as many as [`HugeHeap::reserved_len`] says.
+    /// Addresses that may be committed: as many bytes as [`HugeHeap::reserved_len`] says.
     pub all: OwnedRange,
-    /// Whether the memory is known to be zero.
+    /// True if the memory is known to be zero.
     pub clean: bool,
 }
 
 impl HugeHeap {
-    /// An empty heap.
+    /// Makes an empty heap.
     pub const fn new() -> HugeHeap {
         HugeHeap {
             config: Locked::new(Config::DEFAULT),
@@ -153,7 +157,7 @@ impl HugeHeap {
         }
     }
 
-    /// Sets what was asked for. Chunks that are mapped already stay as they are.
+    /// Sets the configuration. Chunks that are mapped already stay as they are.
     pub fn configure(&self, config: Config) {
         let _errno = ErrnoGuard::save();
         self.config.with(|current| *current = config);
@@ -162,7 +166,7 @@ impl HugeHeap {
         self.measure();
     }
 
-    /// What was asked for.
+    /// Returns the configuration.
     pub fn config(&self) -> Config {
         self.config.with(|config| *config)
     }
@@ -176,7 +180,7 @@ impl HugeHeap {
         }
     }
 
-    /// The account in use.
+    /// Returns the account in use.
     pub fn ledger(&self) -> &Ledger {
         match self.shared.get() {
             Some(shared) if self.attached.load(Relaxed) => shared,
@@ -192,15 +196,15 @@ impl HugeHeap {
         self.ledger().total_held()
     }
 
-    // ---- reserving and releasing ranges -----------------------------------------------------------
+    // ---- reserving and releasing ranges -------------------------------------------------------
 
-    /// How many bytes of addresses [`HugeHeap::reserve`] takes for `len`.
+    /// Returns the bytes of addresses that [`HugeHeap::reserve`] takes for `len`.
     pub const fn reserved_len(len: usize) -> usize {
         if len < MIN_SPAN { len } else { len.next_multiple_of(HUGE_2M) }
     }
 
-    /// Reserves `len` bytes (a multiple of the base page) at a multiple of `alignment`, ready for use when
-    /// `commit` is set. ENOMEM when there is none.
+    /// Reserves `len` bytes (a multiple of the base page) at a multiple of `alignment`, ready for
+    /// use if `commit` is set. Fails with ENOMEM if there is no room.
     pub fn reserve(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
         let _errno = ErrnoGuard::save();
         let alignment = alignment.max(BASE_PAGE);
@@ -212,11 +216,12 @@ impl HugeHeap {
         }
         let span_alignment = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
         let whole = HugeHeap::reserved_len(len);
-        // An arena takes the addresses of a chunk when a part of it is claimed, if they are short or
-        // locked. The kernel then has room for other mappings above: `Reservation::beginning`.
+        // If addresses are short or locked, an arena takes the addresses of a chunk only when a
+        // part of it is claimed. The kernel then has room for other mappings above:
+        // `Reservation::beginning`.
         let is_short = || self.room.limits.of_addresses() && !has_addresses(2 * whole);
         let first = if !commit && (self.locked.load(Relaxed) || is_short()) { HUGE_2M } else { whole };
-        // Where 1 GiB alignment cannot be had (a limit on addresses), 2 MiB will do.
+        // If a limit on addresses rules out 1 GiB alignment, 2 MiB alignment is enough.
         let reserve = |first, least| self.find_addresses(whole, first, alignment.max(least));
         let (owner, range) =
             reserve(first, span_alignment).or_else(|_| reserve(first, HUGE_2M)).or_else(|errno| {
@@ -243,7 +248,8 @@ impl HugeHeap {
         }
     }
 
-    /// A range without chunks: the allocator's own tables, or what the table of spans cannot hold.
+    /// Reserves a range without chunks: one of the allocator's own tables, or one more than the
+    /// table of spans holds.
     fn reserve_untracked(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
         let (range, all) = self.find_addresses(len, len, alignment)?;
         if commit {
@@ -252,8 +258,8 @@ impl HugeHeap {
         Ok(Reserved { range, all, clean: true })
     }
 
-    /// Reserves the first `first` of `len` bytes. None of them belongs to a span that has given them
-    /// up and may take them again.
+    /// Reserves the first `first` of `len` bytes. None of the `len` bytes belongs to a span, even
+    /// if the span has given them up: it may take them again.
     fn find_addresses(
         &self,
         len: usize,
@@ -265,7 +271,8 @@ impl HugeHeap {
             let is_given_up = self.spans.with(|spans| spans.find_any(range.start(), len)).is_some();
             if is_given_up { Err(Errno::ENOMEM) } else { Ok((owner, range)) }
         };
-        // The second place lies apart from all others, those of the program and its C library too.
+        // The second place lies apart from all other mappings, also from those of the program and
+        // its C library.
         find(alignment).or_else(|_| find(alignment.max(HUGE_1G)))
     }
 
@@ -295,9 +302,10 @@ impl HugeHeap {
         span.release(owner)
     }
 
-    // ---- committing -------------------------------------------------------------------------------
+    // ---- committing -----------------------------------------------------------------------------
 
-    /// Makes a part of what [`HugeHeap::reserve`] returned usable. `Ok(true)` when all of it is known to be zero.
+    /// Makes a part of a range of [`HugeHeap::reserve`] usable. Returns `Ok(true)` if all of it is
+    /// known to be zero.
     pub fn commit(&self, part: OwnedRange) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
@@ -314,8 +322,9 @@ impl HugeHeap {
         clean.ok_or(Errno::ENOMEM)
     }
 
-    /// Returns true if all of `[start, end)` of a span is committed, as a page of the allocator may
-    /// be that takes the place of another. Takes no lock: what the caller has committed stays so.
+    /// Returns true if all of `[start, end)` of a span is committed. This happens when a page of
+    /// the allocator takes the place of another. Takes no lock: slices that the caller has
+    /// committed stay committed.
     fn is_committed(span: &Span, start: usize, end: usize) -> bool {
         masks(start, end, false).all(|(index, mask)| {
             let chunk = span.chunk(index);
@@ -323,15 +332,16 @@ impl HugeHeap {
         })
     }
 
-    /// Commits `[start, end)` of a span. If that is refused, it closes unused slices, which may count
+    /// Commits `[start, end)` of a span. If that is refused, closes unused slices, which may count
     /// towards the limit, and tries again.
     fn commit_all(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let commit = || self.commit_in(span, start, end);
         commit().or_else(|| self.close_unused().then(commit).flatten())
     }
 
-    /// `None` when a chunk could not be mapped at all: the address space or the overcommit limit is spent. Nothing is kept
-    /// then of what was committed for it.
+    /// Tries to commit `[start, end)` of a span. Returns `None` if a chunk could not be mapped at
+    /// all: the address space or the overcommit limit is spent. Then takes back what it has
+    /// committed.
     fn commit_in(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let of = Commit { len: end - start, end: end.div_ceil(HUGE_2M) };
         if of.len >= HUGE_1G {
@@ -341,10 +351,12 @@ impl HugeHeap {
         let first = start / HUGE_2M;
         let mut index = first;
         let mut asked = 0;
-        // Others may commit slices of the first chunk meanwhile; those between are this caller's alone, and note their own.
+        // Other threads may commit slices of the first chunk meanwhile. The chunks between it and a
+        // failing one are this caller's alone: each notes what was added to it.
         let mut added_first = 0;
         while index * HUGE_2M < end {
-            // What another thread has asked for may be gone before this one comes to it.
+            // Pages that another thread has asked for may be gone before this thread comes to its
+            // chunk.
             let asks = |index, asked| asked < MOST_ASKS && self.wants_stock(span, index, of.is_bulk());
             if asks(index, asked) {
                 self.ask_broker(if of.is_bulk() { of.end - index } else { 1 });
@@ -379,7 +391,8 @@ impl HugeHeap {
         Some(clean)
     }
 
-    /// Takes back what a commit that failed at chunk `end` has added from chunk `first` on, of which it added these slices.
+    /// Takes back the slices that a commit has added before it failed at chunk `end`. It began at
+    /// chunk `first`, and added `added_first` there.
     fn take_back(&self, span: &Span, first: usize, end: usize, added_first: u32) {
         for index in first..end {
             self.group_lock(span, index).with(|| {
@@ -394,8 +407,8 @@ impl HugeHeap {
         &self.groups[group % LOCKS]
     }
 
-    /// Makes sure that chunk `index` is mapped and ready, for its slices of `mask`, which are a part
-    /// of the commit `of`. With its group locked.
+    /// Makes sure that chunk `index` is mapped and ready for its slices of `mask`, which are a part
+    /// of the commit `of`. Returns false if that fails. The caller holds the lock of its group.
     fn prepare(&self, span: &Span, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         let chunk = span.chunk(index);
         match chunk.mapping() {
@@ -411,7 +424,8 @@ impl HugeHeap {
         self.map_fresh(span, index, group_end, of, mask)
     }
 
-    /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays.
+    /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays. Returns
+    /// false if that fails.
     fn map_fresh(&self, span: &Span, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         if self.config().heap == Heap::None {
             return self.map_base(span, index);
@@ -433,7 +447,8 @@ impl HugeHeap {
         }
     }
 
-    /// Pages of a broker, or of the pool.
+    /// Maps pages of a broker, or else of the pool, behind chunk `index`, and may map neighbours in
+    /// its group. Returns true if the chunk has its page.
     fn map_from_pools(&self, span: &Span, index: usize, group_end: usize, of: Commit) -> bool {
         let config = self.config();
         let bulk = of.is_bulk();
@@ -461,7 +476,8 @@ impl HugeHeap {
         range.populate().inspect(|()| self.ledger().populated(range.len() as u64, took()))
     }
 
-    /// For a commit of these slices. Advice comes first: opening locked memory faults it in.
+    /// Maps a chunk as a transparent huge page, for a commit of its slices of `mask`. Advises
+    /// before it opens: opening locked memory faults it in.
     fn map_thp(&self, span: &Span, index: usize, mask: u32) -> bool {
         let range = span.chunk_range(index, 1);
         let closed = if self.by_slices.load(Relaxed) { range.close() } else { Ok(()) };
@@ -472,8 +488,9 @@ impl HugeHeap {
         if !self.take_open(span.chunk(index)) && range.open().is_err() {
             return false;
         }
-        // Small objects are about to be touched: populating is as cheap as the fault, and its time is known. Where it fails
-        // (a memory cgroup at its limit), faults will do what they can. A large object may never be touched all over.
+        // Small objects are about to be touched: populating is as cheap as the fault, and its time
+        // is known. If it fails (a memory cgroup at its limit), faults do what they can. A large
+        // object may never be touched all over.
         if mask != u32::MAX {
             let _ = self.populate(range);
         }
@@ -493,7 +510,7 @@ impl HugeHeap {
         true
     }
 
-    /// The state of the chunk that holds `address`, for tests and reports.
+    /// Returns the state of the chunk that holds `address`; `None` if it is no address of the heap.
     pub fn chunk_at(&self, address: usize) -> Option<Chunk<'static>> {
         let span = self.spans.with(|spans| spans.find(address))?;
         Some(span.chunk((address - span.range.start()) / HUGE_2M))

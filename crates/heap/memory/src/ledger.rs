@@ -1,50 +1,55 @@
-//! The ledger: what the heap asked the kernel for, what it obtained and why it fell back, in a page of
-//! words that the launcher shares with the program.
+//! The ledger: the heap's requests to the kernel, the answers and the reasons of fall-backs, in a
+//! page of words that the launcher shares with the program.
 //!
-//! The ledger says what was *asked* and *answered*. What is mapped in the end, the launcher reads from the
-//! kernel; the two are shown side by side, and the kernel is believed.
+//! The ledger says what was *asked* and *answered*. The launcher reads from the kernel what is
+//! mapped in the end. It shows the two side by side, and believes the kernel.
 
 use crate::sync::{AtomicU64, SharedWords};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Environment variable: the backing asked for, as `megapage run --heap` spells it.
+/// Environment variable: the requested backing, as `megapage run --heap` spells it.
 pub const HEAP_VARIABLE: &str = "MEGAPAGE_HEAP";
-/// Environment variable: milliseconds after which freed memory goes back to the kernel; `never` keeps it.
+/// Environment variable: milliseconds after which freed memory goes back to the kernel; `never`
+/// keeps it.
 pub const RETURN_AFTER_VARIABLE: &str = "MEGAPAGE_RETURN_AFTER_MS";
-/// Environment variable: a path that opens the ledger's memory file, such as `/proc/PID/fd/N` of the launcher.
+/// Environment variable: a path that opens the ledger's memory file, such as `/proc/PID/fd/N` of
+/// the launcher.
 pub const LEDGER_VARIABLE: &str = "MEGAPAGE_LEDGER";
-/// Environment variable: `1` populates large hugetlb mappings at once instead of at first touch. The
-/// launcher sets it wherever a hugetlb cgroup limit might be hit by a fault.
+/// Environment variable: `1` populates large hugetlb mappings at once and not at first touch. The
+/// launcher sets it wherever a fault might hit a hugetlb cgroup limit.
 pub const POPULATE_VARIABLE: &str = "MEGAPAGE_POPULATE";
 
 /// Environment variable: bytes of available memory below which memory counts as short.
 pub const SHORT_BELOW_VARIABLE: &str = "MEGAPAGE_SHORT_BELOW";
-/// "1" where the launcher has chosen the backing, not its user: see [`crate::Config::spares`].
+/// Environment variable: `1` says that the launcher has chosen the backing, and not its user. See
+/// [`crate::Config::spares`].
 pub const SPARES_VARIABLE: &str = "MEGAPAGE_SPARES";
 /// Environment variable: `1` leaves the library in the environment of the program's children.
 pub const CHILDREN_VARIABLE: &str = "MEGAPAGE_CHILDREN";
 
-/// Environment variable: what the program forks for (`cheap`, `snapshot`), as `megapage run --fork` spells it.
+/// Environment variable: the purpose of the program's forks (`cheap`, `snapshot`), as
+/// `megapage run --fork` spells it.
 pub const FORK_VARIABLE: &str = "MEGAPAGE_FORK";
 
-/// The version of the word layout below, stored with the ledger; the two sides must agree.
+/// Version of the word layout below, stored with the ledger; the two sides must agree.
 pub const FORMAT: u64 = 7;
 
-/// Ranges of addresses that are listed one by one. The allocator's arenas double in size every eight, so that few heaps have
-/// more.
+/// Ranges of addresses that are listed one by one. The allocator's arenas double in size every
+/// eight, so that few heaps have more.
 pub const MOST_RANGES: usize = 24;
-/// Places for reasons.
+/// Reasons for which each table has room.
 const MOST_REASONS: usize = 20;
-/// No process holds more bytes: an address space of five levels of page tables, half of which is the kernel's.
+/// Most bytes that a process can hold: an address space of five levels of page tables, half of
+/// which is the kernel's.
 const MOST_BYTES: u64 = 1 << 56;
-/// The heap holds memory by so many bytes.
+/// Unit in which the heap holds memory, in bytes.
 const CHUNK: u64 = 2 << 20;
 /// MAX_ERRNO of the kernel.
 const MOST_ERRNO: u64 = 4095;
 
 megapage_units::named! {
-    /// What a 2 MiB chunk of the heap was mapped as: what the kernel was asked for from the most
-    /// expensive to the plainest, then what a broker gave.
+    /// Mapping of a 2 MiB chunk of the heap. First the requests to the kernel, from the most
+    /// expensive to the plainest, then a broker's pages.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Backing {
         /// Part of a 1 GiB hugetlb page.
@@ -55,32 +60,32 @@ megapage_units::named! {
         Thp = "thp",
         /// Base pages.
         Base = "base",
-        /// A 2 MiB hugetlb page that a broker had cleared before, of a file that is mapped shared.
+        /// A 2 MiB hugetlb page of a file that is mapped shared; a broker had cleared it before.
         Broker = "broker-2m",
     }
 }
 
 megapage_units::named! {
-    /// What shared memory of the program was mapped as (`megapage run --shm`).
+    /// Mapping of the program's shared memory (`megapage run --shm`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum SharedBacking {
         /// 2 MiB hugetlb pages.
         Hugetlb2M = "hugetlb-2m",
-        /// Where transparent huge pages can map it, and advised.
+        /// At addresses where transparent huge pages can map it, and advised.
         Aligned = "thp",
     }
 }
 
 megapage_units::named! {
-    /// Why a request was served by a plainer backing than the one asked for.
+    /// Reason why a request was served by a plainer backing than the requested one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum FallBack {
         /// mmap found too few unreserved 1 GiB pages in the pool (ENOMEM).
         PoolShort1G = "pool-short-1g",
         /// mmap found too few unreserved 2 MiB pages in the pool (ENOMEM).
         PoolShort2M = "pool-short-2m",
-        /// A control group's limit on hugetlb pages was reached, when they were mapped or when they
-        /// were populated.
+        /// A control group's limit on hugetlb pages was reached while they were mapped or
+        /// populated.
         CgroupLimit = "cgroup-limit",
         /// Transparent huge pages are off, for the system or for this process.
         ThpOff = "thp-off",
@@ -92,46 +97,49 @@ megapage_units::named! {
         Other = "other",
         /// The broker had no page ready.
         BrokerEmpty = "broker-empty",
-        /// The user has as much of the broker as one may have, or the broker looks after as much as
-        /// it can.
+        /// The user has as much of the broker as one user may have, or the broker looks after as
+        /// much as it can.
         BrokerQuota = "broker-quota",
         /// The broker does not serve this process, or has pages of another size.
         BrokerRefused = "broker-refused",
-        /// No broker answers, not in time, or one that is not to be trusted.
+        /// No broker answers in time, or only one that is not to be trusted.
         BrokerGone = "broker-gone",
-        /// The kernel cannot move hugetlb pages behind a heap (Linux 5.16), or not populate them
-        /// safely (Linux 5.14).
+        /// The kernel cannot move hugetlb pages behind a heap (before Linux 5.16), or cannot
+        /// populate them safely (before Linux 5.14).
         KernelTooOld = "kernel-too-old",
         /// The memory policy allows only nodes on which the pool has no free page.
         MemoryPolicy = "memory-policy",
-        /// The cpuset allows only such nodes.
+        /// The cpuset allows only nodes on which the pool has no free page.
         Cpuset = "cpuset",
-        /// The pool had pages, and the kernel refused them; the last errno is in the ledger.
+        /// The pool had pages, but the kernel refused them; the last errno is in the ledger.
         Unexplained = "refused-unexplained",
-        /// Too little of the transparent huge pages that the heap has was in use.
+        /// Too little of the heap's transparent huge pages was in use.
         Sparse = "sparse",
         /// The user may not make SysV segments on hugetlb pages.
         ShmNotPermitted = "shm-not-permitted",
         /// A limit on memory was near: the machine's, a control group's or the process's own.
         Room = "no-room",
-        /// No huge page was free: the kernel would have had to make room for it while the program waits.
+        /// No huge page was free: the kernel would have had to make room for it while the program
+        /// waited.
         Fragmented = "fragmented",
     }
 }
 
-/// Word indices. A word is written by the program alone, except `EXIT_ANSWER` and
+/// Indices of the words. The program alone writes each word, except `EXIT_ANSWER` and
 /// `EXIT_PATIENCE`.
 mod word {
     pub const FORMAT: usize = 0;
     pub const PID: usize = 1;
-    /// Low and high ends of the address ranges that the heap has reserved.
+    /// Lowest and highest address of all ranges that the heap has reserved.
     pub const HEAP_START: usize = 2;
     pub const HEAP_END: usize = 3;
-    /// Bytes that the heap holds from the kernel now, per backing (5 words), and at the peak of their sum.
+    /// Bytes that the heap holds from the kernel: now per backing (5 words), at the peak of their
+    /// sum (5 words), and that peak.
     pub const HELD: usize = 8;
     pub const HELD_AT_PEAK: usize = 16;
     pub const PEAK: usize = 24;
-    /// The sum of what is held, a word of its own: of each change one knows what the sum was, and so the peak.
+    /// Sum of the held bytes. A separate word: each change then knows the sum that it leads to, and
+    /// so the peak.
     pub const TOTAL: usize = 25;
     /// Events and bytes per reason (2 words each).
     pub const FALL_BACK: usize = 32;
@@ -147,20 +155,20 @@ mod word {
     pub const EXITING: usize = 80;
     pub const EXIT_ANSWER: usize = 81;
     pub const EXIT_PATIENCE: usize = 82;
-    /// The first and the last address of each range of [`HEAP_START`, `HEAP_END`] that the heap has reserved (2 words each).
+    /// First address and end of each listed range of the heap (2 words each).
     pub const RANGES: usize = 84;
-    /// How many ranges found no place.
+    /// Ranges that found no place in the list.
     pub const UNLISTED: usize = RANGES + 2 * super::MOST_RANGES;
-    /// Bytes of shared memory by what they were mapped as (2 words), and those that were collapsed since.
+    /// Bytes of shared memory per mapping (2 words), and bytes that were collapsed since.
     pub const SHARED: usize = UNLISTED + 1;
     pub const SHARED_COLLAPSED: usize = SHARED + 2;
-    /// Events and bytes per reason for which shared memory got less than was asked for, then those of the program's own requests
-    /// for hugetlb pages that were refused.
+    /// Events and bytes per reason: for shared memory that got less than was asked for, then for
+    /// the program's own requests for hugetlb pages that were refused.
     pub const SHARED_FALL_BACK: usize = SHARED_COLLAPSED + 1;
     pub const OWN_REFUSED: usize = SHARED_FALL_BACK + 2 * super::MOST_REASONS;
-    /// Up to here a ledger continues another.
+    /// End of the words in which a ledger continues another.
     pub const CONTINUED: usize = OWN_REFUSED + 2 * super::MOST_REASONS;
-    /// How many there are.
+    /// Number of words.
     pub const COUNT: usize = CONTINUED;
 }
 
@@ -170,7 +178,7 @@ const _: () = assert!(SharedBacking::ALL.len() == word::SHARED_COLLAPSED - word:
 const _: () = assert!(word::HELD + Backing::ALL.len() <= word::HELD_AT_PEAK);
 const _: () = assert!(word::HELD_AT_PEAK + Backing::ALL.len() <= word::PEAK);
 
-/// A view of the shared words, or of private ones when there is no launcher.
+/// View of the shared words, or of private ones if there is no launcher.
 #[derive(Debug)]
 pub struct Ledger {
     words: Words,
@@ -184,20 +192,21 @@ enum Words {
 }
 
 impl Ledger {
-    /// A ledger that no other process sees.
+    /// Makes a ledger that no other process sees.
     pub const fn private() -> Ledger {
         Ledger { words: Words::Private([const { AtomicU64::new(0) }; word::COUNT]) }
     }
 
-    /// The launcher's side of a fresh page.
+    /// Makes the launcher's side of a fresh page.
     pub fn launcher(words: SharedWords) -> Ledger {
         let ledger = Ledger { words: Words::Shared(words) };
         ledger.word(word::FORMAT).store(FORMAT, Relaxed);
         ledger
     }
 
-    /// The program's side: claims the page for process `pid`. `None` when the layout is another version's
-    /// or another process has claimed it (a child that inherited the variable).
+    /// Makes the program's side: claims the page for process `pid`. Returns `None` if the layout is
+    /// another version's, or if another process has claimed the page (a child that inherited the
+    /// variable).
     pub fn claim(words: SharedWords, pid: u32) -> Option<Ledger> {
         let ledger = Ledger { words: Words::Shared(words) };
         if ledger.word(word::FORMAT).load(Relaxed) != FORMAT {
@@ -216,7 +225,7 @@ impl Ledger {
         }
     }
 
-    /// The process that claimed the ledger; 0 before any has.
+    /// Returns the process that claimed the ledger; 0 before any has.
     pub fn pid(&self) -> u32 {
         self.word(word::PID).load(Relaxed) as u32
     }
@@ -238,7 +247,7 @@ impl Ledger {
         self.word(word::HELD + to as usize).fetch_add(bytes, Relaxed);
     }
 
-    /// Takes over every value of `other` but its owner and its exit handshake.
+    /// Takes over every value of `other` except its owner and its exit handshake.
     pub fn continue_from(&self, other: &Ledger) {
         for index in (word::HEAP_START..word::EXITING).chain(word::RANGES..word::CONTINUED) {
             self.word(index).store(other.word(index).load(Relaxed), Relaxed);
@@ -252,7 +261,8 @@ impl Ledger {
         self.word(word::RETURNED_BYTES).fetch_add(bytes, Relaxed);
     }
 
-    /// Notes that `bytes` came from a plainer backing than asked for, and the errno (0 where there was none).
+    /// Notes that `bytes` came from a plainer backing than the requested one, and the errno (0 if
+    /// there was none).
     pub fn fell_back(&self, reason: FallBack, bytes: u64, errno: i32) {
         self.note_fall_back(word::FALL_BACK, reason, bytes, errno);
     }
@@ -262,12 +272,13 @@ impl Ledger {
         self.word(word::SHARED + backing as usize).fetch_add(bytes, Relaxed);
     }
 
-    /// Notes that `bytes` of it were collapsed.
+    /// Notes that `bytes` of the program's shared memory were collapsed.
     pub fn shared_collapsed(&self, bytes: u64) {
         self.word(word::SHARED_COLLAPSED).fetch_add(bytes, Relaxed);
     }
 
-    /// Notes that `bytes` of it were refused the pages that were asked for.
+    /// Notes that `bytes` of the program's shared memory were refused the pages that were asked
+    /// for.
     pub fn shared_fell_back(&self, reason: FallBack, bytes: u64, errno: i32) {
         self.note_fall_back(word::SHARED_FALL_BACK, reason, bytes, errno);
     }
@@ -294,22 +305,25 @@ impl Ledger {
         (self.word(first).load(Relaxed), self.word(first + 1).load(Relaxed))
     }
 
-    /// Bytes of the program's shared memory that were mapped as `backing`, over all of the run.
+    /// Returns the bytes of the program's shared memory that were mapped as `backing`, over the
+    /// whole run.
     pub fn shared(&self, backing: SharedBacking) -> u64 {
         self.word(word::SHARED + backing as usize).load(Relaxed)
     }
 
-    /// Bytes of it that were collapsed.
+    /// Returns the bytes of the program's shared memory that were collapsed.
     pub fn shared_collapsed_bytes(&self) -> u64 {
         self.word(word::SHARED_COLLAPSED).load(Relaxed)
     }
 
-    /// Events and bytes for one reason for which shared memory got less than was asked for.
+    /// Returns the events and bytes of one reason for which shared memory got less than was asked
+    /// for.
     pub fn shared_fall_backs(&self, reason: FallBack) -> (u64, u64) {
         self.counted(word::SHARED_FALL_BACK, reason)
     }
 
-    /// The same of the program's own requests for hugetlb pages that were refused.
+    /// Returns the events and bytes of one reason for which the program's own requests for hugetlb
+    /// pages were refused.
     pub fn own_requests_refused(&self, reason: FallBack) -> (u64, u64) {
         self.counted(word::OWN_REFUSED, reason)
     }
@@ -320,7 +334,7 @@ impl Ledger {
         self.word(word::POPULATE_NS).fetch_add(ns, Relaxed);
     }
 
-    /// The heap has reserved a range of addresses.
+    /// Notes that the heap has reserved a range of addresses.
     pub fn spans(&self, start: u64, end: u64) {
         let free = (0..MOST_RANGES)
             .map(|at| word::RANGES + 2 * at)
@@ -334,7 +348,7 @@ impl Ledger {
         self.word(word::HEAP_END).fetch_max(end, Relaxed);
     }
 
-    /// The heap has released a range that it had reserved.
+    /// Notes that the heap has released a range that it had reserved.
     pub fn span_released(&self, start: u64) {
         for at in (0..MOST_RANGES).map(|at| word::RANGES + 2 * at) {
             if self.word(at).load(Relaxed) == start {
@@ -345,7 +359,7 @@ impl Ledger {
         }
     }
 
-    /// Notes a fork, and whether it was refused because the pool could not carry a second copy.
+    /// Notes a fork; `refused` if the pool could not carry a second copy.
     pub fn forked(&self, refused: bool) {
         self.word(if refused { word::FORKS_REFUSED } else { word::FORKS }).fetch_add(1, Relaxed);
     }
@@ -355,23 +369,23 @@ impl Ledger {
         self.word(word::REPAIRED_BYTES).fetch_add(bytes, Relaxed);
     }
 
-    /// Bytes that writes after forks had split, and that were made huge again.
+    /// Returns the bytes that writes after forks had split, and that were made huge again.
     pub fn repaired_bytes(&self) -> u64 {
         self.word(word::REPAIRED_BYTES).load(Relaxed)
     }
 
-    /// Bytes held now as `backing`, by the heap's own account.
+    /// Returns the bytes held now as `backing`, by the heap's own account.
     pub fn held(&self, backing: Backing) -> u64 {
         self.word(word::HELD + backing as usize).load(Relaxed)
     }
 
-    /// Bytes held now, whatever backs them, by the heap's own account.
+    /// Returns the bytes held now on any backing, by the heap's own account.
     pub fn total_held(&self) -> u64 {
         self.word(word::TOTAL).load(Relaxed)
     }
 
-    /// Whether the account can be true. The program may write to it as it likes: what it says is believed where it is still of
-    /// the layout that was agreed, in whole chunks, and within what an address space can hold.
+    /// Returns true if the account can be true. The program may write to it as it likes. So the
+    /// layout must be the agreed one, and bytes must be whole chunks and fit into an address space.
     pub fn is_plausible(&self) -> bool {
         let bytes = Backing::ALL.iter().flat_map(|&backing| [self.held(backing), self.held_at_peak(backing)]);
         self.word(word::FORMAT).load(Relaxed) == FORMAT
@@ -381,51 +395,51 @@ impl Ledger {
             && self.word(word::LAST_ERRNO).load(Relaxed) <= MOST_ERRNO
     }
 
-    /// Bytes held as `backing` when the heap's sum was highest. The words are stored one by one: a
-    /// concurrent peak may mix two neighbouring ones.
+    /// Returns the bytes held as `backing` when the heap's sum was highest. The words are stored
+    /// one by one: a concurrent peak may mix two neighbouring ones.
     pub fn held_at_peak(&self, backing: Backing) -> u64 {
         self.word(word::HELD_AT_PEAK + backing as usize).load(Relaxed)
     }
 
-    /// The largest number of bytes held at one time.
+    /// Returns the largest number of bytes held at one time.
     pub fn peak(&self) -> u64 {
         self.word(word::PEAK).load(Relaxed)
     }
 
-    /// Events and bytes for one reason.
+    /// Returns the events and bytes of one reason.
     pub fn fall_backs(&self, reason: FallBack) -> (u64, u64) {
         self.counted(word::FALL_BACK, reason)
     }
 
-    /// The errno of the latest fall-back that had one; 0 where none had.
+    /// Returns the errno of the latest fall-back that had one; 0 if none had.
     pub fn last_errno(&self) -> i32 {
         self.word(word::LAST_ERRNO).load(Relaxed) as i32
     }
 
-    /// Bytes populated by explicit request, and the nanoseconds that it took.
+    /// Returns the bytes populated by explicit request, and the nanoseconds that it took.
     pub fn populate(&self) -> (u64, u64) {
         (self.word(word::POPULATE_BYTES).load(Relaxed), self.word(word::POPULATE_NS).load(Relaxed))
     }
 
-    /// Bytes released to the kernel so far.
+    /// Returns the bytes released to the kernel so far.
     pub fn returned_bytes(&self) -> u64 {
         self.word(word::RETURNED_BYTES).load(Relaxed)
     }
 
-    /// Forks that went ahead, and forks that were refused.
+    /// Returns the number of forks that went ahead, and of those that were refused.
     pub fn forks(&self) -> (u64, u64) {
         (self.word(word::FORKS).load(Relaxed), self.word(word::FORKS_REFUSED).load(Relaxed))
     }
 
-    /// The span of addresses that the heap uses; `None` before it has reserved any.
+    /// Returns the span of addresses that the heap uses; `None` before it has reserved any.
     pub fn span(&self) -> Option<(u64, u64)> {
         let (start, end) =
             (self.word(word::HEAP_START).load(Relaxed), self.word(word::HEAP_END).load(Relaxed));
         (start < end).then_some((start, end))
     }
 
-    /// The ranges of addresses that the heap has reserved; one that covers all of them, and what lies between, where they are
-    /// too many to be listed.
+    /// Returns the ranges of addresses that the heap has reserved. If they are too many to be
+    /// listed, returns one range that covers all of them and the gaps between them.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let listed = self.word(word::UNLISTED).load(Relaxed) == 0;
         let each = (0..MOST_RANGES).map(|at| word::RANGES + 2 * at);
@@ -434,7 +448,8 @@ impl Ledger {
         each.filter(move |(start, end)| listed && *start > 0 && start < end).chain(all)
     }
 
-    /// The words of the handshake at exit: that the program exits, the launcher's answer, the program's patience.
+    /// Returns the words of the handshake at exit: the program exits, the launcher's answer, the
+    /// program's patience.
     pub(crate) fn exit_words(&self) -> [&AtomicU64; 3] {
         [word::EXITING, word::EXIT_ANSWER, word::EXIT_PATIENCE].map(|index| self.word(index))
     }
@@ -474,7 +489,7 @@ mod tests {
         assert!(launcher.is_plausible());
         for (at, word) in hostile.iter().enumerate() {
             let before = word.swap(u64::MAX, Relaxed);
-            // None of them makes the launcher panic, nor what it adds up.
+            // No single word makes the launcher panic, nor do its sums.
             let _ = (launcher.total_held(), launcher.span(), launcher.pid(), launcher.last_errno());
             let _ = (launcher.forks(), launcher.populate(), FallBack::ALL.map(|it| launcher.fall_backs(it)));
             let of_bytes = (word::HELD..word::HELD + Backing::ALL.len()).contains(&at)

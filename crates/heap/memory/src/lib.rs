@@ -1,7 +1,7 @@
 //! Huge memory that a program owns: the backing chain behind the preloaded allocator.
 //!
-//! Architecture invariant: nothing here allocates, prints, or keeps the program's errno changed. It runs
-//! inside `malloc`.
+//! Architecture invariant: nothing here allocates or prints, and the program's errno stays as it
+//! was. It runs inside `malloc`.
 
 #![forbid(unsafe_code)]
 

@@ -1,20 +1,22 @@
-//! Memory that the program maps by itself: where it is put, so that huge pages back it, and when that pays.
+//! Memory that the program maps by itself: placed so that huge pages back it, while that pays.
 //!
-//! Allocators other than malloc (interpreters' object arenas, engines with an allocator of their own) take their memory by
-//! `mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS)`. Whatever else a program maps is none of this
-//! module's business.
+//! Allocators other than malloc (interpreters' object arenas, engines with their own allocator)
+//! take their memory by `mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS)`. This
+//! module handles these mappings only.
 //!
-//! - A program is left as it is until it has mapped [`Kind::START`] bytes this way. What it maps then is a *probe*: the
-//!   kernel's own answer, on base pages.
-//! - Where probes turn out dense (mincore(2)), further requests are served huge: small ones from the top of whole 2 MiB
-//!   chunks, large ones at 2 MiB boundaries, both advised (MADV_HUGEPAGE) before their first touch. Of a large probe only
-//!   the regions of 2 MiB count in which anything is present.
-//! - After some bytes the next requests are probes again, so that a program that has become sparse gets base pages: what
-//!   it can bloat by is bounded by `stretch`.
+//! - A program gets the kernel's own answers until it has mapped [`Kind::START`] bytes this way.
+//!   Its next mappings are *probes*: also the kernel's own answers, on base pages.
+//! - While probes turn out dense (mincore(2)), further requests are served huge: small ones from
+//!   the top of whole 2 MiB chunks, large ones at 2 MiB boundaries. Both are advised
+//!   (MADV_HUGEPAGE) before their first touch. In a large probe, only the regions of 2 MiB count in
+//!   which anything is present.
+//! - After some bytes the next requests are probes again, so that a program that has become sparse
+//!   gets base pages. `stretch` bounds the bytes that it can bloat by.
 //!
-//! Only the address is chosen, and advice given. munmap(2), mprotect(2) and madvise(2) need no help. Advice makes mappings
-//! differ from their neighbours, across which mremap(2) works only where both are alike: so what the program maps inside or
-//! beside advised memory by naming an address is advised as well ([`Mapped::named`], [`Mapped::keeps_advice`]).
+//! The module only chooses an address and gives advice. munmap(2), mprotect(2) and madvise(2) need
+//! no help. Advice makes mappings differ from their neighbours, and mremap(2) works across mappings
+//! only where they are alike. So memory that the program maps at a named address, inside or beside
+//! advised memory, is advised as well ([`Mapped::named`], [`Mapped::keeps_advice`]).
 
 mod advised;
 mod probes;
@@ -29,24 +31,27 @@ use probes::stretch;
 use scattered::Scattered;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The smallest request that is looked at, in bytes.
+/// Smallest request that is handled, in bytes.
 pub const SMALLEST: usize = 64 << 10;
-/// Requests of at least this many bytes are no arenas: one may never be touched all over, and is left to the collapser.
+/// Bytes from which on a request is no arena: it may never be touched all over, and is left to the
+/// collapser.
 pub const LARGEST: usize = 32 << 20;
-/// How often the table of advised memory is tried while another thread has it, for well below a microsecond.
+/// Tries for the lock of the table of advised memory. Another thread holds it for well below a
+/// microsecond.
 const TRIES: usize = 100;
 
-/// What the kernel is asked for: a trait so that tests can answer.
+/// Calls to the kernel: a trait, so that tests can answer.
 pub trait Calls {
-    /// See [`program_memory::map_aligned`].
+    /// Stands for [`program_memory::map_aligned`].
     fn map_aligned(&self, len: usize, reserve: bool) -> Result<usize, Errno>;
-    /// See [`program_memory::unmap`].
+    /// Stands for [`program_memory::unmap`].
     fn unmap(&self, start: usize, len: usize);
-    /// See [`program_memory::advise_huge`].
+    /// Stands for [`program_memory::advise_huge`].
     fn advise_huge(&self, start: usize, len: usize) -> Result<(), Errno>;
-    /// See [`program_memory::resident`].
+    /// Stands for [`program_memory::resident`].
     fn resident(&self, start: usize, len: usize) -> Option<usize>;
-    /// Whether the program has forbidden itself system calls since it began: those made here could end it.
+    /// Returns true if the program has forbidden itself system calls since it began: calls made
+    /// here could end it.
     fn is_confined(&self) -> bool;
 }
 
@@ -76,7 +81,7 @@ impl Calls for Kernel {
     }
 }
 
-/// The part of a chunk that is mapped and was not handed out.
+/// Part of a chunk that is mapped and not handed out yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spare {
     start: usize,
@@ -88,9 +93,10 @@ struct State {
     /// Requests below 2 MiB, and the others.
     small: Kind,
     large: Kind,
-    /// By whether the kernel accounts for the memory (without MAP_NORESERVE) or not.
+    /// Indexed by `reserve`: 1 if the kernel accounts for the memory (without MAP_NORESERVE), else
+    /// 0.
     spares: [Spare; 2],
-    /// The kernel has refused advice: nothing is tried any more.
+    /// True once the kernel has refused advice: nothing is tried any more.
     off: bool,
 }
 
@@ -98,20 +104,20 @@ struct State {
 #[derive(Debug)]
 pub struct Mapped {
     state: Locked<State>,
-    /// Held for look-ups alone, never for a system call.
+    /// Held for look-ups alone, never during a system call.
     advised: Locked<Advised>,
-    /// Whether anything was ever advised.
+    /// True once anything was advised.
     any: AtomicBool,
     scattered: Locked<Scattered>,
 }
 
 impl Mapped {
-    /// Nothing is mapped yet.
+    /// Makes the state of a program that has mapped nothing yet.
     pub const fn new() -> Mapped {
         Mapped {
             state: Locked::new(State {
                 small: Kind::new(15, 1 << 20),
-                // Fewer: the last region may still be filled when it is looked at.
+                // Fewer sixteenths: the last region may still be filling when it is looked at.
                 large: Kind::new(13, 8 << 20),
                 spares: [Spare { start: 0, end: 0 }; 2],
                 off: false,
@@ -122,8 +128,9 @@ impl Mapped {
         }
     }
 
-    /// Serves a request for `len` bytes at any address. `None`: the kernel is to be asked as the program asks, and
-    /// [`Mapped::probe`] to be called with its answer. Never waits, so that a signal's handler may call it.
+    /// Serves a request for `len` bytes at any address. Returns `None` if the kernel is to be asked
+    /// as the program asks; its answer then goes to [`Mapped::probe`]. Never waits, so that a
+    /// signal handler may call it.
     pub fn place(&self, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
         if !(SMALLEST..LARGEST).contains(&len) {
             return None;
@@ -141,18 +148,18 @@ impl Mapped {
         }
     }
 
-    /// Whether the kernel may choose the place of a small reservation without access, for which the program names one: it
-    /// names many, far from each other. Never waits.
+    /// Returns true if the kernel may choose the place of a small reservation without access,
+    /// though the program names one: it names many, far from each other. Never waits.
     pub fn may_pass_over(&self, calls: &impl Calls, hint: usize, len: usize) -> bool {
         let _errno = ErrnoGuard::save();
         self.scattered.try_with(|scattered| scattered.may_pass_over(calls, hint, len)).unwrap_or(false)
     }
 
-    /// The program has mapped private anonymous memory at an address that it named: it is made like the advised memory
-    /// around it.
+    /// Advises private anonymous memory that the program has mapped at an address that it named, if
+    /// the memory around it is advised.
     pub fn named(&self, calls: &impl Calls, start: usize, len: usize) {
         let range = (start, start + len.next_multiple_of(BASE_PAGE));
-        // A large one beside it is a reservation of its own, which may stay sparse.
+        // Large memory beside advised memory is a separate reservation, which may stay sparse.
         let belongs =
             |advised: &mut Advised| advised.overlaps(range) || len < LARGEST && advised.touches(range);
         if self.look_up(belongs) == Some(true) {
@@ -161,7 +168,7 @@ impl Mapped {
         }
     }
 
-    /// The program is about to unmap a range. Whether any of it was advised.
+    /// Notes that the program is about to unmap a range. Returns true if any of it was advised.
     pub fn unmapping(&self, start: usize, len: usize) -> bool {
         let Some(end) = len.checked_next_multiple_of(BASE_PAGE).and_then(|len| start.checked_add(len)) else {
             return false;
@@ -174,24 +181,26 @@ impl Mapped {
         found.unwrap_or(false)
     }
 
-    /// What was announced by [`Mapped::unmapping`] is there still, or somewhere else (mremap(2)): the advice went with it.
+    /// Notes that memory announced by [`Mapped::unmapping`] is still there, or somewhere else
+    /// (mremap(2)): its advice went with it.
     pub fn keeps_advice(&self, start: usize, len: usize) {
         let range = (start, start.saturating_add(len).next_multiple_of(BASE_PAGE));
         self.look_up(|advised| advised.insert(range));
     }
 
-    /// Advises a whole mapping. Whether it was.
+    /// Advises a whole mapping. Returns true if that worked.
     pub fn advise(&self, calls: &impl Calls, start: usize, end: usize) -> bool {
         self.has_room() && calls.advise_huge(start, end - start).is_ok() && self.insert((start, end))
     }
 
-    /// Whether the memory at `address` was advised here; also where that cannot be determined at the moment.
+    /// Returns true if the memory at `address` was advised here, or if that cannot be determined at
+    /// the moment.
     pub fn is_advised(&self, address: usize) -> bool {
         self.look_up(|advised| advised.overlaps((address, address + 1))).unwrap_or(self.any.load(Relaxed))
     }
 
-    /// Releases what was mapped ahead: the program's own request was refused for lack of addresses or memory. Whether
-    /// there was any.
+    /// Releases memory that was mapped ahead: the program's own request was refused for lack of
+    /// addresses or memory. Returns true if there was any.
     pub fn return_spares(&self, calls: &impl Calls) -> bool {
         let spares = self.state.try_with(|state| std::mem::take(&mut state.spares)).unwrap_or_default();
         let _errno = ErrnoGuard::save();
@@ -206,7 +215,7 @@ impl Mapped {
         self.scattered.lock_for_fork();
     }
 
-    /// See [`Mapped::lock_for_fork`]; in the parent and in the child.
+    /// Releases the locks of [`Mapped::lock_for_fork`]; in the parent and in the child.
     pub fn unlock_after_fork(&self) {
         self.scattered.unlock_after_fork();
         self.advised.unlock_after_fork();
@@ -220,7 +229,8 @@ impl Mapped {
         self.scattered.reset();
     }
 
-    /// `None` where nothing was ever advised, or the table cannot be had: a signal's handler has interrupted its holder.
+    /// Runs `work` on the table of advised memory. Returns `None` if nothing was ever advised, or
+    /// if the table stays locked: a signal handler has interrupted its holder.
     fn look_up<R>(&self, work: impl FnOnce(&mut Advised) -> R) -> Option<R> {
         if !self.any.load(Relaxed) {
             return None;
@@ -266,13 +276,13 @@ impl Mapped {
             self.map_advised(state, calls, len, reserve)
         };
         let kind = state.kind(len);
-        // Where the kernel refuses, the program's own request has the last word, and the next one starts over.
+        // If the kernel refuses, the program's own request decides, and the next one starts over.
         kind.left = if placed.is_some() { kind.left.saturating_sub(len) } else { 0 };
         placed
     }
 
-    /// From the top of a chunk down, as the kernel itself places: a new chunk comes to lie below the one before, and what is
-    /// left of that is not lost.
+    /// Serves a small request from the top of a chunk down, as the kernel itself places. A new
+    /// chunk comes to lie below the one before, so that the rest of the older one is not lost.
     fn take_small(&self, state: &mut State, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
         let spare = state.spares[usize::from(reserve)];
         if spare.end - spare.start < len {
@@ -315,7 +325,7 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// A kernel that maps top-down and says of all memory that so much of it is present.
+    /// Kernel that maps top-down and reports this share of all memory as present.
     pub(super) struct Fake {
         next: Cell<usize>,
         present_percent: Cell<usize>,
@@ -343,12 +353,12 @@ mod tests {
             }
         }
 
-        /// With every other region of 2 MiB empty.
+        /// Makes a kernel with every other region of 2 MiB empty.
         pub(super) fn striped(present_percent: usize) -> Fake {
             Fake { striped: true, ..Fake::new(present_percent) }
         }
 
-        /// With all addresses free.
+        /// Makes a kernel with all addresses free.
         pub(super) fn with_nothing_mapped() -> Fake {
             Fake { mapped: false, ..Fake::new(0) }
         }
@@ -362,7 +372,7 @@ mod tests {
             self.next.get()
         }
 
-        /// A request of the program; whether it was served here.
+        /// Makes a request of the program. Returns the address, and true if it was served here.
         pub(super) fn request(&self, mapped: &Mapped, len: usize) -> (usize, bool) {
             match mapped.place(self, len, true) {
                 Some(address) => (address, true),
@@ -426,7 +436,7 @@ mod tests {
         let (calls, mapped) = (Fake::new(50), Mapped::new());
         assert!((0..500).all(|_| !calls.request(&mapped, MIB).1));
         assert!(calls.advised.borrow().is_empty());
-        // And of a program that becomes sparse no more than a stretch is served huge.
+        // If a program becomes sparse, no more than a stretch is served huge.
         let (calls, mapped) = (Fake::new(100), Mapped::new());
         for _ in 0..400 {
             calls.request(&mapped, MIB);

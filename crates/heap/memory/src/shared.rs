@@ -1,10 +1,12 @@
-//! Shared memory that the program asks for (`megapage run --shm`): on hugetlb pages where that is wanted and can be, else where
-//! transparent huge pages can back it, and collapsed when it has filled up. The latter is the default for much of it: no memory
-//! is spent that was not touched.
+//! Shared memory that the program asks for (`megapage run --shm`). It is put on hugetlb pages if
+//! that is wanted and possible. Otherwise it is put where transparent huge pages can back it, and
+//! collapsed once it has filled up. The latter is the default for large requests: no memory is
+//! spent that was not touched.
 //!
-//! What the program sees is what it asked for. A segment keeps its size; a mapping keeps its length, as only whole huge pages of it
-//! come from the pool, and the remainder is base pages behind them. Files in memory (memfd_create(2), shm_open(3)) are never made
-//! hugetlb files, for their sizes and write(2) have other rules: they get an address at which their own pages can be huge.
+//! The program sees what it asked for. A segment keeps its size. A mapping keeps its length: only
+//! whole huge pages of it come from the pool, and the remainder is base pages behind them. Files in
+//! memory (memfd_create(2), shm_open(3)) are never made hugetlb files, because their sizes and
+//! write(2) have other rules. They get an address at which their own pages can be huge.
 
 use crate::collapse::{LEAST_PRESENT, MOST_FAILURES, pause};
 use crate::heap::hugetlb::{why_not_mapped, why_not_populated};
@@ -17,30 +19,31 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::time::{Duration, Instant};
 
-/// Environment variable: the backing asked for shared memory, as `megapage run --shm` spells it.
+/// Environment variable: the requested backing of shared memory, as `megapage run --shm` spells it.
 pub const SHM_VARIABLE: &str = "MEGAPAGE_SHM";
-/// Smaller requests are the kernel's, unchanged,
+/// Bytes below which a request is the kernel's, unchanged.
 pub const SMALLEST: usize = HUGE_2M;
-/// and where nothing else is asked, those that are smaller than this.
+/// Bytes below which a request is the kernel's while nothing is asked for ([`Shm::Auto`]).
 pub const SMALLEST_UNASKED: usize = 64 << 20;
-/// Ranges that are watched until all of them are huge; further ones are not.
+/// Ranges that are watched until they are huge all over; further ones are not watched.
 const MOST_WATCHED: usize = 32;
-/// Regions of a range that are watched, in words of 64: 64 GiB. What lies behind them is only advised.
+/// Regions of a range that are watched, in words of 64: 64 GiB. Regions behind them are at most
+/// advised.
 const WORDS: usize = 512;
-/// The pages of the pool.
+/// Size of the pool's pages.
 const PAGE: PageSize = PageSize::HUGE_2M;
-/// Looks at which nothing of a range could be collapsed that was full, before it is given up.
+/// Looks in a row that collapse none of a range's full regions, before the range is given up.
 const MOST_VAIN: u8 = 16;
 
 megapage_units::named! {
-    /// The backing asked for shared memory.
+    /// Requested backing of shared memory.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Shm {
         /// 2 MiB hugetlb pages, else transparent ones.
         Hugetlb2M = "2m",
         /// Transparent huge pages.
         Thp = "thp",
-        /// Nothing is asked for: what is large is collapsed once it has filled up.
+        /// Nothing is asked for: large memory is collapsed once it has filled up.
         #[default]
         Auto = "auto",
         /// Nothing is done.
@@ -48,22 +51,22 @@ megapage_units::named! {
     }
 }
 
-// In the order of the numbers that `Shared` keeps them as.
+// The variants are in the order of the numbers that `Shared` keeps.
 impl Shm {
-    /// Whether the user requests huge pages.
+    /// Returns true if the user asks for huge pages.
     pub const fn is_asked(self) -> bool {
         matches!(self, Shm::Hugetlb2M | Shm::Thp)
     }
 }
 
-/// A range that is watched. `start` is 0 where there is none; the others are written before it.
+/// Range that is watched. `start` is 0 if there is none; the other fields are written before it.
 #[derive(Debug)]
 struct Watched {
     start: AtomicUsize,
     end: AtomicUsize,
-    /// How many of its regions are huge, or given up,
+    /// Regions that are huge, or given up.
     done: AtomicUsize,
-    /// and which.
+    /// Regions that are huge, a bit each.
     huge: [AtomicU64; WORDS],
     vain: AtomicU8,
 }
@@ -98,16 +101,16 @@ impl Watched {
     }
 }
 
-/// What a look at the watched ranges came to.
+/// Result of a look at the watched ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedLook {
     /// Bytes that were collapsed.
     pub collapsed: usize,
-    /// Bytes that are present and not huge yet.
+    /// Bytes that are present in regions that are not full yet.
     pub present: usize,
-    /// Some range is not huge all over yet.
+    /// True if some range is not huge all over yet.
     pub open: bool,
-    /// The time that looking took; collapsing pays for itself by pauses.
+    /// Time that looking took. Collapsing is not counted: it pays for itself by pauses.
     pub cost: Duration,
 }
 
@@ -120,7 +123,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nothing is asked for until [`Shared::configure`].
+    /// Makes a state in which nothing is asked for until [`Shared::configure`].
     pub const fn new() -> Shared {
         Shared {
             shm: AtomicU8::new(Shm::None as u8),
@@ -129,18 +132,20 @@ impl Shared {
         }
     }
 
-    /// What is asked for, and whether pages are populated at once, where a fault might be refused.
+    /// Sets the requested backing. `populate` says that pages are populated at once where a fault
+    /// might be refused.
     pub fn configure(&self, shm: Shm, populate: bool) {
         self.populate.store(u8::from(populate), Relaxed);
         self.shm.store(shm as u8, Relaxed);
     }
 
-    /// The request.
+    /// Returns the requested backing.
     pub fn asked(&self) -> Shm {
         Shm::ALL[usize::from(self.shm.load(Relaxed)) % Shm::ALL.len()]
     }
 
-    /// Whether there is anything to do for a request of this size: not for a program that has forbidden itself system calls.
+    /// Returns true if a request of this size is handled. Returns false for a program that has
+    /// forbidden itself system calls.
     fn concerns(&self, len: usize) -> bool {
         let smallest = match self.asked() {
             Shm::None => return false,
@@ -154,7 +159,8 @@ impl Shared {
         self.populate.load(Relaxed) != 0
     }
 
-    /// A new segment on huge pages for shmget(2) with these arguments; `None`: the program's own call is to be made.
+    /// Makes a segment on huge pages for shmget(2) with these arguments. Returns `None` if the
+    /// program's own call is to be made.
     pub fn segment(&self, ledger: &Ledger, key: i32, size: usize, flags: i32) -> Option<i32> {
         const CREATE: i32 = 0o1000;
         const HUGETLB: i32 = 0o4000;
@@ -166,7 +172,8 @@ impl Shared {
         let id = match calls::huge_segment(key, size, flags, PAGE) {
             Ok(id) => id,
             Err(errno) => {
-                // There is one of that key, or the arguments are wrong: the program's own call says so.
+                // If a segment has that key, or the arguments are wrong, the program's own call
+                // says so.
                 if is_of_pages(errno) || hugetlb_available(PAGE).is_none() {
                     ledger.shared_fell_back(why_not(PAGE, errno), size as u64, errno.0);
                 }
@@ -183,26 +190,28 @@ impl Shared {
         Some(id)
     }
 
-    /// Attaches a segment where huge pages can map it, for shmat(2) at no particular address; `None`: the program's own call is to
-    /// be made. Where, and the size.
+    /// Attaches a segment where huge pages can map it, for shmat(2) at no particular address.
+    /// Returns its address and size. Returns `None` if the program's own call is to be made.
     pub fn attach(&self, ledger: &Ledger, id: i32, flags: i32) -> Option<(usize, usize)> {
         let size = calls::segment_size(id).filter(|size| self.concerns(*size))?;
         let len = size.next_multiple_of(HUGE_2M);
         let start = calls::reserve(len, calls::ALIGNMENT, 0).ok()?;
-        // Where another thread takes the addresses in between the kernel refuses, and so it does a segment on larger pages.
+        // If another thread takes the addresses in between, the kernel refuses. It also refuses a
+        // segment on larger pages.
         calls::give_up(start, len);
         let at = calls::attach_at(id, start, flags).ok()?;
         self.watch(ledger, at, size);
         Some((at, size))
     }
 
-    /// Maps shared anonymous memory for mmap(2) with these arguments; `None`: the program's own call is to be made.
+    /// Maps shared anonymous memory for mmap(2) with these arguments. Returns `None` if the
+    /// program's own call is to be made.
     pub fn map_anonymous(&self, ledger: &Ledger, len: usize, protection: i32, flags: i32) -> Option<usize> {
         if !self.concerns(len) {
             return None;
         }
         let all = len.checked_next_multiple_of(BASE_PAGE)?;
-        // Whole pages come from the pool; what is behind them is mapped as usual.
+        // Whole pages come from the pool; the rest behind them is mapped as usual.
         let whole = all / HUGE_2M * HUGE_2M;
         if self.asked() == Shm::Hugetlb2M && whole > 0 {
             let mapped = calls::map_huge(whole, all - whole, protection, flags, PAGE);
@@ -224,7 +233,8 @@ impl Shared {
         self.map_aligned(ledger, all, protection, flags, -1, 0)
     }
 
-    /// Maps a file in memory, for mmap(2) with these arguments; `None`: the program's own call is to be made.
+    /// Maps a file in memory, for mmap(2) with these arguments. Returns `None` if the program's own
+    /// call is to be made.
     pub fn map_file(
         &self,
         ledger: &Ledger,
@@ -257,7 +267,7 @@ impl Shared {
         Some(start)
     }
 
-    /// Watches a range from now on, advised to be huge where that was asked for.
+    /// Watches a range from now on. Advises it to be huge if huge pages were asked for.
     fn watch(&self, ledger: &Ledger, start: usize, len: usize) {
         if self.asked() != Shm::Auto {
             let _ = program_memory::advise_huge(start, len.next_multiple_of(BASE_PAGE));
@@ -278,7 +288,8 @@ impl Shared {
         place.start.store(first, Release);
     }
 
-    /// The program unmaps a range, or detaches what begins with it (`len` of 0).
+    /// Notes that the program unmaps a range, or detaches the segment that begins there (`len` of
+    /// 0).
     pub fn unmapping(&self, start: usize, len: usize) {
         if self.asked() == Shm::None {
             return;
@@ -293,7 +304,8 @@ impl Shared {
         }
     }
 
-    /// Collapses what has filled up. Takes no lock: what the program unmaps meanwhile the kernel refuses to collapse.
+    /// Collapses the regions that have filled up. Takes no lock: the kernel refuses to collapse
+    /// memory that the program unmaps meanwhile.
     pub fn look(&self, ledger: &Ledger) -> SharedLook {
         let mut look = SharedLook::default();
         let began = Instant::now();
@@ -314,18 +326,18 @@ impl Shared {
     }
 }
 
-/// What came of the regions of a range.
+/// Result for the regions of one range.
 #[derive(Clone, Copy, Debug, Default)]
 struct Full {
-    /// Bytes that were collapsed,
+    /// Bytes that were collapsed.
     collapsed: usize,
-    /// and that are present besides.
+    /// Bytes that are present in regions that are not full yet.
     present: usize,
-    /// How long collapsing took, with the pauses.
+    /// Time that collapsing took, with the pauses.
     took: Duration,
 }
 
-/// Collapses the regions of a range that are full and were not before.
+/// Collapses the regions of a range that are full and were not huge before.
 fn collapse_full(it: &Watched, start: usize) -> Full {
     let (mut full, mut failures) = (Full::default(), 0);
     for region in 0..it.regions(start) {
@@ -359,7 +371,8 @@ fn collapse_full(it: &Watched, start: usize) -> Full {
     full
 }
 
-/// Whether an error of shmget(2) is about huge pages, rather than about the key, the size or the limits of segments.
+/// Returns true if an error of shmget(2) is about huge pages, and not about the key, the size or
+/// the limits of segments.
 fn is_of_pages(errno: Errno) -> bool {
     matches!(errno, Errno::ENOMEM | Errno::EPERM)
 }
@@ -368,20 +381,21 @@ fn why_not(page: PageSize, errno: Errno) -> FallBack {
     if errno == Errno::EPERM { FallBack::ShmNotPermitted } else { why_not_mapped(page, errno) }
 }
 
-/// Why pages that were reserved could not be populated.
+/// Returns the reason why pages that were reserved could not be populated.
 fn why_not_filled(errno: Errno) -> FallBack {
-    // Before Linux 5.14 the kernel knows no such request.
+    // Kernels before Linux 5.14 do not know this request.
     if errno == Errno::EINVAL { FallBack::KernelTooOld } else { why_not_populated(PAGE) }
 }
 
-/// Notes that a request of the program's own for hugetlb pages was refused: `flags` as of mmap(2) or shmget(2).
+/// Notes that the kernel refused the program's own request for hugetlb pages. `flags` are those of
+/// mmap(2) or shmget(2).
 pub fn note_refused(ledger: &Ledger, len: usize, flags: i32, errno: Errno) {
     if is_of_pages(errno) {
         let page = calls::page_size_of(flags).or_else(default_hugetlb_size);
         let why = match page {
             _ if errno == Errno::EPERM => FallBack::ShmNotPermitted,
             Some(page) if page == PageSize::HUGE_1G || page == PageSize::HUGE_2M => why_not(page, errno),
-            // Of other sizes the pool is not looked at.
+            // The pools of other sizes are not looked at.
             _ => FallBack::Unexplained,
         };
         ledger.own_request_refused(why, len as u64);

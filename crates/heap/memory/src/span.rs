@@ -1,11 +1,12 @@
-//! The address ranges that the heap has reserved, and how to find the one that holds an address.
+//! The address ranges that the heap has reserved, and the look-up of the range that holds an
+//! address.
 
 use crate::chunk::{Chunk, Mapping};
 use crate::sync::{AtomicU64, Errno, MAX_SPANS, OwnedRange, Reservation, allocate_words, release_words};
 use megapage_units::HUGE_2M;
 
-/// One reserved range, a multiple of 2 MiB long and aligned, with the state of its chunks. It does not own the addresses: the
-/// allocator does, to which they were given.
+/// One reserved range with the state of its chunks. It is aligned to 2 MiB, and a multiple of 2 MiB
+/// long. The allocator owns the addresses; the span does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// The addresses.
@@ -14,16 +15,16 @@ pub struct Span {
 }
 
 impl Span {
-    /// Makes the state of a range (multiples of 2 MiB). Its first `first` bytes are reserved, and the
-    /// others count as given up.
+    /// Makes the state of a range (multiples of 2 MiB). Its first `first` bytes are reserved, and
+    /// the others count as given up.
     pub fn new(range: OwnedRange, first: usize) -> Result<Span, Errno> {
         let span = Span { range, words: allocate_words(Chunk::WORDS * (range.len() / HUGE_2M))? };
         (first / HUGE_2M..span.chunks()).for_each(|index| span.chunk(index).set_mapping(Mapping::GivenUp));
         Ok(span)
     }
 
-    /// Releases the addresses that are not given up, and the state. No copy of this span may be used
-    /// afterwards.
+    /// Releases the addresses that are not given up, and the state. No copy of this span may be
+    /// used afterwards.
     pub fn release(self, mut owner: Reservation) -> Result<(), Errno> {
         debug_assert_eq!(self.range.start(), owner.start(), "another owner");
         let is_given_up = |index| self.chunk(index).mapping() == Mapping::GivenUp;
@@ -58,17 +59,17 @@ impl Span {
         reserved
     }
 
-    /// How many chunks the span has.
+    /// Returns the number of chunks of the span.
     pub fn chunks(&self) -> usize {
         self.range.len() / HUGE_2M
     }
 
-    /// The state of chunk `index`.
+    /// Returns the state of chunk `index`.
     pub fn chunk(&self, index: usize) -> Chunk<'static> {
         Chunk::at(self.words, index)
     }
 
-    /// The addresses of `count` chunks from `index` on.
+    /// Returns the addresses of `count` chunks from `index` on.
     pub fn chunk_range(&self, index: usize, count: usize) -> OwnedRange {
         self.range.part(index * HUGE_2M, count * HUGE_2M)
     }
@@ -83,12 +84,12 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// No spans.
+    /// Makes a table without spans.
     pub const fn new() -> Spans {
         Spans { spans: [None; MAX_SPANS], end: 0 }
     }
 
-    /// Adds a span; releases it when the table is full.
+    /// Adds a span. Returns it if the table is full.
     pub fn insert(&mut self, span: Span) -> Result<(), Span> {
         let Some(slot) = self.spans.iter().position(Option::is_none) else {
             return Err(span);
@@ -98,18 +99,19 @@ impl Spans {
         Ok(())
     }
 
-    /// Finds the span that holds `address`. What a span has given up may be the program's.
+    /// Finds the span that holds `address`. Skips addresses that a span has given up: they may be
+    /// the program's.
     pub fn find(&self, address: usize) -> Option<Span> {
         let index = |span: &Span| (address - span.range.start()) / HUGE_2M;
         self.find_any(address, 1).filter(|span| span.chunk(index(span)).mapping() != Mapping::GivenUp)
     }
 
-    /// Finds a span that has any of these addresses, or has given them up.
+    /// Finds a span that has any of these addresses, given up or not.
     pub fn find_any(&self, start: usize, len: usize) -> Option<Span> {
         self.iter().find(|span| span.range.start() < start + len && start < span.range.end())
     }
 
-    /// Takes out the span that is exactly `[start, start + len)`.
+    /// Removes the span that is exactly `[start, start + len)`, and returns it.
     pub fn remove(&mut self, start: usize, len: usize) -> Option<Span> {
         let slot = self.spans[..self.end].iter().position(|span| {
             span.is_some_and(|span| span.range.start() == start && span.range.len() == len)
@@ -117,13 +119,13 @@ impl Spans {
         self.spans[slot].take()
     }
 
-    /// Every span, in no order.
+    /// Returns every span, in no order.
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
         self.spans[..self.end].iter().flatten().copied()
     }
 
-    /// The span in slot `slot`, and whether there are further slots: for a walk that lets go of the lock
-    /// between two spans.
+    /// Returns the span in slot `slot`, and true if there are further slots. For a walk that
+    /// releases the lock between two spans.
     pub fn slot(&self, slot: usize) -> (Option<Span>, bool) {
         (self.spans.get(slot).copied().flatten(), slot + 1 < self.end)
     }
@@ -133,7 +135,7 @@ impl Spans {
 mod tests {
     use super::*;
 
-    // In a separate process: another test's mapping may come to lie in a hole.
+    // In a separate process: otherwise another test's mapping may come to lie in a hole.
     #[test]
     fn what_was_given_up_is_not_unmapped() {
         megapage_testing::in_child("span::tests::what_was_given_up_is_not_unmapped", || {

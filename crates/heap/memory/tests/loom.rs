@@ -1,8 +1,9 @@
-//! What threads share inside malloc, in every order in which their accesses can happen: locks, chunks, spans, the ledger.
-//! `make loom` runs this; elsewhere it is empty.
+//! Locks, chunks, spans and the ledger, which threads share inside malloc: every order in which
+//! their accesses can happen. `make loom` runs these tests; elsewhere the program is empty.
 //!
-//! The files under test are the ones that ship, compiled here with atomics and a futex of loom's, which has each load answer
-//! every value that the C11 memory model allows, not only what this processor does.
+//! The files under test are the ones that ship. They are compiled here with loom's atomics and
+//! futex. With these each load answers every value that the C11 memory model allows, and not only
+//! the values of this processor.
 
 #![cfg(loom)]
 #![allow(clippy::arc_with_non_send_sync, reason = "loom's threads are one thread that takes turns")]
@@ -34,28 +35,28 @@ use sync::{Reservation, SharedWords};
 
 const BYTES: u64 = HUGE_2M as u64;
 
-/// Tries every order with at most so many switches of a thread that could go on: few are enough for almost any defect, and
-/// the number of orders grows with them beyond any time.
+/// Tries every order with at most `switches` switches of a thread that could go on. Few are enough
+/// for almost any defect, and the number of orders grows with them beyond any time.
 fn model(switches: usize, work: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
     builder.check(work);
 }
 
-/// A thread with room for ledgers, whose words are larger here: loom's threads have 32 KiB.
+/// Starts a thread with room for ledgers, whose words are larger here: loom's threads have 32 KiB.
 fn roomy<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     const WORDS: usize = 1 << 16;
     thread::Builder::new().stack_size(WORDS).spawn(work).unwrap()
 }
 
-/// A lock whose words are known to all threads: loom wants an object to be made before it is shared.
+/// Makes a lock whose words all threads know: loom wants an object to be made before it is shared.
 fn lock() -> Lock {
     let lock = Lock::new();
     lock.with(|| ());
     lock
 }
 
-/// What no two threads may touch at a time, nor in an order that only this processor keeps.
+/// Access that no two threads may have at a time, nor in an order that only this processor keeps.
 struct Alone(UnsafeCell<()>);
 
 impl Alone {
@@ -81,7 +82,7 @@ fn a_lock_lets_one_in_and_shows_what_was_done() {
 
 #[test]
 fn nobody_sleeps_on_a_lock_that_is_free() {
-    // Whoever is left asleep makes a deadlock, which loom finds.
+    // A thread that stays asleep makes a deadlock, which loom finds.
     model(2, || {
         let shared = Arc::new((lock(), Alone(UnsafeCell::new(()))));
         let threads: Vec<_> = (0..2)
@@ -124,7 +125,8 @@ fn neighbouring_slices_are_committed_without_loss() {
                 shared.with(|| {
                     let chunk = Chunk::at(words, 0);
                     assert!(chunk.commit(mask), "nobody else has used it");
-                    // Nobody has come between: what a failed commit would take back is its own.
+                    // No other thread has come between: a failed commit would take back only its
+                    // own slices.
                     assert_eq!((chunk.added(), chunk.mapping()), (mask, Mapping::Mapped(Backing::Thp)));
                 });
             })
@@ -149,7 +151,7 @@ fn a_span_is_not_walked_once_it_was_released() {
         span.chunk(0).set_mapping(Mapping::Mapped(Backing::Thp));
         shared.0.with(|spans| spans.insert(span)).unwrap();
         let other = shared.clone();
-        // As `HugeHeap::sweep` and `HugeHeap::repair` walk.
+        // Walks as `HugeHeap::sweep` and `HugeHeap::repair` do.
         let walker = thread::spawn(move || {
             let (spans, walks, group) = &*other;
             walks.with(|| {
@@ -163,7 +165,7 @@ fn a_span_is_not_walked_once_it_was_released() {
                 assert!(!more);
             });
         });
-        // As `HugeHeap::release` does.
+        // Releases as `HugeHeap::release` does.
         let (spans, walks, _) = &*shared;
         let removed = spans.with(|spans| spans.remove(span.range.start(), HUGE_2M)).unwrap();
         walks.with(|| removed.release(owner)).unwrap();
@@ -185,7 +187,7 @@ fn the_ledger_adds_up() {
         use_it(&ledger, Backing::Hugetlb2M);
         thread.join().unwrap();
         assert_eq!((ledger.total_held(), ledger.returned_bytes()), (2 * BYTES, 2 * BYTES));
-        // Both, or one after the other.
+        // Both at a time, or one after the other.
         assert!([3 * BYTES, 4 * BYTES].contains(&ledger.peak()), "{}", ledger.peak());
         assert!(ledger.is_plausible());
     });
@@ -216,7 +218,7 @@ fn what_was_counted_before_the_exit_is_seen_with_it() {
         let thread = thread::spawn(move || {
             program.obtained(Backing::Hugetlb2M, BYTES);
             program.fell_back(FallBack::PoolShort2M, BYTES, 12);
-            // As `megapage_inside::ExitHandshake` does, whose atomics are the processor's.
+            // Does the same as `megapage_inside::ExitHandshake`, whose atomics are the processor's.
             program.exit_words()[0].store(1, Release);
         });
         if ledger.exit_words()[0].load(Acquire) != 0 {

@@ -1,6 +1,8 @@
-//! The thread that collapses what the program has mapped by itself (see `megapage_memory::Collapser`).
+//! The thread that collapses memory which the program has mapped by itself (see
+//! `megapage_memory::Collapser`).
 //!
-//! It exists while such memory grows: a program that maps little never has one, and one that stays idle loses it.
+//! It exists while such memory grows. A program that maps little never has one, and one that stays
+//! idle loses it.
 
 #![forbid(unsafe_code)]
 
@@ -16,45 +18,46 @@ use std::time::Duration;
 
 /// Bytes that a program maps by itself before there is a thread.
 const THRESHOLD: u64 = 64 << 20;
-/// After it has ended, the next one starts when so much more was mapped.
+/// Bytes mapped after a thread has ended from which on the next one starts.
 const AGAIN: u64 = 16 << 20;
-/// The thread looks this often while memory grows,
+/// Pause between two looks while memory grows.
 const SHORTEST: Duration = Duration::from_millis(50);
-/// less and less often while it does not,
+/// Longest pause while memory does not grow: each such look doubles the pause.
 const LONGEST: Duration = Duration::from_secs(1);
-/// and not at all after so many looks without growth; where much is mapped and untouched, this often.
+/// Looks without growth after which the thread ends. If much is mapped and untouched it goes on,
+/// with this longest pause.
 const IDLE_LOOKS: u32 = 6;
 const LONGEST_UNTOUCHED: Duration = Duration::from_secs(8);
-/// Looking costs at most this part of the time,
+/// Least pause, in units of the time that a look took.
 const COST_SPACING: u32 = 100;
-/// and this part, but no shorter pauses, where the heap grows faster than is looked.
+/// The same, and the shortest pause, while the heap grows faster than the thread looks.
 const WOKEN_COST_SPACING: u32 = 20;
 const SHORTEST_WOKEN: Duration = Duration::from_millis(10);
-/// A heap of so many bytes may have one,
+/// Bytes from which on a heap may have a thread.
 pub const HEAP_AT: u64 = 32 << 20;
-/// where so many are on base pages: those that every heap begins with.
+/// Bytes on base pages that such a heap must have: those that every heap begins with.
 const HEAP_ON_BASE: u64 = 4 << 20;
-/// While so many are committed there, they may still be filled.
+/// Bytes committed on base pages from which on they may still be filled.
 const HEAP_MAY_FILL: u64 = 16 << 20;
-/// Resident memory has grown when it is larger by this many bytes.
+/// Bytes by which resident memory must be larger to count as grown.
 const GROWTH: u64 = 4 << 20;
 
-/// Bytes mapped since the last thread has ended, less what the first one wants more.
+/// Bytes that were mapped, or added to the heap, since the last thread has ended.
 static GROWN: AtomicU64 = AtomicU64::new(0);
-/// How much of that starts one.
+/// Bytes of `GROWN` at which a thread starts.
 static NEXT: AtomicU64 = AtomicU64::new(THRESHOLD);
-/// A thread runs, or is being started, or can never run.
+/// True if a thread runs, is being started, or can never run.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// The program has mapped, or opened, private memory. With no lock of the allocator held.
+/// Notes that the program has mapped or opened memory. The caller holds no lock of the allocator.
 pub fn consider(bytes: usize) {
     if grow(bytes) >= NEXT.load(Relaxed) && !RUNNING.load(Relaxed) {
         start();
     }
 }
 
-/// The heap has grown, and may have chunks on base pages that fill up, or has grown too much since
-/// the last look. From within the allocator.
+/// Notes that the heap has grown. It may have chunks on base pages that fill up, or may have grown
+/// too much since the last look. Called from within the allocator.
 pub fn consider_later(bytes: usize) {
     let grown = grow(bytes);
     if HEAP.wants_look() && RUNNING.load(Relaxed) && !is_confined() {
@@ -68,12 +71,12 @@ pub fn consider_later(bytes: usize) {
     }
 }
 
-/// Returns the bytes mapped since the last thread has ended, with these.
+/// Adds `bytes` to those since the last thread has ended. Returns the sum.
 fn grow(bytes: usize) -> u64 {
     GROWN.fetch_add(bytes as u64, Relaxed).saturating_add(bytes as u64)
 }
 
-/// Starts the thread where one is wanted.
+/// Starts the thread if one is wanted.
 pub fn start() {
     let wanted = GROWN.load(Relaxed) >= NEXT.load(Relaxed);
     if wanted && !RUNNING.swap(true, Relaxed) && threads::start(work) == Started::Busy {
@@ -81,13 +84,13 @@ pub fn start() {
     }
 }
 
-/// In a forked child: the thread was not copied.
+/// Resets the state in a forked child: the thread was not copied.
 pub fn forget_in_child() {
     RUNNING.store(false, Relaxed);
     rest();
 }
 
-/// The next thread starts after [`AGAIN`].
+/// Makes the next thread start after [`AGAIN`].
 fn rest() {
     HEAP.keep_seen(AGAIN);
     GROWN.store(0, Relaxed);
@@ -96,7 +99,8 @@ fn rest() {
 
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     threads::begin(c"megapage-huge");
-    // Looking opens files: see `returner`. Where that or the page map is not to be had, RUNNING stays set: never again.
+    // Looking opens files: see `returner`. If there is no separate table of descriptors, or no page
+    // map, RUNNING stays set: no thread is tried again.
     let collapser = if leave_descriptors() { Collapser::new() } else { None };
     if let Some(mut collapser) = collapser {
         watch(&mut collapser);
@@ -104,7 +108,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
         threads::end();
         RUNNING.store(false, Relaxed);
     } else {
-        // No thread can see how much the program touches: as if it touched all.
+        // No thread can see how much the program touches: it counts as touching everything.
         HEAP.note_untouched(0, u64::MAX / 2);
         threads::end();
     }
@@ -113,7 +117,7 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
 
 fn watch(collapser: &mut Collapser) {
     let (mut pause, mut idle, mut resident) = (SHORTEST, 0, 0u64);
-    // Of shared memory, which other processes may fill.
+    // Present bytes of shared memory, which other processes may fill.
     let mut present = 0;
     let (mut least, mut wakes) = (pause, 0);
     loop {

@@ -1,11 +1,11 @@
 //! The entry points of malloc(3) and its relatives, which take the place of the C library's.
 //!
-//! They are written out because a Rust dynamic library exports only Rust's own symbols. Each goes to mimalloc, small
-//! blocks by way of a cache of each thread's (thread_cache.c). C++'s `operator new` and `delete` reach us through libstdc++,
-//! which calls malloc and free.
+//! They are written out because a Rust dynamic library exports only Rust's own symbols. Each goes
+//! to mimalloc; small blocks go through a cache of each thread (thread_cache.c). C++'s
+//! `operator new` and `delete` reach us through libstdc++, which calls malloc and free.
 //!
-//! File-level obligation: an export has the signature and the contract of the C function whose name it bears; a
-//! pointer from the program is passed on to mimalloc unread.
+//! File-level obligation: an export has the signature and the contract of the C function whose name
+//! it bears. A pointer from the program is passed on to mimalloc unread.
 
 #![allow(unsafe_code)]
 
@@ -27,7 +27,8 @@ unsafe extern "C" {
     fn mi_collect(force: bool);
 }
 
-/// Starts the threads that a large block has made wanted: its program may call nothing here again before it fills it.
+/// Starts the threads that a large block has made wanted: the program may fill it before it calls
+/// anything here again.
 #[inline]
 fn start_for(size: usize) {
     if size >= LARGE_BLOCK && threads::thread_wanted().load(Relaxed) {
@@ -35,8 +36,8 @@ fn start_for(size: usize) {
     }
 }
 
-// malloc(3) and free(3), by its old name too: the caches of threads first. free preserves errno, as POSIX.1-2024 demands.
-// Statistics are of this heap (statistics.c).
+// malloc(3) and free(3), also by its old name, try the caches of threads first. free preserves
+// errno, as POSIX.1-2024 demands. The statistics are those of this heap (statistics.c).
 jumps! {
     malloc => megapage_malloc,
     free => megapage_free,
@@ -47,7 +48,8 @@ jumps! {
     malloc_stats => megapage_malloc_stats,
 }
 
-/// malloc(3) of a block that the calling thread does not keep, or while a thread of ours is wanted.
+/// Allocates for malloc(3) if the cache of the calling thread has no block, or if a thread of ours
+/// is wanted.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_malloc_uncached(size: usize) -> *mut c_void {
     // SAFETY: any size is allowed.
@@ -58,7 +60,7 @@ extern "C" fn megapage_malloc_uncached(size: usize) -> *mut c_void {
     if block.is_null() { out_of_memory() } else { block }
 }
 
-/// calloc(3).
+/// Stands in for calloc(3).
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     // SAFETY: any count and size are allowed; an overflow of their product answers null.
@@ -67,7 +69,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     if block.is_null() { out_of_memory() } else { block }
 }
 
-/// realloc(3). As glibc's, `realloc(block, 0)` frees the block and answers null.
+/// Stands in for realloc(3). As in glibc, `realloc(block, 0)` frees the block and answers null.
 ///
 /// # Safety
 /// `block` must be null or have come from one of these functions and not have been freed.
@@ -80,7 +82,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     if moved.is_null() && !is_freed { out_of_memory() } else { moved }
 }
 
-/// reallocarray(3).
+/// Stands in for reallocarray(3).
 ///
 /// # Safety
 /// As [`realloc`].
@@ -93,7 +95,7 @@ unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize)
     }
 }
 
-/// malloc_usable_size(3).
+/// Stands in for malloc_usable_size(3).
 ///
 /// # Safety
 /// As [`realloc`].
@@ -103,7 +105,7 @@ unsafe extern "C" fn malloc_usable_size(block: *const c_void) -> usize {
     if block.is_null() { 0 } else { unsafe { mi_malloc_usable_size(block) } }
 }
 
-/// posix_memalign(3): errno is left alone and the error returned.
+/// Stands in for posix_memalign(3): leaves errno unchanged, and returns the error.
 ///
 /// # Safety
 /// `result` must be valid for writing.
@@ -124,7 +126,8 @@ unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, 
     0
 }
 
-/// aligned_alloc(3). As glibc's, it takes sizes that are not multiples of the alignment.
+/// Stands in for aligned_alloc(3). As in glibc, it takes sizes that are not multiples of the
+/// alignment.
 #[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     if !alignment.is_power_of_two() {
@@ -137,7 +140,7 @@ extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     if block.is_null() { out_of_memory() } else { block }
 }
 
-/// memalign(3). As glibc's, it rounds the alignment up to a power of two.
+/// Stands in for memalign(3). As in glibc, it rounds the alignment up to a power of two.
 #[unsafe(no_mangle)]
 extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
     match alignment.checked_next_power_of_two() {
@@ -149,13 +152,13 @@ extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
     }
 }
 
-/// valloc(3).
+/// Stands in for valloc(3).
 #[unsafe(no_mangle)]
 extern "C" fn valloc(size: usize) -> *mut c_void {
     aligned_alloc(megapage_units::BASE_PAGE, size)
 }
 
-/// pvalloc(3).
+/// Stands in for pvalloc(3).
 #[unsafe(no_mangle)]
 extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.checked_next_multiple_of(megapage_units::BASE_PAGE) {
@@ -164,7 +167,7 @@ extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// malloc_trim(3): releases free memory now. 1 when any went.
+/// Stands in for malloc_trim(3): releases free memory now. Returns 1 if any went.
 #[unsafe(no_mangle)]
 extern "C" fn malloc_trim(_pad: usize) -> c_int {
     let _errno = ErrnoGuard::save();

@@ -1,5 +1,6 @@
-// Functions of the C library that are wrapped so that the allocator stays whole: dlopen and the exec family.
-// They are C because some are variadic, and because dlopen must be left by a tail call.
+// Functions of the C library that are wrapped so that the allocator stays whole: dlopen and the
+// exec family. They are C because some are variadic, and because dlopen must be left by a tail
+// call.
 
 #define _GNU_SOURCE
 #include <alloca.h>
@@ -23,17 +24,18 @@
 
 extern char** environ;
 
-// The kernel's calls, by no name that this library exports for the program. In primitives.rs.
+// System calls by names that this library does not export for the program. Defined in
+// primitives.rs.
 extern void* megapage_system_mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset);
 extern int megapage_system_munmap(void* address, size_t size);
 extern int megapage_system_mprotect(void* address, size_t size, int protection);
-// -1 once the program may have forbidden itself system calls.
+// Returns -1 once the program may have forbidden itself system calls.
 extern long megapage_call(long number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d);
 
-// ---- dlopen -------------------------------------------------------------------------------------------
-// RTLD_DEEPBIND lets a library find the C library's malloc and free before ours: it would hand our
-// memory to a free that does not know it, and PHP's extensions die of that. What else it finds
-// there first is what the program has asked for, so the flag stays. Instead the C library's own
+// ---- dlopen -----------------------------------------------------------------------------------
+// RTLD_DEEPBIND lets a library find the C library's malloc and free before ours. It would hand our
+// memory to a free that does not know it, and PHP's extensions die of that. The program has asked
+// for all else that the library finds there first, so the flag stays. Instead the C library's own
 // table of symbols leads to our functions from then on.
 
 static void* (*real_dlopen)(const char*, int);
@@ -65,7 +67,7 @@ typedef struct {
   ElfW(Addr) base;
 } symbols_t;
 
-// The number of symbols, by the table in which the loader looks them up.
+// Returns the number of symbols, by the table in which the loader looks them up.
 static size_t symbol_count(const uint32_t* hash) {
   const uint32_t buckets = hash[0];
   const uint32_t first = hash[1];
@@ -91,7 +93,7 @@ static int find_c_library(struct dl_phdr_info* object, size_t size, void* found)
   }
   symbols_t* const symbols = found;
   for (; entry != NULL && entry->d_tag != DT_NULL; entry++) {
-    // The loader has made addresses of most.
+    // The loader has turned most values into addresses.
     const ElfW(Addr) value = entry->d_un.d_ptr;
     const void* const at = (const void*)(value < object->dlpi_addr ? value + object->dlpi_addr : value);
     if (entry->d_tag == DT_SYMTAB) symbols->symbols = at;
@@ -102,16 +104,17 @@ static int find_c_library(struct dl_phdr_info* object, size_t size, void* found)
   return 1;
 }
 
-// False where malloc is the program's own, or another library's: then a free of the C library's
-// never meets our memory.
+// Returns false if malloc is the program's own, or another library's: then a free of the C
+// library's never meets our memory.
 static bool is_malloc_ours(void) {
-  // The linker's bounds of this library.
+  // Bounds of this library, which the linker defines.
   extern const char __ehdr_start[] __attribute__((visibility("hidden")));
   extern const char _end[] __attribute__((visibility("hidden")));
   return (uintptr_t)malloc >= (uintptr_t)__ehdr_start && (uintptr_t)malloc < (uintptr_t)_end;
 }
 
-// Has the table lead to ours; false where the kernel refuses to change it.
+// Makes the table lead to our functions. Returns false if it is not found, or if the kernel refuses
+// to change it.
 static bool change_table(void) {
   symbols_t found = {0};
   dl_iterate_phdr(find_c_library, &found);
@@ -119,13 +122,13 @@ static bool change_table(void) {
   const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
   const uintptr_t start = (uintptr_t)found.symbols & -page;
   const uintptr_t end = ((uintptr_t)(found.symbols + found.count) + page - 1) & -page;
-  // Private, of a file: what is written there is this process's.
+  // The mapping is private, of a file: only this process sees what is written there.
   if (megapage_system_mprotect((void*)start, end - start, PROT_READ | PROT_WRITE) != 0) return false;
   for (size_t i = 0; i < found.count; i++) {
     ElfW(Sym)* const symbol = (ElfW(Sym)*)found.symbols + i;
     if (symbol->st_shndx == SHN_UNDEF || ELF64_ST_TYPE(symbol->st_info) != STT_FUNC) continue;
     for (size_t j = 0; j < OURS; j++) {
-      // Values are relative to where the library begins.
+      // Values are relative to the beginning of the library.
       if (strcmp(found.names + symbol->st_name, ours[j].name) == 0) symbol->st_value = (uintptr_t)ours[j].function - found.base;
     }
   }
@@ -133,7 +136,7 @@ static bool change_table(void) {
   return true;
 }
 
-// True if a library that looks for malloc and its relatives in the C library first may do so.
+// Returns true if a library may look for malloc and its relatives in the C library first.
 static bool may_bind_deeply(void) {
   enum { NOT_TRIED, UNDER_WAY, POSSIBLE, REFUSED };
   static _Atomic(int) state = NOT_TRIED;
@@ -145,7 +148,7 @@ static bool may_bind_deeply(void) {
   return state == POSSIBLE;
 }
 
-// A tail call keeps the caller's return address, by which dlopen finds its RUNPATH.
+// A tail call keeps the caller's return address, by which dlopen finds the caller's RUNPATH.
 __attribute__((optimize("O2"))) void* megapage_dlopen(const char* file, int flags) {
   // The constructors of libraries that the program needs run before ours.
   if (real_dlopen == NULL) megapage_find_real();
@@ -153,11 +156,11 @@ __attribute__((optimize("O2"))) void* megapage_dlopen(const char* file, int flag
   return real_dlopen(file, flags);
 }
 
-// ---- exec ---------------------------------------------------------------------------------------------
-// The environment that brought the library here was taken out, so that children go without. A
+// ---- exec -------------------------------------------------------------------------------------
+// The environment that brought the library here was taken out, so that children go without it. A
 // process that replaces itself (a wrapper script's last line) is still the program that was asked
-// for: it takes it along, if its loader will load the library. All of it may run in a signal's
-// handler.
+// for. It takes the environment along if the new program's loader will load the library. All of
+// this may run in a signal handler.
 
 enum { MAX_SAVED = 12, MAX_TEXT = 4096, MAX_PATH = 4096, MAX_NAME = 256 };
 static char saved_text[MAX_TEXT];
@@ -172,7 +175,7 @@ static int (*real_fexecve)(int, char* const*, char* const*);
 
 static const char preload_name[] = "LD_PRELOAD=";
 
-// Looks the real functions up. Before any thread exists.
+// Looks up the real functions, before any thread exists.
 void megapage_find_real(void) {
   real_dlopen = (void* (*)(const char*, int))dlsym(RTLD_NEXT, "dlopen");
   real_execve = (int (*)(const char*, char* const*, char* const*))dlsym(RTLD_NEXT, "execve");
@@ -180,7 +183,7 @@ void megapage_find_real(void) {
   real_fexecve = (int (*)(int, char* const*, char* const*))dlsym(RTLD_NEXT, "fexecve");
 }
 
-// Remembers "name=value" for this process's next exec. One that does not fit is not remembered.
+// Remembers "name=value" for this process's next exec. Drops a variable that does not fit.
 void megapage_remember(const char* name, size_t name_length, const char* value) {
   const size_t length = name_length + 1 + strlen(value) + 1;
   if (saved_count == MAX_SAVED || length > MAX_TEXT - saved_length) return;
@@ -199,11 +202,11 @@ enum { MACHINE = EM_X86_64 };
 enum { MACHINE = EM_AARCH64 };
 #endif
 
-// As the kernel follows scripts whose interpreters are scripts.
+// Scripts whose interpreters are scripts are followed as the kernel follows them.
 enum { MAX_SCRIPTS = 4, MAX_SEGMENTS = 256 };
 
 static int open_to_read(const char* path) {
-  // Not to wait for the other end of a pipe that cannot be executed anyway.
+  // O_NONBLOCK: must not wait for the other end of a pipe, which cannot be executed anyway.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   return (int)megapage_call(SYS_openat, (uintptr_t)(long)AT_FDCWD, (uintptr_t)path, (uintptr_t)flags, 0);
 }
@@ -220,9 +223,9 @@ static pid_t own_process(void) {
   return (pid_t)megapage_call(SYS_getpid, 0, 0, 0, 0);
 }
 
-// True if an ELF file would be loaded by glibc's loader for this library's machine. A static
-// program would only pass the variables on to its children, and another C library's loader, or that
-// of another machine, may refuse the library.
+// Returns true if glibc's loader for this library's machine would load an ELF file. A static
+// program would only pass the variables on to its children. Another C library's loader, or that of
+// another machine, may refuse the library.
 static bool is_for_glibc(int fd, const Elf64_Ehdr* header) {
   if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB || header->e_machine != MACHINE) return false;
   for (int i = 0; i < header->e_phnum && i < MAX_SEGMENTS; i++) {
@@ -237,15 +240,17 @@ static bool is_for_glibc(int fd, const Elf64_Ehdr* header) {
   return false;
 }
 
-// The file that would be executed with this one as its script, or -1. Closes neither.
+// Opens the file that would be executed with this one as its script. Returns -1 if that fails.
+// Closes neither.
 static int open_interpreter(char* line) {
   char* const name = line + 2 + strspn(line + 2, " \t");
   name[strcspn(name, " \t\n")] = 0;
   return open_to_read(name);
 }
 
-// True if the program in an open file loads our library; `shell`: a file of no known kind goes to
-// /bin/sh (execvp(3)). Leaves the file open. What cannot be read is taken for such a program.
+// Returns true if the program in an open file loads our library. With `shell`, a file of no known
+// kind goes to /bin/sh (execvp(3)). Leaves the file open. An interpreter that may not be read
+// counts as one that loads it.
 static bool loads_ours(int fd, bool shell) {
   int current = fd;
   bool loads = false;
@@ -272,8 +277,8 @@ static bool loads_ours(int fd, bool shell) {
   return false;
 }
 
-// True if our library is found where the environment names it: the program may have a new root by
-// then.
+// Returns true if our library is found where the environment names it: the program may have a new
+// root by then.
 static bool is_ours_there(void) {
   for (int i = 0; i < saved_count; i++) {
     if (strncmp(saved[i], preload_name, sizeof preload_name - 1) != 0) continue;
@@ -286,9 +291,9 @@ static bool is_ours_there(void) {
   return true;
 }
 
-// True if this process takes its variables along at all. A child of vfork shares our memory but not
-// our process id. One that has forbidden itself system calls gets no process id, and may die of
-// a look at the program.
+// Returns true if this process takes its variables along at all. A child of vfork shares our memory
+// but not our process id. A process that has forbidden itself system calls gets no process id, and
+// may die of a look at the program.
 static bool is_taker(void) {
   if (real_execve == NULL) megapage_find_real();
   return saved_count > 0 && own_process() == saved_pid;
@@ -303,7 +308,7 @@ static bool takes_along(const char* path, bool shell) {
   return taken;
 }
 
-// The same for a program that execvpe(3) looks for in PATH.
+// Does the same for a program that execvpe(3) looks for in PATH.
 __attribute__((noinline)) static bool found_takes_along(const char* file) {
   if (strchr(file, '/') != NULL) return takes_along(file, true);
   const char* list = NULL;
@@ -318,7 +323,7 @@ __attribute__((noinline)) static bool found_takes_along(const char* file) {
     if (directory + 1 + length + 1 <= sizeof path) {
       memcpy(path, list, directory);
       path[directory] = '/';
-      // An empty one is the current directory.
+      // An empty directory is the current one.
       memcpy(path + directory + (directory > 0), file, length + 1);
       if (megapage_call(SYS_faccessat, (uintptr_t)(long)AT_FDCWD, (uintptr_t)path, X_OK, 0) == 0) return takes_along(path, true);
     }
@@ -333,8 +338,9 @@ static size_t count(char* const* list) {
   return n;
 }
 
-// Fills `extended` with the variables that were taken out and then `environment`, less what they replace.
-// `list` has MAX_TEXT bytes for the libraries of other LD_PRELOADs, one or more, after ours: what does not fit is left out.
+// Fills `extended` with the variables that were taken out, and then with `environment`. Other
+// LD_PRELOADs, one or more, are merged into ours: `list` has MAX_TEXT bytes for it, and a list that
+// does not fit is left out.
 static void extend(char** extended, char* list, char* const* environment) {
   size_t n = 0;
   size_t preload = 0;
@@ -365,14 +371,13 @@ static void extend(char** extended, char* list, char* const* environment) {
   extended[n] = NULL;
 }
 
-// An environment with our variables, in a new mapping: a thread's stack may be as small as
-// 16 KiB.
+// An environment with our variables, in a new mapping: a thread's stack may be as small as 16 KiB.
 typedef struct {
   char** variables;
   size_t size;
 } extended_t;
 
-// NULL for `variables` where there is no memory: the program goes without.
+// Makes such an environment. `variables` is NULL if there is no memory: the program goes without.
 static extended_t extended(char* const* environment) {
   const size_t pointers = (count(environment) + MAX_SAVED + 1) * sizeof(char*);
   extended_t it = {NULL, pointers + MAX_TEXT};
@@ -422,7 +427,8 @@ int megapage_execvp(const char* file, char* const* arguments) {
   return megapage_execvpe(file, arguments, environ);
 }
 
-// Gathers variadic arguments, of which `first` is one, into `arguments`; `rest` is left after the final null.
+// Gathers variadic arguments, of which `first` is one, into `arguments`. Leaves `rest` after the
+// final null.
 #define GATHER(first)                                                     \
   va_list rest;                                                           \
   size_t n = 1;                                                           \

@@ -1,9 +1,10 @@
 //! Exports the wrappers of src/interpose.c under the C library's names.
 //!
-//! Each export is a bare jump: it leaves every argument (variadic ones too) and the return address as they
-//! are, by which dlopen(3) finds its caller.
+//! Each export is a bare jump. It leaves every argument (variadic ones too) and the return address
+//! as they are, by which dlopen(3) finds its caller.
 //!
-//! File-level obligation: an export only jumps, so that what it jumps to sees the caller's call unchanged.
+//! File-level obligation: an export only jumps, so that its target sees the caller's call
+//! unchanged.
 
 #![allow(unsafe_code)]
 
@@ -28,7 +29,7 @@ unsafe extern "C" {
     fn megapage_remember(name: *const c_char, name_length: usize, value: *const c_char);
 }
 
-/// Looks the C library's functions up. Called once, from the constructor.
+/// Looks up the C library's functions. Called once, from the constructor.
 pub fn find_real() {
     // SAFETY: one thread, as the constructor promises.
     unsafe { megapage_find_real() }

@@ -1,10 +1,10 @@
 //! libmegapage.so: malloc for unmodified programs, on huge pages.
 //!
-//! mimalloc allocates; the `memory` crate puts huge pages behind it. This crate is the seam: the C entry
-//! points of both, a constructor that reads what was asked, and the fork handlers.
+//! mimalloc allocates; the `memory` crate puts huge pages behind it. This crate joins the two:
+//! their C entry points, a constructor that reads the configuration, and the fork handlers.
 //!
-//! Architecture invariants: nothing here prints; nothing changes the program's errno but what the C
-//! standard says; the program's children get no trace of the library unless asked; a setuid program never
+//! Architecture invariants: nothing here prints. The program's errno changes only as the C standard
+//! says. The program's children get no trace of the library unless asked. A setuid program never
 //! loads it (ld.so(8), secure-execution mode).
 
 #![deny(unsafe_code)]
@@ -31,8 +31,8 @@ use megapage_memory::shared::Shared;
 /// The heap of this process.
 static HEAP: HugeHeap = HugeHeap::new();
 
-/// What the program maps by itself.
+/// The program's own mappings.
 static MAPPED: Mapped = Mapped::new();
 
-/// The shared memory that it asks for.
+/// The shared memory that the program asks for.
 static SHARED: Shared = Shared::new();

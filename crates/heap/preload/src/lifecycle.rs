@@ -1,7 +1,8 @@
 //! From the program's start to its end: the constructor, fork, and the handshake at exit.
 //!
-//! File-level obligation: what is registered with the loader or the C library is a function of this library,
-//! which is never unloaded, and has the signature that the registration wants.
+//! File-level obligation: each function that is registered with the loader or the C library is a
+//! function of this library, which is never unloaded. It has the signature that the registration
+//! wants.
 
 #![allow(unsafe_code)]
 
@@ -23,13 +24,13 @@ use std::ffi::CStr;
 use std::os::raw::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Where ld.so(8) finds the library.
+/// Variable in which ld.so(8) finds the library.
 const PRELOAD: &str = "LD_PRELOAD";
-/// The file name under which the library finds itself in LD_PRELOAD.
+/// File name under which the library finds itself in LD_PRELOAD.
 const LIBRARY: &[u8] = b"libmegapage.so";
 /// Bytes below the break that programs may touch: glibc's first malloc(3) leaves 132 KiB there.
 const FIRST_BREAK: usize = 4 << 10;
-/// The purge delay until something else is asked, in milliseconds.
+/// Purge delay until another is requested, in milliseconds.
 const RETURN_AFTER_MS: c_long = 1000;
 
 // Calls that the standard library, mimalloc and this one make by the C library's names go to the
@@ -47,14 +48,14 @@ unsafe extern "C" {
     fn megapage_set_return_after(milliseconds: c_long);
 }
 
-/// Reads the environment and configures the heap. Runs at the first allocation, which may come before the
-/// C library has an environment; the constructor then runs it again.
+/// Reads the environment and configures the heap. Runs at the first allocation, which may come
+/// before the C library has an environment; the constructor then runs it again.
 pub fn configure() {
     register_fork_handlers();
     let mut buffer = [0; MAX_VALUE];
     let mut config = Config::DEFAULT;
     let mut return_after = RETURN_AFTER_MS;
-    // In a set-user-ID program the library reads nothing that the caller sets, either.
+    // In a set-user-ID program the library also reads nothing that the caller sets.
     let off = is_secure() || (environment_is_ready() && is_off());
     let reads = environment_is_ready() && !off;
     if off {
@@ -96,7 +97,7 @@ pub fn configure() {
     if reads && let Some(socket) = environment_variable(POOL_VARIABLE, &mut buffer) {
         HEAP.use_broker(socket.to_bytes(), own_pid());
         if let Some(value) = environment_variable(POOL_PATIENCE_VARIABLE, &mut buffer) {
-            // The launcher has refused one that is no number.
+            // The launcher has refused a value that is no number.
             set_patience(value.to_bytes());
         }
     }
@@ -105,8 +106,9 @@ pub fn configure() {
     unsafe { megapage_set_return_after(return_after) };
 }
 
-/// Registered at the first allocation, so before most others': the handlers that run before a fork do so in
-/// the reverse order, and those of other libraries may allocate, which ours forbid until after the fork.
+/// Registers the fork handlers at the first allocation, and so before most other libraries. The
+/// handlers that run before a fork run in the reverse order. Those of other libraries may allocate,
+/// which ours forbid until after the fork.
 fn register_fork_handlers() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Relaxed) {
@@ -119,7 +121,7 @@ fn number(value: &CStr) -> Option<u64> {
     value.to_str().ok()?.parse().ok()
 }
 
-/// Before the program's own constructors and `main`, with one thread.
+/// Starts the library before the program's own constructors and `main`, with one thread.
 extern "C" fn start() {
     grow_break(FIRST_BREAK);
     configure();
@@ -137,7 +139,8 @@ extern "C" fn start() {
     leave_environment();
 }
 
-/// Takes what brought the library here out of the environment, and keeps it for this process's own exec.
+/// Removes the variables that brought the library here from the environment, and keeps them for
+/// this process's own exec.
 fn leave_environment() {
     let mut buffer = [0; MAX_VALUE];
     let for_children = environment_variable(CHILDREN_VARIABLE, &mut buffer) == Some(c"1");
@@ -173,7 +176,7 @@ fn leave_environment() {
     }
 }
 
-/// At exit(3), after the program's own handlers: the launcher reads the kernel's last values.
+/// Runs at exit(3), after the program's own handlers: the launcher reads the kernel's last values.
 extern "C" fn end() {
     let ledger = HEAP.ledger();
     if ledger.pid() != own_pid() {
@@ -182,15 +185,16 @@ extern "C" fn end() {
     ledger.exit_handshake().announce_and_wait();
 }
 
-/// _exit(2): ends the process at once, without the handlers of exit(3), so that [`end`] comes first. Callable from a
-/// signal's handler, and by a child of vfork(2), as the C library's is.
+/// Stands in for _exit(2), which ends the process at once, without the handlers of exit(3): so it
+/// calls [`end`] first. A signal handler and a child of vfork(2) may call it, as they may call the
+/// C library's.
 #[unsafe(no_mangle)]
 extern "C" fn _exit(status: c_int) -> ! {
     end();
     exit_process(status)
 }
 
-/// _Exit(3), another name for _exit(2).
+/// Stands in for _Exit(3), another name for _exit(2).
 #[unsafe(no_mangle)]
 extern "C" fn _Exit(status: c_int) -> ! {
     _exit(status)
@@ -206,17 +210,18 @@ static END: extern "C" fn() = end;
 
 // The state of a fork in the thread that forks (`fork_state`), of which its child has a copy.
 
-/// The thread is inside [`checked`], which has made the fork safe. Other forks of the C library's
-/// own go without it.
+/// The thread is inside [`checked`], which has made the fork safe. The C library's other forks do
+/// without it.
 const CHECKED: u32 = 1;
-/// The handlers hold, or are about to take, every lock.
+/// The handlers hold every lock, or are about to take them.
 const LOCKED: u32 = 2;
-/// A fork that took none, for it came from a signal's handler that had interrupted code which holds
-/// locks. There may be several, one within the other.
+/// Added for each fork that took no lock: it came from a signal handler that had interrupted code
+/// which holds locks. There may be several such forks, one within the other.
 const WITHIN: u32 = 4;
 
-/// Returns true if the code that the fork comes from may hold locks, apart from those of an outer
-/// fork that it begins: a signal's handler has interrupted it. To wait for a lock would never end.
+/// Returns true if the code that the fork comes from may hold locks, because a signal handler has
+/// interrupted it. Waiting for a lock would then never end. The locks that [`checked`] takes for
+/// this fork do not count.
 fn is_within(state: u32) -> bool {
     state & LOCKED != 0 || (state & CHECKED == 0 && holds_locks())
 }
@@ -228,7 +233,8 @@ unsafe extern "C" fn fork_prepare() {
     }
     set_fork_state(state | LOCKED);
     if state & CHECKED == 0 {
-        // It cannot be refused here, but the heap can still be moved. What `fork` holds, this holds too.
+        // The fork cannot be refused here, but the heap can still be moved. This handler holds the
+        // same lock as `fork`.
         let _ = HEAP.before_fork(returner::lock_for_fork());
     }
     // SAFETY: mimalloc is initialised: it called `configure`, which registered this.
@@ -237,7 +243,7 @@ unsafe extern "C" fn fork_prepare() {
     HEAP.lock_for_fork();
 }
 
-/// Releases what [`fork_prepare`] took, in the parent and in the child.
+/// Releases the locks of [`fork_prepare`], in the parent and in the child.
 fn unlock(child: bool) {
     HEAP.unlock_after_fork(child);
     MAPPED.unlock_after_fork();
@@ -245,7 +251,7 @@ fn unlock(child: bool) {
     unsafe { megapage_unlock_after_fork() };
 }
 
-/// The end of a fork whose handlers hold every lock.
+/// Ends a fork whose handlers hold every lock.
 fn locked_is_over() {
     let state = fork_state();
     if state & CHECKED == 0 {
@@ -267,8 +273,8 @@ unsafe extern "C" fn fork_child() {
     let state = fork_state();
     if state >= WITHIN {
         set_fork_state(state - WITHIN);
-        // No other thread is here: a lock is held by the interrupted code, which goes on later, or
-        // by none that is.
+        // No other thread exists here. A lock is held by the interrupted code, which goes on later,
+        // or by no thread at all.
         HEAP.free_locks_in_child();
         MAPPED.free_locks_in_child();
         // SAFETY: as in `fork_prepare`, and this is a child.
@@ -294,14 +300,15 @@ static NEXT_FORK: Next<RealFork> = Next::new(c"fork");
 static NEXT_DAEMON: Next<Daemon> = Next::new(c"daemon");
 static NEXT_FORKPTY: Next<Forkpty> = Next::new(c"forkpty");
 
-/// Runs what forks, refused with ENOMEM where a huge page written after it could not be copied and the child would
-/// be killed (see [`megapage_memory::HugeHeap::before_fork`]).
+/// Runs a function that forks. Refuses with ENOMEM if a huge page written after the fork could not
+/// be copied and the child would be killed (see [`megapage_memory::HugeHeap::before_fork`]).
 fn checked(forks: Option<impl FnOnce() -> c_int>) -> c_int {
     let Some(forks) = forks else {
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // daemon(3) and forkpty(3) have cancellation points in which a lock would be held for ever.
+    // daemon(3) and forkpty(3) have cancellation points: a thread cancelled there would never
+    // release a lock.
     let _no_cancel = NoCancel::begin();
     let is_first = fork_state() == 0 && !holds_locks();
     let answer = if is_first { forks_checked(forks) } else { forks_within(forks) };
@@ -318,7 +325,7 @@ fn forks_checked(forks: impl FnOnce() -> c_int) -> Result<c_int, Errno> {
         let answer = forks();
         set_fork_state(0);
         if answer == -1 {
-            // It may have failed before it came to the fork, and so to the handlers.
+            // It may have failed before it forked, and so before the handlers ran.
             HEAP.fork_failed();
         }
         answer
@@ -327,7 +334,8 @@ fn forks_checked(forks: impl FnOnce() -> c_int) -> Result<c_int, Errno> {
     answer
 }
 
-/// The fork of a signal's handler that has interrupted code which holds locks: it waits for none.
+/// Runs the fork of a signal handler that has interrupted code which holds locks: it waits for no
+/// lock.
 fn forks_within(forks: impl FnOnce() -> c_int) -> Result<c_int, Errno> {
     HEAP.before_fork_within()?;
     let paused = fork_state() == 0 && threads::pause_briefly();
@@ -338,27 +346,27 @@ fn forks_within(forks: impl FnOnce() -> c_int) -> Result<c_int, Errno> {
     Ok(answer)
 }
 
-/// fork(2).
+/// Stands in for fork(2).
 #[unsafe(no_mangle)]
 extern "C" fn fork() -> c_int {
     // SAFETY: the C library's own function, called as the program would have.
     checked(NEXT_FORK.find().map(|real| move || unsafe { real() }))
 }
 
-/// fork(2) by the C library's other name for it.
+/// Stands in for fork(2) by the C library's other name for it.
 #[unsafe(no_mangle)]
 extern "C" fn __fork() -> c_int {
     fork()
 }
 
-/// daemon(3), whose fork could not be refused from within.
+/// Stands in for daemon(3), whose fork could not be refused from within.
 #[unsafe(no_mangle)]
 extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
     // SAFETY: as for `fork`.
     checked(NEXT_DAEMON.find().map(|real| move || unsafe { real(no_chdir, no_close) }))
 }
 
-/// forkpty(3), whose fork could not be refused from within.
+/// Stands in for forkpty(3), whose fork could not be refused from within.
 ///
 /// # Safety
 /// As for the C library's: the pointers are passed on unread.

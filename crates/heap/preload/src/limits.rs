@@ -1,5 +1,5 @@
-//! Limits of the process on addresses and locked memory: what the heap has reserved and does not
-//! use must not count.
+//! Limits of the process on addresses and locked memory: memory that the heap has reserved but does
+//! not use must not count.
 //!
 //! File-level obligation: an export has the signature and the contract of the C function whose name
 //! it bears.
@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn megapage_keep_addresses();
 }
 
-/// Keeps arenas small if reserved addresses count. Runs before the first one is reserved.
+/// Keeps arenas small if reserved addresses count. Runs before the first arena is reserved.
 pub fn configure() {
     if HEAP.addresses_are_few() {
         // SAFETY: no argument can be wrong.
@@ -26,9 +26,9 @@ pub fn configure() {
     }
 }
 
-/// Gives back the addresses that the heap does not use, where the program was refused some for a
-/// limit on them. Returns true if any went. Waits for no lock, so that a signal's handler may call
-/// it.
+/// Gives back the addresses that the heap does not use, if the program was just refused some
+/// because of a limit on them. Returns true if any went. Waits for no lock, so that a signal
+/// handler may call it.
 #[cold]
 pub fn make_room_for_mapping() -> bool {
     let errno = ErrnoGuard::save();
@@ -39,7 +39,8 @@ pub fn make_room_for_mapping() -> bool {
         && unsafe { megapage_give_up_addresses() }
 }
 
-/// mlockall(2). The kernel compares RLIMIT_MEMLOCK with all addresses that the process has.
+/// Stands in for mlockall(2). The kernel compares RLIMIT_MEMLOCK with all addresses that the
+/// process has.
 #[unsafe(no_mangle)]
 extern "C" fn mlockall(flags: c_int) -> c_int {
     let errno = ErrnoGuard::save();

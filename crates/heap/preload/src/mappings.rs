@@ -1,11 +1,14 @@
-//! mmap(2) and its family, in place of the C library's: see `megapage_memory::mapped` for what is done.
+//! mmap(2) and its family, in place of the C library's. See `megapage_memory::mapped` for their
+//! effect.
 //!
-//! Each function makes the program's own call, unchanged, but for `mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE |
-//! MAP_ANONYMOUS)`, for which a better address may be known, and for hints that would scatter a heap. Nothing is done until
-//! [`begin`].
+//! Each function makes the program's own call unchanged, with three exceptions. For
+//! `mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS)` a better address may be
+//! known. Hints that would scatter a heap are skipped. Shared memory is placed for huge pages: see
+//! `megapage_memory::shared`. Before [`begin`] private mappings get the kernel's own answers.
 //!
-//! File-level obligation: an export has the signature and the contract of the C function whose name it bears, and passes
-//! its arguments on unread. An address that it answers by itself was mapped for this request, and handed out only once.
+//! File-level obligation: an export has the signature and the contract of the C function whose name
+//! it bears, and passes its arguments on unread. An address that it answers by itself was mapped
+//! for this request, and is handed out only once.
 
 #![allow(unsafe_code)]
 
@@ -21,12 +24,12 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Whether the program's mappings are looked at.
+/// True if the program's mappings are looked at.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
 const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const WRITABLE: c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// Memory that has a use of its own: a stack, or pages of the pool.
+/// Flags of memory with a special use: a stack, or pages of the pool.
 const OF_ITS_OWN: c_int = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
 
 static NEXT_MMAP: Next<Mmap> = Next::new(c"mmap");
@@ -39,7 +42,8 @@ type Munmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
 type Mremap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
 type Mprotect = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
-/// Looks at the program's mappings from now on, where huge pages are asked for and can be had. Before any thread exists.
+/// Looks at the program's mappings from now on, if huge pages are asked for and possible. Called
+/// before any thread exists.
 pub fn begin() {
     find_clock();
     NEXT_MMAP.find();
@@ -52,12 +56,12 @@ pub fn begin() {
     ACTIVE.store(wanted, Relaxed);
 }
 
-/// Whether huge pages are asked for, and can be had.
+/// Returns true if huge pages are asked for and possible.
 pub fn is_active() -> bool {
     ACTIVE.load(Relaxed)
 }
 
-/// mmap(2).
+/// Stands in for mmap(2).
 ///
 /// # Safety
 /// As for the C library's.
@@ -103,12 +107,12 @@ unsafe extern "C" fn mmap(
         && flags == ANONYMOUS | libc::MAP_NORESERVE
         && MAPPED.may_pass_over(&Kernel, address as usize, len)
     {
-        // Any address serves who has given a hint.
+        // A program that has given a hint accepts any address.
         return next(ptr::null_mut());
     }
     let mapped = ask();
     if mapped != libc::MAP_FAILED && !address.is_null() {
-        // A hint that was not followed says nothing of what lies there.
+        // A hint that was not followed says nothing about the memory there.
         if mapped == address {
             MAPPED.named(&Kernel, mapped as usize, len);
         }
@@ -119,13 +123,13 @@ unsafe extern "C" fn mmap(
     mapped
 }
 
-/// Whether flags ask for shared memory, and for nothing that has rules of its own.
+/// Returns true if flags ask for shared memory, and for nothing that has special rules.
 fn is_plainly_shared(flags: c_int) -> bool {
     const PLAIN: c_int = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_POPULATE;
     flags & libc::MAP_TYPE == libc::MAP_SHARED && flags & !PLAIN == 0
 }
 
-/// Shared memory at any address.
+/// Maps shared memory at any address. Returns `None` if the program's own call is to be made.
 fn map_shared(
     len: usize,
     protection: c_int,
@@ -135,7 +139,8 @@ fn map_shared(
     let _errno = ErrnoGuard::save();
     let mapped = match flags & libc::MAP_ANONYMOUS {
         0 => SHARED.map_file(HEAP.ledger(), len, protection, flags, (fd, offset)),
-        // Without access nothing is to be had yet; the kernel checks the offset even of such.
+        // Without write access nothing is gained yet. The kernel checks the offset even of
+        // anonymous mappings.
         _ if protection & libc::PROT_WRITE == 0 || offset != 0 => None,
         _ => SHARED.map_anonymous(HEAP.ledger(), len, protection, flags),
     }?;
@@ -143,9 +148,9 @@ fn map_shared(
     Some(mapped as *mut c_void)
 }
 
-/// Private memory at any address.
+/// Maps private memory at any address, which may be the answer of `ask`.
 fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mut c_void {
-    // At its first touch the program must not wait until the kernel has made room for a huge page.
+    // At first touch the program must not wait until the kernel has made room for a huge page.
     let may = len < LARGEST && !HEAP.is_near_limit() && HEAP.take_free(len).is_ok();
     let placed = may.then(|| MAPPED.place(&Kernel, len, reserve)).flatten();
     let mut mapped = placed.map_or_else(&ask, |address| address as *mut c_void);
@@ -162,7 +167,7 @@ fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mu
     mapped
 }
 
-/// mmap(2) by its other name.
+/// Stands in for mmap(2) by its other name.
 ///
 /// # Safety
 /// As for [`mmap`].
@@ -179,14 +184,14 @@ unsafe extern "C" fn mmap64(
     unsafe { mmap(address, len, protection, flags, fd, offset) }
 }
 
-/// munmap(2).
+/// Stands in for munmap(2).
 ///
 /// # Safety
 /// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     SHARED.unmapping(address as usize, len);
-    // One that is refused for its arguments takes nothing away.
+    // A call that is refused for its arguments takes nothing away.
     let advised = (address as usize).is_multiple_of(BASE_PAGE) && MAPPED.unmapping(address as usize, len);
     if advised {
         program_memory::split_at_ends(address as usize, len.next_multiple_of(BASE_PAGE));
@@ -204,7 +209,7 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     answer
 }
 
-/// mremap(2). The fifth argument counts with MREMAP_FIXED and MREMAP_DONTUNMAP alone.
+/// Stands in for mremap(2). The fifth argument counts only with MREMAP_FIXED and MREMAP_DONTUNMAP.
 ///
 /// # Safety
 /// As for the C library's.
@@ -222,7 +227,7 @@ unsafe extern "C" fn mremap(
     // An `old_len` of 0 makes a second mapping of shared memory, and takes nothing away.
     let advised = (old as usize).is_multiple_of(BASE_PAGE) && MAPPED.unmapping(old as usize, old_len);
     if flags & libc::MREMAP_FIXED != 0 {
-        // What was there is replaced.
+        // The new mapping replaces the memory there.
         MAPPED.unmapping(wanted as usize, new_len);
     }
     let answer = match NEXT_MREMAP.get() {
@@ -244,7 +249,7 @@ unsafe extern "C" fn mremap(
     answer
 }
 
-/// mprotect(2): memory that was reserved without access is opened by it.
+/// Stands in for mprotect(2), which opens memory that was reserved without access.
 ///
 /// # Safety
 /// As for the C library's.

@@ -1,14 +1,15 @@
-// mimalloc as one translation unit (after its own src/static.c), with the six primitives that reserve,
-// commit and release memory replaced by ours. The vendored sources are untouched: their definitions of the
-// six are compiled under other names and dropped by the compiler.
+// mimalloc as one translation unit (after its own src/static.c), with eight of its primitives
+// (memory, environment, messages) replaced by ours. The vendored sources need no change for that:
+// their definitions of the eight are compiled under other names. Ours call some of them, and the
+// compiler drops the others.
 
 #define _DEFAULT_SOURCE
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
 
-// This library exports these names for the program, so that another may export them too: mimalloc's
-// own calls go to the kernel. Its other calls are bound within the library (names.rs of
+// This library exports these names for the program, and another library may export them too. So
+// mimalloc's own calls go to the kernel. Its other calls are bound within the library (names.rs of
 // crates/kernel/inside).
 extern void* megapage_system_mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset);
 extern int megapage_system_munmap(void* address, size_t size);
@@ -16,7 +17,7 @@ extern int megapage_system_mprotect(void* address, size_t size, int protection);
 #define mmap megapage_system_mmap
 #define munmap megapage_system_munmap
 #define mprotect megapage_system_mprotect
-// It names mappings by it, which no one asks for.
+// mimalloc names mappings by it, which is not needed.
 #define prctl(...) (-1)
 
 #include "mimalloc.h"
@@ -54,23 +55,25 @@ static void thread_done(mi_theap_t* theap);
 #include "util/stats.c"
 #include "util/threadlocal.c"
 
-// The size of base pages that the primitives work with. On a kernel with others the library stays
+// Size of the base pages that the primitives work with. On a kernel with others the library stays
 // out of the way: mimalloc then takes its memory from the system, in that kernel's pages, and gives
-// it back as it does upstream; no page is huge on our request.
+// it back as it does upstream. No page is huge on our request.
 enum { BASE_PAGE = 4096 };
 static bool other_pages;
-// A limit counts what is reserved or accessible (RLIMIT_AS, RLIMIT_DATA, vm.overcommit_memory of 2),
-// or the program has needed addresses that arenas do not use.
+// True if a limit counts what is reserved or accessible (RLIMIT_AS, RLIMIT_DATA,
+// vm.overcommit_memory of 2), or if the program has needed addresses that arenas do not use.
 static _Atomic(bool) few_addresses;
-// Defined in primitives.rs: whether so many addresses can be had now.
+// Defined in primitives.rs: true if `size` bytes of addresses can be reserved now.
 extern bool megapage_has_addresses(size_t size);
 
-// The least arena is one chunk of bits; each eight are twice as large as those before. If addresses
-// are short, an arena takes them 2 MiB at a time.
+// Bytes of the smallest arena: one chunk of bits. After every eight arenas the size doubles. If
+// addresses are short, an arena takes them 2 MiB at a time.
 #define LEAST_ARENA (MI_BCHUNK_BITS * MI_ARENA_SLICE_SIZE)
-// Larger blocks come from the system, and small ones once so many addresses are not left.
+// While addresses are few, larger blocks come from the system. Small blocks do so once this many
+// addresses are not left.
 #define LARGEST_IN_LEAST_ARENA (4 * MI_MiB)
-// So is the first one always: a small program does not touch the tables of a large one.
+// Returns the value of an option. The first arena is always the smallest: a small program does not
+// touch the tables of a large one.
 static size_t arena_option(mi_option_t option) {
   const size_t usual = mi_option_get_size(option);
   const bool few = mi_atomic_load_relaxed(&few_addresses);
@@ -82,19 +85,19 @@ static size_t arena_option(mi_option_t option) {
 #include "arena/arena.c"
 #undef mi_option_get_size
 
-// Returns the number of slices of a page of larger blocks: a fourth where addresses are few.
+// Returns the number of slices of a page of larger blocks: a quarter while addresses are few.
 static size_t slices_of_page(size_t size) {
   return _mi_slice_count_of_size(mi_atomic_load_relaxed(&few_addresses) ? size / 4 : size);
 }
-// Defined in primitives.rs: how full huge pages are matters more than each block.
+// Defined in primitives.rs: true if the density of huge pages matters more than each block.
 extern bool megapage_is_large(void);
-// The calling thread wants a page out of an arena or none.
+// True while the calling thread wants a page out of an arena or none.
 static __thread bool only_in_arenas;
 static mi_page_t* mi_arenas_page_regular_alloc(mi_theap_t* theap, size_t slice_count, size_t block_size);
 
-// Returns a fresh page of large blocks. In a small heap it is for one block, so that what is freed
-// goes back or serves for blocks of all sizes. Outside of arenas mimalloc takes a page of one block
-// for that of an aligned one.
+// Returns a fresh page of large blocks. In a small heap it is for one block, so that freed memory
+// goes back or serves for blocks of all sizes. Outside of arenas mimalloc would take a page of one
+// block for that of an aligned block.
 static mi_page_t* large_page_alloc(mi_theap_t* theap, size_t block_size) {
   mi_page_t* page = NULL;
   only_in_arenas = !megapage_is_large();
@@ -103,10 +106,10 @@ static mi_page_t* large_page_alloc(mi_theap_t* theap, size_t block_size) {
   return page != NULL ? page : mi_arenas_page_regular_alloc(theap, slices_of_page(MI_LARGE_PAGE_SIZE), block_size);
 }
 // Slices that pages of medium blocks have touched, by their index in an arena. Arenas share a bit:
-// at worst a slice is cleaned that need not be, or is not.
+// at worst a slice is cleaned without need, or a slice that needs it is not.
 static _Atomic(uint64_t) touched_slices[MI_BCHUNK_BITS / 64];
 
-// Notes the slices of a range that is being freed. Returns the number of those that are committed.
+// Notes the slices of a range that is being freed. Returns the number of its committed slices.
 static size_t note_freed(mi_arena_t* arena, size_t first, size_t count) {
   const bool is_medium = (count == slices_of_page(MI_MEDIUM_PAGE_SIZE));
   for (size_t at = first; is_medium && at < first + count; at++) {
@@ -126,7 +129,7 @@ static bool take_touched(size_t first, size_t count) {
   }
   return any;
 }
-// Upstream has an option for what waiting.c decides.
+// Upstream has an option here; waiting.c decides instead.
 #include "waiting.c"
 static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* first);
 #define mi_option_get_size(option) \
@@ -138,13 +141,13 @@ static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* f
 // Defined in primitives.rs.
 extern void megapage_forget(void* addr, size_t size);
 
-// A limit on memory leaves less than four times so much.
+// Memory is tight if a limit leaves less than four times this many bytes.
 #define TIGHT MI_MiB
 static bool is_tight(void) { return room_for_waiting(0) < TIGHT; }
 
-// Forgets what lies in a fresh page if a page of larger blocks has touched it: that would stay,
-// whatever the program touches of this one. From so many threads on, each of which has a page of
-// each size.
+// Forgets the contents of a fresh page if a page of larger blocks has touched it: they would stay,
+// whatever the program touches of this page. Done only from this many threads on, each of which has
+// a page of each size.
 enum { SEVERAL_THREADS = 4, LARGEST_CLEANED = MI_ARENA_SLICE_SIZE / 4 };
 static void clean_page(const mi_page_t* page) {
   const mi_memid_t* const memid = &page->memid;
@@ -164,14 +167,14 @@ static void clean_page(const mi_page_t* page) {
 #include "alloc/alloc.c"
 void megapage_flush_thread_cache(void);
 
-// A page of each size costs a thread at least a base page. So the first small blocks of a size
-// come from a page of a larger size, if the thread has one: a thread with a few blocks of each of
-// many sizes touches less memory.
+// A page of each size costs a thread at least a base page. So the first small blocks of a size come
+// from a page of a larger size, if the thread has one. A thread with a few blocks of each of many
+// sizes then touches less memory.
 enum { MOST_BORROWED = 64 };
 static __thread uint8_t borrowed[MI_BIN_COUNT];
 
 // Returns the queue that a block of a class comes from: its own, or a larger one that has blocks.
-// Any number of medium blocks comes from pages that are kept empty.
+// Any number of medium blocks comes from larger pages that are kept empty.
 static mi_page_queue_t* own_or_larger(mi_theap_t* theap, mi_page_queue_t* own) {
   uint8_t* const count = &borrowed[own - theap->pages];
   const size_t size = own->block_size;
@@ -190,8 +193,8 @@ static mi_page_queue_t* own_or_larger(mi_theap_t* theap, mi_page_queue_t* own) {
   return own;
 }
 
-// A block that a thread keeps may be the only one of its page. So all that it keeps go back at each
-// collection: after 10,000 requests that found no free block, and before one is refused.
+// A block that a thread keeps may be the only one of its page. So all kept blocks go back at each
+// collection: after 10,000 requests that found no free block, and before a request is refused.
 static void collect(mi_theap_t* theap, bool force) {
   megapage_flush_thread_cache();
   mi_theap_collect(theap, force);
@@ -206,29 +209,30 @@ static void* malloc_shared(const mi_theap_t* theap, size_t size, bool zero, mi_p
 #undef mi_page_queue
 #undef mi_theap_collect
 #include "young.c"
-// Pages of shared heaps hold no blocks with an alignment of their own.
+// Pages of shared heaps hold no blocks for which an alignment was asked.
 #define _mi_theap_default() mi_theap_get_default()
 #include "alloc/alloc-aligned.c"
 #undef _mi_theap_default
 #include "alloc/alloc-posix.c"
-// The program has asked for its memory to be locked (mlockall(2)): all of a page is present.
+// True once the program has asked for its memory to be locked (mlockall(2)): then all of a page is
+// present.
 static _Atomic(bool) memory_is_locked;
 // Threads keep pages that have become empty, for a while. These limits are in bytes that blocks
 // have touched. Upstream keeps 512 KiB of each of 12 sizes in each thread.
 enum {
-  // All threads together.
+  // Limit for all threads together.
   KEPT_EMPTY = MI_MiB,
-  // Each thread at least; near a limit on memory, at most.
+  // Least limit for each thread; near a limit on memory, its only one.
   LEAST_KEPT_EMPTY = 8 * MI_KiB,
-  // One page at most.
+  // Limit for one page.
   LARGEST_KEPT_EMPTY = 128 * MI_KiB,
 };
 void _mi_theap_collect_retired(mi_theap_t* theap, bool force);
 
 static size_t touched(const mi_page_t* page) { return page->capacity * mi_page_block_size(page); }
 
-// Returns true if a page that has just become empty goes at once. Otherwise it stays, for it may
-// be asked for again soon, and the thread's other empty pages go if all of them are too many.
+// Returns true if a page that has just become empty goes at once. Otherwise it stays, because it
+// may be asked for again soon. If the thread's empty pages are then too many, its others go.
 static bool is_not_kept(mi_page_t* page) {
   mi_theap_t* const theap = mi_page_theap(page);
   const size_t threads = mi_atomic_load_relaxed(&mi_theap_subproc(theap)->thread_count);
@@ -248,12 +252,12 @@ static bool is_not_kept(mi_page_t* page) {
 #undef mi_page_queue_is_special
 #include "alloc/page-queue.c"
 #include "heap/heap.c"
-// Heaps and thread data of threads that have ended, for threads that start: to allocate them takes
+// Heaps and thread data of threads that have ended, for threads that start. To allocate them takes
 // a lock, and page faults while it is held.
 enum { SPARE_BLOCKS = 8 };
 static _Atomic(void*) spare_theaps[SPARE_BLOCKS], spare_tlds[SPARE_BLOCKS];
 
-// Returns memory that is not cleared.
+// Returns a spare block or a new one. Its memory is not cleared.
 static void* spare_or_new(_Atomic(void*)* spares, mi_subproc_t* subproc, size_t size, mi_memid_t* memid) {
   void* block = NULL;
   for (size_t at = 0; at < SPARE_BLOCKS && block == NULL; at++) {
@@ -320,7 +324,7 @@ void _mi_prim_mem_init(mi_os_mem_config_t* config) {
   megapage_configure();
 }
 
-// Aligned at once: where it were not, mimalloc would warn on the program's standard error.
+// Aligned at once: otherwise mimalloc would warn on the program's standard error.
 static int plain_alloc(size_t size, size_t alignment, bool commit, bool* is_zero, void** addr) {
   const size_t spare = (alignment > BASE_PAGE ? alignment - BASE_PAGE : 0);
   *addr = NULL;
@@ -329,7 +333,8 @@ static int plain_alloc(size_t size, size_t alignment, bool commit, bool* is_zero
   uint8_t* const start = mmap(NULL, size + spare, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (start == MAP_FAILED) return errno;
   const size_t before = (spare == 0 ? 0 : -(uintptr_t)start & (alignment - 1));
-  // Where the kernel cannot cut it (it has too many mappings) address space is lost, no memory.
+  // If the kernel cannot cut the mapping (it has too many mappings), address space is lost, but no
+  // memory.
   if (before > 0) (void)munmap(start, before);
   if (before < spare) (void)munmap(start + before + size, spare - before);
   *is_zero = true;
@@ -340,7 +345,7 @@ static int plain_alloc(size_t size, size_t alignment, bool commit, bool* is_zero
 // Slices of a huge page.
 enum { HUGE_SLICES = (2 * MI_MiB) / MI_ARENA_SLICE_SIZE };
 
-// Gives back what arenas hold and do not use, before the program is refused memory.
+// Gives back memory that arenas hold and do not use, before the program is refused memory.
 static void free_unused(void) {
   mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
   if (mi_atomic_load_relaxed(&few_addresses)) megapage_give_up_addresses();
@@ -351,11 +356,12 @@ static int take_addresses(mi_arena_t* arena, size_t first, size_t count) {
   return megapage_take_addresses(mi_arena_slice_start(arena, first), _mi_size_of_slices(count));
 }
 
-// Claims so many free slices of an arena, with their addresses. Slices where the program has mapped
-// something stay claimed. If a limit refuses addresses, it looks for slices that have theirs.
+// Claims `count` free slices of an arena, with their addresses. Slices where the program has mapped
+// something stay claimed. If a limit refuses addresses, the function looks for slices that have
+// theirs.
 enum { MOST_WITHOUT = 32 };
 static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* first) {
-  // The first slices of free huge pages without addresses, which are claimed meanwhile.
+  // First slices of free huge pages without addresses; the function claims them meanwhile.
   size_t without[MOST_WITHOUT], n = 0;
   bool claimed = false, more = true;
   while (more && mi_bbitmap_try_find_and_clearN(arena->slices_free, tseq, count, first)) {
@@ -367,7 +373,7 @@ static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* f
     claimed = (error == 0);
     if mi_likely(claimed) break;
     more = (error == EEXIST);
-    // The parts in other huge pages are free.
+    // The parts in which the program has mapped nothing become free again.
     for (size_t at = *first, end = *first + count, next; at < end; at = next) {
       next = mi_min(end, mi_align_up(at + 1, HUGE_SLICES));
       error = take_addresses(arena, at, next - at);
@@ -387,7 +393,8 @@ int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool comm
                    bool* is_large, bool* is_zero, void** addr) {
   (void)hint_addr;
   (void)allow_large;
-  // "Large" would mean pinned: never decommitted. Ours can be, a huge page at a time.
+  // "Large" would mean pinned: never decommitted. Our memory can be decommitted, a huge page at a
+  // time.
   *is_large = false;
   if (other_pages) return plain_alloc(size, try_alignment, commit, is_zero, addr);
   if (commit) make_room(size);
@@ -417,19 +424,20 @@ int _mi_prim_decommit(void* addr, size_t size, bool* needs_recommit) {
   return megapage_decommit(addr, size, needs_recommit);
 }
 
-// Resetting is optional ("might be reset at any moment"), and decommitting is what is configured.
+// Resetting is optional ("might be reset at any moment"), and decommitting is configured instead.
 int _mi_prim_reset(void* addr, size_t size) {
   (void)addr;
   (void)size;
   return 0;
 }
 
-// It prints nothing.
+// Prints nothing.
 void _mi_prim_out_stderr(const char* message) {
   (void)message;
 }
 
-// No MIMALLOC_* variable reaches the allocator: one could make it print or work around our primitives.
+// Hides all MIMALLOC_* variables from the allocator: one could make it print or work around our
+// primitives.
 int _mi_prim_getenv(const char* name, char* result, size_t result_size) {
   (void)name;
   (void)result;
@@ -437,9 +445,9 @@ int _mi_prim_getenv(const char* name, char* result, size_t result_size) {
   return 0;
 }
 
-// Purges what has been free for longer than the delay, or all that is free. Unlike mi_collect, it
-// gives the calling thread no heap. Answers the milliseconds after which more will have expired; 0
-// when nothing waits to be purged.
+// Purges memory that has been free for longer than the delay, or all free memory. Unlike
+// mi_collect, it gives the calling thread no heap. Returns the milliseconds after which more will
+// have expired; 0 if nothing waits to be purged.
 long megapage_purge_expired(bool all) {
   collect_shared(SHARED_HEAPS);
   mi_subproc_t* const subproc = _mi_subproc_main();
@@ -456,12 +464,12 @@ long megapage_purge_expired(bool all) {
   return (wait < 1 ? 1 : (long)wait);
 }
 
-// New arenas are small from now on.
+// Makes new arenas small from now on.
 void megapage_keep_addresses(void) {
   mi_atomic_store_relaxed(&few_addresses, true);
 }
 
-// Gives the addresses of whole huge pages back that arenas do not use. Returns true if any went.
+// Gives back the addresses of whole huge pages that arenas do not use. Returns true if any went.
 bool megapage_give_up_addresses(void) {
   if (other_pages) return false;
   megapage_keep_addresses();
@@ -473,8 +481,8 @@ bool megapage_give_up_addresses(void) {
     if (arena == NULL) continue;
     const size_t first = mi_align_up(mi_arena_info_slices(arena), HUGE_SLICES);
     for (size_t slice = first; slice + HUGE_SLICES <= arena->slice_count; slice += HUGE_SLICES) {
-      // The description of the pages of 256 MiB lies before them, is never free, and is not there
-      // unless one is.
+      // The description of the pages of 256 MiB lies before them. It is never free, and exists only
+      // if one of the pages does.
       const size_t meta = (slice % MI_PAGE_META_ALIGNED_COUNT == 0 ? mi_arena_page_meta_aligned_slice_count() : 0);
       if (!mi_bbitmap_try_clearNC(arena->slices_free, slice + meta, HUGE_SLICES - meta)) continue;
       any |= megapage_give_up(mi_arena_slice_start(arena, slice), HUGE_SLICES * MI_ARENA_SLICE_SIZE);
@@ -484,8 +492,8 @@ bool megapage_give_up_addresses(void) {
   return any;
 }
 
-// The locks that a forked child may need, and that another thread may hold when it is made. Each is held for
-// as long as a system call takes, at most while an arena is reserved.
+// Lists the locks that a forked child may need, and that another thread may hold when it is made.
+// Each is held for as long as a system call takes, at most while an arena is reserved.
 static size_t fork_locks(mi_lock_t** locks) {
   mi_subproc_t* const subproc = _mi_subproc_main();
   mi_heap_t* const heap = mi_heap_main();
@@ -507,8 +515,8 @@ static size_t fork_locks(mi_lock_t** locks) {
 enum { FORK_LOCKS = 9 + SHARED_HEAPS, FORK_ATTEMPTS = 100000, FORK_PAUSE_US = 100 };
 static bool fork_locked;
 
-// Takes all of them or none, whatever the order in which mimalloc nests them: at most 10 s of attempts, after
-// which the fork goes ahead as mimalloc alone would let it.
+// Takes all of them or none, whatever the order in which mimalloc nests them. After at most 10 s of
+// attempts, the fork goes ahead as mimalloc alone would let it.
 void megapage_lock_for_fork(void) {
   mi_lock_t* locks[FORK_LOCKS];
   const size_t count = fork_locks(locks);
@@ -531,18 +539,19 @@ void megapage_unlock_after_fork(void) {
   for (size_t i = fork_locks(locks); i > 0; i--) mi_lock_release(locks[i - 1]);
 }
 
-// In a child of a fork that took none of them: it has one thread.
+// Frees the locks in a child of a fork that took none of them: it has one thread.
 void megapage_free_locks_in_child(void) {
   lose_shared();
   mi_lock_t* locks[FORK_LOCKS];
   for (size_t i = fork_locks(locks); i > 0; i--) mi_lock_init(locks[i - 1]);
 }
 
-// Milliseconds after which freed memory is purged; negative for never, but near a limit on memory.
+// Sets the milliseconds after which freed memory is purged. Negative: never, except near a limit on
+// memory.
 void megapage_set_return_after(long milliseconds) {
   waits_on = (milliseconds < 0);
   mi_option_set(mi_option_purge_delay, waits_on ? LONGEST_DELAY : milliseconds);
   mi_option_set(mi_option_arena_purge_mult, 1);
-  // Pages are committed as far as blocks were handed out: what is committed tells what is in use.
+  // Pages are committed as far as blocks were handed out: the committed bytes show what is in use.
   mi_option_set(mi_option_page_commit_on_demand, 1);
 }

@@ -1,6 +1,7 @@
 //! Functions of the next library in the loader's order: the C library's, or another interposer's.
 //!
-//! File-level obligation: the loader gets a C string. Each function has the type `F` that its static names.
+//! File-level obligation: the loader gets a C string. Each function has the type `F` that its
+//! static names.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +10,7 @@ use std::marker::PhantomData;
 use std::mem::transmute_copy;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A function of type `F` by its name; null until it was looked up.
+/// A function of type `F`, by its name. Its address is null before the first look-up.
 pub struct Next<F> {
     name: &'static CStr,
     address: AtomicUsize,
@@ -22,7 +23,7 @@ impl<F: Copy> Next<F> {
         Next { name, address: AtomicUsize::new(0), function: PhantomData }
     }
 
-    /// Returns it, looked up where that was not done yet. `None`: there is none.
+    /// Returns the function; looks it up if that was not done yet. Returns `None` if there is none.
     pub fn find(&self) -> Option<F> {
         self.get().or_else(|| {
             // SAFETY: the name is a C string.
@@ -31,7 +32,8 @@ impl<F: Copy> Next<F> {
         })
     }
 
-    /// Returns it, if it was looked up before: dlsym(3) allocates, which not every caller may.
+    /// Returns the function if it was looked up before. A look-up allocates (dlsym(3)), which not
+    /// every caller may.
     pub fn get(&self) -> Option<F> {
         let address = self.address.load(Relaxed);
         // SAFETY: `F` is the type of a function, and this is the address of one.

@@ -1,7 +1,8 @@
-//! What mimalloc's OS layer calls (see src/mimalloc.c, and prim.h for the contract of each).
+//! Functions that mimalloc's OS layer calls (see src/mimalloc.c, and prim.h for the contract of
+//! each).
 //!
-//! File-level obligation: each function has the signature that src/mimalloc.c declares and keeps the contract of
-//! the primitive in prim.h; ranges come from mimalloc, which owns them.
+//! File-level obligation: each function has the signature that src/mimalloc.c declares, and keeps
+//! the contract of the primitive in prim.h. Ranges come from mimalloc, which owns them.
 
 #![allow(unsafe_code)]
 
@@ -10,14 +11,15 @@ use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, call, has_addresses, 
 use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_long, c_void};
 
-/// Called once, before anything else here, when mimalloc initialises: at the first allocation.
+/// Configures the library. Called once, before anything else here, when mimalloc initialises: at
+/// the first allocation.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_configure() {
     lifecycle::configure();
     limits::configure();
 }
 
-/// mmap(2) of mimalloc, by no name that this library exports.
+/// Does mmap(2) for mimalloc, past the function of that name that this library exports.
 ///
 /// # Safety
 /// As for mmap(2).
@@ -34,7 +36,7 @@ unsafe extern "C" fn megapage_system_mmap(
     unsafe { program_memory::system_mmap(address, size, protection, flags, fd, offset) }
 }
 
-/// munmap(2) of mimalloc.
+/// Does munmap(2) for mimalloc, in the same way.
 ///
 /// # Safety
 /// As for munmap(2).
@@ -44,7 +46,7 @@ unsafe extern "C" fn megapage_system_munmap(address: *mut c_void, size: usize) -
     unsafe { program_memory::system_munmap(address, size) }
 }
 
-/// mprotect(2) of mimalloc.
+/// Does mprotect(2) for mimalloc, in the same way.
 ///
 /// # Safety
 /// As for mprotect(2).
@@ -54,7 +56,7 @@ unsafe extern "C" fn megapage_system_mprotect(address: *mut c_void, size: usize,
     unsafe { program_memory::system_mprotect(address, size, protection) }
 }
 
-/// Reserves (and commits) `size` bytes; 0 or an errno.
+/// Reserves (and commits) `size` bytes. Returns 0 or an errno.
 ///
 /// # Safety
 /// `is_zero` and `address` must be valid for writing, as prim.h promises.
@@ -86,7 +88,7 @@ unsafe extern "C" fn megapage_reserve(
     }
 }
 
-/// Releases what `megapage_reserve` returned; 0 or an errno.
+/// Releases a range of `megapage_reserve`. Returns 0 or an errno.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
     // SAFETY: the allocator hands back what it was given, once.
@@ -94,8 +96,8 @@ extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
     HEAP.release(range).map_or_else(|errno| errno.0, |()| 0)
 }
 
-/// Commits a part of a reserved range, for a program in which so many threads allocate; 0 or an
-/// errno.
+/// Commits a part of a reserved range, for a program in which `threads` threads allocate. Returns 0
+/// or an errno.
 ///
 /// # Safety
 /// `is_zero` must be valid for writing, as prim.h promises.
@@ -121,7 +123,7 @@ unsafe extern "C" fn megapage_commit(
     }
 }
 
-/// Decommits a part of a reserved range; 0 or an errno.
+/// Decommits a part of a reserved range. Returns 0 or an errno.
 ///
 /// # Safety
 /// `needs_recommit` must be valid for writing, as prim.h promises.
@@ -146,7 +148,8 @@ unsafe extern "C" fn megapage_decommit(
     }
 }
 
-/// Makes a system call for exec's wrappers; EPERM once the program may have forbidden itself such.
+/// Makes a system call for exec's wrappers. Answers EPERM once the program may have forbidden
+/// itself such calls.
 ///
 /// # Safety
 /// As for the call.
@@ -156,21 +159,21 @@ unsafe extern "C" fn megapage_call(number: c_long, a: usize, b: usize, c: usize,
     program_memory::as_c(unsafe { call(number, [a, b, c, d]) }) as c_long
 }
 
-/// Bytes that the heap holds of the kernel's.
+/// Returns the bytes that the heap holds from the kernel.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_held() -> usize {
     HEAP.ledger().total_held() as usize
 }
 
-/// What lies in a part of a block that is in use is wanted no more; the part stays committed.
+/// Forgets the contents of a part of a block that is in use; the part stays committed.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_forget(address: *mut c_void, size: usize) {
     // SAFETY: a part of a block, which its owner frees next.
     HEAP.forget(unsafe { OwnedRange::of_allocator(address as usize, size) });
 }
 
-/// The allocator gives the addresses of one whole huge page up, until `megapage_take_addresses`.
-/// False where something lies there: then they stay the allocator's.
+/// Gives up the addresses of one whole huge page, until `megapage_take_addresses`. Returns false if
+/// something lies there: then they stay the allocator's.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_give_up(address: *mut c_void, size: usize) -> bool {
     // SAFETY: a part of what the allocator was given; it holds no block, and none will come to lie
@@ -178,8 +181,8 @@ extern "C" fn megapage_give_up(address: *mut c_void, size: usize) -> bool {
     HEAP.give_up(unsafe { Reservation::of_allocator(address as usize, size) })
 }
 
-/// Takes addresses of an arena again that were given up; 0, EEXIST where the program has mapped
-/// something, or ENOMEM.
+/// Takes addresses of an arena again that were given up. Returns 0, EEXIST if the program has
+/// mapped something there, or ENOMEM.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_take_addresses(address: *mut c_void, size: usize) -> c_int {
     // SAFETY: a part of an arena that no other thread has.
@@ -187,15 +190,15 @@ extern "C" fn megapage_take_addresses(address: *mut c_void, size: usize) -> c_in
     HEAP.take_addresses(part).map_or_else(|errno| errno.0, |()| 0)
 }
 
-/// Returns true if so many bytes of addresses can be had.
+/// Returns true if `size` bytes of addresses can be reserved.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_has_addresses(size: usize) -> bool {
     let _errno = ErrnoGuard::save();
     has_addresses(size)
 }
 
-/// Returns how many bytes of freed memory the limits on memory let wait, once so many bytes more
-/// are in use.
+/// Returns the bytes of freed memory that the limits on memory let wait, once `more` more bytes are
+/// in use.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_room_for_waiting(more: usize, touched: usize) -> usize {
     HEAP.room_for_waiting(more, touched)
@@ -213,8 +216,8 @@ extern "C" fn megapage_is_large() -> bool {
     HEAP.size() >= 2 * collapser::HEAP_AT
 }
 
-/// So much freed memory waits to be used again that it is to be purged once the delay has passed. From within the
-/// allocator.
+/// Notes that freed memory waits that is to be purged once the delay has passed. Called from within
+/// the allocator.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_much_waits() {
     returner::much_waits();

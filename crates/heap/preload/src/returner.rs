@@ -1,14 +1,15 @@
-//! The thread that releases freed memory when the program has stopped calling the allocator, and repairs what forks have
-//! split.
+//! The thread that releases freed memory when the program has stopped calling the allocator, and
+//! repairs huge pages that forks have split.
 //!
 //! mimalloc returns memory on later calls. A program that frees most of its heap and then waits
-//! would keep it. So a process whose heap is large, by the room that it has, or that has freed much
-//! (waiting.c), gets one thread, which blocks every signal, wakes when something expires (or once
+//! would keep it. So a process gets one thread if its heap is large for its room, or if it has
+//! freed much (waiting.c). The thread blocks every signal, wakes when something expires (or once
 //! per delay, to look) and purges it. Near a limit on memory it purges all that is free. It ends
 //! when the heap is small and nothing waits. With `--return-after never` there is none, unless
-//! forks are to be repaired.
+//! forks are to be repaired or memory has a limit.
 //!
-//! File-level obligation: mimalloc's functions are called with its contract, which lets any thread purge.
+//! File-level obligation: mimalloc's functions are called with its contract, which lets any thread
+//! purge.
 
 #![allow(unsafe_code)]
 
@@ -22,39 +23,39 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The thread wakes at most this often, however short the delay, in milliseconds.
+/// Shortest delay, and shortest time between two purges, in milliseconds.
 const SHORTEST_MS: u64 = 50;
 
-/// Where forks are to be repaired the thread looks this often, in milliseconds,
+/// Time between two walks for split huge pages, in milliseconds.
 const REPAIR_MS: u64 = 250;
-/// but a walk over the heap costs at most this part of the time.
+/// Least time between two walks, in units of the time that looking took.
 const REPAIR_SHARE: u32 = 50;
-/// After each huge page it pauses for so many times what that took, with `--fork snapshot` and otherwise: the program's
-/// next fault does not wait again, and has the processor.
+/// Pauses after each huge page, in units of the time that it took: with `--fork snapshot`, and
+/// otherwise. So the program's next fault does not wait again, and has the processor.
 const RESTS: [u64; 2] = [3, 1];
-/// The longest pause.
+/// Longest such pause.
 const MOST_PAUSE: Duration = Duration::from_millis(50);
 
 unsafe extern "C" {
     fn megapage_purge_expired(all: bool) -> c_long;
 }
 
-/// The delay in milliseconds; 0 for "never": nothing is released.
+/// Delay in milliseconds; 0 stands for "never": nothing is released unless memory is short.
 static DELAY_MS: AtomicU64 = AtomicU64::new(0);
-/// Whether what forks have split is repaired,
+/// True if huge pages that forks have split are repaired.
 static REPAIRS: AtomicBool = AtomicBool::new(false);
-/// and with what pauses.
+/// Pause after a repair: one of [`RESTS`].
 static REST: AtomicU64 = AtomicU64::new(RESTS[1]);
 /// Threads that wait for [`WORKING`] to fork: the thread lets them go first.
 static FORKING: AtomicU64 = AtomicU64::new(0);
-/// For so long.
+/// Time for which the thread sleeps then.
 const GIVE_WAY: Duration = Duration::from_micros(200);
-/// A thread is wanted.
+/// True if a thread is wanted.
 static WANTED: AtomicBool = AtomicBool::new(false);
-/// A thread runs, or is being started.
+/// True if a thread runs, or is being started.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Sets the delay, `None` for never; and what the program forks for.
+/// Sets the delay (`None` for never), and the purpose of the program's forks.
 pub fn configure(delay_ms: Option<u64>, fork: Fork) {
     DELAY_MS.store(delay_ms.map_or(0, |ms| ms.max(SHORTEST_MS)), Relaxed);
     REPAIRS.store(fork != Fork::Auto, Relaxed);
@@ -65,24 +66,24 @@ fn has_work() -> bool {
     DELAY_MS.load(Relaxed) != 0 || REPAIRS.load(Relaxed) || HEAP.measured_every().is_some()
 }
 
-/// Called after the heap has grown.
+/// Wants the thread if the heap is worth one. Called after the heap has grown.
 pub fn consider() {
     if !RUNNING.load(Relaxed) && HEAP.is_worth_a_thread() && has_work() {
         want();
     }
 }
 
-/// More freed memory waits than always may.
+/// Wants the thread: more freed memory waits than always may.
 pub fn much_waits() {
     if !RUNNING.load(Relaxed) && DELAY_MS.load(Relaxed) != 0 {
         want();
     }
 }
 
-/// Starts the thread where one is wanted: see [`crate::wanted::start_wanted`].
+/// Starts the thread if one is wanted: see [`crate::wanted::start_wanted`].
 pub fn start() {
-    // A limit on threads may refuse it: the program comes first, and mimalloc still purges on later calls.
-    // RUNNING stays set, so that the attempt is not repeated.
+    // A limit on threads may refuse it: the program comes first, and mimalloc still purges on later
+    // calls. RUNNING stays set, so that the attempt is not repeated.
     if WANTED.swap(false, Relaxed) && !RUNNING.swap(true, Relaxed) && threads::start(work) == Started::Busy {
         RUNNING.store(false, Relaxed);
         want();
@@ -94,7 +95,7 @@ fn want() {
     threads::want();
 }
 
-/// How long to sleep until something is due: a look for what forks have split, a purge, or a
+/// Returns the time to sleep until something is due: a walk for split huge pages, a purge, or a
 /// reading of the limits.
 fn pause(look: Instant, purge: Instant) -> Duration {
     let now = Instant::now();
@@ -104,8 +105,8 @@ fn pause(look: Instant, purge: Instant) -> Duration {
     [look, purge, HEAP.measured_every()].into_iter().flatten().min().unwrap_or_default()
 }
 
-/// Walks over the heap and repairs it, where the program has forked. Answers what looking cost; what repairing took is paid
-/// for by the pauses, or by being done.
+/// Walks over the heap and repairs it, if the program has forked. Returns the time that looking
+/// took. Repairs are not counted: a pause follows each, and a repaired page is done.
 fn repair() -> Duration {
     let mut walk = Repair::default();
     let mut looked = Duration::ZERO;
@@ -134,9 +135,9 @@ fn repair() -> Duration {
 
 extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     threads::begin(c"megapage-return");
-    // Looking opens files: in the program's table that would meet descriptors which another thread
-    // closes and replaces by their numbers. Where there is no other table nothing is repaired, and
-    // no limit read again.
+    // Looking opens files. In the program's table, it would meet descriptors that another thread
+    // closes and replaces by their numbers. Without a separate table nothing is repaired, and no
+    // limit is read again.
     let can_look = !is_confined() && leave_descriptors();
     if !can_look {
         REPAIRS.store(false, Relaxed);
@@ -174,8 +175,8 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Keeps the thread off the heap until [`unlock_after_fork`], which the parent and the child both call.
-/// Answers how many threads the process has when the program runs in one.
+/// Keeps the thread off the heap until [`unlock_after_fork`], which the parent and the child both
+/// call. Returns the number of threads of the process while the program runs in one.
 pub fn lock_for_fork() -> u64 {
     FORKING.fetch_add(1, Relaxed);
     WORKING.lock();
@@ -183,12 +184,12 @@ pub fn lock_for_fork() -> u64 {
     1 + threads::alive()
 }
 
-/// See [`lock_for_fork`].
+/// Ends [`lock_for_fork`].
 pub fn unlock_after_fork() {
     WORKING.unlock();
 }
 
-/// In a forked child: the thread was not copied.
+/// Resets the state in a forked child: the thread was not copied.
 pub fn forget_in_child() {
     RUNNING.store(false, Relaxed);
     FORKING.store(0, Relaxed);

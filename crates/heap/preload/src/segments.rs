@@ -1,7 +1,8 @@
-//! shmget(2), shmat(2) and shmdt(2), in place of the C library's: see `megapage_memory::shared` for what is done.
+//! shmget(2), shmat(2) and shmdt(2), in place of the C library's. See `megapage_memory::shared` for
+//! their effect.
 //!
-//! File-level obligation: an export has the signature and the contract of the C function whose name it bears, and passes
-//! its arguments on unread where it does nothing by itself.
+//! File-level obligation: an export has the signature and the contract of the C function whose name
+//! it bears. It passes its arguments on unread unless it does the work by itself.
 
 #![allow(unsafe_code)]
 
@@ -21,14 +22,14 @@ type Shmget = unsafe extern "C" fn(key_t, usize, c_int) -> c_int;
 type Shmat = unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
 type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;
 
-/// Finds the C library's functions. Before any thread exists.
+/// Finds the C library's functions. Called before any thread exists.
 pub fn begin() {
     NEXT_SHMGET.find();
     NEXT_SHMAT.find();
     NEXT_SHMDT.find();
 }
 
-/// shmget(2).
+/// Stands in for shmget(2).
 ///
 /// # Safety
 /// As for the C library's.
@@ -56,7 +57,7 @@ unsafe extern "C" fn shmget(key: key_t, size: usize, flags: c_int) -> c_int {
     answer
 }
 
-/// shmat(2).
+/// Stands in for shmat(2).
 ///
 /// # Safety
 /// As for the C library's.
@@ -80,7 +81,7 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
     }
 }
 
-/// shmdt(2).
+/// Stands in for shmdt(2).
 ///
 /// # Safety
 /// As for the C library's.

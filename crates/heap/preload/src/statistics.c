@@ -1,20 +1,20 @@
-// mallinfo(3), mallinfo2(3), malloc_info(3) and malloc_stats(3), which would otherwise tell of the
-// C library's heap, where nothing is. Included by mimalloc.c.
+// mallinfo(3), mallinfo2(3), malloc_info(3) and malloc_stats(3), which would otherwise report the C
+// library's heap, which is empty. Included by mimalloc.c.
 //
-// Blocks are counted page by page. Of a page of small blocks that is another thread's, or no
-// thread's, all count as in use: what is known of it lies in the page, which may go meanwhile.
+// Blocks are counted page by page. In a page of small blocks of another thread, or of no thread,
+// all blocks count as in use: the knowledge about them lies in the page, which may go meanwhile.
 
 #include <stdio.h>
 
-// Bytes that the heap holds of the kernel's. Defined in primitives.rs.
+// Bytes that the heap holds from the kernel. Defined in primitives.rs.
 extern size_t megapage_held(void);
 
 typedef struct {
   size_t in_use;
-  // Held besides, and the part of it that goes back after the delay.
+  // Bytes held besides, and the part of them that goes back after the delay.
   size_t rest;
   size_t waiting;
-  // Blocks that are too large for an arena, and how many there are.
+  // Blocks that are too large for an arena: their bytes, and their number.
   size_t mapped;
   size_t mappings;
 } heap_bytes_t;
@@ -23,7 +23,7 @@ static bool is_of_small_blocks(const mi_page_t* page) {
   return mi_aligned_ptr_page0(mi_page_start(page)) != page;
 }
 
-// The pages of the calling thread, of which all is known.
+// Counts a page of the calling thread, about which all is known.
 static bool count_own(mi_theap_t* theap, mi_page_queue_t* pq, mi_page_t* page, void* arg, void* unused) {
   (void)theap;
   (void)pq;
@@ -34,7 +34,7 @@ static bool count_own(mi_theap_t* theap, mi_page_queue_t* pq, mi_page_t* page, v
     bytes->mapped += blocks;
     bytes->mappings++;
   } else if (is_of_small_blocks(page)) {
-    // Counted whole before.
+    // The page was counted whole before.
     bytes->in_use -= mi_min(bytes->in_use, MI_ARENA_SLICE_SIZE - blocks);
   }
   return true;
@@ -58,7 +58,7 @@ static size_t count_arenas(void) {
   return bytes;
 }
 
-// Bytes of blocks that the calling thread keeps, which are in use to mimalloc.
+// Returns the bytes of blocks that the calling thread keeps, which are in use to mimalloc.
 static size_t kept_bytes(void) {
   size_t bytes = 0;
   for (size_t class = 1; class < CACHED_CLASSES; class++) {
@@ -101,7 +101,7 @@ mallinfo2_t megapage_mallinfo2(void) {
 
 mallinfo_t megapage_mallinfo(void) {
   const mallinfo2_t wide = megapage_mallinfo2();
-  // Beyond 2 GiB they wrap, as the C library's.
+  // Beyond 2 GiB the values wrap, as the C library's do.
   return (mallinfo_t){
     .arena = (int)wide.arena,
     .hblks = (int)wide.hblks,
@@ -112,7 +112,7 @@ mallinfo_t megapage_mallinfo(void) {
   };
 }
 
-// Elements of glibc's format.
+// Writes the elements of glibc's format.
 int megapage_malloc_info(int options, FILE* stream) {
   if (options != 0) return EINVAL;
   const heap_bytes_t bytes = heap_bytes();

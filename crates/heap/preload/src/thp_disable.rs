@@ -1,18 +1,18 @@
 //! prctl(2), in place of the C library's, for two of its uses.
 //!
 //! Programs forbid themselves system calls (PR_SET_NO_NEW_PRIVS, which precedes seccomp(2), and
-//! PR_SET_SECCOMP), often on pain of death. From then on this library makes only those that a
+//! PR_SET_SECCOMP), often on pain of death. From then on this library makes only the calls that a
 //! malloc needs, and has no thread.
 //!
 //! Programs switch transparent huge pages off for themselves (PR_SET_THP_DISABLE), as MariaDB and
 //! Ruby do, because the kernel would give them where they do not pay. The kernel's own choice stays
-//! off. What this library has judged to be dense is advised, or collapsed, all the same: that is
-//! what it was started for. Linux 6.18 has a flag for just that. Before, the setting is dropped
-//! where the kernel gives no huge pages but on advice anyway, and kept where it would
-//! (transparent_hugepage/enabled says `always`). The program reads back what it has set.
+//! off. This library still advises or collapses memory that it has judged dense: it was started for
+//! that. Linux 6.18 has a flag for this. Older kernels have none: then the setting is dropped if
+//! the kernel gives huge pages only on advice. It is kept if the kernel would give them unasked
+//! (transparent_hugepage/enabled says `always`). The program reads back the value that it has set.
 //!
-//! File-level obligation: the export has the contract of the C function whose name it bears, and passes its arguments on
-//! unread but for the options that it knows.
+//! File-level obligation: the export has the contract of the C function whose name it bears, and
+//! passes its arguments on unread except for the options that it knows.
 
 #![allow(unsafe_code)]
 
@@ -25,10 +25,11 @@ use megapage_inside::{ErrnoGuard, thp_only_on_advice};
 use std::os::raw::{c_int, c_ulong};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The program has switched them off, and was given something else for it.
+/// True if the program has switched huge pages off, and the library has replaced that setting.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// prctl(2), which takes one to five arguments: those that are not given are not read.
+/// Stands in for prctl(2), which takes one to five arguments: those that are not given are not
+/// read.
 ///
 /// # Safety
 /// As for the C library's.
@@ -42,8 +43,8 @@ unsafe extern "C" fn prctl(
 ) -> c_int {
     let bare = third | fourth | fifth == 0;
     match option {
-        // The program chooses what the kernel shall allow from here on, which is unknown. A mode
-        // without a filter is a question whether the kernel has them.
+        // The program chooses what the kernel allows from here on, which is unknown. Filter mode
+        // without a filter only asks if the kernel has it.
         libc::PR_SET_NO_NEW_PRIVS => confine(),
         libc::PR_SET_SECCOMP if second != c_ulong::from(libc::SECCOMP_MODE_FILTER) || third != 0 => confine(),
         libc::PR_SET_THP_DISABLE if second != 0 && bare && is_active() && replace() => {
@@ -60,7 +61,7 @@ unsafe extern "C" fn prctl(
     unsafe { system_prctl(option, [second, third, fourth, fifth]) }
 }
 
-/// The program is about to forbid itself system calls.
+/// Prepares for the program to forbid itself system calls.
 fn confine() {
     if !is_confined() {
         threads::stop();

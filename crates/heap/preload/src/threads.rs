@@ -1,10 +1,10 @@
-//! The library's own threads: how they are started, and how many there are.
+//! The library's own threads: their start, and their number.
 //!
-//! A thread of ours is detached, blocks every signal and has a small stack. Programs that run in one thread may depend on
-//! that, so that there is one only where it has work.
+//! A thread of ours is detached, blocks every signal and has a small stack. Programs that run in
+//! one thread may depend on that. So a thread of ours exists only while it has work.
 //!
-//! File-level obligation: a thread runs a function of this library, which is never unloaded; it shares nothing with the
-//! others but atomics and what is behind locks.
+//! File-level obligation: a thread runs a function of this library, which is never unloaded. It
+//! shares only atomics and memory behind locks with the others.
 
 #![allow(unsafe_code)]
 
@@ -24,24 +24,25 @@ use std::time::Duration;
 /// Bytes of stack: a thread makes system calls and walks bit maps and short tables.
 const STACK: usize = 128 << 10;
 
-/// The threads that exist, or will in a moment, and are counted among the process's. Changes under [`WORKING`] only.
+/// Threads that exist, or will in a moment, and are counted among the process's. Changes only under
+/// [`WORKING`].
 static ALIVE: AtomicU64 = AtomicU64::new(0);
-/// The process whose threads these are; 0 until [`own`].
+/// Process whose threads these are; 0 until [`own`].
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Held while a thread works on the heap, starts and ends.
 pub static WORKING: Lock = Lock::new();
-/// The threads that have begun: an id, or its negative once the thread has nothing more to do.
+/// Threads that have begun: an id, or its negative once the thread has nothing more to do.
 static BEGUN: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
-/// 1: every thread is to end.
+/// 1 if every thread is to end.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
-/// The number of calls of [`wake`].
+/// Number of calls of [`wake`].
 static WAKES: AtomicU32 = AtomicU32::new(0);
-/// A program that forbids itself system calls waits so long for threads that end, looking this
-/// often.
+/// Looks, and the pause after each, with which a program that forbids itself system calls waits for
+/// threads that end.
 const STOP_LOOKS: usize = 10_000;
 const STOP_LOOK: Duration = Duration::from_micros(200);
-/// A signal's handler that forks in the midst of an allocation waits so long for threads that work,
-/// looking this often.
+/// Looks, and the pause after each, for a signal handler that forks in the midst of an allocation:
+/// it waits for threads that work.
 const FORK_LOOKS: usize = 20;
 const FORK_LOOK: Duration = Duration::from_micros(100);
 
@@ -49,42 +50,45 @@ type Work = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create =
     unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Work, *mut c_void) -> c_int;
 
-/// The C library's, whatever the program calls by that name.
+/// The C library's function, whatever the program calls by that name.
 static NEXT_CREATE: Next<Create> = Next::new(c"pthread_create");
 
 unsafe extern "C" {
-    /// A thread is wanted, and the next call of malloc may start it. Of thread_cache.c, which reads it each time.
+    /// True if a thread is wanted, and the next call of malloc may start it. Defined in
+    /// thread_cache.c, which reads it at each call.
     static megapage_thread_wanted: AtomicBool;
 }
 
-/// True if [`crate::wanted::start_wanted`] should be called.
+/// Returns the flag that [`crate::wanted::start_wanted`] should be called.
 #[inline]
 pub fn thread_wanted() -> &'static AtomicBool {
-    // SAFETY: it is there as long as the library, and both languages access it as an atomic of one byte.
+    // SAFETY: it exists as long as the library, and both languages access it as an atomic of one
+    // byte.
     unsafe { &megapage_thread_wanted }
 }
 
-/// Has the next call of malloc start what is wanted: for code within the allocator, which holds locks of it.
+/// Makes the next call of malloc start the wanted threads: for code within the allocator, which
+/// holds its locks.
 pub fn want() {
     thread_wanted().store(true, Relaxed);
 }
 
-/// What came of a start.
+/// Result of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// The thread runs, or will in a moment.
     Yes,
-    /// Another thread works or forks at this moment: later.
+    /// Another thread works or forks at this moment: try again later.
     Busy,
     /// The system refuses threads.
     Refused,
 }
 
-/// Starts a thread. The caller holds no lock of the allocator; what pthread_create allocates comes back to it.
+/// Starts a thread. The caller holds no lock of the allocator, because pthread_create allocates
+/// from it.
 #[cold]
 pub fn start(work: Work) -> Started {
-    // A thread is more than a malloc may ask for, and would inherit what the program has forbidden
-    // itself.
+    // A thread is more than a malloc may ask for, and would inherit the filters of the program.
     if is_confined() {
         return Started::Refused;
     }
@@ -93,9 +97,10 @@ pub fn start(work: Work) -> Started {
         return Started::Busy;
     };
     let _errno = ErrnoGuard::save();
-    // SAFETY: every object is initialised by the call named for it before it is used, and outlives it. The
-    // thread's function is part of this library, which is never unloaded. All signals are blocked around
-    // the creation, because the new thread inherits the mask: none of the program's signals reaches it.
+    // SAFETY: every object is initialised by the call named for it before it is used, and outlives
+    // it. The thread's function is part of this library, which is never unloaded. All signals are
+    // blocked around the creation, because the new thread inherits the mask: none of the program's
+    // signals reaches it.
     unsafe {
         let mut all = MaybeUninit::uninit();
         let mut former = MaybeUninit::uninit();
@@ -108,7 +113,7 @@ pub fn start(work: Work) -> Started {
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), former.as_mut_ptr());
-        // Not waited for: the calling thread may be in a fork, and hold it itself.
+        // The lock is only tried: the calling thread may be in a fork, and hold it itself.
         let started = if WORKING.try_lock() {
             ALIVE.fetch_add(1, Relaxed);
             let error = create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
@@ -126,7 +131,7 @@ pub fn start(work: Work) -> Started {
     }
 }
 
-/// The calling thread of ours begins, under a name of at most 15 bytes.
+/// Begins the calling thread of ours, under a name of at most 15 bytes.
 pub fn begin(name: &CStr) {
     let own = own_thread();
     let free = |place: &&AtomicI32| {
@@ -137,7 +142,7 @@ pub fn begin(name: &CStr) {
     set_thread_name(name);
 }
 
-/// The calling thread of ours does nothing more.
+/// Ends the calling thread of ours, which does nothing more.
 pub fn end() {
     let own = own_thread();
     for place in &BEGUN {
@@ -146,32 +151,33 @@ pub fn end() {
     WORKING.with(|| ALIVE.fetch_sub(1, Relaxed));
 }
 
-/// Returns true if a thread of ours is to end: the program's have ended, and the process ends only
-/// when ours do, or [`stop`] was called.
+/// Returns true if a thread of ours is to end. Either [`stop`] was called, or the program's threads
+/// have ended: the process ends only when ours do.
 pub fn program_has_ended() -> bool {
     STOPPED.load(Relaxed) != 0 || main_has_ended(ALIVE.load(Relaxed))
 }
 
-/// Sleeps, in a thread of ours: [`stop`] ends it.
+/// Sleeps, in a thread of ours, at most until [`stop`].
 pub fn sleep(time: Duration) {
     sleep_while(&STOPPED, 0, time);
 }
 
-/// Sleeps, in a thread of ours, until [`wake`] is called, or at once if it was since this returned
-/// `wakes`. Returns the number of its calls.
+/// Sleeps, in a thread of ours, until [`wake`] is called. Returns at once if it was called since
+/// this function returned `wakes`. Returns the number of its calls.
 pub fn sleep_unless_woken(wakes: u32, time: Duration) -> u32 {
     sleep_while(&WAKES, wakes, time);
     WAKES.load(Relaxed)
 }
 
-/// Wakes threads of ours out of [`sleep_unless_woken`]. From within the allocator, too.
+/// Wakes threads of ours out of [`sleep_unless_woken`]. May be called from within the allocator.
 pub fn wake() {
     WAKES.fetch_add(1, Relaxed);
     wake_all(&WAKES);
 }
 
-/// Ends all threads of ours and waits, 2 s at most, until they are gone: the program is about to
-/// forbid itself, and perhaps them, what a thread needs in order to end. No other starts.
+/// Ends all threads of ours, and waits until they are gone, 2 s at most. The program is about to
+/// forbid itself, and perhaps them, the calls that a thread needs in order to end. No other thread
+/// starts.
 pub fn stop() {
     if OWNER.load(Relaxed) != own_pid() {
         return;
@@ -191,9 +197,9 @@ pub fn stop() {
     }
 }
 
-/// Keeps threads of ours off the heap for a signal's handler that forks and has interrupted an
-/// allocation, if they leave it within 2 ms: they may wait for what the interrupted code holds.
-/// True: [`WORKING`] is held.
+/// Keeps threads of ours off the heap, for a signal handler that forks and has interrupted an
+/// allocation. Waits at most 2 ms until they leave it: they may wait for locks of the interrupted
+/// code. Returns true if [`WORKING`] is held.
 pub fn pause_briefly() -> bool {
     ALIVE.load(Relaxed) > 0
         && (0..FORK_LOOKS).any(|_| {
@@ -205,18 +211,18 @@ pub fn pause_briefly() -> bool {
         })
 }
 
-/// How many threads of ours there are. With [`WORKING`] held.
+/// Returns the number of threads of ours. The caller holds [`WORKING`].
 pub fn alive() -> u64 {
     ALIVE.load(Relaxed)
 }
 
-/// This process is the one that may have threads of ours.
+/// Makes this process the one that may have threads of ours.
 pub fn own() {
     OWNER.store(own_pid(), Relaxed);
     NEXT_CREATE.find();
 }
 
-/// In a forked child: no thread was copied.
+/// Resets the state in a forked child: no thread was copied.
 pub fn forget_in_child() {
     OWNER.store(own_pid(), Relaxed);
     BEGUN.iter().for_each(|place| place.store(0, Relaxed));

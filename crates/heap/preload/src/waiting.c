@@ -1,45 +1,49 @@
-// How much freed memory waits to be used again, in place of mimalloc's fixed sizes. Included by mimalloc.c, before
-// arena-alloc.c.
+// Amount of freed memory that waits to be used again, in place of mimalloc's fixed sizes. Included
+// by mimalloc.c, before arena-alloc.c.
 //
-// A program that frees large blocks and soon asks for others wants them back as they are: to return 2 MiB and take 2 MiB
-// means a fault and clearing it. One that has done with them wants them gone. So, as in glibc, what waits grows with
-// the blocks that are freed (its M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, mallopt(3)); but it never holds more than was in use at
-// once before, so that no peak rises by it, and what has waited for the purge delay goes. Array libraries free and request a
-// hundred megabytes for each operation.
+// A program that frees large blocks and soon asks for others wants them back as they are: to return
+// 2 MiB and take 2 MiB means a fault and clearing it. A program that has done with them wants them
+// gone. So, as in glibc, the memory that waits grows with the blocks that are freed (its
+// M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, mallopt(3)). With the memory in use it never exceeds the
+// most that was in use at once before, so that no peak rises by it. Memory that has waited for the
+// purge delay goes. Array libraries free and request a hundred megabytes for each operation.
 
-// Bytes that always wait: this for each thread, at most that, and a part of what is committed.
+// Bytes that always wait: this many for each thread, at most that many, and a part of the committed
+// bytes.
 #define LEAST_ALWAYS (128 * MI_KiB)
 #define MOST_ALWAYS (512 * MI_KiB)
 #define ALWAYS_SHARE 200
-// So much more than that is worth a thread that purges it.
+// Bytes beyond those that are worth a thread that purges them.
 #define MUCH (2 * MI_MiB)
-// More waits where the largest block freed so far is at least this part of it,
+// More waits, but at most this many times the largest block freed so far.
 #define LARGEST_TIMES 16
-// at most this part of the machine's memory, for other processes may want it within the delay, and so much. Larger blocks
-// never wait.
+// It is also at most this part of the machine's memory, because other processes may want it within
+// the delay; the bounds of that part follow. Larger blocks never wait.
 #define MACHINE_SHARE 32
 #define LEAST_MOST_WAITING (64 * MI_MiB)
 #define MOST_MOST_WAITING (1024 * MI_MiB)
-// What waits is counted again when so much more was committed: this, and a part of what is, for counting takes time by that.
+// Bytes that must be committed before waiting bytes are counted again: this, or if it is more, a
+// part of the committed bytes. Counting takes time by those.
 #define COUNT_AFTER MI_MiB
 #define COUNT_SHARE 1024
-// As much more may wait as this part of what went so far, for it may have come again, over and
-// over; at most this part of what is committed, or so much.
+// More may wait, by this part of the bytes that went so far: they may have come again, over and
+// over. The increase is at most this part of the committed bytes, or if it is more, this many
+// bytes.
 #define RESERVE_SHARE 16
 #define MOST_RESERVE_SHARE 100
 #define LEAST_MOST_RESERVE MI_MiB
 
-// Defined in primitives.rs: more waits than always may, so that a thread has to purge it after the
-// delay; and how many bytes the limits on memory let wait once so many more are in use: any number
-// while no limit is near. `touched` is the share of what is committed that holds something, in
-// thousandths.
+// Defined in primitives.rs. The first says that more waits than always may, so that a thread has to
+// purge it after the delay. The second returns the bytes that the limits on memory let wait once
+// `more` bytes more are in use: any number while no limit is near. `touched` is the share of
+// committed memory that holds something, in thousandths.
 extern void megapage_much_waits(void);
 extern size_t megapage_room_for_waiting(size_t more, size_t touched);
 
-// Bytes of blocks that pages have linked: the program may have touched so many. Of slices of 64 KiB
-// with few blocks most may be untouched.
+// Bytes of blocks that pages have linked: the program may have touched as many. Most of a slice of
+// 64 KiB with few blocks may be untouched.
 static _Atomic(size_t) linked;
-// Thousandths of what was in use that pages had linked, when it was counted last.
+// Thousandths of the memory in use that pages had linked, at the last count.
 enum { ALL = 1000 };
 static _Atomic(size_t) touched_share = ALL;
 
@@ -54,14 +58,14 @@ static size_t room_for_waiting(size_t more) {
   const size_t room = megapage_room_for_waiting(more, share);
   return (room > SIZE_MAX / ALL ? SIZE_MAX : room * ALL / share);
 }
-// Defined in primitives.rs: the program leaves much of its blocks untouched. Of a range that waits
-// more is present than the block in its place would touch.
+// Defined in primitives.rs: true if the program leaves much of its blocks untouched. Then more of a
+// waiting range is present than the block in its place would touch.
 extern bool megapage_leaves_untouched(void);
 
-// A block of this size may be one that is being filled.
+// Bytes from which on a block may be one that is being filled.
 #define LARGE (4 * MI_MiB)
 
-// Freed memory waits until a limit is near: its delay, in milliseconds, is 34 years.
+// True if freed memory waits until a limit is near: its delay, in milliseconds, is 34 years.
 static bool waits_on;
 #define LONGEST_DELAY (1L << 40)
 
@@ -71,18 +75,18 @@ static void waiting_init(size_t machine_bytes) {
   most_waiting = mi_clamp(machine_bytes / MACHINE_SHARE, LEAST_MOST_WAITING, MOST_MOST_WAITING);
 }
 
-// Bytes that wait, or have waited and are in use again: known exactly when they were counted last.
+// Bytes that wait, or have waited and are in use again: known exactly at the last count.
 static _Atomic(size_t) waiting_at_most;
-// Beyond so many bytes they are counted.
+// Waiting bytes beyond which they are counted.
 static _Atomic(size_t) count_at = LEAST_ALWAYS;
-// Bytes that were in use at once, as counted, and the largest block that was freed.
+// Most bytes that were in use at once, as counted, and the largest block that was freed.
 static _Atomic(size_t) most_in_use;
 static _Atomic(size_t) largest_freed;
-// Bytes that went because more waited than may.
+// Bytes that went because more waited than may wait.
 static _Atomic(size_t) sent_away;
 
-// The block that the thread is freeing holds nothing any more (move_contents): it neither waits nor
-// was in use.
+// True while the thread frees a block that holds nothing any more (move_contents): it neither waits
+// nor was in use.
 static __thread bool is_emptied;
 
 typedef struct {
@@ -95,7 +99,7 @@ static size_t always_waits(size_t committed) {
   return mi_clamp(threads * LEAST_ALWAYS, LEAST_ALWAYS, MOST_ALWAYS) + committed / ALWAYS_SHARE;
 }
 
-// What is free and committed still, and what is committed, in all arenas.
+// Counts the bytes that are free but still committed, and the committed bytes, in all arenas.
 static bytes_t count_bytes(void) {
   size_t waiting = 0;
   size_t committed = 0;
@@ -117,8 +121,8 @@ static bytes_t count_bytes(void) {
   return (bytes_t){_mi_size_of_slices(waiting), _mi_size_of_slices(committed)};
 }
 
-// Returns the bytes in use, and notes how much of them is touched: twice what pages have linked,
-// for stacks, and what lay there before, count as well.
+// Returns the bytes in use, and notes how much of them is touched. This is twice the bytes that
+// pages have linked, because stacks and earlier contents count as well.
 static size_t count_in_use(size_t committed, size_t waiting) {
   const size_t in_use = committed - mi_min(waiting, committed);
   const size_t share = 2 * mi_atomic_load_relaxed(&linked) / (in_use / ALL + 1);
@@ -134,8 +138,8 @@ static size_t raise(_Atomic(size_t)* most, size_t value) {
 
 static void mi_arenas_try_purge(bool force, bool visit_all, mi_subproc_t* subproc, size_t tseq);
 
-// How many bytes may wait, where so many are in use and committed, `most` were in use at once, and
-// `more` are about to be committed.
+// Returns the bytes that may wait while `in_use` bytes are in use, `committed` are committed,
+// `most` were in use at once, and `more` are about to be committed.
 static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most, size_t more) {
   const size_t room = mi_max(LEAST_ALWAYS, room_for_waiting(more));
   if (waits_on) return room;
@@ -146,15 +150,15 @@ static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most, size
   return mi_min(room, mi_max(always_waits(committed), useful));
 }
 
-// Sends away what waits, so many bytes.
+// Sends away the memory that waits: `waiting` bytes.
 static void purge_all(size_t waiting) {
   mi_atomic_add_relaxed(&sent_away, waiting);
   mi_arenas_try_purge(true /* force */, true /* visit all */, _mi_subproc_main(), 0);
 }
 
-// The size from which on a range that is just being freed, with `slice_count` committed slices, is
-// purged at once: 0 for now, SIZE_MAX for later. Upstream asks this in one place, where it has an
-// option.
+// Returns the size from which on a range is purged at once that is just being freed: 0 for now,
+// SIZE_MAX for later. The range has `slice_count` committed slices. Upstream asks this in one
+// place, where it has an option.
 static size_t immediate_purge_size(size_t slice_count) {
   const size_t size = _mi_size_of_slices(slice_count);
   const bool is_hardly_touched = size < LARGE && megapage_leaves_untouched();
@@ -170,7 +174,7 @@ static size_t immediate_purge_size(size_t slice_count) {
   const size_t in_use = count_in_use(now.committed, waiting);
   const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size), 0);
   if (waiting > allowed) {
-    // What waits longer goes first: this one may be asked for again at once.
+    // Ranges that wait for longer go first: this one may be asked for again at once.
     purge_all(now.waiting);
     waiting = size;
   }
@@ -182,8 +186,8 @@ static size_t immediate_purge_size(size_t slice_count) {
   return (goes ? 0 : SIZE_MAX);
 }
 
-// `size` bytes are about to be committed: what waits, and was of no use for them, goes where both would be more than was in
-// use at once before.
+// Makes room for `size` bytes that are about to be committed. Memory that waits was of no use for
+// them. It goes if both together would be more than was in use at once before.
 static void make_room(size_t size) {
   static _Atomic(size_t) grown;
   static _Atomic(size_t) count_after = COUNT_AFTER;

@@ -2,26 +2,25 @@
 // arenas. Included by mimalloc.c, after alloc/alloc-generic.c.
 //
 // A heap has pages of each size that was asked for, and each page has a base page at least: 50
-// threads with heaps of their own take 270 KiB each for 78. A thread gets its own once sharing
-// would slow it down.
+// threads with separate heaps take 270 KiB each for 78 KiB of blocks. A thread gets a separate heap
+// once sharing would slow it down.
 
 enum {
-  // The number of heaps while threads find one that is free, and the waits after which there is
-  // one more.
+  // Heaps while threads find one that is free, and the waits after which there is one more.
   LEAST_SHARED = 3,
   WAITS_FOR_ONE = 1024,
   SHARED_HEAPS = 64,
-  // A thread is young for so many requests, and so many bytes.
+  // Requests and bytes up to which a thread is young.
   YOUNG_REQUESTS = 1024,
   YOUNG_BYTES = 2 * MI_MiB,
-  // Blocks that other threads have freed are collected after so many requests.
+  // Requests after which blocks are collected that other threads have freed.
   COLLECT_AFTER = 64,
 };
 
 typedef struct {
   mi_lock_t lock;
   bool made;
-  // In a forked child: the thread that was at work on it does not exist.
+  // True in a forked child if the thread that was at work on the heap does not exist there.
   bool lost;
   unsigned requests;
   mi_theap_t theap;
@@ -30,18 +29,19 @@ typedef struct {
 static shared_heap_t shared_heaps[SHARED_HEAPS];
 static __thread unsigned young_requests;
 static __thread size_t young_bytes;
-// The thread may have the lock of a shared heap: below a signal's handler it waits for none.
+// True while the thread may hold the lock of a shared heap: a signal handler above it then waits
+// for none.
 static __thread volatile bool in_shared;
 
 // Defined after heap/theap.c.
 static void collect_pages(mi_theap_t* theap);
 
-// Returns a shared heap with its lock held. While there are few it is the first that is free, so
-// that the others are empty. Null if all are in use, and the thread must not wait.
+// Returns a shared heap with its lock held. While there are few heaps it is the first free one, so
+// that the others are empty. Returns null if all are in use, and the thread must not wait.
 static shared_heap_t* lock_shared(bool may_wait) {
   static _Atomic(size_t) waits;
   const size_t count = mi_min(LEAST_SHARED + mi_atomic_load_relaxed(&waits) / WAITS_FOR_ONE, SHARED_HEAPS);
-  // Any place, for stacks lie at equal distances.
+  // A hash spreads the threads: their stacks lie at equal distances.
   const size_t own = ((_mi_thread_id() * 0x9E3779B97F4A7C15) >> 48) % count;
   for (size_t at = 0; at < count; at++) {
     shared_heap_t* const heap = &shared_heaps[count == LEAST_SHARED ? at : (own + at) % count];
@@ -77,7 +77,8 @@ static void* malloc_from(shared_heap_t* heap, size_t size, bool zero, mi_page_t*
   return mi_malloc_generic_from_page(&heap->theap, size, zero, 0, page, 0);
 }
 
-// Returns a block of a shared heap; null if the thread has its own, or is to get one.
+// Returns a block of a shared heap. Returns null if the thread has a separate heap, or is to get
+// one.
 static void* malloc_shared(const mi_theap_t* theap, size_t size, bool zero, mi_page_t** page) {
   if (theap != &_mi_theap_empty || size > MI_MEDIUM_MAX_OBJ_SIZE) return NULL;
   if (young_requests >= YOUNG_REQUESTS || young_bytes >= YOUNG_BYTES) return NULL;
@@ -99,7 +100,7 @@ static void* malloc_shared(const mi_theap_t* theap, size_t size, bool zero, mi_p
   return block;
 }
 
-// In a forked child that has not taken the locks before.
+// Marks the locked heaps as lost, in a forked child that has not taken the locks before.
 static void lose_shared(void) {
   for (size_t at = 0; at < SHARED_HEAPS; at++) {
     shared_heap_t* const heap = &shared_heaps[at];

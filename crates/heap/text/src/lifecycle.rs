@@ -1,7 +1,7 @@
 //! The constructor, and the handshake at exit.
 //!
-//! File-level obligation: what is registered with the loader is a function of this library, which is never unloaded,
-//! and takes and answers nothing.
+//! File-level obligation: each function that is registered with the loader is a function of this
+//! library, which is never unloaded, and takes and answers nothing.
 
 #![allow(unsafe_code)]
 
@@ -18,15 +18,15 @@ use megapage_remap::own::{Pages, move_segments, objects};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Where ld.so(8) finds the library.
+/// Variable in which ld.so(8) finds the library.
 const PRELOAD: &str = "LD_PRELOAD";
-/// The file name under which the library finds itself in LD_PRELOAD.
+/// File name under which the library finds itself in LD_PRELOAD.
 const LIBRARY: &[u8] = b"libmegapage_text.so";
-/// The exit status where what is required cannot be had; the launcher says why.
+/// Exit status if a required mapping cannot be obtained; the launcher says why.
 const NOT_OBTAINED: i32 = 125;
 
 static LEDGER: OnceLock<TextLedger> = OnceLock::new();
-/// This process is a child of the one that the library was loaded into.
+/// True if this process is a child of the one that the library was loaded into.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 // Calls that the standard library and this one make by the C library's names go to the kernel
@@ -49,7 +49,8 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Before the program's own constructors and `main`. Without a launcher's ledger nothing is moved.
+/// Runs before the program's own constructors and `main`. Moves nothing without a launcher's
+/// ledger.
 extern "C" fn start() {
     if !environment_is_ready() {
         return;
@@ -59,7 +60,7 @@ extern "C" fn start() {
     // SAFETY: the handler is a function of this library, which is never unloaded.
     unsafe { pthread_atfork(None, None, Some(in_child)) };
     let mut buffer = [0; MAX_VALUE];
-    // On other base pages than 4 KiB every segment stays where it is.
+    // On other base pages than 4 KiB every segment stays in its place.
     let pages = environment_variable(PAGES_VARIABLE, &mut buffer)
         .and_then(|it| Pages::parse(it.to_bytes()))
         .filter(|_| has_supported_base_pages() && !is_off());
@@ -91,8 +92,8 @@ extern "C" fn start() {
     remove_from_environment_list(PRELOAD, is_library);
 }
 
-/// At exit(3), after the program's own handlers: lets the launcher read the kernel's last values.
-/// Makes no call but futex(2): the program may have forbidden itself all others.
+/// Runs at exit(3), after the program's own handlers: lets the launcher read the kernel's last
+/// values. Makes no call but futex(2): the program may have forbidden itself all others.
 extern "C" fn end() {
     let Some(ledger) = LEDGER.get().filter(|_| !FORKED.load(Relaxed)) else { return };
     ledger.exit_handshake().announce_and_wait();

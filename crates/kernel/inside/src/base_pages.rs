@@ -11,16 +11,16 @@ use megapage_units::BASE_PAGE;
 /// The largest base page of any kernel for the machines that this is for (arm64), in bytes.
 const LARGEST: usize = 64 << 10;
 
-/// The size of this process's base pages in bytes. Neither allocates nor changes errno. In a
-/// preloaded library it is [`probed_page_size`] that answers (see `names.rs`).
+/// Returns the size of this process's base pages in bytes. Neither allocates nor changes errno. In
+/// a preloaded library [`probed_page_size`] answers (see `names.rs`).
 pub fn base_page_size() -> usize {
     // SAFETY: it takes a number and answers with one; for this number it cannot fail.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(BASE_PAGE)
 }
 
-/// The size of this process's base pages in bytes: the least address but 0 that madvise(2) takes
-/// for the beginning of a page. Neither allocates nor changes errno.
+/// Returns the size of this process's base pages in bytes: the least address but 0 that madvise(2)
+/// takes for the beginning of a page. Neither allocates nor changes errno.
 pub(crate) fn probed_page_size() -> usize {
     let is_inside_one = |address: usize| {
         // SAFETY: no byte is advised, so that the call only looks whether a page begins there.

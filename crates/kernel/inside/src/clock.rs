@@ -9,13 +9,14 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The kernel's shared object was found, from which rustix reads the clock without a system call.
+/// True once the kernel's shared object was found. rustix reads the clock from it without a system
+/// call.
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// Finds the kernel's shared object (vdso(7)). Before threads exist, and not within malloc: this
-/// may allocate.
+/// Finds the kernel's shared object (vdso(7)). May allocate: call it before threads exist, and not
+/// within malloc.
 pub fn find_clock() {
-    // It finds the object by further system calls.
+    // rustix finds the object by further system calls.
     if is_confined() {
         return;
     }
@@ -27,8 +28,8 @@ pub fn find_clock() {
 /// [`find_clock`] was called.
 ///
 /// The shared object makes a call where the machine's clock cannot be read without one. So a
-/// program that forbids itself calls reads the coarse clock, which the kernel keeps in memory; it
-/// is up to a tick of the kernel (1 to 10 ms) behind.
+/// program that forbids itself calls reads the coarse clock, which the kernel keeps in memory. That
+/// clock is up to a tick of the kernel (1 to 10 ms) behind.
 pub fn monotonic() -> Duration {
     if READY.load(Relaxed) {
         let clock = if is_confined() { ClockId::MonotonicCoarse } else { ClockId::Monotonic };

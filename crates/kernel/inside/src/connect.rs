@@ -7,8 +7,9 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Connects to the socket at `path` without waiting. EAGAIN: it listens, and too many wait to be accepted already.
-/// ECONNREFUSED: no process listens. Reading and writing do not wait either, until the caller says so.
+/// Connects to the socket at `path` without waiting. Fails with EAGAIN if it listens, but too many
+/// connections wait to be accepted already. Fails with ECONNREFUSED if no process listens. Reading
+/// and writing do not wait either, until the caller says so.
 pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     if is_confined() {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -18,7 +19,8 @@ pub fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// A new socket of the Unix domain: a stream, not kept over execve(2), on which no call waits.
+/// Makes a new socket of the Unix domain: a stream, not kept over execve(2), on which no call
+/// waits.
 pub fn unix_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)

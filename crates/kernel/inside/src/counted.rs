@@ -16,12 +16,13 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How often the calling thread has asked for memory.
+/// Returns how often the calling thread has asked for memory.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-// SAFETY: the system's allocator does the work; counting allocates nothing, for the cell is constant and has no destructor.
+// SAFETY: the system's allocator does the work. Counting allocates nothing, for the cell is
+// constant and has no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

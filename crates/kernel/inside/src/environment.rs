@@ -1,7 +1,8 @@
 //! The process's own environment, read and edited in place, without allocation.
 //!
-//! File-level obligation: these functions run in a library constructor (or earlier), while the process has
-//! one thread, as setenv(3) demands too. `environ` is a null-terminated array of C strings, or null.
+//! File-level obligation: these functions run in a library constructor (or earlier), while the
+//! process has one thread, as setenv(3) demands too. `environ` is a null-terminated array of C
+//! strings, or null.
 
 #![allow(unsafe_code)]
 
@@ -28,7 +29,7 @@ pub fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The slot of variable `name`. In a secure program there is none: its caller has chosen the
+/// Returns the slot of variable `name`. A secure program has none: its caller has chosen the
 /// values.
 fn slot(name: &str) -> Option<*mut *mut c_char> {
     if is_secure() {
@@ -48,7 +49,8 @@ fn slot(name: &str) -> Option<*mut *mut c_char> {
     None
 }
 
-/// Copies the value of variable `name`, with a final NUL, into `buffer`; `None` when it is unset or too long.
+/// Copies the value of variable `name`, with a final NUL, into `buffer`; `None` when it is unset or
+/// too long.
 pub fn environment_variable<'a>(name: &str, buffer: &'a mut [u8; MAX_VALUE]) -> Option<&'a CStr> {
     let entry = slot(name)?;
     // SAFETY: the slot holds a C string of at least the name and '='.
@@ -71,8 +73,8 @@ pub fn remove_environment_variable(name: &str) {
     }
 }
 
-/// Copies the first item that `wanted` holds of, with a final NUL, out of the list in variable `name` (see
-/// [`remove_from_environment_list`]).
+/// Copies the first item for which `wanted` holds, with a final NUL, out of the list in variable
+/// `name` (see [`remove_from_environment_list`]).
 pub fn environment_list_item<'a>(
     name: &str,
     wanted: impl Fn(&[u8]) -> bool,
@@ -88,8 +90,9 @@ pub fn environment_list_item<'a>(
     CStr::from_bytes_with_nul(target).ok()
 }
 
-/// Removes from the list in variable `name`, whose items are separated by colons or spaces (as
-/// LD_PRELOAD's, see ld.so(8)), every item that `unwanted` holds of; an empty list is removed whole.
+/// Removes every item for which `unwanted` holds from the list in variable `name`. Items are
+/// separated by colons or spaces, as those of LD_PRELOAD are (see ld.so(8)). An empty list is
+/// removed whole.
 pub fn remove_from_environment_list(name: &str, unwanted: impl Fn(&[u8]) -> bool) {
     let Some(entry) = slot(name) else { return };
     // SAFETY: one thread; the value only gets shorter, so that it stays inside its string.
@@ -123,7 +126,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Tests run in threads, so that editing needs a process of its own: this test starts itself again.
+    /// Tests run in threads, so that editing needs a separate process: this test starts itself
+    /// again.
     #[test]
     fn variables_are_read_and_removed() {
         const INNER: &str = "MEGAPAGE_TEST_INNER";

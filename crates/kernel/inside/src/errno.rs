@@ -1,7 +1,8 @@
-//! errno, which an allocator leaves as it finds it, and cancellation, which must not hit what holds
-//! a lock.
+//! errno, which an allocator leaves as it finds it, and cancellation, which must not hit a thread
+//! that holds a lock.
 //!
-//! File-level obligation: errno is written at the calling thread's own location, and the state of cancellation is its own.
+//! File-level obligation: errno is written at the calling thread's own location, and the state of
+//! cancellation is that thread's own.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +25,8 @@ impl Errno {
     /// Not permitted.
     pub const EPERM: Errno = Errno(libc::EPERM);
 
-    /// Returns what the calling thread's last failed call of the C library has left in errno.
+    /// Returns the number that the calling thread's last failed call of the C library has left in
+    /// errno.
     pub fn last() -> Errno {
         // SAFETY: the location is this thread's own and always valid.
         Errno(unsafe { *libc::__errno_location() })
@@ -37,7 +39,8 @@ impl From<Errno> for std::io::Error {
     }
 }
 
-/// Saves the caller's errno and puts it back when dropped: an allocator must not change it.
+/// Guard that saves the caller's errno and puts it back when dropped: an allocator must not change
+/// it.
 #[derive(Debug)]
 pub struct ErrnoGuard {
     errno: c_int,
@@ -68,21 +71,21 @@ unsafe extern "C" {
 /// PTHREAD_CANCEL_DISABLE of pthread.h.
 const CANCEL_DISABLE: c_int = 1;
 
-/// While it lives the calling thread is not cancelled (pthread_cancel(3)). Functions of the C
-/// library that fork are cancellation points, and a thread that ends in one would leave what it has
-/// locked locked. The calls of [`crate::call`] are none.
+/// Guard against cancellation (pthread_cancel(3)) of the calling thread, while it lives. Functions
+/// of the C library that fork are cancellation points. A thread that ends in one would leave its
+/// locks locked. The calls of [`crate::call`] are no cancellation points.
 #[derive(Debug)]
 pub struct NoCancel {
     former: c_int,
-    // It is the state of one thread.
+    // The state is that of one thread.
     _here: std::marker::PhantomData<*mut ()>,
 }
 
 impl NoCancel {
-    /// Cancellation waits from now on.
+    /// Defers cancellation from now on.
     pub fn begin() -> NoCancel {
         let mut former = CANCEL_DISABLE;
-        // SAFETY: the state is one that pthread.h knows, and the former one goes into a live integer.
+        // SAFETY: the state is one that pthread.h knows. The former one goes into a live integer.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut former) };
         NoCancel { former, _here: std::marker::PhantomData }
     }
@@ -90,7 +93,7 @@ impl NoCancel {
 
 impl Drop for NoCancel {
     fn drop(&mut self) {
-        // SAFETY: the state is the one that the same call gave; nothing is written through a null pointer.
+        // SAFETY: the same call gave this state; nothing is written through a null pointer.
         unsafe { pthread_setcancelstate(self.former, ptr::null_mut()) };
     }
 }

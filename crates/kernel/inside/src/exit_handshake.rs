@@ -1,18 +1,18 @@
-//! The handshake at exit: a program that is about to exit waits, for a bounded time, until its launcher has read the kernel's
-//! final values.
+//! The handshake at exit: a program that is about to exit waits, for a bounded time, until its
+//! launcher has read the kernel's final values.
 
 use crate::futex::sleep;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-/// How often the program looks for the launcher's answer.
+/// Interval at which the program looks for the launcher's answer.
 const POLL: Duration = Duration::from_millis(1);
-/// How long the program waits until the launcher notices, where the launcher asks for nothing else,
+/// Time that the program waits until the launcher notices, if the launcher asks for nothing else.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// and at most, whatever it asks for.
+/// Longest time of this kind, whatever the launcher asks for.
 const LONGEST_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the program waits besides while a launcher that has noticed reads.
+/// Further time that the program waits while a launcher that has noticed reads.
 const LONGEST_READING: Duration = Duration::from_secs(2);
 
 /// Values of the launcher's answer besides 0.
@@ -26,12 +26,13 @@ pub struct ExitHandshake<'a> {
     pub exiting: &'a AtomicU64,
     /// Written by the launcher.
     pub answer: &'a AtomicU64,
-    /// Written by the launcher before the start: milliseconds, 0 for the usual.
+    /// Written by the launcher before the start, in milliseconds; 0 for the default.
     pub patience: &'a AtomicU64,
 }
 
 impl ExitHandshake<'_> {
-    /// The launcher asks the program to wait so long until it is noticed; 2 s at most.
+    /// Asks the program to wait `patience` long until it is noticed; 2 s at most. The launcher
+    /// calls this.
     pub fn ask_patience(&self, patience: Duration) {
         self.patience.store(patience.as_millis() as u64, Relaxed);
     }
@@ -41,18 +42,19 @@ impl ExitHandshake<'_> {
         self.exiting.load(Acquire) != 0
     }
 
-    /// The launcher has seen the program wait, and reads the final values now.
+    /// Notes that the launcher has seen the program wait, and reads the final values now.
     pub fn notice(&self) {
         self.answer.store(NOTICED, Relaxed);
     }
 
-    /// The launcher wants no more of the program: it has taken the final values, or takes none.
+    /// Lets the program go: the launcher has taken the final values, or takes none.
     pub fn let_go(&self) {
         self.answer.store(DONE, Relaxed);
     }
 
-    /// The program says that it is about to exit, and waits: 100 ms, or what the launcher has asked for, until the launcher
-    /// notices, and 2 s more at most while the launcher reads. Allocates nothing.
+    /// Announces that the program is about to exit, and waits until the launcher notices: 100 ms,
+    /// or the time that the launcher has asked for. Waits 2 s more at most while the launcher
+    /// reads. Allocates nothing.
     pub fn announce_and_wait(&self) {
         // A reader that sees this also sees all that the program has counted before.
         self.exiting.store(1, Release);
@@ -63,7 +65,8 @@ impl ExitHandshake<'_> {
         }
     }
 
-    /// How long the program waits altogether, as far as the launcher has answered; `None` once it is let go.
+    /// Returns how long the program waits altogether, as far as the launcher has answered; `None`
+    /// once it is let go.
     fn waits_for(&self) -> Option<Duration> {
         let patience = match self.patience.load(Relaxed) {
             0 => PATIENCE,

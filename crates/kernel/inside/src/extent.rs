@@ -1,5 +1,5 @@
-//! Extents: memory files on hugetlb pages (memfd_create(2)) whose pages are there, zeroed by the kernel, before any process
-//! maps them. But for [`create`], nothing here allocates.
+//! Extents: memory files on hugetlb pages (memfd_create(2)). The kernel has zeroed their pages
+//! before any process maps them. Nothing here allocates, except [`create`].
 
 use crate::memory_file::{huge_page_size_of, memory_file};
 use megapage_units::PageSize;
@@ -8,45 +8,50 @@ use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_ge
 use std::fs::File;
 use std::io;
 
-/// The name that the kernel shows for it, after `/memfd:`.
+/// Name that the kernel shows for an extent, after `/memfd:`.
 pub const NAME: &str = "megapage-extent";
 
-/// A new memory file of `pages` pages of `size`, none there yet. Takes nothing from the pool.
+/// Makes a new memory file of `pages` pages of `size`, none present yet. Takes nothing from the
+/// pool.
 pub fn create(size: PageSize, pages: u64) -> io::Result<File> {
     let file = memory_file(NAME, Some(size))?;
     file.set_len(size.bytes().0.checked_mul(pages).ok_or(io::ErrorKind::InvalidInput)?)?;
     Ok(file)
 }
 
-/// Takes page `page` of the file from the pool and has the kernel clear it (fallocate(2)); about 0.2 ms for 2 MiB. ENOSPC,
-/// ENOMEM: the pool has none that is not reserved for others. A page that is there stays as it is.
+/// Takes page `page` of the file from the pool and has the kernel clear it (fallocate(2)). This
+/// takes about 0.2 ms for 2 MiB. Fails with ENOSPC or ENOMEM if the pool has no page that is not
+/// reserved for others. A page that is present stays as it is.
 ///
-/// How it clears is the kernel's choice, and no flag changes it: hugetlbfs_fallocate() clears each new page by folio_zero_user(), on
-/// x86-64 by `rep stosb` or `rep stosq`, which are ordinary stores. Stores past the caches would have to come on top of that, for no
-/// way of the pool's pages to a process leaves them uncleared. What is ours to choose is the rate.
+/// The kernel chooses how it clears, and no flag changes that: hugetlbfs_fallocate() clears each
+/// new page by folio_zero_user(). On x86-64 that is `rep stosb` or `rep stosq`, which are ordinary
+/// stores. Stores past the caches would have to come on top of that: no way of the pool's pages to
+/// a process leaves them uncleared. Only the rate is our choice.
 pub fn fill(file: &File, size: PageSize, page: u64) -> io::Result<()> {
     let bytes = size.bytes().0;
     Ok(fallocate(file, FallocateFlags::empty(), page * bytes, bytes)?)
 }
 
-/// Forbids changes of the file's length, and of what may be done to it (F_SEAL_SEAL): a seal against writing would
-/// keep its pages from being released.
+/// Forbids changes of the file's length, and of its seals (F_SEAL_SEAL): a seal against writing
+/// would keep its pages from being released.
 pub fn seal(file: &File) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
 }
 
-/// Gives the pages of `[from, from + len)`, whole ones, back to the pool, also those that others have mapped.
+/// Gives the pages of `[from, from + len)`, whole ones, back to the pool, also those that others
+/// have mapped.
 pub fn empty(file: impl AsFd, from: u64, len: u64) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, len)?)
 }
 
-/// Bytes of the file that are there now.
+/// Returns the bytes of the file that are present now.
 pub fn present(file: impl AsFd) -> io::Result<u64> {
     Ok(fstat(file)?.st_blocks as u64 * 512)
 }
 
-/// The length in bytes of what was received as an extent; `None` where it is none of pages of this size, or could shrink
-/// beneath a process that maps it (a touch would then raise SIGBUS).
+/// Returns the length in bytes of a file that was received as an extent. `None` if it is no extent
+/// of pages of this size. `None` also if it could shrink beneath a process that maps it: a touch
+/// would then raise SIGBUS.
 pub fn length(file: impl AsFd, size: PageSize) -> io::Result<Option<u64>> {
     if huge_page_size_of(&file)? != Some(size) || !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
         return Ok(None);

@@ -17,18 +17,18 @@ pub(crate) const SPINS: usize = 1000;
 const WAIT: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
 const WAKE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
 
-/// Sleeps while the word is `expected`, until it is woken, or for no reason.
+/// Sleeps while the word is `expected`, until it is woken. May also end for no reason.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     // SAFETY: the word is borrowed for the call; a null timeout means to wait.
     let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, WAIT, expected as usize, 0]) };
 }
 
-/// Wakes one that sleeps on the word.
+/// Wakes one thread that sleeps on the word.
 pub(crate) fn wake_one(word: &AtomicU32) {
     wake(word, 1);
 }
 
-/// Wakes all that sleep on the word.
+/// Wakes all threads that sleep on the word.
 pub fn wake_all(word: &AtomicU32) {
     wake(word, i32::MAX as usize);
 }
@@ -41,8 +41,8 @@ fn wake(word: &AtomicU32, count: usize) {
 /// Sleeps for `time`, or until the word is no longer `expected` and [`wake_all`] says so. Signals
 /// do not end it.
 ///
-/// It is a futex(2) and no clock_nanosleep(2): a program that has forbidden itself all but what a
-/// malloc calls is waited with as well.
+/// It calls futex(2) and not clock_nanosleep(2), so that it works as well in a program that has
+/// forbidden itself all calls but those of a malloc.
 pub fn sleep_while(word: &AtomicU32, expected: u32, time: Duration) {
     let end = monotonic().saturating_add(time);
     loop {

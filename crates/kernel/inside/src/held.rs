@@ -1,6 +1,6 @@
 //! Two words of each thread: the locks that it holds, and the fork that it is in.
 //!
-//! They are known to a signal's handler that has interrupted the code of this library: it may fork
+//! A signal handler reads them when it has interrupted the code of this library. It may fork
 //! (POSIX.1-2017 lists fork(2) among the functions for handlers), and must not wait for a lock that
 //! the interrupted code holds.
 //!
@@ -40,7 +40,7 @@ global_asm!(
     ".popsection",
 );
 
-/// The calling thread's words.
+/// Returns the calling thread's words.
 #[inline]
 fn words() -> *mut [u32; 2] {
     let address: usize;
@@ -89,14 +89,14 @@ pub fn holds_locks() -> bool {
     unsafe { (*words())[0] != 0 }
 }
 
-/// Returns what [`set_fork_state`] has set in the calling thread; 0 at first.
+/// Returns the word that [`set_fork_state`] has set in the calling thread; 0 at first.
 pub fn fork_state() -> u32 {
     // SAFETY: as in `taking`.
     unsafe { (*words())[1] }
 }
 
-/// Keeps a word for the calling thread, which its copy in a child has too: the preloaded library's
-/// state of a fork.
+/// Sets a word of the calling thread: the preloaded library's state of a fork. The thread's copy in
+/// a child has it, too.
 pub fn set_fork_state(state: u32) {
     // SAFETY: as in `taking`.
     unsafe { (*words())[1] = state }
@@ -121,7 +121,7 @@ mod tests {
         });
         lock.unlock();
         assert!(!holds_locks() && fork_state() == 7);
-        // In a forked child, one that another thread held.
+        // As in a forked child, for a lock that another thread held.
         assert!(lock.try_lock());
         released();
         lock.reset();

@@ -1,12 +1,13 @@
 //! System calls from inside a program: its malloc, its loader, its calls of mmap(2) and fork(2).
 //!
-//! All that libmegapage.so asks of the kernel is here, so that this crate, with `preload`, is what
-//! an audit of a preloaded library has to read. Calls are its own instructions ([`call`]), and
-//! no name that a program may define. Unsafe code is opt-in per file, under a header that states
-//! the file's obligations.
+//! All that libmegapage.so asks of the kernel is here. So an audit of a preloaded library has to
+//! read this crate and `preload`. Calls are instructions of this crate ([`call`]), and go by no
+//! name that a program may define. Unsafe code is opt-in per file, under a header that states the
+//! file's obligations.
 //!
-//! Architecture invariant: nothing here allocates, but for what says so, or takes a lock of the C library's; nothing decides.
-//! A function asks the kernel for one thing, and reports what it answered.
+//! Architecture invariant: nothing here allocates, except functions that say so. Nothing here takes
+//! a lock of the C library's, and nothing decides. A function asks the kernel for one thing, and
+//! reports the answer.
 
 #![deny(unsafe_code)]
 

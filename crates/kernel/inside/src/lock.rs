@@ -1,8 +1,10 @@
 //! A lock that allocates nothing, knows no owner and can be held across fork(2).
 //!
-//! File-level obligation: the value of a [`Locked`] is reached with its lock held, and in no other way.
+//! File-level obligation: the value of a [`Locked`] is reached with its lock held, and in no other
+//! way.
 //!
-//! `crates/heap/memory/tests/loom.rs` compiles this file with another `crate::futex`, which tries every order of accesses.
+//! `crates/heap/memory/tests/loom.rs` compiles this file with another `crate::futex`, which tries
+//! every order of accesses.
 
 #![allow(unsafe_code)]
 
@@ -14,15 +16,16 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A futex(2) lock of three states (free, held, held with waiters), after Drepper's "Futexes are tricky".
+/// A futex(2) lock of three states (free, held, held with waiters), after Drepper's "Futexes are
+/// tricky".
 ///
-/// Unlike `std::sync::Mutex` it has no guard and no owner: a fork handler takes it in the parent before
-/// the fork and releases it on both sides.
+/// Unlike `std::sync::Mutex` it has no guard and no owner: a fork handler takes it in the parent
+/// before the fork and releases it on both sides.
 #[derive(Debug)]
 pub struct Lock(AtomicU32);
 
 impl Lock {
-    /// A free lock.
+    /// Makes a free lock.
     pub const fn new() -> Lock {
         Lock(AtomicU32::new(FREE))
     }
@@ -36,7 +39,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free; whether it was.
+    /// Takes the lock if it is free; returns true if it was.
     pub fn try_lock(&self) -> bool {
         taking();
         let taken = self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok();
@@ -48,7 +51,8 @@ impl Lock {
 
     #[cold]
     fn lock_contended(&self) {
-        // The lock is held for a page fault or a system call at most: often no longer than the spin.
+        // The lock is held for a page fault or a system call at most: often no longer than the
+        // spin.
         for _ in 0..SPINS {
             if self.0.load(Relaxed) == FREE && self.0.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok() {
                 return;
@@ -69,8 +73,9 @@ impl Lock {
         released();
     }
 
-    /// Frees the lock in a forked child, whichever thread held it: a thread that the child does not
-    /// have, or code of the one that it has, which goes on later and releases it once more.
+    /// Frees the lock in a forked child, whichever thread held it. The holder may be a thread that
+    /// the child does not have. It may also be code of the child's one thread, which goes on later
+    /// and releases the lock once more.
     pub fn reset(&self) {
         self.0.store(FREE, Release);
     }
@@ -91,19 +96,21 @@ pub struct Locked<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through `with`, which holds the lock, so that it moves between threads
-// but is never shared by two at a time.
+// SAFETY: the value is reached only through `with` and `try_with`, which hold the lock. So it moves
+// between threads but is never shared by two at a time.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
-    /// A value, unlocked.
+    /// Makes an unlocked value.
     pub const fn new(value: T) -> Locked<T> {
         Locked { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `work` on the value with the lock held. Must not be nested on one value: it would wait for itself.
+    /// Runs `work` on the value with the lock held. Must not be nested on one value: it would wait
+    /// for itself.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: the lock is held while the reference lives, and nesting waits forever rather than aliases.
+        // SAFETY: the lock is held while the reference lives, and nesting waits forever rather than
+        // aliases.
         self.lock.with(|| work(unsafe { &mut *self.value.get() }))
     }
 
@@ -128,7 +135,7 @@ impl<T> Locked<T> {
         self.lock.unlock();
     }
 
-    /// See [`Lock::reset`].
+    /// Frees the lock in a forked child, as [`Lock::reset`] does.
     pub fn reset(&self) {
         self.lock.reset();
     }

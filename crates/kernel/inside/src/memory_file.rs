@@ -8,13 +8,15 @@ use std::io;
 /// `HUGETLBFS_MAGIC` of statfs(2).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// The size of the hugetlb pages behind a file or directory on hugetlbfs, or a hugetlb memory file; `None` elsewhere.
+/// Returns the size of the hugetlb pages behind a file or directory on hugetlbfs, or behind a
+/// hugetlb memory file; `None` elsewhere.
 pub fn huge_page_size_of(file: impl AsFd) -> io::Result<Option<PageSize>> {
     let statfs = rustix::fs::fstatfs(file)?;
     Ok(if statfs.f_type as u64 == HUGETLBFS_MAGIC { PageSize::new(statfs.f_bsize as u64) } else { None })
 }
 
-/// A new memory file (memfd_create(2)) that can never shrink: on hugetlb pages of this size, or on base pages.
+/// Makes a new memory file (memfd_create(2)) that can never shrink: on hugetlb pages of this size,
+/// or on base pages.
 pub fn memory_file(name: &str, size: Option<PageSize>) -> io::Result<File> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

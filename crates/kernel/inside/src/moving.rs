@@ -1,9 +1,10 @@
-//! Mappings of a heap moved over one another (mremap(2)), in a way that never leaves a hole: an address that is reserved
-//! stays reserved, whatever the kernel refuses. Nothing here allocates.
+//! Mappings of a heap moved over one another (mremap(2)), in a way that never leaves a hole: a
+//! reserved address stays reserved, whatever the kernel refuses. Nothing here allocates.
 //!
-//! File-level obligation: as in `range.rs`: every operation stays inside an [`OwnedRange`]. mremap and mmap with MAP_FIXED
-//! unmap their target before they fail for some reasons, and another thread's mapping may come to lie there at once. So a
-//! range is mapped again with MAP_FIXED_NOREPLACE alone.
+//! File-level obligation: as in `range.rs`, every operation stays inside an [`OwnedRange`]. mremap
+//! and mmap with MAP_FIXED unmap their target before they fail for some reasons, and another
+//! thread's mapping may come to lie there at once. So a range is mapped again with
+//! MAP_FIXED_NOREPLACE alone.
 
 #![allow(unsafe_code)]
 
@@ -14,18 +15,19 @@ use libc::c_int;
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
 use std::ptr;
 
-/// A move that the kernel has refused. What was to be moved is where it was, and its owner's.
+/// A move that the kernel has refused. The pages are where they were, and still their owner's.
 #[derive(Debug)]
 pub struct NotMoved {
     /// The pages that were to be moved.
     pub pages: Reservation,
-    /// Why.
+    /// The kernel's error.
     pub errno: Errno,
-    /// True if the target has lost its mapping: it is reserved and inaccessible. Else it is as it was.
+    /// True if the target has lost its mapping: it is reserved and inaccessible. Else it is as it
+    /// was, or another thread has mapped something there.
     pub target_emptied: bool,
 }
 
-/// The same without the owner.
+/// Same as [`NotMoved`], without the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MoveError {
     errno: Errno,
@@ -42,8 +44,9 @@ pub enum NoHugetlb {
 }
 
 impl Reservation {
-    /// Moves these pages, with their contents, over `target`, which is as long (mremap(2)). Nothing is mapped where they were
-    /// afterwards, not even reserved. On an error they are as they were, and the target as it was or inaccessible.
+    /// Moves these pages, with their contents, over `target`, which is as long (mremap(2)).
+    /// Afterwards nothing is mapped where they were, and those addresses are not even reserved. On
+    /// an error the pages are as they were, and the target is as it was or inaccessible.
     pub fn move_over(self, target: OwnedRange) -> Result<(), NotMoved> {
         match self.range().remap(target) {
             Ok(()) => {
@@ -60,7 +63,8 @@ impl Reservation {
 }
 
 impl OwnedRange {
-    /// See [`Reservation::move_over`]. What is private to this file: the caller has the range left without a mapping.
+    /// Moves as [`Reservation::move_over`] does. Private to this file, since it leaves the caller's
+    /// range without a mapping.
     fn remap(self, target: OwnedRange) -> Result<(), MoveError> {
         assert_eq!(self.len(), target.len());
         // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
@@ -80,8 +84,9 @@ impl OwnedRange {
         Err(MoveError { errno, target_emptied: target.reserve_hole() })
     }
 
-    /// Reserves the range, inaccessible, where nothing at all is mapped in it any more; whether that was so. For use right
-    /// after a call on the whole range that may have unmapped it before it failed.
+    /// Reserves the range, inaccessible, if nothing at all is mapped in it; returns true if so. For
+    /// addresses that may be free, such as right after a call on the whole range that may have
+    /// unmapped it before it failed.
     pub fn reserve_hole(self) -> bool {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: with MAP_FIXED_NOREPLACE (Linux 4.17) no mapping is replaced.
@@ -97,9 +102,9 @@ impl OwnedRange {
         false
     }
 
-    /// Tries, on scratch ranges and without taking a page from the pool, whether this kernel lets a heap have hugetlb pages
-    /// of `size` safely: that they can be moved, and populated without a signal. `Ok` as well where the trial cannot be made,
-    /// for then no such page can be mapped either.
+    /// Tries whether this kernel lets a heap have hugetlb pages of `size` safely: that they can be
+    /// moved, and populated without a signal. Uses scratch ranges, and takes no page from the pool.
+    /// `Ok` as well where the trial cannot be made, for then no such page can be mapped either.
     pub fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> {
         let bytes = size.bytes().0 as usize;
         let flags = libc::MAP_PRIVATE
@@ -107,8 +112,8 @@ impl OwnedRange {
             | libc::MAP_NORESERVE
             | libc::MAP_HUGETLB
             | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing. It cannot be accessed, so that
-        // nothing is taken from the pool for it, nor reserved.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing. It cannot be
+        // accessed, so that nothing is taken from the pool for it, nor reserved.
         let address = unsafe { system_mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Ok(());
@@ -117,8 +122,9 @@ impl OwnedRange {
         let pages = unsafe { Reservation::of_allocator(address as usize, bytes) };
         let Ok(target) = Reservation::new(bytes, bytes) else { return Ok(()) };
         if let Err(refused) = pages.move_over(*target) {
-            // Reserved again, it is ours. Else it was left alone, or another thread has mapped something there since:
-            // some addresses are given up rather than theirs unmapped.
+            // An emptied target is reserved again, and ours. Else it was not touched, or another
+            // thread has mapped something there since: addresses are lost rather than another's
+            // mapping unmapped.
             if !refused.target_emptied {
                 target.keep();
             }
@@ -136,23 +142,26 @@ impl OwnedRange {
         }
     }
 
-    /// Moves the contents of the range onto transparent huge pages at the same addresses. The caller
-    /// must make sure that no other thread runs: a write between copy and switch would be lost. Signals
-    /// wait meanwhile, for their handlers may write. On an error nothing has changed.
+    /// Moves the contents of the range onto transparent huge pages at the same addresses. The
+    /// caller must make sure that no other thread runs: a write between copy and switch would be
+    /// lost. Signals wait meanwhile, for their handlers may write. On an error nothing has changed.
     pub fn move_to_thp(self) -> Result<(), Errno> {
         self.move_to_private(None)
     }
 
-    /// The same for a range that [`OwnedRange::map_extent`] mapped, whose pages go back to the pool.
+    /// Does the same for a range that [`OwnedRange::map_extent`] mapped, whose pages go back to the
+    /// pool.
     pub fn move_extent_to_thp(self) -> Result<(), Errno> {
         let aside = Reservation::new(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
         self.move_to_private(Some(*aside))?;
-        // Only now: until here the pages were the way back. Where it fails they go when the process ends.
+        // Only now: the pages were needed to move back. If this fails they go when the process
+        // ends.
         let _ = aside.remove();
         Ok(())
     }
 
-    /// With the former mapping put `aside`, where there is such a range, and else dropped.
+    /// Moves the contents onto private memory. The former mapping is put `aside` if there is such a
+    /// range, and else dropped.
     fn move_to_private(self, aside: Option<OwnedRange>) -> Result<(), Errno> {
         let copy = Reservation::new(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
         copy.open()?;
@@ -169,8 +178,9 @@ impl OwnedRange {
         })
     }
 
-    /// After `copy`, which holds the bytes of this range, could not be moved here: the bytes are here again, or still. `Ok`:
-    /// on private memory, as was wanted, though not on huge pages.
+    /// Recovers after `copy`, which holds the bytes of this range, could not be moved here: the
+    /// bytes are here again, or still. `Ok` if they are on private memory, as wanted, though not on
+    /// huge pages.
     fn recover(self, copy: OwnedRange, aside: Option<OwnedRange>, error: MoveError) -> Result<(), Errno> {
         if !error.target_emptied || aside.is_some_and(|aside| aside.remap(self).is_ok()) {
             return Err(error.errno);
@@ -206,13 +216,13 @@ mod tests {
         unsafe { ptr::with_exposed_provenance::<u8>(range.start() + 9).read_volatile() }
     }
 
-    /// As a kernel does that refuses a move too late.
+    /// Unmaps a range, as a kernel does that refuses a move too late.
     fn unmap(range: OwnedRange) {
         // SAFETY: in these tests nothing else owns the range, nor uses it afterwards.
         unsafe { Reservation::of_allocator(range.start(), range.len()) }.release().unwrap();
     }
 
-    // In a process of its own: another test's mapping may come to lie in a hole at any time.
+    // In a separate process: another test's mapping may come to lie in a hole at any time.
     #[test]
     fn a_hole_is_reserved_again_and_what_lies_there_is_left_alone() {
         in_child("moving::tests::a_hole_is_reserved_again_and_what_lies_there_is_left_alone", || {
@@ -292,7 +302,7 @@ mod tests {
             let NotMoved { pages: one, errno, target_emptied } = one.move_over(*other).unwrap_err();
             assert_eq!((errno, target_emptied), (Errno(libc::EPERM), false));
             assert_eq!((peek(*one), peek(*other)), (1, 2));
-            // Nor does it become other memory by halves.
+            // Nor does only a part of it become other memory.
             assert_eq!(one.move_to_thp(), Err(Errno(libc::EPERM)));
             assert_eq!(peek(*one), 1);
             set_errno(0);
@@ -309,7 +319,7 @@ mod tests {
                 range
             });
             let lost = MoveError { errno: Errno::EINVAL, target_emptied: true };
-            // As a kernel leaves it that has unmapped the target.
+            // The state in which a kernel leaves it that has unmapped the target.
             unmap(place);
             assert!(place.reserve_hole());
             assert_eq!(place.recover(copy, None, lost), Ok(()), "on other pages");

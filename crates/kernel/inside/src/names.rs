@@ -80,7 +80,7 @@ pub unsafe extern "C" fn syscall(
     as_c(unsafe { call(number, [a, b, c, d, e, f]) }) as c_long
 }
 
-/// The C library's malloc, too, says by it why it ends a program.
+/// Makes the call for the program: the C library's malloc, too, writes by it why it ends a program.
 pub unsafe extern "C" fn writev(fd: c_int, parts: *const c_void, count: c_int) -> ssize_t {
     let arguments = [fd as usize, parts as usize, count as usize];
     // SAFETY: the caller's promise.
@@ -146,7 +146,7 @@ pub extern "C" fn usleep(microseconds: c_uint) -> c_int {
     0
 }
 
-/// mimalloc yields by it, with no time to sleep.
+/// Sleeps; with no time to sleep it yields, for which mimalloc calls it.
 pub extern "C" fn sleep(seconds: c_uint) -> c_uint {
     if seconds == 0 {
         sched_yield();
@@ -156,7 +156,8 @@ pub extern "C" fn sleep(seconds: c_uint) -> c_uint {
     0
 }
 
-/// mimalloc reads it where there is no clock_gettime(2).
+/// Returns the monotonic clock in microseconds. mimalloc reads it where there is no
+/// clock_gettime(2).
 pub extern "C" fn clock() -> c_long {
     monotonic().as_micros() as c_long
 }
@@ -203,8 +204,8 @@ pub unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const c_void, former:
     answer.map_or_else(|errno| errno.0, |_| 0)
 }
 
-// mimalloc's mutexes: zero is free, and the lock is in the first bytes. They know what a thread
-// holds, see `held.rs`.
+// mimalloc's mutexes: zero is free, and the lock is in the first bytes. They count among the locks
+// that a thread holds, see `held.rs`.
 
 pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut c_void) -> c_int {
     // SAFETY: the caller's promise; the mutex has room for the lock, and nothing else looks into
@@ -228,8 +229,8 @@ pub extern "C" fn pthread_mutex_destroy(_: *mut c_void) -> c_int {
     0
 }
 
-/// Gives the library in which it stands names of the C library's, hidden from all others: `name =>
-/// function` of [`crate::names`]. Names that the library exports cannot be among them.
+/// Defines names of the C library's in the library that uses this macro, hidden from all others:
+/// `name => function` of [`crate::names`]. Names that the library exports cannot be among them.
 #[macro_export]
 macro_rules! own_names {
     ($($name:ident => $function:ident),* $(,)?) => {$(
@@ -258,7 +259,7 @@ macro_rules! own_names {
     )*};
 }
 
-/// The names that every library needs: see [`own_names`].
+/// Defines the names that every library needs: see [`own_names`].
 #[macro_export]
 macro_rules! usual_own_names {
     () => {

@@ -1,4 +1,4 @@
-//! Returns whether megapage is switched off: by one variable, or by one file.
+//! The switch that turns megapage off: one variable, or one file.
 
 use crate::environment::{MAX_VALUE, environment_variable};
 use crate::own_values::Descriptor;
@@ -6,7 +6,7 @@ use std::ffi::CStr;
 
 /// Environment variable: with the value [`OFF`] nothing of megapage acts.
 pub const OFF_VARIABLE: &str = "MEGAPAGE";
-/// See [`OFF_VARIABLE`].
+/// Value of [`OFF_VARIABLE`] that switches megapage off.
 pub const OFF: &CStr = c"off";
 /// While this file exists nothing of megapage acts, from the next start of each program on.
 pub const OFF_FILE: &CStr = c"/etc/megapage/off";

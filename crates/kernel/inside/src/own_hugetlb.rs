@@ -1,7 +1,8 @@
 //! Limits that keep the calling process from hugetlb pages though the pool has some: those of its
 //! control groups, its memory policy, its cpuset. Read without allocating, for code inside malloc.
 //!
-//! Sources: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), .../cgroup-v1/hugetlb.rst, get_mempolicy(2).
+//! Sources: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), .../cgroup-v1/hugetlb.rst,
+//! get_mempolicy(2).
 //!
 //! File-level obligation: the masks that get_mempolicy(2) fills are as long as it is given.
 
@@ -12,11 +13,12 @@ use crate::system::call;
 use megapage_units::PageSize;
 use std::io::Write;
 
-/// The longest path that is looked at, with its terminating NUL: one longer is as one that is not there.
+/// Longest path that is looked at, with its terminating NUL. A longer one counts as absent.
 const PATH: usize = 512;
 /// The most levels of groups that are read, from the process's own upwards.
 const MOST_LEVELS: usize = 32;
-/// Bits of a mask of nodes; no kernel for x86-64 or arm64 is built for more (NODES_SHIFT of at most 10).
+/// Bits of a mask of nodes; no kernel for x86-64 or arm64 is built for more (NODES_SHIFT of at most
+/// 10).
 const MOST_NODES: usize = 1024;
 
 /// Bytes of hugetlb pages of one size that the control groups of the calling process still allow.
@@ -29,19 +31,19 @@ pub struct HugetlbRoom {
     pub reservation: Option<u64>,
 }
 
-/// Free pages of one size, by the nodes that the calling thread may have them from.
+/// Free pages of one size, by the nodes from which the calling thread may have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeByNode {
     /// On all nodes.
     pub all: u64,
     /// On those that the cpuset allows.
     pub cpuset: u64,
-    /// On those of them that the memory policy allows as well (MPOL_BIND).
+    /// On those of them that the memory policy (MPOL_BIND) allows as well.
     pub policy: u64,
 }
 
-/// Reads what the control groups leave for pages of `size`. Where they are mounted is taken for granted, as systemd and
-/// container engines do it.
+/// Reads what the control groups leave for pages of `size`. Takes for granted that they are mounted
+/// as systemd and container engines do it.
 pub fn hugetlb_room(size: PageSize) -> HugetlbRoom {
     let mut text = [0u8; 4096];
     let Some(len) = read_file(b"/proc/self/cgroup\0", &mut text) else { return HugetlbRoom::default() };
@@ -52,7 +54,8 @@ pub fn hugetlb_room(size: PageSize) -> HugetlbRoom {
     })
 }
 
-/// By the text of `/proc/self/cgroup`; `read` answers the value in the file of a path that ends in a NUL.
+/// Returns the room by the text of `/proc/self/cgroup`. `read` answers the value in the file of a
+/// path that ends in a NUL.
 fn room_of(groups: &[u8], size: PageSize, read: &mut dyn FnMut(&[u8]) -> Option<u64>) -> HugetlbRoom {
     let mut room = HugetlbRoom::default();
     for line in groups.split(|&byte| byte == b'\n') {
@@ -87,7 +90,7 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-/// Returns what one group leaves; `None` where it sets no limit.
+/// Returns the bytes that one group leaves; `None` where it sets no limit.
 fn level_room(
     mount: &str,
     group: &[u8],
@@ -118,8 +121,9 @@ fn level_room(
     Some(limit.saturating_sub(value(usage)?))
 }
 
-/// The free pages of `size` by node, of the nodes that the calling thread's cpuset and memory policy allow. `None` where the
-/// kernel has no nodes, or does not report it.
+/// Returns the free pages of `size`: on all nodes, on those that the calling thread's cpuset
+/// allows, and on those that its memory policy allows as well. `None` where the kernel has no
+/// nodes, or does not report it.
 pub fn hugetlb_free_by_node(size: PageSize) -> Option<FreeByNode> {
     const MPOL_F_MEMS_ALLOWED: usize = 4;
     const MPOL_BIND: libc::c_int = 2;
@@ -148,11 +152,12 @@ pub fn hugetlb_free_by_node(size: PageSize) -> Option<FreeByNode> {
     Some(free)
 }
 
-/// get_mempolicy(2): the mode, and a mask of nodes.
+/// Calls get_mempolicy(2); returns the mode, and a mask of nodes.
 fn policy(flags: usize) -> Option<(libc::c_int, [u64; MOST_NODES / 64])> {
     let mut mode: libc::c_int = 0;
     let mut mask = [0u64; MOST_NODES / 64];
-    // SAFETY: the mode is writable, and the mask holds as many bits as is passed; no address is passed.
+    // SAFETY: the mode is writable, and the mask holds as many bits as is passed; no address is
+    // passed.
     let answer = unsafe {
         let mode = (&raw mut mode) as usize;
         call(libc::SYS_get_mempolicy, [mode, mask.as_mut_ptr() as usize, MOST_NODES, 0, flags])
@@ -220,7 +225,7 @@ mod tests {
             megapage_testing::skip("needs a kernel with NUMA");
             return;
         };
-        // Without a policy of its own a process may have the pages of all nodes.
+        // Without a memory policy a process may have the pages of all nodes.
         assert!(free.policy <= free.cpuset && free.cpuset <= free.all, "{free:?}");
         assert!(free.all >= 4, "{free:?}");
     }

@@ -12,7 +12,7 @@ pub struct OwnMapping {
     pub start: usize,
     /// The first address after it.
     pub end: usize,
-    /// As mmap(2) names it: PROT_READ and so on.
+    /// Protection, as mmap(2) names it: PROT_READ and so on.
     pub protection: c_int,
     /// True if it is shared (MAP_SHARED).
     pub shared: bool,
@@ -21,8 +21,8 @@ pub struct OwnMapping {
 }
 
 impl OwnMapping {
-    /// The first address and the first one after it, of a private mapping of no file that can be read and written, and not
-    /// executed. `None` of any other.
+    /// Returns the first address and the first one after it, if the mapping is private memory: no
+    /// file, can be read and written, and not executed. `None` of any other.
     pub fn private_memory(&self) -> Option<(usize, usize)> {
         let is = !self.shared && !self.file && self.protection == libc::PROT_READ | libc::PROT_WRITE;
         is.then_some((self.start, self.end))
@@ -32,7 +32,8 @@ impl OwnMapping {
 /// The longest start of a line that is looked at: addresses, access, offset, device, and inode.
 const LINE: usize = 128;
 
-/// Calls `visit` with every mapping of the calling process, by address (/proc/self/maps, proc_pid_maps(5)).
+/// Calls `visit` with every mapping of the calling process, by address (/proc/self/maps,
+/// proc_pid_maps(5)).
 pub fn own_mappings(mut visit: impl FnMut(OwnMapping)) -> Result<(), Errno> {
     own_lines(c"/proc/self/maps", |line| {
         if let Some(mapping) = mapping_of(line) {
@@ -41,8 +42,9 @@ pub fn own_mappings(mut visit: impl FnMut(OwnMapping)) -> Result<(), Errno> {
     })
 }
 
-/// Calls `visit` with the first address of every mapping of the calling process, the first one after it, and how many
-/// bytes of it the kernel says are on huge pages, transparent ones of 2 MiB or hugetlb (/proc/self/smaps).
+/// Calls `visit` with the first address of every mapping of the calling process, the first one
+/// after it, and its bytes on huge pages (/proc/self/smaps). The kernel counts transparent ones of
+/// 2 MiB and hugetlb.
 pub fn own_huge_bytes(mut visit: impl FnMut(usize, usize, usize)) -> Result<(), Errno> {
     let mut last: Option<(OwnMapping, usize)> = None;
     own_lines(c"/proc/self/smaps", |line| {
@@ -60,7 +62,7 @@ pub fn own_huge_bytes(mut visit: impl FnMut(usize, usize, usize)) -> Result<(), 
     Ok(())
 }
 
-/// The bytes of a line of smaps that counts huge pages.
+/// Returns the bytes of a line of smaps that counts huge pages.
 fn huge_of(line: &[u8]) -> Option<usize> {
     let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
     let counts = matches!(fields.next()?, b"AnonHugePages:" | b"Private_Hugetlb:" | b"Shared_Hugetlb:");
@@ -68,7 +70,7 @@ fn huge_of(line: &[u8]) -> Option<usize> {
     counts.then_some(kib << 10)
 }
 
-/// Calls `visit` with the start of every line of a file of the process's own.
+/// Calls `visit` with the start of every line of one of the process's own files.
 fn own_lines(path: &CStr, mut visit: impl FnMut(&[u8])) -> Result<(), Errno> {
     let file = Descriptor::open(path)?;
     let mut buffer = [0u8; 4096];

@@ -1,9 +1,9 @@
-//! How one region of the calling process is mapped, without allocating: for code that runs inside malloc, or holds an
-//! allocator's locks.
+//! Mapping of one region of the calling process, read without allocating: for code that runs inside
+//! malloc, or holds an allocator's locks.
 //!
-//! File-level obligation: the argument of the ioctl is initialised, of the size that it states, and
-//! points to a vector as long as it states that outlives the call. What closes descriptors closes
-//! none of the program's: see there.
+//! File-level obligation: the argument of the ioctl is initialised, and of the size that it states.
+//! It points to a vector as long as it states that outlives the call. A function that closes
+//! descriptors closes none of the program's: see there.
 
 #![allow(unsafe_code)]
 
@@ -16,40 +16,44 @@ use megapage_units::{BASE_PAGE, HUGE_2M};
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
 
-/// How a region is mapped.
+/// Mapping of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnRegion {
-    /// By one entry of 2 MiB.
+    /// Mapped by one entry of 2 MiB.
     Huge,
-    /// On base pages.
+    /// Mapped by base pages.
     Base {
-        /// Pages that are present; the shared page of zeros is not.
+        /// Pages that are present, without the shared page of zeros.
         present: usize,
-        /// Those of them that another process maps as well: since a fork(2), or because KSM has merged them.
+        /// Present pages that another process maps as well: since a fork(2), or because KSM has
+        /// merged them.
         shared: usize,
     },
-    /// Nothing is present.
+    /// Nothing is present or swapped out.
     Empty,
 }
 
 impl OwnRegion {
-    /// Looks at the aligned 2 MiB from `start` on. `None` where the kernel does not report it (before Linux 6.7, or without
-    /// /proc). Allocates nothing, and leaves errno as the calls do. Some 15 us on base pages.
+    /// Returns how the aligned 2 MiB from `start` on are mapped. `None` where the kernel does not
+    /// report it (before Linux 6.7, or without /proc). Allocates nothing, and leaves errno as the
+    /// calls do. Takes some 15 us on base pages.
     pub fn look(start: usize) -> Option<OwnRegion> {
         look_by(&Descriptor::open(c"/proc/self/pagemap").ok()?, start)
     }
 }
 
-/// Gives the calling thread a table of descriptors of its own, which is empty: what it opens and closes from then on
-/// does not meet the numbers that the remainder of the process uses, and keeps none of its files open. `false` where the kernel
-/// refuses (before Linux 5.9, or by a filter of system calls): nothing has changed then. Does not allocate.
+/// Gives the calling thread a separate, empty table of descriptors. Descriptors that it opens and
+/// closes from then on do not meet the numbers that the remainder of the process uses. The table
+/// keeps none of the process's files open. Returns `false`, and changes nothing, where the kernel
+/// refuses (before Linux 5.9, or by a filter of system calls). Does not allocate.
 ///
-/// For a thread that keeps no descriptor; `false` for the main thread. The process's table, its locks of files, /proc/PID/fd and what
-/// a child inherits stay as they are.
+/// For a thread that keeps no descriptor; returns `false` for the main thread. The process's table,
+/// its file locks, /proc/PID/fd and the descriptors that a child inherits stay as they are.
 pub fn leave_descriptors() -> bool {
-    // SAFETY: no memory is passed. The kernel copies the table where another thread uses it as well, without the
-    // descriptors of the range, and closes what is left of them in the copy. Beside the main thread another does; where
-    // all others have ended, no process is left to use them.
+    // SAFETY: no memory is passed. The kernel copies the table where another thread uses it as
+    // well, without the descriptors of the range. What is left of them in the copy it closes. The
+    // main thread uses the table beside this one. Where all others have ended, no process is left
+    // to use the descriptors.
     own_thread() as u32 != own_pid()
         && unsafe {
             call(libc::SYS_close_range, [0, libc::c_uint::MAX as usize, libc::CLOSE_RANGE_UNSHARE as usize])
@@ -118,11 +122,11 @@ mod tests {
         } else {
             megapage_testing::skip("needs CLOSE_RANGE_UNSHARE (Linux 5.9)");
         }
-        // The process's own are open still,
+        // The process's own descriptors are still open.
         near.write_all(b"x").unwrap();
         let mut byte = [0];
         far.read_exact(&mut byte).unwrap();
-        // and closed means closed, while the thread lives.
+        // A closed descriptor is closed, while the thread lives.
         drop(near);
         assert_eq!(far.read(&mut byte).unwrap(), 0);
         go.send(()).unwrap();
@@ -136,7 +140,7 @@ mod tests {
         assert_eq!(OwnRegion::look(range.start()), Some(OwnRegion::Empty));
         let page = range.part(0, BASE_PAGE);
         page.populate().unwrap();
-        // THP set to always make it huge at once.
+        // With THP set to `always` it is huge at once.
         let found = OwnRegion::look(range.start()).unwrap();
         assert!(matches!(found, OwnRegion::Base { present: 1, shared: _ } | OwnRegion::Huge), "{found:?}");
         if range.advise_thp().is_ok() && range.collapse().is_ok() {

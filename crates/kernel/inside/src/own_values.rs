@@ -10,7 +10,7 @@ use crate::system::call;
 use megapage_units::PageSize;
 use std::ffi::CStr;
 
-/// A file that is open for reading, closed when dropped. Nothing of it allocates, or changes errno.
+/// A file that is open for reading, closed when dropped. No method allocates or changes errno.
 #[derive(Debug)]
 pub struct Descriptor(usize);
 
@@ -27,25 +27,25 @@ impl Descriptor {
             .map(Descriptor)
     }
 
-    /// The number of the descriptor.
+    /// Returns the number of the descriptor.
     pub fn number(&self) -> libc::c_int {
         self.0 as libc::c_int
     }
 
-    /// Reads on (read(2)): how many bytes came, 0 at the end.
+    /// Reads on (read(2)); returns how many bytes came, 0 at the end.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         // SAFETY: the buffer is writable and of the given length.
         unsafe { call(libc::SYS_read, [self.0, buffer.as_mut_ptr() as usize, buffer.len()]) }
     }
 
-    /// Reads words from a byte of the file on (pread(2)): how many came whole.
+    /// Reads words from a byte of the file on (pread(2)); returns how many came whole.
     pub fn read_words(&self, words: &mut [u64], offset: usize) -> Result<usize, Errno> {
         let arguments = [self.0, words.as_mut_ptr() as usize, size_of_val(words), offset];
         // SAFETY: the buffer is writable and of the given length, and any bytes are a word.
         unsafe { call(libc::SYS_pread64, arguments) }.map(|bytes| bytes / size_of::<u64>())
     }
 
-    /// As ioctl(2).
+    /// Calls ioctl(2).
     ///
     /// # Safety
     /// The argument is what the request says.
@@ -62,8 +62,8 @@ impl Drop for Descriptor {
     }
 }
 
-/// The number of unreserved pages (Free - Rsvd) in the pool of `size`, which the next mapping can have;
-/// `None` where the kernel has no such pool. Reads sysfs without allocating.
+/// Returns the number of unreserved pages (Free - Rsvd) in the pool of `size`: the next mapping can
+/// have them. `None` where the kernel has no such pool. Reads sysfs without allocating.
 pub fn hugetlb_available(size: PageSize) -> Option<u64> {
     let value = |name: &str| {
         let mut path = [0u8; 96];
@@ -73,8 +73,8 @@ pub fn hugetlb_available(size: PageSize) -> Option<u64> {
     Some(value("free_hugepages")?.saturating_sub(value("resv_hugepages")?))
 }
 
-/// The number of free pages of `size` on a node, those included that are reserved for mappings; `None` where there is no
-/// such node. Does not allocate.
+/// Returns the number of free pages of `size` on a node, including those that are reserved for
+/// mappings. `None` where there is no such node. Does not allocate.
 pub(crate) fn hugetlb_free_on_node(size: PageSize, node: usize) -> Option<u64> {
     use std::io::Write;
     let mut path = [0u8; 128];
@@ -85,7 +85,8 @@ pub(crate) fn hugetlb_free_on_node(size: PageSize, node: usize) -> Option<u64> {
     read_number(&path[..len])
 }
 
-/// The default size of hugetlb pages (`Hugepagesize` of /proc/meminfo); `None` where it does not say. Does not allocate.
+/// Returns the default size of hugetlb pages (`Hugepagesize` of /proc/meminfo); `None` where it
+/// does not say. Does not allocate.
 pub fn default_hugetlb_size() -> Option<PageSize> {
     const NAME: &[u8] = b"\nHugepagesize:";
     let mut text = [0u8; 4096];
@@ -125,7 +126,7 @@ pub fn thp_only_on_advice() -> bool {
     setting.is_some_and(|len| !text[..len].windows(8).any(|window| window == b"[always]"))
 }
 
-/// MemAvailable and MemTotal of /proc/meminfo in bytes. Does not allocate.
+/// Returns MemAvailable and MemTotal of /proc/meminfo in bytes. Does not allocate.
 pub fn memory_available_and_total() -> Option<(u64, u64)> {
     let mut text = [0u8; 512];
     let len = read_file(b"/proc/meminfo\0", &mut text)?;
@@ -136,8 +137,8 @@ pub fn memory_available_and_total() -> Option<(u64, u64)> {
     Some((field(b"MemAvailable:")?, field(b"MemTotal:")?))
 }
 
-/// The resident memory of this process in bytes, within the kernel's batches; `None` where /proc is not mounted. Does not
-/// allocate.
+/// Returns the resident memory of this process in bytes, exact to within the kernel's batches.
+/// `None` where /proc is not mounted. Does not allocate.
 pub fn own_resident() -> Option<u64> {
     let mut text = [0u8; 128];
     let len = read_file(b"/proc/self/statm\0", &mut text)?;
@@ -150,15 +151,15 @@ pub fn thread_count() -> Option<u64> {
     own_stat(|fields| first_number(fields.nth(17)?))
 }
 
-/// Returns true if the thread that ran `main` has ended (by pthread_exit) and at most `others` further
-/// threads remain. Does not allocate.
+/// Returns true if the thread that ran `main` has ended (by pthread_exit) and at most `others`
+/// further threads remain. Does not allocate.
 pub fn main_has_ended(others: u64) -> bool {
     // A main thread that has ended stays as a zombie, and counts.
     own_stat(|fields| Some(fields.next()? == b"Z")) == Some(true)
         && thread_count().is_some_and(|count| count <= 1 + others)
 }
 
-/// Reads from the fields of /proc/self/stat that follow the command name, the state first.
+/// Calls `read` with the fields of /proc/self/stat that follow the command name, the state first.
 fn own_stat<R>(read: impl FnOnce(&mut dyn Iterator<Item = &[u8]>) -> Option<R>) -> Option<R> {
     let mut text = [0u8; 1024];
     let len = read_file(b"/proc/self/stat\0", &mut text)?;

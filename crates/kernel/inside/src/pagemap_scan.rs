@@ -1,12 +1,13 @@
-//! Entries of a page map, and the argument of the ioctl that scans one (Documentation/admin-guide/mm/pagemap.rst), for readers
-//! of their own process's and of others'.
+//! Entries of a page map, and the argument of the ioctl that scans one
+//! (Documentation/admin-guide/mm/pagemap.rst). For readers of their own process's page map and of
+//! others'.
 
 /// One base page of a process: an entry of its page map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry(pub u64);
 
 impl Entry {
-    /// Returns true if the page is present; the shared page of zeros is.
+    /// Returns true if the page is present, as the shared page of zeros is.
     pub const fn is_present(self) -> bool {
         self.0 & 1 << 63 != 0
     }
@@ -26,13 +27,14 @@ impl Entry {
         self.0 & 1 << 56 != 0
     }
 
-    /// Returns true for an anonymous page that another process maps as well, since a fork(2) or because
-    /// KSM has merged it; also for the shared page of zeros.
+    /// Returns true for an anonymous page that another process maps as well, since a fork(2) or
+    /// because KSM has merged it. Also true for the shared page of zeros.
     pub const fn is_shared(self) -> bool {
         self.is_present() && !self.is_file_or_shared() && !self.is_exclusive()
     }
 
-    /// The number of the page frame; `None` where the page is not present, or the reader lacks CAP_SYS_ADMIN.
+    /// Returns the number of the page frame; `None` where the page is not present, or the reader
+    /// lacks CAP_SYS_ADMIN.
     pub const fn frame(self) -> Option<u64> {
         match self.0 & ((1 << 55) - 1) {
             0 => None,
@@ -69,11 +71,11 @@ pub struct ScanArgument {
     pub walk_end: u64,
     /// The address of the [`Run`]s.
     pub vec: u64,
-    /// The most of them that there is room for.
+    /// Number of [`Run`]s that there is room for.
     pub vec_len: u64,
-    /// At most so many pages; 0 for all.
+    /// Most pages that are reported; 0 for all.
     pub max_pages: u64,
-    /// Categories that are to be absent.
+    /// Categories that are inverted before the masks apply: those are to be absent.
     pub category_inverted: u64,
     /// Categories that all have to match.
     pub category_mask: u64,
@@ -84,7 +86,7 @@ pub struct ScanArgument {
 }
 
 impl ScanArgument {
-    /// Its fields, in their order.
+    /// Returns its fields, in their order.
     pub fn words(&self) -> [u64; 12] {
         [
             self.size,
@@ -111,6 +113,6 @@ pub struct Run {
     pub start: u64,
     /// The first address after it.
     pub end: u64,
-    /// Those of `return_mask` that hold.
+    /// Categories of `return_mask` that hold.
     pub categories: u64,
 }

@@ -1,8 +1,8 @@
-//! Descriptors that travel over a socket of the Unix domain (SCM_RIGHTS of unix(7)), and who is at its other end.
-//! Nothing here allocates.
+//! Descriptors that travel over a socket of the Unix domain (SCM_RIGHTS of unix(7)), and the
+//! identity of its other end. Nothing here allocates.
 //!
-//! File-level obligation: each buffer handed to getsockopt(2) is writable, of the length that is passed, and of a type
-//! that any bytes are valid for.
+//! File-level obligation: each buffer handed to getsockopt(2) is writable, of the length that is
+//! passed, and of a type that any bytes are valid for.
 
 #![allow(unsafe_code)]
 
@@ -16,11 +16,11 @@ use rustix::net::{
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
-/// Descriptors that one message carries at most.
+/// Most descriptors that one message carries.
 pub const MOST_DESCRIPTORS: usize = 16;
 
-/// Sends `bytes` and with them copies of `descriptors`, at most [`MOST_DESCRIPTORS`] (EINVAL for more); how many bytes
-/// went. The descriptors go with the first of them.
+/// Sends `bytes`, and with them copies of `descriptors`, at most [`MOST_DESCRIPTORS`] (EINVAL for
+/// more). Returns how many bytes went. The descriptors go with the first of them.
 pub fn send(stream: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
     if descriptors.len() > MOST_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -33,8 +33,9 @@ pub fn send(stream: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives up to `bytes.len()` bytes, and the descriptors that come with them into the free places of `descriptors`,
-/// closed on exec; how many bytes came, 0 at the end. More descriptors than there is room for are closed, and an error.
+/// Receives up to `bytes.len()` bytes, and the descriptors that come with them, closed on exec,
+/// into the free places of `descriptors`. Returns how many bytes came, 0 at the end. Descriptors
+/// for which there is no room are closed, and are an error.
 pub fn receive(
     stream: impl AsFd,
     bytes: &mut [u8],
@@ -56,7 +57,8 @@ pub fn receive(
     if fits { Ok(got.bytes) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// Who connected, or listens, as it was when that happened (SO_PEERCRED of unix(7)).
+/// Identity of the process that connected, or listens, as it was when that happened (SO_PEERCRED of
+/// unix(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The user.
@@ -67,7 +69,7 @@ pub struct Peer {
     pub pid: i32,
 }
 
-/// The process at the other end of `stream`.
+/// Returns the process at the other end of `stream`.
 pub fn peer(stream: impl AsFd) -> io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     // SAFETY: three integers, for which any bytes are valid, and their length.
@@ -77,7 +79,7 @@ pub fn peer(stream: impl AsFd) -> io::Result<Peer> {
     Ok(Peer { uid: found.uid, gid: found.gid, pid: found.pid })
 }
 
-/// getsockopt(2); the length of the answer.
+/// Calls getsockopt(2); returns the length of the answer.
 ///
 /// # Safety
 /// `value` is writable for `length` bytes, of a type for which any bytes are valid.

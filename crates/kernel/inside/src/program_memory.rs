@@ -1,11 +1,13 @@
-//! Calls for memory that a program maps by mmap(2), made on its behalf from inside the process. Nothing here allocates.
+//! Calls for memory that a program maps by mmap(2), made on its behalf from inside the process.
+//! Nothing here allocates.
 //!
 //! These go to the kernel directly, never by the C library's names: the preloaded library provides
 //! some of those.
 //!
-//! File-level obligation: memory is mapped at addresses of the kernel's choice, so that it overlaps nothing. Only what was
-//! mapped here, and was not handed out yet, is unmapped here. Every other call changes no contents and no protection, so
-//! that it may be made for any memory of the process.
+//! File-level obligation: memory is mapped at addresses of the kernel's choice, so that it overlaps
+//! nothing. Only what was mapped here, and was not handed out yet, is unmapped here. Every other
+//! call changes no contents and no protection, so that it may be made for any memory of the
+//! process.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +20,7 @@ use libc::{c_int, c_ulong, c_void};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ptr;
 
-/// The answer of a system call as the C library gives it: -1, and errno, where it failed.
+/// Returns the answer of a system call as the C library gives it: -1, and errno, where it failed.
 pub fn as_c(answer: Result<usize, Errno>) -> isize {
     answer.map_or_else(
         |errno| {
@@ -29,7 +31,8 @@ pub fn as_c(answer: Result<usize, Errno>) -> isize {
     )
 }
 
-/// Maps as mmap(2) does, but for the name under which the C library exports it. `MAP_FAILED`, and errno, as there.
+/// Maps as mmap(2) does, but not by the name under which the C library exports it. Returns
+/// `MAP_FAILED`, and sets errno, as there.
 ///
 /// # Safety
 /// As for mmap(2): with MAP_FIXED nothing may be in use at the addresses.
@@ -47,7 +50,7 @@ pub unsafe fn system_mmap(
     as_c(unsafe { call(libc::SYS_mmap, arguments) }) as *mut c_void
 }
 
-/// As munmap(2); 0, or -1 and errno.
+/// Unmaps as munmap(2) does; returns 0, or -1 and errno.
 ///
 /// # Safety
 /// As for munmap(2): nothing may be in use at the addresses.
@@ -56,7 +59,8 @@ pub unsafe fn system_munmap(address: *mut c_void, len: usize) -> c_int {
     as_c(unsafe { call(libc::SYS_munmap, [address as usize, len]) }) as c_int
 }
 
-/// As mremap(2) with all of its arguments; `MAP_FAILED`, and errno, as there.
+/// Moves as mremap(2) does, with all of its arguments. Returns `MAP_FAILED`, and sets errno, as
+/// there.
 ///
 /// # Safety
 /// As for mremap(2): nothing may be in use where the memory was, nor where it goes.
@@ -72,7 +76,7 @@ pub unsafe fn system_mremap(
     as_c(unsafe { call(libc::SYS_mremap, arguments) }) as *mut c_void
 }
 
-/// As madvise(2); 0, or -1 and errno.
+/// Advises as madvise(2) does; returns 0, or -1 and errno.
 ///
 /// # Safety
 /// As for madvise(2): nothing may rely on contents that the advice discards.
@@ -81,7 +85,7 @@ pub unsafe fn system_madvise(address: *mut c_void, len: usize, advice: c_int) ->
     as_c(unsafe { call(libc::SYS_madvise, [address as usize, len, advice as usize]) }) as c_int
 }
 
-/// As mprotect(2); 0, or -1 and errno.
+/// Protects as mprotect(2) does; returns 0, or -1 and errno.
 ///
 /// # Safety
 /// As for mprotect(2): nothing may rely on an access that is taken away.
@@ -90,7 +94,7 @@ pub unsafe fn system_mprotect(address: *mut c_void, len: usize, protection: c_in
     as_c(unsafe { call(libc::SYS_mprotect, [address as usize, len, protection as usize]) }) as c_int
 }
 
-/// As prctl(2), for the program, with all of its arguments; -1 and errno where it fails.
+/// Calls prctl(2) for the program, with all of its arguments; returns -1 and errno where it fails.
 ///
 /// # Safety
 /// As for prctl(2).
@@ -101,8 +105,9 @@ pub unsafe fn system_prctl(option: c_int, arguments: [c_ulong; 4]) -> c_int {
     as_c(unsafe { call_for_program(libc::SYS_prctl, arguments) }) as c_int
 }
 
-/// Switches transparent huge pages off for this process, but for advised memory and what is collapsed on request. Whether the
-/// kernel can (Linux 6.18, PR_SET_THP_DISABLE with PR_THP_DISABLE_EXCEPT_ADVISED).
+/// Switches transparent huge pages off for this process, except for advised memory and what is
+/// collapsed on request. Returns true if the kernel can (Linux 6.18, PR_SET_THP_DISABLE with
+/// PR_THP_DISABLE_EXCEPT_ADVISED).
 pub fn disable_thp_except_advised() -> bool {
     const EXCEPT_ADVISED: c_ulong = 1 << 1;
     // SAFETY: this prctl takes no pointer; an older kernel refuses the flag.
@@ -117,8 +122,9 @@ fn map(len: usize, reserve: bool) -> Result<usize, Errno> {
     if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(address as usize) }
 }
 
-/// Maps `len` bytes (a multiple of the base page) of private anonymous memory, readable and writable, at a multiple of
-/// 2 MiB; `reserve` as without MAP_NORESERVE. The first address.
+/// Maps `len` bytes (a multiple of the base page) of private anonymous memory, readable and
+/// writable, at a multiple of 2 MiB. With `reserve` the mapping is without MAP_NORESERVE. Returns
+/// the first address.
 pub fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> {
     let address = map(len, reserve)?;
     // Since Linux 6.7 the kernel aligns by itself; before, a neighbour's border often does.
@@ -139,14 +145,15 @@ pub fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> {
     Ok(start)
 }
 
-/// Unmaps memory of [`map_aligned`] that was never handed out. Where the kernel cannot (too many mappings), addresses are lost.
+/// Unmaps memory of [`map_aligned`] that was never handed out. Where the kernel cannot (too many
+/// mappings), addresses are lost.
 pub fn unmap(start: usize, len: usize) {
     // SAFETY: mapped here, and not handed out: see the header.
     let _ = unsafe { call(libc::SYS_munmap, [start, len]) };
 }
 
-/// Advises transparent huge pages (MADV_HUGEPAGE). EINVAL where the kernel has none, or the mapping can have none; ENOMEM
-/// where some of it is not mapped.
+/// Advises transparent huge pages (MADV_HUGEPAGE). Fails with EINVAL where the kernel has none, or
+/// the mapping can have none. Fails with ENOMEM where some of it is not mapped.
 pub fn advise_huge(start: usize, len: usize) -> Result<(), Errno> {
     advise(start, len, libc::MADV_HUGEPAGE)
 }
@@ -156,8 +163,9 @@ pub fn collapse(start: usize, len: usize) -> Result<(), Errno> {
     advise(start, len, libc::MADV_COLLAPSE)
 }
 
-/// Splits the huge pages of which the range is only a part (MADV_COLD, Linux 5.4), before it is
-/// discarded or unmapped: the kernel keeps the memory of one that is partly mapped until it is short.
+/// Splits the huge pages of which the range is only a part (MADV_COLD, Linux 5.4), before the range
+/// is discarded or unmapped. The kernel keeps the memory of a partly mapped huge page until it is
+/// short of memory.
 pub fn split_at_ends(start: usize, len: usize) {
     let last = start + len - BASE_PAGE;
     // One page splits the huge page that both ends are in.
@@ -182,7 +190,8 @@ pub fn resident(start: usize, len: usize) -> Option<usize> {
     while at < end {
         let pages = ((end - at) / BASE_PAGE).clamp(1, PAGES);
         let vector = states.as_mut_ptr() as usize;
-        // SAFETY: the vector has a byte for each page asked for; the addresses themselves are only looked up.
+        // SAFETY: the vector has a byte for each page asked for; the addresses themselves are only
+        // looked up.
         unsafe { call(libc::SYS_mincore, [at, pages * BASE_PAGE, vector]) }.ok()?;
         present += states[..pages].iter().filter(|state| **state & 1 != 0).count() * BASE_PAGE;
         at += pages * BASE_PAGE;
@@ -209,7 +218,7 @@ pub struct OwnPagemap {
 }
 
 impl OwnPagemap {
-    /// Opens it. `None` where it cannot be opened.
+    /// Opens the page map. `None` where it cannot be opened.
     pub fn open() -> Option<OwnPagemap> {
         let file = Descriptor::open(c"/proc/self/pagemap").ok()?;
         let pagemap = OwnPagemap { file, scans: true };
@@ -222,7 +231,8 @@ impl OwnPagemap {
         self.scans
     }
 
-    /// Calls `visit` with every run of present pages in a range, ascending. The shared page of zeros is left out.
+    /// Calls `visit` with every run of present pages in a range, ascending. The shared page of
+    /// zeros is left out.
     pub fn scan(&self, start: usize, end: usize, mut visit: impl FnMut(PresentRun)) -> Result<(), Errno> {
         const RUNS: usize = 256;
         let mut runs = [Run::default(); RUNS];
@@ -254,14 +264,14 @@ impl OwnPagemap {
         Ok(())
     }
 
-    /// Returns true if another process maps a base page of the aligned 2 MiB from `start` on, as after a
-    /// fork(2). `None` where the kernel does not report it.
+    /// Returns true if another process maps a base page of the aligned 2 MiB from `start` on, as
+    /// after a fork(2). `None` where the kernel does not report it.
     pub fn is_shared(&self, start: usize) -> Option<bool> {
         self.count(start, Entry::is_shared).map(|pages| pages > 0)
     }
 
-    /// Returns how many base pages of the aligned 2 MiB from `start` on are present, the shared page of
-    /// zeros among them. `None` where the kernel does not report it.
+    /// Returns how many base pages of the aligned 2 MiB from `start` on are present, including the
+    /// shared page of zeros. `None` where the kernel does not report it.
     pub fn present(&self, start: usize) -> Option<usize> {
         self.count(start, Entry::is_present)
     }
@@ -273,8 +283,8 @@ impl OwnPagemap {
     }
 }
 
-/// Moves the program's break up by `len` bytes (brk(2)), as the C library's first malloc does: some
-/// programs reckon with its memory below what they get from sbrk(2).
+/// Moves the program's break up by `len` bytes (brk(2)), as the C library's first malloc does. Some
+/// programs expect its memory below what they get from sbrk(2).
 pub fn grow_break(len: usize) {
     let set = |end: usize| {
         // SAFETY: nothing lies above the break, and memory below it stays. glibc's malloc(3) makes
@@ -297,7 +307,8 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_and_its_presence_is_reported() {
-        // In a process without other tests, which might map something where this one has unmapped it.
+        // In a process without other tests, which might map something where this one has unmapped
+        // it.
         let name = "program_memory::tests::memory_is_aligned_and_its_presence_is_reported";
         megapage_testing::in_child(name, || {
             for len in [HUGE_2M, 3 * HUGE_2M / 2, 5 * HUGE_2M + BASE_PAGE] {
@@ -306,7 +317,7 @@ mod tests {
                     assert!(start.is_multiple_of(HUGE_2M));
                     assert_eq!(resident(start, len), Some(0));
                     touch(start, 3..5);
-                    // THP set to always make more of it present.
+                    // With THP set to `always` more of it is present.
                     assert!(resident(start, len).unwrap() >= 2 * BASE_PAGE);
                     unmap(start, len);
                     assert_eq!(resident(start, len), None);

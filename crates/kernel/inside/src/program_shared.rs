@@ -1,11 +1,11 @@
-//! Shared memory that a program asks for (shmget(2), shmat(2), shared mappings), made on its behalf from inside the process.
-//! Nothing here allocates.
+//! Shared memory that a program asks for (shmget(2), shmat(2), shared mappings), made on its behalf
+//! from inside the process. Nothing here allocates.
 //!
 //! As in [`crate::program_memory`], calls go to the kernel directly: the preloaded library provides
 //! the C library's names.
 //!
-//! File-level obligation: addresses come from [`reserve`], which nothing else uses, and are given up or mapped over whole. Only a
-//! segment that was made here and that was never handed out is removed.
+//! File-level obligation: addresses come from [`reserve`], which nothing else uses, and are given
+//! up or mapped over whole. Only a segment that was made here and was never handed out is removed.
 
 #![allow(unsafe_code)]
 
@@ -19,11 +19,12 @@ use std::ptr;
 
 /// `f_type` of a tmpfs, and of memory files.
 const TMPFS: u64 = 0x0102_1994;
-/// The lowest bit of the size of hugetlb pages, as a power of two, in flags of mmap(2), shmget(2) and
+/// Lowest bit of the size of hugetlb pages, as a power of two, in flags of mmap(2), shmget(2) and
 /// memfd_create(2).
 const SIZE_SHIFT: u32 = 26;
 
-/// The page size that flags of mmap(2) or shmget(2) ask for with MAP_HUGETLB or SHM_HUGETLB; `None` for the default one.
+/// Returns the page size that flags of mmap(2) or shmget(2) ask for with MAP_HUGETLB or
+/// SHM_HUGETLB; `None` for the default one.
 pub fn page_size_of(flags: c_int) -> Option<PageSize> {
     match flags as u32 >> SIZE_SHIFT {
         0 => None,
@@ -35,13 +36,14 @@ fn size_flags(page: PageSize) -> c_int {
     (page.bytes().0.trailing_zeros() << SIZE_SHIFT) as c_int
 }
 
-/// As shmget(2).
+/// Calls shmget(2).
 pub fn segment(key: i32, size: usize, flags: c_int) -> Result<c_int, Errno> {
     // SAFETY: shmget(2) takes no pointer.
     unsafe { call(libc::SYS_shmget, [key as usize, size, flags as usize]) }.map(|id| id as c_int)
 }
 
-/// Makes a segment on hugetlb pages of this size; EEXIST where there is one of that key. Every page is reserved.
+/// Makes a segment on hugetlb pages of this size, every page reserved. Fails with EEXIST where
+/// there is one of that key.
 pub fn huge_segment(key: i32, size: usize, flags: c_int, page: PageSize) -> Result<c_int, Errno> {
     let exclusive = if key == libc::IPC_PRIVATE { 0 } else { libc::IPC_CREAT | libc::IPC_EXCL };
     let flags = (flags & !libc::SHM_NORESERVE) | exclusive | libc::SHM_HUGETLB | size_flags(page);
@@ -54,7 +56,8 @@ pub fn remove_segment(id: c_int) {
     let _ = unsafe { call(libc::SYS_shmctl, [id as usize, libc::IPC_RMID as usize, 0]) };
 }
 
-/// The size of a segment, as its maker has asked for it; `None` where there is none, or it may not be read.
+/// Returns the size of a segment, as its maker has asked for it; `None` where there is none, or it
+/// may not be read.
 pub fn segment_size(id: c_int) -> Option<usize> {
     let mut state = MaybeUninit::<libc::shmid_ds>::uninit();
     let arguments = [id as usize, libc::IPC_STAT as usize, state.as_mut_ptr() as usize];
@@ -64,19 +67,20 @@ pub fn segment_size(id: c_int) -> Option<usize> {
     Some(unsafe { state.assume_init() }.shm_segsz)
 }
 
-/// Attaches a segment at an address, where nothing may be mapped: EINVAL where something is.
+/// Attaches a segment at an address. Fails with EINVAL where something is mapped there.
 pub fn attach_at(id: c_int, address: usize, flags: c_int) -> Result<usize, Errno> {
     // SAFETY: without SHM_REMAP the kernel maps over nothing.
     unsafe { call(libc::SYS_shmat, [id as usize, address, (flags & !libc::SHM_REMAP) as usize]) }
 }
 
-/// Detaches what was attached at an address by [`attach_at`] and was never handed out.
+/// Detaches a segment that was attached at an address here, and was never handed out.
 pub fn detach(address: usize) {
     // SAFETY: nothing uses it.
     let _ = unsafe { call(libc::SYS_shmdt, [address]) };
 }
 
-/// Attaches a segment for a moment and populates it: what a fault would refuse by a signal is refused here by an error.
+/// Attaches a segment for a moment and populates it: a shortage that a later fault would answer
+/// with a signal is an error here.
 pub fn populate_segment(id: c_int, size: usize) -> Result<(), Errno> {
     // SAFETY: at an address of the kernel's choice it overlaps nothing.
     let at = unsafe { call(libc::SYS_shmat, [id as usize, 0, 0]) }?;
@@ -91,8 +95,9 @@ pub fn populate(start: usize, len: usize) -> Result<(), Errno> {
     unsafe { call(libc::SYS_madvise, [start, len, libc::MADV_POPULATE_WRITE as usize]) }.map(drop)
 }
 
-/// Reserves `len` bytes (whole base pages) of addresses without access, of which the first is `past` bytes beyond a multiple of
-/// `alignment` (a power of two; `past` is less, in whole base pages). The first address.
+/// Reserves `len` bytes (whole base pages) of addresses without access. The first is `past` bytes
+/// beyond a multiple of `alignment` (a power of two; `past` is less, in whole base pages). Returns
+/// the first address.
 pub fn reserve(len: usize, alignment: usize, past: usize) -> Result<usize, Errno> {
     let all = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -109,7 +114,7 @@ pub fn reserve(len: usize, alignment: usize, past: usize) -> Result<usize, Errno
     Ok(start)
 }
 
-/// Gives addresses of [`reserve`] up, on which nothing was mapped that was handed out.
+/// Gives up addresses of [`reserve`], on which nothing was mapped that was handed out.
 pub fn give_up(start: usize, len: usize) {
     if len > 0 {
         // SAFETY: reserved here: see the header.
@@ -117,8 +122,9 @@ pub fn give_up(start: usize, len: usize) {
     }
 }
 
-/// Maps over addresses of [`reserve`], as mmap(2) does with these arguments and MAP_FIXED. Where that fails they are given up; for
-/// want of memory (ENOMEM) they are left alone: the kernel may have taken them away by then, and others may have them.
+/// Maps over addresses of [`reserve`], as mmap(2) does with these arguments and MAP_FIXED. Where
+/// that fails the addresses are given up. For want of memory (ENOMEM) they are not touched: the
+/// kernel may have unmapped them by then, and others may have them.
 pub fn map_over(
     start: usize,
     len: usize,
@@ -140,8 +146,9 @@ pub fn map_over(
     Err(errno)
 }
 
-/// Maps `whole` bytes of shared anonymous memory on hugetlb pages of this size (so many of them whole), every one of them
-/// reserved, and `behind` them so many bytes (whole base pages) as usual. The first address.
+/// Maps `whole` bytes of shared anonymous memory on hugetlb pages of this size (a multiple of
+/// `page`), every page reserved. Maps `behind` bytes (whole base pages) after them as usual.
+/// Returns the first address.
 pub fn map_huge(
     whole: usize,
     behind: usize,
@@ -168,10 +175,10 @@ pub fn map_huge(
     Ok(start)
 }
 
-/// Returns true if a descriptor is of a file that the kernel keeps in memory (tmpfs, memfd), on base
-/// pages. Asks no file system: a server might never answer.
+/// Returns true if a descriptor is of a file that the kernel keeps in memory (tmpfs, memfd), on
+/// base pages. Asks no file system: a server might never answer.
 pub fn is_memory_file(fd: c_int) -> bool {
-    // Files in memory alone, those of hugetlbfs among them, have seals.
+    // Only files in memory, those of hugetlbfs among them, have seals.
     // SAFETY: F_GET_SEALS takes no argument.
     if unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0]) }.is_err() {
         return false;

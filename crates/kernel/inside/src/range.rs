@@ -1,11 +1,12 @@
-//! Address ranges that a heap owns, and what they are backed with. Nothing here allocates.
+//! Address ranges that a heap owns, and their backing. Nothing here allocates.
 //!
-//! File-level obligation: a [`Reservation`] is made by [`Reservation::new`], from a new mapping at an
-//! address of the kernel's choice (or, by [`Reservation::of_allocator`], from what the C allocator was given
-//! and hands back), and alone releases addresses or hands them over. An [`OwnedRange`] names a part of one; every operation stays inside. No Rust reference
-//! into a range is ever formed by this crate's users (`forbid(unsafe_code)` keeps them from it): the
-//! addresses go to a C allocator, which hands them to a program. Discarding a part of a range is therefore
-//! what `free` is to a pointer: the allocator's decision, made when no block in it is live.
+//! File-level obligation: a [`Reservation`] is made by [`Reservation::new`], from a new mapping at
+//! an address of the kernel's choice. It may also be made by [`Reservation::of_allocator`], from
+//! what the C allocator was given and hands back. It alone releases addresses or hands them over.
+//! An [`OwnedRange`] names a part of one; every operation stays inside. This crate's users never
+//! form a Rust reference into a range (`forbid(unsafe_code)` keeps them from it). The addresses go
+//! to a C allocator, which hands them to a program. Discarding a part of a range is therefore what
+//! `free` is to a pointer: the allocator's decision, made when no block in it is live.
 
 #![allow(unsafe_code)]
 
@@ -18,17 +19,18 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Aligned places that are tried one below the other, each costing a system call.
+/// Aligned places that are tried one below the other, at the cost of a system call each.
 const GAPS: usize = 4;
-/// The lowest place that was found so: those above it are likely taken.
+/// Lowest place found that way: those above it are likely taken.
 static LOWEST: AtomicUsize = AtomicUsize::new(0);
 
 fn check(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
-/// A reserved range of this process's addresses. Plain data: copying it copies no memory. It can change what is behind the
-/// addresses, and not release them, nor move what is there elsewhere: that is its owner's, the [`Reservation`].
+/// A reserved range of this process's addresses. Plain data: copying it copies no memory. It can
+/// change what is behind the addresses. It can neither release them nor move their memory
+/// elsewhere: only their owner can, the [`Reservation`].
 ///
 /// ```compile_fail,E0599
 /// let owner = megapage_inside::Reservation::new(4096, 4096).unwrap();
@@ -42,9 +44,9 @@ pub struct OwnedRange {
 }
 
 impl OwnedRange {
-    /// Reserves `len` bytes at a multiple of `alignment`, where `room` bytes (a multiple of `len`) are
-    /// free. Where the kernel's own choice is not aligned, the next free multiples below it are
-    /// tried: more than `len` bytes are asked for only after these, for a limit on addresses
+    /// Reserves `len` bytes at a multiple of `alignment`, where `room` bytes (a multiple of `len`)
+    /// are free. Where the kernel's own choice is not aligned, the next free multiples below it are
+    /// tried. Only after these are more than `len` bytes asked for: a limit on addresses
     /// (RLIMIT_AS) may leave no more.
     fn reserve(len: usize, room: usize, alignment: usize) -> Result<OwnedRange, Errno> {
         assert!(alignment.is_power_of_two() && 0 < len && len <= room);
@@ -79,7 +81,8 @@ impl OwnedRange {
         Ok(OwnedRange { start, len })
     }
 
-    /// Reserves the range if nothing is mapped there, nor behind it up to `room` bytes.
+    /// Reserves the range if nothing is mapped there, nor behind it up to `room` bytes; returns
+    /// true if so.
     fn reserve_with(self, room: usize) -> bool {
         let is_free = |start| {
             let part = OwnedRange { start, len: self.len };
@@ -109,28 +112,29 @@ impl OwnedRange {
         Ok(OwnedRange { start: address as usize, len })
     }
 
-    /// Unmaps what was mapped just now, of which nothing else knows.
+    /// Unmaps a range that was mapped just now, and of which nothing else knows.
     fn unmap(self) {
         program_memory::unmap(self.start, self.len);
     }
 
-    /// A part of a range that the allocator above got from this heap and names by address and length, as C
-    /// does. The allocator's contract (mimalloc's prim.h) is that it does so only with what it was given.
+    /// Returns a part of a range that the allocator above got from this heap and names by address
+    /// and length, as C does. The allocator's contract (mimalloc's prim.h) is to name only what it
+    /// was given.
     ///
     /// # Safety
-    /// The range lies within a [`Reservation`], or a mapping that the caller made and that no other code
-    /// uses; no Rust reference leads into it as long as it is used, and neither it nor a copy or part is used after its owner was
-    /// released.
+    /// The range lies within a [`Reservation`], or a mapping that the caller made and that no other
+    /// code uses. No Rust reference leads into it as long as it is used. Neither it nor a copy or
+    /// part is used after its owner was released.
     pub const unsafe fn of_allocator(start: usize, len: usize) -> OwnedRange {
         OwnedRange { start, len }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub const fn start(self) -> usize {
         self.start
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> usize {
         self.len
     }
@@ -140,18 +144,19 @@ impl OwnedRange {
         self.len == 0
     }
 
-    /// The first address after the range.
+    /// Returns the first address after the range.
     pub const fn end(self) -> usize {
         self.start + self.len
     }
 
-    /// `len` bytes at `offset` as a range of its own. Panics where that is not inside this range.
+    /// Returns `len` bytes at `offset` as a separate range. Panics where that is not inside this
+    /// range.
     pub fn part(self, offset: usize, len: usize) -> OwnedRange {
         assert!(len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len), "outside the range");
         OwnedRange { start: self.start + offset, len }
     }
 
-    /// The first address as C takes it.
+    /// Returns the first address as C takes it.
     pub fn address(self) -> *mut c_void {
         self.start as *mut c_void
     }
@@ -168,17 +173,21 @@ impl OwnedRange {
         check(unsafe { system_mprotect(self.address(), self.len, protection) })
     }
 
-    /// Discards the memory behind the range and makes it inaccessible again, in one step that leaves the
-    /// addresses reserved. Works for every backing, hugetlb pages included when they are covered whole.
+    /// Discards the memory behind the range and makes it inaccessible again, in one step that
+    /// leaves the addresses reserved. Works for every backing, including hugetlb pages that are
+    /// covered whole.
     pub fn close(self) -> Result<(), Errno> {
         self.map_over(libc::PROT_NONE, libc::MAP_NORESERVE)
     }
 
-    /// Replaces the range by private hugetlb pages of `size`, reserved in the pool but not yet touched.
-    /// ENOMEM means that the pool has too few unreserved pages. On an error the range is as it was, or inaccessible: the
-    /// pages are mapped elsewhere and then moved, for mmap with MAP_FIXED unmaps before it looks at the pool, and
-    /// another thread's mapping could come to lie in the hole. Both ends must be multiples of `size`. Whether the kernel
-    /// moves such pages at all, [`OwnedRange::try_hugetlb`] shows: without that this must not be called.
+    /// Replaces the range by private hugetlb pages of `size`, reserved in the pool but not yet
+    /// touched. Both ends must be multiples of `size`. Fails with ENOMEM if the pool has too few
+    /// unreserved pages. On an error the range is as it was, or inaccessible.
+    ///
+    /// The pages are mapped elsewhere and then moved. mmap with MAP_FIXED unmaps before it looks at
+    /// the pool, and another thread's mapping could come to lie in the hole.
+    /// [`OwnedRange::try_hugetlb`] shows if the kernel moves such pages at all: if not, this must
+    /// not be called.
     pub fn map_hugetlb(self, size: PageSize) -> Result<(), Errno> {
         let bytes = size.bytes().0 as usize;
         assert!(
@@ -202,13 +211,15 @@ impl OwnedRange {
         pages.move_over(self).map_err(|refused| refused.errno)
     }
 
-    /// Replaces the range by a file of hugetlb pages, whole and from its beginning, mapped shared: a private mapping would
-    /// copy each page that is written to. Children of fork(2) do not get it (MADV_DONTFORK): they would write into the
-    /// memory of their parent. Nothing is touched yet. The range is inaccessible before, and after an error.
+    /// Replaces the range by a file of hugetlb pages, whole and from its beginning. It is mapped
+    /// shared: a private mapping would copy each page that is written to. Children of fork(2) do
+    /// not get it (MADV_DONTFORK): they would write into the memory of their parent. Nothing is
+    /// touched yet. The range is inaccessible before, and after an error.
     pub fn map_extent(self, extent: BorrowedFd<'_>) -> Result<(), Errno> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the range is owned (see the header), so that replacing what is mapped there affects no other memory.
+        // SAFETY: the range is owned (see the header), so that replacing what is mapped there
+        // affects no other memory.
         let address =
             unsafe { system_mmap(self.address(), self.len, protection, flags, extent.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
@@ -223,8 +234,9 @@ impl OwnedRange {
         })
     }
 
-    /// Gives the pages behind a shared mapping of a file back, other processes' mappings included (MADV_REMOVE). A touch would
-    /// take new ones: the range is to be closed, or mapped over, next.
+    /// Gives the pages behind a shared mapping of a file back, including those that other processes
+    /// map (MADV_REMOVE). A touch would take new ones: the range is to be closed, or mapped over,
+    /// next.
     pub fn remove(self) -> Result<(), Errno> {
         // SAFETY: the range is owned (see the header): as `discard`.
         check(unsafe { system_madvise(self.address(), self.len, libc::MADV_REMOVE) })
@@ -232,7 +244,8 @@ impl OwnedRange {
 
     pub(crate) fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: the range is owned (see the header), so that replacing what is mapped there affects no other memory.
+        // SAFETY: the range is owned (see the header), so that replacing what is mapped there
+        // affects no other memory.
         let address = unsafe { system_mmap(self.address(), self.len, protection, flags, -1, 0) };
         if address != libc::MAP_FAILED {
             return Ok(());
@@ -242,8 +255,9 @@ impl OwnedRange {
         if self.reserve_hole() { self.protect(protection) } else { Err(error) }
     }
 
-    /// Faults the whole range in for writing, and so zeroes new pages, without a signal when it cannot
-    /// (MADV_POPULATE_WRITE, Linux 5.14). EFAULT is a fault that would have been SIGBUS. Contents stay.
+    /// Faults the whole range in for writing, and so zeroes new pages (MADV_POPULATE_WRITE, Linux
+    /// 5.14). Failing to do so is an error and no signal: EFAULT is a fault that would have been
+    /// SIGBUS. Contents stay.
     pub fn populate(self) -> Result<(), Errno> {
         loop {
             // SAFETY: populating changes no contents.
@@ -255,13 +269,15 @@ impl OwnedRange {
         }
     }
 
-    /// Advises transparent huge pages for the range (MADV_HUGEPAGE). EINVAL where the kernel has none.
+    /// Advises transparent huge pages for the range (MADV_HUGEPAGE). Fails with EINVAL where the
+    /// kernel has none.
     pub fn advise_thp(self) -> Result<(), Errno> {
         // SAFETY: advice changes no contents.
         check(unsafe { system_madvise(self.address(), self.len, libc::MADV_HUGEPAGE) })
     }
 
-    /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents stay.
+    /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents
+    /// stay.
     pub fn collapse(self) -> Result<(), Errno> {
         // SAFETY: collapsing changes no contents.
         check(unsafe { system_madvise(self.address(), self.len, libc::MADV_COLLAPSE) })
@@ -275,22 +291,23 @@ impl OwnedRange {
         }
     }
 
-    /// Discards the contents of the range, which stays accessible and reads as zero (MADV_DONTNEED). Not
-    /// for hugetlb: there, less than a whole page would be left untouched with success returned.
+    /// Discards the contents of the range, which stays accessible and reads as zero
+    /// (MADV_DONTNEED). Not for hugetlb: there, less than a whole page would stay as it is, with
+    /// success returned.
     pub fn discard(self) -> Result<(), Errno> {
         // SAFETY: the range is owned (see the header).
         check(unsafe { system_madvise(self.address(), self.len, libc::MADV_DONTNEED) })
     }
 
-    /// Discards the contents of the range as [`OwnedRange::discard`] does, and gives the memory back
-    /// at once also where the range is only a part of a transparent huge page.
+    /// Discards the contents of the range as [`OwnedRange::discard`] does. Gives the memory back at
+    /// once, even where the range is only a part of a transparent huge page.
     pub fn discard_part(self) -> Result<(), Errno> {
         program_memory::split_at_ends(self.start, self.len);
         self.discard()
     }
 
-    /// Closes the range as [`OwnedRange::close`] does, and gives the memory back at once also where
-    /// it is only a part of a transparent huge page.
+    /// Closes the range as [`OwnedRange::close`] does. Gives the memory back at once, even where it
+    /// is only a part of a transparent huge page.
     pub fn close_part(self) -> Result<(), Errno> {
         program_memory::split_at_ends(self.start, self.len);
         self.close()
@@ -300,13 +317,14 @@ impl OwnedRange {
     pub fn copy_from(self, source: OwnedRange) {
         assert_eq!(self.len, source.len);
         assert!(self.end() <= source.start || source.end() <= self.start);
-        // SAFETY: both are mapped (their callers opened them or the program uses them), equally long and
-        // disjoint, as checked.
+        // SAFETY: both are mapped (their callers opened them or the program uses them). They are
+        // equally long and disjoint, as checked.
         unsafe { ptr::copy_nonoverlapping(source.start as *const u8, self.start as *mut u8, self.len) };
     }
 }
 
-/// Addresses that this process has reserved, and their one owner: released when dropped, and once.
+/// Owner, the only one, of addresses that this process has reserved: they are released once, when
+/// it is dropped.
 ///
 /// ```
 /// let mut owner = megapage_inside::Reservation::new(8192, 4096).unwrap();
@@ -326,45 +344,51 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `len` bytes (a multiple of the base page), inaccessible and without commit charge, at a
-    /// multiple of `alignment` (a power of two of at least a base page).
+    /// Reserves `len` bytes, inaccessible and without commit charge, at a multiple of `alignment`.
+    /// `len` is a multiple of the base page, and `alignment` is a power of two of at least a base
+    /// page.
     pub fn new(len: usize, alignment: usize) -> Result<Reservation, Errno> {
         OwnedRange::reserve(len, len, alignment).map(|range| Reservation { range })
     }
 
     /// Reserves the first `first` bytes of `len` as [`Reservation::new`] does, and names all `len`.
-    /// Each part of the others must be reserved by [`OwnedRange::reserve_hole`] before its use. They
-    /// are free, and so are twice as many above them, which the kernel gives to other mappings first.
+    /// Each part of the others must be reserved by [`OwnedRange::reserve_hole`] before its use.
+    /// They are free, and so are twice `len` bytes above them, which the kernel gives to other
+    /// mappings first.
     pub fn beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, OwnedRange), Errno> {
         let room = if first < len { len.saturating_mul(3) } else { len };
         let range = OwnedRange::reserve(first, room, alignment)?;
         Ok((Reservation { range }, OwnedRange { start: range.start, len }))
     }
 
-    /// Takes back what [`Reservation::keep`] gave to the allocator above, by address and length; or takes
-    /// a mapping that the caller has just made.
+    /// Takes back what [`Reservation::keep`] gave to the allocator above, by address and length; or
+    /// takes a mapping that the caller has just made.
     ///
     /// # Safety
-    /// All of it is mapped and has no other owner: it is handed back once. No Rust reference leads into it.
+    /// All of it is mapped and has no other owner: it is handed back once. No Rust reference leads
+    /// into it.
     pub const unsafe fn of_allocator(start: usize, len: usize) -> Reservation {
         Reservation { range: OwnedRange { start, len } }
     }
 
-    /// The range stays reserved, with no owner: for ever, or until [`Reservation::of_allocator`].
+    /// Returns the range, which stays reserved with no owner until [`Reservation::of_allocator`],
+    /// or until the process ends.
     pub const fn keep(self) -> OwnedRange {
         let range = self.range;
         std::mem::forget(self);
         range
     }
 
-    /// Gives the addresses and all memory behind them back (munmap(2)), as dropping does, and says whether that went well.
+    /// Gives the addresses and all memory behind them back (munmap(2)), as dropping does; returns
+    /// the kernel's error.
     pub fn release(self) -> Result<(), Errno> {
         let range = self.keep();
         // SAFETY: the range is owned (see the header), and its owner is gone with this call.
         check(unsafe { system_munmap(range.address(), range.len) })
     }
 
-    /// Keeps the first `offset` bytes, and answers an owner of the others. Panics where either would be empty.
+    /// Keeps the first `offset` bytes, and returns an owner of the others. Panics where either
+    /// would be empty.
     pub fn split_off(&mut self, offset: usize) -> Reservation {
         assert!(offset > 0, "an empty reservation");
         let behind = self.range.part(offset, self.range.len.saturating_sub(offset));
@@ -384,8 +408,8 @@ impl std::ops::Deref for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the range is owned (see the header). An error would mean that nothing is mapped there, or that the kernel is
-        // out of memory for mappings; then it stays.
+        // SAFETY: the range is owned (see the header). An error would mean that nothing is mapped
+        // there, or that the kernel is out of memory for mappings; then it stays.
         unsafe { system_munmap(self.range.address(), self.range.len) };
     }
 }
@@ -406,8 +430,8 @@ pub fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns true if the kernel would grant a new private mapping of `len` bytes. Its overcommit policy
-/// (vm.overcommit_memory) refuses absurd sizes.
+/// Returns true if the kernel would grant a new private mapping of `len` bytes. Its overcommit
+/// policy (vm.overcommit_memory) refuses absurd sizes.
 pub fn is_plausible(len: usize) -> bool {
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it goes at once.
     unsafe {
@@ -430,21 +454,23 @@ pub fn lock_all_memory(flags: c_int) -> Result<(), Errno> {
     unsafe { call_for_program(libc::SYS_mlockall, [flags as usize]) }.map(|_| ())
 }
 
-/// `count` zeroed words that live until the process ends or [`release_words`] is called on them.
+/// Allocates `count` zeroed words that live until the process ends or [`release_words`] is called
+/// on them.
 pub fn allocate_words(count: usize) -> Result<&'static [std::sync::atomic::AtomicU64], Errno> {
     let len = (8 * count).next_multiple_of(megapage_units::BASE_PAGE);
     let reservation = Reservation::new(len, megapage_units::BASE_PAGE)?;
     reservation.open()?;
     let range = reservation.keep();
-    // SAFETY: the mapping is new, page-aligned, readable, writable, zero and at least `count` words long;
-    // atomics allow shared mutation.
+    // SAFETY: the mapping is new, page-aligned, readable, writable, zero and at least `count` words
+    // long; atomics allow shared mutation.
     Ok(unsafe { std::slice::from_raw_parts(range.start as *const _, count) })
 }
 
 /// Releases words that [`allocate_words`] made. The caller must hold the last copy of the slice.
 pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
     let len = std::mem::size_of_val(words).next_multiple_of(megapage_units::BASE_PAGE);
-    // SAFETY: `allocate_words` made it and kept it for the slice, of which the caller holds the last copy.
+    // SAFETY: `allocate_words` made it and kept it for the slice. The caller holds the last copy of
+    // the slice.
     drop(unsafe { Reservation::of_allocator(words.as_ptr() as usize, len) });
 }
 
@@ -532,7 +558,7 @@ mod tests {
             };
             assert_eq!(set, 0);
             assert!(has_addresses(MORE / 2) && !has_addresses(2 * MORE));
-            // More of them than places that are tried below the kernel's own choice.
+            // More ranges than places that are tried below the kernel's own choice.
             let ranges: Vec<_> =
                 (0..3 * GAPS).map(|_| Reservation::new(2 * HUGE_2M, ALIGNMENT).unwrap()).collect();
             assert!(ranges.iter().all(|range| range.start().is_multiple_of(ALIGNMENT)));
@@ -577,7 +603,7 @@ mod tests {
         Reservation::new(HUGE_2M, HUGE_2M).unwrap().part(HUGE_2M, 1);
     }
 
-    // In a process of its own: another test's mapping may come to lie in a hole at any time.
+    // In a separate process: another test's mapping may come to lie in a hole at any time.
     #[test]
     fn each_part_of_a_reservation_is_given_back_once_by_its_owner() {
         megapage_testing::in_child(

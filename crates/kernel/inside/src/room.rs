@@ -1,5 +1,5 @@
-//! The room that limits leave to this process: the machine's memory, its control groups, limits of
-//! its own, and strict accounting. Kernel files, read without allocating: before `main`, and by
+//! The room that limits leave to this process: the machine's memory, its control groups, its own
+//! limits, and strict accounting. Kernel files are read without allocating: before `main`, and by
 //! threads of the library.
 //!
 //! Sources: Documentation/admin-guide/cgroup-v2.rst (Memory), .../cgroup-v1/memory.rst,
@@ -20,14 +20,15 @@ const PATH: usize = 480;
 const MOST_LEVELS: usize = 32;
 /// The most groups with a limit that are kept.
 const MOST_GROUPS: usize = 4;
-/// See `__vm_enough_memory` of mm/util.c (at most vm.user_reserve_kbytes, which is not read).
+/// Divisor of a process's addresses, for the part that strict accounting keeps for its user. See
+/// `__vm_enough_memory` of mm/util.c (at most vm.user_reserve_kbytes, which is not read).
 const KEPT_FOR_USER: u64 = 32;
 /// The order of blocks of 2 MiB.
 const ORDER_2M: usize = (HUGE_2M / BASE_PAGE).ilog2() as usize;
 /// Bytes of free huge pages that stay unused: some are kept for other uses (zones, atomic
 /// allocations, those of a processor).
 const FREE_MARGIN: u64 = 16 << 20;
-/// Limits from here on are none: version 1 writes the highest number of pages.
+/// Limits from here on count as none: version 1 writes the highest number of pages.
 const UNLIMITED: u64 = 1 << 60;
 
 /// A limit, and what it leaves, in bytes.
@@ -35,13 +36,13 @@ const UNLIMITED: u64 = 1 << 60;
 pub struct Room {
     /// The limit.
     pub limit: u64,
-    /// Bytes below it; memory that the kernel takes back before it refuses any is left, too.
+    /// Bytes left below it, including memory that the kernel takes back before it refuses any.
     pub left: u64,
-    /// Memory counts from its first touch on, and not already when it is mapped.
+    /// True if memory counts from its first touch on, and not already when it is mapped.
     pub of_touched: bool,
 }
 
-/// Reads a file, whose path ends in a NUL, into a buffer; answers the length.
+/// Reader of a file, whose path ends in a NUL, into a buffer; answers the length.
 type Read<'a> = &'a mut dyn FnMut(&[u8], &mut [u8]) -> Option<usize>;
 
 /// A control group with a limit on memory.
@@ -55,7 +56,7 @@ struct Group {
 impl Group {
     const NONE: Group = Group { directory: [0; PATH], len: 0, v1: false };
 
-    /// The group `path` of a hierarchy. `None` where its name is too long.
+    /// Returns the group `path` of a hierarchy. `None` where its name is too long.
     fn new(mount: &str, path: &[u8], v1: bool) -> Option<Group> {
         let mut group = Group { v1, ..Group::NONE };
         let mut rest = &mut group.directory[..];
@@ -81,7 +82,7 @@ impl Group {
         first_number(&text[..len]).filter(|value| *value < UNLIMITED)
     }
 
-    /// The lower one of a hard limit and one from which on the kernel reclaims.
+    /// Returns the lower one of a hard limit and one from which on the kernel reclaims.
     fn limit(&self, read: Read<'_>) -> Option<u64> {
         if self.v1 {
             return self.value("memory.limit_in_bytes", read);
@@ -106,7 +107,7 @@ impl Group {
     }
 }
 
-/// The number after `name` in a text.
+/// Returns the number after `name` in a text.
 fn field(text: &[u8], name: &[u8]) -> Option<u64> {
     let at = text.windows(name.len()).position(|window| window == name)? + name.len();
     first_number(&text[at..])
@@ -117,11 +118,11 @@ fn field(text: &[u8], name: &[u8]) -> Option<u64> {
 pub struct Limits {
     groups: [Group; MOST_GROUPS],
     count: usize,
-    /// The kernel commits no more than it has (vm.overcommit_memory of 2).
+    /// True if the kernel commits no more than it has (vm.overcommit_memory of 2).
     is_strict: bool,
-    /// RLIMIT_DATA is set.
+    /// True if RLIMIT_DATA is set.
     data: bool,
-    /// RLIMIT_AS is set.
+    /// True if RLIMIT_AS is set.
     addresses: bool,
 }
 
@@ -145,12 +146,12 @@ impl Limits {
         limits
     }
 
-    /// Returns true if there is any, beside the machine's memory.
+    /// Returns true if there is any limit, beside the machine's memory.
     pub fn any(&self) -> bool {
         self.count > 0 || self.of_mappings()
     }
 
-    /// Returns true if there is one on what the process maps, touched or not.
+    /// Returns true if there is a limit on what the process maps, touched or not.
     pub fn of_mappings(&self) -> bool {
         self.is_strict || self.data || self.addresses
     }
@@ -171,7 +172,8 @@ impl Limits {
         self.rooms_by(&mut read_file, visit);
     }
 
-    /// Takes for granted where hierarchies are mounted, as systemd and container engines do it.
+    /// Finds the control groups with a limit. Takes for granted that hierarchies are mounted as
+    /// systemd and container engines do it.
     fn find_groups(&mut self, read: Read<'_>) {
         let mut text = [0u8; 4096];
         let Some(len) = read(b"/proc/self/cgroup\0", &mut text) else { return };
@@ -239,19 +241,20 @@ impl Limits {
     }
 }
 
-/// The room in the machine's memory: what is available without swapping.
+/// Returns the room in the machine's memory: what is available without swapping.
 pub fn machine_room() -> Option<Room> {
     memory_available_and_total().map(|(left, limit)| Room { limit, left, of_touched: true })
 }
 
 /// Returns the bytes of huge pages that are free on each node, so that the kernel neither compacts
-/// nor reclaims memory for one: what the free lists hold beyond twice the reserve below which the
-/// kernel reclaims. `None` where it does not say.
+/// nor reclaims memory for one. They are what the free lists hold beyond twice the reserve below
+/// which the kernel reclaims, and beyond a margin. `None` where it does not say.
 pub fn free_huge_pages() -> Option<u64> {
     free_huge_pages_by(&mut read_file)
 }
 
-/// Sources: proc_pid_buddyinfo(5); Documentation/admin-guide/sysctl/vm.rst, min_free_kbytes.
+/// Computes [`free_huge_pages`]. Sources: proc_pid_buddyinfo(5);
+/// Documentation/admin-guide/sysctl/vm.rst, min_free_kbytes.
 fn free_huge_pages_by(read: Read<'_>) -> Option<u64> {
     let reserve = value(b"/proc/sys/vm/min_free_kbytes\0", read)? << 10;
     let mut text = [0u8; 4096];
@@ -289,7 +292,7 @@ fn value(path: &[u8], read: Read<'_>) -> Option<u64> {
     first_number(&text[..len])
 }
 
-/// The soft limit of the process on a resource, in bytes; `None` where there is none.
+/// Returns the soft limit of the process on a resource, in bytes; `None` where there is none.
 pub fn own_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the structure is what prlimit(2) fills for the calling process; nothing is set.

@@ -1,8 +1,9 @@
 //! Pages of counters that two processes share.
 //!
-//! File-level obligation: the only thing ever formed from the mapping is `&[AtomicU64]`, so that the other
-//! process may write at any time; the mapping is never removed while the value lives, and no page of it goes: a file
-//! that could become shorter (F_SEAL_SHRINK of fcntl(2)) is not mapped, for touching what is gone raises SIGBUS.
+//! File-level obligation: the only thing ever formed from the mapping is `&[AtomicU64]`, so that
+//! the other process may write at any time. The mapping is never removed while the value lives, and
+//! no page of it goes. A file that could become shorter (without F_SEAL_SHRINK of fcntl(2)) is not
+//! mapped, for touching what is gone raises SIGBUS.
 
 #![allow(unsafe_code)]
 
@@ -16,26 +17,27 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
-/// The 64-bit words of a base page.
+/// Number of 64-bit words in a base page.
 pub const SHARED_WORDS: usize = 512;
 
-/// 64-bit words, whole base pages of them and at least one, mapped from a file that another process may have mapped too.
-/// Pages that are never touched take no memory.
+/// 64-bit words, in whole base pages and at least one, mapped from a file that another process may
+/// have mapped too. Pages that are never touched take no memory.
 #[derive(Debug)]
 pub struct SharedWords {
     words: &'static [AtomicU64],
 }
 
 impl SharedWords {
-    /// Words of the process's own, at least a base page of them, that live until it ends: after a fork, each side has its
-    /// own.
+    /// Wraps words of the process's own, at least a base page of them, that live until it ends.
+    /// After a fork, each side has its own.
     pub const fn own(words: &'static [AtomicU64]) -> SharedWords {
         assert!(words.len() >= SHARED_WORDS);
         SharedWords { words }
     }
 
-    /// `pages` new base pages of zeros in a memory file (memfd_create(2)) that is closed on exec and whose length no process can
-    /// change: a process that may open it (a child by `/proc/PID/fd`) could otherwise end this process. `FileTooLarge` where the
+    /// Makes `pages` new base pages of zeros in a memory file (memfd_create(2)) that is closed on
+    /// exec. No process can change the file's length: one that may open it (a child by
+    /// `/proc/PID/fd`) could otherwise end this process. Fails with `FileTooLarge` where the
     /// process may not write files of that size (RLIMIT_FSIZE), which would otherwise be a signal.
     pub fn create(name: &std::ffi::CStr, pages: usize) -> io::Result<(File, SharedWords)> {
         let bytes = (pages.max(1) * BASE_PAGE) as u64;
@@ -69,26 +71,30 @@ impl SharedWords {
         Ok((file, words))
     }
 
-    /// Maps the pages of the memory file that `path` opens, such as `/proc/PID/fd/N`. Allocates nothing.
+    /// Maps the pages of the memory file that `path` opens, such as `/proc/PID/fd/N`. Allocates
+    /// nothing.
     pub fn open(path: &std::ffi::CStr) -> io::Result<SharedWords> {
         let file = Descriptor::open_for(path, libc::O_RDWR)?;
         SharedWords::map_number(file.number())
     }
 
-    /// Maps the whole pages of `file`, which must be open for reading and writing. EINVAL where it is shorter than a page,
-    /// or could become shorter: reading it would raise SIGBUS.
+    /// Maps the whole pages of `file`, which must be open for reading and writing. Fails with
+    /// EINVAL where it is shorter than a page, or could become shorter: reading it would raise
+    /// SIGBUS.
     pub fn map(file: &File) -> io::Result<SharedWords> {
         SharedWords::map_number(file.as_raw_fd())
     }
 
     fn map_number(fd: libc::c_int) -> io::Result<SharedWords> {
-        // fstat(2) by hand rather than File::metadata, which may allocate: this runs inside an allocator.
+        // fstat(2) by hand rather than File::metadata, which may allocate: this runs inside an
+        // allocator.
         // SAFETY: all-zero bytes are a valid `stat`.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` is writable and as large as the kernel's.
         unsafe { call(libc::SYS_fstat, [fd as usize, (&raw mut stat) as usize]) }?;
         let pages = usize::try_from(stat.st_size).unwrap_or(0) / BASE_PAGE;
-        // SAFETY: the descriptor is open; the call takes no memory. It is EINVAL for a file that cannot be sealed.
+        // SAFETY: the descriptor is open; the call takes no memory. It is EINVAL for a file that
+        // cannot be sealed.
         let seals = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GET_SEALS as usize, 0]) };
         if pages == 0 || seals.map_or(0, |seals| seals as libc::c_int) & libc::F_SEAL_SHRINK == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -107,8 +113,8 @@ impl SharedWords {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the mapping is page-aligned, as long as the words, readable and writable, and is never removed (both
-        // sides keep it until they exit), hence 'static.
+        // SAFETY: the mapping is page-aligned, as long as the words, readable and writable. It is
+        // never removed (both sides keep it until they exit), hence 'static.
         let words = unsafe { std::slice::from_raw_parts(address.cast(), pages * SHARED_WORDS) };
         Ok(SharedWords { words })
     }

@@ -1,13 +1,14 @@
 //! System calls as instructions of this library.
 //!
 //! A program, or a library in it, may define `open`, `syscall` or any other name of the C
-//! library's, and run code there that allocates, takes locks or ends the program. So nothing here
-//! goes by such a name. Nor is errno touched.
+//! library's. Its code may allocate, take locks or end the program. So nothing here goes by such a
+//! name. Nor is errno touched.
 //!
-//! A filter of system calls (seccomp(2)) may end the program for a call that it does not expect. A
-//! program that forbids itself calls ([`program_confines`]) meets those of a malloc alone from then
-//! on. One that is started below a filter meets those that its start has made before, unless who
-//! started it vouches for the filter ([`FILTERS_VARIABLE`]). [`call`] answers EPERM for all others.
+//! A filter of system calls (seccomp(2)) may end the program for a call that it does not expect.
+//! Once a program forbids itself calls ([`program_confines`]), this library makes only those of a
+//! malloc. In a program that is started below a filter, it also makes those that the start has made
+//! before. It makes all calls if the starter vouches for the filter ([`FILTERS_VARIABLE`]).
+//! [`call`] answers EPERM for others.
 //!
 //! File-level obligation: registers are used as syscall(2) says, and nothing else is in the
 //! instructions.
@@ -32,7 +33,7 @@ const OF_A_MALLOC: [c_long; 7] = [
     libc::SYS_exit_group,
 ];
 
-/// Calls that the loader has made by then, and those that service managers let every program make
+/// Calls that the loader has made before, and those that service managers let every program make
 /// (`@default` of systemd-analyze(1), syscall-filter).
 const OF_A_START: [c_long; 11] = [
     libc::SYS_openat,
@@ -51,10 +52,10 @@ const OF_A_START: [c_long; 11] = [
 /// Environment variable: the number of filters that the process may have, since they allow what the
 /// library calls; [`ANY_FILTERS`] for every number.
 pub const FILTERS_VARIABLE: &str = "MEGAPAGE_FILTERS";
-/// See [`FILTERS_VARIABLE`].
+/// Value of [`FILTERS_VARIABLE`] that stands for every number.
 pub const ANY_FILTERS: &str = "any";
 
-/// The calls that are made; 0 until it is decided.
+/// Set of calls that are made, by the constants below; 0 until it is decided.
 static CALLS: AtomicU8 = AtomicU8::new(0);
 const ALL: u8 = 1;
 const START: u8 = 2;
@@ -68,8 +69,8 @@ fn calls() -> u8 {
 }
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// Makes a system call for this library. EPERM, and no call, for one that the program may have
-/// forbidden itself.
+/// Makes a system call for this library. Returns EPERM, and makes no call, for one that the program
+/// may have forbidden itself.
 ///
 /// # Safety
 /// As for the call: pointers among the arguments are what it says they must be.
@@ -148,8 +149,8 @@ unsafe fn instruction(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> usize {
     answer
 }
 
-/// Returns the calling process's id: asked for, for a child of vfork(2) shares this memory, or as
-/// it was last where the program may have forbidden itself to ask.
+/// Returns the calling process's id. The kernel is asked each time, for a child of vfork(2) shares
+/// this memory. Where the program may have forbidden itself to ask, the answer is the last one.
 pub fn own_pid() -> u32 {
     // SAFETY: getpid(2) takes nothing.
     let asked = unsafe { call(libc::SYS_getpid, []) }.map(|pid| pid as i32);
@@ -198,13 +199,13 @@ fn program_begins() -> u8 {
     let all = filters == Some(0)
         || vouched
             .is_some_and(|value| value == ANY_FILTERS || filters.is_some() && value.parse().ok() == filters);
-    // Not if it has confined itself meanwhile.
+    // Changes nothing if the program has confined itself meanwhile.
     let _ = CALLS.compare_exchange(0, if all { ALL } else { START }, Relaxed, Relaxed);
     CALLS.load(Relaxed)
 }
 
-/// Returns the process's id, and the number of its filters; `None` where the kernel does not say it,
-/// or not how many they are (before Linux 5.9).
+/// Returns the process's id, and the number of its filters. The number is `None` where the kernel
+/// does not show filters, or not how many there are (before Linux 5.9).
 fn own_filters() -> (i32, Option<u64>) {
     let mut text = [0u8; 4096];
     let path = c"/proc/self/status".as_ptr() as usize;

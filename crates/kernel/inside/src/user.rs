@@ -1,11 +1,11 @@
-//! Who this process is.
+//! Identity of this process.
 
-/// The effective user, as geteuid(2) answers. Cannot fail.
+/// Returns the effective user, as geteuid(2) answers. Cannot fail.
 pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The effective group, as getegid(2) answers. Cannot fail.
+/// Returns the effective group, as getegid(2) answers. Cannot fail.
 pub fn effective_gid() -> u32 {
     rustix::process::getegid().as_raw()
 }

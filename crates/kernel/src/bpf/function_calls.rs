@@ -1,5 +1,6 @@
-//! Calls of a function of running programs: how many, and how long they take, counted by a BPF program at the function's
-//! breakpoint (Documentation/trace/uprobetracer.rst). Layouts as in `bpf/calls.bpf.c`.
+//! Calls of a function in running programs: their number and their time. A BPF program counts them
+//! at the function's breakpoint (Documentation/trace/uprobetracer.rst). Layouts are as in
+//! `bpf/calls.bpf.c`.
 
 use crate::KernelRoot;
 use crate::bpf::{self, Aligned, io_error};
@@ -11,43 +12,45 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where a program is looked at.
+/// Place in a program where calls are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallSite {
-    /// Where a function begins, by its name in the file's symbol tables.
+    /// Begin of a function, given by its name in the file's symbol tables.
     Function(String),
-    /// A place that a program announces (USDT, `sys/sdt.h`).
+    /// Place that a program announces (USDT, `sys/sdt.h`).
     Static {
-        /// Of the instruction, in bytes from the start of the file.
+        /// Offset of the instruction, in bytes from the start of the file.
         offset: u64,
-        /// Of the counter by which the kernel says to the program that it is looked at; 0 where it has none.
+        /// Offset of the counter by which the kernel shows the program that the place is traced. 0
+        /// if the place has none.
         semaphore: u64,
     },
 }
 
-/// What was counted since the calls are counted.
+/// Counts since the start of counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// Calls that began.
     pub calls: u64,
-    /// Calls that returned after they were seen to begin. 0 where the time is not taken.
+    /// Calls that returned and whose begin was seen. 0 if time is not taken.
     pub returns: u64,
-    /// How long these took, all together.
+    /// Total time of these calls.
     pub time: Duration,
 }
 
-/// Counts calls until it is dropped. Each call costs the program about a microsecond, twice that where time is taken.
+/// Counter of calls, active until it is dropped. Each call costs the program about a microsecond,
+/// twice that with time taken.
 #[derive(Debug)]
 pub struct CallCounter {
-    // The links end before the programs that they run.
+    // The links must end before the programs that they run.
     _links: Vec<Link>,
     object: Object,
 }
 
-/// Why calls are not counted.
+/// Reason why calls are not counted.
 #[derive(Debug, thiserror::Error)]
 pub enum NoCalls {
-    /// The programs cannot be loaded.
+    /// The BPF programs cannot be loaded.
     #[error("BPF: {0} (it takes root, or CAP_BPF and CAP_PERFMON, and Linux 5.15)")]
     Load(String),
     /// No breakpoint can be set.
@@ -55,21 +58,23 @@ pub enum NoCalls {
     Attach {
         /// The file.
         file: PathBuf,
-        /// What the kernel, or the reader of its symbols, says.
+        /// Error of the kernel, or of the reader of its symbols.
         why: String,
     },
 }
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/calls.bpf.o")));
 
-/// The only key of a map with one element.
+/// Only key of a map with one element.
 const ONLY: [u8; 4] = [0; 4];
 
 impl CallCounter {
-    /// Counts at `site` of `file` in each of `pids`; `timed`: also the time from each call to its return, which a function
-    /// has and a static probe has not. A process that has ended has no more calls.
+    /// Counts calls at `site` of `file` in each of `pids`. With `timed` it also takes the time from
+    /// each call to its return, which a function has and a static probe has not. A process that has
+    /// ended makes no more calls.
     ///
-    /// Of a function that calls itself, the outermost call is timed up to its first return: choose another.
+    /// If a function calls itself, the outermost call is timed up to its first return: choose
+    /// another function.
     pub fn open(
         root: &KernelRoot,
         pids: &[Pid],
@@ -79,8 +84,8 @@ impl CallCounter {
     ) -> Result<CallCounter, NoCalls> {
         let load = |error: io::Error| NoCalls::Load(error.to_string());
         let attach = |why: String| NoCalls::Attach { file: file.into(), why };
-        // libbpf and the kernel get the descriptor: by its name they would open whatever its owner
-        // puts there by then.
+        // libbpf and the kernel get the descriptor. By the file's name they would open any file
+        // that its owner has put there by then.
         let opened = open_binary(file).map_err(|error| attach(error.to_string()))?;
         let own = KernelRoot::own_descriptor_path(opened.as_raw_fd());
         let object = bpf::load(OBJECT).map_err(load)?;
@@ -129,7 +134,7 @@ impl CallCounter {
         program.attach_uprobe_with_opts(pid.0, file, offset as usize, options)
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn read(&self) -> io::Result<Calls> {
         let values = bpf::map(&self.object, "counts")?.lookup_percpu(&ONLY, MapFlags::ANY);
         let values = values.map_err(io_error)?.unwrap_or_default();
@@ -149,10 +154,10 @@ impl CallCounter {
     }
 }
 
-/// `struct numbers` of the namespace whose numbers we know processes by.
+/// Returns `struct numbers` of the PID namespace in which this process sees process numbers.
 fn own_pid_namespace(root: &KernelRoot) -> io::Result<[u8; 16]> {
     let status = rustix::fs::stat(root.path("proc/self/ns/pid"))?;
-    // As the kernel has it, not as stat(2) packs it.
+    // The kernel's own form of the device number, not the form of stat(2).
     let device =
         u64::from(rustix::fs::major(status.st_dev)) << 20 | u64::from(rustix::fs::minor(status.st_dev));
     let mut bytes = [0; 16];
@@ -179,7 +184,7 @@ mod tests {
         Pid(std::process::id().cast_signed())
     }
 
-    /// The file that holds our code at `address`, and where.
+    /// Returns the file that holds our code at `address`, and the code's offset in it.
     fn place(address: u64) -> (PathBuf, CallSite) {
         let maps = read_maps(&KernelRoot::live(), own()).unwrap();
         let mapping = maps.iter().find(|it| it.range.start() <= address && address < it.range.end()).unwrap();
@@ -206,7 +211,7 @@ mod tests {
         let Some(timed) = open(own(), &file, &site, true) else { return };
         let timed = timed.unwrap();
         let counted = open(own(), &file, &site, false).unwrap().unwrap();
-        // Its breakpoint lies in a file that it does not map.
+        // The breakpoint of `others` lies in a file that the process `other` does not map.
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let others = open(Pid(other.id() as i32), &file, &site, false).unwrap();
         let threads: Vec<_> = (0..4).map(|_| thread::spawn(|| is_called(20))).collect();
@@ -232,7 +237,8 @@ mod tests {
         let mode = rustix::fs::Mode::from_raw_mode(0o666);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         std::fs::File::create(&hole).unwrap().set_len(1 << 42).unwrap();
-        // Without root no file can be given to another user, and the caller's own are trusted.
+        // Without root the test can give no file to another user, and the caller's own files are
+        // trusted.
         let given = std::os::unix::fs::chown(&hole, Some(65534), None).is_ok();
         let site = CallSite::Function("main".into());
         let refused = [(pipe, "not a regular file"), (hole, "more than half of it is holes")];

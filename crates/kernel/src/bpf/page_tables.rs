@@ -1,8 +1,10 @@
-//! The page tables of a process, copied by a BPF program (`bpf/page_tables.bpf.c`): what is present in each 2 MiB
-//! region, how it is mapped, and which base pages have their accessed bit set.
+//! The page tables of a process, copied by a BPF program (`bpf/page_tables.bpf.c`). They show the
+//! pages present in each 2 MiB region, the size of their entries, and the base pages with the
+//! accessed bit set.
 //!
-//! x86-64, and arm64 with base pages of 4 KiB. Takes Linux 6.2 with BTF, and CAP_BPF with CAP_PERFMON or CAP_SYS_ADMIN. Nothing is changed, and
-//! no lock of the process is taken. About 0.5 ms for each GiB on base pages.
+//! For x86-64, and for arm64 with base pages of 4 KiB. Needs Linux 6.2 with BTF, and CAP_BPF with
+//! CAP_PERFMON or CAP_SYS_ADMIN. Changes nothing, and takes no lock of the process. Takes about 0.5
+//! ms for each GiB on base pages.
 
 mod entry;
 mod held;
@@ -24,60 +26,63 @@ use thiserror::Error;
 /// Bytes that one entry of level 3 maps.
 const GIB: u64 = 1 << 30;
 
-/// Why page tables cannot be read on this machine, or by this user.
+/// Reason why page tables cannot be read on this machine or by this user.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// A captured tree.
+    /// The root is a captured tree.
     #[error("a captured tree has no page tables")]
     NotLive,
-    /// Another architecture.
+    /// The machine has another architecture.
     #[error("page tables are read on x86-64 and arm64 only")]
     Architecture,
-    /// The entry of a page that may not be accessed is like none that is known.
+    /// The entry of a page that may not be accessed has no known form.
     #[error("this kernel writes page tables in a way that is not known (entry {entry:#x})")]
     Unknown {
-        /// That entry.
+        /// Value of the entry.
         entry: u64,
     },
-    /// The kernel lets only others load BPF programs.
+    /// This process may not load BPF programs.
     #[error(
         "loading a BPF program is not permitted: run as root, or with CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon,cap_sys_nice,cap_sys_ptrace=ep on a copy of megapage that only those may execute whom you trust with it (mode 0750): it reads others' memory maps)"
     )]
     NotAllowed,
-    /// The kernel does not take the program.
+    /// The kernel does not accept the program.
     #[error("the kernel does not take the BPF program ({0}); it needs Linux 6.2 with BTF")]
     Refused(String),
     /// Under kernel_lockdown(7) no program may read kernel memory.
     #[error("lockdown=confidentiality forbids BPF programs to read kernel memory (kernel_lockdown(7))")]
     Lockdown,
-    /// No way led from the page tables to memory that we had written.
+    /// No place of the direct map led from the page tables to the memory that this process had
+    /// written.
     #[error(
         "the kernel's direct map of memory was not found in {tries} tries: page tables cannot be followed"
     )]
     NoDirectMap {
-        /// How many places were tried.
+        /// Number of places tried.
         tries: u64,
     },
-    /// A kernel file.
+    /// A kernel file could not be read or understood.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// A system call, such as one for lack of memory.
+    /// A system call failed, for example for lack of memory.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Why a walk gave nothing, or not all.
+/// Reason why a walk reported nothing, or not all.
 #[derive(Debug, Error)]
 pub enum WalkError {
-    /// There is no such process, or it has no address space any more, or had another one before the walk's end.
+    /// The process does not exist, or has no address space any more, or changed its address space
+    /// before the walk's end.
     #[error("the process has ended or executed another program")]
     Gone,
-    /// A system call.
+    /// A system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Identifies one address space of one process: two that compare equal are the same; execve(2) makes a new one.
+/// Identity of one address space of one process. Two values that compare equal are the same one;
+/// execve(2) makes a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSpace {
     started: u64,
@@ -85,38 +90,38 @@ pub struct AddressSpace {
     stack: u64,
 }
 
-/// The size of the entry that maps a region.
+/// Size of the entry that maps a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntrySize {
-    /// A table of 4 KiB entries.
+    /// Table of 4 KiB entries.
     Base,
     /// One entry of 2 MiB: a transparent huge page, or one of hugetlb.
     Huge2m,
-    /// A part of one entry of 1 GiB: hugetlb.
+    /// Part of one entry of 1 GiB: hugetlb.
     Huge1g,
 }
 
-/// One 2 MiB region in which something is mapped or swapped.
+/// 2 MiB region in which something is mapped or swapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableRegion {
-    /// The first address, a multiple of 2 MiB.
+    /// First address, a multiple of 2 MiB.
     pub start: u64,
-    /// What maps it.
+    /// Size of the entry that maps it.
     pub size: EntrySize,
-    /// What is there. Of a huge entry: 512 pages or none, and all accessed or none.
+    /// Pages in it. A huge entry has 512 pages or none, and all accessed or none.
     pub contents: Contents,
 }
 
-/// The mapping that holds an address.
+/// Mapping that holds an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableMapping {
     /// Its addresses.
     pub range: VirtRange,
-    /// Whether hugetlb pages back it.
+    /// True if hugetlb pages back it.
     pub hugetlb: bool,
 }
 
-/// Reads the page tables of other processes.
+/// Reader of the page tables of other processes.
 #[derive(Debug)]
 pub struct PageTables {
     program: Program,
@@ -124,9 +129,9 @@ pub struct PageTables {
 }
 
 impl PageTables {
-    /// Loads the program, and learns from memory of this process where the kernel maps physical memory and which
-    /// pages are the shared ones of zeros. About 10 ms; 2.2 MiB of memory, and where the kernel uses a 2 MiB page
-    /// of zeros, that one page until this process ends.
+    /// Loads the program. Learns from memory of this process where the kernel maps physical memory,
+    /// and which pages are the shared ones of zeros. Takes about 10 ms and 2.2 MiB of memory. If
+    /// the kernel uses a 2 MiB page of zeros, this process also keeps that one page until it ends.
     pub fn open(root: &KernelRoot) -> Result<PageTables, OpenError> {
         if !root.is_live() {
             return Err(OpenError::NotLive);
@@ -148,14 +153,15 @@ impl PageTables {
         Ok(tables)
     }
 
-    /// Which address space `pid` has now.
+    /// Returns the address space that `pid` has now.
     pub fn address_space(&mut self, pid: Pid) -> Result<AddressSpace, WalkError> {
         self.walk(pid, &[], |_| ())
     }
 
-    /// Hands every region of `ranges` (sorted, disjoint, whole regions) that holds anything to `each`, ascending.
-    /// A region that changed under each of several tries is left out. The answer shows which address space it
-    /// was; regions that were handed out before an error are of the same one.
+    /// Passes every region of `ranges` that holds anything to `each`, in ascending order. `ranges`
+    /// must be sorted, disjoint, and consist of whole regions. Skips a region that changed under
+    /// each of several tries. Returns the address space that was walked; regions passed before an
+    /// error belong to one and the same.
     pub fn walk(
         &mut self,
         pid: Pid,
@@ -164,7 +170,7 @@ impl PageTables {
     ) -> Result<AddressSpace, WalkError> {
         let mut space = None;
         let frames = self.frames;
-        // At least one run, which shows the address space.
+        // Run at least once, to learn the address space.
         let chunks = ranges.chunks(MOST_RANGES).chain(ranges.is_empty().then_some(&[][..]));
         for ranges in chunks {
             self.raw_walk(pid, ranges, |seen| {
@@ -179,7 +185,7 @@ impl PageTables {
         space.ok_or(WalkError::Gone)
     }
 
-    /// The mapping at `address`; `None` where nothing is mapped there.
+    /// Returns the mapping at `address`; `None` if nothing is mapped there.
     ///
     /// # Errors
     /// EBUSY while the process changes its address space.
@@ -194,7 +200,8 @@ impl PageTables {
         }
     }
 
-    /// Walks at most [`MOST_RANGES`] ranges in as many runs as it takes, and hands over what each one found.
+    /// Walks at most [`MOST_RANGES`] ranges in as many runs as needed. Passes the result of each
+    /// run to `each`.
     fn raw_walk(
         &mut self,
         pid: Pid,
@@ -229,7 +236,7 @@ impl PageTables {
         }
     }
 
-    /// The entry that maps `address` of this process, and of which size it is.
+    /// Returns the entry that maps `address` of this process, and its size.
     fn own_entry(&mut self, address: u64) -> Result<Option<(u64, EntrySize)>, WalkError> {
         let start = address & !(HUGE_2M as u64 - 1);
         let Some(range) = VirtRange::new(start, start + HUGE_2M as u64) else { return Ok(None) };
@@ -247,45 +254,46 @@ impl PageTables {
     }
 }
 
-/// What one run of the program has found.
+/// Result of one run of the program.
 struct Seen<'a> {
-    /// Of which address space.
+    /// Address space that was walked.
     space: AddressSpace,
-    /// Entries, ascending,
+    /// Entries, in ascending order.
     found: &'a [Found],
-    /// and the tables that some of them point to.
+    /// Tables that some of the entries point to.
     tables: &'a [[u64; PAGES as usize]],
-    /// Regions left out, since they changed under each of several tries.
+    /// Number of regions left out, because they changed under each of several tries.
     given_up: u32,
 }
 
-/// What frames mean on this machine.
+/// Meaning of frames on this machine.
 #[derive(Clone, Copy, Debug)]
 struct Frames {
-    /// What entries mean.
+    /// Meaning of the bits of entries.
     layout: Layout,
-    /// The bits of an entry that hold a frame's address.
+    /// Bits of an entry that hold a frame's address.
     mask: u64,
-    /// The shared page of zeros.
+    /// Frame of the shared page of zeros.
     zero: u64,
-    /// The shared 2 MiB page of zeros, where the kernel uses one.
+    /// Frame of the shared 2 MiB page of zeros, if the kernel uses one.
     huge_zero: Option<u64>,
 }
 
 impl Frames {
-    /// Whether a huge entry maps the 2 MiB page of zeros.
+    /// Returns true if a huge entry maps the 2 MiB page of zeros.
     fn is_huge_zero(&self, entry: u64) -> bool {
         self.huge_zero == Some(self.huge_frame(entry))
     }
 
-    /// The address of the 2 MiB frame that an entry maps. Of one that may not be accessed the kernel inverts the bits of a
-    /// 2 MiB frame alone.
+    /// Returns the address of the 2 MiB frame that an entry maps. In an entry that may not be
+    /// accessed, the kernel inverts only the bits of a 2 MiB frame.
     fn huge_frame(&self, entry: u64) -> u64 {
         self.layout.frame(entry, self.mask & !(HUGE_2M as u64 - 1))
     }
 
-    /// `found`, ascending, with each of 16 contiguous 2 MiB entries accessed where one of them was: the processor notes it
-    /// in any of them. What another run of the program has found does not count.
+    /// Returns `found`, which must be ascending. If one of 16 contiguous 2 MiB entries is accessed,
+    /// marks all 16 as accessed: the processor may note it in any of them. Entries that another run
+    /// of the program found do not count.
     fn with_contiguous<'a>(&self, found: &'a [Found]) -> Cow<'a, [Found]> {
         let layout = self.layout;
         let together = |one: &Found| {
@@ -306,7 +314,7 @@ impl Frames {
         Cow::Owned(all)
     }
 
-    /// The regions, within `ranges`, that an entry stands for and that hold anything.
+    /// Passes to `each` the regions within `ranges` that an entry maps and that hold anything.
     fn regions(
         &self,
         found: &Found,
@@ -327,7 +335,7 @@ impl Frames {
     }
 }
 
-/// The starts of the regions, within `ranges`, that one huge entry stands for.
+/// Passes to `each` the starts of the regions within `ranges` that one huge entry maps.
 fn huge_regions(found: &Found, ranges: &[VirtRange], mut each: impl FnMut(u64)) {
     let index = ranges.partition_point(|range| range.end() <= found.start);
     let Some(range) = ranges.get(index) else { return };
@@ -338,7 +346,7 @@ fn huge_regions(found: &Found, ranges: &[VirtRange], mut each: impl FnMut(u64)) 
     (found.start..end).step_by(HUGE_2M).for_each(&mut each);
 }
 
-/// What a region that is a huge entry, or a part of one, holds.
+/// Returns the contents of a region that one huge entry, or a part of one, maps.
 fn huge_contents(layout: Layout, entry: u64, zeros: bool) -> Contents {
     let mut contents = Contents::default();
     match layout.huge_state(entry) {
@@ -353,7 +361,7 @@ fn huge_contents(layout: Layout, entry: u64, zeros: bool) -> Contents {
     contents
 }
 
-/// Why the program was not loaded, as the user should hear it.
+/// Returns the reason why the program was not loaded, in words for the user.
 fn refusal(root: &KernelRoot, source: io::Error) -> OpenError {
     let lockdown = root.read("sys/kernel/security/lockdown").unwrap_or_default();
     if lockdown.contains("[confidentiality]") {

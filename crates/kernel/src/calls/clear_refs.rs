@@ -1,12 +1,14 @@
-//! Clearing the accessed bits of a whole process: `/proc/PID/clear_refs` (proc_pid_clear_refs(5)).
+//! Clearing of the accessed bits of a whole process: `/proc/PID/clear_refs`
+//! (proc_pid_clear_refs(5)).
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::Pid;
 
-/// Clears the accessed bit of every page of `pid`, huge ones included (hugetlb pages are left out), and the
-/// kernel's own mark of reference. Takes the process's mmap lock for writing while it walks the page tables, and
-/// does not flush the TLB of other processors: an access by a cached translation in the moments after is not seen.
-/// EACCES where the process is another user's and the caller not root; ESRCH where it has gone.
+/// Clears the accessed bit of every page of `pid`, and the kernel's own mark of reference. Includes
+/// huge pages, but not hugetlb pages. Takes the process's mmap lock for writing while it walks the
+/// page tables. Does not flush the TLB of other processors: an access by a cached translation in
+/// the moments after is not seen. EACCES if the process is another user's and the caller is not
+/// root; ESRCH if it has gone.
 pub fn clear_accessed(root: &KernelRoot, pid: Pid) -> Result<(), KernelError> {
     root.write(format!("proc/{pid}/clear_refs"), "1")
 }

@@ -4,33 +4,37 @@ use crate::{KernelError, KernelRoot};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// The processor time, user and system, that all threads of the calling process have taken so far
-/// (`CLOCK_PROCESS_CPUTIME_ID` of clock_gettime(2)), and its helper processes ([`crate::helper`]) for it. Unlike the time on the wall it does not grow while the
-/// process waits for a processor.
+/// Returns the processor time, user and system, of all threads of the calling process so far
+/// (`CLOCK_PROCESS_CPUTIME_ID` of clock_gettime(2)). Includes the time of its helper processes
+/// ([`crate::helper`]). Unlike the time on the wall, it does not grow while the process waits for a
+/// processor.
 pub fn process_cpu_time() -> Duration {
     own_cpu_time() + crate::helper_time::cpu_time()
 }
 
-/// The same without the helpers'.
+/// Returns the same without the helpers' time.
 pub(crate) fn own_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
-    // The kernel never reports a negative time here, nor a second of 10^9 nanoseconds or more.
+    // The kernel never reports a negative time here, or 10^9 nanoseconds and more in a second.
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
-/// The time since boot, suspension included (`CLOCK_BOOTTIME` of clock_gettime(2)). Never falls.
+/// Returns the time since boot, suspension included (`CLOCK_BOOTTIME` of clock_gettime(2)). It
+/// never falls.
 pub fn boot_time() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
-/// Time as `CLOCK_MONOTONIC` of clock_gettime(2) counts it, suspension excluded: what a service manager compares with.
+/// Returns the time of `CLOCK_MONOTONIC` of clock_gettime(2), suspension excluded. A service
+/// manager compares with this clock.
 pub fn monotonic_time() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
-/// A name of this boot, another one each time (`boot_id`, proc_sys_kernel(5)): what is counted since boot holds with it.
+/// Returns the identifier of this boot, different for each boot (`boot_id`, proc_sys_kernel(5)).
+/// Counts since boot are comparable only within one.
 pub fn boot_id(root: &KernelRoot) -> Result<String, KernelError> {
     Ok(root.read("proc/sys/kernel/random/boot_id")?.trim().to_string())
 }
@@ -62,7 +66,7 @@ mod tests {
         while wall.elapsed() < Duration::from_millis(50) {
             value = std::hint::black_box(value.wrapping_mul(3));
         }
-        // Even on a machine shared by many, some of the 50 ms were ours.
+        // Even on a machine shared by many, this process got some of the 50 ms.
         assert!(process_cpu_time() > start);
     }
 }

@@ -1,8 +1,8 @@
-//! Descriptors that travel over a socket of the Unix domain (SCM_RIGHTS of unix(7)), and who is at its other end.
-//! Nothing here allocates but [`peer_groups`].
+//! Descriptors that are sent over a socket of the Unix domain (SCM_RIGHTS of unix(7)), and the
+//! process at its other end. Only [`peer_groups`] allocates here.
 //!
-//! File-level obligation: each buffer handed to getsockopt(2) is writable, of the length that is passed, and of a type
-//! that any bytes are valid for.
+//! File-level obligation: each buffer handed to getsockopt(2) is writable, of the length that is
+//! passed, and of a type that any bytes are valid for.
 
 #![allow(unsafe_code)]
 
@@ -12,14 +12,16 @@ pub use megapage_inside::passing::{MOST_DESCRIPTORS, Peer, peer, receive, send};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::io;
 
-/// `SO_PEERGROUPS` and `SO_PEERPIDFD` of socket(7); the C library's headers of older systems lack them.
+/// `SO_PEERGROUPS` and `SO_PEERPIDFD` of socket(7). The C library's headers of older systems lack
+/// them.
 const SO_PEERGROUPS: c_int = 59;
 const SO_PEERPIDFD: c_int = 77;
 const SO_PASSRIGHTS: c_int = 83;
 /// `PID_FS_MAGIC` of statfs(2).
 const PIDFS_MAGIC: u64 = 0x5049_4446;
 
-/// Whether the other side of `stream` is closed, both for reading and for writing (POLLHUP of poll(2)).
+/// Returns true if the other side of `stream` is closed, both for reading and for writing (POLLHUP
+/// of poll(2)).
 pub fn has_hung_up(stream: impl AsFd) -> io::Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut waited = [PollFd::new(&stream, PollFlags::empty())];
@@ -27,9 +29,10 @@ pub fn has_hung_up(stream: impl AsFd) -> io::Result<bool> {
     Ok(waited[0].revents().contains(PollFlags::HUP))
 }
 
-/// Forbids to pass descriptors over this socket, or those that it accepts (SO_PASSRIGHTS, Linux 6.16): trying gets EPERM.
-/// To close a descriptor that was passed can take as long as its sender wishes (SO_LINGER of socket(7)), and reading what
-/// it came with, or closing the connection, closes it. ENOPROTOOPT: the kernel cannot.
+/// Forbids passing descriptors over this socket, and over those that it accepts (SO_PASSRIGHTS,
+/// Linux 6.16). A sender that tries gets EPERM. Closing a passed descriptor can take as long as its
+/// sender wishes (SO_LINGER of socket(7)). Reading the message that it came with, or closing the
+/// connection, closes it. ENOPROTOOPT: the kernel lacks the option.
 pub fn refuse(socket: impl AsFd) -> io::Result<()> {
     let none: c_int = 0;
     // SAFETY: an integer that lives through the call, and its length.
@@ -45,8 +48,8 @@ pub fn refuse(socket: impl AsFd) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What no two processes have in common as long as the machine runs (the inode of a pidfd, Linux 6.9); `None` where the
-/// kernel has nothing of the kind.
+/// Returns a number that no two processes share while the machine runs (the inode of a pidfd, Linux
+/// 6.9). Returns `None` if the kernel has no such number.
 pub fn process_identity(pidfd: impl AsFd) -> io::Result<Option<u64>> {
     if rustix::fs::fstatfs(&pidfd)?.f_type as u64 != PIDFS_MAGIC {
         return Ok(None);
@@ -54,9 +57,10 @@ pub fn process_identity(pidfd: impl AsFd) -> io::Result<Option<u64>> {
     Ok(Some(rustix::fs::fstat(&pidfd)?.st_ino))
 }
 
-/// The supplementary groups of the process at the other end (SO_PEERGROUPS), when it connected.
+/// Returns the supplementary groups of the process at the other end, as of its connect
+/// (SO_PEERGROUPS).
 pub fn peer_groups(stream: impl AsFd) -> io::Result<Vec<u32>> {
-    // NGROUPS_MAX: a process can't have more.
+    // NGROUPS_MAX: the most groups that a process can have.
     const MOST_GROUPS: usize = 65_536;
     let mut groups = vec![0u32; 64];
     loop {
@@ -76,8 +80,9 @@ pub fn peer_groups(stream: impl AsFd) -> io::Result<Vec<u32>> {
     }
 }
 
-/// A descriptor of the process at the other end, which becomes readable when it ends (SO_PEERPIDFD, Linux 6.5; before, by
-/// its number, which another process may have by then). ESRCH: it has ended, or is not seen from here.
+/// Returns a descriptor of the process at the other end, which becomes readable when it ends
+/// (SO_PEERPIDFD, Linux 6.5). On an older kernel it opens the process by its number, which another
+/// process may have by then. ESRCH: the process has ended, or is not visible from here.
 pub fn peer_process(stream: impl AsFd) -> io::Result<OwnedFd> {
     let mut descriptor: c_int = -1;
     // SAFETY: an integer, and its length.
@@ -92,8 +97,8 @@ pub fn peer_process(stream: impl AsFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Raises the number of descriptors that this process may have to as many as it may give itself (RLIMIT_NOFILE of
-/// getrlimit(2)); how many that is.
+/// Raises the limit of descriptors of this process to its hard limit (RLIMIT_NOFILE of
+/// getrlimit(2)). Returns the new limit.
 pub fn raise_limit() -> io::Result<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -148,7 +153,7 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::EPERM), "before it is accepted");
         let (server, _) = listener.accept().unwrap();
         assert!(send(&client, b"x", &[listener.as_fd()]).is_err(), "and after");
-        // The other way it goes.
+        // The other direction still works.
         send(&server, b"x", &[listener.as_fd()]).unwrap();
     }
 

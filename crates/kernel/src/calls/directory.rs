@@ -1,4 +1,4 @@
-//! Directories whose files are opened without ever following a symbolic link.
+//! Directories in which files are opened without following a symbolic link.
 
 use crate::no_links::{self, Reach};
 use crate::trusted::open_looked_at;
@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// An open directory. Everything in it is reached by the descriptor: a directory of the same name that another process
-/// puts in its place is another one.
+/// Open directory. Everything in it is reached by the descriptor: a directory that another process
+/// puts in its place under the same name is a different one.
 #[derive(Debug)]
 pub struct Directory {
     file: File,
@@ -22,15 +22,16 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the absolute `path`. ELOOP where any part of it is a symbolic link, ENOTDIR where it is no directory.
+    /// Opens the absolute `path`. ELOOP if any part of it is a symbolic link, ENOTDIR if it is no
+    /// directory.
     pub fn open(path: &Path) -> io::Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let file = no_links::open(None, path, flags, Mode::empty(), Reach::All)?;
         Ok(Directory { file: file.into(), path: path.to_path_buf() })
     }
 
-    /// A directory that another process has opened, with its lock (flock(2)), and the path to name it by. ENOTDIR where it
-    /// is none.
+    /// Takes a directory that another process has opened, with its lock (flock(2)), and the path to
+    /// name it by. ENOTDIR if it is none.
     pub fn received(file: File, path: &Path) -> io::Result<Directory> {
         if !file.metadata()?.is_dir() {
             return Err(rustix::io::Errno::NOTDIR.into());
@@ -38,27 +39,27 @@ impl Directory {
         Ok(Directory { file, path: path.to_path_buf() })
     }
 
-    /// An open directory, and the path to name it by.
+    /// Takes an open directory, and the path to name it by.
     pub(crate) fn of(file: File, path: &Path) -> Directory {
         Directory { file, path: path.to_path_buf() }
     }
 
-    /// The same open directory once more, with the same lock.
+    /// Duplicates the open directory, with the same lock.
     pub fn try_clone(&self) -> io::Result<Directory> {
         Ok(Directory { file: self.file.try_clone()?, path: self.path.clone() })
     }
 
-    /// The path by which it was opened, for messages.
+    /// Returns the path by which it was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The open directory itself: for fstat(2) and flock(2).
+    /// Returns the open directory itself, for fstat(2) and flock(2).
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Its owner, mode and identity.
+    /// Returns its owner, mode and identity.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.file.metadata()
     }
@@ -70,7 +71,7 @@ impl Directory {
         Ok(Directory { file, path: self.path.join(name) })
     }
 
-    /// Makes the directory `name` with exactly these permission bits, whatever the umask.
+    /// Makes the directory `name` with exactly these permission bits, independent of the umask.
     pub fn make_child(&self, name: &str, mode: u32) -> io::Result<Directory> {
         rustix::fs::mkdirat(&self.file, name, Mode::from_raw_mode(mode & 0o700))?;
         let child = self.child(name)?;
@@ -78,18 +79,18 @@ impl Directory {
         Ok(child)
     }
 
-    /// Opens the regular file `name` for reading and writing; anything else is refused
-    /// (`InvalidInput`), and never opened.
+    /// Opens the regular file `name` for reading and writing. Refuses any other kind of file
+    /// (`InvalidInput`) without opening it.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
         open_looked_at(OFlags::RDWR, |flags| self.open_beneath(name, flags, Mode::empty()))
     }
 
-    /// The same for reading alone.
+    /// Opens the regular file `name` in the same way, but only for reading.
     pub fn open_file_to_read(&self, name: &str) -> io::Result<File> {
         open_looked_at(OFlags::RDONLY, |flags| self.open_beneath(name, flags, Mode::empty()))
     }
 
-    /// Makes the file `name` with exactly these permission bits; EEXIST where there is anything of that name.
+    /// Makes the file `name` with exactly these permission bits. EEXIST if the name is taken.
     pub fn create_file(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file: File = self.open_beneath(name.as_ref(), flags, Mode::from_raw_mode(mode & 0o600))?.into();
@@ -101,12 +102,12 @@ impl Directory {
         no_links::open(Some(self.file.as_fd()), name.as_ref().as_ref(), flags, mode, Reach::SameFileSystem)
     }
 
-    /// Gives the file `from` the name `to`, in the place of what has it.
+    /// Renames the file `from` to `to`, and replaces a file that has that name.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.file, from, &self.file, to)?)
     }
 
-    /// Removes the file `name` (a link, not what it leads to).
+    /// Removes the file `name` (a symbolic link itself, not its target).
     pub fn remove_file(&self, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.file, name, AtFlags::empty())?)
     }
@@ -116,7 +117,7 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.file, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// What is in it, sorted by name; `most` names at most, and whether there are more.
+    /// Returns the names in it, sorted; `most` names at most, and true if there are more.
     pub fn names(&self, most: usize) -> io::Result<(Vec<OsString>, bool)> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.file)? {
@@ -133,26 +134,27 @@ impl Directory {
         Ok((names, false))
     }
 
-    /// Whether both are the same directory.
+    /// Returns true if both are the same directory.
     pub fn is_same_as(&self, other: &Directory) -> io::Result<bool> {
         let (a, b) = (self.metadata()?, other.metadata()?);
         Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
     }
 }
 
-/// Whether an opening was refused because a symbolic link is in the way (ELOOP).
+/// Returns true if an open was refused because a symbolic link is in the way (ELOOP).
 pub fn is_link_in_the_way(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ELOOP)
 }
 
-/// Whether the file can become shorter beneath a process that maps it, whose next access would raise SIGBUS: any but a memory file
-/// with F_SEAL_SHRINK (fcntl(2)).
+/// Returns true if the file can become shorter beneath a process that maps it, whose next access
+/// would raise SIGBUS. Only a memory file with F_SEAL_SHRINK (fcntl(2)) cannot.
 pub fn can_shrink(file: impl AsFd) -> bool {
     use rustix::fs::{SealFlags, fcntl_get_seals};
     fcntl_get_seals(file).map_or(true, |seals| !seals.contains(SealFlags::SHRINK))
 }
 
-/// Opens `file` anew, with a position and locks of its own (through proc_pid_fd(5)).
+/// Opens `file` a second time, with a separate position and separate locks (through
+/// proc_pid_fd(5)).
 pub fn reopen(file: &File) -> io::Result<File> {
     use std::os::fd::AsRawFd;
     let path = crate::KernelRoot::own_descriptor_path(file.as_raw_fd());

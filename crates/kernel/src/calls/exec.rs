@@ -1,19 +1,19 @@
-//! What execve(2) looks at in a file besides its bytes.
+//! Properties of a file that execve(2) checks besides its bytes.
 
 use rustix::fs::{Access, access, getxattr};
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 
-/// Whether the calling user may execute the file: access(2) with `X_OK`. EACCES where not.
+/// Checks that the calling user may execute the file: access(2) with `X_OK`. EACCES if not.
 pub fn check_executable(path: &Path) -> io::Result<()> {
     Ok(access(path, Access::EXEC_OK)?)
 }
 
-/// Whether the file carries capabilities (the extended attribute `security.capability`, capabilities(7)).
-/// A file system without such attributes answers no.
+/// Returns true if the file carries capabilities (the extended attribute `security.capability`,
+/// capabilities(7)). On a file system without such attributes it returns false.
 pub fn has_file_capabilities(path: &Path) -> io::Result<bool> {
-    // The attribute is at most 24 bytes (struct vfs_ns_cap_data); a longer one is still there.
+    // The attribute is at most 24 bytes (struct vfs_ns_cap_data); a longer one also counts.
     let mut value = [0u8; 64];
     match getxattr(path, "security.capability", &mut value) {
         Ok(length) => Ok(length > 0),

@@ -1,9 +1,10 @@
-//! A file's pages in memory (the page cache): dropping them, reading them in as huge folios, and looking at them
-//! through a mapping. posix_fadvise(2), mmap(2), madvise(2), mincore(2).
+//! A file's pages in memory (the page cache): drops them, reads them in as huge folios, and
+//! inspects them through a mapping. Uses posix_fadvise(2), mmap(2), madvise(2), mincore(2).
 //!
-//! File-level obligation: a [`FileView`] maps a part of a file for reading, at addresses that the kernel chose for
-//! it, and unmaps just that when dropped. No reference into it is formed and nothing is read through it, so that a
-//! file that is cut short meanwhile cannot raise SIGBUS: the calls here answer EFAULT instead.
+//! File-level obligation: a [`FileView`] maps a part of a file for reading, at addresses that the
+//! kernel chose for it, and unmaps just that when dropped. No reference into it is formed and
+//! nothing is read through it. So a file that is cut short meanwhile cannot raise SIGBUS: the calls
+//! here answer EFAULT instead.
 
 #![allow(unsafe_code)]
 
@@ -20,22 +21,24 @@ use std::ptr;
 
 const HUGE: u64 = HUGE_2M as u64;
 
-/// Writes what is changed of `file` and not yet on the disk (fsync(2)): the page cache keeps changed pages.
+/// Writes the changes of `file` that are not yet on the disk (fsync(2)): the page cache keeps
+/// changed pages.
 pub fn write_back(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Lets go of the cached pages of `length` bytes of `file` from `offset` (POSIX_FADV_DONTNEED); both multiples of
-/// the base page. What is dirty, or mapped by any process, stays, without an error.
+/// Drops the cached pages of `length` bytes of `file` from `offset` (POSIX_FADV_DONTNEED), both
+/// multiples of the base page. Dirty pages, and pages that any process has mapped, stay without an
+/// error.
 pub fn drop_cached(file: &File, offset: u64, length: u64) -> io::Result<()> {
-    // A length of zero would mean up to the end of the file.
+    // For the kernel a length of zero means up to the end of the file.
     let Some(length) = NonZeroU64::new(length) else { return Ok(()) };
     Ok(rustix::fs::fadvise(file, offset, Some(length), Advice::DontNeed)?)
 }
 
-/// The parts of `file` from `start` to `end` that hold data, in order: lseek(2) with SEEK_DATA and
-/// SEEK_HOLE. A hole takes no room where the file is stored. A file system that knows no holes
-/// answers that all is data.
+/// Returns the parts of `file` from `start` to `end` that hold data, in order: lseek(2) with
+/// SEEK_DATA and SEEK_HOLE. A hole takes no storage. A file system that does not support holes
+/// reports everything as data.
 pub fn data_in(file: &File, start: u64, end: u64) -> impl Iterator<Item = io::Result<Range<u64>>> + '_ {
     let mut at = start;
     let mut failed = false;
@@ -47,7 +50,7 @@ pub fn data_in(file: &File, start: u64, end: u64) -> impl Iterator<Item = io::Re
             Ok(data) if data < end => {
                 rustix::fs::seek(file, SeekFrom::Hole(data)).map(|hole| data..hole.min(end))
             }
-            // Behind the last data.
+            // No data is left before `end`.
             Ok(_) | Err(Errno::NXIO) => return None,
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at..end),
             Err(error) => Err(error),
@@ -58,20 +61,20 @@ pub fn data_in(file: &File, start: u64, end: u64) -> impl Iterator<Item = io::Re
     })
 }
 
-/// The fate of a hole of a file that is read through a mapping.
+/// Fate of a hole in a file that is read through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holes {
-    /// Pages of zeros, which go again when memory is short.
+    /// Pages of zeros, which the kernel drops when memory is short.
     Cached,
-    /// Memory for good, which the file holds from then on (tmpfs; or overlayfs, which can lie on
+    /// Permanent memory, which the file holds from then on (tmpfs; or overlayfs, which can lie on
     /// one).
     Filled,
-    /// The same, and the file system says that holes are data (hugetlbfs, ramfs): it has no pages
+    /// As `Filled`, and the file system reports holes as data (hugetlbfs, ramfs). It has no pages
     /// for huge folios either.
     Hidden,
 }
 
-/// Returns what becomes of the holes of `file`, by the type of its file system (statfs(2)).
+/// Returns the fate of the holes of `file`, by the type of its file system (statfs(2)).
 pub fn holes_of(file: &File) -> io::Result<Holes> {
     const TMPFS: u64 = 0x0102_1994;
     const OVERLAY: u64 = 0x794c_7630;
@@ -85,18 +88,18 @@ pub fn holes_of(file: &File) -> io::Result<Holes> {
     })
 }
 
-/// A part of a file, mapped for reading, private, at an address that is congruent to the offset modulo 2 MiB, as a
-/// program's segment can be.
+/// Part of a file, mapped privately for reading. Its address is congruent to the offset modulo 2
+/// MiB, as that of a program's segment can be.
 #[derive(Debug)]
 pub struct FileView {
-    /// What was reserved: up to 2 MiB more than the view on either side.
+    /// Reserved addresses: up to 2 MiB more than the view on either side.
     reserved: VirtRange,
     range: VirtRange,
 }
 
 impl FileView {
-    /// Maps `length` bytes of `file` from `offset`, a multiple of the base page. Reads nothing. ENODEV: the file
-    /// system cannot be mapped.
+    /// Maps `length` bytes of `file` from `offset`, a multiple of the base page. Reads nothing.
+    /// ENODEV: the file system cannot be mapped.
     pub fn map(file: &File, offset: u64, length: u64) -> io::Result<FileView> {
         assert!(offset.is_multiple_of(BASE_PAGE as u64) && length > 0);
         let size = length.checked_add(2 * HUGE).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
@@ -115,13 +118,14 @@ impl FileView {
             return Err(io::Error::last_os_error());
         }
         let start = start as u64;
-        // At least one inaccessible page before it, so that no two views become one mapping.
+        // Leaves at least one inaccessible page before the view, so that no two views become one
+        // mapping.
         let address = (start + BASE_PAGE as u64).next_multiple_of(HUGE) + offset % HUGE;
         let reserved = VirtRange::new(start, start + size).expect("the kernel's answer");
         let range = VirtRange::new(address, address + length).expect("inside what was reserved");
         let view = FileView { reserved, range };
-        // SAFETY: address + length < start + size: start + 4 KiB rounded up is at most start + 2 MiB, and the offset
-        // adds less than 2 MiB. Only what was reserved above is replaced.
+        // SAFETY: address + length < start + size: start + 4 KiB rounded up is at most start + 2
+        // MiB, and the offset adds less than 2 MiB. Only the range reserved above is replaced.
         let mapped = unsafe {
             libc::mmap(
                 ptr::without_provenance_mut(address as usize),
@@ -139,19 +143,20 @@ impl FileView {
         Ok(view)
     }
 
-    /// The addresses.
+    /// Returns the addresses of the view.
     pub fn range(&self) -> VirtRange {
         self.range
     }
 
-    /// Asks the kernel to read what is not in memory yet in folios of 2 MiB (MADV_HUGEPAGE). EINVAL: it was built
-    /// without transparent huge pages.
+    /// Asks the kernel to use folios of 2 MiB for pages that it still has to read (MADV_HUGEPAGE).
+    /// EINVAL: the kernel was built without transparent huge pages.
     pub fn want_huge(&self) -> io::Result<()> {
         self.advise(0, self.range.len().0, libc::MADV_HUGEPAGE)
     }
 
-    /// Reads `length` bytes from `offset` within the view into memory, unless they are there, and maps them
-    /// (MADV_POPULATE_READ, Linux 5.14). EFAULT: the file has become shorter. EIO: it could not be read.
+    /// Reads `length` bytes from `offset` within the view into memory, unless they are there, and
+    /// maps them (MADV_POPULATE_READ, Linux 5.14). EFAULT: the file has become shorter. EIO: it
+    /// could not be read.
     pub fn populate(&self, offset: u64, length: u64) -> io::Result<()> {
         loop {
             match self.advise(offset, length, libc::MADV_POPULATE_READ) {
@@ -161,9 +166,10 @@ impl FileView {
         }
     }
 
-    /// Has the kernel put `length` bytes from `offset` within the view, both multiples of 2 MiB, into folios of 2 MiB where they
-    /// lie in memory (MADV_COLLAPSE): other processes that have them mapped get the folios with their next access. EINVAL: not
-    /// of this file system, or not by this kernel. EAGAIN: pages are in use for now, or changed.
+    /// Asks the kernel to collapse `length` bytes from `offset` within the view into folios of 2
+    /// MiB (MADV_COLLAPSE); both are multiples of 2 MiB. Only pages in memory count. Other
+    /// processes that map them get the folios with their next access. EINVAL: not possible with
+    /// this file system, or this kernel. EAGAIN: pages are in use for now, or changed.
     pub fn collapse(&self, offset: u64, length: u64) -> io::Result<()> {
         self.advise(offset, length, libc::MADV_COLLAPSE)
     }
@@ -171,13 +177,14 @@ impl FileView {
     fn advise(&self, offset: u64, length: u64, advice: i32) -> io::Result<()> {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.range.len().0));
         let address = ptr::without_provenance_mut((self.range.start() + offset) as usize);
-        // SAFETY: the range is inside this view; each kind of advice leaves what is mapped as it is for its readers.
+        // SAFETY: the range is inside this view; each kind of advice leaves the contents as they
+        // are for readers of the mapping.
         let answer = unsafe { libc::madvise(address, length as usize, advice) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// For each base page, whether it is in memory (mincore(2)). The kernel says so only to a caller that owns the file
-    /// or may write to it; to others every page is.
+    /// Returns for each base page if it is in memory (mincore(2)). The kernel answers only a caller
+    /// that owns the file or may write to it. To others it reports every page as in memory.
     pub fn resident(&self) -> io::Result<Vec<bool>> {
         let mut pages = vec![0u8; self.range.len().0.div_ceil(BASE_PAGE as u64) as usize];
         // SAFETY: the range is this view; the vector has a byte for each of its pages.
@@ -203,7 +210,7 @@ impl Drop for FileView {
     }
 }
 
-/// For each view, how much of it is mapped by 2 MiB entries of this process's page table, as smaps says.
+/// Returns for each view the bytes that 2 MiB entries of this process's page table map, by smaps.
 pub fn mapped_huge(root: &KernelRoot, views: &[FileView]) -> Result<Vec<Bytes>, KernelError> {
     let mappings = smaps::read_own_smaps(root)?;
     Ok(views
@@ -215,11 +222,11 @@ pub fn mapped_huge(root: &KernelRoot, views: &[FileView]) -> Result<Vec<Bytes>, 
         .collect())
 }
 
-/// Where the kernel puts a mapping of `length` bytes from the start of `file`, for execution, when it may choose: as
-/// the dynamic loader asks for a library. Nothing stays mapped.
+/// Returns the address that the kernel chooses for a mapping of `length` bytes from the start of
+/// `file`. The dynamic loader asks for a library in the same way. Nothing stays mapped.
 pub fn chosen_address(file: &File, length: u64) -> io::Result<u64> {
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it is removed before anything
-    // could refer to it.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing. It is removed
+    // before anything could refer to it.
     unsafe {
         let address = libc::mmap(
             ptr::null_mut(),

@@ -1,7 +1,7 @@
-//! A growing list in pages of its own, for code that must not allocate by the C library.
+//! Growing list in separately mapped pages, for code that must not allocate by the C library.
 //!
-//! File-level obligation: `range`, where there is one, is mapped readable and writable, belongs to the value alone, and holds
-//! `length` initialised items from its start on.
+//! File-level obligation: `range`, if there is one, is mapped readable and writable, belongs to the
+//! value alone, and holds `length` initialised items from its start on.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,8 @@ use megapage_units::BASE_PAGE;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// A list of plain values. It takes twice as many pages each time it is full, and releases them when it is dropped.
+/// List of plain values. It doubles its room each time it is full, and releases its pages when it
+/// is dropped.
 #[derive(Debug)]
 pub struct MappedVec<T: Copy> {
     range: Option<Reservation>,
@@ -19,24 +20,26 @@ pub struct MappedVec<T: Copy> {
 }
 
 impl<T: Copy> MappedVec<T> {
-    /// An empty list, which takes no page.
+    /// Returns an empty list, which takes no page.
     pub const fn new() -> MappedVec<T> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= BASE_PAGE) };
         MappedVec { range: None, length: 0, items: PhantomData }
     }
 
-    /// Adds an item. ENOMEM where the kernel gives no more pages: then the list is as it was.
+    /// Adds an item. ENOMEM if the kernel gives no more pages; the list is unchanged then.
     pub fn push(&mut self, item: T) -> Result<(), Errno> {
         let room = self.range.as_ref().map_or(0, |range| range.len()) / size_of::<T>();
         if self.length == room {
             let bytes = (2 * self.length + 1) * size_of::<T>();
             let more = Reservation::new(bytes.next_multiple_of(BASE_PAGE), BASE_PAGE)?;
             more.open()?;
-            // SAFETY: the old items are initialised, the new pages have room for them, and the two do not overlap.
+            // SAFETY: the old items are initialised, the new pages have room for them, and the two
+            // do not overlap.
             unsafe { ptr::copy_nonoverlapping(self.as_ptr(), more.address().cast(), self.length) };
             self.range = Some(more);
         }
-        // SAFETY: there is room for one more, in pages that are writable and whose start is aligned.
+        // SAFETY: there is room for one more, in pages that are writable and whose start is
+        // aligned.
         unsafe { self.as_ptr().cast_mut().add(self.length).write(item) };
         self.length += 1;
         Ok(())

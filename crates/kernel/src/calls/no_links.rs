@@ -1,8 +1,8 @@
-//! Paths that are opened without ever following a symbolic link: by openat2(2), and where that is refused, component by
-//! component.
+//! Opening of paths without following a symbolic link: by openat2(2), and if that is refused,
+//! component by component.
 //!
-//! Filters of system calls refuse openat2 as a whole, for they cannot look at what it asks for: systemd's with
-//! `RestrictSUIDSGID=` by ENOSYS, those of older container runtimes by EPERM.
+//! Filters of system calls refuse openat2 as a whole, for they cannot see its arguments. systemd's
+//! filter of `RestrictSUIDSGID=` answers ENOSYS, filters of older container runtimes EPERM.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -11,19 +11,19 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-/// How far a path may lead.
+/// Places that a path may lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Anywhere.
+    /// All places.
     All,
-    /// Not above the directory that it starts from: EXDEV.
+    /// Only places beneath the directory that the path starts from; else EXDEV.
     Beneath,
-    /// Nor to another file system: EXDEV.
+    /// The same, and only on the same file system; else EXDEV.
     SameFileSystem,
 }
 
-/// Opens `path`, from `base` on where it is relative (`None`: the current directory). ELOOP where any part of it is a symbolic
-/// link.
+/// Opens `path`; a relative one starts from `base` (`None`: the current directory). ELOOP if any
+/// part of it is a symbolic link.
 pub(crate) fn open(
     base: Option<BorrowedFd<'_>>,
     path: &Path,
@@ -44,7 +44,8 @@ pub(crate) fn open(
     }
 }
 
-/// The same by openat(2). A mount of the same file system is not distinguished from a directory: only root can have made it.
+/// Opens the path by openat(2), one component after the other. Does not distinguish a mount of the
+/// same file system from a directory: only root can have made it.
 fn walk(
     base: Option<BorrowedFd<'_>>,
     path: &Path,
@@ -59,7 +60,7 @@ fn walk(
     if components.peek().is_none() {
         return Err(Errno::NOENT);
     }
-    // Which the components do not report.
+    // The components do not show a slash at the end.
     let last = if path.as_os_str().as_bytes().ends_with(b"/") { flags | OFlags::DIRECTORY } else { flags };
     while let Some(component) = components.next() {
         let is_last = components.peek().is_none();
@@ -77,7 +78,7 @@ fn walk(
     Ok(at)
 }
 
-/// One component. With O_DIRECTORY the kernel answers ENOTDIR to a link that is not followed.
+/// Opens one component. With O_DIRECTORY the kernel answers ENOTDIR to a link that is not followed.
 fn step(at: &OwnedFd, name: &OsStr, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat(at, name, flags | OFlags::NOFOLLOW, mode) {
         Err(Errno::NOTDIR) => {
@@ -96,7 +97,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::symlink;
 
-    /// What both ways answer, the file's inode or the error.
+    /// Returns the answers of both ways: the file's inode, or the error.
     fn both(
         base: Option<BorrowedFd<'_>>,
         path: &Path,
@@ -164,7 +165,7 @@ mod tests {
         let proc = |reach| both(Some(root.as_fd()), Path::new("proc/self/status"), OFlags::RDONLY, reach);
         assert_eq!(proc(Reach::SameFileSystem), [Err(Errno::XDEV); 2]);
         assert_eq!(both(None, Path::new(""), OFlags::RDONLY, Reach::All), [Err(Errno::NOENT); 2]);
-        // What is made is made once.
+        // A file is made only once: a second exclusive open gets EEXIST.
         let exclusive = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
         let [made, again] = both(Some(opened.as_fd()), Path::new("new"), exclusive, Reach::SameFileSystem);
         assert!(made.is_ok() && again == Err(Errno::EXIST));

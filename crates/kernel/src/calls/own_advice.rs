@@ -1,7 +1,7 @@
 //! Advice for memory of this process that changes no contents (madvise(2)).
 //!
-//! File-level obligation: every advice given here leaves the contents of the range, and what may be done with it, as
-//! they were, so that it may be given for any memory of the process.
+//! File-level obligation: every advice given here leaves the contents of the range, and the access
+//! to it, as they were. So it may be given for any memory of the process.
 
 #![allow(unsafe_code)]
 
@@ -9,22 +9,24 @@ use megapage_units::VirtRange;
 use std::io;
 use std::ptr;
 
-/// What the kernel is given.
+/// Advice to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Transparent huge pages are wanted (MADV_HUGEPAGE). EINVAL where the kernel has none, or the mapping can have none.
+    /// Transparent huge pages are wanted (MADV_HUGEPAGE). EINVAL if the kernel has none, or the
+    /// mapping can have none.
     Huge,
-    /// Neither the next access nor khugepaged may map a transparent huge page from now on (MADV_NOHUGEPAGE); those that
-    /// are mapped stay. EINVAL where the kernel has none.
+    /// Neither the next access nor khugepaged may map a transparent huge page from now on
+    /// (MADV_NOHUGEPAGE). Pages that are mapped already stay. EINVAL if the kernel has none.
     NoHuge,
-    /// What is there is to be put on a transparent huge page now (MADV_COLLAPSE, Linux 6.1). EAGAIN, EBUSY, ENOMEM where
-    /// none was found; EINVAL where the mapping can have none.
+    /// Collapse of the memory into a transparent huge page now (MADV_COLLAPSE, Linux 6.1). EAGAIN,
+    /// EBUSY, ENOMEM if none was found; EINVAL if the mapping can have none.
     Collapse,
-    /// Every page is to be there, writable (MADV_POPULATE_WRITE, Linux 5.14). EFAULT where an access would raise SIGBUS.
+    /// Page fault of every page now, for writing (MADV_POPULATE_WRITE, Linux 5.14). EFAULT if an
+    /// access would raise SIGBUS.
     Populate,
 }
 
-/// Gives advice for a range of base pages. ENOMEM where some of it is not mapped.
+/// Gives advice for a range of base pages. ENOMEM if a part of it is not mapped.
 pub fn give(range: VirtRange, advice: Advice) -> io::Result<()> {
     let advice = match advice {
         Advice::Huge => libc::MADV_HUGEPAGE,
@@ -34,13 +36,14 @@ pub fn give(range: VirtRange, advice: Advice) -> io::Result<()> {
     };
     let (start, len) = (range.start() as usize, range.len().0 as usize);
     loop {
-        // SAFETY: each of these advices leaves contents and protection as they are; the kernel checks the range.
+        // SAFETY: each of these advices leaves contents and protection as they are; the kernel
+        // checks the range.
         let answer = unsafe { libc::madvise(ptr::without_provenance_mut(start), len, advice) };
         if answer == 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        // Each call goes on where a signal has stopped the one before, so that the loop ends.
+        // Each call continues after the part that the interrupted one has done, so the loop ends.
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }

@@ -1,12 +1,13 @@
-//! The calling process's own LOAD segments: where they are mapped, and other memory put in their place. For a library
-//! that is loaded before `main`. Nothing here allocates.
+//! The calling process's own LOAD segments: their mappings, and the replacement of those by other
+//! memory. For a library that is loaded before `main`. Nothing here allocates.
 //!
-//! File-level obligation: a [`Part`] is made from a LOAD segment that the dynamic loader lists and from the kernel's
-//! list of mappings, both of the calling process, and the segments of the program and of the libraries that it was
-//! started with stay where they are until it ends. No reference into one is ever formed. What is put in the place of a
-//! part holds the same bytes and gives the same access, in one step of the kernel (mremap(2)): a thread that reads or
-//! executes it meanwhile sees no difference. A thread that writes to it would lose what it writes between copy and switch:
-//! callers move writable segments while the process has one thread only, and signals wait meanwhile.
+//! File-level obligation: a [`Part`] is made from a LOAD segment that the dynamic loader lists and
+//! from the kernel's list of mappings, both of the calling process. The segments of the program,
+//! and of the libraries that it was started with, stay in place until it ends. No reference into
+//! one is ever formed. The replacement of a part holds the same bytes and gives the same access, in
+//! one step of the kernel (mremap(2)). A thread that reads or executes the part meanwhile sees no
+//! difference. A thread that writes to it would lose its writes between copy and switch. So callers
+//! move writable segments only while the process has one thread, and signals wait meanwhile.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +19,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::ptr;
 
-/// A LOAD segment of the program or of a loaded library.
+/// LOAD segment of the program or of a loaded library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedSegment {
     start: usize,
@@ -28,37 +29,39 @@ pub struct LoadedSegment {
 }
 
 impl LoadedSegment {
-    /// The first address, down to a page.
+    /// Returns the first address, rounded down to a page.
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// The first address after what of it is in the file, up to a page.
+    /// Returns the first address after the bytes that the file holds of it, rounded up to a page.
     pub fn file_end(&self) -> usize {
         self.file_end
     }
 
-    /// The first address after it (.bss included), up to a page.
+    /// Returns the first address after it (.bss included), rounded up to a page.
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// Whether the file asks for it to be writable: then it belongs to this process, and what is in it is not what is
-    /// in the file.
+    /// Returns true if the file asks for a writable segment. Such a segment belongs to this
+    /// process, and its contents differ from the file's.
     pub fn write(&self) -> bool {
         self.write
     }
 }
 
-/// Calls `visit` with every LOAD segment of every loaded object (dl_iterate_phdr(3)): the object's place in the
-/// loader's list, 0 for the program, its name, empty for the program, and the segment. The loader's lock is held.
+/// Calls `visit` with every LOAD segment of every loaded object (dl_iterate_phdr(3)). The first
+/// argument is the object's place in the loader's list, 0 for the program. The second is its name,
+/// empty for the program. The loader's lock is held meanwhile.
 pub fn loaded_segments(mut visit: impl FnMut(usize, &CStr, LoadedSegment)) {
     struct State<'a> {
         visit: &'a mut dyn FnMut(usize, &CStr, LoadedSegment),
         number: usize,
     }
     unsafe extern "C" fn object(info: *mut libc::dl_phdr_info, _: usize, state: *mut c_void) -> c_int {
-        // SAFETY: the loader's contract: `info` is valid during the call; the state is the one that is passed below.
+        // SAFETY: the loader's contract: `info` is valid during the call; the state is the one that
+        // is passed below.
         let (info, state) = unsafe { (&*info, &mut *state.cast::<State<'_>>()) };
         // SAFETY: the loader keeps the headers mapped as long as the object is loaded.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -82,7 +85,7 @@ pub fn loaded_segments(mut visit: impl FnMut(usize, &CStr, LoadedSegment)) {
     unsafe { libc::dl_iterate_phdr(Some(object), (&raw mut state).cast()) };
 }
 
-/// What one mapping holds of one LOAD segment. Plain data: copying it copies no memory.
+/// Overlap of one mapping and one LOAD segment. Plain data: copying it copies no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     start: usize,
@@ -90,15 +93,15 @@ pub struct Part {
     protection: c_int,
     file: bool,
     segment_write: bool,
-    /// The first address after what the segment has of its file.
+    /// First address after the bytes that the segment has of its file.
     segment_file_end: usize,
-    /// The first address after what the file's mapping holds of it: before what was reserved behind.
+    /// First address after the file's mapping: before the addresses that were reserved behind it.
     file_end: usize,
 }
 
 impl Part {
-    /// Of this segment and this mapping; `None` where they have no address in common, or it cannot be copied: it is
-    /// shared with others, or not readable.
+    /// Returns the part of this segment in this mapping. Returns `None` if they have no address in
+    /// common, or if it cannot be copied: it is shared with others, or not readable.
     pub fn of(segment: &LoadedSegment, mapping: &OwnMapping) -> Option<Part> {
         let (start, end) = (segment.start.max(mapping.start), segment.end.min(mapping.end));
         let copyable = !mapping.shared && mapping.protection & libc::PROT_READ != 0;
@@ -113,50 +116,52 @@ impl Part {
         })
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// The first address after it.
+    /// Returns the first address after it.
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// Whether a file is mapped; otherwise it is anonymous memory (.bss).
+    /// Returns true if a file is mapped; otherwise it is anonymous memory (.bss).
     pub fn is_file(&self) -> bool {
         self.file
     }
 
-    /// Whether it is anonymous memory now, where the segment has its file's: it was moved before.
+    /// Returns true if it is anonymous memory at a place of the segment that came from the file: it
+    /// was moved before.
     pub fn was_moved(&self) -> bool {
         !self.file && self.start < self.segment_file_end
     }
 
-    /// Whether it can be written, or belongs to a segment that the file asks to be writable; what is made read-only after
-    /// relocation is among them.
+    /// Returns true if it can be written, or belongs to a segment that the file asks to be
+    /// writable. Memory that is made read-only after relocation is included.
     pub fn is_data(&self) -> bool {
         self.segment_write || self.protection & libc::PROT_WRITE != 0
     }
 
-    /// Whether it can be written and executed: code that changes itself.
+    /// Returns true if it can be written and executed: code that changes itself.
     pub fn is_open_code(&self) -> bool {
         self.protection & (libc::PROT_WRITE | libc::PROT_EXEC) == libc::PROT_WRITE | libc::PROT_EXEC
     }
 
-    /// The whole blocks of 2 MiB in it.
+    /// Returns the whole blocks of 2 MiB in it; `None` if there is none.
     pub fn whole_blocks(self) -> Option<Part> {
         let (start, end) = (self.start.next_multiple_of(HUGE_2M), self.end & !(HUGE_2M - 1));
         (start < end).then_some(Part { start, end, ..self })
     }
 
-    /// `length` bytes from `offset` on. Panics where that is not inside.
+    /// Returns `length` bytes from `offset` on. Panics if that is not inside.
     pub fn piece(self, offset: usize, length: usize) -> Part {
         assert!(length > 0 && offset.checked_add(length).is_some_and(|end| end <= self.end - self.start));
         Part { start: self.start + offset, end: self.start + offset + length, ..self }
     }
 
-    /// Takes the addresses behind it up to `end`, as readable zeros; EEXIST where anything is there.
+    /// Reserves the addresses behind it up to `end`, as readable zeros. EEXIST if anything is
+    /// mapped there.
     pub fn reserve_behind(&self, end: usize) -> Result<Reservation, Errno> {
         let length = end.checked_sub(self.end).filter(|length| *length > 0).ok_or(Errno(libc::EINVAL))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -175,20 +180,20 @@ impl Part {
         Ok(range)
     }
 
-    /// This part and the range right behind it, which was reserved for it.
+    /// Returns this part together with the range right behind it, which was reserved for it.
     pub fn with(self, behind: OwnedRange) -> Part {
         assert_eq!(self.end, behind.start());
         Part { end: behind.end(), ..self }
     }
 
     fn range(self) -> OwnedRange {
-        // SAFETY: a part of the program that is loaded; it is copied, and replaced by the same bytes, so that nothing which leads into
-        // it notices.
+        // SAFETY: a part of a program that is loaded. It is copied, and replaced by the same bytes,
+        // so that pointers into it stay valid.
         unsafe { OwnedRange::of_allocator(self.start, self.end - self.start) }
     }
 
-    /// Reads it into memory, without a signal where that fails (MADV_POPULATE_READ, Linux 5.14). EFAULT: the file has
-    /// become shorter.
+    /// Reads it into memory (MADV_POPULATE_READ, Linux 5.14). A failure is an error, not a signal.
+    /// EFAULT: the file has become shorter.
     pub fn read_in(&self) -> Result<(), Errno> {
         loop {
             match self.advise(libc::MADV_POPULATE_READ) {
@@ -198,10 +203,11 @@ impl Part {
         }
     }
 
-    /// Whether any page of it is the process's own, not the file's: of a read-only file mapping, then something has
-    /// written into it past its access: a uprobe, a debugger's breakpoint, a relocation of text. Reads
-    /// /proc/self/pagemap (Documentation/admin-guide/mm/pagemap.rst): of what is in memory or in swap, bit 61 is set
-    /// where it is the file's.
+    /// Returns true if any page of it is the process's copy, not the file's. In a read-only mapping
+    /// of a file, such a page was written in spite of its access: by a uprobe, a debugger's
+    /// breakpoint, or a relocation of text. Reads /proc/self/pagemap
+    /// (Documentation/admin-guide/mm/pagemap.rst). A page in memory or in swap has bit 61 set if it
+    /// is the file's.
     pub fn has_own_pages(&self) -> Result<bool, Errno> {
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
         const OF_FILE: u64 = 1 << 61;
@@ -233,20 +239,21 @@ impl Part {
         found
     }
 
-    /// Asks for transparent huge pages where it is touched from now on (MADV_HUGEPAGE). Copies nothing.
+    /// Asks for transparent huge pages at page faults from now on (MADV_HUGEPAGE). Copies nothing.
     pub fn advise_thp(&self) -> Result<(), Errno> {
         self.advise(libc::MADV_HUGEPAGE)
     }
 
     fn advise(&self, advice: c_int) -> Result<(), Errno> {
         let address = ptr::without_provenance_mut(self.start);
-        // SAFETY: the part is mapped (see the header); none of the advice above changes contents or access.
+        // SAFETY: the part is mapped (see the header); none of the advice above changes contents or
+        // access.
         let answer = unsafe { libc::madvise(address, self.end - self.start, advice) };
         if answer == 0 { Ok(()) } else { Err(Errno::last()) }
     }
 
-    /// Names it in `/proc/PID/maps` and `smaps` as `[anon:NAME]` (PR_SET_VMA, Linux 5.17). EINVAL: the kernel was built
-    /// without; EBADF: it is hugetlb memory.
+    /// Names it in `/proc/PID/maps` and `smaps` as `[anon:NAME]` (PR_SET_VMA, Linux 5.17). EINVAL:
+    /// the kernel was built without names; EBADF: it is hugetlb memory.
     pub fn name(&self, name: &CStr) -> Result<(), Errno> {
         const PR_SET_VMA: c_int = 0x5356_4d41;
         const PR_SET_VMA_ANON_NAME: libc::c_ulong = 0;
@@ -258,13 +265,15 @@ impl Part {
         if answer == 0 { Ok(()) } else { Err(Errno::last()) }
     }
 
-    /// Copies it into `pages`, which are as long, populated and writable, gives those the access that it has, never
-    /// more, and puts them in its place. Signals wait meanwhile. EACCES: the process may not make executable what it
-    /// has written (PR_SET_MDWE of prctl(2), SELinux). EBUSY: another process wrote into a read-only part of a file while it
-    /// was copied (see [`Part::has_own_pages`]). On an error the part is as it was, and the pages are released.
+    /// Copies it into `pages`, which are as long, populated and writable. Gives those the same
+    /// access, never more, and puts them in its place. Signals wait meanwhile. EACCES: the process
+    /// may not make executable the memory that it has written (PR_SET_MDWE of prctl(2), SELinux).
+    /// EBUSY: another process wrote into a read-only part of a file during the copy (see
+    /// [`Part::has_own_pages`]). On an error the part is as it was, and the pages are released.
     pub fn replace_by(&self, pages: Reservation) -> Result<(), Errno> {
         assert_eq!(pages.len(), self.end - self.start);
-        // mremap unmaps its target before it looks whether the memory may be counted twice for a moment.
+        // mremap unmaps its target before it checks if the memory may be counted twice for a
+        // moment.
         if !is_plausible(pages.len()) {
             return Err(Errno::ENOMEM);
         }
@@ -275,7 +284,8 @@ impl Part {
             }
             pages.protect(self.protection)?;
             pages.move_over(self.range()).map_err(|NotMoved { pages, errno, target_emptied }| {
-                // Else it is as it was: nothing may be mapped over code that is being executed.
+                // Otherwise the part is as it was: nothing may be mapped over code that is being
+                // executed.
                 if target_emptied {
                     self.restore_from(*pages);
                 }
@@ -284,8 +294,8 @@ impl Part {
         })
     }
 
-    /// Puts the bytes back from a copy of them, after the kernel has unmapped them and failed then: the part is reserved
-    /// and inaccessible.
+    /// Puts the bytes back from a copy, after the kernel has unmapped them and then failed. The
+    /// part is reserved and inaccessible before.
     fn restore_from(&self, pages: OwnedRange) {
         let range = self.range();
         if range.open().is_ok() {
@@ -295,12 +305,12 @@ impl Part {
     }
 }
 
-/// Which step of [`try_replacing`] the kernel refused.
+/// Step of [`try_replacing`] that the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Memory that was written cannot be made executable.
+    /// Making written memory executable.
     Execute(Errno),
-    /// A mapping cannot be moved, or none can be made.
+    /// Making or moving a mapping.
     Move(Errno),
 }
 
@@ -318,8 +328,9 @@ impl fmt::Display for Refused {
     }
 }
 
-/// The sanitizer (`asan`, `tsan`, `msan`, `hwasan`) whose runtime is part of the process: it lays out the address space
-/// itself. Asks the loader (dlsym(3)) for its entry point.
+/// Returns the sanitizer (`asan`, `tsan`, `msan`, `hwasan`) whose runtime is part of the process,
+/// if any. Such a runtime lays out the address space itself. Asks the loader (dlsym(3)) for its
+/// entry point.
 pub fn own_sanitizer() -> Option<&'static str> {
     let known = [
         ("asan", c"__asan_init"),
@@ -330,14 +341,15 @@ pub fn own_sanitizer() -> Option<&'static str> {
     // SAFETY: the name is a C string, and the address that comes back is not followed.
     let is_there = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
     let found = known.into_iter().find(|(_, entry)| is_there(entry)).map(|(name, _)| name);
-    // What was not found would be the next error that the program gets.
-    // SAFETY: the message is the loader's, and is not looked at.
+    // Clears the error of the failed search, which the program would get next.
+    // SAFETY: the message is the loader's, and is not read.
     unsafe { libc::dlerror() };
     found
 }
 
-/// Tries on pages of its own what [`Part::replace_by`] does to a program's code. What the kernel refuses the calling
-/// process (PR_SET_MDWE, a seccomp filter, SELinux) it refuses the programs that it executes.
+/// Tries on its own pages what [`Part::replace_by`] does to a program's code. If the kernel refuses
+/// it to the calling process (PR_SET_MDWE, a seccomp filter, SELinux), it also refuses it to the
+/// programs that this process executes.
 pub fn try_replacing() -> Result<(), Refused> {
     let target = Reservation::new(BASE_PAGE, BASE_PAGE).map_err(Refused::Move)?;
     let page = Reservation::new(BASE_PAGE, BASE_PAGE).map_err(Refused::Move)?;
@@ -348,7 +360,7 @@ pub fn try_replacing() -> Result<(), Refused> {
 
 /// Ends the process without running its exit handlers (_exit(2)).
 pub fn exit_at_once(status: i32) -> ! {
-    // SAFETY: it does not return, so that nothing of the process is used afterwards.
+    // SAFETY: it does not return, so that no part of the process is used afterwards.
     unsafe { libc::_exit(status) }
 }
 
@@ -406,7 +418,8 @@ mod tests {
         assert_eq!((part.start(), part.end(), part.is_data()), (0x7f12_a000, 0x7f31_0000, true));
         assert_eq!(part.whole_blocks(), None);
         assert_eq!(Part::of(&segment, &anonymous), None);
-        // A mapping of the program's own making, in a segment that is not to be written.
+        // The program has changed the mapping itself, in a segment that is not writable in the
+        // file.
         let constant = LoadedSegment { write: false, ..segment };
         assert!(Part::of(&constant, &mapping).unwrap().is_data());
         let read = OwnMapping { protection: libc::PROT_READ, ..mapping };
@@ -422,12 +435,14 @@ mod tests {
         assert_eq!(whole.piece(HUGE_2M, HUGE_2M).start(), 0x40_0000);
     }
 
-    /// A breakpoint in a read-only mapping of a file makes a page of it the process's own.
+    /// Writes to a page of a read-only mapping of a file, as a breakpoint does, which makes it the
+    /// process's copy.
     #[test]
     fn pages_that_are_not_the_files_are_distinguished() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let length = 4 * BASE_PAGE;
-        // SAFETY: a new mapping at an address of the kernel's choice, which no reference leads into.
+        // SAFETY: a new mapping at an address of the kernel's choice, which no reference leads
+        // into.
         let address = unsafe {
             let flags = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
             libc::mmap(ptr::null_mut(), length, flags.0, flags.1, file.as_raw_fd(), 0)
@@ -458,7 +473,7 @@ mod tests {
         range.release().unwrap();
     }
 
-    /// Puts other pages in the place of three pages of code that this test has made, and executes them.
+    /// Replaces three pages of code that this test has made by other pages, and executes them.
     #[test]
     fn a_part_keeps_its_bytes_and_its_access() {
         let code = Reservation::new(4 * BASE_PAGE, BASE_PAGE).unwrap();

@@ -1,10 +1,10 @@
-//! The kernel's bitmap of idle page frames: `/sys/kernel/mm/page_idle/bitmap`
+//! Bitmap of idle page frames: `/sys/kernel/mm/page_idle/bitmap`
 //! (Documentation/admin-guide/mm/idle_page_tracking.rst; CONFIG_IDLE_PAGE_TRACKING).
 //!
-//! One bit for each page frame, in 64-bit words. Writing a one clears the accessed bits of every mapping of the
-//! frame and marks it idle; a zero leaves the frame as it is. A read shows which marked frames were not accessed
-//! since. Only user memory on the lists of reclaim can be marked, and of a folio of several pages only the first
-//! page: everything else reads as zero.
+//! It has one bit for each page frame, in 64-bit words. Writing a one clears the accessed bits of
+//! every mapping of the frame and marks it idle; a zero does not change the frame. A read shows
+//! which marked frames were not accessed since. Only user memory on the lists of reclaim can be
+//! marked, and only the first page of a folio of several pages. Everything else reads as zero.
 
 use crate::{KernelError, KernelRoot};
 use std::fs::{File, OpenOptions};
@@ -15,20 +15,20 @@ use std::path::PathBuf;
 const BITMAP: &str = "sys/kernel/mm/page_idle/bitmap";
 const WORD: u64 = u64::BITS as u64;
 
-/// The bitmap, open for reading and writing.
+/// Bitmap, open for reading and writing.
 #[derive(Debug)]
 pub struct IdleBitmap {
     file: File,
     path: PathBuf,
 }
 
-/// The bitmap's file, as the user would name it.
+/// Returns the path of the bitmap's file, as the user would name it.
 pub fn path() -> String {
     format!("/{BITMAP}")
 }
 
 impl IdleBitmap {
-    /// Opens it: ENOENT on a kernel without, EACCES without root.
+    /// Opens the bitmap: ENOENT on a kernel without it, EACCES without root.
     pub fn open(root: &KernelRoot) -> Result<IdleBitmap, KernelError> {
         let path = root.path(BITMAP);
         match OpenOptions::new().read(true).write(true).open(&path) {
@@ -37,14 +37,14 @@ impl IdleBitmap {
         }
     }
 
-    /// Marks `frames` (ascending) idle. Frames that share a word are written with it, at once; no other frame is
-    /// touched. Frames that the kernel does not know, or that are not user memory, are skipped by the kernel.
+    /// Marks `frames` (ascending) idle. Writes each word once, with all of its frames; touches no
+    /// other frame. The kernel skips frames that it does not know, or that are not user memory.
     pub fn mark(&self, frames: &[u64]) -> Result<(), KernelError> {
         for (first, words) in words(frames) {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             match self.file.write_all_at(&bytes, first * size_of::<u64>() as u64) {
                 Ok(()) => {}
-                // Beyond the last frame: memory that was taken offline meanwhile.
+                // The word is beyond the last frame: memory was taken offline meanwhile.
                 Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
                 Err(source) => return Err(self.error(source)),
             }
@@ -52,7 +52,7 @@ impl IdleBitmap {
         Ok(())
     }
 
-    /// Which of `frames` (ascending) are still idle, one answer each.
+    /// Returns for each of `frames` (ascending) if it is still idle.
     pub fn are_idle(&self, frames: &[u64]) -> Result<Vec<bool>, KernelError> {
         let mut idle = Vec::with_capacity(frames.len());
         for (first, asked) in words(frames) {
@@ -63,12 +63,12 @@ impl IdleBitmap {
                 idle.extend((0..WORD).filter(|bit| asked >> bit & 1 != 0).map(|bit| word >> bit & 1 != 0));
             }
         }
-        // A frame that is named twice has one bit.
+        // A frame that is listed twice has one bit.
         debug_assert_eq!(idle.len(), frames.len(), "frames ascend");
         Ok(idle)
     }
 
-    /// Reads as much as there is; the remainder, beyond the last frame, stays zero.
+    /// Reads as many bytes as there are; the remainder, beyond the last frame, stays zero.
     fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<(), KernelError> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -86,8 +86,8 @@ impl IdleBitmap {
     }
 }
 
-/// The words that hold the bits of `frames` (strictly ascending): runs of adjacent words, each with the number of
-/// its first word.
+/// Returns the words that hold the bits of `frames` (strictly ascending), as runs of adjacent
+/// words. Each run has the number of its first word.
 fn words(frames: &[u64]) -> Vec<(u64, Vec<u64>)> {
     let mut runs: Vec<(u64, Vec<u64>)> = Vec::new();
     for frame in frames {
@@ -118,8 +118,8 @@ mod tests {
         );
     }
 
-    /// A plain file does not have the kernel's meaning of a zero. What is written must therefore hold the bits
-    /// that were asked for and nothing else, and no byte outside their words.
+    /// Checks the bytes that are written, as a plain file does not have the kernel's meaning of a
+    /// zero. They must hold the bits asked for and nothing else, and no byte outside their words.
     #[test]
     fn only_the_words_of_the_frames_are_written() {
         let (_keep, root) = captured_tree(&[(BITMAP, &"x".repeat(48))]);

@@ -1,7 +1,7 @@
 //! Counters of the processor and of the kernel: perf_event_open(2).
 //!
-//! File-level obligation: the attribute block is initialised and states its own size, and every descriptor that
-//! the kernel returns has one owner.
+//! File-level obligation: the attribute block is initialised and states its own size, and every
+//! descriptor that the kernel returns has one owner.
 
 #![allow(unsafe_code)]
 
@@ -11,12 +11,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// One thing to count.
+/// Event to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The unit that counts: `PERF_TYPE_*`, or the `type` of a directory under `/sys/bus/event_source/devices`.
+    /// Unit that counts: `PERF_TYPE_*`, or the `type` of a directory under
+    /// `/sys/bus/event_source/devices`.
     pub unit: u32,
-    /// What it counts, as that unit encodes it.
+    /// Event in that unit's encoding.
     pub config: u64,
 }
 
@@ -31,32 +32,35 @@ impl Event {
     }
 }
 
-/// What of a thread is counted.
+/// Part of a thread's work that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// Leave out what it does inside the kernel: all that `perf_event_paranoid` = 2 allows to users.
+    /// True to leave out work inside the kernel. With `perf_event_paranoid` = 2, users may count
+    /// only in this way.
     pub user_only: bool,
-    /// Count also the threads that it starts from now on, and theirs, but no new process (`inherit_thread`, since
-    /// Linux 5.13; EINVAL before).
+    /// True to count also the threads that the thread starts from now on, and theirs, but no new
+    /// process (`inherit_thread`, since Linux 5.13; EINVAL before).
     pub new_threads: bool,
 }
 
-/// What a group has counted since it was opened, inherited counts included.
+/// Counts of a group since it was opened, inherited counts included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// For how long the thread was on a processor, in nanoseconds.
+    /// Time of the thread on a processor, in nanoseconds.
     pub enabled_ns: u64,
-    /// For how much of that the events were really counted: less where more is asked for than there are counters.
+    /// Part of that time in which the events were really counted. It is shorter if there are fewer
+    /// counters than events.
     pub running_ns: u64,
-    /// The counts, in the order of the events.
+    /// Counts, in the order of the events.
     pub counts: Vec<u64>,
 }
 
-/// Events of one thread that are counted at the same times, so that they may be divided by each other.
+/// Events of one thread that are counted at the same times, so that they may be divided by each
+/// other.
 #[derive(Debug)]
 pub struct Group {
     leader: File,
-    /// Kept open: an event is counted for as long as its descriptor is.
+    /// Descriptors kept open: the kernel counts an event while its descriptor is open.
     _others: Vec<OwnedFd>,
     events: usize,
 }
@@ -64,9 +68,10 @@ pub struct Group {
 impl Group {
     /// Starts to count `events` (1 to 16) of `thread`, or of the calling thread for 0.
     ///
-    /// ENOENT, ENODEV, EOPNOTSUPP: there is no such counter, as in most virtual machines. EACCES, EPERM: refused
-    /// by `perf_event_paranoid` or the right to trace. EINVAL: the kernel knows no `new_threads`. ESRCH: the
-    /// thread has ended. EMFILE: too many descriptors; each event takes one.
+    /// ENOENT, ENODEV, EOPNOTSUPP: there is no such counter, as in most virtual machines. EACCES,
+    /// EPERM: refused by `perf_event_paranoid` or the right to trace. EINVAL: the kernel does not
+    /// know `new_threads`. ESRCH: the thread has ended. EMFILE: too many descriptors; each event
+    /// takes one.
     pub fn open(thread: i32, events: &[Event], scope: Scope) -> io::Result<Group> {
         if !(1..=16).contains(&events.len()) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -84,9 +89,10 @@ impl Group {
         Ok(Group { leader, _others: opened, events: events.len() })
     }
 
-    /// What was counted so far. Works also after the thread has ended.
+    /// Returns the counts so far. Works also after the thread has ended.
     pub fn read(&self) -> io::Result<Reading> {
-        // The format of PERF_FORMAT_GROUP with both times: the number of events, the times, the counts.
+        // The format is PERF_FORMAT_GROUP with both times: the number of events, the times, the
+        // counts.
         let mut bytes = vec![0u8; 8 * (3 + self.events)];
         let length = (&self.leader).read(&mut bytes)?;
         if length != bytes.len() {
@@ -113,14 +119,15 @@ fn open(thread: i32, event: Event, scope: Scope, leader: i32) -> io::Result<Owne
         ),
         ..Default::default()
     };
-    // The leader starts all: none counts earlier than another.
+    // The leader starts all events, so that none counts earlier than another.
     attributes.set_disabled(u64::from(leader < 0));
     attributes.set_exclude_kernel(u64::from(scope.user_only));
     attributes.set_exclude_hv(1);
     attributes.set_inherit(u64::from(scope.new_threads));
     attributes.set_inherit_thread(u64::from(scope.new_threads));
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: the block is initialised and states its size; the kernel writes at most its `size` field.
+    // SAFETY: the block is initialised and states its size; the kernel writes at most its `size`
+    // field.
     let descriptor = unsafe { sys::perf_event_open(&mut attributes, thread, -1, leader, flags) };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
@@ -129,8 +136,9 @@ fn open(thread: i32, event: Event, scope: Scope, leader: i32) -> io::Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The number by which perf_event_open(2) knows the counting unit `name`, such as `cpu`, or `cpu_core` where the
-/// cores differ; `None` where the kernel has none of that name. Source: `/sys/bus/event_source/devices/NAME/type`.
+/// Returns the number by which perf_event_open(2) knows the counting unit `name`, such as `cpu`, or
+/// `cpu_core` if the cores differ. Returns `None` if the kernel has no unit of that name. Source:
+/// `/sys/bus/event_source/devices/NAME/type`.
 pub fn unit(root: &KernelRoot, name: &str) -> Result<Option<u32>, KernelError> {
     match root.read_u64(format!("sys/bus/event_source/devices/{name}/type")) {
         Ok(number) => Ok(u32::try_from(number).ok()),
@@ -139,8 +147,8 @@ pub fn unit(root: &KernelRoot, name: &str) -> Result<Option<u32>, KernelError> {
     }
 }
 
-/// How much the kernel refuses to users without CAP_PERFMON: `kernel.perf_event_paranoid`, -1 (nothing) to 4
-/// (everything; Debian). `None` where the kernel has no performance events.
+/// Returns how much the kernel refuses to users without CAP_PERFMON: `kernel.perf_event_paranoid`,
+/// -1 (nothing) to 4 (everything; Debian). Returns `None` if the kernel has no performance events.
 pub fn paranoia(root: &KernelRoot) -> Option<i64> {
     root.read("proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
 }
@@ -157,8 +165,8 @@ mod tests {
     const SOFTWARE: [Event; 2] = [Event::TASK_CLOCK, Event::PAGE_FAULTS];
     const PAGES: usize = 400;
 
-    /// Touches 400 base pages for the first time: malloc gives 32 MiB or more always as a new mapping (mallopt(3)),
-    /// less perhaps from what is resident already.
+    /// Touches 400 base pages for the first time. malloc always makes a new mapping for 32 MiB or
+    /// more (mallopt(3)); less may come from memory that is resident already.
     fn touch() {
         let mut memory = black_box(vec![0u8; 33 << 20]);
         for page in 0..PAGES {
@@ -167,7 +175,8 @@ mod tests {
         black_box(&memory);
     }
 
-    /// A group on the calling thread, or why there is none here: a container may forbid the call.
+    /// Opens a group on the calling thread. Skips the test with the reason if that fails: a
+    /// container may forbid the call.
     fn own(new_threads: bool) -> Option<Group> {
         match Group::open(0, &SOFTWARE, Scope { user_only: true, new_threads }) {
             Ok(group) => Some(group),
@@ -185,7 +194,7 @@ mod tests {
         touch();
         let after = group.read().unwrap();
         assert!(after.counts[0] > before.counts[0], "{before:?} {after:?}");
-        // How many depends on the size of the transparent huge pages in use.
+        // The number depends on the size of the transparent huge pages in use.
         assert!(after.counts[1] - before.counts[1] >= 1, "{before:?} {after:?}");
         assert!(after.running_ns > before.running_ns && after.running_ns <= after.enabled_ns);
         assert_eq!(after.counts.len(), 2);
@@ -201,9 +210,10 @@ mod tests {
                 touch();
             }
         });
-        // The same clock on both sides: what one group counts and the other does not is the thread's. `together`
-        // is read first, so that what this thread does between the two makes the difference smaller, not larger.
-        // The thread runs until enough is seen, however late it is scheduled.
+        // Both groups use the same clock, so the difference between them is the new thread's.
+        // `together` is read first: the work of this thread between the two reads makes the
+        // difference smaller, not larger. The thread runs until enough is seen, however late it is
+        // scheduled.
         let (start, mut seen) = (Instant::now(), (0, 0));
         while (seen.0 < 20_000_000 || seen.1 < 2) && start.elapsed() < Duration::from_secs(120) {
             std::thread::sleep(Duration::from_millis(5));

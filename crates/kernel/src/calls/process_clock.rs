@@ -1,7 +1,8 @@
-//! The processor time of another process while it runs, to the microsecond.
+//! Processor time of another process while it runs, to the microsecond.
 //!
-//! The process's own clock (clock_getcpuclockid(3)) goes on in ticks while its threads run on other processors: steps of
-//! 1 to 10 ms. The kernel's task clock (perf_event_open(2)) is read from where they run.
+//! The process's own clock (clock_getcpuclockid(3)) advances in ticks while its threads run on
+//! other processors: steps of 1 to 10 ms. The kernel's task clock (perf_event_open(2)) is read on
+//! the processors where they run.
 
 use crate::KernelRoot;
 use crate::cpu_time::cpu_time_of;
@@ -12,28 +13,28 @@ use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
-/// Threads that are counted at most, one descriptor each: with more the process's own clock is taken.
+/// Most threads that are counted, one descriptor each. With more, the process's own clock is used.
 const MOST_THREADS: usize = 64;
-/// By how much the process's own clock may lag for each thread that runs: a tick of a kernel of 100 Hz.
+/// Longest lag of the process's own clock for each running thread: a tick of a kernel of 100 Hz.
 const LONGEST_TICK: Duration = Duration::from_millis(10);
 
-/// The clock of one process. Its steps are those of the process's own clock where the task clock is refused
+/// Clock of one process. It has the steps of the process's own clock if the task clock is refused
 /// ([`ProcessClock::is_fine`]).
 #[derive(Debug)]
 pub struct ProcessClock {
     pid: Pid,
     threads: Vec<Group>,
-    /// What to add to the sum of the threads' clocks.
+    /// Time to add to the sum of the threads' clocks.
     origin: Cell<Duration>,
     last: Cell<Duration>,
 }
 
 impl ProcessClock {
-    /// Starts to count. ESRCH where there is no such process.
+    /// Starts to count. ESRCH if there is no such process.
     pub fn open(root: &KernelRoot, pid: Pid) -> io::Result<ProcessClock> {
         let origin = cpu_time_of(pid)?;
         let count = |thread: &i32| {
-            // The threads that it starts are counted with it.
+            // The threads that this thread starts are counted with it.
             Group::open(*thread, &[Event::TASK_CLOCK], Scope { user_only: true, new_threads: true })
         };
         let threads = list_threads(root, pid).unwrap_or_default();
@@ -50,12 +51,13 @@ impl ProcessClock {
         Ok(clock)
     }
 
-    /// Whether it goes on in between ticks.
+    /// Returns true if it advances between ticks.
     pub fn is_fine(&self) -> bool {
         !self.threads.is_empty()
     }
 
-    /// The processor time of all its threads. Never falls. ESRCH where the process has ended.
+    /// Returns the processor time of all its threads. It never falls. ESRCH if the process has
+    /// ended.
     pub fn now(&self) -> io::Result<Duration> {
         let coarse = cpu_time_of(self.pid)?;
         let counted: io::Result<u64> = self
@@ -67,7 +69,8 @@ impl ProcessClock {
             Ok(counted) if self.is_fine() => {
                 let fine = self.origin.get() + Duration::from_nanos(counted);
                 let latest = coarse + LONGEST_TICK * (self.threads.len() as u32 + 1);
-                // A thread that is not counted, or one counted that is of no concern: the own clock is right.
+                // The sum may lack a thread, or hold one that is not the process's. Its own clock
+                // is right.
                 let right = fine.clamp(coarse, latest.max(coarse));
                 if right > fine {
                     self.origin.set(self.origin.get() + (right - fine));
@@ -99,7 +102,8 @@ mod tests {
             assert!(now >= last, "{last:?} {now:?}");
             last = now;
         }
-        // Between the process's own clock before, and after with the ticks that each thread may run ahead of it.
+        // The time lies between the process's own clock before, and that clock after plus the ticks
+        // that each thread may run ahead of it.
         let before = own_cpu_time();
         let asked = clock.now().unwrap();
         let latest = own_cpu_time() + LONGEST_TICK * (clock.threads.len() as u32 + 1);

@@ -1,8 +1,8 @@
-//! Advice about memory of another process: process_madvise(2), madvise(2). It is given by a helper, with a deadline: an error
-//! of kind TimedOut holds a [`crate::helper::Locked`].
+//! Advice about memory of another process: process_madvise(2), madvise(2). A helper gives it, with
+//! a deadline: an error of kind TimedOut holds a [`crate::helper::Locked`].
 //!
-//! File-level obligation: the iovec array that the kernel reads is initialised and outlives the call. The
-//! addresses in it belong to the other process; nothing of ours is written.
+//! File-level obligation: the iovec array that the kernel reads is initialised and outlives the
+//! call. The addresses in it belong to the other process; no memory of this process is written.
 
 #![allow(unsafe_code)]
 
@@ -13,16 +13,17 @@ use rustix::fd::BorrowedFd;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The most ranges that one call may name: IOV_MAX (UIO_MAXIOV).
+/// Most ranges that one call may name: IOV_MAX (UIO_MAXIOV).
 pub const MOST_RANGES: usize = 1024;
 
-/// Asks the kernel to collapse each of `ranges`, in order, of the process behind `pidfd` into huge pages
-/// (MADV_COLLAPSE, Linux 6.1). The answer is the number of bytes advised before the first failure; the error is the
-/// first range's.
+/// Asks the kernel to collapse each of `ranges`, in order, into huge pages (MADV_COLLAPSE, Linux
+/// 6.1). The ranges belong to the process behind `pidfd`. Returns the number of bytes advised
+/// before the first failure; an error is the first range's.
 ///
-/// The answer proves nothing: a range may be split again at once, and one that is huge already succeeds too.
-/// EPERM: CAP_SYS_NICE or the right to trace lacks. EAGAIN: pinned or busy pages. EINVAL: no page table, or
-/// collapse is not for this mapping. ENOMEM: no huge page, or no such range. ESRCH: the process has gone.
+/// The result proves nothing: a range may be split again at once, and one that is huge already also
+/// succeeds. EPERM: CAP_SYS_NICE or the right to trace is missing. EAGAIN: pinned or busy pages.
+/// EINVAL: no page table, or the mapping cannot be collapsed. ENOMEM: no huge page, or no such
+/// range. ESRCH: the process has gone.
 ///
 /// # Panics
 /// With more than [`MOST_RANGES`].
@@ -30,20 +31,24 @@ pub fn collapse(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> 
     advise(pidfd, ranges, libc::MADV_COLLAPSE)
 }
 
-/// Advises the kernel that `ranges`, in order, of the process behind `pidfd` are not used at the moment (MADV_COLD,
-/// Linux 5.10 for other processes): it clears their accessed bits, flushes them from the TLB, and makes the pages
-/// the first to be reclaimed until they are accessed again. Nothing is written back or freed by the call. 10 to
-/// 20 ms for each GiB on base pages. The answer is the number of bytes advised before the first failure; the error
-/// is the first range's.
+/// Advises the kernel that `ranges`, in order, of the process behind `pidfd` are not used at the
+/// moment (MADV_COLD, Linux 5.10 for other processes). The call clears their accessed bits and
+/// flushes them from the TLB. The pages become the first to be reclaimed until they are accessed
+/// again. The call writes back and frees nothing. It takes 10 to 20 ms for each GiB on base pages.
+/// Returns the number of bytes advised before the first failure; an error is the first range's.
 ///
-/// Passed over without an error: pages that other processes map too, that are isolated or just queued for the LRU
-/// lists, that are not ordinary memory, and the shared page of zeros. A large folio is SPLIT (and its zero-filled
-/// pages freed, since Linux 6.12) that a range or a mapping ends in, that is mapped only in part, or that lies
-/// across a 2 MiB boundary. Of folios that are mapped by a 2 MiB entry that can befall only one in which a range
-/// ends.
-/// EINVAL: the range lies in a mapping that is locked, of hugetlb pages or of raw page frames. ENOMEM: a part of the
-/// range is not mapped; the others were advised. EPERM: CAP_SYS_NICE or the right to trace lacks. ESRCH: the process
-/// has gone.
+/// The kernel skips without an error:
+/// - pages that other processes map too,
+/// - pages that are isolated or just queued for the LRU lists,
+/// - pages that are not ordinary memory, and the shared page of zeros.
+///
+/// A large folio is SPLIT (and its zero-filled pages freed, since Linux 6.12) in three cases: a
+/// range or a mapping ends in it, it is mapped only in part, or it lies across a 2 MiB boundary. A
+/// folio that is mapped by a 2 MiB entry is split only if a range ends in it.
+///
+/// EINVAL: the range lies in a mapping that is locked, of hugetlb pages or of raw page frames.
+/// ENOMEM: a part of the range is not mapped; the others were advised. EPERM: CAP_SYS_NICE or the
+/// right to trace is missing. ESRCH: the process has gone.
 ///
 /// # Panics
 /// With more than [`MOST_RANGES`].
@@ -51,9 +56,9 @@ pub fn cold(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> {
     advise(pidfd, ranges, libc::MADV_COLD)
 }
 
-/// Has the kernel reclaim `ranges`, in order, of the process behind `pidfd` (MADV_PAGEOUT, Linux 5.10 for other
-/// processes): anonymous pages go to swap where there is any, else they stay; huge ones are split on the way. Answers
-/// and errors are those of [`cold`], and as little is proved by them.
+/// Asks the kernel to reclaim `ranges`, in order, of the process behind `pidfd` (MADV_PAGEOUT,
+/// Linux 5.10 for other processes). Anonymous pages go to swap if there is any, else they stay;
+/// huge pages are split on the way. Result and errors are those of [`cold`], and prove as little.
 ///
 /// # Panics
 /// With more than [`MOST_RANGES`].
@@ -86,7 +91,7 @@ fn advise_own(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], advice: i32) -> io::R
             iov_len: range.len().0 as usize,
         })
         .collect();
-    // SAFETY: the vector lives through the call; the addresses in it are ranges of ours.
+    // SAFETY: the vector lives through the call; the addresses in it are ranges of this process.
     let answer = unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vector.as_ptr(), vector.len(), advice, 0)
     };

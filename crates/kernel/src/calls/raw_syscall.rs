@@ -1,17 +1,19 @@
-//! A system call that touches nothing of the C library's, not even `errno`: for code that runs without a thread of its
-//! own, beside the one that started it.
+//! System call that touches nothing of the C library, not even `errno`. For code that runs without
+//! a separate C library thread, beside the thread that started it.
 //!
-//! File-level obligation: the instruction takes and returns registers as the kernel's convention says (syscall(2),
-//! "Architecture calling conventions"); what the call itself does is the caller's to answer for.
+//! File-level obligation: the instruction takes and returns registers as the kernel's convention
+//! says (syscall(2), "Architecture calling conventions"). The effects of the call itself are the
+//! caller's responsibility.
 
 #![allow(unsafe_code)]
 
 use std::arch::asm;
 
-/// Makes system call `number`. The answer is the kernel's: from -4095 to -1 a negated error number.
+/// Makes system call `number`. Returns the kernel's answer: from -4095 to -1 a negated error
+/// number.
 ///
 /// # Safety
-/// What the arguments point to must be valid for what this call reads and writes.
+/// The memory that the arguments point to must be valid for all reads and writes of this call.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn syscall(number: libc::c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
@@ -29,10 +31,11 @@ pub(crate) unsafe fn syscall(number: libc::c_long, arguments: [usize; 6]) -> isi
     answer
 }
 
-/// Makes system call `number`. The answer is the kernel's: from -4095 to -1 a negated error number.
+/// Makes system call `number`. Returns the kernel's answer: from -4095 to -1 a negated error
+/// number.
 ///
 /// # Safety
-/// What the arguments point to must be valid for what this call reads and writes.
+/// The memory that the arguments point to must be valid for all reads and writes of this call.
 #[cfg(target_arch = "aarch64")]
 pub(crate) unsafe fn syscall(number: libc::c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
@@ -50,29 +53,31 @@ pub(crate) unsafe fn syscall(number: libc::c_long, arguments: [usize; 6]) -> isi
     answer
 }
 
-/// What a new process runs.
+/// Function that a new process runs.
 pub(crate) type Body = extern "C" fn(*mut libc::c_void) -> libc::c_int;
 
-/// Starts a process that shares this one's memory (clone(2), CLONE_VM; its end sends no signal): it runs `body` with
-/// `argument` on a stack that ends at `top`, and ends when that returns. The answer is its number, or a negated error number.
+/// Starts a process that shares this one's memory (clone(2), CLONE_VM; its end sends no signal). It
+/// runs `body` with `argument` on a stack that ends at `top`, and ends when `body` returns. Returns
+/// its number, or a negated error number.
 ///
-/// Not by the C library's clone: `megapage run` takes a program that imports that name, or loads a library that does, for one that
-/// starts children by it.
+/// Does not use the C library's clone. `megapage run` assumes of a program that imports that name,
+/// or loads a library that does, that it starts children by it.
 ///
 /// # Safety
-/// Nothing else uses the stack, which is aligned to 16 bytes and there for as long as the process. `body` touches nothing of the
-/// C library's: the thread that it would find there is the caller's. Signals are blocked.
+/// Nothing else uses the stack, which is aligned to 16 bytes and exists as long as the process.
+/// `body` touches nothing of the C library: the thread that it would find there is the caller's.
+/// Signals are blocked.
 pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc::c_void) -> isize {
     let answer: isize;
-    // SAFETY: as the caller promises. What comes after the system call in the new process uses its own stack and registers; here
-    // the kernel keeps all registers but these.
+    // SAFETY: as the caller promises. The instructions after the system call use the new process's
+    // own stack and registers there. In this process the kernel keeps all registers but these.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
             "syscall",
             "test rax, rax",
             "jnz 2f",
-            // The new process; a frame pointer of zero ends backtraces.
+            // In the new process, a frame pointer of zero ends backtraces.
             "xor ebp, ebp",
             "mov rdi, r8",
             "call r9",
@@ -84,7 +89,7 @@ pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc
             exit = const libc::SYS_exit_group,
             inlateout("rax") libc::SYS_clone as isize => answer,
             in("rdi") libc::CLONE_VM as usize, in("rsi") top, in("rdx") 0usize, in("r10") 0usize,
-            // The fifth argument without CLONE_SETTLS, and a sixth, are none of the call's.
+            // clone(2) ignores its fifth argument without CLONE_SETTLS, and has no sixth.
             in("r8") argument, in("r9") body,
             lateout("rcx") _, lateout("r11") _,
             options(nostack)
@@ -96,7 +101,7 @@ pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc
         asm!(
             "svc 0",
             "cbnz x0, 2f",
-            // The new process; a frame pointer of zero ends backtraces.
+            // In the new process, a frame pointer of zero ends backtraces.
             "mov x29, xzr",
             "mov x30, xzr",
             "mov x0, x6",
@@ -109,7 +114,7 @@ pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc
             in("x8") libc::SYS_clone as isize,
             inlateout("x0") libc::CLONE_VM as isize => answer,
             in("x1") top, in("x2") 0usize, in("x3") 0usize, in("x4") 0usize,
-            // Of no meaning to the call.
+            // clone(2) does not use these.
             in("x5") body, in("x6") argument,
             options(nostack)
         );
@@ -134,7 +139,8 @@ mod tests {
         let mut stack = vec![0u128; 1024];
         let top = stack.as_mut_ptr_range().end.cast();
         let pid = megapage_inside::without_signals(|| {
-            // SAFETY: the stack is this process's alone until it was waited for; the body touches one atomic.
+            // SAFETY: the stack belongs to the new process alone until its end; the body touches
+            // one atomic.
             unsafe { start_process(top, noted, std::ptr::without_provenance_mut(42)) }
         });
         assert!(pid > 0, "{pid}");

@@ -1,4 +1,4 @@
-//! `/run/megapage`: what holds until the next boot. Its name is here and nowhere else.
+//! `/run/megapage`: files that are valid until the next boot. Only this file knows its name.
 
 use crate::KernelRoot;
 use crate::file_locks::flock_holders;
@@ -16,15 +16,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The pause between two tries of a lock.
+/// Pause between two tries of a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The directory of the system under `root`.
+/// Returns the directory of the system under `root`.
 pub fn runtime_directory(root: &KernelRoot) -> PathBuf {
     root.path(RUNTIME_DIRECTORY)
 }
 
-/// Why a lock is not taken.
+/// Reason why a lock is not taken.
 #[derive(Debug, Error)]
 pub enum LockError {
     /// Another process holds it.
@@ -32,21 +32,22 @@ pub enum LockError {
     Held {
         /// The file.
         path: PathBuf,
-        /// Who: `process 4711 (sleep) of user 1000`.
+        /// Processes that hold it: `process 4711 (sleep) of user 1000`.
         holders: String,
     },
-    /// The file cannot be made, or not be used.
+    /// The file cannot be made or used.
     #[error("{}: {source}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// An flock(2) on a file that only its owner can open (mode 0600), so that no other user can take the lock. It is held until
-/// this is dropped and no child has the descriptor any longer. The file stays.
+/// An flock(2) on a file that only its owner can open (mode 0600), so that no other user can take
+/// the lock. The lock is held until this value is dropped and no child has the descriptor any
+/// longer. The file stays.
 #[derive(Debug)]
 pub struct LockFile {
     file: File,
@@ -54,9 +55,9 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// Takes the lock on the file at `path`, which is made where it is missing, with its directory; waits for at most
-    /// `patience`. A file that others may open, which an older version has left, is closed to them. A symbolic link is
-    /// refused (ELOOP), and so is a file of another user than root or the caller.
+    /// Takes the lock on the file at `path`, and waits for at most `patience`. Makes a missing
+    /// file, and its directory. Removes the access of others to a file that an older version has
+    /// left. Refuses a symbolic link (ELOOP), and a file of another user than root or the caller.
     pub fn take(root: &KernelRoot, path: &Path, patience: Duration) -> Result<LockFile, LockError> {
         let failed = |source| LockError::Io { path: path.to_path_buf(), source };
         let file = open(path).map_err(failed)?;
@@ -74,8 +75,9 @@ impl LockFile {
         }
     }
 
-    /// Who holds a lock on the file at `path` now; `None` where no process does, or that cannot be found out. Where the caller may
-    /// not open the file, the kernel's list of locks is read.
+    /// Returns the holder of a lock on the file at `path` now; `None` if no process holds one, or
+    /// that cannot be found out. Reads the kernel's list of locks if the caller may not open the
+    /// file.
     pub fn holder(root: &KernelRoot, path: &Path) -> Option<String> {
         let listed = |found: &Metadata| flock_holders(root, found.dev(), found.ino()).unwrap_or_default();
         let Ok(file) = open_regular(path) else {
@@ -87,17 +89,18 @@ impl LockFile {
         held.then(|| holders(root, &found))
     }
 
-    /// The file, which a child may keep locked.
+    /// Returns the file, which a child may keep locked.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Its path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the lock up now, although a child of another thread may hold the file open until it executes its program.
+    /// Releases the lock now, even if a child of another thread still holds the file open until it
+    /// executes its program.
     pub fn release(self) {
         flock(&self.file, FlockOperation::Unlock).ok();
     }
@@ -105,7 +108,8 @@ impl LockFile {
 
 fn open(path: &Path) -> io::Result<File> {
     if let Some(directory) = path.parent() {
-        // Whatever the umask: nothing is read from a directory that others may write to.
+        // Others get no write access, whatever the umask: no file is read from a directory that
+        // others may write to.
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     }
     let flags = OFlags::RDWR
@@ -115,7 +119,7 @@ fn open(path: &Path) -> io::Result<File> {
         | OFlags::NOCTTY
         | OFlags::CLOEXEC;
     let not_regular = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-    // A device would be opened before it is looked at.
+    // A device is refused here, because opening one could have effects.
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.is_file() && !found.is_symlink()) {
         return Err(not_regular());
     }
@@ -134,12 +138,12 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Names the processes that hold a lock on a file.
+/// Returns the names of the processes that hold a lock on a file.
 fn holders(root: &KernelRoot, file: &Metadata) -> String {
     let pids = flock_holders(root, file.dev(), file.ino()).unwrap_or_default();
     let name = |pid: &megapage_units::Pid| match read_status(root, *pid) {
         Ok(status) => format!("process {pid} ({}) of user {}", status.name, status.uids[0]),
-        // The kernel names who took it; a child may hold it still.
+        // The kernel names the process that took the lock; a child may still hold it.
         Err(_) => format!("what process {pid}, which has ended, has started"),
     };
     match pids.as_slice() {
@@ -168,7 +172,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         take(&path).unwrap().release();
         assert_eq!(mode(), 0o600);
-        // What is no file of ours is left alone.
+        // A file that is not a lock file of ours stays as it is.
         let victim = tree.path().join("victim");
         std::fs::write(&victim, "precious").unwrap();
         std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -191,7 +195,7 @@ mod tests {
         let began = Instant::now();
         let what = take(&path).unwrap_err().to_string();
         assert!(began.elapsed() >= Duration::from_millis(60), "it waits");
-        // Some file systems have numbers of their own, by which no process is found.
+        // Some file systems report other numbers here, by which no process is found.
         let found = held.file().metadata().unwrap();
         let listed = flock_holders(&KernelRoot::live(), found.dev(), found.ino()).unwrap();
         let who = match listed.is_empty() {

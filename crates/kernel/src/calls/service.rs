@@ -1,5 +1,6 @@
-//! What megapage's services, the daemon and the broker of huge pages, share: a socket in the file system that is theirs,
-//! a bound on how fast clients are let in, and word to the service manager.
+//! Common parts of megapage's services, the daemon and the broker of huge pages. These are a socket
+//! file that one service owns, a bound on the rate of accepted clients, and messages to the service
+//! manager.
 
 mod notify;
 mod pace;

@@ -1,4 +1,4 @@
-//! Changing settings of the kernel's for a while: all of a group or none, and back again.
+//! Temporary change of the kernel's settings: all of a group or none, and back again.
 
 mod record;
 
@@ -12,52 +12,55 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Settings that are changed as one.
+/// Settings that are changed together.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// Their directory, relative to a [`KernelRoot`].
+    /// Directory of the settings, relative to a [`KernelRoot`].
     pub(crate) directory: &'static str,
-    /// The files, in the order in which they are written.
+    /// Files, in the order in which they are written.
     pub(crate) files: &'static [&'static str],
-    /// Files that some kernels lack: there they are neither noted nor set.
+    /// Files that some kernels lack: such a file is neither noted nor set.
     pub(crate) optional: &'static [&'static str],
-    /// The one that every kernel with such settings has, and that errors name.
+    /// File that every kernel with such settings has, and that errors name.
     pub(crate) main: &'static str,
-    /// The lock in the runtime directory, and the record of what was found and set.
+    /// Name of the lock in the runtime directory.
     pub(crate) lock: &'static str,
-    /// See there.
+    /// Name of the record, in the runtime directory, of the texts found and set.
     pub(crate) record: &'static str,
 }
 
 impl Group {
-    /// Relative to a [`KernelRoot`].
+    /// Returns the path of a setting, relative to a [`KernelRoot`].
     pub(crate) fn relative(&self, file: &str) -> String {
         format!("{}/{file}", self.directory)
     }
 
-    /// As the user would name it.
+    /// Returns the path of a setting, as the user would name it.
     pub(crate) fn path(&self, file: &str) -> String {
         format!("/{}/{file}", self.directory)
     }
 
-    /// What a setting is now. A choice shows all words, the chosen one in brackets; a number stands alone.
+    /// Returns the present text of a setting. A choice shows all words, the chosen one in brackets;
+    /// a number stands alone.
     fn chosen(&self, root: &KernelRoot, file: &str) -> Result<String, KernelError> {
         let text = root.read(self.relative(file))?;
         let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
         Ok(word.unwrap_or(text.trim()).to_string())
     }
 
-    /// Shell lines that set the same as `texts`, which are those of the files in their order.
+    /// Returns shell lines that set the files to `texts`, which are in the order of the files.
     pub(crate) fn shell_lines(&self, texts: impl IntoIterator<Item = Option<String>>) -> Vec<String> {
         let lines = self.files.iter().zip(texts);
         lines.filter_map(|(file, text)| Some(format!("echo {} > {}", text?, self.path(file)))).collect()
     }
 }
 
-/// The right to change a group of settings. They are put back when the value is dropped, in the reverse order, and also when
-/// this process is killed ([`Guard`]). Where the guard is killed as well, as with a whole control group, the next owner of
-/// the right puts them back: what was found, and what was set, is recorded in the runtime directory meanwhile (where that can
-/// be written to). One at a time on a machine: a lock there is taken, which only root can open.
+/// Right to change a group of settings. The settings are put back in reverse order when the value
+/// is dropped, and also when this process is killed ([`Guard`]). If the guard is killed as well, as
+/// with a whole control group, the next owner of the right puts them back. For that, the texts
+/// found and set are recorded in the runtime directory meanwhile (if that can be written to). Only
+/// one process on a machine has the right: it takes a lock in that directory, which only root can
+/// open.
 #[derive(Debug)]
 pub(crate) struct SettingsChange {
     root: KernelRoot,
@@ -69,19 +72,20 @@ pub(crate) struct SettingsChange {
     pub(crate) lock: Option<LockFile>,
 }
 
-/// For how long the right is waited for: the guard of a process that was killed puts back what that changed.
+/// Longest wait for the right. The guard of a killed process needs time to put back its changes.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl SettingsChange {
-    /// Notes `files` of the group, and changes nothing yet but what a process that was killed has left. ENOENT on a kernel
-    /// without such settings, [`KernelError::Held`] where another process holds the right and keeps it for two seconds.
+    /// Notes `files` of the group. Changes nothing yet, except that it undoes the changes of a
+    /// process that was killed. ENOENT on a kernel without such settings. [`KernelError::Held`] if
+    /// another process keeps the right for two seconds.
     pub(crate) fn begin(
         root: &KernelRoot,
         group: &'static Group,
         files: &[&'static str],
     ) -> Result<SettingsChange, KernelError> {
         let io_error = |source: io::Error| KernelError::Io { path: group.path(group.main).into(), source };
-        // A kernel that has no such settings has none to lock.
+        // A kernel without such settings needs no lock.
         root.read(group.relative(group.main))?;
         let lock =
             LockFile::take(root, &runtime_directory(root).join(group.lock), PATIENCE).map_err(|error| {
@@ -115,23 +119,24 @@ impl SettingsChange {
         })
     }
 
-    /// What a process that was killed had left, and was put back before the settings were noted.
+    /// Returns the settings that a killed process had changed, and that were put back before the
+    /// settings were noted.
     pub(crate) fn recovered(&self) -> &[Recovered] {
         &self.recovered
     }
 
-    /// Whether there is more than one setting to change.
+    /// Returns true if there is more than one setting to change.
     pub(crate) fn is_whole(&self) -> bool {
         self.former.len() > 1
     }
 
-    /// ENOENT where this kernel has no such setting.
+    /// Checks that the kernel has a setting: ENOENT if not.
     pub(crate) fn require(&self, file: &str) -> Result<(), KernelError> {
         self.root.read(self.group.relative(file)).map(|_| ())
     }
 
-    /// Sets each file of the group to its text, and where it has none, as it was found. Where one setting is refused, all are
-    /// put back.
+    /// Sets each file of the group to its text. A file without a text is set to the text that was
+    /// found. If one setting is refused, all are put back.
     pub(crate) fn set(&mut self, texts: impl IntoIterator<Item = Option<String>>) -> Result<(), KernelError> {
         let texts: Vec<(&str, Option<String>)> = self.group.files.iter().copied().zip(texts).collect();
         let text_for = |file: &str, former: &str| {
@@ -140,7 +145,7 @@ impl SettingsChange {
         };
         let wanted: Vec<(&str, String)> =
             self.former.iter().map(|(file, former)| (*file, text_for(file, former))).collect();
-        // Before the first is written: the end may come at any moment.
+        // Written before the first change: this process may be killed at any moment.
         self.record.note(&wanted);
         for (file, text) in &wanted {
             if let Err(error) = self.root.write(self.group.relative(file), text) {
@@ -151,7 +156,7 @@ impl SettingsChange {
         Ok(())
     }
 
-    /// As everything was found. There is nothing to do about a file that refuses its own former text.
+    /// Puts all settings back as they were found. Ignores a file that refuses its own former text.
     fn put_back(&self) {
         for (file, former) in self.former.iter().rev() {
             self.root.write(self.group.relative(file), former).ok();
@@ -162,8 +167,8 @@ impl SettingsChange {
 impl Drop for SettingsChange {
     fn drop(&mut self) {
         self.put_back();
-        // Before the guard ends, which removes it as well: a record that outlives both would have the next owner undo what an
-        // administrator has chosen since.
+        // Removed before the guard ends, which removes it as well. A record that outlives both
+        // would make the next owner undo a choice that an administrator has made since.
         self.record.remove();
         if let Some(guard) = self.guard.take() {
             guard.release().ok();

@@ -1,5 +1,6 @@
-//! Shared memory of other processes: files in memory (tmpfs, memfd), SysV segments, shared anonymous memory. The kernel keeps
-//! each as a file of a tmpfs, an *object*, which any number of processes map.
+//! Shared memory of other processes: files in memory (tmpfs, memfd), SysV segments, shared
+//! anonymous memory. The kernel keeps each as a file of a tmpfs, an *object*, which any number of
+//! processes map.
 
 use crate::file_cache::FileView;
 use crate::helper::{self, Session, Wait};
@@ -12,30 +13,31 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 
-/// The device of the kernel's own tmpfs (memfd, SysV segments, shared anonymous memory): the first of the devices without a
-/// disk, mounted at boot (`shm_mnt` in mm/shmem.c).
+/// Device of the kernel's own tmpfs (memfd, SysV segments, shared anonymous memory). It is the
+/// first of the devices without a disk, mounted at boot (`shm_mnt` in mm/shmem.c).
 const KERNEL_TMPFS: (u32, u32) = (0, 1);
-/// What one mincore(2) asks about, in bytes: a byte of ours for each page.
+/// Bytes of the object that one mincore(2) covers. It takes a byte of our memory for each page.
 const MOST_ASKED: u64 = 1 << 30;
 
-/// The file systems that keep their files in memory, by device: files on them are shared memory.
+/// File systems that keep their files in memory, by device. Files on them are shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryDevices(BTreeSet<(u32, u32)>);
 
 impl Default for MemoryDevices {
-    /// The kernel's own alone.
+    /// Holds only the kernel's own tmpfs.
     fn default() -> MemoryDevices {
         MemoryDevices::of_mounts([])
     }
 }
 
 impl MemoryDevices {
-    /// As this process sees them; where mounts cannot be read, only the kernel's own.
+    /// Reads them as this process sees them. If mounts cannot be read, holds only the kernel's own
+    /// tmpfs.
     pub fn read(root: &KernelRoot) -> MemoryDevices {
         MemoryDevices::of_mounts(mounts::mounts(root).unwrap_or_default())
     }
 
-    /// As `pid` sees them, and as this process does.
+    /// Reads them as `pid` and as this process see them.
     pub fn seen_by(root: &KernelRoot, pid: Pid) -> MemoryDevices {
         let own = mounts::mounts(root).unwrap_or_default();
         let others = mounts::read(root, &format!("proc/{pid}/mountinfo")).unwrap_or_default();
@@ -47,25 +49,26 @@ impl MemoryDevices {
         MemoryDevices(tmpfs.chain([KERNEL_TMPFS]).collect())
     }
 
-    /// Whether files on `device`, or one that the kernel calls `name`, are memory.
+    /// Returns true if files on `device` are memory, or if a file is that the kernel calls `name`.
     pub fn holds(&self, device: (u32, u32), name: &str) -> bool {
         let starts = ["/memfd:", "/SYSV", "/dev/zero (", "[anon_shmem:"];
         self.0.contains(&device) || name == "/dev/zero" || starts.iter().any(|start| name.starts_with(start))
     }
 }
 
-/// A shared-memory object that another process has mapped, opened for reading. It is never written to or read from: only
-/// asked which of its pages are in memory.
+/// Shared-memory object that another process has mapped, opened for reading. It is never written to
+/// or read from. It only serves to find out which of its pages are in memory.
 #[derive(Debug)]
 pub struct SharedObject {
     file: File,
 }
 
 impl SharedObject {
-    /// Opens what `pid` has mapped as `mapping` (`/proc/PID/map_files`, proc_pid_map_files(5)). Needs CAP_SYS_ADMIN or
-    /// CAP_CHECKPOINT_RESTORE, and root or the object's owner as the caller: others get wrong answers from mincore(2).
-    /// ESTALE: another file is mapped there by now, or one that is not on `devices`. Nothing but a regular file of a tmpfs is
-    /// opened, and no other file system is asked anything: a FUSE server might never answer.
+    /// Opens the object that `pid` has mapped as `mapping` (`/proc/PID/map_files`,
+    /// proc_pid_map_files(5)). Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. The caller must be
+    /// root or the object's owner: others get wrong answers from mincore(2). ESTALE: another file
+    /// is mapped there by now, or one that is not on `devices`. Opens only a regular file of a
+    /// tmpfs, and makes no request to any other file system: a FUSE server might never answer.
     pub fn open(
         root: &KernelRoot,
         pid: Pid,
@@ -78,7 +81,8 @@ impl SharedObject {
         if !root.is_live() {
             return Err(failed(ErrorKind::Unsupported.into()));
         }
-        // As a path alone first: opening a device, which may be mapped there by now, could have effects.
+        // Opened only as a path first: opening a device could have effects, and one may be mapped
+        // there by now.
         let place = match helper::is_foreign(root, pid) {
             false => rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
                 .map_err(io::Error::from),
@@ -86,7 +90,8 @@ impl SharedObject {
                 .and_then(|mut session| session.open(&path, OFlags::PATH.bits().cast_signed())),
         };
         let place = place.map_err(failed)?;
-        // What the kernel knows already: with no attribute wanted, and none to be renewed, no server is asked.
+        // Asks only for attributes that the kernel holds already. None is wanted and none is
+        // refreshed, so no file server is asked.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = rustix::fs::statx(&place, "", flags, StatxFlags::empty())
             .map_err(|error| failed(error.into()))?;
@@ -106,8 +111,8 @@ impl SharedObject {
         Ok(SharedObject { file: file.into() })
     }
 
-    /// For each base page of `length` bytes from `offset` (both multiples of the base page), whether it is in memory: beyond the
-    /// object's end none is. What is swapped out is not.
+    /// Returns for each base page of `length` bytes from `offset` if it is in memory; both are
+    /// multiples of the base page. Pages beyond the object's end, and pages swapped out, are not.
     pub fn resident(&self, offset: u64, length: u64) -> io::Result<Vec<bool>> {
         let mut pages = Vec::new();
         let mut at = 0;
@@ -119,7 +124,7 @@ impl SharedObject {
         Ok(pages)
     }
 
-    /// How many pages of the block of `length` bytes at `offset` are in memory.
+    /// Counts the pages in memory of the block of `length` bytes at `offset`.
     pub fn resident_pages(&self, offset: u64, length: u64) -> io::Result<u64> {
         Ok(self.resident(offset, length)?.into_iter().filter(|page| *page).count() as u64)
     }

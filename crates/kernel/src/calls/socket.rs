@@ -1,5 +1,6 @@
-//! Sockets that the standard library cannot open the way they are wanted: a listener on a path whose rights are set
-//! before any process can connect, a connection that is refused instead of waited for; and waiting for several of them.
+//! Sockets beyond those of the standard library: a listener on a path with rights set before any
+//! process can connect, and a connection that is refused instead of waited for. Also a wait for
+//! several sockets.
 
 pub use megapage_inside::connect::connect_to;
 use megapage_inside::connect::unix_socket;
@@ -15,17 +16,17 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-/// What is waited for on a descriptor.
+/// Event to wait for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// That there is something to read, or to accept.
+    /// Data to read, or a connection to accept.
     Read,
-    /// That there is room to write.
+    /// Room to write.
     Write,
 }
 
-/// Waits until one of `fds` is ready, has failed, or was hung up, for at most `timeout` (poll(2)); for each, whether it
-/// is. A signal ends the wait early, with none.
+/// Waits until one of `fds` is ready, has failed, or was hung up, for at most `timeout` (poll(2)).
+/// Returns for each if it is. A signal ends the wait early, with none.
 pub fn wait_ready(fds: &[(BorrowedFd<'_>, Interest)], timeout: Duration) -> io::Result<Vec<bool>> {
     let timeout = Timespec {
         tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
@@ -44,27 +45,28 @@ pub fn wait_ready(fds: &[(BorrowedFd<'_>, Interest)], timeout: Duration) -> io::
     }
 }
 
-/// Listens on `path`, which must not exist, with the rights `mode` (such as 0o600), for the group `group`; as many as
-/// `backlog` connections may wait. No process can connect before the rights are set. Neither this nor what it accepts is
-/// kept over execve(2); accepting does not wait.
+/// Listens on `path`, which must not exist, with the rights `mode` (such as 0o600), for the group
+/// `group`. At most `backlog` connections may wait. No process can connect before the rights are
+/// set. The listener and its connections are closed on execve(2), and accepting does not wait.
 pub fn listen_at(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> io::Result<UnixListener> {
     let socket = unix_socket()?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before any process can send any. An older kernel cannot: a caller that minds asks once more.
+    // Refused before any process can send any. An older kernel lacks this: a caller that needs it
+    // calls it again and checks the error.
     let _ = crate::descriptors::refuse(&socket);
     let made = || -> io::Result<()> {
         set_rights(path, mode, group, None)?;
         Ok(listen(&socket, backlog)?)
     };
     if let Err(error) = made() {
-        // What is left would only stand in the way of the next attempt.
+        // A socket file left behind would only block the next attempt.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }
     Ok(UnixListener::from(socket))
 }
 
-/// Which file it is: its device and inode.
+/// Identity of a file: its device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -72,15 +74,15 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// That of the file at `path`; a symbolic link is a file of its own.
+    /// Returns the identity of the file at `path`. A symbolic link counts as a file itself.
     pub fn of_path(path: &Path) -> io::Result<FileId> {
         std::fs::symlink_metadata(path).map(|found| FileId { device: found.dev(), inode: found.ino() })
     }
 }
 
-/// Gives the socket at `path` the rights `mode` and the group `group`, where there is one: who may connect from now on.
-/// Nothing is followed, and only a socket is touched: ENOTSOCK where something else is there, ESTALE where it is not
-/// `expected`.
+/// Gives the socket at `path` the rights `mode`, and the group `group` if there is one. They decide
+/// who may connect from now on. Follows no link, and touches only a socket: ENOTSOCK for any other
+/// file, ESTALE for a file that is not `expected`.
 pub fn set_rights(path: &Path, mode: u32, group: Option<u32>, expected: Option<FileId>) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -95,12 +97,13 @@ pub fn set_rights(path: &Path, mode: u32, group: Option<u32>, expected: Option<F
     if let Some(group) = group {
         chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
     }
-    // A descriptor that was opened with O_PATH is not changed by fchmod(2); by its name in /proc it is.
+    // fchmod(2) does not change a file by a descriptor opened with O_PATH; chmod(2) by its name in
+    // /proc does.
     let own = crate::KernelRoot::own_descriptor_path(file.as_raw_fd());
     Ok(chmod(own, Mode::from_raw_mode(mode))?)
 }
 
-/// The user as whom the other side of `stream` connected (SO_PEERCRED of unix(7)).
+/// Returns the user as whom the other side of `stream` connected (SO_PEERCRED of unix(7)).
 pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
 }
@@ -137,7 +140,7 @@ mod tests {
             wait_ready(&[(client.as_fd(), Interest::Read), (client.as_fd(), Interest::Write)], SOON).unwrap();
         assert_eq!(ready, [true, true]);
         drop(listener);
-        // Children of tests beside this one may hold it for a while: they are copies of this process.
+        // Children of other tests may hold it for a while: they are copies of this process.
         megapage_testing::wait_for("the end of the listener", || {
             connect_to(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
         });

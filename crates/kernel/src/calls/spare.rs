@@ -1,8 +1,8 @@
-//! Memory that a probe, a calibration or a trial may take: a part of what the machine, and the
-//! control groups of this process, have left.
+//! Memory that a probe, a calibration or a trial may take. It is a part of the memory that the
+//! machine, and the control groups of this process, have left.
 //!
-//! The kernel does not refuse memory that it lacks: it kills for it, and rarely the process that
-//! has asked. Whatever fills memory to try something asks here first, and is left out where the
+//! The kernel does not refuse memory that it lacks: it kills a process for it, and rarely the one
+//! that has asked. Code that fills memory for a trial asks here first, and skips the trial if the
 //! memory is not there.
 
 use crate::cgroup::Cgroups;
@@ -11,17 +11,20 @@ use crate::{KernelError, KernelRoot, meminfo};
 use megapage_units::Bytes;
 use std::io;
 
-/// The share of the available memory that may be taken, at most.
+/// Divisor that gives the part of the available memory that may be taken, at most.
 const SHARE_OF_AVAILABLE: u64 = 8;
-/// The share of the memory that the own control group and its ancestors leave.
+/// Divisor that gives the part of the room in the own control group and its ancestors that may be
+/// taken, at most.
 const SHARE_OF_GROUP: u64 = 4;
-/// Least room in the own control group, and least available memory, while much is taken for long.
+/// Least room in the own control group, and least available memory, during a long trial that takes
+/// much memory.
 const LEAST_ROOM: Bytes = Bytes::mib(64);
 const LEAST_AVAILABLE: Bytes = Bytes::mib(256);
-/// Memory is short where tasks wait for it for more than this share of 10 s, in per cent.
+/// Share of 10 s, in per cent. If tasks wait for memory for longer, memory is short.
 const PRESSED_PERCENT: f64 = 1.0;
-/// Wait for memory, since the beginning, that ends a long trial. That share is brought up to date
-/// every two seconds only. In microseconds; compaction for our own huge pages counts.
+/// Wait of tasks for memory, in microseconds, that ends a long trial. It is counted from the
+/// trial's beginning. It is needed because the kernel updates the share above only every two
+/// seconds. Compaction for our own huge pages counts.
 const STALLED: u64 = 100_000;
 
 /// Memory to spare.
@@ -31,16 +34,18 @@ pub struct Spare {
     pub available: Bytes,
     /// Memory that nothing uses.
     pub free: Bytes,
-    /// Room in the own control group and its ancestors, the least; `None`: no limit.
+    /// Least room in the own control group and its ancestors; `None`: no limit.
     group: Option<Bytes>,
-    /// Tasks wait for memory.
+    /// True if tasks wait for memory.
     pub pressed: bool,
-    /// Time since boot for which some did, in microseconds; 0 where the kernel does not report it.
+    /// Time since boot in which some tasks waited, in microseconds; 0 if the kernel does not report
+    /// it.
     stalled: u64,
 }
 
 impl Spare {
-    /// Reads what there is. A machine whose available memory is not shown has none to spare.
+    /// Reads the memory that is left. A machine that does not show its available memory has none to
+    /// spare.
     pub fn read(root: &KernelRoot) -> Result<Spare, KernelError> {
         let memory = meminfo(root)?;
         let available = memory.available.unwrap_or_default();
@@ -51,15 +56,15 @@ impl Spare {
         Ok(Spare { available, free: memory.free.unwrap_or_default(), group, pressed, stalled })
     }
 
-    /// Bytes that may be taken: an eighth of what is available, and a quarter of what the control
-    /// groups leave, at most.
+    /// Returns the bytes that may be taken: at most an eighth of the available memory, and at most
+    /// a quarter of the room in the control groups.
     pub fn budget(&self) -> Bytes {
         let group = self.group.map_or(u64::MAX, |room| room.0 / SHARE_OF_GROUP);
         Bytes((self.available.0 / SHARE_OF_AVAILABLE).min(group))
     }
 
-    /// Returns an error of kind OutOfMemory that says why, in one line, where `bytes` may not be
-    /// taken.
+    /// Returns an error of kind OutOfMemory, which gives the reason in one line, if `bytes` may not
+    /// be taken.
     pub fn allows(&self, bytes: Bytes) -> io::Result<()> {
         if bytes <= self.budget() {
             return Ok(());
@@ -73,8 +78,9 @@ impl Spare {
         Err(io::Error::new(io::ErrorKind::OutOfMemory, what))
     }
 
-    /// Returns true if, with `taken` bytes of it taken by ourselves, there still is at least half
-    /// as much as there was at the beginning, and enough besides.
+    /// Returns true if a long trial may go on. At least half as much memory as at its `beginning`
+    /// must be left, with the `taken` bytes counted that it has itself. A least amount must be left
+    /// besides, and tasks must not wait for memory.
     pub fn holds(&self, beginning: &Spare, taken: u64) -> bool {
         let left = |now: Bytes, then: Bytes| now.0.saturating_add(taken) >= then.0 / 2;
         let group = match (self.group, beginning.group) {
@@ -100,7 +106,7 @@ mod tests {
     fn what_is_taken_fits_the_machine_and_the_own_group() {
         let mib = |available: Bytes, group| spare(available, available, group).budget().0 >> 20;
         assert_eq!(mib(Bytes::gib(16), None), 2048);
-        // A daemon with the limit of its unit, and with hardly any room.
+        // A daemon with the limit of its unit, then with hardly any room.
         assert_eq!(mib(Bytes::gib(16), Some(Bytes::gib(2))), 512);
         assert_eq!(mib(Bytes::gib(16), Some(Bytes::mib(48))), 12);
         assert_eq!(mib(Bytes::mib(512), Some(Bytes::gib(2))), 64);
@@ -139,7 +145,8 @@ mod tests {
         assert!(spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::gib(1))).holds(&then, gib));
         assert!(!spare(Bytes::gib(2), Bytes::gib(2), Some(Bytes::gib(1))).holds(&then, gib));
         assert!(!spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::mib(100))).holds(&then, gib / 2));
-        // Half of the beginning is there with ours, but hardly any besides.
+        // Half of the memory of the beginning is there with that of the caller, but hardly any
+        // besides.
         assert!(!spare(Bytes::gib(7), Bytes::gib(7), Some(Bytes::mib(63))).holds(&then, gib));
         assert!(!spare(Bytes::mib(255), Bytes::mib(255), Some(Bytes::gib(1))).holds(&then, 5 * gib));
         assert!(!Spare { pressed: true, ..then }.holds(&then, 0));

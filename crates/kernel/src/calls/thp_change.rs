@@ -1,4 +1,4 @@
-//! Changing the settings of transparent huge pages for a while: all or none, and back again.
+//! Temporary change of the settings of transparent huge pages: all or none, and back again.
 //!
 //! Source: Documentation/admin-guide/mm/transhuge.rst.
 
@@ -8,25 +8,28 @@ use crate::thp::{DIRECTORY, ThpEnabled};
 use crate::{KernelError, KernelRoot};
 use std::time::Duration;
 
-/// What to set; `None`: as it was found.
+/// Settings to write; `None`: as it was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThpControls {
     /// `enabled`.
     pub enabled: Option<ThpEnabled>,
-    /// `khugepaged/pages_to_scan`: base pages that khugepaged looks at in one go.
+    /// `khugepaged/pages_to_scan`: base pages that khugepaged scans in one pass.
     pub pages_to_scan: Option<u64>,
-    /// `khugepaged/scan_sleep_millisecs`: how long it sleeps then; whole milliseconds.
+    /// `khugepaged/scan_sleep_millisecs`: sleep of khugepaged after that; whole milliseconds.
     pub scan_sleep: Option<Duration>,
-    /// `khugepaged/alloc_sleep_millisecs`: how long it sleeps after it got no huge page; whole milliseconds.
+    /// `khugepaged/alloc_sleep_millisecs`: sleep of khugepaged after it got no huge page; whole
+    /// milliseconds.
     pub alloc_sleep: Option<Duration>,
-    /// `khugepaged/max_ptes_none`: of the 512 base pages of a huge page so many may be absent where khugepaged collapses it.
+    /// `khugepaged/max_ptes_none`: most base pages, of the 512 of a huge page, that may be absent
+    /// for khugepaged to collapse it.
     pub max_ptes_none: Option<u64>,
-    /// `shrink_underused`: whether reclaim splits huge pages of which more than `max_ptes_none` base pages hold zeros alone.
-    /// Since Linux 6.12; of no effect on a kernel without it, which splits none.
+    /// `shrink_underused`: true if reclaim splits huge pages in which more than `max_ptes_none`
+    /// base pages hold only zeros. Since Linux 6.12; it has no effect on a kernel without it, which
+    /// splits none.
     pub shrink_underused: Option<bool>,
 }
 
-/// The files that are changed, in the order in which they are written.
+/// Files that are changed, in the order in which they are written.
 const FILES: [&str; 6] = [
     "khugepaged/pages_to_scan",
     "khugepaged/scan_sleep_millisecs",
@@ -48,7 +51,7 @@ const GROUP: Group = Group {
 };
 
 impl ThpControls {
-    /// Everything as it was found.
+    /// Controls that set everything as it was found.
     pub const AS_FOUND: ThpControls = ThpControls {
         enabled: None,
         pages_to_scan: None,
@@ -58,7 +61,7 @@ impl ThpControls {
         shrink_underused: None,
     };
 
-    /// The texts for [`FILES`].
+    /// Returns the texts for [`FILES`].
     fn texts(&self) -> [Option<String>; 6] {
         let milliseconds = |time: Duration| time.as_millis().to_string();
         [
@@ -71,40 +74,42 @@ impl ThpControls {
         ]
     }
 
-    /// Shell lines that set the same.
+    /// Returns shell lines that set the same.
     pub fn shell_lines(&self) -> Vec<String> {
         GROUP.shell_lines(self.texts())
     }
 }
 
-/// The right to change the settings. They are put back when the value is dropped, and also when this process is killed
-/// ([`crate::guard::Guard`]). Where the guard is killed as well, as with a whole control group, the next owner of the right
-/// puts them back: what was found, and what was set, is recorded in `/run/megapage/thp-change` meanwhile (where that can be
-/// written to). One at a time on a machine: `/run/megapage/thp.lock` is locked, which only root can open.
+/// Right to change the settings. The settings are put back when the value is dropped, and also when
+/// this process is killed ([`crate::guard::Guard`]). If the guard is killed as well, as with a
+/// whole control group, the next owner of the right puts them back. For that, the texts found and
+/// set are recorded in `/run/megapage/thp-change` meanwhile (if that can be written to). Only one
+/// process on a machine has the right: it locks `/run/megapage/thp.lock`, which only root can open.
 #[derive(Debug)]
 pub struct ThpChange(SettingsChange);
 
 impl ThpChange {
-    /// Notes the settings, and changes nothing yet but what a process that was killed has left ([`ThpChange::recovered`]).
-    /// ENOENT on a kernel without transparent huge pages, [`KernelError::Held`] where another process holds the right and
-    /// keeps it for two seconds.
+    /// Notes the settings. Changes nothing yet, except that it undoes the changes of a process that
+    /// was killed ([`ThpChange::recovered`]). ENOENT on a kernel without transparent huge pages.
+    /// [`KernelError::Held`] if another process keeps the right for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
         SettingsChange::begin(root, &GROUP, &FILES).map(ThpChange)
     }
 
-    /// The same for `enabled` alone: what else is set meanwhile, by whomever, stays. The other fields of what is given to
-    /// [`ThpChange::set`] are of no effect.
+    /// Does the same for `enabled` alone. Changes that others make to the other settings meanwhile
+    /// stay. The other fields of the value given to [`ThpChange::set`] have no effect.
     pub fn begin_enabled(root: &KernelRoot) -> Result<ThpChange, KernelError> {
         SettingsChange::begin(root, &GROUP, &[ENABLED]).map(ThpChange)
     }
 
-    /// What a process that was killed had left, and was put back before the settings were noted.
+    /// Returns the settings that a killed process had changed, and that were put back before the
+    /// settings were noted.
     pub fn recovered(&self) -> &[Recovered] {
         self.0.recovered()
     }
 
-    /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are put back. ENOENT where
-    /// `max_ptes_none` is asked for and this kernel has none.
+    /// Sets `controls`, and everything else as it was found. If one setting is refused, all are put
+    /// back. ENOENT if `max_ptes_none` is given and this kernel has none.
     pub fn set(&mut self, controls: &ThpControls) -> Result<(), KernelError> {
         if controls.max_ptes_none.is_some() && self.0.is_whole() {
             self.0.require(MAX_PTES_NONE)?;
@@ -113,7 +118,7 @@ impl ThpChange {
     }
 }
 
-/// Puts back what the record of a process that was killed lists.
+/// Puts back the settings that the record of a killed process lists.
 #[doc(hidden)]
 pub fn recover(root: &KernelRoot) -> Vec<Recovered> {
     settings_change::recover(root, &GROUP)
@@ -145,7 +150,7 @@ mod tests {
         alloc_sleep: Some(Duration::from_millis(1)),
         ..ThpControls::AS_FOUND
     };
-    /// The files of [`tree`].
+    /// Files of [`tree`].
     const THERE: [&str; 4] = [FILES[0], FILES[1], FILES[2], ENABLED];
 
     #[test]
@@ -161,7 +166,7 @@ mod tests {
         };
         write(MAX_PTES_NONE, "511\n");
         let found = |file: &str| root.read(relative(file)).unwrap().trim().to_string();
-        // Before Linux 6.12 no kernel splits, and none needs to be told.
+        // No kernel before Linux 6.12 splits, so none needs the setting.
         let mut change = ThpChange::begin(&root).unwrap();
         change.set(&sparse).unwrap();
         assert_eq!(found(MAX_PTES_NONE), "64");
@@ -234,7 +239,7 @@ mod tests {
         let (_keep, root) = tree();
         let mut change = ThpChange::begin(&root).unwrap();
         change.set(&HARD).unwrap();
-        // What the end of the owner's pipe sets off, without the writes of the owner's own.
+        // The guard sees the end of the owner's pipe. The owner itself writes nothing here.
         drop(change.0.guard.take());
         assert_eq!(root.read(relative("enabled")).unwrap(), "madvise");
         assert_eq!(root.read(relative("khugepaged/scan_sleep_millisecs")).unwrap(), "10000");
@@ -243,10 +248,10 @@ mod tests {
     #[test]
     fn the_next_change_puts_back_what_a_killed_process_and_guard_left() {
         let (keep, root) = tree();
-        // sysfs shows a choice with all its words, this tree the last text that was written.
+        // sysfs shows a choice with all its words; this tree shows the text written last.
         let set = |file: &str| root.read(relative(file)).unwrap().trim().to_string();
         let end = |mut change: ThpChange| {
-            // Neither the owner's writes nor the guard's.
+            // Excludes the writes of the owner and of the guard.
             change.0.guard.take().unwrap().release().unwrap();
             change.0.lock.take().unwrap().release();
             std::mem::forget(change);
@@ -258,7 +263,7 @@ mod tests {
         killed.set(&ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::default() }).unwrap();
         end(killed);
         assert!(record.exists());
-        // It ended within a change; and another process has set one file since.
+        // The process was killed within a change, and another process has set one file since.
         root.write(relative("khugepaged/pages_to_scan"), "1048576").unwrap();
         root.write(relative("khugepaged/scan_sleep_millisecs"), "333").unwrap();
         let next = ThpChange::begin_enabled(&root).unwrap();
@@ -276,7 +281,7 @@ mod tests {
         drop(next);
         assert!(!record.exists());
         assert!(ThpChange::begin(&root).unwrap().recovered().is_empty());
-        // Of an earlier boot, or damaged: it says nothing of this one.
+        // A record of an earlier boot, or a damaged one, says nothing about this boot.
         let mut killed = ThpChange::begin(&root).unwrap();
         killed.set(&ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::default() }).unwrap();
         end(killed);

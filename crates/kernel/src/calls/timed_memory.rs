@@ -1,7 +1,7 @@
-//! Memory of our own, on base pages or on huge ones, on which accesses can be timed.
+//! Memory of this process, on base pages or on huge ones, for timed accesses.
 //!
-//! File-level obligation: every address that is read lies in the mapping that the value owns, which is private, was
-//! populated when it was made, and is written by no process afterwards.
+//! File-level obligation: every address that is read lies in the mapping that the value owns. The
+//! mapping is private, was populated when it was made, and is written by no process afterwards.
 
 #![allow(unsafe_code)]
 
@@ -9,43 +9,45 @@ use megapage_units::{BASE_PAGE, HUGE_2M, VirtRange};
 use std::io;
 use std::ptr;
 
-/// Which pages the kernel is asked for.
+/// Pages that the kernel is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimedPages {
-    /// 4 KiB (MADV_NOHUGEPAGE), neighbours of which lie apart in physical memory, as those of a program on a machine that
-    /// has worked for a while: processors fetch ahead, and some hold several pages in one entry of the TLB, where they lie
-    /// side by side.
+    /// 4 KiB (MADV_NOHUGEPAGE), with neighbours that lie apart in physical memory, as in a program
+    /// on a machine that has worked for a while. For pages side by side, processors fetch ahead,
+    /// and some hold several in one entry of the TLB.
     Base,
-    /// 2 MiB (MADV_HUGEPAGE, then MADV_COLLAPSE). Whether they were had is for the caller to look up.
+    /// 2 MiB (MADV_HUGEPAGE, then MADV_COLLAPSE). The caller must check if the kernel gave them.
     Huge,
 }
 
-/// The way in which [`TimedMemory::read`] goes through the memory.
+/// Order in which [`TimedMemory::read`] goes through the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessOrder {
-    /// Any cache line next, in so many chains side by side (1, 2, 4 or 8; others count as 8): in each the next
-    /// address depends on what was read last.
+    /// Random cache lines, in this number of chains side by side (1, 2, 4 or 8; others count as 8).
+    /// In each chain, the next address depends on the value read last.
     Chains(u8),
-    /// Any cache line next, at addresses known long before.
+    /// Random cache lines, at addresses known long before.
     Random,
-    /// All words of one page after the other; an access is a page.
+    /// All words of one page after the other; an access is one page.
     Stream,
 }
 
 const LINE: u64 = 64;
-/// So much is had present in one call, about 10 ms: a thread that needs the lock of this address space waits for no longer, and
-/// the caller is asked before each whether there still is memory to spare.
+/// Bytes that one step populates, in about 10 ms. A thread that needs the lock of this address
+/// space waits for no longer than that. Before each step the caller is asked if there still is
+/// memory to spare.
 const BATCH: usize = 16 << 20;
-/// Base pages are had in steps of so many, a prime that divides no number of pages of a batch: each once.
+/// Distance, in base pages, between pages that are populated one after the other. It is a prime
+/// that divides no number of pages of a batch, so each page is populated once.
 const STRIDE: usize = 1597;
-/// The step of the generator of addresses (Knuth's MMIX).
+/// Constants of the generator of addresses (Knuth's MMIX).
 const FACTOR: u64 = 6_364_136_223_846_793_005;
 const ADDEND: u64 = 1_442_695_040_888_963_407;
 
 /// Private anonymous memory, populated with zeros.
 #[derive(Debug)]
 pub struct TimedMemory {
-    /// What was mapped: a huge page more than is used, for alignment.
+    /// Start of the mapping, which is longer than the part in use by one huge page, for alignment.
     mapping: *mut u8,
     mapped: usize,
     start: *mut u8,
@@ -53,10 +55,11 @@ pub struct TimedMemory {
 }
 
 impl TimedMemory {
-    /// Maps `bytes`, rounded up to 2 MiB, and has every page present. About 0.4 s of processor time for each GiB of
-    /// base pages, more where the host has to find the memory first. Before each 16 MiB `goes_on` is given how many bytes
-    /// are present and says whether to go on; where it says no, all is released: `Ok(None)`. It is what keeps a control
-    /// group from being filled: the kernel then kills, whether a page is touched or asked for by MADV_POPULATE_WRITE.
+    /// Maps `bytes`, rounded up to 2 MiB, and populates every page. Takes about 0.4 s of processor
+    /// time for each GiB of base pages, more if the host has to find the memory first. Before each
+    /// 16 MiB it passes the number of bytes present to `goes_on`. If that returns false, it
+    /// releases all and returns `Ok(None)`. This check keeps a control group from being filled: the
+    /// kernel would then kill, both for a touched page and for MADV_POPULATE_WRITE.
     pub fn map(
         bytes: usize,
         pages: TimedPages,
@@ -79,11 +82,13 @@ impl TimedMemory {
             return Err(io::Error::last_os_error());
         }
         let mapping: *mut u8 = mapping.cast();
-        // SAFETY: the mapping has a huge page more than `bytes`, so that the next multiple lies within it.
+        // SAFETY: the mapping has a huge page more than `bytes`, so that the next multiple lies
+        // within it.
         let start = unsafe { mapping.add(mapping.align_offset(HUGE_2M)) };
         let memory = TimedMemory { mapping, mapped, start, bytes };
         let advice = if pages == TimedPages::Huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        // A kernel without transparent huge pages refuses that: then all is on base pages.
+        // A kernel without transparent huge pages refuses the advice: then all pages are base
+        // pages.
         let _ = memory.advise(0, bytes, advice);
         for from in (0..bytes).step_by(BATCH) {
             if !goes_on(from) {
@@ -94,26 +99,28 @@ impl TimedMemory {
         Ok(Some(memory))
     }
 
-    /// Has `len` bytes from offset `from` on present.
+    /// Populates `len` bytes from offset `from` on.
     fn populate(&self, from: usize, len: usize, pages: TimedPages) -> io::Result<()> {
         if pages == TimedPages::Base {
-            // The kernel takes page frames mostly in the order of their numbers: neighbours get theirs at other times.
+            // The kernel takes page frames mostly in the order of their numbers, so neighbours are
+            // populated at different times.
             let count = len / BASE_PAGE;
             return (0..count).try_for_each(|n| self.touch(from + n * STRIDE % count * BASE_PAGE, BASE_PAGE));
         }
         self.touch(from, len)?;
-        // What is huge stays so; the others stay on base pages where it fails.
+        // Huge pages stay; if the collapse fails, the others stay on base pages.
         let _ = self.advise(from, len, libc::MADV_COLLAPSE);
         Ok(())
     }
 
-    /// Has these pages present.
+    /// Makes these pages present.
     fn touch(&self, from: usize, len: usize) -> io::Result<()> {
         match self.advise(from, len, libc::MADV_POPULATE_WRITE) {
-            // Before 5.14.
+            // The kernel is older than Linux 5.14.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 for offset in (from..from + len).step_by(BASE_PAGE) {
-                    // SAFETY: `advise` has seen that the range lies in the mapping, to which no reference exists.
+                    // SAFETY: `advise` has checked that the range lies in the mapping, to which no
+                    // reference exists.
                     unsafe { ptr::write_volatile(self.start.add(offset), 0) };
                 }
                 Ok(())
@@ -124,21 +131,22 @@ impl TimedMemory {
 
     fn advise(&self, from: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
         assert!(from <= self.bytes && len <= self.bytes - from, "a range of the mapping");
-        // SAFETY: the range lies in our own mapping, and none of the advices used changes what is read of it.
+        // SAFETY: the range lies in our own mapping, and none of the advices used changes the
+        // values read from it.
         match unsafe { libc::madvise(self.start.add(from).cast(), len, advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// The addresses.
+    /// Returns the addresses.
     pub fn range(&self) -> VirtRange {
         let start = self.start as u64;
         VirtRange::new(start, start + self.bytes as u64).expect("a mapping is a range")
     }
 
-    /// Makes `count` accesses in `order` within the first `within` bytes (at least one page of them), starting
-    /// anywhere that `seed` says.
+    /// Makes `count` accesses in `order` within the first `within` bytes (at least one page of
+    /// them). `seed` determines the first address.
     pub fn read(&self, order: AccessOrder, within: usize, count: u64, seed: u64) {
         let within = within.clamp(BASE_PAGE, self.bytes);
         match order {
@@ -159,7 +167,7 @@ impl TimedMemory {
         let mut values = [0u64; CHAINS];
         for _ in 0..count / CHAINS as u64 {
             for (state, value) in states.iter_mut().zip(&mut values) {
-                // What is read is zero, which neither the compiler nor the processor knows.
+                // The value read is zero, which neither the compiler nor the processor knows.
                 *state = state.wrapping_mul(FACTOR).wrapping_add(ADDEND + *value);
                 *value = self.word(line_of(*state, lines) * LINE);
             }
@@ -182,7 +190,8 @@ impl TimedMemory {
         let mut sum = 0u64;
         for step in 0..count {
             let page = (seed.wrapping_add(step) % pages as u64) as usize;
-            // SAFETY: the page lies in the mapping, is present, aligned for words, and written by nothing.
+            // SAFETY: the page lies in the mapping, is present, aligned for words, and written by
+            // nothing.
             let words = unsafe {
                 std::slice::from_raw_parts(self.start.add(page * BASE_PAGE).cast::<u64>(), BASE_PAGE / 8)
             };
@@ -194,12 +203,13 @@ impl TimedMemory {
     #[inline(always)]
     fn word(&self, offset: u64) -> u64 {
         debug_assert!((offset as usize) < self.bytes);
-        // SAFETY: callers pass the offset of a whole cache line below `within`, which is at most `bytes`.
+        // SAFETY: callers pass the offset of a whole cache line below `within`, which is at most
+        // `bytes`.
         unsafe { ptr::read_volatile(self.start.add(offset as usize).cast::<u64>()) }
     }
 }
 
-/// A number below `lines`, from the upper bits of the state.
+/// Returns a number below `lines`, from the upper bits of the state.
 #[inline(always)]
 fn line_of(state: u64, lines: u64) -> u64 {
     ((u128::from(state) * u128::from(lines)) >> 64) as u64

@@ -1,4 +1,4 @@
-//! The files of a system: the running one, or an image's, out of which no path leads.
+//! Files of a system: of the running one, or of an image, out of which no path leads.
 
 use crate::directory::{Directory, is_link_in_the_way};
 use crate::no_links::{self, Reach};
@@ -11,7 +11,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// See the module. Paths that are given are those that the caller would use: `root` and what follows it.
+/// Files of a system. Paths given to it are those that the caller would use: `root` and the part
+/// after it.
 #[derive(Debug)]
 pub struct Tree {
     file: File,
@@ -19,22 +20,22 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The system below `root`: `/` is the running one, whose own links are followed. In any other no link is followed, not
-    /// even one within a path, and no path leads above `root` (`no_links`): an absolute link, or one
-    /// with `..`, would lead into the running system.
+    /// Opens the system below `root`. `/` is the running system, whose own links are followed. In
+    /// any other system no link is followed, not even one within a path, and no path leads above
+    /// `root` (`no_links`). An absolute link, or one with `..`, would lead into the running system.
     pub fn open(root: &Path) -> io::Result<Tree> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let file = rustix::fs::open(root, flags, Mode::empty())?.into();
         Ok(Tree { file, root: root.to_path_buf() })
     }
 
-    /// The path by which it was opened.
+    /// Returns the path by which it was opened.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The text of the regular file at `path`, of at most `most` bytes; `None` where there is none. ELOOP where it is a
-    /// symbolic link, whatever the tree, or one is on the way to it.
+    /// Returns the text of the regular file at `path`, of at most `most` bytes; `None` if there is
+    /// no file. ELOOP if the file is a symbolic link, in any tree, or if one is on the way to it.
     pub fn read(&self, path: &Path, most: u64) -> io::Result<Option<String>> {
         let Some((directory, name)) = self.find(path)? else { return Ok(None) };
         let file = match directory.open_file_to_read(name) {
@@ -45,7 +46,8 @@ impl Tree {
         String::from_utf8(bytes).map(Some).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
     }
 
-    /// The names in the directory at `path`, sorted, `most` at most; none where there is no such directory.
+    /// Returns the names in the directory at `path`, sorted, `most` at most; none if there is no
+    /// such directory.
     pub fn names(&self, path: &Path, most: usize) -> io::Result<Vec<OsString>> {
         match self.directory(path) {
             Ok(directory) => Ok(directory.names(most)?.0),
@@ -54,19 +56,19 @@ impl Tree {
         }
     }
 
-    /// Whether there is a directory at `path`.
+    /// Returns true if there is a directory at `path`.
     pub fn is_directory(&self, path: &Path) -> bool {
         self.directory(path).is_ok()
     }
 
-    /// Replaces the file at `path` by one that holds `text`, with the mode of the former or 0644; directories that are
-    /// missing are made. A crash leaves the one or the other.
+    /// Replaces the file at `path` by one that holds `text`, with the mode of the former or 0644.
+    /// Makes missing directories. A crash leaves the one file or the other.
     pub fn replace(&self, path: &Path, text: &str) -> io::Result<()> {
         let (directory, name) = self.split(path)?;
         let directory = self.make(directory)?;
         let mode = match directory.open_file_to_read(name) {
             Ok(file) => file.metadata()?.mode() & 0o7777,
-            // Anything but a regular file is replaced, and not opened.
+            // Any other kind of file is replaced, and not opened.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => 0o644,
             Err(error) => return Err(error),
         };
@@ -81,7 +83,7 @@ impl Tree {
         }
     }
 
-    /// Removes the directory at `path`; `false`, and it stays, where it is not empty.
+    /// Removes the directory at `path`. Returns false, and keeps it, if it is not empty.
     pub fn remove_empty(&self, path: &Path) -> io::Result<bool> {
         let (parent, name) = self.split(path)?;
         match self.directory(parent)?.remove_child(name) {
@@ -118,13 +120,13 @@ impl Tree {
         Ok(Directory::of(file.into(), path))
     }
 
-    /// The directory at `path`, made with those above it where they are missing.
+    /// Returns the directory at `path`. Makes it, and those above it, if they are missing.
     fn make(&self, path: &Path) -> io::Result<Directory> {
         match self.directory(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let (parent, name) = self.split(path)?;
                 match self.make(parent)?.make_child(name, 0o755) {
-                    // Another process was faster.
+                    // Another process has made it meanwhile.
                     Err(error) if error.kind() == ErrorKind::AlreadyExists => self.directory(path),
                     made => made,
                 }
@@ -134,7 +136,7 @@ impl Tree {
     }
 }
 
-/// Whether a symbolic link is on the way to `path`, rather than at it, below `root`.
+/// Returns true if a symbolic link is on the way to `path`, and not at `path` itself.
 pub fn is_link_on_the_way(error: &io::Error, path: &Path) -> bool {
     is_link_in_the_way(error) && !path.is_symlink()
 }
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(tree.read(&path, 1).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(tree.names(path.parent().unwrap(), 9).unwrap(), ["file"], "no draft is left");
         assert!(tree.read(path.parent().unwrap(), 9).is_err());
-        // A FIFO is replaced, and not waited for.
+        // A FIFO is replaced, and its other end is not waited for.
         let pipe = top.path().join("a/b/pipe");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();

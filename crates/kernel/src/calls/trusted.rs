@@ -1,5 +1,6 @@
-//! Files at paths that an administrator names, in directories that others may control: which directories can be trusted,
-//! and how a file is replaced without ever writing through what another user has put in its place.
+//! Files at paths that an administrator names, in directories that others may control. This module
+//! checks which directories can be trusted, and replaces files without writing through a file that
+//! another user has put in their place.
 
 use crate::directory::{Directory, is_link_in_the_way};
 use crate::effective_uid;
@@ -14,65 +15,67 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How a file is replaced.
+/// Options of a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replace {
-    /// The permission bits of the new file, whatever the umask.
+    /// Permission bits of the new file, independent of the umask.
     pub mode: u32,
-    /// Whether it is on the disk before the old one goes (fsync(2)), so that a crash of the machine leaves the one or the
-    /// other.
+    /// True if the new file is on the disk before the old one goes (fsync(2)). Then a crash of the
+    /// machine leaves the one or the other.
     pub durable: bool,
 }
 
-/// Replaces the file at the absolute `path`: a reader sees the old bytes or the new ones, whole. The new file is made beside
-/// it, under a name at which nothing is followed or opened (O_EXCL), and renamed over whatever is at `path`: a symbolic
-/// link or a FIFO there is replaced, not written to. PermissionDenied where the directory's path leads through a symbolic
-/// link that another user can have put there.
+/// Replaces the file at the absolute `path`: a reader sees the old bytes or the new ones, whole.
+/// Makes the new file beside it, under a name at which nothing is followed or opened (O_EXCL). Then
+/// renames it over any file at `path`: a symbolic link or a FIFO there is replaced, not written to.
+/// PermissionDenied if the directory's path leads through a symbolic link that another user can
+/// have put there.
 pub fn replace_file(path: &Path, bytes: &[u8], how: Replace) -> io::Result<()> {
     let (directory, name) = directory_and_name(path)?;
     directory.replace_file(name, bytes, how)
 }
 
-/// Whether [`replace_file`] can replace the file at `path`: makes the draft and removes it.
+/// Checks that [`replace_file`] can replace the file at `path`: makes the draft and removes it.
 pub fn try_replace_file(path: &Path) -> io::Result<()> {
     let (directory, name) = directory_and_name(path)?;
     let draft = directory.create_draft(name, 0o600)?;
     directory.remove_file(&draft.name)
 }
 
-/// Removes the file at the absolute `path`, as [`replace_file`] finds it.
+/// Removes the file at the absolute `path`, on the conditions of [`replace_file`].
 pub fn remove_file(path: &Path) -> io::Result<()> {
     let (directory, name) = directory_and_name(path)?;
     directory.remove_file(name)
 }
 
-/// The bytes of the regular file at `path`, at most `most` of them. Never waits for the other end of a FIFO.
-/// `FileTooLarge` where there are more, `InvalidInput` where it is no regular file.
+/// Returns the bytes of the regular file at `path`, at most `most` of them. Never waits for the
+/// other end of a FIFO. `FileTooLarge` if there are more bytes, `InvalidInput` if it is no regular
+/// file.
 pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_bounded(open_regular(path)?, most)
 }
 
-/// Opens the regular file at `path` for reading; symbolic links are followed. What is no regular
-/// file is refused (`InvalidInput`) before it is opened: no FIFO is waited for, and no driver of a
+/// Opens the regular file at `path` for reading; follows symbolic links. Refuses any other kind of
+/// file (`InvalidInput`) before it opens it, so that no FIFO is waited for, and no driver of a
 /// device runs.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     open_looked_at(OFlags::RDONLY, |flags| rustix::fs::open(path, flags, Mode::empty()))
 }
 
-/// As [`open_regular`]; ELOOP where `path` itself is a symbolic link.
+/// Opens like [`open_regular`], but ELOOP if `path` itself is a symbolic link.
 pub fn open_regular_no_link(path: &Path) -> io::Result<File> {
     let no_link = |flags| rustix::fs::open(path, flags | OFlags::NOFOLLOW, Mode::empty());
     open_looked_at(OFlags::RDONLY, no_link)
 }
 
-/// Returns what the caller has named by `path`, at most `most` bytes: a regular file, or what an
-/// open descriptor of this process gives (`<(...)` of a shell, /dev/stdin). Only the latter is
-/// waited for: no other user can have put it there.
+/// Returns the bytes of the file that the caller has named by `path`, at most `most`. The file is a
+/// regular one, or an open descriptor of this process (`<(...)` of a shell, /dev/stdin). Only a
+/// descriptor is waited for: no other user can have put it there.
 pub fn read_given(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_bounded(open_given(path)?, most)
 }
 
-/// Opens for reading what [`read_given`] reads.
+/// Opens the file that [`read_given`] reads.
 pub fn open_given(path: &Path) -> io::Result<File> {
     let is_in = |directory| path.parent() == Some(Path::new(directory));
     let device = [Path::new("/dev/stdin"), Path::new("/dev/null")].contains(&path);
@@ -82,14 +85,14 @@ pub fn open_given(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The longest file that may consist of holes, in bytes.
+/// Length of the longest file that may consist of holes, in bytes.
 const LONGEST_HOLLOW: u64 = 256 << 20;
-/// The most parts of a file in which data is counted.
+/// Most parts of a file in which data is counted.
 const MOST_PARTS: usize = 1 << 20;
 
-/// Opens a program or library whose tables are to be read, as [`open_regular`]. `InvalidData` if it is
-/// another user's, long, and more than half of it is holes: a table in a hole costs its owner
-/// nothing, and its reader as much memory as it is long.
+/// Opens a program or library whose tables are to be read, like [`open_regular`]. `InvalidData` if
+/// it belongs to another user, is long, and consists of holes for more than a half. A table in a
+/// hole costs its owner nothing, and its reader as much memory as it is long.
 pub fn open_binary(path: &Path) -> io::Result<File> {
     let mut file = open_regular(path)?;
     let state = file.metadata()?;
@@ -105,9 +108,9 @@ pub fn open_binary(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a regular file in two steps. `open` first gets flags with O_PATH, by which a file is
-/// looked at and not opened; then the very file that was found is opened by its descriptor,
-/// whatever has taken its name meanwhile.
+/// Opens a regular file in two steps. First `open` gets flags with O_PATH, by which a file is found
+/// and not opened. Then the file that was found is opened by its descriptor, even if another file
+/// has taken its name meanwhile.
 pub(crate) fn open_looked_at(
     flags: OFlags,
     open: impl Fn(OFlags) -> Result<OwnedFd, Errno>,
@@ -119,7 +122,7 @@ pub(crate) fn open_looked_at(
     let own = crate::KernelRoot::own_descriptor_path(place.as_raw_fd());
     match rustix::fs::open(own, flags, Mode::empty()) {
         Err(Errno::NOENT) => {
-            // Without /proc by its name again.
+            // Without /proc the file is opened by its name a second time.
             let file = open(flags)?;
             let again = require_regular(&file)?;
             if (again.st_dev, again.st_ino) != (found.st_dev, found.st_ino) {
@@ -131,7 +134,7 @@ pub(crate) fn open_looked_at(
     }
 }
 
-/// Returns what `file` is. `InvalidInput` where it is no regular file, ELOOP where it is a link.
+/// Returns the state of `file`. `InvalidInput` if it is no regular file, ELOOP if it is a link.
 fn require_regular(file: &OwnedFd) -> io::Result<Stat> {
     let found = rustix::fs::fstat(file)?;
     match FileType::from_raw_mode(found.st_mode) {
@@ -145,7 +148,7 @@ fn not_regular() -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, "not a regular file")
 }
 
-/// All that `from` gives, at most `most` bytes; `FileTooLarge` where there is more.
+/// Returns all bytes that `from` gives, at most `most`; `FileTooLarge` if there are more.
 pub fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -155,9 +158,10 @@ pub fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Refuses a path at which there is something else than a file of megapage's, which writing would destroy: `AlreadyExists`
-/// then, and the message says that it is no `what`. Of a regular file `is_ours` judges; a link is refused: to replace it
-/// destroys nothing but the link, yet is not what its owner wants.
+/// Refuses a path at which there is another file than one of megapage: writing would destroy that
+/// file. The error is `AlreadyExists`, and its message says that the file is no `what`. `is_ours`
+/// judges a regular file. A link is refused: replacing it would destroy only the link, yet its
+/// owner wants something else.
 pub fn require_ours(
     path: &Path,
     what: &str,
@@ -174,26 +178,27 @@ pub fn require_ours(
     Err(io::Error::new(ErrorKind::AlreadyExists, what))
 }
 
-/// Opens the file at `path`, which a user has named for a report, for writing, and empties it;
-/// makes it where it is missing. A symbolic link is followed where it is root's or the caller's
-/// own, as `/dev/stdout` is; another user's is refused, in whatever directory (the kernel, by
-/// fs.protected_symlinks, refuses it in sticky ones alone). So is another user's FIFO, which would
-/// be waited for.
+/// Opens the file at `path`, which a user has named for a report, for writing, and empties it.
+/// Makes it if it is missing. Follows a symbolic link of root or of the caller, such as
+/// `/dev/stdout`. Refuses another user's link, in any directory (the kernel, by
+/// fs.protected_symlinks, refuses it only in sticky ones). Also refuses another user's FIFO, which
+/// would be waited for.
 pub fn create_report(path: &Path) -> io::Result<File> {
     open_by(path, File::options().write(true).create(true).truncate(true))
 }
 
-/// The same, and what the file holds stays.
+/// Opens the file in the same way, but keeps its contents.
 pub fn open_report(path: &Path) -> io::Result<File> {
     open_by(path, File::options().write(true).create(true).truncate(false))
 }
 
-/// Opens the file at `path`, which a user has named for a record, for reading and for writing at its end; makes it, for its
-/// owner alone, where it is missing. Links as for [`create_report`]. `InvalidInput` where it is no regular file.
+/// Opens the file at `path`, which a user has named for a record, for reading and for writing at
+/// its end. Makes it, with access for its owner alone, if it is missing. Links are treated as by
+/// [`create_report`]. `InvalidInput` if it is no regular file.
 pub fn append_report(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).append(true).create(true).mode(0o600);
-    // Never waits for the other end of a FIFO.
+    // This check keeps it from waiting for the other end of a FIFO.
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(not_regular());
     }
@@ -216,7 +221,7 @@ fn open_by(path: &Path, options: &mut fs::OpenOptions) -> io::Result<File> {
         }
         return options.custom_flags(0).open(path);
     }
-    // Whatever has taken its place meanwhile is neither followed nor waited for.
+    // A file that has taken its place meanwhile is neither followed nor waited for.
     let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
@@ -226,7 +231,7 @@ pub fn write_report(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create_report(path)?.write_all(bytes)
 }
 
-/// Makes the directory of `path`, and those above it that are missing, with mode 0755 less the umask.
+/// Makes the directory of `path`, and missing ones above it, with mode 0755 less the umask.
 pub fn make_directory_of(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => {
@@ -236,15 +241,17 @@ pub fn make_directory_of(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the directory at the absolute `path`, in which the calling user alone can put files: PermissionDenied where it is
-/// another user's, or others may write to it. Links on the way as for [`replace_file`].
+/// Opens the directory at the absolute `path`, in which only the calling user can put files.
+/// PermissionDenied if it belongs to another user, or others may write to it. Links on the way are
+/// treated as by [`replace_file`].
 pub fn open_own_directory(path: &Path) -> io::Result<Directory> {
     let directory = open_by_own_links(path)?;
     require_own(&directory.metadata()?, "the directory")?;
     Ok(directory)
 }
 
-/// PermissionDenied where `what` is another user's, or others may write to it.
+/// Returns PermissionDenied if the file `found`, called `what`, belongs to another user, or others
+/// may write to it.
 fn require_own(found: &fs::Metadata, what: &str) -> io::Result<()> {
     let refuse = |why: String| Err(io::Error::new(ErrorKind::PermissionDenied, why));
     if found.uid() != effective_uid() {
@@ -256,7 +263,8 @@ fn require_own(found: &fs::Metadata, what: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What an administrator has linked is followed, once, and by no other user's links.
+/// Opens a directory. Follows an administrator's links, once, but no link that another user can
+/// have put there.
 fn open_by_own_links(path: &Path) -> io::Result<Directory> {
     match Directory::open(path) {
         Err(error) if is_link_in_the_way(&error) => Directory::open(&resolve_own_links(path)?),
@@ -273,15 +281,17 @@ fn directory_and_name(path: &Path) -> io::Result<(Directory, &OsStr)> {
     }
 }
 
-/// Symbolic links that are followed on one path (path_resolution(7)).
+/// Most symbolic links that are followed on one path (path_resolution(7)).
 const MOST_LINKS: u32 = 40;
 
-/// Where the absolute `path` leads, through links that root or the caller alone can have put there. PermissionDenied where
-/// another user can: in a directory of theirs, or one that others may write to, unless it is sticky and the link is not theirs.
+/// Returns the place that the absolute `path` leads to, through links that only root or the caller
+/// can have put there. PermissionDenied for a link that belongs to another user or lies in another
+/// user's directory. The same for a link in a directory that others may write to, unless it is
+/// sticky.
 fn resolve_own_links(path: &Path) -> io::Result<PathBuf> {
     let trusted = |owner: u32| owner == 0 || owner == effective_uid();
     let mut resolved = PathBuf::from("/");
-    // The components still to go, the next one last.
+    // Components still to resolve, the next one last.
     let components = |path: &Path| -> Vec<OsString> {
         path.components().rev().map(|component| component.as_os_str().to_os_string()).collect()
     };
@@ -317,7 +327,7 @@ fn resolve_own_links(path: &Path) -> io::Result<PathBuf> {
     Ok(resolved)
 }
 
-/// A new file that is to take the place of another.
+/// New file that is to replace another.
 #[derive(Debug)]
 pub(crate) struct Draft {
     file: File,
@@ -325,9 +335,10 @@ pub(crate) struct Draft {
 }
 
 impl Directory {
-    /// The bytes of the regular file `name` in this directory, at most `most`, that the calling user alone may have written:
-    /// PermissionDenied where another user's or writable by others, `InvalidInput` where it is a link or no regular file,
-    /// `FileTooLarge` where it is longer. Never waits.
+    /// Returns the bytes of the regular file `name` in this directory, at most `most`, that only
+    /// the calling user may have written. PermissionDenied if it belongs to another user or is
+    /// writable by others. `InvalidInput` if it is a link or no regular file, `FileTooLarge` if it
+    /// is longer. Never waits.
     pub fn read_own_file(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
         let file = self.open_file_to_read(name).map_err(|error| match is_link_in_the_way(&error) {
             true => io::Error::new(ErrorKind::InvalidInput, "it is a symbolic link"),
@@ -337,7 +348,7 @@ impl Directory {
         read_bounded(file, most)
     }
 
-    /// See [`replace_file`]: the file `name` in this directory.
+    /// Replaces the file `name` in this directory, see [`replace_file`].
     pub fn replace_file(&self, name: &OsStr, bytes: &[u8], how: Replace) -> io::Result<()> {
         let mut draft = self.create_draft(name, how.mode)?;
         let written = (|| {
@@ -349,14 +360,14 @@ impl Directory {
             if how.durable { self.file().sync_all() } else { Ok(()) }
         })();
         if written.is_err() {
-            // What failed is reported; the draft would only be in the way.
+            // The failure is reported; the draft would only be in the way.
             let _ = self.remove_file(&draft.name);
         }
         written
     }
 
-    /// A new file beside `name`, whose own name no pattern such as `*.prom` matches. One of that name, which another user
-    /// may have put there, is removed, never opened.
+    /// Makes a new file beside `name`, with a name that no pattern such as `*.prom` matches.
+    /// Removes, and never opens, a file of that name, which another user may have put there.
     fn create_draft(&self, name: &OsStr, mode: u32) -> io::Result<Draft> {
         let mut draft = OsString::from(".");
         draft.push(name);
@@ -369,9 +380,11 @@ impl Directory {
     }
 }
 
-/// Refuses a path at which another user could put a file: one that leads through a symbolic link, or whose
-/// directory, or one above it, belongs to another user than root or the caller's, or may be written to by others (above it:
-/// and is not sticky). A directory that is missing has no owner: its own parent is looked at.
+/// Refuses a path at which another user could put a file. This is a path that leads through a
+/// symbolic link, or whose directory, or one above it, is not safe. A directory is not safe if it
+/// belongs to another user than root or the caller, or may be written to by others. A sticky
+/// directory above may be written to by others. If the directory is missing, the check is made of
+/// its parent instead.
 pub fn trusted_directory(path: &Path) -> io::Result<()> {
     let refuse = |what: String| Err(io::Error::new(ErrorKind::PermissionDenied, what));
     let Some(parent) = path.parent() else { return refuse("it is no path of a file".into()) };
@@ -396,9 +409,10 @@ pub fn trusted_directory(path: &Path) -> io::Result<()> {
     if found.mode() & 0o022 != 0 {
         return refuse(format!("directory {name} may be written to by others: use one that may not"));
     }
-    // A user who may write to a directory above could put another in its place; a sticky one keeps them from it.
+    // A user who may write to a directory above could put another in its place, except in a sticky
+    // one.
     for above in std::path::absolute(parent)?.ancestors().skip(1) {
-        // No link is on the way, as has been seen; to look is not to read.
+        // No link is on the way, as was checked; this reads only metadata.
         let found = fs::symlink_metadata(above)?;
         let name = above.display();
         if found.uid() != 0 && found.uid() != effective_uid() {

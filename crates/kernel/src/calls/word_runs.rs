@@ -1,34 +1,38 @@
-//! Filling many words that other processes may read and write at the same time.
+//! Filling of many words that other processes may read and write at the same time.
 //!
-//! File-level obligation: what is stored goes through `&[AtomicU64]`, which allows others to access the same words, each by
-//! stores of whole, aligned words, in any order, as relaxed stores are: nobody reads half a word. On x86-64 `rep stosq` is by
-//! definition one store for each word (Intel SDM volume 2, STOS). `movntdq` stores two words: manuals promise no more than that of
-//! aligned 16 bytes with AVX; that processors without it store whole words is taken for granted, and what they store is zero.
-//! Non-temporal stores are ordered by nothing but a fence, which follows them before the function returns.
+//! File-level obligation: values are stored through `&[AtomicU64]`, which allows others to access
+//! the same words. Each store is of whole, aligned words, in any order, as relaxed stores are: no
+//! reader sees half a word. On x86-64 `rep stosq` is by definition one store for each word (Intel
+//! SDM volume 2, STOS). `movntdq` stores two words. Manuals promise that this is one store only
+//! with AVX, for aligned 16 bytes. We assume that processors without AVX store whole words; the
+//! value that they store is zero. Only a fence orders non-temporal stores, and one follows them
+//! before the function returns.
 
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words from which on the string instruction is no slower than a loop: 8 KiB.
+/// Number of words from which on the string instruction is no slower than a loop: 8 KiB.
 #[cfg(target_arch = "x86_64")]
 const MANY: usize = 1 << 10;
 /// Words of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 8;
-/// Words from which on non-temporal stores are sooner than those through the caches: 16 KiB.
+/// Number of words from which on non-temporal stores are faster than those through the caches: 16
+/// KiB.
 #[cfg(target_arch = "x86_64")]
 const MANY_LINES: usize = 2 << 10;
 
-/// Stores `value` to each word. Large runs at the rate of memset(3), which stores one by one do not reach; what fits into the
-/// caches is there afterwards.
-/// Not inlined: with a value that the compiler knows its loop takes more than twice the time.
+/// Stores `value` to each word. Large runs are stored at the rate of memset(3), which a loop of
+/// single stores does not reach. Words that fit into the caches are there afterwards. Not inlined:
+/// with a value that the compiler knows, the loop takes more than twice the time.
 #[inline(never)]
 pub fn fill_words(words: &[AtomicU64], value: u64) {
     #[cfg(target_arch = "x86_64")]
     if words.len() >= MANY {
-        // SAFETY: it stores to these words alone, all of which are writable through a shared reference; the direction flag is
-        // clear at the beginning of every assembler block, and stays so.
+        // SAFETY: it stores to these words alone, all of which are writable through a shared
+        // reference. The direction flag is clear at the beginning of every assembler block, and
+        // stays so.
         unsafe {
             std::arch::asm!(
                 "rep stosq",
@@ -43,8 +47,9 @@ pub fn fill_words(words: &[AtomicU64], value: u64) {
     words.iter().for_each(|word| word.store(value, Ordering::Relaxed));
 }
 
-/// Stores zero to each word, of large runs past the caches: for memory that nobody uses soon. Up to twice the rate of
-/// [`fill_words`], and what other programs have in the caches stays there.
+/// Stores zero to each word; large runs bypass the caches. For memory that no program uses soon.
+/// Reaches up to twice the rate of [`fill_words`], and keeps the data of other programs in the
+/// caches.
 pub fn clear_words(words: &[AtomicU64]) {
     #[cfg(target_arch = "x86_64")]
     if words.len() >= MANY_LINES {
@@ -59,7 +64,7 @@ pub fn clear_words(words: &[AtomicU64]) {
     fill_words(words, 0);
 }
 
-/// Clears whole cache lines by non-temporal stores. Panics unless they are aligned, and whole.
+/// Clears whole cache lines by non-temporal stores. Panics unless they are aligned and whole.
 #[cfg(target_arch = "x86_64")]
 fn clear_lines(words: &[AtomicU64]) {
     let range = words.as_ptr_range();
@@ -69,8 +74,9 @@ fn clear_lines(words: &[AtomicU64]) {
     if words.is_empty() {
         return;
     }
-    // SAFETY: from the first word to the end it stores 64 bytes at a time, aligned, to these words alone, all of which are writable
-    // through a shared reference: there is at least one line, and the last ends where the words do.
+    // SAFETY: from the first word to the end it stores 64 bytes at a time, aligned, to these words
+    // alone. All of them are writable through a shared reference. There is at least one line, and
+    // the last one ends with the words.
     unsafe {
         std::arch::asm!(
             "pxor {zero}, {zero}",

@@ -1,6 +1,8 @@
-//! A process beside the caller's that is no child of it: the caller executes a program that knows nothing of it.
+//! Process beside the caller's that is no child of it. The caller executes a program that knows
+//! nothing of it.
 //!
-//! File-level obligation: the calling process has one thread, so that its copy finds no lock held, and all memory whole.
+//! File-level obligation: the calling process has one thread, so that its copy finds no lock held,
+//! and all memory whole.
 
 #![allow(unsafe_code)]
 
@@ -11,24 +13,25 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// Forks twice, and runs `work` in the grandchild: in a new session and in the root directory, with
-/// `/dev/null` for its standard files. The caller's other files are closed (Linux 5.9), so that it
-/// keeps no lock and no pipe open. The process ends with `work`. Its parent is the process that
-/// adopts orphans. Errors are those of fork(2); `ResourceBusy` where the caller has other threads,
-/// or nothing shows whether it has.
+/// `/dev/null` for its standard files. Closes the caller's other files there (Linux 5.9), so that
+/// the grandchild keeps no lock and no pipe open. The process ends with `work`. Its parent is the
+/// process that adopts orphans. Errors are those of fork(2). `ResourceBusy` if the caller has other
+/// threads, or nothing shows whether it has.
 pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
     if thread_count() != Some(1) {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the process has other threads"));
     }
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let grandchild = || {
-        // SAFETY: these calls take numbers and a constant string; no file that is open now is used later.
+        // SAFETY: these calls take numbers and a constant string; no file that is open now is used
+        // later.
         unsafe {
             libc::setsid();
             libc::chdir(c"/".as_ptr());
             for standard in 0..3 {
                 libc::dup2(null.as_raw_fd(), standard);
             }
-            // Before Linux 5.9 they stay open.
+            // Before Linux 5.9 the files stay open.
             libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
         }
         work();
@@ -36,7 +39,7 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
     // SAFETY: there is one thread, in the child as well.
     let mut child = unsafe { Child::fork(|| exit(i32::from(Child::fork(grandchild).is_err()))) }?;
     child.collect();
-    // A caller that ignores SIGCHLD learns nothing of it.
+    // A caller that ignores SIGCHLD gets no status.
     let is_sound = child.status().is_none_or(|status| status.exit_status() == Some(0));
     if is_sound { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }
@@ -45,7 +48,7 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    // Tests have threads: what it does is tested by `megapage run`
+    // Tests have threads: the tests of `megapage run` cover the function
     // (crates/cli/tests/it/run_in_place.rs).
     #[test]
     fn a_process_with_threads_is_refused() {

@@ -1,9 +1,10 @@
-//! A child process whose every access to memory is known: what trackers of accessed pages are tried against.
+//! Child process with known accesses to memory, on which trackers of accessed pages are tried.
 //!
-//! File-level obligation: between fork and its end the child only makes system calls and touches memory that was
-//! mapped before the fork; it allocates nothing, takes no lock, and ends by _exit(2) or a signal. Other threads of
-//! the caller may have held any lock at the fork. The parent touches the child's memory never, and of the memory
-//! that both share only the words declared here.
+//! File-level obligation: between fork and its end the child only makes system calls and touches
+//! memory that was mapped before the fork. It allocates nothing, takes no lock, and ends by
+//! _exit(2) or a signal. Other threads of the caller may have held any lock at the fork. The parent
+//! never touches the child's memory. In the memory that both share, it touches only the words
+//! declared here.
 
 #![allow(unsafe_code)]
 
@@ -17,10 +18,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
-/// Longer than any command takes on a machine that works.
+/// Longest wait for a command. No command takes as long on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A prime near 2^32 divided by the golden ratio: its multiples visit every page once, each far from the last.
+/// Prime near 2^32 divided by the golden ratio: its multiples visit every page once, each far from
+/// the last.
 const SCATTER: usize = 2_654_435_761;
 
 const IDLE: u32 = 0;
@@ -29,19 +31,19 @@ const TOUCH: u32 = 2;
 const ZERO: u32 = 3;
 const FLUSH: u32 = 4;
 
-/// What both processes see. The bitmap of pages, one bit each, follows.
+/// Memory that both processes share. The bitmap of pages, one bit each, follows.
 #[repr(C)]
 struct Shared {
-    /// [`IDLE`], or what the child is to do: a futex(2) both ways.
+    /// [`IDLE`], or the command for the child. Both sides wait for it by futex(2).
     command: AtomicU32,
-    /// Pages whose first word was not what was written there.
+    /// Pages whose first word was not the word written there.
     wrong: AtomicU64,
     /// Processor time of the last command.
     nanoseconds: AtomicU64,
 }
 
-/// The child. It does nothing but its commands, holds no lock, and is killed when this value is dropped, or the
-/// thread that started it ends.
+/// Child that only carries out commands, and holds no lock. It is killed when this value is
+/// dropped, or when the thread that started it ends.
 #[derive(Debug)]
 pub struct Canary {
     child: Child,
@@ -51,24 +53,26 @@ pub struct Canary {
     shared_bytes: usize,
 }
 
-// SAFETY: the shared memory is reached by `&mut self` alone on our side, and the words in it are atomic.
+// SAFETY: the shared memory is reached by `&mut self` alone on our side, and the words in it are
+// atomic.
 unsafe impl Send for Canary {}
 
-/// What touching pages came to.
+/// Result of touching pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// The processor time that it took.
+    /// Processor time taken.
     pub cpu: Duration,
-    /// Pages that did not hold what had been written there: bytes were lost.
+    /// Pages that did not hold the word written there: bytes were lost.
     pub wrong: u64,
 }
 
 impl Canary {
     /// Starts a child that has written to every page of `base_regions` regions of 2 MiB on base
-    /// pages, followed by `huge_regions` on transparent huge pages (base pages, where the kernel
-    /// has no huge ones to give: look). An error of kind OutOfMemory where so much may not be taken
-    /// ([`Spare::allows`]). Without advice the second are on base pages, too, where the kernel gives
-    /// huge ones on advice alone, and khugepaged does not touch them.
+    /// pages, followed by `huge_regions` on transparent huge pages. The latter are on base pages if
+    /// the kernel has no huge page to give: the caller must check. An error of kind OutOfMemory if
+    /// so much memory may not be taken ([`Spare::allows`]). Without `advise`, and if the kernel
+    /// gives huge pages only on advice, the second regions are also on base pages. khugepaged does
+    /// not touch them then.
     pub fn start(base_regions: usize, huge_regions: usize, advise: bool) -> io::Result<Canary> {
         let length = (base_regions + huge_regions) * HUGE_2M;
         let spare = Spare::read(&KernelRoot::live()).map_err(io::Error::other)?;
@@ -76,8 +80,8 @@ impl Canary {
         let shared_bytes =
             (BASE_PAGE + (base_regions + huge_regions) * PAGES / 8).next_multiple_of(BASE_PAGE);
         let shared = Mapping::new(shared_bytes, libc::MAP_SHARED)?;
-        // The memory is mapped before the fork and touched by the child alone: no other process maps its pages. One
-        // region more, to align it.
+        // The memory is mapped before the fork, and only the child touches it: no other process
+        // maps its pages. One region more serves to align it.
         let memory = Mapping::new(length + HUGE_2M, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
         let start = memory.start.as_ptr().map_addr(|address| address.next_multiple_of(HUGE_2M));
         let middle = start.wrapping_add(base_regions * HUGE_2M);
@@ -91,8 +95,8 @@ impl Canary {
         let words = shared.start.cast::<Shared>();
         let parent = std::process::id() as i32;
         let count = (base_regions + huge_regions) * PAGES;
-        // SAFETY: the child runs `child` alone, which keeps the file-level obligation; both ranges are mapped and of the
-        // lengths stated.
+        // SAFETY: the child runs `child` alone, which keeps the file-level obligation; both ranges
+        // are mapped and of the lengths stated.
         let child = unsafe { Child::fork(|| child(words.as_ptr(), start, count, parent)) }?;
         let at = |address: *mut u8, regions: usize| {
             let start = address.addr() as u64;
@@ -105,33 +109,34 @@ impl Canary {
             shared: words,
             shared_bytes,
         };
-        // From here on `known` removes the shared mapping; the other one is of no use on this side.
+        // From here on `known` removes the shared mapping; the other one is not needed on this
+        // side.
         std::mem::forget(shared);
         drop(memory);
         known.order(FILL)?;
         Ok(known)
     }
 
-    /// The child.
+    /// Returns the child's number.
     pub fn pid(&self) -> Pid {
         self.child.pid()
     }
 
-    /// Its memory on base pages.
+    /// Returns its memory on base pages.
     pub fn base(&self) -> VirtRange {
         self.base
     }
 
-    /// Its memory on huge pages; right behind [`Canary::base`].
+    /// Returns its memory on huge pages; it lies right behind [`Canary::base`].
     pub fn huge(&self) -> VirtRange {
         self.huge
     }
 
-    /// Has the child read one word of each of these base pages, counted from the start of its memory, and compare
-    /// it with what was written there. Waits until it has.
+    /// Makes the child read one word of each of these base pages, counted from the start of its
+    /// memory. The child compares it with the word written there. Waits until it is done.
     ///
     /// # Panics
-    /// Where a page lies outside.
+    /// If a page lies outside.
     pub fn touch(&mut self, pages: impl IntoIterator<Item = usize>) -> io::Result<Touched> {
         self.order_pages(TOUCH, pages)?;
         let words = self.words();
@@ -141,26 +146,29 @@ impl Canary {
         })
     }
 
-    /// Has the child write zeros over what it wrote to these base pages, so that they hold nothing else: memory that
-    /// a program has freed and its allocator cached. Waits until it has. [`Canary::touch`] finds them wrong from
-    /// then on.
+    /// Makes the child overwrite its words in these base pages with zeros, so that they hold
+    /// nothing else. They are like memory that a program has freed and its allocator cached. Waits
+    /// until it is done. [`Canary::touch`] finds them wrong from then on.
     ///
     /// # Panics
-    /// Where a page lies outside.
+    /// If a page lies outside.
     pub fn zero(&mut self, pages: impl IntoIterator<Item = usize>) -> io::Result<()> {
         self.order_pages(ZERO, pages)
     }
 
-    /// Has the child forget what its TLB holds of the memory: a page whose accessed bit was cleared without that has it set again
-    /// only once its translation has left the TLB, and what little a child does may leave it there. Waits until it has.
+    /// Makes the child flush its TLB entries of the memory. Without a flush, a page whose accessed
+    /// bit was cleared gets it set only once its translation has left the TLB. The few accesses of
+    /// a child may leave it there. Waits until it is done.
     pub fn flush_tlb(&mut self) -> io::Result<()> {
         self.order(FLUSH)
     }
 
-    /// Names pages, counted from the start of the memory, and gives a command for them.
+    /// Writes pages to the bitmap, counted from the start of the memory, and gives a command for
+    /// them.
     fn order_pages(&mut self, command: u32, pages: impl IntoIterator<Item = usize>) -> io::Result<()> {
         let count = ((self.huge.end() - self.base.start()) / BASE_PAGE as u64) as usize;
-        // SAFETY: the bitmap lies inside the shared mapping; the child does not look at it before the command.
+        // SAFETY: the bitmap lies inside the shared mapping; the child does not read it before the
+        // command.
         let bitmap = unsafe {
             std::slice::from_raw_parts_mut(
                 self.shared.as_ptr().cast::<u8>().add(BASE_PAGE).cast::<u64>(),
@@ -180,7 +188,7 @@ impl Canary {
         unsafe { self.shared.as_ref() }
     }
 
-    /// Returns the error of a child that has ended, with the status that it ended with.
+    /// Returns the error for a child that has ended, with its status.
     fn over(&self) -> io::Error {
         let status = self.child.status().map(|status| format!(": {:#x}", status.as_raw()));
         let what = "the child that accesses are tried on has ended";
@@ -216,10 +224,11 @@ impl Drop for Canary {
     }
 }
 
-/// The child's life.
+/// Runs the child's commands until it is killed.
 ///
 /// # Safety
-/// `shared` is mapped and followed, a page later, by a bit for each of `count` pages; `memory` has `count` pages.
+/// `shared` is mapped and followed, a page later, by a bit for each of `count` pages; `memory` has
+/// `count` pages.
 unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32) -> ! {
     // SAFETY: system calls that read constants, or no memory. The parent may have ended before the
     // first one took effect.
@@ -228,18 +237,19 @@ unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32)
         if libc::getppid() != parent {
             libc::_exit(0);
         }
-        // Should memory run out all the same, the kernel ends this process, which no user misses,
-        // and no other.
+        // If memory still runs out, the kernel ends this process, which no user misses, and no
+        // other.
         let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         libc::write(score, c"1000".as_ptr().cast(), 4);
-        // Kept open, the owner's pipes, locks and sockets would outlive him. Refused before Linux 5.9: they stay.
+        // If they stayed open, the owner's pipes, locks and sockets would outlive the owner.
+        // Refused before Linux 5.9: then they stay open.
         libc::syscall(libc::SYS_close_range, 0, i32::MAX, 0);
     }
     // SAFETY: as the caller promises.
     let (words, bitmap) = unsafe {
         (&*shared, std::slice::from_raw_parts(shared.cast::<u8>().add(BASE_PAGE).cast::<u64>(), count / 64))
     };
-    // What a page's first word holds: different in each, and zero in none.
+    // A page's first word is different in each page, and zero in none.
     let content = |page: usize| 0x5eed_0000_0000_0001 ^ (page as u64) << 8;
     // SAFETY: the page lies inside the memory, which is readable and writable.
     let place = |page: usize| unsafe { memory.add(page * BASE_PAGE).cast::<u64>() };
@@ -257,14 +267,16 @@ unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32)
                 unsafe { place(page).write_volatile(content(page)) };
             }
         } else if command == FLUSH {
-            // The kernel flushes where it takes a right away; accessed bits stay as they are.
+            // The kernel flushes when it takes a right away; accessed bits stay as they are.
             for rights in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
-                // SAFETY: the memory is the child's alone, and nothing writes to it between the two calls.
+                // SAFETY: the memory is the child's alone, and nothing writes to it between the two
+                // calls.
                 unsafe { libc::mprotect(memory.cast(), count * BASE_PAGE, rights) };
             }
         } else {
-            // Far from the page before, as a program goes that gains from huge pages: in the order of addresses
-            // eight entries share a cache line, and a first access seems cheaper than it is to such a program.
+            // The next page lies far from the last one, as in a program that gains from huge pages.
+            // In the order of addresses, eight entries share a cache line, and a first access seems
+            // cheaper than it is to such a program.
             for page in (0..count).map(|index| index * SCATTER % count) {
                 if bitmap[page / 64] >> (page % 64) & 1 != 0 {
                     // SAFETY: see `place`.
@@ -285,7 +297,7 @@ unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32)
     }
 }
 
-/// Processor time of the calling thread, in nanoseconds.
+/// Returns the processor time of the calling thread, in nanoseconds.
 fn thread_time() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable.
@@ -293,7 +305,7 @@ fn thread_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Waits while the word is `value`, for at most `timeout`, perhaps less.
+/// Waits while the word is `value`, for at most `timeout`, perhaps for less.
 fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs() as i64,
@@ -379,7 +391,7 @@ mod tests {
     fn it_keeps_none_of_its_owners_descriptors() {
         use std::os::fd::AsFd;
         let (reader, writer) = io::pipe().unwrap();
-        // Other tests start processes too, which have the pipe until they execute their program.
+        // Other tests also start processes, which hold the pipe until they execute their program.
         let mut child = Canary::start(1, 0, true).unwrap();
         drop(writer);
         assert!(crate::spawn::wait_readable(reader.as_fd(), Duration::from_secs(60)).unwrap());
@@ -407,7 +419,7 @@ mod tests {
         let mut child = Canary::start(1, 0, true).unwrap();
         let pidfd = crate::spawn::open_pidfd(child.pid()).unwrap();
         crate::spawn::send_signal(child.pid(), libc::SIGKILL).unwrap();
-        // It may carry out commands for as long as the signal has not reached it.
+        // The child may carry out commands until the signal has reached it.
         assert!(crate::spawn::wait_readable(pidfd.as_fd(), Duration::from_secs(60)).unwrap());
         assert!(child.touch([1]).unwrap_err().to_string().contains("ended"));
         assert!(child.touch([1]).is_err(), "and stays one");

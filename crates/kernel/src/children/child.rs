@@ -1,4 +1,4 @@
-//! A child process: forked, killed and collected in one place.
+//! Child process: forked, killed and collected in one place.
 //!
 //! File-level obligation: the forked child keeps the terms of [`Child::fork`]. Nothing else in this
 //! process collects a child that a [`Child`] names.
@@ -10,22 +10,23 @@ use rustix::io::Errno;
 use rustix::process::{self, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 use std::io;
 
-/// A child that is not collected by anything else. Until it is collected no other process can have its number. It
-/// outlives this value unless [`Child::end`] is called.
+/// Child that is collected only through this value. No other process can have its number until it
+/// is collected. The child outlives this value unless [`Child::end`] is called.
 #[derive(Debug)]
 pub(super) struct Child {
-    /// `None` once it was collected.
+    /// Number of the child; `None` once it was collected.
     number: Option<process::Pid>,
     status: Option<WaitStatus>,
 }
 
 impl Child {
-    /// Forks a child that lives `life`, and ends with status 0 when that returns. Errors are those of fork(2).
+    /// Forks a child that runs `life`, and ends with status 0 when that returns. Errors are those
+    /// of fork(2).
     ///
     /// # Safety
-    /// `life` only makes system calls and touches memory that was mapped before the fork; it allocates nothing and takes no
-    /// lock. Other threads of the caller may have held any lock at the fork (fork(2)). A
-    /// caller that has one thread may do anything in the child.
+    /// `life` only makes system calls and touches memory that was mapped before the fork. It
+    /// allocates nothing and takes no lock: other threads of the caller may have held any lock at
+    /// the fork (fork(2)). A caller that has one thread may do anything in the child.
     pub unsafe fn fork(life: impl FnOnce()) -> io::Result<Child> {
         // SAFETY: the caller's promise.
         match unsafe { libc::fork() } {
@@ -48,7 +49,7 @@ impl Child {
         Pid(self.number.map_or(0, |number| number.as_raw_nonzero().get()))
     }
 
-    /// Kills it. It ends as soon as it waits for nothing that only another process can end.
+    /// Kills it. It ends at once, unless it waits for an event that only another process can cause.
     pub fn kill(&self) {
         if let Some(number) = self.number {
             let _ = kill_process(number, Signal::KILL);
@@ -71,13 +72,14 @@ impl Child {
         self.collect();
     }
 
-    /// Returns how it has ended, once it was collected; `None` where the kernel did not say: the caller ignores SIGCHLD.
+    /// Returns the status with which it has ended, once it was collected. Returns `None` if the
+    /// kernel did not report it: the caller ignores SIGCHLD.
     pub fn status(&self) -> Option<WaitStatus> {
         self.status
     }
 
     fn wait(&mut self, options: WaitOptions) -> bool {
-        // One that sends no signal at its end is found by `__WALL` alone.
+        // Only `__WALL` finds a child that sends no signal at its end.
         let options = options | WaitOptions::from_bits_retain(libc::__WALL as u32);
         while let Some(number) = self.number {
             match waitpid(Some(number), options) {
@@ -93,7 +95,7 @@ impl Child {
     }
 }
 
-/// Ends the process, and leaves out what the program has registered for its exit.
+/// Ends the process, without the exit handlers that the program has registered.
 pub(super) fn exit(status: i32) -> ! {
     // SAFETY: the process ends.
     unsafe { libc::_exit(status) }

@@ -1,8 +1,9 @@
-//! A guard: a child process that puts back what its owner has changed, should the owner end without having done so.
+//! Guard: a child process that puts back its owner's changes if the owner ends without doing so.
 //!
-//! File-level obligation: between fork and its end the child only makes system calls and reads memory that was
-//! allocated before the fork; it allocates nothing, takes no lock, and ends by _exit(2) or a signal. Other threads of
-//! the owner may have held any lock at the fork. Structures handed to the kernel are initialised and outlive the call.
+//! File-level obligation: between fork and its end the child only makes system calls and reads
+//! memory that was allocated before the fork. It allocates nothing, takes no lock, and ends by
+//! _exit(2) or a signal. Other threads of the owner may have held any lock at the fork. Structures
+//! handed to the kernel are initialised and outlive the call.
 
 #![allow(unsafe_code)]
 
@@ -20,27 +21,27 @@ use std::path::PathBuf;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-/// How often a guard of huge pages advises.
+/// Repetition of a huge-page guard's advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// How many times all ranges are advised: pages that were collapsed just now are skipped until they have
-    /// left the queues to the LRU lists. At least 1.
+    /// Number of rounds of advice on all ranges, at least 1. Pages that were collapsed just now are
+    /// skipped until they have left the queues to the LRU lists.
     pub count: u32,
-    /// The pause between two of them, under a second.
+    /// Pause between two rounds, under a second.
     pub pause: Duration,
 }
 
-/// What the child does in the end. All of it was allocated before the fork.
+/// Last actions of the child. All of it was allocated before the fork.
 enum Last {
     /// MADV_COLD on ranges of the process behind this descriptor.
     Cool { target: i32, vector: Vec<libc::iovec>, rounds: u32, pause: libc::timespec },
-    /// A text into each of these files; then the file `record` is removed, and the lock on the
-    /// descriptor ends.
+    /// Text for each of these files. After the writes, the file `record` is removed, and the lock
+    /// on the descriptor ends.
     WriteLocked { files: Vec<(CString, Vec<u8>)>, record: CString, lock: i32 },
 }
 
 impl Last {
-    /// See [`Guard::patience`].
+    /// Returns the longest wait for the child, see [`Guard::patience`].
     fn patience(&self) -> Duration {
         match self {
             Last::Cool { rounds, pause, .. } => {
@@ -51,26 +52,27 @@ impl Last {
     }
 }
 
-/// The guard. Dropping it, like the end of the owner however it comes about (a panic, SIGKILL), has the child put
-/// things back; [`Guard::release`] has it end without. In a session of its own and with all signals blocked, nothing
-/// that ends the owner ends the child but SIGKILL to the child itself, as of a whole control group.
+/// Guard of changes. The child puts them back if this value is dropped, or if the owner ends in any
+/// way (a panic, SIGKILL). [`Guard::release`] ends the child without that. The child has a separate
+/// session, and all signals blocked. So only a SIGKILL to the child itself ends it, such as one to
+/// a whole control group.
 #[derive(Debug)]
 pub struct Guard {
     child: Child,
-    /// The child reads the end of this pipe as the end of its owner.
+    /// Pipe whose end means to the child that its owner has ended.
     owner: Option<OwnedFd>,
-    /// How long the child's end is waited for: what it does may wait for another process without end. It then ends later,
-    /// and by itself.
+    /// Longest wait for the child's end. The child's actions may wait for another process without
+    /// end. The child then ends later, and by itself.
     patience: Duration,
 }
 
-/// For files, which are written at once unless something else is wrong.
+/// Longest wait for writes to files, which are done at once unless something else is wrong.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Guard {
-    /// Starts a guard that advises MADV_COLD on `ranges` of the process behind `pidfd`. What that does: see
-    /// [`crate::process_madvise::cold`]; one base page inside a huge page splits it. A range that the kernel refuses
-    /// is skipped. Errors are those of pipe(2) and fork(2).
+    /// Starts a guard that advises MADV_COLD on `ranges` of the process behind `pidfd`. For the
+    /// effect see [`crate::process_madvise::cold`]; one base page inside a huge page splits it.
+    /// Skips a range that the kernel refuses. Errors are those of pipe(2) and fork(2).
     pub fn of_huge_pages(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], rounds: Rounds) -> io::Result<Guard> {
         let iovec = |range: &VirtRange| libc::iovec {
             iov_base: ptr::without_provenance_mut(range.start() as usize),
@@ -85,8 +87,8 @@ impl Guard {
     }
 
     /// Starts a guard that writes to each of these files its text, in this order, and then removes
-    /// the file `record` that lists them. It skips a file that is not there. A flock(2) on `lock`
-    /// stays until that is done, should the owner be killed: the next owner finds everything put
+    /// the file `record` that lists them. It skips a file that does not exist. If the owner is
+    /// killed, a flock(2) on `lock` stays until that is done: the next owner finds everything put
     /// back.
     ///
     /// # Errors
@@ -103,26 +105,27 @@ impl Guard {
     fn start(last: &Last) -> io::Result<Guard> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let from = reader.as_raw_fd();
-        // Blocked from its first moment on: the child inherits the mask.
+        // Signals are blocked from the child's first moment on: it inherits the mask.
         let child = without_signals(|| {
-            // SAFETY: the child runs `child` alone, which keeps the file-level obligation; the descriptors are open, and
-            // `last` was allocated before the fork.
+            // SAFETY: the child runs `child` alone, which keeps the file-level obligation; the
+            // descriptors are open, and `last` was allocated before the fork.
             unsafe { Child::fork(|| child(from, last)) }
         })?;
         Ok(Guard { child, owner: Some(writer), patience: last.patience() })
     }
 
-    /// There is nothing left to do: the child ends, and is collected. The error says that it had ended already.
+    /// Ends the child without its last actions, and collects it. Returns an error if it had ended
+    /// already.
     pub fn release(mut self) -> io::Result<()> {
         let Some(owner) = self.owner.take() else { return Ok(()) };
-        // SIGPIPE is ignored in Rust programs: a child that has ended is an error here.
+        // SIGPIPE is ignored in Rust programs: if the child has ended, the write returns an error.
         let sent = rustix::io::write(owner.as_fd(), &[RELEASED]);
         drop(owner);
         self.collect();
         sent.map(|_| ()).map_err(io::Error::from)
     }
 
-    /// The child.
+    /// Returns the child's number.
     pub fn pid(&self) -> Pid {
         self.child.pid()
     }
@@ -144,35 +147,39 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // After a release the child has been collected.
+        // After a release, the child has been collected already.
         let Some(owner) = self.owner.take() else { return };
-        // A child of another thread may hold the pipe open until it executes its program: the end is not waited for.
-        // A guard that was killed cannot be notified, and is collected.
+        // A child of another thread may hold the pipe open until it executes its program. So a byte
+        // is sent, and the end of the pipe is not waited for. A guard that was killed gets no byte,
+        // and is collected.
         let _ = rustix::io::write(owner.as_fd(), &[ENDED]);
         drop(owner);
         self.collect();
     }
 }
 
-/// The byte of a release,
+/// Byte that a release sends.
 const RELEASED: u8 = 1;
-/// and of an owner that has been dropped. One that was killed says nothing: the pipe ends.
+/// Byte that a dropped guard sends. A killed owner sends none: the pipe ends.
 const ENDED: u8 = 2;
 
-/// The child's life.
+/// Waits for the owner, and then carries out `last` unless the guard was released.
 ///
 /// # Safety
-/// `from` and the descriptor in `last` are open; the process has one thread, with all signals blocked.
+/// `from` and the descriptor in `last` are open; the process has one thread, with all signals
+/// blocked.
 unsafe fn child(from: i32, last: &Last) -> ! {
     // SAFETY: no memory is passed.
     unsafe { libc::setsid() };
-    // Of the owner's descriptors only these are kept: with the pipe's other end open its end would never be read.
+    // Keeps only these two of the owner's descriptors. With the pipe's other end open, the child
+    // would never read the pipe's end.
     let (Last::Cool { target, .. } | Last::WriteLocked { lock: target, .. }) = last;
     let target = *target;
     let (low, high) = (from.min(target), from.max(target));
     for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
         if first <= last {
-            // SAFETY: the process has one thread, and nothing in it uses these descriptors any more.
+            // SAFETY: the process has one thread, and nothing in it uses these descriptors any
+            // more.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     }
@@ -183,7 +190,7 @@ unsafe fn child(from: i32, last: &Last) -> ! {
             // SAFETY: the process ends.
             1 if byte == RELEASED => unsafe { libc::_exit(0) },
             0 | 1 => break,
-            // Stopped and continued; no other error befalls a pipe.
+            // The child was stopped and continued; a pipe has no other error.
             _ => continue,
         }
     }
@@ -209,8 +216,8 @@ unsafe fn child(from: i32, last: &Last) -> ! {
 
 fn write(files: &[(CString, Vec<u8>)]) {
     for (path, text) in files {
-        // SAFETY: the path ends in a NUL, and the text is as long as is passed. A file that was not opened is not written
-        // to.
+        // SAFETY: the path ends in a NUL, and the text is as long as is passed. A file that was not
+        // opened is not written to.
         unsafe {
             let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_TRUNC);
             if file >= 0 {
@@ -221,7 +228,7 @@ fn write(files: &[(CString, Vec<u8>)]) {
     }
 }
 
-/// Files and texts as the child needs them.
+/// Converts files and texts to the forms that the child needs.
 fn texts(files: Vec<(PathBuf, String)>) -> io::Result<Vec<(CString, Vec<u8>)>> {
     files.into_iter().map(|(path, text)| Ok((terminated(path)?, text.into_bytes()))).collect()
 }
@@ -230,18 +237,21 @@ fn terminated(path: PathBuf) -> io::Result<CString> {
     CString::new(path.into_os_string().into_vec()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Ranges that one call of a guard names: for so many splits the process may wait for its mmap lock.
+/// Most ranges in one call of a guard. For their splits the process may have to wait for its mmap
+/// lock.
 const MOST_RANGES: usize = 8;
 
 /// Advises on all ranges once.
 fn cool(target: i32, mut left: &[libc::iovec]) {
     while !left.is_empty() {
         let count = left.len().min(MOST_RANGES);
-        // SAFETY: the array is initialised and `count` long; the addresses in it are the other process's.
+        // SAFETY: the array is initialised and `count` long; the addresses in it are the other
+        // process's.
         let advised = unsafe {
             libc::syscall(libc::SYS_process_madvise, target, left.as_ptr(), count, libc::MADV_COLD, 0)
         };
-        // The first range failed, or as many went well as the bytes show.
+        // Either the first range failed, or the ranges that the number of bytes covers were
+        // advised.
         let mut bytes = advised.max(0) as usize;
         let mut done = usize::from(advised <= 0);
         while bytes > 0 && done < count {
@@ -264,27 +274,30 @@ mod tests {
 
     const ROUNDS: Rounds = Rounds { count: 10, pause: Duration::from_millis(20) };
 
-    /// A child with huge pages, how many, and a guard of the first page of each region; `None` with the skip reported.
+    /// Returns a child with huge pages, their number, and a guard of the first page of each region.
+    /// Returns `None` after it has reported the skip.
     fn guarded(rounds: Rounds) -> Option<(Canary, usize, Guard)> {
         if !is_root() {
             skip("needs CAP_SYS_NICE to advise on memory of another process");
             return None;
         }
         let child = Canary::start(0, 4, true).unwrap();
-        // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does.
+        // A collapse gives huge pages even if page faults give none (transparent_hugepage/enabled
+        // is 'never').
         let _ = crate::process_madvise::collapse(open_pidfd(child.pid()).unwrap().as_fd(), &[child.huge()]);
         let before = huge(&child);
         if before == 0 {
             skip("this machine has no huge page to give, or its page map does not tell");
             return None;
         }
-        // Pages that were just allocated wait in queues of their processor; there they cannot be split.
+        // Pages that were just allocated wait in queues of their processor; there they cannot be
+        // split.
         crate::lru::LruDrain::new().and_then(|drain| drain.drain()).unwrap();
         let pages: Vec<VirtRange> = (child.huge().start()..child.huge().end())
             .step_by(HUGE_2M)
             .map(|start| VirtRange::new(start, start + BASE_PAGE as u64).unwrap())
             .collect();
-        // One that is not mapped, before the others: it must not keep them from being advised.
+        // One range that is not mapped, before the others: the others must still be advised.
         let pages = [&[VirtRange::new(BASE_PAGE as u64, 2 * BASE_PAGE as u64).unwrap()], &pages[..]].concat();
         let pidfd = open_pidfd(child.pid()).unwrap();
         let guard = Guard::of_huge_pages(pidfd.as_fd(), &pages, rounds).unwrap();
@@ -353,12 +366,13 @@ mod tests {
         flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
         let mut guard =
             Guard::of_locked_files(vec![(file.clone(), "off".into())], record.clone(), lock.as_fd()).unwrap();
-        // What is left of an owner that is killed: nothing but the guard holds the lock.
+        // Only the guard holds the lock now, as after the owner is killed.
         drop(lock);
         let other = std::fs::File::open(&file).unwrap();
         assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
         drop(guard.owner.take());
-        // Another test may start a process just now, which has the descriptor until it executes its program.
+        // Another test may start a process just now, which has the descriptor until it executes its
+        // program.
         flock(&other, FlockOperation::LockExclusive).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "off");
         assert!(!record.exists());

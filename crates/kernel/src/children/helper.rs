@@ -1,18 +1,22 @@
 //! Helper processes: calls that take another process's mmap lock, with a deadline.
 //!
-//! A reader of `/proc/PID/maps`, `smaps`, `pagemap`, `cmdline`, `mem` and the like, or a caller of process_madvise(2), waits for
-//! the mmap lock of that process. The process can hold it for ever: it maps a page over a dirty one of a FUSE file system of
-//! its own, and the kernel writes that page back under the lock; its server never answers. So these calls are made by helper
-//! processes. One that does not reply in time is killed, and the process is left alone for a while. Reads wait killably
-//! (`mmap_read_lock_killable` in fs/proc), so that the helper ends at once. process_madvise(2), and a fault on a page of
-//! FUSE that a read of `mem` meets, wait for what no signal ends: that helper stays until the lock is free, and the number
-//! of those is bounded, of all and of each user. A thread of ours could neither be killed alone nor let us exit.
+//! A reader of `/proc/PID/maps`, `smaps`, `pagemap`, `cmdline`, `mem` and the like, or a caller of
+//! process_madvise(2), waits for the mmap lock of that process. The process can hold the lock
+//! without end: it maps a page over a dirty one of a FUSE file system that it serves itself. The
+//! kernel writes the dirty page back under the lock, and the server never answers. So helper
+//! processes make these calls. One that does not reply in time is killed, and the process is backed
+//! off for a while. Reads wait killably (`mmap_read_lock_killable` in fs/proc), so that the helper
+//! ends at once. process_madvise(2) waits uninterruptibly, and so does a page fault on FUSE memory
+//! in a read of `mem`. That helper stays until the lock is free. The number of such helpers is
+//! bounded, of all and of each user. A thread of this process could not be killed alone, and would
+//! keep the process from exiting.
 //!
-//! A helper shares our memory (clone(2), CLONE_VM) but no descriptors: starting it copies nothing, and a file lock or a
-//! socket of ours goes with us. It ends with us, however that comes about. Handing a call over takes some 10 us.
+//! A helper shares our memory (clone(2), CLONE_VM) but no descriptors. So starting it copies
+//! nothing, and our file locks and sockets end with this process. A helper ends with this process,
+//! however that ends. Handing a call over takes some 10 us.
 //!
-//! Own files (`/proc/self`), captured trees, and files that take no such lock are read directly: what runs inside other
-//! programs (preload, text, capi) starts no helper.
+//! Own files (`/proc/self`), captured trees, and files that take no such lock are read directly. So
+//! code that runs inside other programs (preload, text, capi) starts no helper.
 
 mod body;
 mod locked;
@@ -37,39 +41,40 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use worker::{Reply, Worker};
 
-/// Helpers at work at the same time; a further call waits for one to be free.
+/// Most helpers at work at the same time; a further call waits for one to be free.
 const MOST_AT_WORK: usize = 8;
-/// Killed helpers that have not ended: with as many, calls that cannot be ended are refused.
+/// Most killed helpers that have not ended. At this number, uninterruptible calls are refused.
 const MOST_STUCK: usize = 16;
-/// The same of those that wait for processes of one user.
+/// Most of these that wait for processes of one user.
 const MOST_STUCK_OF_USER: usize = 2;
-/// For how long a helper that is not blocked, but at work, is given time: large processes take theirs.
+/// Longest time for a helper that is at work and not blocked: calls for large processes take long.
+/// Also the longest wait for a free helper.
 const LONGEST_WORK: Duration = Duration::from_secs(10);
-/// How often one that is at work is looked at.
+/// Interval between checks of a helper that is still at work.
 const LOOK: Duration = Duration::from_millis(500);
-/// Helpers that are started for one call, where each ends before it is asked.
+/// Most helpers that are started for one call, if each ends before it gets the request.
 const MOST_STARTS: u32 = 3;
-/// The stack of the thread that starts them.
+/// Stack size of the thread that starts helpers.
 const STARTER: usize = 128 << 10;
-/// How long a killed helper is waited for: one that waits killably ends at once.
+/// Longest wait for the end of a killed helper: one that waits killably ends at once.
 const LAST_BREATH: Duration = Duration::from_millis(100);
 
-/// Whether the helper that makes a call can be killed while it waits.
+/// Way in which the helper that makes a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Yes: the call takes the lock killably, and nothing else.
+    /// Killable: the call takes the lock killably, and waits for nothing else.
     Killable,
-    /// No.
+    /// Not killable.
     Uninterruptible,
 }
 
-/// The helpers of this process.
+/// Helpers of this process.
 struct Pool {
-    /// The process that they are of: one that was forked has none.
+    /// Process that the helpers belong to: a forked process has none.
     owner: u32,
     idle: Vec<Worker>,
     at_work: usize,
-    /// Killed, and not ended; with the user of the process that each waits for.
+    /// Killed helpers that have not ended, with the user of the process that each waits for.
     stuck: Vec<(Worker, Option<u32>)>,
     table: Table,
     starter: Option<mpsc::Sender<mpsc::Sender<io::Result<Worker>>>>,
@@ -85,7 +90,7 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
 });
 static FREED: Condvar = Condvar::new();
 
-/// What was counted so far, and how things are.
+/// Returns the counts so far, and the present state.
 pub fn counts() -> Counts {
     let mut pool = pool();
     pool.collect();
@@ -98,7 +103,7 @@ pub fn counts() -> Counts {
 }
 
 fn pool() -> MutexGuard<'static, Pool> {
-    // Nothing that holds it panics half way through a change.
+    // No holder of the lock panics half way through a change.
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -108,7 +113,8 @@ impl Pool {
         self.stuck.retain_mut(|(worker, _)| !worker.has_ended());
     }
 
-    /// Starts a helper, in a thread that lives as long as the process: a helper ends with the thread that started it.
+    /// Starts a helper in a thread that lives as long as the process: a helper ends with the thread
+    /// that started it.
     fn start(&mut self) -> io::Result<Worker> {
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("no helper process: {error}"));
         let starter = match self.starter.take() {
@@ -122,12 +128,13 @@ impl Pool {
     }
 }
 
-/// The thread that starts helpers. It takes no signal: those are for the threads that wait for them.
+/// Starts the thread that starts helpers. It takes no signal: signals are for the threads that wait
+/// for them.
 fn starter() -> io::Result<mpsc::Sender<mpsc::Sender<io::Result<Worker>>>> {
     let (sender, receiver) = mpsc::channel::<mpsc::Sender<io::Result<Worker>>>();
     let serve = move || {
         for reply in receiver {
-            // No caller waits for it any more: it goes.
+            // If no caller waits for the helper any more, it is dropped.
             let _ = reply.send(Worker::start());
         }
     };
@@ -135,24 +142,26 @@ fn starter() -> io::Result<mpsc::Sender<mpsc::Sender<io::Result<Worker>>>> {
     Ok(sender)
 }
 
-/// A helper that works for the caller, about one process. Given back when dropped.
+/// Helper that makes the caller's calls about one process. It goes back to the pool when dropped.
 pub(crate) struct Session {
     worker: Option<Worker>,
     pid: Pid,
 }
 
-/// An answer to a call.
+/// Returns the error of a call that got no answer.
 fn error(locked: Locked) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, locked)
 }
 
 impl Session {
-    /// A helper for calls about `pid`. TimedOut, with a [`Locked`]: the process is left alone.
+    /// Takes a helper for calls about `pid`. The error TimedOut holds a [`Locked`]: the process is
+    /// backed off, or the call is refused.
     pub(crate) fn begin(pid: Pid, wait: Wait) -> io::Result<Session> {
         let mut pool = pool();
         let own = std::process::id();
         if pool.owner != own {
-            // Forked: the helpers are another process's, their sockets too.
+            // This process was forked: the helpers belong to another process, and their sockets
+            // too.
             std::mem::take(&mut pool.idle).into_iter().for_each(std::mem::forget);
             std::mem::take(&mut pool.stuck).into_iter().for_each(std::mem::forget);
             (pool.owner, pool.at_work, pool.starter) = (own, 0, None);
@@ -189,7 +198,8 @@ impl Session {
 
     /// Makes the request, and waits for the reply.
     fn ask(&mut self, request: impl Fn(&mut Worker) -> io::Result<()>) -> io::Result<Reply> {
-        // A helper may have been killed while it was idle. One that ends at work is not asked for twice.
+        // A helper may have been killed while it was idle: another then gets the request. If one
+        // ends at work, the request is not repeated.
         let mut starts = 0;
         loop {
             let Some(worker) = &mut self.worker else { return Err(io::ErrorKind::BrokenPipe.into()) };
@@ -221,7 +231,7 @@ impl Session {
             if waited < time {
                 continue;
             }
-            // At the deadline: one that runs is not blocked.
+            // The deadline has come, but a helper that runs is not blocked.
             if waited < LONGEST_WORK && is_running(worker.pid()) {
                 time = waited + LOOK;
                 continue;
@@ -230,7 +240,7 @@ impl Session {
         }
     }
 
-    /// The deadline was missed.
+    /// Handles a missed deadline: kills the helper, and backs the process off. Returns the error.
     fn miss(&mut self, waited: Duration) -> io::Error {
         self.retire();
         let root = KernelRoot::live();
@@ -241,7 +251,7 @@ impl Session {
         error(Locked::NoAnswer { pid: self.pid, waited })
     }
 
-    /// Kills the helper.
+    /// Kills the helper, and keeps it among the stuck ones if it does not end soon.
     fn retire(&mut self) {
         let Some(mut worker) = self.worker.take() else { return };
         worker.kill();
@@ -266,7 +276,8 @@ impl Session {
         reply.descriptor.ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))
     }
 
-    /// Reads a file of the process, piece by piece, as long as `each` says so. A piece is 256 KiB at most.
+    /// Reads a file of the process, and passes it to `each` piece by piece, while that returns
+    /// true. A piece is 256 KiB at most.
     pub(crate) fn read_file(&mut self, path: &Path, each: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
         let path = path.as_os_str().as_bytes();
         let mut reply = self.ask(|worker| worker.request_file(Request::Read, path, 0))?;
@@ -280,8 +291,8 @@ impl Session {
         }
     }
 
-    /// Makes a system call whose first argument is `descriptor`. Where an argument is [`Place::Data`], it is the address of
-    /// the data so many bytes in.
+    /// Makes a system call whose first argument is `descriptor`. An argument [`Place::Data`]
+    /// becomes the address of the data at that offset.
     pub(crate) fn call(
         &mut self,
         number: libc::c_long,
@@ -317,7 +328,8 @@ impl Session {
         }
     }
 
-    /// Reads from a place in a file of the process: how many bytes there are. At most [`MOST_DATA`] at once.
+    /// Reads from a place in a file of the process. Returns the number of bytes read. At most
+    /// [`MOST_DATA`] at once.
     pub(crate) fn read_at(
         &mut self,
         file: BorrowedFd<'_>,
@@ -333,8 +345,9 @@ impl Session {
         Ok(read)
     }
 
-    /// Reads a part of `bytes` from each of these places in a file of the process, all as large: how many bytes there are up to the
-    /// first that is not there in full. At most [`MOST_DATA`] and [`MOST_PARTS`] at once.
+    /// Reads a part of `bytes` from each of these places in a file of the process. All parts are of
+    /// the same length. Returns the number of bytes up to the end of the first part that is short.
+    /// At most [`MOST_DATA`] and [`MOST_PARTS`] at once.
     pub(crate) fn read_parts(
         &mut self,
         file: BorrowedFd<'_>,
@@ -348,12 +361,12 @@ impl Session {
         Ok(read)
     }
 
-    /// The address of the data, so many bytes in, for what a call is given that points to it.
+    /// Returns the address of the data at `offset`, for structures of a call that point to it.
     pub(crate) fn data_address(&self, offset: usize) -> usize {
         self.worker.as_ref().map_or(0, |worker| worker.data_address() + offset.min(DATA))
     }
 
-    /// The data that goes with a call and its answer.
+    /// Returns the data that goes with a call and its answer.
     pub(crate) fn data(&mut self) -> &mut [u8] {
         match &mut self.worker {
             Some(worker) => worker.data(),
@@ -362,18 +375,18 @@ impl Session {
     }
 }
 
-/// Where an argument of a call comes from.
+/// Source of an argument of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The address of the data, so many bytes in.
+    /// Address of the data at this offset, in bytes.
     Data(usize),
-    /// A value.
+    /// Plain value.
     Value(usize),
 }
 
-/// Bytes that go with one call, each way.
+/// Most bytes that go with one call, each way.
 pub(crate) const MOST_DATA: usize = DATA;
-/// Parts of a file that one call reads.
+/// Most parts of a file that one call reads.
 pub(crate) const MOST_PARTS: usize = PARTS;
 
 impl Drop for Session {
@@ -391,13 +404,14 @@ impl Drop for Session {
     }
 }
 
-/// Whether the calling thread must not wait for `pid` itself.
+/// Returns true if the calling thread must not wait for `pid` itself.
 pub(crate) fn is_foreign(root: &KernelRoot, pid: Pid) -> bool {
     root.is_live() && pid.0 as u32 != std::process::id()
 }
 
-/// The process whose memory map must not be locked for `relative` to be read, such as `proc/12/maps`. `None` of other
-/// files, and of those of a process that take no such lock.
+/// Returns the process whose memory map must not be locked for `relative` to be read, such as
+/// `proc/12/maps`. Returns `None` for other files, and for files of a process that take no such
+/// lock.
 pub(crate) fn locked_by(relative: &Path) -> Option<Pid> {
     let mut parts = relative.to_str()?.split('/').filter(|part| !part.is_empty());
     if parts.next()? != "proc" {
@@ -411,7 +425,8 @@ pub(crate) fn locked_by(relative: &Path) -> Option<Pid> {
     (!FREE.contains(&name)).then_some(Pid(pid))
 }
 
-/// Files of a process that take neither its mmap lock nor the one that execve(2) holds while it waits for that.
+/// Files of a process that take neither its mmap lock, nor the lock that execve(2) holds while it
+/// waits for that.
 const FREE: [&str; 14] = [
     "cgroup",
     "children",
@@ -433,7 +448,7 @@ fn user(pid: Pid) -> Option<u32> {
     read_status(&KernelRoot::live(), pid).ok().map(|status| status.uids[0])
 }
 
-/// Whether one of our own helpers is on a processor, or ready for one.
+/// Returns true if one of our own helpers is on a processor, or ready for one.
 fn is_running(pid: i32) -> bool {
     crate::process::read_stat(&KernelRoot::live(), Pid(pid)).is_ok_and(|stat| stat.state == 'R')
 }

@@ -1,12 +1,13 @@
-//! Trials: whether a user is given a huge page, found out by asking for one in a child process.
+//! Trials that ask for a huge page in a child process, to find out if a user is given one.
 //!
-//! A trial takes one huge page for a moment and leaves nothing behind. It runs in a child of the caller, so
-//! that what kills it (SIGBUS, seccomp) kills nothing else, and that it may become another user. The child
-//! keeps the caller's control group, namespaces and seccomp filter.
+//! A trial takes one huge page for a moment and leaves nothing behind. It runs in a child of the
+//! caller. So a signal that kills the trial (SIGBUS, seccomp) kills nothing else, and the trial may
+//! run as another user. The child keeps the caller's control group, namespaces and seccomp filter.
 //!
-//! File-level obligation: between fork and exit the child only makes system calls and touches memory that
-//! it has mapped itself or that was prepared before the fork; it allocates nothing, takes no lock, and leaves
-//! by _exit(2) or a signal. Other threads of the caller may have held any lock at the fork.
+//! File-level obligation: between fork and exit the child only makes system calls, and touches
+//! memory that it has mapped itself or that was prepared before the fork. It allocates nothing,
+//! takes no lock, and leaves by _exit(2) or a signal. Other threads of the caller may have held any
+//! lock at the fork.
 
 #![allow(unsafe_code)]
 
@@ -24,18 +25,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
 
-/// After this many seconds a child that has not answered is killed.
+/// Seconds after which a child that has not answered is killed.
 const PATIENCE_S: u32 = 10;
 
-/// Memory that a trial takes, at most: a huge page that is collapsed is there twice. Pages of a
-/// pool are there already.
+/// Most memory that a trial takes: during a collapse a huge page takes its memory twice. Pages of a
+/// pool are allocated already.
 const TAKES: Bytes = Bytes::mib(4);
 
-/// Whom a trial's child becomes.
+/// User that a trial's child becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assumed {
-    /// Real, effective and saved user. Becoming another than the caller needs CAP_SETUID, and drops all
-    /// capabilities unless it is 0.
+    /// Real, effective and saved user. Becoming another user than the caller needs CAP_SETUID, and
+    /// drops all capabilities unless the user is 0.
     pub uid: u32,
     /// Real, effective and saved group.
     pub gid: u32,
@@ -45,57 +46,58 @@ pub struct Assumed {
     pub locked: Option<Limit>,
 }
 
-/// What is asked of the kernel.
+/// Request to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
     /// mmap(2) with MAP_HUGETLB of one private page, then a write to it.
     MapHugetlb(PageSize),
     /// shmget(2) with SHM_HUGETLB of one page, then a write to it.
     ShmHugetlb(PageSize),
-    /// shmget(2) with SHM_HUGETLB and SHM_NORESERVE of `bytes`, without touching any: asks for the permission
-    /// alone, whatever the pool holds.
+    /// shmget(2) with SHM_HUGETLB and SHM_NORESERVE of `bytes`, without touching any. This asks
+    /// only for the permission, whatever the pool holds.
     ShmPermission {
-        /// The pool.
+        /// Page size of the pool.
         size: PageSize,
-        /// The size of the segment.
+        /// Size of the segment.
         bytes: Bytes,
     },
-    /// A new file in this directory of a hugetlbfs mount, one page long, mapped shared and written.
+    /// New file in this directory of a hugetlbfs mount, one page long, mapped shared and written.
     /// The file is removed as soon as it is open.
     Hugetlbfs {
-        /// The mount point or a directory below it.
+        /// Mount point, or a directory below it.
         directory: PathBuf,
-        /// The mount's page size.
+        /// Page size of the mount.
         size: PageSize,
     },
     /// madvise(MADV_HUGEPAGE) on one aligned region of 2 MiB, then a write to it.
     MadviseThp,
     /// madvise(MADV_POPULATE_WRITE) on one base page (Linux 5.14).
     PopulateWrite,
-    /// process_madvise(MADV_COLLAPSE) on one region of another process of the same user (Linux 6.1). As
-    /// another user it is always refused: the target, a copy of the caller, is not to be looked into.
+    /// process_madvise(MADV_COLLAPSE) on one region of another process of the same user (Linux
+    /// 6.1). As another user it is always refused: the target is a copy of the caller, which the
+    /// other user may not access.
     CollapseOther,
 }
 
-/// What the kernel answered.
+/// Kernel's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The page is there, and huge where that was asked for.
+    /// The page is there, and it is huge if a huge one was asked for.
     Obtained,
     /// Every call succeeded, but the kernel mapped base pages.
     BasePages,
     /// A system call failed.
     Refused {
-        /// Its name.
+        /// Name of the call.
         call: &'static str,
-        /// Why, as errno(3).
+        /// Error number, as in errno(3).
         errno: i32,
     },
-    /// The child was killed by this signal at the first write: SIGBUS where the page was not to be had.
+    /// The child was killed by this signal at the first write: SIGBUS if there was no page.
     Killed(i32),
 }
 
-/// The calls that can fail, in the numbering of the child's answer.
+/// Calls that can fail, in the numbering of the child's answer.
 const CALLS: [&str; 12] = [
     "setrlimit",
     "setgroups",
@@ -111,17 +113,19 @@ const CALLS: [&str; 12] = [
     "process_madvise",
 ];
 
-/// How many of [`CALLS`] belong to becoming another user, and say nothing about huge pages.
+/// Number of the first [`CALLS`] that belong to becoming another user, and say nothing about huge
+/// pages.
 const ASSUMING: usize = 4;
 
-/// What the child writes to its pipe: an index of [`CALLS`] and an errno, or `SUCCESS` and an address.
+/// Answer that the child writes to its pipe: an index of [`CALLS`] and an errno, or `SUCCESS` and
+/// an address.
 type Record = [u64; 2];
 const SUCCESS: u64 = u64::MAX;
 
 /// Makes one trial, as the caller or as another user.
 ///
 /// # Errors
-/// When the trial could not be made at all: too little memory, no child, another user not to be
+/// If the trial could not be made at all: too little memory, no child, another user that cannot be
 /// assumed, or no answer within ten seconds.
 pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
     let spare = Spare::read(&KernelRoot::live()).map_err(io::Error::other)?;
@@ -134,8 +138,8 @@ pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
         _ => CString::default(),
     };
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    // SAFETY: the child runs `child` alone, which keeps the file-level obligation; everything it is given was made before the
-    // fork.
+    // SAFETY: the child runs `child` alone, which keeps the file-level obligation; all its
+    // arguments were made before the fork.
     let mut child = unsafe { Child::fork(|| child(who, trial, &file, writer.as_raw_fd())) }?;
     drop(writer);
     let mut bytes = [0; size_of::<Record>()];
@@ -144,14 +148,14 @@ pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
     let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight of them"));
     let record = answered.map(|()| (number(first), number(second)));
     let huge = match record {
-        // The child waits, so that its mappings can be looked at.
+        // The child waits, so that its mappings can be read.
         Ok((SUCCESS, address)) if *trial == Trial::MadviseThp => {
             Some(anonymous_huge_at(&KernelRoot::live(), child.pid(), address))
         }
         _ => None,
     };
-    // The pipe is at its end or holds an answer: either way the child has nothing left to do. A signal that is already on
-    // its way to a dying child stays the one that is reported.
+    // The pipe is at its end or holds an answer: in both cases the child has nothing left to do. If
+    // a signal is already on its way to a dying child, that signal is reported.
     child.end();
     let signal = child.status().and_then(|status| status.terminating_signal());
     match record {
@@ -176,7 +180,7 @@ pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
     }
 }
 
-/// `AnonHugePages` of the mapping that holds `address`.
+/// Returns `AnonHugePages` of the mapping that holds `address`.
 fn anonymous_huge_at(root: &KernelRoot, pid: Pid, address: u64) -> io::Result<Bytes> {
     let mappings = read_smaps(root, pid).map_err(io::Error::other)?;
     let mapping =
@@ -185,27 +189,30 @@ fn anonymous_huge_at(root: &KernelRoot, pid: Pid, address: u64) -> io::Result<By
     mapping.map(|mapping| mapping.anon_huge).ok_or_else(missing)
 }
 
-/// The child's whole life.
+/// Runs the child's whole life.
 ///
 /// # Safety
 /// To be called in a newly forked child, with a descriptor that it may write to.
 unsafe fn child(who: Option<&Assumed>, trial: &Trial, file: &CString, answer: RawFd) -> ! {
-    // SAFETY: for the whole block, system calls with valid arguments, and writes to memory mapped here.
+    // SAFETY: for the whole block, system calls with valid arguments, and writes to memory mapped
+    // here.
     unsafe {
-        // The Rust runtime reports a SIGBUS as a stack overflow where it can; the parent wants the signal.
+        // The Rust runtime would report a SIGBUS as a stack overflow, if it can; the parent needs
+        // the signal.
         libc::signal(libc::SIGBUS, libc::SIG_DFL);
         libc::signal(libc::SIGSEGV, libc::SIG_DFL);
         libc::signal(libc::SIGALRM, libc::SIG_DFL);
-        // Whatever happens from here on, the child ends.
+        // The alarm ends the child, whatever happens from here on.
         let mut none = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
         libc::alarm(PATIENCE_S);
         let result = match become_user(who) {
             Ok(()) => {
-                // Another user's processes must not look into this copy of the caller's memory: the kernel
-                // has made it undumpable when the user changed, and it stays so. Dying is expected, and
-                // wants no core (a limit of 1 also keeps one from a core_pattern pipe).
+                // Another user's processes must not access this copy of the caller's memory. The
+                // kernel has made it undumpable when the user changed, and it stays so. The child
+                // is expected to die, and needs no core (a limit of 1 also keeps one from a
+                // core_pattern pipe).
                 let core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
                 libc::setrlimit(libc::RLIMIT_CORE, &core);
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -218,32 +225,36 @@ unsafe fn child(who: Option<&Assumed>, trial: &Trial, file: &CString, answer: Ra
             Err(Failure(call, errno)) => [call, errno as u64],
         };
         libc::write(answer, record.as_ptr().cast(), size_of::<Record>());
-        // Until the parent has looked and kills us, or the alarm does.
+        // The child waits until the parent has read its mappings and kills it, or until the alarm
+        // does.
         loop {
             libc::pause();
         }
     }
 }
 
-/// An index of [`CALLS`], and why it failed.
+/// Index of a failed call in [`CALLS`], and its errno.
 struct Failure(u64, i32);
 
-/// Turns a call's result into a [`Failure`] where it is -1.
+/// Turns a call's result into a [`Failure`] if it is -1.
 fn check<T: PartialEq + From<i8>>(call: &str, result: T) -> Result<T, Failure> {
     if result != T::from(-1) {
         return Ok(result);
     }
     let index = CALLS.iter().position(|name| *name == call).unwrap_or(CALLS.len() - 1);
-    // SAFETY: the C library's own errno, which it says is always there.
+    // SAFETY: the C library's own errno, which always exists by its own documentation.
     Err(Failure(index as u64, unsafe { *libc::__errno_location() }))
 }
 
+/// Changes the child's user, groups and limit.
+///
 /// # Safety
 /// As [`child`].
 unsafe fn become_user(who: Option<&Assumed>) -> Result<(), Failure> {
     let Some(who) = who else { return Ok(()) };
-    // SAFETY: for the whole block, system calls whose pointers are to values that live here. They are made
-    // directly: the C library's wrappers would signal threads that this child does not have.
+    // SAFETY: for the whole block, system calls whose pointers are to values that live here. They
+    // are made directly: the C library's wrappers would signal threads that this child does not
+    // have.
     unsafe {
         if let Some(Limit(locked)) = who.locked {
             let cur = locked.map_or(libc::RLIM_INFINITY, |bytes| bytes.0);
@@ -261,14 +272,14 @@ unsafe fn become_user(who: Option<&Assumed>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the trial; returns the address that was written.
+/// Makes the trial. Returns the address that was written.
 ///
 /// # Safety
 /// As [`child`].
 unsafe fn run(trial: &Trial, file: &CString, answer: RawFd) -> Result<usize, Failure> {
     const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: for the whole block, mappings at addresses of the kernel's choice overlap nothing; only they
-    // are written to, within their length; the file's name is a C string.
+    // SAFETY: for the whole block, mappings at addresses of the kernel's choice overlap nothing.
+    // Only they are written to, within their length; the file's name is a C string.
     unsafe {
         match trial {
             Trial::MapHugetlb(size) => {
@@ -281,7 +292,7 @@ unsafe fn run(trial: &Trial, file: &CString, answer: RawFd) -> Result<usize, Fai
                 let flags = libc::IPC_CREAT | libc::SHM_HUGETLB | hugetlb_size(*size) | 0o600;
                 let id = check("shmget", libc::shmget(libc::IPC_PRIVATE, size.bytes().0 as usize, flags))?;
                 let attached = check("shmat", libc::shmat(id, ptr::null(), 0) as isize);
-                // From here on it lives no longer than it is attached.
+                // From here on the segment lives only while it is attached.
                 libc::shmctl(id, libc::IPC_RMID, ptr::null_mut());
                 let address = attached? as usize;
                 write_to(address);
@@ -335,7 +346,7 @@ unsafe fn collapse_other(answer: RawFd) -> Result<usize, Failure> {
         let target = check("fork", libc::fork())?;
         if target == 0 {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            // An alarm is not inherited.
+            // The parent's alarm is not inherited.
             libc::alarm(PATIENCE_S);
             libc::close(answer);
             write_to(address);
@@ -361,6 +372,8 @@ unsafe fn collapse_other(answer: RawFd) -> Result<usize, Failure> {
     }
 }
 
+/// Maps new memory, readable and writable. Returns its address.
+///
 /// # Safety
 /// `flags` without MAP_FIXED.
 unsafe fn map(length: Bytes, flags: i32, descriptor: RawFd) -> Result<usize, Failure> {
@@ -370,14 +383,17 @@ unsafe fn map(length: Bytes, flags: i32, descriptor: RawFd) -> Result<usize, Fai
     check("mmap", address as isize).map(|address| address as usize)
 }
 
+/// Writes one byte.
+///
 /// # Safety
-/// `address` must be that of a writable mapping which nothing else uses. The write may raise SIGBUS.
+/// `address` must be that of a writable mapping which nothing else uses. The write may raise
+/// SIGBUS.
 unsafe fn write_to(address: usize) {
     // SAFETY: the caller's promise.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_volatile(1) };
 }
 
-/// The bits of mmap(2)'s and shmget(2)'s flags that choose a page size (the same in both).
+/// Returns the bits of mmap(2)'s and shmget(2)'s flags that choose a page size (the same in both).
 fn hugetlb_size(size: PageSize) -> i32 {
     (size.bytes().0.trailing_zeros() << libc::MAP_HUGE_SHIFT) as i32
 }
@@ -410,7 +426,7 @@ mod tests {
         let result = attempt(Some(&unprivileged), &Trial::PopulateWrite);
         if crate::effective_uid() == 0 {
             assert_eq!(result.unwrap(), Answer::Obtained);
-            // What only the assumed user is refused: root's own directory.
+            // Only the assumed user is refused this: root's own directory.
             let directory = tempfile::tempdir().unwrap();
             let trial = Trial::Hugetlbfs { directory: directory.path().into(), size: PageSize::HUGE_2M };
             let answer = attempt(Some(&unprivileged), &trial).unwrap();

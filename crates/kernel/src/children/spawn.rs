@@ -1,7 +1,8 @@
-//! Starting a child, hearing of it, and passing signals on to it.
+//! Start of a child, reports of its state, and passing signals on to it.
 //!
-//! File-level obligation: what runs between fork and exec makes async-signal-safe calls only;
-//! every structure handed to the kernel is initialised, of the kernel's size, and outlives the call.
+//! File-level obligation: the code that runs between fork and exec makes async-signal-safe calls
+//! only. Every structure handed to the kernel is initialised, of the kernel's size, and outlives
+//! the call.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +20,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Numbers of the signals that a launcher deals with (signal(7)).
+/// Numbers of the signals that a launcher handles (signal(7)).
 pub mod signal {
     pub use libc::{
         SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGPIPE, SIGQUIT, SIGSEGV, SIGSTOP, SIGTERM, SIGTSTP,
@@ -29,8 +30,8 @@ pub mod signal {
 
 /// Signals that were ignored at the start, a bit each. They do not reach a program by themselves.
 static IGNORED: AtomicU8 = AtomicU8::new(0);
-/// The signals that are noted, and their disposition in this process: a broken pipe is an error,
-/// and a child that has ended waits to be collected.
+/// Signals that are noted, and their disposition in this process. A broken pipe is an error, and a
+/// child that has ended waits to be collected.
 const NOTED: [(u8, i32, libc::sighandler_t); 2] =
     [(1, libc::SIGPIPE, libc::SIG_IGN), (2, libc::SIGCHLD, libc::SIG_DFL)];
 
@@ -69,8 +70,8 @@ fn restore_ignored() -> io::Result<()> {
 /// Executes `command` under `name` in place of this process, with the ignored signals that it has
 /// inherited. Returns only if execve(2) has failed, with its error.
 ///
-/// A path is executed by the system call itself: libmegapage.so, if it is preloaded here too, would
-/// add the variables of the run that this one is in.
+/// A path is executed by the system call itself. Otherwise libmegapage.so, if it is preloaded here
+/// too, would add the variables of the run that this process is in.
 pub fn execute(command: &mut Command, name: &OsStr) -> io::Error {
     let text = |name: &OsStr, value: &OsStr| [name.as_bytes(), b"=", value.as_bytes()].concat();
     let changed = |name: &OsStr| command.get_envs().any(|(other, _)| other == name);
@@ -90,24 +91,24 @@ pub fn execute(command: &mut Command, name: &OsStr) -> io::Error {
         // SAFETY: both lists end with a null pointer, and they and their texts outlive the call.
         unsafe { libc::syscall(libc::SYS_execve, path, words.as_ptr(), variables.as_ptr()) };
     }
-    // A name is looked for in PATH, and a script that the kernel does not know is the shell's.
+    // A name is searched in PATH, and a script that the kernel does not know is run by the shell.
     // SAFETY: `restore_ignored` is async-signal-safe.
     unsafe { command.arg0(name).pre_exec(restore_ignored) };
     command.exec()
 }
 
-/// A signal that came, and from where.
+/// Signal that came, and its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// Its number.
+    /// Number of the signal.
     pub number: i32,
-    /// The process that sent it with kill(2) or the like; `None` for the kernel's own, such as those of the
-    /// terminal, which go to the whole foreground process group.
+    /// Process that sent it with kill(2) or the like. `None` for the kernel's own signals, such as
+    /// those of the terminal, which go to the whole foreground process group.
     pub sender: Option<Pid>,
 }
 
-/// Signals that come through a file descriptor instead of interrupting (signalfd(2)). They stay blocked in
-/// this thread until the value is dropped.
+/// Signals that come through a file descriptor instead of interrupting (signalfd(2)). They stay
+/// blocked in this thread until the value is dropped.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
@@ -115,13 +116,14 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks `numbers` in the calling thread and receives them. Call it before any other thread is started.
-    /// A signal that is ignored stays ignored, but for SIGCHLD: with it ignored the kernel would collect the
-    /// children itself, and their status would be lost.
+    /// Blocks `numbers` in the calling thread and receives them. Call it before any other thread is
+    /// started. A signal that is ignored stays ignored, except SIGCHLD: with it ignored, the kernel
+    /// would collect the children itself, and their status would be lost.
     pub fn take(numbers: &[i32]) -> io::Result<Signals> {
         let mut set = empty_set();
         for &number in numbers {
-            // SAFETY: `set` is an initialised signal set; a number that is none is refused with EINVAL.
+            // SAFETY: `set` is an initialised signal set; a number that is no signal's is refused
+            // with EINVAL.
             if unsafe { libc::sigaddset(&mut set, number) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -148,7 +150,7 @@ impl Signals {
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) }, former })
     }
 
-    /// The next signal that has come; `None` where there is none at the moment.
+    /// Returns the next signal that has come; `None` if there is none at the moment.
     pub fn next(&self) -> io::Result<Option<Signal>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
@@ -160,15 +162,17 @@ impl Signals {
         }
         // SAFETY: all-zero bytes are a valid value, and the kernel has filled the whole of it.
         let info = unsafe { info.assume_init() };
-        // Codes of at most 0 are of signals that a process sent: SI_USER, SI_QUEUE, SI_TKILL.
+        // Codes of at most 0 belong to signals that a process sent: SI_USER, SI_QUEUE, SI_TKILL.
         let sender = (info.ssi_code <= 0).then_some(Pid(info.ssi_pid as i32));
         Ok(Some(Signal { number: info.ssi_signo as i32, sender }))
     }
 
-    /// Ends the taking. What came in and was not read is discarded: it was meant for a program that has ended. `ignored`
-    /// is ignored by this process from now on, so that one that comes late does not end it.
+    /// Ends the receiving. Discards signals that came in and were not read: they were meant for a
+    /// program that has ended. Ignores the signal `ignored` in this process from now on, so that a
+    /// late one does not end it.
     pub fn finish(self, ignored: i32) -> io::Result<()> {
-        // SAFETY: SIG_IGN is a disposition that runs no code; it also discards what is pending (sigaction(2)).
+        // SAFETY: SIG_IGN is a disposition that runs no code; it also discards pending signals
+        // (sigaction(2)).
         if unsafe { libc::signal(ignored, libc::SIG_IGN) } == libc::SIG_ERR {
             return Err(io::Error::last_os_error());
         }
@@ -183,8 +187,9 @@ impl Signals {
         self.start(command, None)
     }
 
-    /// As [`Signals::spawn`], and the kernel sends `last` to the child when the calling thread ends, however that comes
-    /// about (PR_SET_PDEATHSIG(2const)): the child does not outlive a killed caller.
+    /// Starts `command` like [`Signals::spawn`]. The kernel also sends `last` to the child when the
+    /// calling thread ends, for any reason (PR_SET_PDEATHSIG(2const)): the child does not outlive a
+    /// killed caller.
     pub fn spawn_bound(&self, command: &mut Command, last: i32) -> io::Result<Pid> {
         self.start(command, Some(last))
     }
@@ -192,14 +197,15 @@ impl Signals {
     fn start(&self, command: &mut Command, last: Option<i32>) -> io::Result<Pid> {
         let former = self.former;
         let parent = std::process::id() as i32;
-        // SAFETY: the closure makes system calls alone, which are async-signal-safe, on values that it owns.
+        // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that
+        // it owns.
         unsafe {
             command.pre_exec(move || {
                 if let Some(last) = last {
                     if libc::prctl(libc::PR_SET_PDEATHSIG, last as libc::c_ulong, 0, 0, 0) != 0 {
                         return Err(io::Error::last_os_error());
                     }
-                    // One that ended before the call sends nothing any more.
+                    // A parent that ended before the call sends no signal any more.
                     if libc::getppid() != parent {
                         return Err(io::Error::from_raw_os_error(libc::ECHILD));
                     }
@@ -211,8 +217,8 @@ impl Signals {
             });
         }
         let child = Pid(command.spawn()?.id() as i32);
-        // SAFETY: the C library's own memory alone changes. What the start took counts against the
-        // program's limits as long as the caller keeps it.
+        // SAFETY: only the C library's own memory changes. The memory that the start took counts
+        // against the program's limits while the caller keeps it.
         #[cfg(target_env = "gnu")]
         unsafe {
             libc::malloc_trim(0)
@@ -223,7 +229,8 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // SAFETY: the set is the one that the kernel gave in `take`. There is nothing to do about a failure.
+        // SAFETY: the set is the one that the kernel gave in `take`. Nothing can be done about a
+        // failure.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.former, std::ptr::null_mut()) };
     }
 }
@@ -243,12 +250,13 @@ fn empty_set() -> libc::sigset_t {
     }
 }
 
-/// Waits until `fd` is readable, for at most `timeout`; whether it is.
+/// Waits until `fd` is readable, for at most `timeout`. Returns true if it is.
 pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     wait_any_readable(&[fd], timeout)
 }
 
-/// Waits until one of `fds` is readable, or has been hung up, for at most `timeout`; whether one is (poll(2)).
+/// Waits until one of `fds` is readable, or has been hung up, for at most `timeout` (poll(2)).
+/// Returns true if one is.
 pub fn wait_any_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
     let mut fds: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
@@ -259,7 +267,7 @@ pub fn wait_any_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Resul
     }
 }
 
-/// What has become of a child.
+/// Change of a child's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildEvent {
     /// It exited with this status.
@@ -268,27 +276,28 @@ pub enum ChildEvent {
     Died(i32),
     /// It was stopped by this signal.
     Stopped(i32),
-    /// It goes on after a stop.
+    /// It continues after a stop.
     Continued,
 }
 
-/// What an ended child used, with the children that it waited for (getrusage(2)).
+/// Resources that an ended child used, with the children that it waited for (getrusage(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time in user mode.
     pub user: Duration,
     /// Processor time in the kernel.
     pub system: Duration,
-    /// Faults served without input.
+    /// Page faults served without input.
     pub minor_faults: u64,
-    /// Faults that waited for input.
+    /// Page faults that waited for input.
     pub major_faults: u64,
-    /// The largest resident memory of the process or of one of those children; never counts hugetlb pages.
+    /// Largest resident memory of the process or of one of those children; never counts hugetlb
+    /// pages.
     pub max_rss: Bytes,
 }
 
-/// What has become of child `pid` since the last call; `None` where nothing has. Never waits. After
-/// `Exited` or `Died` the child is collected, and its identifier may be used again.
+/// Returns the change of child `pid` since the last call; `None` if there is none. Never waits.
+/// After `Exited` or `Died` the child is collected, and its number may be used again.
 pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -319,7 +328,7 @@ pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
     Ok(Some((event, usage)))
 }
 
-/// Sends a signal: kill(2). ESRCH where the process has gone, EPERM where it is not the caller's to signal.
+/// Sends a signal: kill(2). ESRCH if the process has gone, EPERM if the caller may not signal it.
 pub fn send_signal(pid: Pid, number: i32) -> io::Result<()> {
     // SAFETY: no memory is passed.
     match unsafe { libc::kill(pid.0, number) } {
@@ -328,24 +337,26 @@ pub fn send_signal(pid: Pid, number: i32) -> io::Result<()> {
     }
 }
 
-/// Sets the priority of the calling process (all threads that it starts from now on, and the calling one) to `nice`, -20
-/// to 19 (setpriority(2)). EACCES, EPERM: below the present one, without CAP_SYS_NICE.
+/// Sets the priority of the calling process (all threads that it starts from now on, and the
+/// calling one) to `nice`, -20 to 19 (setpriority(2)). EACCES, EPERM: `nice` is below the present
+/// one, without CAP_SYS_NICE.
 pub fn set_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, nice)?)
 }
 
-/// Stops the calling process until another process continues it, as a shell's job control expects of a job.
+/// Stops the calling process until another process continues it, as a shell's job control expects
+/// of a job.
 pub fn stop_self() -> io::Result<()> {
     send_signal(Pid(std::process::id() as i32), libc::SIGSTOP)
 }
 
-/// Ends the calling process by signal `number`, without a core file of its own. For a signal whose default
-/// is not to end a process, it exits with 128 + `number`, as a shell would put it.
+/// Ends the calling process by signal `number`, without a core file. If the signal does not end a
+/// process by default, exits with 128 + `number`, as a shell would put it.
 pub fn die_of(number: i32) -> ! {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let mut set = empty_set();
-    // SAFETY: the structures are initialised and live through the calls; the process ends here, so that
-    // no handler or thread of its can be surprised by the changed disposition.
+    // SAFETY: the structures are initialised and live through the calls. The process ends here, so
+    // that the changed disposition surprises no handler or thread of it.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &none);
         libc::signal(number, libc::SIG_DFL);
@@ -356,14 +367,14 @@ pub fn die_of(number: i32) -> ! {
     std::process::exit(128 + number)
 }
 
-/// A descriptor that stands for process `pid` and becomes readable when it ends (pidfd_open(2)). ESRCH where
-/// there is none.
+/// Returns a descriptor that stands for process `pid` and becomes readable when it ends
+/// (pidfd_open(2)). ESRCH if there is none.
 pub fn open_pidfd(pid: Pid) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid.0).ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// The process that a pidfd stands for (proc_pid_fdinfo(5)). ESRCH where it has ended.
+/// Returns the process that a pidfd stands for (proc_pid_fdinfo(5)). ESRCH if it has ended.
 pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<Pid> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
@@ -411,7 +422,7 @@ mod tests {
         let (silent, _held) = io::pipe().unwrap();
         let both = [silent.as_fd(), reader.as_fd()];
         assert!(!wait_any_readable(&both, Duration::from_millis(5)).unwrap());
-        // Hung up counts: a reader learns of the end by reading.
+        // A hung-up descriptor counts: a reader sees the end only by reading.
         drop(writer);
         assert!(wait_any_readable(&both, Duration::from_secs(60)).unwrap());
     }

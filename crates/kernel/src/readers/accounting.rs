@@ -1,12 +1,13 @@
-//! What the kernel counts of a process's work, whoever asks: system calls that read and write, and segments that its network
-//! receives (proc_pid_io(5), proc_pid_net(5)).
+//! Counters of every process's work, which the kernel keeps no matter who reads them. They count
+//! system calls that read and write, and segments that its network receives (proc_pid_io(5),
+//! proc_pid_net(5)).
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::Pid;
 use std::path::PathBuf;
 
-/// The system calls by which `pid` has read and written so far (`syscr` and `syscw`; those by recv(2) and send(2) are not counted).
-/// Needs the right to trace the process.
+/// Returns the number of system calls by which `pid` has read and written so far (`syscr` and
+/// `syscw`). Calls of recv(2) and send(2) are not counted. Needs the right to trace the process.
 pub fn io_calls(root: &KernelRoot, pid: Pid) -> Result<u64, KernelError> {
     let path = format!("proc/{pid}/io");
     let text = root.read(&path)?;
@@ -21,8 +22,8 @@ pub fn io_calls(root: &KernelRoot, pid: Pid) -> Result<u64, KernelError> {
     })
 }
 
-/// TCP segments that the network of `pid` has received so far (`InSegs`, RFC 4022): those of all processes in its network
-/// namespace.
+/// Returns the TCP segments that the network of `pid` has received so far (`InSegs`, RFC 4022).
+/// They include those of all processes in its network namespace.
 pub fn tcp_segments(root: &KernelRoot, pid: Pid) -> Result<u64, KernelError> {
     let path = format!("proc/{pid}/net/snmp");
     let text = root.read(&path)?;
@@ -33,7 +34,7 @@ pub fn tcp_segments(root: &KernelRoot, pid: Pid) -> Result<u64, KernelError> {
     })
 }
 
-/// A line of names and one of values.
+/// Returns the value of InSegs from a line of names and a line of values.
 fn in_segments(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -41,7 +42,8 @@ fn in_segments(text: &str) -> Option<u64> {
     values.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// The name of the network namespace of `pid`, such as `net:[4026531840]`. Needs the right to trace the process.
+/// Returns the name of the network namespace of `pid`, such as `net:[4026531840]`. Needs the right
+/// to trace the process.
 pub fn network_namespace(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
     let path = root.path(format!("proc/{pid}/ns/net"));
     std::fs::read_link(&path).map_err(|source| KernelError::Io { path, source })

@@ -1,15 +1,17 @@
-//! The size of the kernel's base pages: 4 KiB everywhere on x86-64, and on arm64 what the kernel was built for.
+//! The size of the kernel's base pages: 4 KiB everywhere on x86-64; on arm64 the kernel's build
+//! decides.
 
 use crate::KernelRoot;
 use megapage_inside::base_page_size;
 use megapage_units::{BASE_PAGE, Bytes};
 use thiserror::Error;
 
-/// The auxiliary vector's entry for the size of a page (getauxval(3), AT_PAGESZ), which comes as two words.
+/// Key of the auxiliary vector's entry for the size of a page (getauxval(3), AT_PAGESZ). An entry
+/// is two words.
 const AT_PAGESZ: u64 = 6;
 
-/// The kernel's base pages are not of the size that everything here reckons with: one page table of 512 entries for each
-/// 2 MiB.
+/// The error for a kernel whose base pages are not of 4 KiB. Everything here reckons with that
+/// size: one page table of 512 entries for each 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "this kernel's base pages are {0}; megapage supports base pages of 4 KiB: boot a kernel that has those (Debian: \
@@ -17,7 +19,8 @@ const AT_PAGESZ: u64 = 6;
 )]
 pub struct OtherBasePages(pub Bytes);
 
-/// Refuses a kernel whose base pages are not of 4 KiB. In a captured tree `proc/self/auxv` shows it; one without is of 4 KiB.
+/// Refuses a kernel whose base pages are not of 4 KiB. In a captured tree `proc/self/auxv` shows
+/// the size; a tree without that file counts as 4 KiB.
 pub fn require_base_pages(root: &KernelRoot) -> Result<(), OtherBasePages> {
     let size =
         if root.is_live() { base_page_size() as u64 } else { captured(root).unwrap_or(BASE_PAGE as u64) };

@@ -1,4 +1,4 @@
-//! `/proc/buddyinfo`: the page allocator's free blocks, by node, zone and order (proc_buddyinfo(5)).
+//! `/proc/buddyinfo`: the page allocator's free blocks by node, zone and order (proc_buddyinfo(5)).
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::{BASE_PAGE, Bytes, PageSize};
@@ -12,35 +12,36 @@ pub struct FreeBlocks {
     pub node: u32,
     /// The zone, such as `Normal`.
     pub zone: String,
-    /// How many free blocks there are of 2^order base pages, by order, from 0.
+    /// Numbers of free blocks of 2^order base pages, by order, from 0.
     pub counts: Vec<u64>,
 }
 
 impl FreeBlocks {
-    /// All that is free.
+    /// Returns all free memory.
     pub fn free(&self) -> Bytes {
         self.free_from(0)
     }
 
-    /// What is free in blocks of at least 2^`order` base pages.
+    /// Returns the memory that is free in blocks of at least 2^`order` base pages.
     pub fn free_from(&self, order: usize) -> Bytes {
         let bytes = |(order, count): (usize, &u64)| Bytes(*count) * (BASE_PAGE as u64) * (1 << order);
         self.counts.iter().enumerate().skip(order).map(bytes).sum()
     }
 
-    /// How many pages of `size` could be taken at once, without compaction. Sizes beyond the allocator's
-    /// largest block (1 GiB) are never counted: a free gigabyte may still be found by a search of the zone.
+    /// Returns how many pages of `size` could be taken at once, without compaction. Always 0 for a
+    /// size beyond the allocator's largest block, such as 1 GiB. A search of the zone may still
+    /// find a free gigabyte.
     pub fn available(&self, size: PageSize) -> u64 {
         self.free_from(order(size)).0 / size.bytes().0
     }
 }
 
-/// The order of a block that holds one page of `size`: 9 for 2 MiB.
+/// Returns the order of a block that holds one page of `size`: 9 for 2 MiB.
 pub fn order(size: PageSize) -> usize {
     (size.bytes().0 / BASE_PAGE as u64).ilog2() as usize
 }
 
-/// The free blocks of every zone, in the kernel's order.
+/// Reads the free blocks of every zone, in the kernel's order.
 pub fn buddyinfo(root: &KernelRoot) -> Result<Vec<FreeBlocks>, KernelError> {
     let text = root.read(BUDDYINFO)?;
     text.lines()
@@ -55,7 +56,7 @@ pub fn buddyinfo(root: &KernelRoot) -> Result<Vec<FreeBlocks>, KernelError> {
         .collect()
 }
 
-/// `Node 0, zone   Normal   2384   1579 ...`
+/// Parses `Node 0, zone   Normal   2384   1579 ...`.
 fn parse(line: &str) -> Option<FreeBlocks> {
     let (node, rest) = line.strip_prefix("Node ")?.split_once(", zone")?;
     let mut fields = rest.split_whitespace();

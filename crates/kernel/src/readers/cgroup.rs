@@ -1,4 +1,5 @@
-//! Control groups: the hugetlb and memory limits that apply to a process, on hierarchies of version 1, 2 or both.
+//! Control groups: the hugetlb and memory limits that apply to a process, on hierarchies of version
+//! 1, 2 or both.
 //!
 //! Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, .../cgroup-v1/hugetlb.rst.
 
@@ -16,23 +17,23 @@ use std::path::{Path, PathBuf};
 /// The version of the hierarchy that a controller is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupVersion {
-    /// A hierarchy of its own (`fstype cgroup`).
+    /// A hierarchy apart from the unified one (`fstype cgroup`).
     V1,
     /// The unified hierarchy (`fstype cgroup2`).
     V2,
 }
 
-/// A limit and what is charged against it.
+/// A limit, and the usage that is charged against it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charge {
     /// `None`: unlimited.
     pub limit: Option<Bytes>,
-    /// What the group and everything below it is charged with.
+    /// Bytes charged to the group and everything below it.
     pub usage: Bytes,
 }
 
 impl Charge {
-    /// What may still be charged; `None`: no limit here.
+    /// Returns the bytes that may still be charged; `None`: no limit here.
     pub fn room(self) -> Option<Bytes> {
         self.limit.map(|limit| limit.saturating_sub(self.usage))
     }
@@ -43,16 +44,17 @@ impl Charge {
 pub struct HugetlbCharge {
     /// The pool that is limited.
     pub page_size: PageSize,
-    /// `hugetlb.<size>.max`: charged page by page at the fault. A fault beyond it is answered with SIGBUS.
+    /// `hugetlb.<size>.max`: charged page by page at the fault. The kernel answers a fault beyond
+    /// it with SIGBUS.
     pub fault: Charge,
     /// `hugetlb.<size>.rsvd.max`: charged at mmap(2) or shmget(2), which answer ENOMEM beyond it.
     pub reservation: Charge,
 }
 
-/// One group, and what a controller says of it.
+/// One group, and a controller's values for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level<T> {
-    /// Where its files are, as the user would name it.
+    /// Directory of its files, as the user would name it.
     pub directory: PathBuf,
     /// The controller's values.
     pub charged: T,
@@ -61,32 +63,33 @@ pub struct Level<T> {
 /// A process's group under one controller, and that group's ancestors as far as they can be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lineage<T> {
-    /// Which kind of hierarchy the controller is on.
+    /// Version of the hierarchy that the controller is on.
     pub version: CgroupVersion,
     /// The group's path in `/proc/PID/cgroup`.
     pub path: String,
-    /// The group itself first, then its ancestors. A level without limits (the root of the hierarchy, or a
-    /// group for which the controller is not enabled) is left out.
+    /// The group itself first, then its ancestors. A level without limits is left out: the root of
+    /// the hierarchy, or a group for which the controller is not enabled.
     pub levels: Vec<Level<T>>,
-    /// Whether nothing but these levels can limit the process. `false` inside a cgroup namespace or a
+    /// True if no other level can limit the process. `false` inside a cgroup namespace or a
     /// container, where limits of ancestors apply without being visible.
     pub complete: bool,
 }
 
-/// The control groups of one process. A controller that the kernel lacks, or has disabled, is `None`.
+/// Control groups of one process. A controller that the kernel lacks, or has disabled, is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroups {
     /// The hugetlb controller; one entry for each page size at each level.
     pub hugetlb: Option<Lineage<Vec<HugetlbCharge>>>,
-    /// The memory controller. The usage leaves out inactive page cache, which gives way to a charge.
+    /// The memory controller. The usage leaves out inactive page cache, which gives way to a
+    /// charge.
     pub memory: Option<Lineage<Charge>>,
-    /// Whether hugetlb pages are charged to the memory controller as well
-    /// (mount option `memory_hugetlb_accounting`, Linux 6.7).
+    /// True if hugetlb pages are charged to the memory controller as well (mount option
+    /// `memory_hugetlb_accounting`, Linux 6.7).
     pub memory_counts_hugetlb: bool,
 }
 
 impl Cgroups {
-    /// The control groups of process `pid`, or of the caller.
+    /// Reads the control groups of process `pid`, or of the caller.
     pub fn read(root: &KernelRoot, pid: Option<Pid>) -> Result<Cgroups, KernelError> {
         let own = match pid {
             Some(pid) => root.read(format!("proc/{pid}/cgroup")),
@@ -112,10 +115,11 @@ impl Cgroups {
         })
     }
 
-    /// Whether the kernel may refuse (with SIGBUS) a fault on a hugetlb page that was successfully mapped.
+    /// Returns true if the kernel may refuse (with SIGBUS) a fault on a hugetlb page that was
+    /// successfully mapped.
     ///
-    /// Errs towards `true`: any limit on faults at a visible level counts, whatever its size, and so do
-    /// ancestors that can't be seen.
+    /// Errs towards `true`: any limit on faults at a visible level counts, whatever its size.
+    /// Ancestors that can't be seen count as well.
     pub fn hugetlb_fault_may_be_refused(&self) -> bool {
         let by_hugetlb = self.hugetlb.as_ref().is_some_and(|lineage| {
             !lineage.complete
@@ -131,22 +135,26 @@ impl Cgroups {
         by_hugetlb || by_memory
     }
 
-    /// The least room for faults on pages of `size` over all visible levels; `None`: no visible limit.
+    /// Returns the least room for faults on pages of `size` over all visible levels; `None`: no
+    /// visible limit.
     pub fn hugetlb_fault_room(&self, size: PageSize) -> Option<Bytes> {
         self.least_hugetlb_room(size, |charge| charge.fault)
     }
 
-    /// The least room for reservations of pages of `size` over all visible levels; `None`: no visible limit.
+    /// Returns the least room for reservations of pages of `size` over all visible levels; `None`:
+    /// no visible limit.
     pub fn hugetlb_reservation_room(&self, size: PageSize) -> Option<Bytes> {
         self.least_hugetlb_room(size, |charge| charge.reservation)
     }
 
-    /// The least room for ordinary memory over all visible levels; `None`: no visible limit.
+    /// Returns the least room for ordinary memory over all visible levels; `None`: no visible
+    /// limit.
     pub fn memory_room(&self) -> Option<Bytes> {
         self.memory.as_ref()?.levels.iter().filter_map(|level| level.charged.room()).min()
     }
 
-    /// The least limit on ordinary memory over all visible levels; `None`: no visible limit.
+    /// Returns the least limit on ordinary memory over all visible levels; `None`: no visible
+    /// limit.
     pub fn memory_limit(&self) -> Option<Bytes> {
         self.memory.as_ref()?.levels.iter().filter_map(|level| level.charged.limit).min()
     }
@@ -162,14 +170,14 @@ impl Cgroups {
     }
 }
 
-/// What the kernel says of one controller in `/proc/cgroups`.
+/// Line of one controller in `/proc/cgroups`.
 struct Known {
     enabled: bool,
-    /// How many groups its hierarchy has; with one, that is the root, which has no limits.
+    /// Number of groups in its hierarchy. A single group is the root, which has no limits.
     groups: u64,
 }
 
-/// Everything that is read once and needed for every controller.
+/// Data that is read once and needed for every controller.
 struct View<'a> {
     root: &'a KernelRoot,
     own: &'a str,
@@ -214,15 +222,15 @@ impl View<'_> {
         Some(Lineage { version, path, levels, complete: is_root || only_root })
     }
 
-    /// `name hierarchy num_cgroups enabled`, after a header.
+    /// Parses the controller's line, `name hierarchy num_cgroups enabled`, after a header.
     fn known(&self, controller: &str) -> Option<Known> {
         let line = self.known.lines().find(|line| line.split_whitespace().next() == Some(controller))?;
         let mut fields = line.split_whitespace().skip(2);
         Some(Known { groups: fields.next()?.parse().ok()?, enabled: fields.next()? != "0" })
     }
 
-    /// The hierarchy that the controller is on, and the process's path there: `ID:controllers:path` each line,
-    /// where version 2 has the ID 0 and no controllers.
+    /// Returns the hierarchy that the controller is on, and the process's path there. Each line is
+    /// `ID:controllers:path`; version 2 has the ID 0 and no controllers.
     fn path(&self, controller: &str) -> Option<(CgroupVersion, String)> {
         let mut unified = None;
         for line in self.own.lines() {
@@ -241,7 +249,8 @@ impl View<'_> {
         unified
     }
 
-    /// The root of a whole hierarchy, not that of a namespace or of a bind mount, is known by its files.
+    /// Returns true if `top` is the root of a whole hierarchy, by its files. The root of a
+    /// namespace or of a bind mount is none.
     fn is_hierarchy_root(&self, top: &Path, version: CgroupVersion) -> bool {
         let has = |name: &str| self.root.read(relative(&top.join(name))).is_ok();
         match version {
@@ -256,7 +265,7 @@ impl View<'_> {
     }
 }
 
-/// Which kind of hierarchy a mount is; `None`: it is something else.
+/// Returns the version of the hierarchy that a mount shows; `None`: it is something else.
 fn version_of(mount: &Mount) -> Option<CgroupVersion> {
     match mount.fs_type.as_str() {
         "cgroup" => Some(CgroupVersion::V1),
@@ -265,7 +274,8 @@ fn version_of(mount: &Mount) -> Option<CgroupVersion> {
     }
 }
 
-/// `path` relative to the group that a mount shows as its root; `None` where it lies outside.
+/// Returns `path` relative to the group that a mount shows as its root; `None` where it lies
+/// outside.
 fn below(path: &str, mount_root: &Path) -> Option<PathBuf> {
     let below = Path::new(path).strip_prefix(mount_root).ok()?;
     // A group above the namespace's root is shown as `/..`.
@@ -273,12 +283,12 @@ fn below(path: &str, mount_root: &Path) -> Option<PathBuf> {
     plain.then(|| below.to_path_buf())
 }
 
-/// An absolute path as [`KernelRoot`] wants it.
+/// Returns an absolute path without its leading slash, as [`KernelRoot`] wants it.
 fn relative(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
-/// Every `hugetlb.<size>.*` of a group; `None` where it has none.
+/// Reads every `hugetlb.<size>.*` of a group; `None` where it has none.
 fn hugetlb_charges(root: &KernelRoot, group: &Path, version: CgroupVersion) -> Option<Vec<HugetlbCharge>> {
     let (limit, usage) = match version {
         CgroupVersion::V1 => ("limit_in_bytes", "usage_in_bytes"),
@@ -304,8 +314,8 @@ fn hugetlb_charges(root: &KernelRoot, group: &Path, version: CgroupVersion) -> O
     (!charges.is_empty()).then_some(charges)
 }
 
-/// `memory.max` (2) or `memory.limit_in_bytes` (1) of a group; `None` where it has neither. Inactive page cache
-/// is taken off the usage: the kernel drops it before it refuses a charge.
+/// Reads `memory.max` (2) or `memory.limit_in_bytes` (1) of a group; `None` where it has neither.
+/// Inactive page cache is taken off the usage: the kernel drops it before it refuses a charge.
 fn memory_charge(root: &KernelRoot, group: &Path, version: CgroupVersion) -> Option<Charge> {
     let (limit, usage) = match version {
         CgroupVersion::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -323,7 +333,8 @@ fn memory_charge(root: &KernelRoot, group: &Path, version: CgroupVersion) -> Opt
 }
 
 fn charge(root: &KernelRoot, limit: &Path, usage: &Path) -> Option<Charge> {
-    // Version 1 has no word for "no limit": the largest page counter, rounded down to a whole page.
+    // Version 1 has no word for "no limit": it shows the largest page counter, rounded down to a
+    // whole page.
     const UNLIMITED: u64 = 1 << 62;
     let text = root.read(limit).ok()?;
     let limit = match text.trim() {
@@ -400,7 +411,8 @@ mod tests {
         assert!(hugetlb.complete);
         assert_eq!(hugetlb.levels[0].charged[0].fault.limit, None);
         assert!(!groups.hugetlb_fault_may_be_refused());
-        // The mount shows /docker as its root and has no release_agent: what is above can't be seen.
+        // The mount shows /docker as its root and has no release_agent: groups above it can't be
+        // seen.
         let memory = groups.memory.as_ref().unwrap();
         assert!(!memory.complete);
         assert_eq!(groups.memory_room(), Some(Bytes::ZERO));
@@ -419,7 +431,7 @@ mod tests {
         assert!(!groups.hugetlb.as_ref().unwrap().complete);
         assert!(groups.hugetlb_fault_may_be_refused());
 
-        // The kernel knows of no group but the root: no process can have set a limit.
+        // The kernel knows of no group but the root, so that no process can have set a limit.
         let alone = [&files[..], &[("proc/cgroups", "hugetlb\t0\t1\t1\n")]].concat();
         let (_keep, root) = tree(&alone);
         assert!(!Cgroups::read(&root, None).unwrap().hugetlb_fault_may_be_refused());

@@ -1,6 +1,7 @@
-//! The processor time of another process, to the nanosecond: `/proc/PID/stat` counts in ticks of 10 ms.
+//! Processor time of another process, to the nanosecond: `/proc/PID/stat` counts in ticks of 10 ms.
 //!
-//! File-level obligation: the structures that the C library fills are writable and live through the call.
+//! File-level obligation: the structures that the C library fills are writable and live through the
+//! call.
 
 #![allow(unsafe_code)]
 
@@ -8,8 +9,8 @@ use megapage_units::Pid;
 use std::io;
 use std::time::Duration;
 
-/// The processor time, user and system, that all threads of `pid` have taken so far (clock_getcpuclockid(3)). Any
-/// process may be asked about. ESRCH where there is none.
+/// Returns the processor time, user and system, that all threads of `pid` have taken so far
+/// (clock_getcpuclockid(3)). Any process may be asked about. Fails with ESRCH if there is none.
 pub fn cpu_time_of(pid: Pid) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: `clock` is writable.
@@ -21,7 +22,7 @@ pub fn cpu_time_of(pid: Pid) -> io::Result<Duration> {
     // SAFETY: `time` is writable.
     if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
         let error = io::Error::last_os_error();
-        // A process that has ended meanwhile makes the clock an invalid one.
+        // The clock of a process that has ended meanwhile is invalid.
         let ended = error.raw_os_error() == Some(libc::EINVAL);
         return Err(if ended { io::Error::from_raw_os_error(libc::ESRCH) } else { error });
     }

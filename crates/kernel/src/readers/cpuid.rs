@@ -1,4 +1,4 @@
-//! The processor's own account of itself: CPUID on x86, MIDR_EL1 on Arm.
+//! Identification by the processor itself: CPUID on x86, MIDR_EL1 on Arm.
 
 use crate::KernelRoot;
 #[cfg(target_arch = "x86_64")]
@@ -6,7 +6,8 @@ use megapage_tlb::Cpuid;
 use megapage_tlb::{ArmCore, Processor};
 use std::collections::BTreeSet;
 
-/// What shows the geometry of the TLBs. On x86 of the processor that this runs on, whatever `root` is.
+/// Returns the data that shows the geometry of the TLBs. On x86 it is of the processor that this
+/// runs on, whatever `root` is.
 pub fn processor_of_tlbs(root: &KernelRoot) -> Processor {
     #[cfg(target_arch = "x86_64")]
     {
@@ -17,8 +18,9 @@ pub fn processor_of_tlbs(root: &KernelRoot) -> Processor {
     Processor::Arm(arm_cores(root))
 }
 
-/// The kinds of Arm core: MIDR_EL1 of each processor in sysfs (Documentation/arch/arm64/cpu-feature-registers.rst), else
-/// `/proc/cpuinfo`. None where neither shows it.
+/// Returns the kinds of Arm core. MIDR_EL1 of each processor in sysfs shows them
+/// (Documentation/arch/arm64/cpu-feature-registers.rst), else `/proc/cpuinfo`. Empty where neither
+/// does.
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
 fn arm_cores(root: &KernelRoot) -> Vec<ArmCore> {
     const PROCESSORS: &str = "sys/devices/system/cpu";
@@ -35,7 +37,8 @@ fn arm_cores(root: &KernelRoot) -> Vec<ArmCore> {
     }
 }
 
-/// By the lines `CPU implementer` and `CPU part`, which follow each other for each processor.
+/// Returns the kinds of core by the lines `CPU implementer` and `CPU part`, which follow each other
+/// for each processor.
 fn cores_of_cpuinfo(text: &str) -> Vec<ArmCore> {
     let mut cores = BTreeSet::new();
     let mut implementer = None;
@@ -57,11 +60,12 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// Subleaves of leaf 0x18 that are read at most; the largest seen in the wild is 8.
+/// Most subleaves of leaf 0x18 that are read; the largest seen in the wild is 8.
 #[cfg(target_arch = "x86_64")]
 const MOST_STRUCTURES: u32 = 32;
 
-/// The words of CPUID that give the geometry of the TLBs. Leaves that the processor lacks are zeros.
+/// Reads the words of CPUID that give the geometry of the TLBs. Leaves that the processor lacks are
+/// zeros.
 #[cfg(target_arch = "x86_64")]
 fn cpuid_of_tlbs() -> Cpuid {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

@@ -1,13 +1,13 @@
-//! Who holds a lock on a file, from `/proc/locks` (proc_locks(5)).
+//! Processes that hold a lock on a file, from `/proc/locks` (proc_locks(5)).
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::Pid;
 
 const LOCKS: &str = "proc/locks";
 
-/// The processes that hold an flock(2) lock on the file with this device and inode. A lock is its opener's and those
-/// that inherited the descriptor: the kernel names the process that took it, which may have ended. Processes of other
-/// PID namespaces are left out.
+/// Returns the processes that hold an flock(2) lock on the file with this device and inode. A lock
+/// belongs to its opener and to those that inherited the descriptor. The kernel names the process
+/// that took it, which may have ended. Processes of other PID namespaces are left out.
 pub fn flock_holders(root: &KernelRoot, device: u64, inode: u64) -> Result<Vec<Pid>, KernelError> {
     let text = root.read(LOCKS)?;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -16,7 +16,8 @@ pub fn flock_holders(root: &KernelRoot, device: u64, inode: u64) -> Result<Vec<P
     Ok(holders)
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 812 00:2a:31415 0 EOF`; a line of one that waits has `->` behind the number.
+/// Returns the holder in `1: FLOCK  ADVISORY  WRITE 812 00:2a:31415 0 EOF`, if the line is of
+/// `file`. The line of a process that waits has `->` behind the number.
 fn holder(line: &str, file: (u32, u32, u64)) -> Option<Pid> {
     let mut fields = line.split_whitespace().skip(1);
     if fields.next()? != "FLOCK" {
@@ -54,7 +55,8 @@ mod tests {
 
     #[test]
     fn the_running_kernel_names_us() {
-        // On tmpfs the numbers of stat(2) and of the kernel's list agree; some file systems have their own.
+        // On tmpfs the numbers of stat(2) and of the kernel's list agree; some file systems have
+        // different ones.
         let file = crate::directory::memory_file("locks", None).unwrap();
         file.try_lock().unwrap();
         let metadata = file.metadata().unwrap();

@@ -1,11 +1,12 @@
 //! The C library that this program runs with.
 //!
-//! File-level obligation of the unsafe code: the library's version string is static and ends in a zero byte.
+//! File-level obligation of the unsafe code: the library's version string is static and ends in a
+//! zero byte.
 
 #![allow(unsafe_code)]
 
-/// The version of the glibc that this process has loaded, such as `(2, 36)`. `None` with another C library.
-/// Source: gnu_get_libc_version(3).
+/// Returns the version of the glibc that this process has loaded, such as `(2, 36)`. `None` with
+/// another C library. Source: gnu_get_libc_version(3).
 pub fn glibc_version() -> Option<(u32, u32)> {
     #[cfg(target_env = "gnu")]
     {
@@ -17,7 +18,7 @@ pub fn glibc_version() -> Option<(u32, u32)> {
     None
 }
 
-/// `2.36`, or a development version such as `2.36.9000`.
+/// Parses `2.36`, or a development version such as `2.36.9000`.
 #[cfg(any(target_env = "gnu", test))]
 fn parse(text: &str) -> Option<(u32, u32)> {
     let mut values = text.split('.');

@@ -1,8 +1,8 @@
 //! The pools of hugetlb pages, of the machine and of each NUMA node.
 //!
-//! Source: Documentation/admin-guide/mm/hugetlbpage.rst and mm/hugetlb.c. The machine's pools lie in
-//! `/sys/kernel/mm/hugepages`, a node's in `/sys/devices/system/node/nodeN/hugepages`. `/proc/meminfo`
-//! and `vm.nr_hugepages` speak of the default size only and are not used here.
+//! Source: Documentation/admin-guide/mm/hugetlbpage.rst and mm/hugetlb.c. The machine's pools lie
+//! in `/sys/kernel/mm/hugepages`, a node's in `/sys/devices/system/node/nodeN/hugepages`.
+//! `/proc/meminfo` and `vm.nr_hugepages` show the default size only and are not used here.
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::PageSize;
@@ -11,7 +11,7 @@ use std::fmt;
 const MACHINE: &str = "sys/kernel/mm/hugepages";
 const NODES: &str = "sys/devices/system/node";
 
-/// Which pool of a page size: the machine's, or one node's part of it.
+/// A pool of one page size: the machine's, or one node's part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PoolScope {
     /// The sum over all nodes. The kernel spreads new pages over them evenly.
@@ -20,7 +20,7 @@ pub enum PoolScope {
     Node(u32),
 }
 
-/// `the machine`, `node 1`.
+/// Formats as `the machine` or `node 1`.
 impl fmt::Display for PoolScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -36,7 +36,7 @@ pub enum PoolFile {
     /// `nr_hugepages`. Read: all pages of the pool, surplus ones included. Written: the number of
     /// persistent pages wanted. The write succeeds even where fewer are obtained: read back.
     Pages,
-    /// `nr_overcommit_hugepages`: how many surplus pages may be taken on demand. Machine only; EINVAL
+    /// `nr_overcommit_hugepages`: surplus pages that may be taken on demand. Machine only. EINVAL
     /// for sizes that the page allocator does not hand out (1 GiB).
     Overcommit,
 }
@@ -50,42 +50,43 @@ impl PoolFile {
     }
 }
 
-/// What the kernel says of one pool, in pages. The files are read one by one: on a busy machine the values
-/// may be a moment apart.
+/// The kernel's counts of one pool, in pages. The files are read one by one: on a busy machine the
+/// values may be a moment apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
     /// All pages, surplus ones included.
     pub total: u64,
     /// Pages that no mapping or file holds. Some of them may be reserved.
     pub free: u64,
-    /// Free pages reserved for mappings that have not touched them yet. The kernel counts these for the
-    /// machine only: `None` for a node.
+    /// Free pages reserved for mappings that have not touched them yet. The kernel counts these for
+    /// the machine only: `None` for a node.
     pub reserved: Option<u64>,
     /// Pages beyond the persistent ones, released to the kernel when they are freed.
     pub surplus: u64,
-    /// How many surplus pages may be taken on demand. `None` for a node.
+    /// Surplus pages that may be taken on demand. `None` for a node.
     pub overcommit: Option<u64>,
 }
 
 impl PoolCounts {
-    /// Pages that the pool keeps when they are free: what a write to `nr_hugepages` sets.
+    /// Returns the pages that the pool keeps when they are free: a write to `nr_hugepages` sets
+    /// this number.
     pub fn persistent(&self) -> u64 {
         self.total.saturating_sub(self.surplus)
     }
 
-    /// Pages that a mapping or a file holds.
+    /// Returns the pages that a mapping or a file holds.
     pub fn in_use(&self) -> u64 {
         self.total.saturating_sub(self.free)
     }
 
-    /// Free pages that are not reserved by no process: what a new mapping can have. `None` for a node,
-    /// where the kernel does not say what is reserved.
+    /// Returns the free pages that no process has reserved: a new mapping can have them. `None` for
+    /// a node, where the kernel does not count reservations.
     pub fn available(&self) -> Option<u64> {
         Some(self.free.saturating_sub(self.reserved?))
     }
 }
 
-/// Where a pool's value is stored, relative to the root, such as
+/// Returns the path of a pool's value, relative to the root, such as
 /// `sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`.
 pub fn path(size: PageSize, scope: PoolScope, file: PoolFile) -> String {
     format!("{}/{}", directory(size, scope), file.name())
@@ -98,7 +99,8 @@ fn directory(size: PageSize, scope: PoolScope) -> String {
     }
 }
 
-/// The page sizes that the kernel keeps a pool of, ascending. Empty where it was built without hugetlb.
+/// Returns the page sizes that the kernel keeps a pool of, ascending. Empty where it was built
+/// without hugetlb.
 pub fn page_sizes(root: &KernelRoot) -> Result<Vec<PageSize>, KernelError> {
     let names = match root.list(MACHINE) {
         Err(error) if error.is_gone() => return Ok(Vec::new()),
@@ -114,7 +116,7 @@ pub fn page_sizes(root: &KernelRoot) -> Result<Vec<PageSize>, KernelError> {
     Ok(sizes)
 }
 
-/// The NUMA nodes, ascending. Empty where the kernel was built without NUMA.
+/// Returns the NUMA nodes, ascending. Empty where the kernel was built without NUMA.
 pub fn nodes(root: &KernelRoot) -> Result<Vec<u32>, KernelError> {
     let names = match root.list(NODES) {
         Err(error) if error.is_gone() => return Ok(Vec::new()),
@@ -127,7 +129,8 @@ pub fn nodes(root: &KernelRoot) -> Result<Vec<u32>, KernelError> {
     Ok(nodes)
 }
 
-/// The values of one pool. A size or node that is not there answers ENOENT ([`KernelError::is_gone`]).
+/// Reads the values of one pool. Fails with ENOENT ([`KernelError::is_gone`]) for a size or node
+/// that is not there.
 pub fn counts(root: &KernelRoot, size: PageSize, scope: PoolScope) -> Result<PoolCounts, KernelError> {
     let directory = directory(size, scope);
     let read = |name: &str| root.read_u64(format!("{directory}/{name}"));

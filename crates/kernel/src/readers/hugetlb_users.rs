@@ -1,5 +1,5 @@
-//! What holds hugetlb pages besides mappings: files on hugetlbfs, memory files that are open, and System V
-//! segments. A file keeps its pages until it is removed, whether or not a process has it mapped.
+//! Holders of hugetlb pages besides mappings: files on hugetlbfs, open memory files, and System V
+//! segments. A file keeps its pages until it is removed, mapped or not.
 
 use crate::mounts::HugetlbfsMount;
 use crate::{KernelError, KernelRoot};
@@ -8,11 +8,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Directories below a hugetlbfs mount that are searched at most, one inside the other.
+/// Levels of directories below a hugetlbfs mount that are searched at most.
 const DEEPEST: usize = 8;
 /// `HUGETLBFS_MAGIC` of statfs(2).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-/// The unit of `st_blocks`, whatever the file system.
+/// Unit of `st_blocks` in bytes, on every file system.
 const STAT_BLOCK: u64 = 512;
 
 /// A file whose pages come from a pool.
@@ -28,13 +28,13 @@ pub struct HugetlbFile {
     pub allocated: Bytes,
     /// Its owner.
     pub uid: u32,
-    /// Device and inode: one file, however often it is found.
+    /// Device and inode: equal for one file, however often it is found.
     pub identity: (u64, u64),
 }
 
-/// A System V shared memory segment. The kernel does not say here whether it is on hugetlb pages: that shows in
-/// the smaps of a process that has it attached. (The `rss` column is 512 times too large for one on 2 MiB pages,
-/// seen on Linux 6.18, and is not used.)
+/// A System V shared memory segment. The kernel does not say here whether it is on hugetlb pages.
+/// The smaps of a process that has it attached show that. The `rss` column is not used: it is 512
+/// times too large for a segment on 2 MiB pages, seen on Linux 6.18.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysvSegment {
     /// The identifier; the inode number of its mappings.
@@ -43,14 +43,15 @@ pub struct SysvSegment {
     pub key: i32,
     /// Its length.
     pub length: Bytes,
-    /// How many times it is attached.
+    /// Number of times that it is attached.
     pub attached: u64,
     /// Its owner.
     pub uid: u32,
 }
 
-/// The regular files on a hugetlbfs mount, `most` at most, and whether there are more. Directories that this
-/// process may not read are skipped, as is everything deeper than eight directories.
+/// Returns the regular files on a hugetlbfs mount, `most` at most, and true if there may be more.
+/// Directories that this process may not read are skipped. Directories more than eight levels deep
+/// are skipped, too, and there may be more in them.
 pub fn files(root: &KernelRoot, mount: &HugetlbfsMount, most: usize) -> (Vec<HugetlbFile>, bool) {
     let mut found = Vec::new();
     let mut complete = true;
@@ -74,14 +75,15 @@ pub fn files(root: &KernelRoot, mount: &HugetlbfsMount, most: usize) -> (Vec<Hug
     (found, !complete)
 }
 
-/// The hugetlb memory files (memfd_create(2) with MFD_HUGETLB) that `pid` has open. Needs the right to trace the
-/// process. None on a captured tree, where a descriptor leads nowhere.
+/// Returns the hugetlb memory files (memfd_create(2) with MFD_HUGETLB) that `pid` has open. Needs
+/// the right to trace the process. Returns none on a captured tree, where a descriptor leads
+/// nowhere.
 pub fn memfds(root: &KernelRoot, pid: Pid) -> Result<Vec<HugetlbFile>, KernelError> {
     let directory = format!("proc/{pid}/fd");
     let mut found: Vec<HugetlbFile> = Vec::new();
     for number in root.list(&directory)? {
         let path = root.path(format!("{directory}/{number}"));
-        // A descriptor may be closed at any time: skipped.
+        // A descriptor that was closed meanwhile is skipped.
         let Ok(target) = fs::read_link(&path) else { continue };
         let target = target.to_string_lossy();
         let Some(name) = target.strip_prefix("/memfd:").and_then(|name| name.strip_suffix(" (deleted)"))
@@ -113,8 +115,9 @@ fn file(name: PathBuf, page_size: PageSize, metadata: &fs::Metadata) -> HugetlbF
     }
 }
 
-/// Whether `pid` maps something that may be on hugetlb pages, by the names in `/proc/PID/maps`: far cheaper than
-/// smaps, which alone can say for certain. Needs the right to trace the process.
+/// Returns true if `pid` maps something that may be on hugetlb pages, by the names in
+/// `/proc/PID/maps`. This is far cheaper than smaps, which alone can say for certain. Needs the
+/// right to trace the process.
 pub fn may_map_hugetlb(root: &KernelRoot, pid: Pid, mounts: &[HugetlbfsMount]) -> Result<bool, KernelError> {
     let maps = root.read(format!("proc/{pid}/maps"))?;
     Ok(maps.lines().any(|line| {
@@ -124,7 +127,8 @@ pub fn may_map_hugetlb(root: &KernelRoot, pid: Pid, mounts: &[HugetlbfsMount]) -
     }))
 }
 
-/// The System V shared memory segments of this IPC namespace (`/proc/sysvipc/shm`, proc_sysvipc(5)).
+/// Reads the System V shared memory segments of this IPC namespace (`/proc/sysvipc/shm`,
+/// proc_sysvipc(5)).
 pub fn sysv_segments(root: &KernelRoot) -> Result<Vec<SysvSegment>, KernelError> {
     const SHM: &str = "proc/sysvipc/shm";
     let text = match root.read(SHM) {
@@ -145,7 +149,7 @@ pub fn sysv_segments(root: &KernelRoot) -> Result<Vec<SysvSegment>, KernelError>
         .collect()
 }
 
-/// `key shmid perms size cpid lpid nattch uid gid ...`
+/// Parses `key shmid perms size cpid lpid nattch uid gid ...`.
 fn segment(line: &str) -> Option<SysvSegment> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     Some(SysvSegment {

@@ -1,7 +1,9 @@
-//! Who a user is and may do, and whether the caller is confined to a container or a user namespace.
+//! Identity and rights of a user, and signs that the caller is confined to a container or a user
+//! namespace.
 //!
-//! File-level obligation of the unsafe code: the C library's reentrant look-ups get a buffer that outlives
-//! every pointer they store in it, and what they point to is copied before the buffer goes.
+//! File-level obligation of the unsafe code: the C library's reentrant look-ups get a buffer that
+//! outlives every pointer they store in it. All that they point to is copied before the buffer
+//! goes.
 
 #![allow(unsafe_code)]
 
@@ -15,14 +17,15 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::ptr;
 
-/// Whether the C library is within the program, and no module of the name service fits it: the kernel has mapped no dynamic
-/// loader. Source: getauxval(3), AT_BASE.
+/// Returns true if the C library is linked into the program, so that no module of the name service
+/// fits it. Then the kernel has mapped no dynamic loader. Source: getauxval(3), AT_BASE.
 fn is_static() -> bool {
     // SAFETY: the call only looks up a value that the kernel has left for the process.
     unsafe { libc::getauxval(libc::AT_BASE) == 0 }
 }
 
-/// An account, as the name service knows it (/etc/passwd, LDAP, systemd and so on; a static program: the files in /etc).
+/// An account, as the name service knows it (/etc/passwd, LDAP, systemd and so on). A static
+/// program sees only the files in /etc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The login name.
@@ -38,8 +41,9 @@ pub struct Account {
 /// The largest buffer tried for one entry of the name service.
 const LARGEST_ENTRY: usize = 1 << 20;
 
-/// The account with this login name or, where there is none and the name is a number, with this user number.
-/// `Ok(None)`: no such account. Source: getpwnam_r(3), getgrouplist(3).
+/// Returns the account with this login name. If there is none and the name is a number, returns the
+/// account with this user number. `Ok(None)`: no such account. Source: getpwnam_r(3),
+/// getgrouplist(3).
 pub fn account(name: &str) -> io::Result<Option<Account>> {
     if is_static() {
         let by_name = files::account(Path::new("/"), Wanted::Name(name))?;
@@ -50,7 +54,8 @@ pub fn account(name: &str) -> io::Result<Option<Account>> {
     }
     // A name with a zero byte in it can't be an account's.
     let Ok(text) = CString::new(name) else { return Ok(None) };
-    // SAFETY: per `lookup`, the pointers are valid for the call, and the buffer's length is its own.
+    // SAFETY: per `lookup`, the pointers are valid for the call, and `length` is the buffer's
+    // length.
     let by_name = lookup(|entry, buffer, length, found| unsafe {
         libc::getpwnam_r(text.as_ptr(), entry, buffer, length, found)
     })?;
@@ -60,7 +65,7 @@ pub fn account(name: &str) -> io::Result<Option<Account>> {
     }
 }
 
-/// The account of a user number; `Ok(None)`: it has none. Source: getpwuid_r(3).
+/// Returns the account of a user number; `Ok(None)`: it has none. Source: getpwuid_r(3).
 pub fn account_of(uid: u32) -> io::Result<Option<Account>> {
     if is_static() {
         return files::account(Path::new("/"), Wanted::Number(uid));
@@ -92,7 +97,7 @@ fn lookup(
                 }));
             }
             libc::ERANGE if buffer.len() < LARGEST_ENTRY => buffer.resize(buffer.len() * 4, 0),
-            // What the manual page lists, beside 0, as "not found" on some systems.
+            // The manual page lists these, beside 0, as "not found" on some systems.
             libc::ENOENT | libc::ESRCH => return Ok(None),
             errno => return Err(io::Error::from_raw_os_error(errno)),
         }
@@ -121,7 +126,8 @@ fn with_groups(mut account: Account) -> io::Result<Account> {
     }
 }
 
-/// The name of a group; `None` where it has none. Source: getgrgid_r(3).
+/// Returns the name of a group; `None` where it has none, or the look-up fails. Source:
+/// getgrgid_r(3).
 pub fn group_name(gid: u32) -> Option<String> {
     if is_static() {
         return files::group_name(Path::new("/"), gid);
@@ -130,7 +136,7 @@ pub fn group_name(gid: u32) -> Option<String> {
     loop {
         let mut entry = MaybeUninit::<libc::group>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: every pointer is valid for the call, and the buffer's length is its own.
+        // SAFETY: every pointer is valid for the call, and the length is the buffer's.
         let result = unsafe {
             libc::getgrgid_r(gid, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found)
         };
@@ -154,39 +160,40 @@ impl Capabilities {
     /// No capability.
     pub const NONE: Capabilities = Capabilities(0);
 
-    /// CAP_DAC_OVERRIDE: files whatever their permissions.
+    /// Returns true with CAP_DAC_OVERRIDE: access to files whatever their permissions.
     pub fn dac_override(self) -> bool {
         self.has(1)
     }
 
-    /// CAP_DAC_READ_SEARCH: reading files whatever their permissions; CAP_DAC_OVERRIDE implies it. Other users'
-    /// `/proc/PID/pagemap` take it, from root as well.
+    /// Returns true with CAP_DAC_READ_SEARCH: reading files whatever their permissions.
+    /// CAP_DAC_OVERRIDE implies it. Other users' `/proc/PID/pagemap` require it, even of root.
     pub fn dac_read_search(self) -> bool {
         self.dac_override() || self.has(2)
     }
 
-    /// CAP_IPC_LOCK: SHM_HUGETLB without being in `vm.hugetlb_shm_group`; no limit on locked memory.
+    /// Returns true with CAP_IPC_LOCK: SHM_HUGETLB for users outside `vm.hugetlb_shm_group`, and no
+    /// limit on locked memory.
     pub fn ipc_lock(self) -> bool {
         self.has(14)
     }
 
-    /// CAP_SYS_PTRACE: looking at processes of other users.
+    /// Returns true with CAP_SYS_PTRACE: looking at processes of other users.
     pub fn sys_ptrace(self) -> bool {
         self.has(19)
     }
 
-    /// CAP_SYS_ADMIN: mounting, among much else.
+    /// Returns true with CAP_SYS_ADMIN: mounting, among much else.
     pub fn sys_admin(self) -> bool {
         self.has(21)
     }
 
-    /// CAP_SYS_NICE: process_madvise(2) on another process.
+    /// Returns true with CAP_SYS_NICE: process_madvise(2) on another process.
     pub fn sys_nice(self) -> bool {
         self.has(23)
     }
 
-    /// CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN, which implies them: loading BPF programs that read the kernel's
-    /// memory.
+    /// Returns true with CAP_BPF and CAP_PERFMON: loading BPF programs that read the kernel's
+    /// memory. CAP_SYS_ADMIN implies both.
     pub fn bpf_tracing(self) -> bool {
         self.sys_admin() || (self.has(39) && self.has(38))
     }
@@ -196,10 +203,11 @@ impl Capabilities {
     }
 }
 
-/// Whether the caller's user namespace is not the machine's own: capabilities then hold within it only.
+/// Returns true if the caller's user namespace is not the machine's own: capabilities then hold
+/// within it only.
 ///
-/// The initial namespace maps all users to themselves (user_namespaces(7)); so might another, which can't be
-/// distinguished and behaves the same for what is asked here.
+/// The initial namespace maps all users to themselves (user_namespaces(7)). Another namespace might
+/// do the same. It can't be distinguished, and behaves the same for what is asked here.
 pub fn in_user_namespace(root: &KernelRoot) -> bool {
     root.read("proc/self/uid_map").is_ok_and(|text| {
         let values: Vec<&str> = text.split_whitespace().collect();
@@ -207,8 +215,9 @@ pub fn in_user_namespace(root: &KernelRoot) -> bool {
     })
 }
 
-/// Groups as the user namespace above the caller's numbers them (`/proc/self/gid_map`): the machine's own, unless namespaces
-/// are nested. One that is not mapped there is left out.
+/// Returns groups as the user namespace above the caller's numbers them (`/proc/self/gid_map`).
+/// These are the machine's own numbers unless namespaces are nested. A group that is not mapped
+/// there is left out.
 pub fn groups_of_machine(root: &KernelRoot, groups: &[u32]) -> Vec<u32> {
     let Ok(map) = root.read("proc/self/gid_map") else { return groups.to_vec() };
     let lines: Vec<[u64; 3]> = map
@@ -226,9 +235,10 @@ pub fn groups_of_machine(root: &KernelRoot, groups: &[u32]) -> Vec<u32> {
     groups.iter().filter_map(outside).collect()
 }
 
-/// What says that this is a container, where it is one: a mark that container managers leave, or a process
-/// namespace other than the machine's own. In the machine's own process and control group namespaces a mark
-/// does not count: virtual machines made from a container's image keep it.
+/// Returns the sign that this is a container, where it is one: a mark that container managers
+/// leave, or a process namespace other than the machine's own. A mark does not count in the
+/// machine's own process and control group namespaces: virtual machines made from a container's
+/// image keep it.
 pub fn container(root: &KernelRoot) -> Option<String> {
     // PROC_PID_INIT_INO and PROC_CGROUP_INIT_INO of the kernel's include/linux/proc_ns.h.
     let initial = [("pid", "pid:[4026531836]"), ("cgroup", "cgroup:[4026531835]")];
@@ -250,12 +260,12 @@ pub fn container(root: &KernelRoot) -> Option<String> {
     if let Some(mark) = mark {
         return Some(format!("/proc/1/environ: {mark}"));
     }
-    // Kubernetes leaves no mark, but a namespace, as others do.
+    // Kubernetes leaves no mark, but it makes a process namespace, as others do.
     let namespace = std::fs::read_link(root.path("proc/self/ns/pid")).ok()?;
     (namespace != *initial[0].1).then(|| format!("/proc/self/ns/pid: {}", namespace.display()))
 }
 
-/// Whether SELinux is there and enforcing (selinux(8)).
+/// Returns true if SELinux is there and enforcing (selinux(8)).
 pub fn selinux_enforcing(root: &KernelRoot) -> bool {
     root.read("sys/fs/selinux/enforce").is_ok_and(|text| text.trim() == "1")
 }

@@ -1,12 +1,14 @@
-//! Paths in JSON. A path of Linux is any bytes but NUL, a string of JSON is Unicode: serde refuses a path that is none, and a
-//! file that another user has named would end a report.
+//! Paths in JSON. A path of Linux may hold any byte but NUL, while a string of JSON is Unicode.
+//! serde refuses a path that is not Unicode: a file that another user has named would end a report.
 
 use serde::Serializer;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Serialises a path as a string in which each byte that is no UTF-8 is `\xNN`, in two digits of the base 16. For
-/// `#[serde(serialize_with = "megapage_kernel::json_path::escaped")]`, which `cargo xtask tidy` wants at each path.
+/// Serialises a path as a string in which each byte that is no UTF-8 is `\xNN`, with two
+/// hexadecimal digits. Meant for
+/// `#[serde(serialize_with = "megapage_kernel::json_path::escaped")]`, which `cargo xtask tidy`
+/// wants at each path.
 pub fn escaped<S: Serializer>(path: impl AsRef<Path>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&of_bytes(path.as_ref().as_os_str().as_bytes()))
 }

@@ -1,5 +1,6 @@
-//! What kind of page a page frame holds: `/proc/kpageflags` (Documentation/admin-guide/mm/pagemap.rst). Its mode
-//! lets root alone open it; no capability is asked for (unlike for the numbers of frames in a page map).
+//! Kinds of page that page frames hold: `/proc/kpageflags`
+//! (Documentation/admin-guide/mm/pagemap.rst). Its mode lets only root open it. No capability is
+//! needed, unlike for the numbers of frames in a page map.
 
 use crate::{KernelError, KernelRoot};
 use std::fs::File;
@@ -15,38 +16,40 @@ impl PageFlags {
         self.0 & 1 << bit != 0
     }
 
-    /// The first page of a folio of more than one (`COMPOUND_HEAD`).
+    /// Returns true for the first page of a folio of more than one (`COMPOUND_HEAD`).
     pub const fn is_head(self) -> bool {
         self.has(15)
     }
 
-    /// A later page of a folio of more than one (`COMPOUND_TAIL`).
+    /// Returns true for a later page of a folio of more than one (`COMPOUND_TAIL`).
     pub const fn is_tail(self) -> bool {
         self.has(16)
     }
 
-    /// A hugetlb page (`HUGE`).
+    /// Returns true for a hugetlb page (`HUGE`).
     pub const fn is_hugetlb(self) -> bool {
         self.has(17)
     }
 
-    /// Merged with equal pages (`KSM`).
+    /// Returns true for a page merged with equal pages (`KSM`).
     pub const fn is_merged(self) -> bool {
         self.has(21)
     }
 
-    /// A transparent huge page, of any size where the kernel knows several (`THP`).
+    /// Returns true for a transparent huge page, of any size where the kernel knows several
+    /// (`THP`).
     pub const fn is_thp(self) -> bool {
         self.has(22)
     }
 
-    /// The shared page of zeros, small or huge (`ZERO_PAGE`).
+    /// Returns true for the shared page of zeros, small or huge (`ZERO_PAGE`).
     pub const fn is_zero_page(self) -> bool {
         self.has(24)
     }
 
-    /// Found idle, its accessed bits cleared, by the idle-page bitmap or by DAMON, and not found accessed by the
-    /// kernel since (`IDLE`, where the kernel tracks that).
+    /// Returns true for an idle page (`IDLE`, where the kernel tracks that). The idle-page bitmap
+    /// or DAMON found it idle and cleared its accessed bits, and the kernel has not found it
+    /// accessed since.
     pub const fn is_idle(self) -> bool {
         self.has(25)
     }
@@ -72,7 +75,8 @@ impl FrameFlags {
         }
     }
 
-    /// The flags of `count` frames from `first` on. Beyond the last frame of the machine they are empty.
+    /// Reads the flags of `count` frames from `first` on. Beyond the last frame of the machine they
+    /// are empty.
     pub fn read(&self, first: u64, count: usize) -> Result<Vec<PageFlags>, KernelError> {
         let mut bytes = vec![0; count * size_of::<u64>()];
         let mut filled = 0;
@@ -87,15 +91,17 @@ impl FrameFlags {
         Ok(bytes.chunks_exact(8).map(|chunk| PageFlags(word(chunk))).collect())
     }
 
-    /// The folio that `frame` belongs to: its first frame, and its order (0: one base page; 9: 2 MiB). Folios of
-    /// more than 2 MiB are shown in pieces of 2 MiB. The folio may be split or freed at any moment: only a hint.
+    /// Returns the folio that `frame` belongs to: its first frame, and its order (0: one base page;
+    /// 9: 2 MiB). Folios of more than 2 MiB are shown in pieces of 2 MiB. The answer is only a
+    /// hint: the folio may be split or freed at any moment.
     pub fn folio(&self, frame: u64) -> Result<(u64, u32), KernelError> {
         let base = frame - frame % LARGEST;
         Ok(folio_at(&self.read(base, LARGEST as usize)?, base, frame))
     }
 }
 
-/// The folio of `frame`, in the 512 flags from `base` on. A folio lies at a multiple of its own length.
+/// Returns the folio of `frame`, by the 512 flags from `base` on. A folio lies at a multiple of its
+/// length.
 fn folio_at(flags: &[PageFlags], base: u64, frame: u64) -> (u64, u32) {
     let at = (frame - base) as usize;
     if !flags[at].is_head() && !flags[at].is_tail() {
@@ -140,7 +146,8 @@ mod tests {
         let pagemap = Pagemap::open(&root, Pid(std::process::id() as i32)).unwrap();
         let range = VirtRange::new(start, start + BASE_PAGE as u64).unwrap();
         let flags = FrameFlags::open(&root).unwrap();
-        // The kernel may move the page while it is looked at: what holds is where it still is afterwards.
+        // The kernel may move the page meanwhile: only what was read of a frame that still holds
+        // the page counts.
         let (own, folio) = loop {
             let frame = || pagemap.entries(range).unwrap()[0].frame();
             let Some(before) = frame() else {

@@ -1,5 +1,5 @@
-//! KSM, the kernel thread that merges equal pages of memory that programs marked for it: its settings and counters, and
-//! changing the settings for a while.
+//! KSM, the kernel thread that merges equal pages of memory that programs marked for it. Reads its
+//! settings and counters, and changes the settings for a while.
 //!
 //! Source: Documentation/admin-guide/mm/ksm.rst.
 
@@ -10,8 +10,8 @@ use crate::{KernelError, KernelRoot};
 use megapage_units::Pid;
 use std::time::Duration;
 
-/// The files that are changed, in the order in which they are written: the advisor first, beside which the kernel refuses
-/// `pages_to_scan`, and `run` last, so that ksmd starts with all of them.
+/// Files that are changed, in the order in which they are written. The advisor comes first: beside
+/// it the kernel refuses `pages_to_scan`. `run` comes last, so that ksmd starts with all of them.
 const FILES: [&str; 6] =
     [ADVISOR_MODE, "pages_to_scan", "sleep_millisecs", SMART_SCAN, "use_zero_pages", RUN];
 const ADVISOR_MODE: &str = "advisor_mode";
@@ -26,38 +26,42 @@ const GROUP: Group = Group {
     record: "ksm-change",
 };
 
-/// What ksmd is to do.
+/// Work that ksmd is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KsmRun {
-    /// Nothing; what was merged stays merged.
+    /// No work; merged pages stay merged.
     Stop,
     /// Merge.
     Merge,
-    /// Nothing; all that was merged, by whomever, gets pages of its own, and what ksmd knows of pages is forgotten.
+    /// No work. All merged pages, of all programs, are separated again, and ksmd forgets what it
+    /// knows of pages.
     Unmerge,
 }
 
-/// What to set; `None`: as it was found.
+/// Settings to write; `None`: as it was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KsmControls {
-    /// `advisor_mode`: whether the kernel chooses `pages_to_scan` itself, so that a scan takes `advisor_target_scan_time`.
-    /// Since Linux 6.8; of no effect on a kernel without it, which chooses nothing.
+    /// `advisor_mode`: true if the kernel is to choose `pages_to_scan` itself, so that a scan takes
+    /// `advisor_target_scan_time`. Since Linux 6.8. No effect on a kernel without it, which chooses
+    /// nothing.
     pub advisor: Option<bool>,
-    /// `pages_to_scan`: base pages that ksmd looks at before it sleeps. Refused with EINVAL beside the advisor.
+    /// `pages_to_scan`: base pages that ksmd looks at before it sleeps. Refused with EINVAL beside
+    /// the advisor.
     pub pages_to_scan: Option<u64>,
-    /// `sleep_millisecs`: how long it sleeps then; whole milliseconds.
+    /// `sleep_millisecs`: time that it sleeps then, in whole milliseconds.
     pub sleep: Option<Duration>,
-    /// `smart_scan`: whether pages that did not merge several times are skipped for some scans. Since Linux 6.7; of no effect
-    /// on a kernel without it, which skips none.
+    /// `smart_scan`: true to skip, for some scans, pages that several times did not merge. Since
+    /// Linux 6.7. No effect on a kernel without it, which skips none.
     pub smart_scan: Option<bool>,
-    /// `use_zero_pages`: whether pages of zeros become the shared page of zeros, instead of merging like others.
+    /// `use_zero_pages`: true to replace pages of zeros by the shared page of zeros, instead of
+    /// merging them like others.
     pub use_zero_pages: Option<bool>,
     /// `run`.
     pub run: Option<KsmRun>,
 }
 
 impl KsmControls {
-    /// The texts for [`FILES`].
+    /// Returns the texts for [`FILES`].
     fn texts(&self) -> [Option<String>; 6] {
         let bit = |on: bool| u8::from(on).to_string();
         [
@@ -70,51 +74,54 @@ impl KsmControls {
         ]
     }
 
-    /// Shell lines that set the same.
+    /// Returns shell lines that set the same.
     pub fn shell_lines(&self) -> Vec<String> {
         GROUP.shell_lines(self.texts())
     }
 }
 
-/// The right to change KSM's settings. They are put back when the value is dropped, also when this process is killed, and by
-/// the next owner of the right where its guard is killed as well: as those of transparent huge pages
-/// ([`crate::thp_change::ThpChange`]). What was merged meanwhile stays merged.
+/// The right to change KSM's settings. They are put back when the value is dropped, also when this
+/// process is killed. If its guard is killed as well, the next owner of the right puts them back.
+/// Settings of transparent huge pages work the same way ([`crate::thp_change::ThpChange`]). Pages
+/// merged meanwhile stay merged.
 #[derive(Debug)]
 pub struct KsmChange(SettingsChange);
 
 impl KsmChange {
-    /// Notes the settings, and changes nothing yet but what a process that was killed has left ([`KsmChange::recovered`]).
-    /// ENOENT on a kernel without KSM, [`KernelError::Held`] where another process holds the right and keeps it for two
-    /// seconds.
+    /// Notes the settings. Changes nothing yet, except to put back what a killed process has left
+    /// ([`KsmChange::recovered`]). Fails with ENOENT on a kernel without KSM. Fails with
+    /// [`KernelError::Held`] where another process holds the right and keeps it for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<KsmChange, KernelError> {
         SettingsChange::begin(root, &GROUP, &FILES).map(KsmChange)
     }
 
-    /// What a process that was killed had left, and was put back before the settings were noted.
+    /// Returns the settings that a killed process had left. They were put back before the settings
+    /// were noted.
     pub fn recovered(&self) -> &[Recovered] {
         self.0.recovered()
     }
 
-    /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are put back.
+    /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are
+    /// put back.
     pub fn set(&mut self, controls: &KsmControls) -> Result<(), KernelError> {
         self.0.set(controls.texts())
     }
 }
 
-/// What KSM does, and has done.
+/// State and counters of KSM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ksm {
-    /// Whether ksmd merges: `run` is 1.
+    /// True if ksmd merges: `run` is 1.
     pub runs: bool,
     /// Base pages that stand for others that are equal (`pages_shared`).
     pub pages_shared: u64,
     /// Base pages scanned since boot; 0 before Linux 6.6, which does not count them.
     pub pages_scanned: u64,
-    /// How many times all marked memory was scanned since boot.
+    /// Number of scans of all marked memory since boot.
     pub full_scans: u64,
 }
 
-/// Reads what KSM does. `Ok(None)` on a kernel without it.
+/// Reads the state and counters of KSM. `Ok(None)` on a kernel without it.
 pub fn read(root: &KernelRoot) -> Result<Option<Ksm>, KernelError> {
     let value = |file: &str| root.read_u64(GROUP.relative(file));
     let runs = match value(RUN) {
@@ -133,26 +140,28 @@ pub fn read(root: &KernelRoot) -> Result<Option<Ksm>, KernelError> {
     }))
 }
 
-/// The kernel thread that merges; `None` where there is none, as in a container that has processes of its own alone.
+/// Returns the kernel thread that merges. `None` where there is none, as in a container that sees
+/// only its own processes.
 pub fn thread(root: &KernelRoot) -> Result<Option<Pid>, KernelError> {
     let is_ksmd = |pid: &Pid| {
-        // One that has ended meanwhile is none.
+        // A process that has ended meanwhile does not count.
         read_stat(root, *pid).is_ok_and(|stat| stat.is_kernel_thread && stat.name == "ksmd")
     };
     Ok(list_processes(root)?.into_iter().find(is_ksmd))
 }
 
-/// Processes whose memory ksmd scans while it runs: marked for it (Linux 6.16 says so), or scanned already (Linux 6.1). What is
-/// shown of others needs the right to trace them; one that may not be looked at is left out.
+/// Returns the processes whose memory ksmd scans while it runs: marked for it (shown since Linux
+/// 6.16), or scanned already (since Linux 6.1). Reading this of others needs the right to trace
+/// them. A process that may not be looked at is left out.
 pub fn users(root: &KernelRoot) -> Result<Vec<Pid>, KernelError> {
     let is_scanned = |pid: &Pid| {
-        // One that has ended meanwhile is none.
+        // A process that has ended meanwhile does not count.
         root.read(format!("proc/{pid}/ksm_stat")).is_ok_and(|text| names_a_user(&text))
     };
     Ok(list_processes(root)?.into_iter().filter(is_scanned).collect())
 }
 
-/// Whether a process's `ksm_stat` says that it is one of [`users`].
+/// Returns true if a process's `ksm_stat` says that it is one of [`users`].
 fn names_a_user(text: &str) -> bool {
     text.lines().any(|line| {
         let mut words = line.split_whitespace();
@@ -216,7 +225,7 @@ mod tests {
         drop(change.0.guard.take());
         assert_eq!(root.read(GROUP.relative(RUN)).unwrap(), "0");
         drop(change);
-        // Neither the owner nor its guard: the record is left.
+        // Neither the owner nor its guard puts the settings back: the record is left.
         let mut change = KsmChange::begin(&root).unwrap();
         change.set(&HARD).unwrap();
         change.0.guard.take().unwrap().release().unwrap();

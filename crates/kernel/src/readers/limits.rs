@@ -10,13 +10,13 @@ use std::fmt;
 pub struct Limit(pub Option<Bytes>);
 
 impl Limit {
-    /// Whether `bytes` are within the limit.
+    /// Returns true if `bytes` are within the limit.
     pub fn admits(self, bytes: Bytes) -> bool {
         self.0.is_none_or(|limit| bytes <= limit)
     }
 }
 
-/// `unlimited`, `8 MiB`.
+/// Formats as `unlimited` or `8 MiB`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -38,7 +38,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Of process `pid`, or of the caller: `/proc/PID/limits` (proc_pid_limits(5)).
+    /// Reads the limits of process `pid`, or of the caller: `/proc/PID/limits`
+    /// (proc_pid_limits(5)).
     pub fn read(root: &KernelRoot, pid: Option<Pid>) -> Result<Limits, KernelError> {
         let path = pid.map_or("proc/self/limits".to_string(), |pid| format!("proc/{pid}/limits"));
         let text = root.read(&path)?;
@@ -65,20 +66,21 @@ impl Limits {
     }
 }
 
-/// The limits of the first process (lowest number) that user `uid` runs; `None` where it runs none whose
-/// limits can be read. A process that ends meanwhile is skipped.
+/// Returns the first process (lowest number) that user `uid` runs, and its limits. `None` where it
+/// runs none whose limits can be read. A process that ends meanwhile is skipped.
 pub fn limits_of_user(root: &KernelRoot, uid: u32) -> Option<(Pid, Limits)> {
     list_processes(root).ok()?.into_iter().find_map(|pid| {
-        // The real user's limit counts, but a process with another effective one is not that user's own.
+        // The real user's limit counts, but a process with another effective user is not that
+        // user's own.
         let status = read_status(root, pid).ok()?;
         let owned = status.uids.iter().all(|own| *own == uid) && !status.is_zombie();
         owned.then(|| Some((pid, Limits::read(root, Some(pid)).ok()?))).flatten()
     })
 }
 
-/// The soft limit on locked memory that pam_limits gives a login of this user, and the file that says so;
-/// `None`: no file does, and a login keeps what it inherits. It does not apply to services: systemd has
-/// `LimitMEMLOCK=`. Source: limits.conf(5).
+/// Returns the soft limit on locked memory that pam_limits gives a login of this user, and the file
+/// that sets it. `None`: no file does, and a login keeps what it inherits. The limit does not apply
+/// to services: systemd has `LimitMEMLOCK=`. Source: limits.conf(5).
 pub fn login_memlock(
     root: &KernelRoot,
     name: &str,
@@ -93,7 +95,8 @@ pub fn login_memlock(
             .filter(|name| name.ends_with(".conf"))
             .map(|name| format!("etc/security/limits.d/{name}")),
     );
-    // An entry for the user beats one for a group, which beats the default; the later of equals wins.
+    // An entry for the user beats one for a group, which beats the default. The later of equals
+    // wins.
     let mut best: Option<(u8, String, Limit)> = None;
     for file in files {
         let Ok(text) = root.read(&file) else { continue };
@@ -107,7 +110,7 @@ pub fn login_memlock(
             }
             let rank = match domain {
                 domain if domain == name => 3,
-                // Nothing but its own name applies to root.
+                // Only an entry by its name applies to root.
                 _ if uid == 0 => continue,
                 domain
                     if domain
@@ -140,7 +143,7 @@ pub fn login_memlock(
     best.map(|(_, file, limit)| (file, limit))
 }
 
-/// `min:max`, where either may be absent, but not both.
+/// Returns true if `id` lies in `min:max`, where either may be absent, but not both.
 fn in_range(range: &str, id: u32) -> bool {
     let Some((min, max)) = range.split_once(':') else { return false };
     match (min.parse::<u32>(), max.parse::<u32>()) {
@@ -152,8 +155,8 @@ fn in_range(range: &str, id: u32) -> bool {
     }
 }
 
-/// The machine's settings that bear on huge pages (Documentation/admin-guide/sysctl/{vm,kernel}.rst).
-/// What the kernel does not have is `None`.
+/// The machine's settings that bear on huge pages
+/// (Documentation/admin-guide/sysctl/{vm,kernel}.rst). A setting that the kernel lacks is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sysctls {
     /// `vm.hugetlb_shm_group`: the group that may use SHM_HUGETLB.

@@ -1,21 +1,22 @@
-//! What machine this is: processors and kernel release.
+//! The machine: processors and kernel release.
 
 use crate::{KernelError, KernelRoot};
 
-/// What a reader of a measurement must know of the machine that it was made on.
+/// Facts about a machine that a reader of a measurement made on it must know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// The processors' model, as `/proc/cpuinfo` names it; empty where it names none (other architectures).
+    /// The processors' model, as `/proc/cpuinfo` names it. Empty where it names none (other
+    /// architectures).
     pub processor: String,
     /// Processors that are online.
     pub processors: usize,
-    /// Whether the processor says that it runs under a hypervisor (the `hypervisor` flag of x86).
+    /// True if the processor says that it runs under a hypervisor (the `hypervisor` flag of x86).
     pub virtualised: bool,
     /// The kernel's release, as in `uname -r`.
     pub kernel: String,
 }
 
-/// The release of the kernel that runs, as uname(2) shows it.
+/// Returns the release of the running kernel, as uname(2) shows it.
 pub fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
@@ -33,7 +34,7 @@ pub fn machine(root: &KernelRoot) -> Result<Machine, KernelError> {
     })
 }
 
-/// Which processor this is, as the CPUID instruction of x86 numbers it.
+/// A processor, as the CPUID instruction of x86 numbers it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processor {
     /// `GenuineIntel`, `AuthenticAMD`; empty on other architectures.
@@ -44,7 +45,7 @@ pub struct Processor {
     pub model: u32,
 }
 
-/// Which processor the first one in `/proc/cpuinfo` is. A hypervisor may give it any number.
+/// Returns the first processor in `/proc/cpuinfo`. A hypervisor may give it any number.
 pub fn processor(root: &KernelRoot) -> Result<Processor, KernelError> {
     let text = root.read("proc/cpuinfo")?;
     let first = |name: &str| {

@@ -1,5 +1,5 @@
-//! `/proc/PID/maps`: the mappings of a process (proc_pid_maps(5)). Unlike smaps it does not walk page tables: some
-//! microseconds for each mapping, whatever its size.
+//! `/proc/PID/maps`: the mappings of a process (proc_pid_maps(5)). Unlike smaps it does not walk
+//! page tables. It takes some microseconds for each mapping, whatever its size.
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Pid, VirtRange};
@@ -18,7 +18,7 @@ pub struct Mapping {
     pub execute: bool,
     /// MAP_SHARED.
     pub shared: bool,
-    /// Where in the file it starts, in bytes.
+    /// Start in the file, in bytes.
     pub offset: u64,
     /// Major and minor number of the file system's device; (0, 0) for anonymous memory.
     pub device: (u32, u32),
@@ -28,17 +28,19 @@ pub struct Mapping {
     pub name: String,
 }
 
-/// Mappings that [`read_maps`] reads of one process: as many as the largest `vm.max_map_count` in use allows (1,048,576;
-/// the kernel's own default is 65,530). They take 200 MB.
+/// Most mappings that [`read_maps`] reads of one process: as many as the largest `vm.max_map_count`
+/// in use allows (1,048,576; the kernel's own default is 65,530). They take 200 MB.
 pub const MOST_MAPPINGS: usize = 1 << 20;
 
-/// The mappings of `pid`, ascending; none for a kernel thread or a zombie. Needs the right to trace the process
-/// (`PTRACE_MODE_READ_FSCREDS`): EACCES without it. More than [`MOST_MAPPINGS`] are an error.
+/// Returns the mappings of `pid`, ascending; none for a kernel thread or a zombie. Needs the right
+/// to trace the process (`PTRACE_MODE_READ_FSCREDS`): EACCES without it. More than
+/// [`MOST_MAPPINGS`] are an error.
 pub fn read_maps(root: &KernelRoot, pid: Pid) -> Result<Vec<Mapping>, KernelError> {
     read_maps_within(root, pid, MOST_MAPPINGS)
 }
 
-/// The mappings of `pid`; more than `most` are an error of kind FileTooLarge, for which no more than those were read.
+/// Returns the mappings of `pid`. More than `most` are an error of kind FileTooLarge; no more than
+/// those are read then.
 pub fn read_maps_within(root: &KernelRoot, pid: Pid, most: usize) -> Result<Vec<Mapping>, KernelError> {
     match read_first_maps(root, pid, most)? {
         (mappings, false) => Ok(mappings),
@@ -50,7 +52,7 @@ pub fn read_maps_within(root: &KernelRoot, pid: Pid, most: usize) -> Result<Vec<
     }
 }
 
-/// The first `most` mappings of `pid`, and whether there are more: those are not read.
+/// Returns the first `most` mappings of `pid`, and true if there are more. Those are not read.
 fn read_first_maps(root: &KernelRoot, pid: Pid, most: usize) -> Result<(Vec<Mapping>, bool), KernelError> {
     let relative = format!("proc/{pid}/maps");
     let (mut found, mut bad, mut more) = (Vec::new(), None, false);
@@ -71,7 +73,7 @@ fn read_first_maps(root: &KernelRoot, pid: Pid, most: usize) -> Result<(Vec<Mapp
     }
 }
 
-/// `7f00-7f10 rw-p 00000000 fe:01 42    /a file`
+/// Parses `7f00-7f10 rw-p 00000000 fe:01 42    /a file`.
 fn parse_line(line: &str) -> Option<Mapping> {
     // Five fields with one space between them; the name is padded, and may hold spaces.
     let mut fields = line.splitn(6, ' ');

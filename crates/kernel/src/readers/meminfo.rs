@@ -3,16 +3,16 @@
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize};
 
-/// The lines of `/proc/meminfo` that megapage uses (proc_meminfo(5)). A line that the kernel does not print
-/// is `None`: an old kernel, or one built without the feature.
+/// Lines of `/proc/meminfo` that megapage uses (proc_meminfo(5)). A line that the kernel does not
+/// print is `None`: an old kernel, or one built without the feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemInfo {
     /// `MemTotal`: usable memory.
     pub total: Option<Bytes>,
     /// `MemFree`.
     pub free: Option<Bytes>,
-    /// `MemAvailable`: the kernel's estimate of what new programs can have without swapping. Free hugetlb
-    /// pages are not part of it. `None` for a node.
+    /// `MemAvailable`: the kernel's estimate of the memory that new programs can have without
+    /// swapping. Free hugetlb pages are not part of it. `None` for a node.
     pub available: Option<Bytes>,
     /// `SwapTotal`.
     pub swap_total: Option<Bytes>,
@@ -70,18 +70,18 @@ impl MemInfo {
     }
 }
 
-/// `/proc/meminfo`.
+/// Reads `/proc/meminfo`.
 pub fn meminfo(root: &KernelRoot) -> Result<MemInfo, KernelError> {
     parse(root, "proc/meminfo")
 }
 
-/// `/sys/devices/system/node/nodeN/meminfo`. A node that is not there answers ENOENT.
+/// Reads `/sys/devices/system/node/nodeN/meminfo`. Fails with ENOENT for a node that is not there.
 pub fn node_meminfo(root: &KernelRoot, node: u32) -> Result<MemInfo, KernelError> {
     parse(root, &format!("sys/devices/system/node/node{node}/meminfo"))
 }
 
-/// Lines are `Name:  value kB`, for a node with `Node N ` before them; those without a unit count pages
-/// of a pool and are read from the pool itself.
+/// Parses lines `Name:  value kB`, for a node with `Node N ` before them. Lines without a unit
+/// count pages of a pool and are skipped: they are read from the pool itself.
 fn parse(root: &KernelRoot, path: &str) -> Result<MemInfo, KernelError> {
     let mut info = MemInfo::default();
     for (index, line) in root.read(path)?.lines().enumerate() {

@@ -1,5 +1,5 @@
-//! The NUMA nodes from which a process may have memory: its cpuset (proc_pid_status(5), `Mems_allowed_list`) and its memory
-//! policy (numa(7), set_mempolicy(2)).
+//! NUMA nodes from which a process may have memory, by its cpuset (proc_pid_status(5),
+//! `Mems_allowed_list`) and its memory policy (numa(7), set_mempolicy(2)).
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::Pid;
@@ -7,15 +7,16 @@ use megapage_units::Pid;
 /// The nodes of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNodes {
-    /// What the cpuset allows, ascending. Empty where the kernel does not say.
+    /// Nodes that the cpuset allows, ascending. Empty where the kernel does not say.
     pub allowed: Vec<u32>,
-    /// What the policy binds to (MPOL_BIND); `None`: nothing, or not known.
+    /// Nodes that the policy binds to (MPOL_BIND); `None`: none, or not known.
     pub bound: Option<Vec<u32>>,
 }
 
 impl MemoryNodes {
-    /// The nodes of process `pid`, or of the caller. The policy is that of the stack, which has the process's own unless
-    /// another process gave it another; it is looked up for the caller alone, as that walks all page tables.
+    /// Reads the nodes of process `pid`, or of the caller. The policy is that of the stack: the
+    /// process's own, unless the stack was given another one. It is read for the caller alone,
+    /// since that walks all page tables.
     pub fn read(root: &KernelRoot, pid: Option<Pid>) -> Result<MemoryNodes, KernelError> {
         let who = pid.map_or("self".to_string(), |pid| pid.to_string());
         let status = root.read(format!("proc/{who}/status"))?;
@@ -26,14 +27,14 @@ impl MemoryNodes {
         Ok(MemoryNodes { allowed: allowed.and_then(list).unwrap_or_default(), bound: bound(&maps) })
     }
 
-    /// Whether memory may come from `node`.
+    /// Returns true if memory may come from `node`.
     pub fn may_use(&self, node: u32) -> bool {
         (self.allowed.is_empty() || self.allowed.contains(&node))
             && self.bound.as_ref().is_none_or(|bound| bound.contains(&node))
     }
 }
 
-/// The nodes of `ADDRESS bind:0-1 stack ...`.
+/// Returns the nodes of `ADDRESS bind:0-1 stack ...`.
 fn bound(maps: &str) -> Option<Vec<u32>> {
     let line = maps.lines().find(|line| line.split(' ').any(|word| word == "stack"))?;
     // `bind=static:0` and `bind=relative:0` are binding, too.
@@ -41,7 +42,8 @@ fn bound(maps: &str) -> Option<Vec<u32>> {
     (mode == "bind" || mode.starts_with("bind=")).then(|| list(nodes)).flatten()
 }
 
-/// `0-1,3` as numbers; `None` where it is no list of nodes, or names more than there can be.
+/// Returns `0-1,3` as numbers; `None` where it is no list of nodes, or names more than there can
+/// be.
 fn list(text: &str) -> Option<Vec<u32>> {
     const MOST_NODES: u32 = 1 << 10;
     let mut nodes = Vec::new();

@@ -1,4 +1,5 @@
-//! What is mounted where, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)), and hugetlbfs in particular.
+//! Mounts, from `/proc/self/mountinfo` (proc_pid_mountinfo(5)), and those of hugetlbfs in
+//! particular.
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize};
@@ -17,7 +18,7 @@ pub struct Mount {
     pub device: (u32, u32),
     /// The directory of the file system that is mounted: `/` unless it is a bind mount.
     pub directory: PathBuf,
-    /// Where it is mounted.
+    /// Directory on which it is mounted.
     pub point: PathBuf,
     /// The type, such as `hugetlbfs`, `cgroup2`.
     pub fs_type: String,
@@ -28,12 +29,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// The value of the file system's option `name=value`.
+    /// Returns the value of the file system's option `name=value`.
     pub fn super_option(&self, name: &str) -> Option<&str> {
         self.super_options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether nothing can be written there: the mount or its file system is read-only.
+    /// Returns true if nothing can be written there: the mount or its file system is read-only.
     pub fn is_read_only(&self) -> bool {
         self.options.iter().chain(&self.super_options).any(|option| option == "ro")
     }
@@ -46,20 +47,20 @@ pub struct HugetlbfsMount {
     pub mount: Mount,
     /// The size of its pages.
     pub page_size: PageSize,
-    /// The most that its files may hold; `None`: all of the pool.
+    /// Most bytes that its files may hold; `None`: all of the pool.
     pub size: Option<Bytes>,
-    /// What is reserved for its files from the start; `None`: nothing.
+    /// Bytes reserved for its files from the start; `None`: nothing.
     pub min_size: Option<Bytes>,
     /// Owner of the root directory. The kernel leaves the option out where it is root.
     pub uid: u32,
     /// Group of the root directory. The kernel leaves the option out where it is root's.
     pub gid: u32,
-    /// Permission bits of the root directory when it was mounted. The kernel leaves the option out where
-    /// they are 0755.
+    /// Permission bits of the root directory when it was mounted. The kernel leaves the option out
+    /// where they are 0755.
     pub mode: u32,
 }
 
-/// All mounts that this process can see, in the order in which they were mounted.
+/// Returns all mounts that this process can see, in the order in which they were mounted.
 pub fn mounts(root: &KernelRoot) -> Result<Vec<Mount>, KernelError> {
     read(root, MOUNTINFO)
 }
@@ -79,23 +80,24 @@ pub fn read(root: &KernelRoot, file: &str) -> Result<Vec<Mount>, KernelError> {
         .collect()
 }
 
-/// The mounts of type hugetlbfs. Those whose page size is not given are left out: every kernel since 2.6.27
-/// gives it.
+/// Returns the mounts of type hugetlbfs. Those whose page size is not given are left out: every
+/// kernel since 2.6.27 gives it.
 pub fn hugetlbfs_mounts(root: &KernelRoot) -> Result<Vec<HugetlbfsMount>, KernelError> {
     let mounts = mounts(root)?;
     Ok(mounts.into_iter().filter(|mount| mount.fs_type == "hugetlbfs").filter_map(hugetlbfs).collect())
 }
 
-/// Mounts a hugetlbfs with pages of `size` at `point`, an existing directory, for all users (mode 1777, as /tmp:
-/// a user who may map hugetlb pages may do so without a file, too), without programs, devices and set-user-ID.
-/// Needs CAP_SYS_ADMIN.
+/// Mounts a hugetlbfs with pages of `size` at `point`, an existing directory. All users may write
+/// there (mode 1777, as /tmp): a user who may map hugetlb pages may do so without a file, too. The
+/// mount is without programs, devices and set-user-ID. Needs CAP_SYS_ADMIN.
 pub fn mount_hugetlbfs(point: &Path, size: PageSize) -> io::Result<()> {
     let flags = MountFlags::NOEXEC | MountFlags::NODEV | MountFlags::NOSUID;
     let options = CString::new(format!("pagesize={},mode=1777", size.bytes().0)).expect("no NUL");
     Ok(rustix::mount::mount("hugetlbfs", point, "hugetlbfs", flags, Some(options.as_c_str()))?)
 }
 
-/// Unmounts what is mounted at `point` (umount2(2)), following no link. EBUSY while a file in it is in use.
+/// Unmounts the mount at `point` (umount2(2)), following no link. Fails with EBUSY while a file in
+/// it is in use.
 pub fn unmount(point: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW)?)
 }
@@ -115,7 +117,7 @@ fn hugetlbfs(mount: Mount) -> Option<HugetlbfsMount> {
     })
 }
 
-/// `36 35 98:0 /directory /point rw,noatime optional:1 - type source rw,errors=continue`
+/// Parses `36 35 98:0 /directory /point rw,noatime optional:1 - type source rw,errors=continue`.
 fn parse(line: &str) -> Option<Mount> {
     let mut fields = line.split(' ');
     let (major, minor) = fields.nth(2)?.split_once(':')?;
@@ -133,7 +135,8 @@ fn list(options: &str) -> Vec<String> {
     options.split(',').map(str::to_string).collect()
 }
 
-/// Space, tab, newline and backslash are written as a backslash and three octal digits.
+/// Undoes the kernel's escapes: a backslash and three octal digits for space, tab, newline and
+/// backslash.
 fn unescape(text: &str) -> PathBuf {
     let bytes = text.as_bytes();
     let mut path = Vec::with_capacity(bytes.len());

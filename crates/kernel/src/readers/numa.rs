@@ -1,5 +1,5 @@
-//! On which nodes a process's memory lies, and where it runs: `/proc/PID/numa_maps` (proc_pid_numa_maps(5)),
-//! `/proc/PID/task/TID/stat`, and the nodes' processors.
+//! Nodes on which a process's memory lies, and on which it runs: `/proc/PID/numa_maps`
+//! (proc_pid_numa_maps(5)), `/proc/PID/task/TID/stat`, and the nodes' processors.
 //!
 //! Reading numa_maps walks the process's page tables as smaps does, at about the same cost.
 
@@ -7,10 +7,10 @@ use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Threads whose processors are read, at most.
+/// Most threads whose processors are read.
 const MOST_THREADS: usize = 64;
 
-/// What a process has on one node, in present bytes.
+/// Memory of a process on one node, in present bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnNode {
     /// hugetlb pages, of all sizes.
@@ -19,8 +19,8 @@ pub struct OnNode {
     pub other: Bytes,
 }
 
-/// The memory of `pid` by node, without nodes on which it has none. ENOENT on a kernel without CONFIG_NUMA; needs the right
-/// to trace the process.
+/// Returns the memory of `pid` by node, without nodes on which it has none. Fails with ENOENT on a
+/// kernel without CONFIG_NUMA. Needs the right to trace the process.
 pub fn memory_by_node(root: &KernelRoot, pid: Pid) -> Result<BTreeMap<u32, OnNode>, KernelError> {
     let text = root.read(format!("proc/{pid}/numa_maps"))?;
     let mut nodes: BTreeMap<u32, OnNode> = BTreeMap::new();
@@ -45,7 +45,8 @@ pub fn memory_by_node(root: &KernelRoot, pid: Pid) -> Result<BTreeMap<u32, OnNod
     Ok(nodes)
 }
 
-/// The nodes on whose processors threads of `pid` have run last, of the first 64 threads.
+/// Returns the nodes on whose processors threads of `pid` have run last. Only the first 64 threads
+/// count.
 pub fn nodes_run_on(root: &KernelRoot, pid: Pid) -> Result<BTreeSet<u32>, KernelError> {
     let nodes: BTreeMap<u32, u32> = crate::hugetlb::nodes(root)?
         .into_iter()
@@ -63,13 +64,13 @@ pub fn nodes_run_on(root: &KernelRoot, pid: Pid) -> Result<BTreeSet<u32>, Kernel
     Ok(root.list(format!("proc/{pid}/task"))?.iter().take(MOST_THREADS).filter_map(processor).collect())
 }
 
-/// Processors of a list such as `0-3,8`.
+/// Returns the processors of a list such as `0-3,8`.
 fn cpus(list: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
     };
-    // As many as the kernel can be built for.
+    // No more than the kernel can be built for.
     list.trim().split(',').filter_map(range).flatten().take(8192).collect()
 }
 
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
     use crate::root::captured_tree;
 
-    /// Of a machine with two nodes, Linux 6.12: process 9 has hugetlb pages on both.
+    /// Lines from a machine with two nodes, Linux 6.12: process 9 has hugetlb pages on both.
     const MAPS: &str = "\
 55d1c7a00000 default file=/usr/bin/python3.11 mapped=100 active=0 N0=60 N1=40 kernelpagesize_kB=4\n\
 7f0000000000 default anon=1024 dirty=1024 N1=1024 kernelpagesize_kB=4\n\

@@ -1,4 +1,4 @@
-//! The switch that megapage is off by.
+//! The switch that turns megapage off.
 
 use crate::KernelRoot;
 pub use megapage_inside::off::{OFF, OFF_FILE, OFF_VARIABLE, is_off};

@@ -9,12 +9,13 @@ const BALLOON: &str = "0x0005";
 /// VIRTIO_BALLOON_F_REPORTING (linux/virtio_balloon.h): a bit of the features.
 const REPORTING: usize = 5;
 
-/// The virtio balloon by which this guest's host is told of free memory, such as `virtio0`. `None`: there is none with that
-/// feature in use, or it cannot be read; the balloon of Hyper-V does not show it.
+/// Returns the virtio balloon by which this guest's host learns of free memory, such as `virtio0`.
+/// `None` if none uses that feature, or it cannot be read. The balloon of Hyper-V does not show it.
 pub fn reporting_balloon(root: &KernelRoot) -> Option<String> {
     root.list(DEVICES).ok()?.into_iter().find(|device| {
         let read = |file: &str| root.read(format!("{DEVICES}/{device}/{file}")).unwrap_or_default();
-        // A character for each bit, from bit 0 on: what device and driver agreed on (features_show in drivers/virtio/virtio.c).
+        // One character for each bit, from bit 0 on: the features that device and driver agreed on
+        // (features_show in drivers/virtio/virtio.c).
         read("device").trim() == BALLOON && read("features").as_bytes().get(REPORTING) == Some(&b'1')
     })
 }

@@ -1,18 +1,19 @@
-//! `/proc/pagetypeinfo`: how many page blocks (2 MiB on x86-64) hold what kind of memory. Root only.
+//! `/proc/pagetypeinfo`: page blocks (2 MiB on x86-64) by the kind of memory that they hold. Root
+//! only.
 
 use crate::{KernelError, KernelRoot};
 
 const PAGETYPEINFO: &str = "proc/pagetypeinfo";
 
-/// The page blocks of one zone, by the kind of memory that the allocator places in them. A block counts as
-/// unmovable when one base page in it may be: the kernel groups such pages, but not perfectly.
+/// Page blocks of one zone, by the kind of memory that the allocator places in them. A block counts
+/// as unmovable when one base page in it may be: the kernel groups such pages, but not perfectly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageBlocks {
     /// The NUMA node.
     pub node: u32,
     /// The zone, such as `Normal`.
     pub zone: String,
-    /// Blocks for memory that the kernel cannot move: page tables, slab, stacks, buffers of drivers.
+    /// Blocks for memory that the kernel cannot move: page tables, slab, stacks, drivers' buffers.
     pub unmovable: u64,
     /// Blocks for memory that it can reclaim but not move: inodes, dentries.
     pub reclaimable: u64,
@@ -20,11 +21,11 @@ pub struct PageBlocks {
     pub total: u64,
 }
 
-/// The page blocks of every zone, in the kernel's order.
+/// Reads the page blocks of every zone, in the kernel's order.
 pub fn page_blocks(root: &KernelRoot) -> Result<Vec<PageBlocks>, KernelError> {
     let text = root.read(PAGETYPEINFO)?;
-    // `Number of blocks type     Unmovable      Movable  Reclaimable   HighAtomic      Isolate`, then a line
-    // for each zone: `Node 0, zone   Normal          134        11008  ...`.
+    // `Number of blocks type     Unmovable      Movable  Reclaimable   HighAtomic      Isolate`,
+    // then a line for each zone: `Node 0, zone   Normal          134        11008  ...`.
     let mut lines =
         text.lines().enumerate().skip_while(|(_, line)| !line.starts_with("Number of blocks type"));
     let Some((_, header)) = lines.next() else { return Ok(Vec::new()) };

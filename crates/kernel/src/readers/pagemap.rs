@@ -1,8 +1,8 @@
-//! Which pages of a process are present, and which lie on huge pages: `/proc/PID/pagemap`
+//! Present pages of a process, and those that lie on huge pages: `/proc/PID/pagemap`
 //! (Documentation/admin-guide/mm/pagemap.rst).
 //!
-//! File-level obligation: the argument of the ioctl is initialised, of the size that it states, and points to
-//! a vector that is as long as it states and outlives the call.
+//! File-level obligation: the argument of the ioctl is initialised, and of the size that it states.
+//! It points to a vector that is as long as it states and outlives the call.
 
 #![allow(unsafe_code)]
 
@@ -19,21 +19,22 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// How one aligned 2 MiB region is mapped.
+/// Mapping of one aligned 2 MiB region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// The addresses: 2 MiB, aligned.
     pub range: VirtRange,
-    /// Base pages that are present, 0 to 512. The shared page of zeros does not count, except where the kernel
+    /// Base pages that are present, 0 to 512. The shared page of zeros counts only where the kernel
     /// (before 6.7) does not distinguish it.
     pub present: u16,
-    /// Base pages that map the shared page of zeros; 0 where the kernel (before 6.7) does not distinguish it.
+    /// Base pages that map the shared page of zeros; 0 where the kernel (before 6.7) does not
+    /// distinguish it.
     pub zero_page: u16,
-    /// Base pages that are swapped out or migrating. Pages that only carry a mark of the kernel's (a guard, a
-    /// poisoned page) count, too: the page map shows them the same way.
+    /// Base pages that are swapped out or migrating. Pages that only carry a mark of the kernel's
+    /// (a guard, a poisoned page) count, too: the page map shows them the same way.
     pub swapped: u16,
-    /// Whether one entry of 2 MiB (or 1 GiB) maps it: a transparent huge page or one of hugetlb. `None` where the
-    /// kernel (before 6.7) does not say.
+    /// True if one entry of 2 MiB (or 1 GiB) maps it: a transparent huge page or one of hugetlb.
+    /// `None` where the kernel (before 6.7) does not say.
     pub huge: Option<bool>,
 }
 
@@ -42,13 +43,13 @@ pub struct Region {
 pub struct Pagemap {
     file: File,
     path: PathBuf,
-    /// Cleared when the ioctl turns out to be unknown.
+    /// False on a captured tree, and once the ioctl turns out to be unknown.
     can_scan: bool,
-    /// The process, where it is another one that may let us wait.
+    /// The process, if it is another one: waiting for it may take long.
     foreign: Option<Pid>,
 }
 
-/// Runs of pages that one ioctl returns at most.
+/// Most runs of pages that one ioctl returns.
 const MOST_RUNS: usize = 4096;
 
 impl Pagemap {
@@ -67,14 +68,15 @@ impl Pagemap {
         }
     }
 
-    /// Whether [`Pagemap::regions`] shows huge entries and the shared page of zeros, as far as is known: once a call
-    /// has found out that the kernel does not (before Linux 6.7), false.
+    /// Returns true if [`Pagemap::regions`] shows huge entries and the shared page of zeros, as far
+    /// as is known. Returns false once a call has found out that the kernel does not show them
+    /// (before Linux 6.7).
     pub fn distinguishes_leaves(&self) -> bool {
         self.can_scan
     }
 
-    /// Whether [`Pagemap::regions`] shows huge entries and the shared page of zeros: as
-    /// [`Pagemap::distinguishes_leaves`], but certain, by asking the kernel.
+    /// Returns true if [`Pagemap::regions`] shows huge entries and the shared page of zeros. Unlike
+    /// [`Pagemap::distinguishes_leaves`] it asks the kernel, so that the answer is certain.
     pub fn find_out_leaves(&mut self) -> Result<bool, KernelError> {
         // Any range does: the kernel looks at its argument first.
         if let Some(range) = VirtRange::new(0, HUGE_2M as u64) {
@@ -83,8 +85,8 @@ impl Pagemap {
         Ok(self.can_scan)
     }
 
-    /// The whole 2 MiB regions inside `range`, in order, those without a present page among them. About 2 ms
-    /// for each GiB on base pages.
+    /// Returns the whole 2 MiB regions inside `range`, in order, also those without a present page.
+    /// Takes about 2 ms for each GiB on base pages.
     pub fn regions(&mut self, range: VirtRange) -> Result<Vec<Region>, KernelError> {
         let Some(range) = range.aligned_interior(HUGE_2M as u64) else { return Ok(Vec::new()) };
         let mut regions: Vec<Region> = (range.start()..range.end())
@@ -107,9 +109,10 @@ impl Pagemap {
         }
     }
 
-    /// The regions that hold anything in `ranges` (ascending, disjoint, whole base pages), ascending. What lies in
-    /// a region outside of `ranges` is not counted. About 2 ms for each GiB on base pages, some microseconds for
-    /// each GiB on huge ones, about 1 us for each range.
+    /// Returns the regions that hold anything in `ranges` (ascending, disjoint, whole base pages),
+    /// ascending. Pages of a region outside of `ranges` are not counted. Takes about 2 ms for each
+    /// GiB on base pages, some microseconds for each GiB on huge ones, and about 1 us for each
+    /// range.
     pub fn held(&mut self, ranges: &[VirtRange]) -> Result<Vec<Region>, KernelError> {
         if self.can_scan {
             match self.scan_held(ranges) {
@@ -140,7 +143,7 @@ impl Pagemap {
                 let end = range.end().min((start & !(HUGE_2M as u64 - 1)) + HUGE_2M as u64);
                 let Some(piece) = VirtRange::new(start, end) else { break };
                 let entries = self.read_range(piece)?;
-                // A piece lies in one region, of which only the sums are wanted, not the places.
+                // A piece lies in one region: only the sums are wanted, not the places.
                 let mut append = |categories, pages: usize| {
                     let end = start + (pages * BASE_PAGE) as u64;
                     append_run(&Run { start, end, categories }, None, &mut regions);
@@ -177,15 +180,17 @@ impl Pagemap {
             let count = match self.foreign {
                 Some(pid) => self.scan_foreign(pid, &mut argument, runs)?,
                 None => {
-                    // SAFETY: the argument states its own size, and a vector of as many runs as it states.
+                    // SAFETY: the argument states its own size, and a vector of as many runs as it
+                    // states.
                     let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &mut argument) };
                     usize::try_from(count).map_err(|_| io::Error::last_os_error())?
                 }
             };
             let found = &runs[..count];
             found.iter().for_each(&mut note);
-            // With room left, the walk has come to its end. `walk_end` need not say so: it stays where the kernel has
-            // last emptied a buffer of its own, of 512 runs (do_pagemap_scan in fs/proc/task_mmu.c, seen on Linux 6.18).
+            // With room left, the walk has come to its end. `walk_end` need not say so: it stays
+            // where the kernel last emptied its internal buffer of 512 runs (do_pagemap_scan in
+            // fs/proc/task_mmu.c, seen on Linux 6.18).
             if found.len() < runs.len() {
                 return Ok(());
             }
@@ -199,7 +204,7 @@ impl Pagemap {
         Ok(())
     }
 
-    /// One PAGEMAP_SCAN by a helper: how many runs were found.
+    /// Makes one PAGEMAP_SCAN by a helper; returns the number of runs found.
     fn scan_foreign(&self, pid: Pid, argument: &mut ScanArgument, runs: &mut [Run]) -> io::Result<usize> {
         const WORD: usize = size_of::<u64>();
         const VECTOR: usize = size_of::<ScanArgument>();
@@ -235,15 +240,16 @@ impl Pagemap {
         Ok(())
     }
 
-    /// One entry for each base page of `range`, whose ends are multiples of 4 KiB. About 15 ms for each GiB.
-    /// Numbers of page frames need CAP_SYS_ADMIN.
+    /// Returns one entry for each base page of `range`, whose ends are multiples of 4 KiB. Takes
+    /// about 15 ms for each GiB. Numbers of page frames need CAP_SYS_ADMIN.
     pub fn entries(&self, range: VirtRange) -> Result<Vec<Entry>, KernelError> {
         self.read_range(range).map_err(|source| KernelError::Io { path: self.path.clone(), source })
     }
 
-    /// How many of the present base pages of `range` lie right behind the page before them in physical memory too, as a
-    /// share of those of which the page before is present, 0 to 1. `None` where there are none, or without CAP_SYS_ADMIN,
-    /// which the numbers of page frames take. About 15 us for 2 MiB.
+    /// Returns the share of base pages in `range` that lie right behind the page before them in
+    /// physical memory too, 0 to 1. Only present pages count whose page before is present as well.
+    /// `None` where there are none, or without CAP_SYS_ADMIN, which the numbers of page frames
+    /// need. Takes about 15 us for 2 MiB.
     pub fn contiguity(&self, range: VirtRange) -> Result<Option<f64>, KernelError> {
         let frames: Vec<Option<u64>> = self.entries(range)?.into_iter().map(Entry::frame).collect();
         let pairs = frames.windows(2).filter_map(|pair| pair[0].zip(pair[1]));
@@ -253,9 +259,10 @@ impl Pagemap {
         Ok((count > 0).then(|| f64::from(beside) / f64::from(count)))
     }
 
-    /// How many anonymous base pages of a region another process maps as well: a forked child that has not executed a
-    /// program, or one with which KSM has merged them. `None` where the kernel (before 6.7) does not report the shared
-    /// page of zeros separately, which belongs to no process. About 15 us for a region on base pages.
+    /// Returns how many anonymous base pages of a region another process maps as well. It is a
+    /// forked child that has not executed a program, or one with which KSM has merged them. `None`
+    /// where the kernel (before 6.7) does not report the shared page of zeros separately, which
+    /// belongs to no process. Takes about 15 us for a region on base pages.
     pub fn shared_pages(&mut self, region: VirtRange) -> Result<Option<u16>, KernelError> {
         let zeros: u64 = self.regions(region)?.iter().map(|region| u64::from(region.zero_page)).sum();
         if !self.can_scan {
@@ -265,7 +272,7 @@ impl Pagemap {
         Ok(Some(shared.saturating_sub(zeros).min(u64::from(u16::MAX)) as u16))
     }
 
-    /// As [`FileExt::read_exact_at`], by a helper.
+    /// Reads as [`FileExt::read_exact_at`] does, by a helper.
     fn read_foreign(&self, pid: Pid, bytes: &mut [u8], place: u64) -> io::Result<()> {
         let mut session = Session::begin(pid, Wait::Killable)?;
         let mut done = 0;
@@ -310,7 +317,8 @@ fn note_run(run: &Run, first: u64, regions: &mut [Region]) {
     }
 }
 
-/// Adds one run of pages to the last region, and new regions as it goes beyond. Runs come ascending.
+/// Adds one run of pages to the last region, and appends regions as it goes beyond. Runs come
+/// ascending.
 fn append_run(run: &Run, huge: Option<bool>, regions: &mut Vec<Region>) {
     let mut at = run.start;
     while at < run.end {
@@ -342,7 +350,7 @@ impl Region {
         }
     }
 
-    /// Present bytes.
+    /// Returns the present bytes.
     pub fn present_bytes(&self) -> Bytes {
         Bytes(u64::from(self.present) * BASE_PAGE as u64)
     }
@@ -352,7 +360,7 @@ impl Region {
 mod tests {
     use super::*;
 
-    /// More runs than one call takes: present and absent pages by turns, then regions that are whole.
+    /// More runs than one call takes: present and absent pages alternate, then come whole regions.
     #[test]
     fn each_region_is_reported_once_however_many_runs_there_are() {
         const SCATTERED: usize = 24;
@@ -418,7 +426,8 @@ mod tests {
         let counts = |regions: Vec<Region>| regions.iter().map(|r| r.present).collect::<Vec<u16>>();
         let scanned = counts(pagemap.regions(range).unwrap());
         assert_eq!(scanned, counts(entries.regions(range).unwrap()));
-        // The same again, counting only what lies in two pieces of the first region and one of the second.
+        // The same again, for two pieces of the first region and one of the second: only their
+        // pages count.
         let piece = |from: usize, to: usize| {
             let at = |pages: usize| inside.start() + (pages * BASE_PAGE) as u64;
             VirtRange::new(at(from), at(to)).unwrap()

@@ -1,4 +1,5 @@
-//! Pressure stall information: how much of the time tasks wait for memory (Documentation/accounting/psi.rst).
+//! Pressure stall information: the time that tasks wait for memory
+//! (Documentation/accounting/psi.rst).
 
 use crate::{KernelError, KernelRoot};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,8 +10,8 @@ pub use megapage_snapshot::Pressure;
 
 const PRESSURE: &str = "proc/pressure/memory";
 
-/// The machine's memory pressure. `Ok(None)` where the kernel does not measure it: built without PSI, or started
-/// with `psi=0`.
+/// Reads the machine's memory pressure. `Ok(None)` where the kernel does not measure it: built
+/// without PSI, or started with `psi=0`.
 pub fn memory_pressure(root: &KernelRoot) -> Result<Option<Pressure>, KernelError> {
     let text = match root.read(PRESSURE) {
         // EOPNOTSUPP: built in and switched off.
@@ -31,11 +32,12 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Asks to be notified when some task has waited for memory for `stall` within `window`, at most once in a window. The
-    /// window is 500 ms to 10 s; without CAP_SYS_RESOURCE a multiple of 2 s (since Linux 6.5; before, none).
+    /// Asks to be notified when some task has waited for memory for `stall` within `window`, at
+    /// most once in a window. The window is 500 ms to 10 s. Without CAP_SYS_RESOURCE it must be a
+    /// multiple of 2 s (since Linux 6.5; before, none is allowed).
     ///
-    /// Errors: ENOENT, EOPNOTSUPP: the kernel does not measure pressure; EPERM, EACCES: the capability lacks; EINVAL:
-    /// out of range.
+    /// Errors: ENOENT, EOPNOTSUPP: the kernel does not measure pressure; EPERM, EACCES: the
+    /// capability is missing; EINVAL: out of range.
     pub fn on_memory(root: &KernelRoot, stall: Duration, window: Duration) -> Result<Trigger, KernelError> {
         let path = root.path(PRESSURE);
         let text = format!("some {} {}\0", stall.as_micros(), window.as_micros());
@@ -48,8 +50,8 @@ impl Trigger {
         }
     }
 
-    /// Waits for at most `timeout` until the pressure is reached or one of `others` is readable. Whether the pressure
-    /// was reached, and whether another is readable.
+    /// Waits for at most `timeout` until the pressure is reached or one of `others` is readable.
+    /// The first value is true if the pressure was reached, the second if another is readable.
     pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) -> std::io::Result<(bool, bool)> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::PRI)];
         fds.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
@@ -66,14 +68,14 @@ impl Trigger {
     }
 }
 
-/// For how long some task has waited so far, by the text of a pressure file.
+/// Returns the time for which some task has waited so far, by the text of a pressure file.
 pub(crate) fn stalled(text: &str) -> Option<Duration> {
     let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
     let total = line.split_whitespace().find_map(|field| field.strip_prefix("total="))?;
     total.parse().ok().map(Duration::from_micros)
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, then the same with `full`.
+/// Parses `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, then the same with `full`.
 fn parse(text: &str) -> Option<Pressure> {
     let field = |kind: &str, name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(kind))?;

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `/proc/PID/status` says. Values that a kernel thread or a zombie lacks are zero.
+/// Contents of `/proc/PID/status`. Values that a kernel thread or a zombie lacks are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The command name, at most 15 bytes.
@@ -34,21 +34,21 @@ pub struct Status {
     pub rss_anonymous: Bytes,
     /// Mapped hugetlb memory of all sizes.
     pub hugetlb: Bytes,
-    /// Swapped out.
+    /// Swapped-out memory.
     pub swap: Bytes,
     /// Page tables.
     pub page_tables: Bytes,
     /// Locked memory.
     pub locked: Bytes,
-    /// Memory that the kernel has pinned for it in the long term (RDMA, VFIO, io_uring buffers): it can be
-    /// neither moved nor reclaimed.
+    /// Memory that the kernel has pinned for it in the long term (RDMA, VFIO, io_uring buffers). It
+    /// can be neither moved nor reclaimed.
     pub pinned: Bytes,
     /// Threads.
     pub threads: u64,
     /// The effective capabilities.
     pub capabilities: Capabilities,
-    /// Whether the process may have transparent huge pages (`prctl(PR_SET_THP_DISABLE)` clears it). `None`
-    /// where the kernel does not say.
+    /// True if the process may have transparent huge pages (`prctl(PR_SET_THP_DISABLE)` clears it).
+    /// `None` where the kernel does not say.
     pub thp_enabled: Option<bool>,
     /// True if system call filters are in force (seccomp mode 2).
     pub seccomp_filter: bool,
@@ -57,14 +57,14 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether the process has ended and waits to be collected.
+    /// Returns true if the process has ended and waits to be collected.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
 }
 
-/// The processes that this one can see, ascending. Those of other users are missing where `/proc` is mounted
-/// with `hidepid`.
+/// Returns the processes that this one can see, ascending. Those of other users are missing where
+/// `/proc` is mounted with `hidepid`.
 pub fn list_processes(root: &KernelRoot) -> Result<Vec<Pid>, KernelError> {
     let mut pids: Vec<Pid> =
         root.list("proc")?.iter().filter_map(|name| name.parse().ok().map(Pid)).collect();
@@ -72,7 +72,7 @@ pub fn list_processes(root: &KernelRoot) -> Result<Vec<Pid>, KernelError> {
     Ok(pids)
 }
 
-/// The threads of `pid`, ascending: `/proc/PID/task` (proc_pid_task(5)).
+/// Returns the threads of `pid`, ascending: `/proc/PID/task` (proc_pid_task(5)).
 pub fn list_threads(root: &KernelRoot, pid: Pid) -> Result<Vec<i32>, KernelError> {
     let mut threads: Vec<i32> =
         root.list(format!("proc/{pid}/task"))?.iter().filter_map(|name| name.parse().ok()).collect();
@@ -80,12 +80,12 @@ pub fn list_threads(root: &KernelRoot, pid: Pid) -> Result<Vec<i32>, KernelError
     Ok(threads)
 }
 
-/// The status of `pid`. Readable for every process unless `/proc` is mounted with `hidepid`.
+/// Reads the status of `pid`. Readable for every process unless `/proc` is mounted with `hidepid`.
 pub fn read_status(root: &KernelRoot, pid: Pid) -> Result<Status, KernelError> {
     read_status_file(root, &format!("proc/{pid}/status"))
 }
 
-/// The status of the calling process.
+/// Reads the status of the calling process.
 pub fn read_own_status(root: &KernelRoot) -> Result<Status, KernelError> {
     read_status_file(root, "proc/self/status")
 }
@@ -160,7 +160,7 @@ fn parse_status(text: &str) -> Result<Status, (usize, String)> {
     Ok(status)
 }
 
-/// What megapage uses of `/proc/PID/stat` (proc_pid_stat(5)).
+/// Fields of `/proc/PID/stat` that megapage uses (proc_pid_stat(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The command name, at most 15 bytes.
@@ -169,27 +169,28 @@ pub struct Stat {
     pub state: char,
     /// The parent.
     pub parent: Pid,
-    /// Whether it is a thread of the kernel's, without memory of its own (`PF_KTHREAD`).
+    /// True if it is a thread of the kernel's, without user memory (`PF_KTHREAD`).
     pub is_kernel_thread: bool,
-    /// Processor time, user and system, of all threads so far, in steps of a clock tick (10 ms). Without the
-    /// children's.
+    /// Processor time, user and system, of all threads so far, in steps of a clock tick (10 ms).
+    /// Without the children's.
     pub cpu: Duration,
-    /// The same of its children that have ended and were waited for, and of theirs.
+    /// The same for its children that have ended and were waited for, and for theirs.
     pub children_cpu: Duration,
-    /// When it started, in clock ticks after boot.
+    /// Start time, in clock ticks after boot.
     pub start_ticks: u64,
-    /// Where its stack starts; 0 where the caller may not trace the process.
+    /// Start of its stack; 0 where the caller may not trace the process.
     pub start_stack: u64,
 }
 
 impl Stat {
-    /// Whether the process has ended and waits to be collected.
+    /// Returns true if the process has ended and waits to be collected.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
 }
 
-/// `/proc/PID/stat` of `pid`. Readable for every process unless `/proc` is mounted with `hidepid`.
+/// Reads `/proc/PID/stat` of `pid`. Readable for every process unless `/proc` is mounted with
+/// `hidepid`.
 pub fn read_stat(root: &KernelRoot, pid: Pid) -> Result<Stat, KernelError> {
     let relative = format!("proc/{pid}/stat");
     let text = root.read(&relative)?;
@@ -222,20 +223,21 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// Clock ticks (sysconf(3), `_SC_CLK_TCK`) as time.
+/// Converts clock ticks (sysconf(3), `_SC_CLK_TCK`) to time.
 pub fn ticks(count: u64) -> Duration {
     let second = rustix::param::clock_ticks_per_second().max(1);
     Duration::from_nanos((u128::from(count) * 1_000_000_000 / u128::from(second)) as u64)
 }
 
-/// When `pid` started, in clock ticks after boot: with the identifier, a name that is never used again.
+/// Returns the start time of `pid`, in clock ticks after boot. With the identifier it is a name
+/// that is never used again.
 pub fn read_start_time(root: &KernelRoot, pid: Pid) -> Result<u64, KernelError> {
     read_stat(root, pid).map(|stat| stat.start_ticks)
 }
 
-/// The children of `pid`, of all its threads (proc_tid_children(5)). `Ok(None)` where the kernel lists none
-/// (CONFIG_PROC_CHILDREN), or where there are more threads than `most_threads`. Approximate: a thread or a child that ends
-/// while they are read may hide another.
+/// Returns the children of all threads of `pid` (proc_tid_children(5)). `Ok(None)` where the kernel
+/// lists none (CONFIG_PROC_CHILDREN), or where there are more threads than `most_threads`.
+/// Approximate: a thread or a child that ends during the read may hide another.
 pub fn read_children(
     root: &KernelRoot,
     pid: Pid,
@@ -252,8 +254,8 @@ pub fn read_children(
             Ok(text) => {
                 children.extend(text.split_whitespace().filter_map(|word| word.parse().ok().map(Pid)))
             }
-            // A thread that has ended meanwhile is none. The first thread lives as long as the process: without
-            // its file the kernel has no such files.
+            // A thread that has ended meanwhile is skipped. The first thread lives as long as the
+            // process: without its file the kernel has no such files.
             Err(error) if error.is_gone() && *thread == pid.to_string() => return Ok(None),
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
@@ -262,9 +264,10 @@ pub fn read_children(
     Ok(Some(children))
 }
 
-/// The control group of `pid`, as its service manager names it: in the hierarchy of version 2, in
-/// systemd's own of version 1, or in the memory controller's, the first in which it is not in the
-/// root group. In others a service may have no group. Empty where the kernel has no control groups.
+/// Returns the control group of `pid`, as its service manager names it. Looks in the hierarchy of
+/// version 2, in systemd's own of version 1, and in the memory controller's. Takes the first in
+/// which it is not in the root group. In others a service may have no group. Empty where the kernel
+/// has no control groups.
 pub fn read_cgroup(root: &KernelRoot, pid: Pid) -> Result<String, KernelError> {
     let text = root.read(format!("proc/{pid}/cgroup"))?;
     // `4:memory:/path` and `0::/path` (cgroups(7)); the path may hold colons.
@@ -280,14 +283,15 @@ pub fn read_cgroup(root: &KernelRoot, pid: Pid) -> Result<String, KernelError> {
     Ok(all.min_by_key(|path| *path == "/").unwrap_or_default().to_string())
 }
 
-/// The file that `pid` executes. Needs the right to trace the process.
+/// Returns the file that `pid` executes. Needs the right to trace the process.
 pub fn read_exe(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
     let path = root.path(format!("proc/{pid}/exe"));
     std::fs::read_link(&path).map_err(|source| KernelError::Io { path, source })
 }
 
-/// A name by which we can open a file as `pid` knows it, whatever its mount namespace and root: at an absolute `path`, or without
-/// one the program that it executes. Source: proc_pid_root(5), proc_pid_exe(5).
+/// Returns a name by which we can open a file as `pid` knows it, whatever its mount namespace and
+/// root. The file is the one at an absolute `path`, or without a path the program that `pid`
+/// executes. Source: proc_pid_root(5), proc_pid_exe(5).
 pub fn path_of_its_file(root: &KernelRoot, pid: Pid, path: Option<&str>) -> PathBuf {
     match path {
         None => root.path(format!("proc/{pid}/exe")),
@@ -295,14 +299,15 @@ pub fn path_of_its_file(root: &KernelRoot, pid: Pid, path: Option<&str>) -> Path
     }
 }
 
-/// The working directory of `pid`, by its link: as for [`read_exe`], the same user's or CAP_SYS_PTRACE.
+/// Returns the working directory of `pid`, by its link. As for [`read_exe`], it needs the same user
+/// or CAP_SYS_PTRACE.
 pub fn read_cwd(root: &KernelRoot, pid: Pid) -> Result<PathBuf, KernelError> {
     let path = root.path(format!("proc/{pid}/cwd"));
     std::fs::read_link(&path).map_err(|source| KernelError::Io { path, source })
 }
 
-/// The argument vector of `pid`; empty for kernel threads and zombies. Of more than 256 KiB, which a process can give
-/// itself, the remainder is cut, and the last argument says so.
+/// Returns the argument vector of `pid`; empty for kernel threads and zombies. Arguments beyond 256
+/// KiB, which a process can give itself, are cut, and the last argument says so.
 pub fn read_cmdline(root: &KernelRoot, pid: Pid) -> Result<Vec<String>, KernelError> {
     let (text, cut) = root.read_cut(format!("proc/{pid}/cmdline"))?;
     let mut arguments: Vec<String> = text.split_terminator('\0').map(str::to_string).collect();
@@ -312,8 +317,9 @@ pub fn read_cmdline(root: &KernelRoot, pid: Pid) -> Result<Vec<String>, KernelEr
     Ok(arguments)
 }
 
-/// The value of the variable `name` in the environment that `pid` was started with, as far as the first 256 KiB say
-/// (proc_pid_environ(5)); `None` where it is not set. What the program has changed since does not show.
+/// Returns the value of the variable `name` in the environment that `pid` was started with
+/// (proc_pid_environ(5)). Only the first 256 KiB are read. `None` where it is not set. A change
+/// that the program has made since does not show.
 pub fn read_environment_variable(
     root: &KernelRoot,
     pid: Pid,
@@ -324,30 +330,31 @@ pub fn read_environment_variable(
     Ok(value.map(str::to_string))
 }
 
-/// Processor time that the calling thread has used (CLOCK_THREAD_CPUTIME_ID, clock_gettime(2)), and helper processes
-/// ([`crate::helper`]) for it.
+/// Returns the processor time that the calling thread has used (CLOCK_THREAD_CPUTIME_ID,
+/// clock_gettime(2)), and helper processes ([`crate::helper`]) for it.
 pub fn own_thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32) + crate::helper_time::thread_cpu_time()
 }
 
-/// How long the calling thread has waited for a processor while it could run (`/proc/PID/task/TID/schedstat`, kernel
-/// documentation "Scheduler Statistics").
+/// Time that one thread has waited for a processor while it could run
+/// (`/proc/PID/task/TID/schedstat`, kernel documentation "Scheduler Statistics").
 #[derive(Debug)]
 pub struct OwnRunDelay(File);
 
 impl OwnRunDelay {
-    /// That of the thread that calls; another one that asks it gets this thread's, too.
+    /// Opens the counter of the calling thread. Another thread that reads it gets this thread's
+    /// time, too.
     ///
     /// # Errors
-    /// Where the kernel counts nothing (CONFIG_SCHED_INFO).
+    /// Fails if the kernel counts nothing (CONFIG_SCHED_INFO).
     pub fn open() -> io::Result<OwnRunDelay> {
         let delay = OwnRunDelay(File::open("/proc/thread-self/schedstat")?);
         delay.read()?;
         Ok(delay)
     }
 
-    /// The time waited so far.
+    /// Returns the time waited so far.
     pub fn read(&self) -> io::Result<Duration> {
         let mut bytes = [0; 64];
         let count = self.0.read_at(&mut bytes, 0)?;
@@ -404,8 +411,9 @@ mod tests {
 
     #[test]
     fn only_this_threads_own_work_takes_its_time() {
-        // Another thread works until its own clock has gone on by 50 ms; this one waits for it, asleep. A machine
-        // that takes the processor away just then charges that here: not each of five times.
+        // Another thread works until its own clock has gone on by 50 ms; this one waits for it,
+        // asleep. A machine that takes the processor away just then charges this thread, but not
+        // each of five times.
         let waited = || {
             let start = own_thread_time();
             let other = std::thread::spawn(|| {
@@ -462,14 +470,16 @@ mod tests {
         let status = read_own_status(&root).unwrap();
         assert_eq!((&stat.name, stat.parent), (&status.name, status.parent));
         assert!(stat.start_stack > 0 && !stat.is_zombie() && !stat.is_kernel_thread);
-        // Two clocks of the kernel need not agree: a wrong unit would be wrong by ten times or more.
+        // Two clocks of the kernel need not agree, but a wrong unit would be wrong by ten times or
+        // more.
         assert!(stat.cpu <= crate::process_cpu_time() * 2 + Duration::from_secs(1));
     }
 
     #[test]
     fn a_child_is_listed_with_its_parent() {
         let root = KernelRoot::live();
-        // A parent of its own: beside other tests' threads and children, which end at any time, this one's may be missed.
+        // A separate parent: beside other tests' threads and children, which end at any time, this
+        // child might be missed.
         let mut parent = std::process::Command::new("sh")
             .args(["-c", "sleep 60 & echo $!; wait"])
             .stdout(std::process::Stdio::piped())

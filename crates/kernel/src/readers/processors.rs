@@ -4,13 +4,15 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 
-/// The numbers of the processors that the calling thread may run on, in order (sched_getaffinity(2)).
+/// Returns the numbers of the processors that the calling thread may run on, in order
+/// (sched_getaffinity(2)).
 pub fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number)).collect())
 }
 
-/// Has the calling thread run on one processor alone (sched_setaffinity(2)). EINVAL where it may not run there.
+/// Binds the calling thread to one processor (sched_setaffinity(2)). Fails with EINVAL where it may
+/// not run there.
 pub fn stay_on(number: usize) -> io::Result<()> {
     if number >= CpuSet::MAX_CPU {
         return Err(Errno::INVAL.into());

@@ -1,5 +1,5 @@
-//! Which file a process executes, by what the kernel knows already: its file system is not asked, for a FUSE server might never
-//! answer.
+//! The file that a process executes, by what the kernel knows already. Its file system is not
+//! asked, for a FUSE server might never answer.
 
 use crate::process::path_of_its_file;
 use crate::{KernelError, KernelRoot};
@@ -7,7 +7,7 @@ use megapage_units::Pid;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use std::path::{Path, PathBuf};
 
-/// One state of one file of this machine: another one has another number, size or time (statx(2)).
+/// State of one file of this machine: another state has another number, size or time (statx(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramFile {
     device: (u32, u32),
@@ -17,9 +17,9 @@ pub struct ProgramFile {
 }
 
 impl ProgramFile {
-    /// The file at `path`.
+    /// Returns the state of the file at `path`.
     pub fn at(path: &Path) -> Result<ProgramFile, KernelError> {
-        // What the kernel has in its caches is not renewed.
+        // The kernel answers from its caches, without renewing them.
         let found = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
         let failed =
             |error: rustix::io::Errno| KernelError::Io { path: PathBuf::from(path), source: error.into() };
@@ -32,7 +32,8 @@ impl ProgramFile {
         })
     }
 
-    /// The file that `pid` executes, also where its name is gone or leads elsewhere by now. Needs the right to trace the process.
+    /// Returns the file that `pid` executes, also where its name is gone or leads elsewhere by now.
+    /// Needs the right to trace the process.
     pub fn of_process(root: &KernelRoot, pid: Pid) -> Result<ProgramFile, KernelError> {
         ProgramFile::at(&path_of_its_file(root, pid, None))
     }
@@ -43,7 +44,8 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
-    /// By another process: a file that this one writes could not be executed while one of its threads forks.
+    /// Copies by another process: a file that this one writes could not be executed while one of
+    /// its threads forks.
     fn copy(to: &Path) {
         assert!(Command::new("cp").arg("/bin/cat").arg(to).status().unwrap().success());
     }

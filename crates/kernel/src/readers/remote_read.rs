@@ -1,8 +1,9 @@
 //! Another process's memory, read through `/proc/PID/mem` (proc_pid_mem(5)).
 //!
-//! Not by process_vm_readv(2), which is no faster: it *pins* the pages, and so that a pin stays true the
-//! kernel first gives the process copies of its own of all that it shares by fork(2), splitting huge pages for it. To
-//! read a database that has forked to save would double its memory. A read of this file takes a plain reference.
+//! process_vm_readv(2) is not used: it is no faster, and it *pins* the pages. For a pin to stay
+//! true, the kernel first gives the process separate copies of all that it shares by fork(2), and
+//! splits huge pages for it. Reading a database that has forked to save would double its memory. A
+//! read of this file takes a plain reference.
 
 use crate::helper::{self, Session, Wait};
 use crate::{KernelError, KernelRoot, effective_uid};
@@ -12,29 +13,30 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-/// Bytes, and parts, that one request reads from another process.
+/// Most bytes that one request reads from another process.
 pub const MOST_BYTES: usize = helper::MOST_DATA;
-/// See [`MOST_BYTES`].
+/// Most parts that one request reads from another process.
 pub const MOST_PARTS: usize = helper::MOST_PARTS;
 
-/// The memory that a process had when this was opened: after execve(2) nothing more can be read.
+/// Memory that a process had when this was opened: after execve(2) nothing more can be read.
 #[derive(Debug)]
 pub struct RemoteMemory {
     file: File,
-    /// The process, where it is another one that may let us wait.
+    /// The process, if it is another one: waiting for it may take long.
     foreign: Option<Pid>,
 }
 
 impl RemoteMemory {
     /// Opens the memory of `pid` for reading.
     ///
-    /// EACCES, EPERM: the right to trace lacks. ENOENT, ESRCH: the process has gone.
+    /// EACCES, EPERM: the right to trace is missing. ENOENT, ESRCH: the process has gone.
     pub fn open(root: &KernelRoot, pid: Pid) -> Result<RemoteMemory, KernelError> {
         let path = root.path(format!("proc/{pid}/mem"));
         let foreign = helper::is_foreign(root, pid).then_some(pid);
         let opened = match foreign {
-            // Without privilege a security module may let us read what we have started, and no other process: not a helper
-            // either ("Yama" of the kernel's documentation). It can be had only of processes of our own user.
+            // Without privilege, a security module may let us read only the processes that we have
+            // started ("Yama" of the kernel's documentation). A helper could not read them, so that
+            // we open the file ourselves. Only processes of our own user can be opened this way.
             Some(pid) if effective_uid() == 0 => Session::begin(pid, Wait::Killable)
                 .and_then(|mut session| session.open(&path, libc::O_RDONLY).map(File::from)),
             _ => File::open(&path),
@@ -45,13 +47,15 @@ impl RemoteMemory {
         }
     }
 
-    /// Fills `bytes` with the memory from address `start` on; how many bytes were read: fewer where a page is not
-    /// mapped, none once the process has ended. Never writes there, but marks the pages as accessed, and a page that
-    /// was never touched is made present, as if the process itself had read it.
+    /// Fills `bytes` with the memory from address `start` on, and returns how many bytes were read.
+    /// Fewer are read where a page is not mapped, none once the process has ended. Never writes
+    /// there. But it marks the pages as accessed, and makes untouched pages present, as if the
+    /// process itself had read them.
     ///
-    /// EIO: nothing is mapped at `start`. TimedOut: the process does not answer ([`helper::Locked`]).
+    /// EIO: nothing is mapped at `start`. TimedOut: the process does not answer
+    /// ([`helper::Locked`]).
     pub fn read(&self, start: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        // A page of a file of FUSE may have come there: no signal ends the wait for it.
+        // A page of a FUSE file may be mapped there: no signal ends the wait for it.
         let mut session = match self.foreign {
             Some(pid) => Some(Session::begin(pid, Wait::Uninterruptible)?),
             None => None,
@@ -67,7 +71,7 @@ impl RemoteMemory {
                 Ok(0) => break,
                 Ok(more) => read += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What lies before the hole has been read.
+                // The memory before the hole has been read.
                 Err(error) if read > 0 && error.kind() != io::ErrorKind::TimedOut => break,
                 Err(error) => return Err(error),
             }
@@ -75,9 +79,10 @@ impl RemoteMemory {
         Ok(read)
     }
 
-    /// Fills `bytes` with parts of the memory, one from each of these places, all as large; `false` where one of them is not there
-    /// in full. Of another process they are read at one request: at most [`MOST_PARTS`], and [`MOST_BYTES`]. Errors and effects
-    /// are those of [`RemoteMemory::read`].
+    /// Fills `bytes` with parts of the memory, one from each of these places, all as large. Returns
+    /// `false` where one of them is not there in full. Parts of another process are read at one
+    /// request: at most [`MOST_PARTS`], and [`MOST_BYTES`]. Errors and effects are those of
+    /// [`RemoteMemory::read`].
     pub fn read_parts(&self, places: &[u64], bytes: &mut [u8]) -> io::Result<bool> {
         let length = bytes.len() / places.len().max(1);
         if length == 0 || length * places.len() != bytes.len() {
@@ -141,7 +146,7 @@ mod tests {
     fn parts_of_our_own_and_of_another_processs_memory_come_one_behind_the_other() {
         let memory: Vec<u8> = (0..MOST_PARTS * 5000).map(|at| (at / 5000) as u8 + 1).collect();
         let start = memory.as_ptr().addr() as u64;
-        // It was forked from us, and has the same.
+        // The child was forked from us, and has the same memory.
         let child = Canary::start(1, 0, true).unwrap();
         for pid in [own(), child.pid()] {
             let reader = RemoteMemory::open(&KernelRoot::live(), pid).unwrap();

@@ -1,8 +1,8 @@
 //! `/proc/PID/smaps`: how each mapping of a process is backed, as the kernel says
 //! (Documentation/filesystems/proc.rst).
 //!
-//! Reading it walks the process's page tables under its mmap lock: about 6.5 ms for each GiB on base pages
-//! and far less for huge ones. Sample accordingly.
+//! Reading it walks the process's page tables under its mmap lock. That takes about 6.5 ms for each
+//! GiB on base pages and far less for huge ones. Sample accordingly.
 
 use crate::maps::MOST_MAPPINGS;
 use crate::object::{ObjectId, object_of};
@@ -17,7 +17,7 @@ pub struct Mapping {
     pub range: VirtRange,
     /// `rwxp` or `rwxs`, as in the maps file.
     pub permissions: String,
-    /// Where in the file it starts, in bytes.
+    /// Start in the file, in bytes.
     pub offset: u64,
     /// Major and minor number of the file system's device; (0, 0) for anonymous memory.
     pub device: (u32, u32),
@@ -25,15 +25,16 @@ pub struct Mapping {
     pub inode: u64,
     /// The file, `[heap]`, `[stack]`, `[anon:NAME]`, or empty.
     pub name: String,
-    /// The page size that the kernel backs the mapping with: of hugetlb pages where they back it, else 4 KiB
-    /// (also for transparent huge pages).
+    /// Page size that the kernel backs the mapping with: that of hugetlb pages where they back it,
+    /// else 4 KiB (also for transparent huge pages).
     pub kernel_page_size: PageSize,
     /// Resident bytes; never counts hugetlb pages.
     pub rss: Bytes,
-    /// Resident bytes, each page's divided by the number of times that it is mapped (`Pss`); never counts hugetlb pages.
+    /// Resident bytes, each page's divided by the number of times that it is mapped (`Pss`); never
+    /// counts hugetlb pages.
     pub pss: Bytes,
-    /// Resident bytes whose accessed bit is set, or that the kernel holds for referenced; never counts hugetlb
-    /// pages. See [`crate::clear_refs`].
+    /// Resident bytes whose accessed bit is set, or that the kernel takes for referenced; never
+    /// counts hugetlb pages. See [`crate::clear_refs`].
     pub referenced: Bytes,
     /// Resident bytes that other processes map as well (`Shared_Clean` and `Shared_Dirty`).
     pub shared: Bytes,
@@ -41,7 +42,7 @@ pub struct Mapping {
     pub ksm: Bytes,
     /// Resident anonymous bytes.
     pub anonymous: Bytes,
-    /// Bytes on 2 MiB transparent huge pages. Those on smaller ones (mTHP) the kernel does not show here.
+    /// Bytes on 2 MiB transparent huge pages. The kernel does not show smaller ones (mTHP) here.
     pub anon_huge: Bytes,
     /// Shared memory (tmpfs, memfd) mapped by 2 MiB entries.
     pub shmem_pmd: Bytes,
@@ -49,18 +50,19 @@ pub struct Mapping {
     pub file_pmd: Bytes,
     /// Present hugetlb bytes, private and shared.
     pub hugetlb: Bytes,
-    /// Those of them that other processes map as well.
+    /// The part of `hugetlb` that other processes map as well.
     pub hugetlb_shared: Bytes,
     /// Bytes swapped out.
     pub swap: Bytes,
-    /// Whether a 2 MiB transparent huge page may be allocated here under the present settings.
+    /// True if a 2 MiB transparent huge page may be allocated here under the present settings.
     pub thp_eligible: bool,
-    /// The kernel's flags of the mapping, in its two-letter codes with a space between: `rd wr mr mw me ac`.
+    /// The kernel's flags of the mapping, in two-letter codes with a space between:
+    /// `rd wr mr mw me ac`.
     pub vm_flags: String,
 }
 
 impl Mapping {
-    /// One of base pages with none present, by its line of the maps file; anonymous.
+    /// Returns an anonymous mapping of base pages, with none present, by its line of the maps file.
     pub fn untouched(range: VirtRange, permissions: &str, name: &str) -> Mapping {
         Mapping {
             range,
@@ -87,13 +89,13 @@ impl Mapping {
         }
     }
 
-    /// Whether the kernel's flag with this two-letter code is set, such as `hg` for madvise(MADV_HUGEPAGE)
-    /// (Documentation/filesystems/proc.rst lists them).
+    /// Returns true if the kernel's flag with this two-letter code is set, such as `hg` for
+    /// madvise(MADV_HUGEPAGE) (Documentation/filesystems/proc.rst lists them).
     pub fn has_flag(&self, code: &str) -> bool {
         self.vm_flags.split(' ').any(|flag| flag == code)
     }
 
-    /// The flags that matter to huge pages.
+    /// Returns the flags that matter to huge pages.
     pub fn flags(&self) -> MappingFlags {
         let has = |code| self.has_flag(code);
         let allows = |index: usize, letter: u8| self.permissions.as_bytes().get(index) == Some(&letter);
@@ -112,8 +114,8 @@ impl Mapping {
         }
     }
 
-    /// Whether this is private, writable, anonymous memory that is no stack: where a program's heap lies.
-    /// Private hugetlb mappings count, though the kernel names a file for them.
+    /// Returns true for private, writable, anonymous memory that is no stack: a program's heap lies
+    /// in such memory. Private hugetlb mappings count, though the kernel names a file for them.
     pub fn is_heap_like(&self) -> bool {
         let writable_private = self.permissions.starts_with("rw") && self.permissions.ends_with('p');
         writable_private
@@ -121,28 +123,29 @@ impl Mapping {
             && (self.inode == 0 || self.name.starts_with("/anon_hugepage"))
     }
 
-    /// Whether the kernel has put this there for itself: `[vdso]`, `[vvar]`, `[uprobes]`.
+    /// Returns true if the kernel has put this there for itself: `[vdso]`, `[vvar]`, `[uprobes]`.
     pub fn is_special(&self) -> bool {
         let named = ["[heap]", "[stack", "[anon"];
         self.name.starts_with('[') && !named.iter().any(|start| self.name.starts_with(start))
     }
 
-    /// The file or the shared memory that is mapped ([`object_of`]); `None` of anonymous memory.
+    /// Returns the file or the shared memory that is mapped ([`object_of`]); `None` for anonymous
+    /// memory.
     pub fn object(&self) -> Option<ObjectId> {
         object_of(self.device, self.inode, &self.name)
     }
 
-    /// Whether 2 MiB entries can map what lies there: address and offset agree modulo 2 MiB.
+    /// Returns true if 2 MiB entries can map this: address and offset agree modulo 2 MiB.
     pub fn agrees(&self) -> bool {
         self.range.start() % HUGE_2M as u64 == self.offset % HUGE_2M as u64
     }
 
-    /// Whether this is memory that a broker of pre-zeroed pages gave ([`crate::extent`]).
+    /// Returns true if a broker of pre-zeroed pages gave this memory ([`crate::extent`]).
     pub fn is_extent(&self) -> bool {
         self.name.strip_prefix("/memfd:").is_some_and(|name| name.starts_with(crate::extent::NAME))
     }
 
-    /// How this mapping's present memory is backed.
+    /// Returns how this mapping's present memory is backed.
     pub fn backing(&self) -> BackingBytes {
         let mut bytes = BackingBytes {
             thp: self.anon_huge,
@@ -160,7 +163,7 @@ impl Mapping {
     }
 }
 
-/// How the present memory of all `mappings` is backed.
+/// Returns how the present memory of all `mappings` is backed.
 pub fn backing<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> BackingBytes {
     let mut sum = BackingBytes::default();
     for mapping in mappings {
@@ -169,13 +172,14 @@ pub fn backing<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> BackingBy
     sum
 }
 
-/// The mappings of `pid`. Needs the right to trace the process (`PTRACE_MODE_READ_FSCREDS`): EACCES without it.
-/// A process that has gone is an error for which [`KernelError::is_gone`] holds; a zombie has no mappings.
+/// Returns the mappings of `pid`. Needs the right to trace the process
+/// (`PTRACE_MODE_READ_FSCREDS`): EACCES without it. For a process that has gone the error is one
+/// for which [`KernelError::is_gone`] holds. A zombie has no mappings.
 pub fn read_smaps(root: &KernelRoot, pid: Pid) -> Result<Vec<Mapping>, KernelError> {
     read_file(root, &format!("proc/{pid}/smaps"))
 }
 
-/// The mappings of the calling process.
+/// Returns the mappings of the calling process.
 pub fn read_own_smaps(root: &KernelRoot) -> Result<Vec<Mapping>, KernelError> {
     read_file(root, "proc/self/smaps")
 }
@@ -187,17 +191,17 @@ fn read_file(root: &KernelRoot, relative: &str) -> Result<Vec<Mapping>, KernelEr
     parser.end().map_err(at)
 }
 
-/// Line number (from 1) and what was expected there.
+/// Line number (from 1), and the text that was expected there.
 type Complaint = (usize, String);
 
-/// Takes line after line.
+/// Parser that takes line after line.
 struct Parser {
     mappings: Vec<Mapping>,
     wrong: Option<Complaint>,
 }
 
 impl Parser {
-    /// Whether to go on.
+    /// Takes one line; returns true to go on.
     fn take(&mut self, number: usize, line: &str) -> bool {
         self.wrong = self.line(line).err().map(|what| (number, format!("expected {what}, found '{line}'")));
         self.wrong.is_none()
@@ -210,7 +214,7 @@ impl Parser {
         }
     }
 
-    /// What was expected, where the line is not that.
+    /// Parses one line. The error says what was expected instead.
     fn line(&mut self, line: &str) -> Result<(), String> {
         let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
         let Some(key) = first.strip_suffix(':') else {
@@ -221,7 +225,7 @@ impl Parser {
             return Ok(());
         };
         let mapping = self.mappings.last_mut().ok_or("a mapping before its fields")?;
-        // Unknown fields come with new kernels: skipped.
+        // Unknown fields come with new kernels, and are skipped.
         let kib = || {
             let kib = rest.trim().strip_suffix(" kB").and_then(|value| value.parse().ok());
             kib.map(Bytes::kib).ok_or("a value in kB")
@@ -253,7 +257,7 @@ impl Parser {
     }
 }
 
-/// `7f00-7f10 rw-p 00000000 00:00 0    [heap]`
+/// Parses `7f00-7f10 rw-p 00000000 00:00 0    [heap]`.
 fn parse_header(line: &str) -> Option<Mapping> {
     let mut rest = line;
     let mut word = || {

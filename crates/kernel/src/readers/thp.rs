@@ -10,12 +10,13 @@ use megapage_units::{Bytes, PageSize};
 
 pub(crate) const DIRECTORY: &str = "sys/kernel/mm/transparent_hugepage";
 
-/// The full path of one of the settings, such as `enabled` or `khugepaged/defrag`, as the user would name it.
+/// Returns the full path of one of the settings, such as `enabled` or `khugepaged/defrag`, as the
+/// user would name it.
 pub fn path(name: &str) -> String {
     format!("/{DIRECTORY}/{name}")
 }
 
-/// Returns true if the kernel was built with transparent huge pages; `None` where nothing shows it,
+/// Returns true if the kernel was built with transparent huge pages. `None` where nothing shows it,
 /// as in a chroot without /sys and a sandbox that makes its own /proc.
 pub(crate) fn is_built(root: &KernelRoot) -> Option<bool> {
     let counts = meminfo(root).is_ok_and(|memory| memory.anon_huge.is_some());
@@ -52,15 +53,15 @@ pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
     }))
 }
 
-/// Returns what applies to anonymous memory in pages of 2 MiB: as [`ThpSettings::anonymous`], from
-/// two files. `Ok(None)` as [`settings`].
+/// Returns the setting that applies to anonymous memory in pages of 2 MiB. Same as
+/// [`ThpSettings::anonymous`], but reads only two files. `Ok(None)` as for [`settings`].
 pub fn anonymous_2m(root: &KernelRoot) -> Result<Option<ThpEnabled>, KernelError> {
     let Some(global) = optional(selected(root, "enabled", ThpEnabled::from_word))? else { return Ok(None) };
     let by_size = optional(selected(root, "hugepages-2048kB/enabled", ThpEnabled::from_word))?;
     Ok(Some(by_size.filter(|own| *own != ThpEnabled::Inherit).unwrap_or(global)))
 }
 
-/// The word in brackets: `always [madvise] never`.
+/// Reads the word in brackets: `always [madvise] never`.
 fn selected<T>(
     root: &KernelRoot,
     name: impl std::fmt::Display,
@@ -116,10 +117,10 @@ fn khugepaged(root: &KernelRoot) -> Result<Khugepaged, KernelError> {
     })
 }
 
-/// A setting that can be written: its name below the directory of the settings, and what it holds.
+/// A setting that can be written: its name below the directory of the settings, and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawSetting {
-    /// Such as `enabled`, `khugepaged/max_ptes_none`, `hugepages-64kB/enabled`.
+    /// The name, such as `enabled`, `khugepaged/max_ptes_none`, `hugepages-64kB/enabled`.
     pub name: String,
     /// The value: the word in brackets, or a number.
     pub value: String,
@@ -130,8 +131,9 @@ pub struct RawSetting {
 /// Settings of khugepaged that only count.
 const COUNTS: [&str; 2] = ["pages_collapsed", "full_scans"];
 
-/// All settings that can be written, in the order of a directory listing: those of all sizes, of khugepaged, of each size.
-/// Empty on a kernel without transparent huge pages.
+/// Returns all settings that can be written, in the order of a directory listing. First come those
+/// of all sizes, then khugepaged's, then those of each size. Empty on a kernel without transparent
+/// huge pages.
 pub fn raw_settings(root: &KernelRoot) -> Result<Vec<RawSetting>, KernelError> {
     let Some(top) = optional(root.list(DIRECTORY))? else { return Ok(Vec::new()) };
     let below = |directory: &str| -> Result<Vec<String>, KernelError> {
@@ -174,7 +176,7 @@ pub fn write_setting(root: &KernelRoot, name: &str, value: &str) -> Result<(), K
     root.write(format!("{DIRECTORY}/{name}"), value)
 }
 
-/// The words of the kernel's command line that set transparent huge pages.
+/// Returns the words of the kernel's command line that set transparent huge pages.
 pub fn boot_words(root: &KernelRoot) -> Vec<String> {
     const NAMES: [&str; 6] = [
         "transparent_hugepage=",
@@ -189,18 +191,19 @@ pub fn boot_words(root: &KernelRoot) -> Vec<String> {
     words.map(String::from).collect()
 }
 
-/// How far khugepaged goes to collapse a region, and how far it has come.
+/// Limits within which khugepaged collapses a region, and its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollapseLimits {
-    /// How many of a region's base pages may be swapped out, and are then read back.
+    /// Base pages of a region that may be swapped out; khugepaged reads them back.
     pub max_ptes_swap: u64,
-    /// How many may be shared with other processes (Linux 5.8; earlier kernels have no such limit: 512).
+    /// Base pages that may be shared with other processes (Linux 5.8; earlier kernels have no such
+    /// limit: 512).
     pub max_ptes_shared: u64,
-    /// How often it has been through all memory since boot.
+    /// Number of scans of all memory since boot.
     pub full_scans: u64,
 }
 
-/// Reads khugepaged's limits; `Ok(None)` on a kernel without.
+/// Reads khugepaged's limits; `Ok(None)` on a kernel without them.
 pub fn collapse_limits(root: &KernelRoot) -> Result<Option<CollapseLimits>, KernelError> {
     let number = |name: &str| optional(root.read_u64(format!("{DIRECTORY}/khugepaged/{name}")));
     let Some(max_ptes_swap) = number("max_ptes_swap")? else { return Ok(None) };

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 const VMSTAT: &str = "proc/vmstat";
 
-/// The counters whose names `wanted` accepts, by the kernel's names. Events are counted since boot; `nr_*` are
-/// values of this moment, in pages.
+/// Returns the counters whose names `wanted` accepts, by the kernel's names. Events are counted
+/// since boot; `nr_*` are values of this moment, in pages.
 pub fn vmstat(
     root: &KernelRoot,
     wanted: impl Fn(&str) -> bool,

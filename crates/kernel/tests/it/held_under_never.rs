@@ -1,5 +1,6 @@
-//! What a process holds is told while transparent_hugepage/enabled is `never`, too: then no fault of our own shows which
-//! page is the 2 MiB one of zeros. In a process of its own, since other tests want huge pages.
+//! The memory of a process is reported while transparent_hugepage/enabled is `never`, too. Then no
+//! fault of our own shows which page is the 2 MiB one of zeros. In a separate process, since other
+//! tests want huge pages.
 
 #![cfg(feature = "bpf")]
 
@@ -15,7 +16,7 @@ use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid, VirtRange};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// So often the settings' lock, and a 2 MiB page of zeros, are asked for.
+/// Number of times that the settings' lock, and a 2 MiB page of zeros, are asked for.
 const TRIES: u32 = 5;
 /// Base pages of 2 MiB.
 const ALL: u16 = (HUGE_2M / BASE_PAGE) as u16;
@@ -23,12 +24,12 @@ const ALL: u16 = (HUGE_2M / BASE_PAGE) as u16;
 /// A process with memory of all kinds. Killed when dropped.
 struct Kinds {
     child: Child,
-    /// Where it has read from memory that was to be huge.
+    /// Address at which it has read from memory that was to be huge.
     zeros: u64,
 }
 
 impl Kinds {
-    /// `None`, after a loud skip, without Python.
+    /// Starts the process. `None`, after a loud skip, without Python.
     fn start() -> Option<Kinds> {
         let mut command = Command::new("python3");
         command.args(["-c", include_str!("../../src/bpf/page_tables/kinds.py")]);
@@ -49,7 +50,8 @@ impl Kinds {
         Pid(self.child.id() as i32)
     }
 
-    /// Whether these regions tell that the 2 MiB page of zeros is where it was asked for.
+    /// Returns true if these regions show the 2 MiB page of zeros at the address where it was asked
+    /// for.
     fn has_zeros(&self, held: &[Region]) -> bool {
         held.iter().any(|region| region.range.start() == self.zeros && region.zero_page == ALL)
     }
@@ -62,8 +64,8 @@ impl Drop for Kinds {
     }
 }
 
-/// One that maps the 2 MiB page of zeros, which is made when it is first asked for: the kernel may have no huge page for it.
-/// `None` after a loud skip.
+/// Starts a process that maps the 2 MiB page of zeros. That page is made when it is first asked
+/// for, and the kernel may have no huge page for it. `None` after a loud skip.
 fn start_with_zeros(root: &KernelRoot) -> Option<Kinds> {
     for _ in 0..TRIES {
         let kinds = Kinds::start()?;
@@ -85,7 +87,8 @@ fn start_with_zeros(root: &KernelRoot) -> Option<Kinds> {
     None
 }
 
-/// The right to change `enabled`, which somebody beside this (a daemon, a bench) may have; `None` after a loud skip.
+/// Takes the right to change `enabled`, which another process (a daemon, a bench) may have; `None`
+/// after a loud skip.
 fn begin(root: &KernelRoot) -> Option<ThpChange> {
     let mut refused = None;
     for _ in 0..TRIES {
@@ -98,7 +101,8 @@ fn begin(root: &KernelRoot) -> Option<ThpChange> {
     None
 }
 
-/// Sets `enabled`. Returns what holds then for pages of 2 MiB; `None` after a loud skip.
+/// Sets `enabled`. Returns the setting that then holds for pages of 2 MiB; `None` after a loud
+/// skip.
 fn set(root: &KernelRoot, change: &mut ThpChange, enabled: ThpEnabled) -> Option<ThpEnabled> {
     let controls = ThpControls { enabled: Some(enabled), ..ThpControls::default() };
     if let Err(error) = change.set(&controls) {
@@ -113,7 +117,7 @@ fn page_tables_tell_what_the_page_map_tells_under_never() {
     if !require_root() {
         return;
     }
-    // First: with it nobody else changes settings of huge pages.
+    // First: with it no other test changes settings of huge pages.
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
     let root = KernelRoot::live();
     let Some(mut change) = begin(&root) else { return };
@@ -137,7 +141,7 @@ fn page_tables_tell_what_the_page_map_tells_under_never() {
     };
     let mut pagemap = Pagemap::open(&root, pid).unwrap();
     let (mut differ, mut agreed) = (String::new(), None);
-    // Somebody else (reclaim, khugepaged) may change memory between the two.
+    // Others (reclaim, khugepaged) may change memory between the two.
     for _ in 0..50 {
         let told = pagemap.held(&ranges).unwrap();
         let held = tables.held(pid, &ranges).unwrap();
@@ -157,6 +161,6 @@ fn page_tables_tell_what_the_page_map_tells_under_never() {
     }
     let told = agreed.unwrap_or_else(|| panic!("{differ}"));
     assert!(told.iter().any(|region| region.huge == Some(true)), "hugetlb at least: {told:?}");
-    // Nothing but the kernel's flags of frames tells that.
+    // Only the kernel's flags of frames show that.
     assert!(kinds.has_zeros(&told), "the page of zeros at {:#x}: {told:?}", kinds.zeros);
 }

@@ -1,4 +1,4 @@
-//! What holds hugetlb pages on this machine, against pages that the test itself takes.
+//! Holders of hugetlb pages on this machine, against pages that the test itself takes.
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::hugetlb_users::memfds;

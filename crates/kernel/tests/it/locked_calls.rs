@@ -1,4 +1,4 @@
-//! Calls that the kernel lets wait uninterruptibly hold up neither us nor our end.
+//! Calls that wait uninterruptibly in the kernel delay neither this process nor its end.
 
 use megapage_kernel::helper::counts;
 use megapage_kernel::pagemap::Pagemap;
@@ -30,9 +30,9 @@ fn advice_that_waits_for_the_lock_is_left_behind_and_bounded() {
     let error = process_madvise::cold(pidfd.as_fd(), &[range]).unwrap_err();
     assert!(error.to_string().contains("too many calls wait"), "{error}");
     assert_eq!((counts().stuck, counts().refused), (2, 1));
-    // But reading is: that wait can be ended.
+    // But reading is tried: that wait can be ended.
     assert!(Pagemap::open(&KernelRoot::live(), third.pid()).is_ok(), "opening takes no lock");
-    // With the locks the helpers go.
+    // The helpers end with the locks.
     drop((held, third));
     wait_for("the end of the helpers", || counts().stuck == 0);
 }

@@ -1,4 +1,4 @@
-//! A process that holds its own mmap lock lets nobody wait for longer than the deadline.
+//! A process that holds its own mmap lock makes no caller wait for longer than the deadline.
 
 use megapage_kernel::helper::counts;
 use megapage_kernel::maps::read_maps;
@@ -12,7 +12,7 @@ use megapage_units::{HUGE_2M, VirtRange};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// One test: the deadlines, and who is left alone, are the whole process's.
+/// One test: deadlines and back-off are those of the whole process.
 #[test]
 fn nothing_that_is_asked_of_it_takes_longer_than_the_deadline() {
     let Some(held) = HeldLock::start(0) else { return };
@@ -27,7 +27,7 @@ fn nothing_that_is_asked_of_it_takes_longer_than_the_deadline() {
         format!("/proc/{pid}/smaps: process {pid} did not answer within 2 s: its memory map is locked");
     assert_eq!(text, expected);
 
-    // From now on it is left alone: nothing waits.
+    // From now on it is backed off: nothing waits.
     let range = VirtRange::new(HUGE_2M as u64, 2 * HUGE_2M as u64).unwrap();
     for (what, is_locked) in [
         ("maps", read_maps(&root, pid).is_err_and(|error| error.is_locked())),
@@ -43,7 +43,7 @@ fn nothing_that_is_asked_of_it_takes_longer_than_the_deadline() {
     let error = process_madvise::cold(pidfd.as_fd(), &[range]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
 
-    // What takes no such lock is told as ever.
+    // Calls that take no such lock are answered as ever.
     assert_eq!(read_status(&root, pid).unwrap().pid, pid);
     // One deadline was missed: everything else was refused without a wait.
     let counted = counts();

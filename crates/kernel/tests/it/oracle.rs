@@ -1,5 +1,5 @@
-//! The readers of /proc against those of procfs-core, which shares no code with them: on captured trees, and on the kernel at
-//! hand.
+//! The readers of /proc against those of procfs-core, which shares no code with them: on captured
+//! trees, and on the kernel at hand.
 
 use megapage_kernel::process::{Stat, Status, read_stat, read_status, ticks};
 use megapage_kernel::smaps::{Mapping, read_smaps};
@@ -34,7 +34,7 @@ impl Idle {
             .stdout(Stdio::piped())
             .spawn()
             .expect("sh and sleep are there");
-        // It is in sleep(3) once the kernel says so, for as long as it lives.
+        // Once the kernel shows it in sleep(3), it stays there for as long as it lives.
         let root = KernelRoot::live();
         let pid = Pid(child.id() as i32);
         let sleeps = || read_status(&root, pid).is_ok_and(|it| it.name == "sleep" && it.state == 'S');
@@ -68,7 +68,7 @@ fn permissions(theirs: MMPermissions) -> String {
     letters.into_iter().map(|(flag, name)| letter(flag, name)).chain([last]).collect()
 }
 
-/// The sizes of one mapping, by the names of smaps(5).
+/// Returns the sizes of one mapping, by the names of smaps(5).
 fn sizes(ours: &Mapping) -> [(&'static str, Bytes); 8] {
     [
         ("Rss", ours.rss),
@@ -82,11 +82,11 @@ fn sizes(ours: &Mapping) -> [(&'static str, Bytes); 8] {
     ]
 }
 
-/// What of a process that does nothing changes between two readings: who else maps its libraries, and accessed bits that others
-/// clear.
+/// Values of an idle process that change between two readings: other processes map its libraries,
+/// and clear accessed bits.
 const PASSING: [&str; 2] = ["Pss", "Referenced"];
 
-/// How many mappings were compared, but for the sizes `left_out`.
+/// Compares all sizes but those `left_out`, and returns the number of mappings.
 fn compare_smaps(root: &KernelRoot, file: &Path, pid: Pid, left_out: &[&str]) -> usize {
     let ours = read_smaps(root, pid).unwrap();
     let theirs = MemoryMaps::from_buf_read(open(file).unwrap()).unwrap().0;
@@ -168,7 +168,7 @@ fn the_memory_of_the_machine_is_read_alike() {
     for (root, file) in [(KernelRoot::captured(captured.clone()), captured.join("proc/meminfo")), live] {
         let ours = meminfo(&root).unwrap();
         let theirs = Meminfo::from_buf_read(open(&file).unwrap()).unwrap();
-        // What moves while both read is left out.
+        // Values that change while both read are left out.
         assert_eq!(ours.total, Some(Bytes(theirs.mem_total)), "{}", file.display());
         assert_eq!(ours.swap_total, Some(Bytes(theirs.swap_total)), "{}", file.display());
         assert_eq!(ours.default_huge_size.map(|size| size.bytes().0), theirs.hugepagesize);

@@ -1,4 +1,4 @@
-//! The build that a report is of: results are compared with those of the same programs.
+//! The build that produced a report: results are compared only with those of the same programs.
 
 use serde::Serialize;
 use std::env;
@@ -7,12 +7,13 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::Read;
 use std::path::Path;
 
-/// What decides what a bench measures, beside the program that is running.
+/// Programs and libraries, installed with the running program, that decide the results of a bench.
 const PROGRAMS: [&str; 5] =
     ["megapage", "megapage-lab", "megapage-lab-workload", "libmegapage.so", "libmegapage_text.so"];
-/// Where they are: beside the program, and where `make install` puts them from there.
+/// Directories of [`PROGRAMS`], relative to the program's: its own, and that of `make install`.
 const DIRECTORIES: [&str; 2] = [".", "../lib/megapage"];
-/// The commit that they were built from, where the caller has built them itself: `make results` has.
+/// Environment variable with the commit that the programs were built from. A caller that has built
+/// them itself sets it, as `make results` does.
 pub const SOURCE_VARIABLE: &str = "MEGAPAGE_BENCH_SOURCE";
 
 /// A build of megapage.
@@ -20,15 +21,15 @@ pub const SOURCE_VARIABLE: &str = "MEGAPAGE_BENCH_SOURCE";
 pub struct BuildReport {
     /// The version.
     pub version: &'static str,
-    /// A digest of the programs and libraries that are measured, in hexadecimal: the same for the same files. It is an
-    /// identifier, and proves nothing.
+    /// A digest of the measured programs and libraries, in hexadecimal: the same for the same
+    /// files. It is an identifier, and proves nothing.
     pub programs: String,
-    /// The commit, as the caller says in MEGAPAGE_BENCH_SOURCE; `None` where it says nothing.
+    /// The commit, from MEGAPAGE_BENCH_SOURCE; `None` if that is unset or empty.
     pub source: Option<String>,
 }
 
 impl BuildReport {
-    /// That of the program that is running.
+    /// Returns the build of the running program.
     pub fn of_this_program() -> BuildReport {
         let this = env::current_exe().unwrap_or_default();
         BuildReport {
@@ -39,7 +40,8 @@ impl BuildReport {
     }
 }
 
-/// The digest of what is in or belongs to `directory`, by name and contents. What is not there adds nothing.
+/// Returns the digest of the programs and libraries that belong to `directory`, by name and
+/// contents. A missing file adds nothing.
 fn digest(directory: &Path) -> String {
     let mut hasher = DefaultHasher::new();
     for name in PROGRAMS {

@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Head {
     /// The bench's name, as on the command line.
     pub bench: &'static str,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub began_unix_seconds: u64,
     /// The build.
     pub build: BuildReport,
@@ -39,22 +39,22 @@ impl Head {
 pub struct MachineReport {
     /// The processors' model.
     pub processor: String,
-    /// The number of those online.
+    /// Number of processors online.
     pub processors: usize,
     /// True for a virtual machine.
     pub virtualised: bool,
-    /// The kernel's release.
+    /// Release of the running kernel.
     pub kernel: String,
-    /// All memory.
+    /// Total memory in bytes.
     pub memory_bytes: u64,
-    /// `enabled` of transparent huge pages; empty on a kernel without them.
+    /// Setting `enabled` of transparent huge pages; empty on a kernel without them.
     pub thp_enabled: String,
-    /// `defrag` of transparent huge pages.
+    /// Setting `defrag` of transparent huge pages; empty on a kernel without them.
     pub thp_defrag: String,
 }
 
 impl MachineReport {
-    /// The running one.
+    /// Reads the values of the running machine.
     pub fn read() -> Result<MachineReport> {
         let root = KernelRoot::live();
         let machine = machine(&root)?;
@@ -72,7 +72,7 @@ impl MachineReport {
     }
 }
 
-/// The machine, in one line.
+/// Describes the machine in one line.
 pub fn heading(head: &Head) -> String {
     let machine = &head.machine;
     format!(

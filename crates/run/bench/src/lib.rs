@@ -1,10 +1,10 @@
-//! A command in several ways, compared pair by pair ([`command`]), and a small workload of the product's own
-//! ([`workload::access`]), which is compared in the same way.
+//! Compares a command in several ways, pair by pair ([`command`]), and runs a small workload of the
+//! product ([`workload::access`]), which is compared in the same way.
 //!
-//! The laboratory's benches are built from the same parts: statistics, the head of a report, measurements.
+//! The laboratory's benches use the same parts: statistics, the head of a report, measurements.
 //!
-//! Architecture invariant: a workload does not know which allocator it runs on, and the values for how its
-//! memory is backed come from the kernel, never from the allocator.
+//! Architecture invariant: a workload does not know which allocator it runs on. The values for how
+//! its memory is backed come from the kernel, never from the allocator.
 
 #![forbid(unsafe_code)]
 

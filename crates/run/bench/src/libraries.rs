@@ -1,4 +1,4 @@
-//! Allocators of others: file, place, and the command that installs them.
+//! Allocators from other projects: file, place, and the command that installs them.
 
 use std::env;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub const TCMALLOC: Library =
 /// A shared library that is not part of megapage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// Its file name, the version that programs link to included.
+    /// File name, with the version that programs link to.
     pub file: &'static str,
     /// Its origin.
     pub package: Package,
@@ -26,7 +26,7 @@ pub struct Library {
 pub enum Package {
     /// A Debian package.
     Debian(&'static str),
-    /// A package of the Python index at this version, of which only the library is used.
+    /// A package of the Python index at this version; only its library is used.
     Python(&'static str, &'static str),
     /// The sources in a crate of crates.io at this version, built as a library.
     Crate(&'static str, &'static str),
@@ -43,7 +43,7 @@ impl Library {
         directories.into_iter().map(|directory| directory.join(self.file)).find(|path| path.exists())
     }
 
-    /// The command that installs it.
+    /// Returns the command that installs it.
     pub fn how_to_install(&self) -> String {
         match self.package {
             Package::Debian(name) => format!("apt-get install {name}"),
@@ -58,7 +58,7 @@ impl Library {
     }
 }
 
-/// The directories of shared libraries of Debian and of others.
+/// Returns the directories of shared libraries, on Debian and on other systems.
 pub fn system_libraries() -> Vec<PathBuf> {
     let multiarch = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
     [multiarch.as_str(), "/usr/lib64", "/usr/lib", "/usr/local/lib"].map(PathBuf::from).into()
@@ -72,7 +72,7 @@ pub fn python_target() -> PathBuf {
     cache.unwrap_or_else(env::temp_dir).join("megapage/peers")
 }
 
-/// Returns the directory of their libraries, as cmeel wheels lay it out.
+/// Returns the directory of the Python packages' libraries, as cmeel wheels lay it out.
 pub fn python_libraries() -> PathBuf {
     python_target().join("cmeel.prefix/lib")
 }

@@ -10,19 +10,19 @@ use std::path::Path;
 /// The schema of all reports.
 const SCHEMA: &str = "megapage.bench/1";
 
-/// The file, opened before the runs, so that an unwritable one is refused at once. Its former
-/// content stays until the end.
+/// The file, opened before the runs, so that an unwritable one is refused at once. It keeps its
+/// former content until the end.
 #[derive(Debug)]
 pub struct Save(Option<File>);
 
 impl Save {
-    /// Opens `path`, if any.
+    /// Opens `path`, if there is one.
     pub fn open(path: Option<&Path>) -> Result<Save> {
         let open = |path: &Path| open_report(path).with_context(|| path.display().to_string());
         Ok(Save(path.map(open).transpose()?))
     }
 
-    /// Returns the report as JSON, and puts it into the file.
+    /// Returns the report as JSON, and writes it to the file.
     pub fn write(self, report: &impl Serialize) -> Result<String> {
         let json = megapage_report::json(SCHEMA, report) + "\n";
         if let Some(file) = self.0 {
@@ -32,7 +32,7 @@ impl Save {
     }
 }
 
-/// Puts `bytes` in the place of what a file holds. A pipe or a terminal holds nothing.
+/// Replaces a file's content by `bytes`. A pipe or a terminal has no content to replace.
 fn replace(mut file: File, bytes: &[u8]) -> io::Result<()> {
     if file.metadata()?.is_file() {
         file.set_len(0)?;

@@ -1,4 +1,4 @@
-//! How a bench is stopped: it takes SIGINT, SIGTERM and SIGHUP, and every wait looks for them, so that pools and
+//! Stops a bench: takes SIGINT, SIGTERM and SIGHUP. Every wait checks for them, so that pools and
 //! settings are put back.
 
 use anyhow::{Context, Result};
@@ -7,10 +7,10 @@ use std::error::Error;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How often a wait looks for a signal.
+/// Time between two checks for a signal in a wait.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The user asked the bench to stop, with this signal.
+/// Error of a bench that the user stopped with this signal.
 #[derive(Debug)]
 pub struct Stopped(i32);
 
@@ -22,7 +22,8 @@ impl fmt::Display for Stopped {
 
 impl Error for Stopped {}
 
-/// Takes the signals by which a user stops a bench, for [`check`]; as they were when the value is dropped.
+/// Takes the signals by which a user stops a bench, for [`check`]. Dropping the value restores
+/// their former handling.
 pub fn stop_signals() -> Result<Signals> {
     Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP]).context("signals cannot be taken")
 }

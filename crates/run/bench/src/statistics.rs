@@ -14,7 +14,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The time of `spent` by this clock, in nanoseconds.
+    /// Returns the time of `spent` by this clock, in nanoseconds.
     pub fn of(self, spent: &Spent) -> f64 {
         match self {
             Clock::Wall => spent.wall_ns as f64,
@@ -23,19 +23,19 @@ impl Clock {
     }
 }
 
-/// The middle and the ends of some samples.
+/// The median and the ends of some samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// The median; of an even number, the mean of the middle two.
+    /// The median; for an even number of samples, the mean of the middle two.
     pub median: f64,
-    /// The least.
+    /// The smallest sample.
     pub min: f64,
-    /// The greatest.
+    /// The largest sample.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of `samples`; `None` where there are none.
+    /// Returns the spread of `samples`; `None` if there are none.
     pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = samples.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -46,40 +46,43 @@ impl Spread {
         Some(Spread { median, min, max })
     }
 
-    /// The median of `samples` alone; `None` where there are none.
+    /// Returns only the median of `samples`; `None` if there are none.
     pub fn median_of(samples: &[f64]) -> Option<f64> {
         Spread::of(samples.iter().copied()).map(|spread| spread.median)
     }
 
-    /// Half of the spread as a share of the median: how far a run lies from the middle one.
+    /// Returns half of the range (largest less smallest) as a share of the median.
     pub fn noise(&self) -> f64 {
         if self.median > 0.0 { (self.max - self.min) / (2.0 * self.median) } else { 0.0 }
     }
 }
 
-/// The median of some samples, and an interval that holds the median of what they were drawn from.
+/// The median of some samples, and an interval that holds the median of their distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// The median of the samples.
     pub median: f64,
     /// The lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// The upper end of the interval.
     pub high: f64,
-    /// The probability with which it holds that median, whatever the distribution: 0 for a single sample.
+    /// The probability that the interval holds the distribution's median, for any distribution; 0
+    /// for a single sample.
     pub coverage: f64,
 }
 
 impl Interval {
-    /// Of `samples`: the narrowest pair of order statistics, as far from one end as from the other, that holds the median
-    /// with at least `wanted` (the sign test; Conover, Practical Nonparametric Statistics, 3.2). With too few samples for
-    /// that, the least and the greatest, whose coverage is what it is. `None` where there are none.
+    /// Returns the interval of `samples`; `None` if there are none. It is the narrowest pair of
+    /// order statistics, equally far from both ends, that holds the median with at least `wanted`.
+    /// The source is the sign test (Conover, Practical Nonparametric Statistics, 3.2). With too few
+    /// samples, it is the smallest and the largest, and `coverage` is below `wanted`.
     pub fn of(samples: impl IntoIterator<Item = f64>, wanted: f64) -> Option<Interval> {
         let mut sorted: Vec<f64> = samples.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len();
         let median = Spread::median_of(&sorted)?;
-        // The probability that no more than `cut` of the samples lie below the median, and so beyond one end.
+        // The probability that at most `dropped` samples lie below the median: it is then beyond
+        // one end.
         let (mut term, mut beyond) = (0.5f64.powi(count as i32), 0.0);
         let (mut cut, mut coverage) = (0, 0.0);
         for dropped in 0..count / 2 {
@@ -94,13 +97,13 @@ impl Interval {
         Some(Interval { median, low: sorted[cut], high: sorted[count - 1 - cut], coverage })
     }
 
-    /// Whether it excludes `value`, at the wanted coverage.
+    /// Returns true if the interval excludes `value` and reaches the coverage `wanted`.
     pub fn excludes(&self, value: f64, wanted: f64) -> bool {
         self.coverage >= wanted && (self.high < value || self.low > value)
     }
 }
 
-/// Nanoseconds as milliseconds in about three digits.
+/// Formats nanoseconds as milliseconds with about three digits.
 pub fn milliseconds(ns: f64) -> String {
     let ms = ns / 1e6;
     let decimals = if ms >= 100.0 {

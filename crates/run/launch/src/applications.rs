@@ -1,28 +1,29 @@
-//! Programs with habits or settings of their own about huge pages: one entry for each. `enable`, `advise`, `doctor --for` and
-//! `run --dry-run` read the same table. What language runtimes need is in [`crate::runtimes`].
+//! Programs with special behaviour or settings for huge pages, one entry each. `enable`, `advise`,
+//! `doctor --for` and `run --dry-run` read the same table. The needs of language runtimes are in
+//! [`crate::runtimes`].
 
 use crate::request::{Fork, Heap, Request};
 use megapage_units::{Bytes, HUGE_2M};
 
-/// How much memory a setting is for.
+/// Amounts of memory that a setting is for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// Shared with other processes; `None` where not measured.
+    /// Memory shared with other processes; `None` if not measured.
     pub shared: Option<Bytes>,
-    /// Private memory that huge pages could map; `None` where not measured.
+    /// Private memory that huge pages could map; `None` if not measured.
     pub private: Option<Bytes>,
 }
 
-/// A setting of the program's own.
+/// A setting of the program itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// A line of its configuration, or an argument, and what has to be done before.
+    /// Returns a line of its configuration, or an argument, and the preparation that it needs.
     pub what: fn(&Needs) -> String,
-    /// Where it belongs, and what it does.
+    /// The place for the setting, and its effect.
     pub why: &'static str,
-    /// Whether it does something only where THP is set to `always`.
+    /// True if it has an effect only if THP is set to `always`.
     pub takes_always: bool,
-    /// Whether it is a language runtime's, which `megapage run` throws itself.
+    /// True if it belongs to a language runtime: `megapage run` makes it itself.
     pub is_of_runtime: bool,
 }
 
@@ -33,23 +34,24 @@ pub struct Application {
     pub names: &'static [&'static str],
     /// Prefixes of the names of its services, as Debian and upstream call them.
     pub units: &'static [&'static str],
-    /// Where the program is, if its unit starts it by a script; `*` stands for one name, the last that there is.
+    /// Path of the program, if its unit starts it by a script. `*` stands for one name: the
+    /// greatest number, else the last name.
     pub program: Option<&'static str>,
-    /// Its own setting.
+    /// The program's own setting.
     pub setting: Option<Setting>,
-    /// What it forks for.
+    /// The purpose of its forks.
     pub fork: Fork,
-    /// Whether what its unit starts is not yet the server: that is a child.
+    /// True if the server is a child of the process that its unit starts.
     pub by_child: bool,
-    /// The variable in which the script that starts its JVM wants options.
+    /// The variable from which the script that starts its JVM takes options.
     pub java_variable: Option<&'static str>,
-    /// Arguments without which nothing is gained where THP is set to `always`.
+    /// Arguments that a gain needs if THP is set to `always`.
     pub arguments: &'static [&'static str],
-    /// Whether it calls prctl(PR_SET_THP_DISABLE) at its start.
+    /// True if it calls prctl(PR_SET_THP_DISABLE) at its start.
     pub disables_thp: bool,
-    /// What to know before.
+    /// A risk to know in advance.
     pub risk: Option<&'static str>,
-    /// What not to do, and why.
+    /// A mistake to avoid, and the reason.
     pub avoid: Option<&'static str>,
 }
 
@@ -67,7 +69,7 @@ const PLAIN: Application = Application {
     avoid: None,
 };
 
-/// All of them.
+/// All known programs.
 pub const APPLICATIONS: [Application; 16] = [
     Application {
         // redis.conf, "KERNEL transparent hugepage CONTROL".
@@ -145,7 +147,8 @@ pub const APPLICATIONS: [Application; 16] = [
         ..PLAIN
     },
     Application {
-        // MongoDB manual, "Disable Transparent Hugepages" (7.0) and "TCMalloc Performance Optimization" (8.0).
+        // MongoDB manual, "Disable Transparent Hugepages" (7.0) and "TCMalloc Performance
+        // Optimization" (8.0).
         names: &["mongod", "mongos"],
         units: &["mongod", "mongodb"],
         setting: Some(Setting {
@@ -249,27 +252,28 @@ pub const APPLICATIONS: [Application; 16] = [
     },
 ];
 
-/// Pages of 2 MiB for `bytes`, and a tenth more, for what a server maps besides.
+/// Returns the pages of 2 MiB for `bytes`, and a tenth more for other mappings of a server.
 fn pages(bytes: Bytes) -> u64 {
     (bytes.0 / HUGE_2M as u64 * 11).div_ceil(10).max(1)
 }
 
 impl Application {
-    /// What is known of the program with this file name; a version at its end, as in `php-fpm8.2`, does not count.
+    /// Returns the entry for a program with this file name. A version at the name's end, as in
+    /// `php-fpm8.2`, is ignored.
     pub fn of_program(name: &str) -> Option<&'static Application> {
         let plain = without_version(name);
         let is_it = |it: &&Application| it.names.contains(&name) || it.names.contains(&plain);
         APPLICATIONS.iter().find(is_it)
     }
 
-    /// The same by the name of its service without `.service` and instance.
+    /// Returns the entry for a service with this name, without `.service` and instance.
     pub fn of_unit(prefix: &str) -> Option<&'static Application> {
         let php = prefix.strip_prefix("php").and_then(|rest| rest.strip_suffix("-fpm"));
         let prefix = if php.is_some_and(|version| !version.is_empty()) { "php-fpm" } else { prefix };
         APPLICATIONS.iter().find(|it| it.units.contains(&prefix))
     }
 
-    /// Options of `megapage run` for it.
+    /// Returns the options of `megapage run` for the program.
     pub fn options(&self) -> Vec<&'static str> {
         let mut options = Vec::new();
         if self.fork != Fork::Auto {
@@ -278,8 +282,8 @@ impl Application {
         options
     }
 
-    /// Gives a request what the program needs, where the caller has not chosen; `by_script`: what is started is the script of
-    /// its unit.
+    /// Fills in the program's needs in a request, if the caller has not chosen. `by_script`: the
+    /// started program is the script of its unit.
     pub fn complete(&self, request: &mut Request, by_script: bool) {
         if request.heap == Heap::None {
             return;
@@ -293,7 +297,7 @@ impl Application {
         request.children |= self.by_child && by_script;
     }
 
-    /// The setting and what to avoid, each in one line.
+    /// Returns the setting and the mistake to avoid, each in one line.
     pub fn lines(&self, needs: &Needs) -> Vec<String> {
         let setting = self.setting.map(|it| format!("its own setting: {}, {}", (it.what)(needs), it.why));
         let avoid = self.avoid.map(|it| format!("avoid {it}"));

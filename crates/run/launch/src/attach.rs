@@ -1,4 +1,4 @@
-//! Promotion of a process that runs already, until it ends or the user has enough.
+//! Promotes a running process, until it ends or the user stops the promotion.
 
 use crate::kinds::HeapRuntime;
 use crate::mechanism::{Considered, Plan};
@@ -21,39 +21,40 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often the process is looked at,
+/// Time between two looks at the process, if a report is wanted.
 const LOOK: Duration = Duration::from_millis(100);
-/// and where no report is wanted.
+/// Time between two looks at the process, if no report is wanted.
 const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
 
-/// An attachment, as asked for.
+/// Options of an attachment.
 #[derive(Clone, Copy, Debug)]
 pub struct Attachment {
     /// The process.
     pub pid: Pid,
-    /// Promote what is there now, then leave.
+    /// True to promote the present memory, then leave.
     pub once: bool,
-    /// Whether to fail unless the process's heap is huge at the end.
+    /// True to fail unless the process's heap is huge at the end.
     pub require: bool,
-    /// What the process forks for.
+    /// The purpose of the process's forks.
     pub fork: Fork,
-    /// When the first pass is due.
+    /// Delay of the first pass.
     pub after: Duration,
-    /// Whether a report is wanted: the process is sampled for it.
+    /// True if a report is wanted: the process is sampled for it.
     pub watched: bool,
-    /// Whether nothing is promoted where a trial has found that it does not pay.
+    /// True to promote nothing if a trial has found that it does not pay.
     pub heed_verdict: bool,
 }
 
 impl Attachment {
-    /// What the first pass would do, as shell lines. Changes nothing.
+    /// Returns the actions of the first pass, as shell lines. Changes nothing.
     pub fn dry_run(&self, root: &KernelRoot) -> Result<Vec<String>, RunError> {
         self.check(root)?;
         let promotion: Promotion = Promoter::new(self.pid, Duration::ZERO, self.fork).plan(root)?;
         Ok(promotion.dry_run())
     }
 
-    /// Promotes until the process ends, SIGINT or SIGTERM comes, or once. `live` is given a report on SIGUSR1.
+    /// Promotes once, or until the process ends or SIGINT, SIGTERM or SIGHUP comes. On SIGUSR1,
+    /// `live` gets a report.
     pub fn run(&self, root: &KernelRoot, mut live: impl FnMut(&RunReport)) -> Result<RunReport, RunError> {
         let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGUSR1])
             .map_err(|source| RunError::System { what: "signals", source })?;
@@ -116,7 +117,7 @@ impl Attachment {
                     Err(error) => return Err(error.into()),
                 };
             }
-            // The identifier may have been given to another process since.
+            // Another process may have the identifier by now.
             if !self.is_there(root, born) {
                 break;
             }
@@ -149,12 +150,12 @@ impl Attachment {
         Ok(report(&samples, &promoter, false))
     }
 
-    /// Whether the process that started at `born` still has memory.
+    /// Returns true if the process that started at `born` still has memory.
     fn is_there(&self, root: &KernelRoot, born: u64) -> bool {
         read_stat(root, self.pid).is_ok_and(|stat| stat.start_ticks == born && !stat.is_zombie())
     }
 
-    /// Sees that the process is there and may be promoted; when it started.
+    /// Checks that the process exists and may be promoted. Returns its start time.
     fn check(&self, root: &KernelRoot) -> Result<u64, RunError> {
         let pid = self.pid;
         let gone = |error: KernelError| match error.is_gone() {
@@ -183,7 +184,7 @@ impl Attachment {
         read_start_time(root, pid).map_err(gone)
     }
 
-    /// What the program's file shows, and the runtime that manages its heap.
+    /// Returns the facts from the program's file, and the runtime that manages its heap.
     fn facts(&self, root: &KernelRoot, exe: Option<&Path>) -> (ProgramFacts, Option<HeapRuntime>) {
         let exe = exe.unwrap_or(Path::new(""));
         if let Ok(program) = Program::inspect(exe) {
@@ -257,7 +258,7 @@ mod tests {
         let directory = tree.path().join("proc/2");
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("status"), "Name:\tkthreadd\nTgid:\t2\nPPid:\t0\n").unwrap();
-        // proc_pid_stat(5): the ninth field is the flags, here PF_KTHREAD.
+        // proc_pid_stat(5): the ninth field holds the flags, here PF_KTHREAD.
         let stat = format!("2 (kthreadd) S 0 0 0 0 -1 2097152 {}", "0 ".repeat(43));
         std::fs::write(directory.join("stat"), stat).unwrap();
         let attachment = once(2);

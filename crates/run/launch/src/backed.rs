@@ -1,36 +1,37 @@
-//! Memory by what backs it, as reports have it.
+//! Memory by the kind of page that backs it, for reports.
 
 use crate::memory::Memory;
 use megapage_units::Bytes;
 use serde::Serialize;
 
-/// Memory by what backs it, in bytes; the kernel's values.
+/// Memory by the kind of page that backs it, in bytes, as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Backed {
-    /// 1 GiB hugetlb pages.
+    /// Bytes on 1 GiB hugetlb pages.
     pub hugetlb_1g_bytes: u64,
-    /// 2 MiB hugetlb pages.
+    /// Bytes on 2 MiB hugetlb pages.
     pub hugetlb_2m_bytes: u64,
-    /// hugetlb pages of other sizes.
+    /// Bytes on hugetlb pages of other sizes.
     pub hugetlb_other_bytes: u64,
-    /// 2 MiB transparent huge pages.
+    /// Bytes on 2 MiB transparent huge pages.
     pub thp_bytes: u64,
     /// Shared memory mapped by 2 MiB entries.
     pub shmem_pmd_bytes: u64,
     /// Page cache mapped by 2 MiB entries.
     pub file_pmd_bytes: u64,
-    /// Everything else; transparent huge pages smaller than 2 MiB are in here.
+    /// All other bytes, also those on transparent huge pages smaller than 2 MiB.
     pub base_bytes: u64,
-    /// The sum of the above: what is present.
+    /// The sum of the above: all bytes present.
     pub total_bytes: u64,
-    /// Swapped out besides.
+    /// Bytes swapped out, which the sum does not include.
     pub swapped_bytes: u64,
-    /// The share of all that, swapped out or present, that is on pages of 2 MiB or more, in percent; `None` where there is
-    /// no memory.
+    /// The share of all bytes, present or swapped out, on pages of 2 MiB or more, in percent.
+    /// `None` if there is no memory.
     pub huge_percent: Option<f64>,
 }
 
-/// A share in percent, to a tenth; `None` of nothing. What is not the whole is never rounded to it.
+/// Returns a share in percent, to a tenth; `None` if `whole` is 0. Only the whole is rounded to
+/// 100.
 pub(crate) fn percent(part: u64, whole: u64) -> Option<f64> {
     let rounded = (part as f64 / whole as f64 * 1000.0).round() / 10.0;
     (whole > 0).then(|| if part < whole { rounded.min(99.9) } else { 100.0 })
@@ -55,13 +56,14 @@ impl From<Memory> for Backed {
     }
 }
 
-/// Base pages that a heap may hold however small it is: its first chunks are on base pages on purpose, so
+/// Base pages that a heap of any size may hold. Its first chunks are on base pages on purpose, so
 /// that small programs stay small.
 const BASE_ALLOWANCE: Bytes = Bytes::mib(8);
-/// Base pages that a larger heap may hold, as a share: one in twenty.
+/// Base pages that a larger heap may hold, as a share: one part in twenty.
 const BASE_SHARE: u64 = 20;
 
-/// How much of a memory of `total` bytes may be on plainer pages, or unseen: 8 MiB, or one part in twenty.
+/// Returns the bytes of a memory of `total` bytes that may be on smaller pages, or unseen: 8 MiB,
+/// or one part in twenty if that is more.
 pub(crate) fn allowance(total: u64) -> u64 {
     BASE_ALLOWANCE.0.max(total / BASE_SHARE)
 }

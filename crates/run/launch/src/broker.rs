@@ -1,4 +1,4 @@
-//! The broker of pre-zeroed pages that a run was given, as it is before the start.
+//! The broker of pre-zeroed pages that a run uses, in its state before the start.
 
 use megapage_broker::ask;
 use megapage_kernel::KernelRoot;
@@ -7,19 +7,19 @@ use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// A broker that was asked how it is.
+/// The state of a broker, from its own answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broker {
     /// Its socket.
     pub socket: PathBuf,
-    /// Bytes that it had ready, or why nothing can be had of it at present.
+    /// Bytes that it had ready, or the reason why it can give none at present.
     pub ready: Result<Bytes, String>,
-    /// What the kernel lacks for a heap on its pages, which it will not have later either.
+    /// An ability that the kernel lacks for a heap on the broker's pages, now and later.
     pub kernel_lacks: Option<String>,
 }
 
 impl Broker {
-    /// Asks, for half a second at most.
+    /// Asks the broker, for half a second at most.
     pub fn look(root: &KernelRoot, socket: &Path) -> Broker {
         let ready = match ask(socket) {
             Ok(status) if status.page_bytes != PageSize::HUGE_2M.bytes().0 => {
@@ -33,15 +33,15 @@ impl Broker {
     }
 }
 
-/// What became of `--pool`.
+/// The result of `--pool`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PoolPlan {
     /// The broker's socket.
     pub socket: String,
-    /// Whether the program's heap asks there.
+    /// True if the program's heap takes pages from the broker.
     pub used: bool,
-    /// Why, or why not.
+    /// The reason for that.
     pub reason: String,
-    /// Bytes that the broker had ready before the start; `None` where nothing could be had.
+    /// Bytes that the broker had ready before the start; `None` if it could give none.
     pub ready_bytes: Option<u64>,
 }

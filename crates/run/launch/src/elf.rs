@@ -1,4 +1,4 @@
-//! One ELF file: the facts that decide which mechanism can reach it. Nothing is executed.
+//! Reads the facts of one ELF file that decide which mechanism can reach it. Executes nothing.
 
 use megapage_kernel::trusted::open_binary;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, Sym};
@@ -7,31 +7,31 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Names that a 64-bit ELF file asks for and gives.
+/// Facts of a 64-bit ELF file, with the names that it imports and exports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElfFacts {
     /// `e_machine` of the ELF header.
     pub machine: u16,
-    /// Whether the file is position-independent (ET_DYN).
+    /// True if the file is position-independent (ET_DYN).
     pub position_independent: bool,
     /// PT_INTERP: the dynamic loader; `None` in a static executable and in most libraries.
     pub loader: Option<String>,
     /// DT_NEEDED, in order.
     pub needed: Vec<String>,
-    /// DT_RPATH and DT_RUNPATH, split at the colons, `$ORIGIN` left in.
+    /// DT_RPATH and DT_RUNPATH, split at the colons; `$ORIGIN` is not replaced.
     pub run_paths: Vec<String>,
     /// Undefined dynamic symbols.
     pub imports: Vec<String>,
-    /// Those of [`TELLING_EXPORTS`] that the file defines dynamically.
+    /// The names of [`TELLING_EXPORTS`] that the file defines dynamically.
     pub exports: Vec<&'static str>,
-    /// Whether a Go linker made it (`.note.go.buildid` or `.go.buildinfo`).
+    /// True if a Go linker made it (`.note.go.buildid` or `.go.buildinfo`).
     pub go: bool,
-    /// Whether it holds glibc's table of tunables with `glibc.malloc.hugetlb` in it: true of glibc's own
-    /// dynamic loader since 2.35, and of static programs that were linked with such a glibc.
+    /// True if it holds glibc's table of tunables with `glibc.malloc.hugetlb`. This holds for
+    /// glibc's own dynamic loader since 2.35, and for static programs linked with such a glibc.
     pub heap_tunable: bool,
 }
 
-/// Exports that show what a file is: an allocator, a language runtime, or a sanitizer's.
+/// Exports that identify a file: as an allocator, a language runtime, or a sanitizer.
 pub const TELLING_EXPORTS: [&str; 12] = [
     "malloc",
     "mallocx",
@@ -47,29 +47,31 @@ pub const TELLING_EXPORTS: [&str; 12] = [
     "__hwasan_init",
 ];
 
-/// Bytes of names that are read at most, for each byte of the table that they lie in, and of a small table.
+/// Largest number of bytes of names that are read: this factor times the bytes of their table, and
+/// then `LEAST_NAMES` more.
 const NAMES_PER_BYTE: usize = 4;
 const LEAST_NAMES: usize = 64 << 10;
 
 const TUNABLE: &[u8] = b"glibc.malloc.hugetlb\0";
 
-/// What a file is, as far as execve(2) cares.
+/// Kinds of files that execve(2) distinguishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A 64-bit ELF file.
     Elf64(ElfFacts),
-    /// A 32-bit ELF file; its `e_machine`.
+    /// A 32-bit ELF file, with its `e_machine`.
     Elf32(u16),
-    /// Begins with `#!`: the remainder of that line, without the blanks around it.
+    /// A file that begins with `#!`: the rest of that line, without surrounding blanks.
     Script(String),
-    /// Something else: execvp(3) hands it to `/bin/sh`.
+    /// Any other file: execvp(3) runs it by `/bin/sh`.
     Other,
 }
 
-/// Reads what `path` is. InvalidData for a file that begins as ELF and is not well-formed.
+/// Determines the kind of the file at `path`. Fails with InvalidData if it begins as ELF but is not
+/// well-formed.
 pub fn inspect_file(path: &Path) -> io::Result<FileKind> {
     let mut file = open_binary(path)?;
-    // The kernel looks at the first 256 bytes (BINPRM_BUF_SIZE) for the line of a script.
+    // The kernel reads the line of a script from the first 256 bytes (BINPRM_BUF_SIZE).
     let mut start = Vec::with_capacity(256);
     file.by_ref().take(256).read_to_end(&mut start)?;
     if let Some(line) = start.strip_prefix(b"#!") {
@@ -91,15 +93,16 @@ pub fn inspect_file(path: &Path) -> io::Result<FileKind> {
     inspect_elf(&cache).map(FileKind::Elf64)
 }
 
-/// The longest name of a build that is believed, in bytes: linkers make 8 to 20, Go's some 90.
+/// The longest build name that is accepted, in bytes: linkers make 8 to 20, Go's some 90.
 const LONGEST_BUILD: usize = 256;
-/// The longest notes that are looked through, in bytes.
+/// The longest notes that are searched, in bytes.
 const LONGEST_NOTES: u64 = 64 << 10;
-/// The name and the type of the note in which Go's linker puts it.
+/// The name and the type of the note with the build name of Go's linker.
 const GO_BUILD: (&[u8], u32) = (b"Go", 4);
 
-/// The name that the linker gave to this build of an ELF file (`.note.gnu.build-id`, or Go's), in hexadecimal digits. `None`
-/// where it gave none, or the file is no well-formed 64-bit ELF file. Reads the headers and the notes alone.
+/// Returns the name that the linker gave to this build of an ELF file (`.note.gnu.build-id`, or
+/// Go's), in hexadecimal digits. `None` if it gave none, or if the file is no well-formed 64-bit
+/// ELF file. Reads only the headers and the notes.
 pub fn build_id(file: File) -> Option<String> {
     let cache = ReadCache::new(file);
     let header = elf::FileHeader64::<Endianness>::parse(&cache).ok()?;
@@ -119,7 +122,7 @@ pub fn build_id(file: File) -> Option<String> {
     found.filter(|id| (1..=LONGEST_BUILD).contains(&id.len())).map(hexadecimal)
 }
 
-/// Two digits for each byte.
+/// Formats bytes as two hexadecimal digits each.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -139,14 +142,14 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
             || file.section_by_name(".go.buildinfo").is_some(),
         ..ElfFacts::default()
     };
-    // One read of the whole table: the cache would keep one entry for each name.
+    // Reads the whole table at once: the cache would otherwise keep one entry for each name.
     let strings: &[u8] = match file.section_by_name(".dynstr") {
         Some(section) => section.data().map_err(malformed)?,
         None => &[],
     };
     let from = |offset: u64| strings.get(offset as usize..).unwrap_or_default();
-    // Linkers store each name once, and few of them as the ends of others. Names that overlap at will could take as much
-    // memory as the file has bytes, squared.
+    // Linkers store each name once, and few of them as the ends of others. Freely overlapping names
+    // could take as much memory as the square of the file's bytes.
     let mut room = NAMES_PER_BYTE * strings.len() + LEAST_NAMES;
     let mut text = |offset: u64| {
         let name = from(offset).split(|&byte| byte == 0).next().unwrap_or_default();
@@ -177,14 +180,15 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
         if symbol.is_undefined(endian) {
             facts.imports.push(text(offset)?);
         } else {
-            // Node.js exports 200,000 names: compared in place, without looking for the end of each.
+            // Node.js exports 200,000 names: compares them in place, and does not search the end of
+            // each.
             let is = |export: &&&str| {
                 from(offset).strip_prefix(export.as_bytes()).is_some_and(|end| end.first() == Some(&0))
             };
             facts.exports.extend(TELLING_EXPORTS.iter().find(is));
         }
     }
-    // The table of tunables has pointers to be relocated, hence this section.
+    // The table of tunables is in this section because its pointers are relocated.
     if let Some(section) = file.section_by_name(".data.rel.ro") {
         let bytes = section.data().map_err(malformed)?;
         facts.heap_tunable = bytes.windows(TUNABLE.len()).any(|window| window == TUNABLE);
@@ -192,7 +196,7 @@ fn inspect_elf(data: &ReadCache<File>) -> io::Result<ElfFacts> {
     Ok(facts)
 }
 
-/// The usual name of an `e_machine` value; its number where it is none of the common ones.
+/// Returns the usual name of an `e_machine` value; the number if it is not a common one.
 pub fn machine_name(machine: u16) -> String {
     match machine {
         elf::EM_X86_64 => "x86-64".into(),
@@ -219,17 +223,17 @@ mod tests {
         assert_eq!(own.as_deref(), listed);
         let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/fuzz/elf_launch");
         for input in std::fs::read_dir(inputs).unwrap() {
-            // None of them makes it panic, or go on without end.
+            // No input makes it panic, or run without end.
             let _ = build_id(File::open(input.unwrap().path()).unwrap());
         }
         assert_eq!(build_id(File::open("/etc/passwd").unwrap()), None);
     }
 
-    /// 300 symbols, each of whose names is the remainder of a table of 8 KiB without an end of a string in it.
+    /// 300 symbols: the name of each is the rest of a table of 8 KiB, in which no string ends.
     #[test]
     fn names_that_overlap_without_end_are_refused() {
         let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/fuzz/elf_launch");
-        // By their messages alone: what is accepted is megabytes of names.
+        // Shows only the messages: an accepted file gives megabytes of names.
         let error =
             inspect_file(&inputs.join("crash-overlapping-imports")).err().map(|error| error.to_string());
         assert_eq!(error.as_deref(), Some("its names overlap without end"));

@@ -1,4 +1,5 @@
-//! What a process's memory is for: every mapping is of exactly one kind, so that the kinds add up to all that is present.
+//! Purposes of a process's memory. Every mapping is of exactly one kind, so the kinds add up to all
+//! present memory.
 
 use crate::jvm::heap::JavaHeap;
 pub use crate::kind::Kind;
@@ -11,20 +12,23 @@ use megapage_kernel::smaps::Mapping;
 use megapage_units::{Bytes, PageSize, VirtRange};
 use std::collections::BTreeSet;
 
-/// glibc's malloc takes address space for a thread's arena in pieces of this length, at multiples of it (HEAP_MAX_SIZE in
-/// malloc/arena.c), and opens them from the start on.
+/// Length of the pieces of address space that glibc's malloc takes for a thread's arena, at
+/// multiples of it (HEAP_MAX_SIZE in malloc/arena.c). It opens a piece from the start on.
 const ARENA: u64 = 64 << 20;
-/// Pieces that lie side by side are one mapping. The class space of a JVM (1 GiB) begins at such a multiple, too.
+/// The longest mapping of arenas: adjacent pieces are one mapping. The class space of a JVM (1 GiB)
+/// begins at such a multiple, too.
 const LONGEST_ARENA: u64 = 512 << 20;
-/// Where the kernel puts no mapping unless asked: arenas lie above, heaps with compressed pointers below.
+/// Lower bound of arenas. Below it the kernel places a mapping only on request, and heaps with
+/// compressed pointers lie there.
 const LOW: u64 = 32 << 30;
-/// The kernel joins a library's .bss with memory of the same permissions that lies behind it. What is longer is taken for that.
+/// The longest .bss of a library. The kernel joins a .bss with memory of the same permissions
+/// behind it: a longer mapping is taken for such memory.
 const LONGEST_LIBRARY_BSS: u64 = 512 << 10;
-/// The guard below a thread's stack is no longer than this.
+/// The longest guard below a thread's stack.
 const LONGEST_GUARD: u64 = 1 << 20;
 
 impl HeapRuntime {
-    /// That of a program, where it has such a one.
+    /// Returns the heap runtime of a program, if it has one.
     pub fn of(runtime: Option<Runtime>) -> Option<HeapRuntime> {
         match runtime? {
             Runtime::Jvm => Some(HeapRuntime::Jvm),
@@ -35,7 +39,7 @@ impl HeapRuntime {
     }
 }
 
-/// A runtime that manages a heap of its own.
+/// A runtime that manages its own heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeapRuntime {
     /// A JVM.
@@ -46,22 +50,22 @@ pub enum HeapRuntime {
     Go,
 }
 
-/// What mappings alone do not report.
+/// Facts that the mappings alone do not show.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clues<'a> {
-    /// The ranges of the preloaded heap, where it provides malloc.
+    /// The ranges of the preloaded heap, if it provides malloc.
     pub heap: Option<&'a [VirtRange]>,
-    /// The runtime, as the program's file shows; a library of one is found by its name.
+    /// The runtime, from the program's file. A library with a runtime is found by its name.
     pub runtime: Option<HeapRuntime>,
-    /// The Java heap, of a JVM.
+    /// The Java heap, if the program is a JVM.
     pub java_heap: Option<JavaHeap>,
     /// The program's file.
     pub executable: Option<&'a str>,
-    /// Where text was moved to.
+    /// The ranges to which text was moved.
     pub text: &'a [VirtRange],
 }
 
-/// Whether the preloaded heap, which lies in `ranges`, has mapped this.
+/// Returns true if the mapping belongs to the preloaded heap, which lies in `ranges`.
 pub(crate) fn is_preloaded_heap(mapping: &Mapping, ranges: &[VirtRange]) -> bool {
     (is_anonymous(mapping) || mapping.is_extent()) && overlaps(mapping, ranges)
 }
@@ -70,7 +74,7 @@ fn overlaps(mapping: &Mapping, ranges: &[VirtRange]) -> bool {
     ranges.iter().any(|range| range.intersection(mapping.range).is_some())
 }
 
-/// Private memory that is no file's: anonymous, or of the pool.
+/// Returns true for private memory without a file: anonymous, or from the pool.
 fn is_anonymous(mapping: &Mapping) -> bool {
     let of_pool = mapping.kernel_page_size > PageSize::BASE || mapping.name.starts_with("/anon_hugepage");
     mapping.permissions.ends_with('p') && (mapping.inode == 0 && !mapping.is_special() || of_pool)
@@ -80,13 +84,13 @@ fn is_executable(mapping: &Mapping) -> bool {
     mapping.permissions.as_bytes().get(2) == Some(&b'x')
 }
 
-/// Device and inode of a file that is mapped privately, on base pages.
+/// Returns device and inode of a file that is mapped privately, on base pages.
 fn file_of(mapping: &Mapping) -> Option<ObjectId> {
     let is_file = mapping.permissions.ends_with('p') && !is_anonymous(mapping);
     is_file.then(|| mapping.object()).flatten()
 }
 
-/// What the mappings of one process show of each other.
+/// Facts that a process's mappings show about each other.
 struct Context<'a> {
     clues: &'a Clues<'a>,
     devices: &'a MemoryDevices,
@@ -95,7 +99,8 @@ struct Context<'a> {
     programs: BTreeSet<ObjectId>,
 }
 
-/// The kind of each of a process's mappings, in their order (ascending addresses, all of the process).
+/// Returns the kind of each of a process's mappings. `mappings` holds all of them, by ascending
+/// address.
 pub fn kinds(mappings: &[Mapping], clues: &Clues<'_>, devices: &MemoryDevices) -> Vec<Kind> {
     let programs = mappings.iter().filter(|it| is_executable(it)).filter_map(file_of).collect();
     let maps_library = |start: &str| {
@@ -152,13 +157,14 @@ impl Context<'_> {
         self.anonymous(mapping, after)
     }
 
-    /// What of private anonymous memory is neither a stack nor a program's.
+    /// Returns the kind of private anonymous memory that is neither a stack nor a program's .bss.
     fn anonymous(&self, mapping: &Mapping, after: Option<&Mapping>) -> Kind {
         let name = mapping.name.as_str();
         if name == "[heap]" || name.starts_with("[anon: glibc: ") {
             return Kind::Heap;
         }
-        // Go reserves the same pieces, and calls malloc for C alone. The preloaded heap has no such arenas.
+        // Go reserves pieces of the same length, and calls malloc only for C. The preloaded heap
+        // has no such arenas.
         let has_arenas = self.clues.heap.is_none() && self.runtime != Some(HeapRuntime::Go);
         match self.runtime {
             Some(_) if has_arenas && is_arena(mapping, after) => Kind::Heap,
@@ -169,7 +175,8 @@ impl Context<'_> {
         }
     }
 
-    /// Whether this is what a program or library has behind its data without a place in the file.
+    /// Returns true if this is the .bss of a program or library: memory behind its data, without a
+    /// place in the file.
     fn is_bss(&self, mapping: &Mapping, (before, kind): (&Mapping, Kind)) -> bool {
         let of_executable = self.clues.executable.is_some_and(|executable| before.name == executable);
         kind == Kind::Text
@@ -182,8 +189,9 @@ impl Context<'_> {
     }
 }
 
-/// The main thread's stack; a thread's where it is named, or where the kernel marks what is mapped with MAP_STACK (as
-/// MADV_NOHUGEPAGE, Linux 6.7) and a guard lies below or within.
+/// Returns true for a stack: the main thread's, or one with a thread's name. Also for a mapping
+/// with a guard below or within that the kernel marks as mapped with MAP_STACK (as MADV_NOHUGEPAGE,
+/// Linux 6.7).
 fn is_stack(mapping: &Mapping, before: Option<&Mapping>) -> bool {
     let name = &mapping.name;
     if name.starts_with("[stack") || name.starts_with("[anon: glibc: pthread stack") {
@@ -191,12 +199,12 @@ fn is_stack(mapping: &Mapping, before: Option<&Mapping>) -> bool {
     }
     let is_guard =
         |it: &Mapping| it.permissions == "---p" && it.inode == 0 && it.range.len().0 <= LONGEST_GUARD;
-    // A guard that is no mapping of its own: `gu`.
+    // A guard within the mapping: flag `gu`.
     let guarded = before.is_some_and(is_guard) || mapping.has_flag("gu");
     name.is_empty() && mapping.permissions == "rw-p" && mapping.has_flag("nh") && guarded
 }
 
-/// Whether this is the opened part of glibc's arenas, by where they start and end.
+/// Returns true if this is the open part of glibc's arenas, by its start and end.
 fn is_arena(mapping: &Mapping, after: Option<&Mapping>) -> bool {
     let start = mapping.range.start();
     let closed = after.filter(|after| after.permissions == "---p" && after.inode == 0);
@@ -209,12 +217,12 @@ fn is_arena(mapping: &Mapping, after: Option<&Mapping>) -> bool {
         && end - start <= LONGEST_ARENA
 }
 
-/// One kind's memory at one moment, and why what is on base pages is.
+/// Memory of one kind at one moment, with the reasons for its base pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindMemory {
-    /// What there is of it.
+    /// The memory.
     pub memory: Memory,
-    /// What of it is not on huge pages, by reason.
+    /// The part that is not on huge pages, by reason.
     pub base: Base,
 }
 
@@ -223,7 +231,7 @@ pub struct KindMemory {
 pub struct Kinds([KindMemory; Kind::ALL.len()]);
 
 impl Kinds {
-    /// Of a process's mappings, which are of these kinds.
+    /// Sums up a process's mappings, which are of these kinds.
     pub fn of(mappings: &[Mapping], kinds: &[Kind], setting: &Setting) -> Kinds {
         let mut sums = Kinds::default();
         for (mapping, kind) in mappings.iter().zip(kinds) {
@@ -239,7 +247,7 @@ impl Kinds {
         sums
     }
 
-    /// One of them.
+    /// Returns the memory of one kind.
     pub fn get(&self, kind: Kind) -> &KindMemory {
         &self.0[kind as usize]
     }
@@ -248,13 +256,13 @@ impl Kinds {
         &mut self.0[kind as usize]
     }
 
-    /// Those with any memory.
+    /// Returns the kinds with any memory.
     pub fn present(&self) -> impl Iterator<Item = (Kind, &KindMemory)> {
         let all = Kind::ALL.into_iter().map(|kind| (kind, self.get(kind)));
         all.filter(|(_, it)| it.memory.total() > Bytes::ZERO)
     }
 
-    /// The sum: all that is present, and swapped out.
+    /// Returns the sum of all memory, present and swapped out.
     pub fn total(&self) -> Memory {
         let mut sum = Memory::default();
         self.0.iter().for_each(|it| sum += it.memory);

@@ -1,8 +1,8 @@
-//! Looks at a program, chooses a mechanism, starts it on huge pages, watches it and reports.
+//! Examines a program, chooses a mechanism, starts it on huge pages, watches it and reports.
 //!
-//! Architecture invariant: the choice ([`mechanism`], [`runtimes`]) is pure, from facts that [`program`] and
-//! [`machine`] gather. What a report says is mapped comes from the kernel; what the heap asked for comes from
-//! the ledger, and the two are shown side by side.
+//! Architecture invariant: the choice ([`mechanism`], [`runtimes`]) is pure; [`program`] and
+//! [`machine`] gather its facts. A report takes the mapped memory from the kernel and the heap's
+//! requests from the ledger, and shows the two side by side.
 
 #![forbid(unsafe_code)]
 

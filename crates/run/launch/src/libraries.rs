@@ -1,24 +1,26 @@
-//! Where the dynamic loader would find a library (ld.so(8)), without running it.
+//! Finds a library as the dynamic loader would (ld.so(8)), without running it.
 
 use megapage_kernel::trusted::read_regular;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The longest of them that is read, in bytes.
+/// The longest configuration file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// Files that an `include` of ld.so.conf may name, in all; more are left out.
+/// Largest number of files that `include` lines of ld.so.conf may name in all; further ones are
+/// skipped.
 const MOST_FILES: usize = 256;
 
-/// The directories that are searched for every program: LD_LIBRARY_PATH, those of `/etc/ld.so.conf`, and the
-/// loader's own. The loader's cache is not read: it holds what these directories hold.
+/// The directories that are searched for every program: LD_LIBRARY_PATH, those of
+/// `/etc/ld.so.conf`, and the loader's own. The loader's cache is not read: it lists the files in
+/// these directories.
 #[derive(Clone, Debug)]
 pub struct LibraryPath {
     directories: Vec<PathBuf>,
 }
 
 impl LibraryPath {
-    /// This machine's, with the given value of LD_LIBRARY_PATH.
+    /// Returns this machine's directories, with the given value of LD_LIBRARY_PATH.
     pub fn of_machine(ld_library_path: Option<&str>) -> LibraryPath {
         let mut directories: Vec<PathBuf> = ld_library_path
             .unwrap_or_default()
@@ -34,12 +36,13 @@ impl LibraryPath {
         LibraryPath { directories }
     }
 
-    /// The file for `name` as needed by `needer`, whose run paths are given. `None` where there is none.
+    /// Returns the file for `name` as needed by `needer` with these run paths; `None` if there is
+    /// none.
     pub fn find(&self, name: &str, needer: &Path, run_paths: &[String]) -> Option<PathBuf> {
         if name.contains('/') {
             return Some(PathBuf::from(name)).filter(|path| path.is_file());
         }
-        // $ORIGIN is where the file really is: /usr/bin/java is a link into the JDK.
+        // $ORIGIN is the file's real directory: /usr/bin/java is a link into the JDK.
         let needer = fs::canonicalize(needer).unwrap_or(needer.into());
         let origin = needer.parent().unwrap_or(Path::new("/")).to_string_lossy();
         let own = run_paths
@@ -55,7 +58,7 @@ fn read_configuration(file: &Path, directories: &mut Vec<PathBuf>, seen: &mut BT
     if seen.len() >= MOST_FILES || !seen.insert(file.to_path_buf()) {
         return;
     }
-    // A file that cannot be read adds nothing, as for ldconfig.
+    // An unreadable file adds nothing, as for ldconfig.
     let Ok(text) = read_regular(file, LONGEST) else { return };
     for line in String::from_utf8_lossy(&text).lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -69,7 +72,8 @@ fn read_configuration(file: &Path, directories: &mut Vec<PathBuf>, seen: &mut BT
     }
 }
 
-/// The files that `pattern` names, sorted; a `*` is understood in its last part, which is what is in use.
+/// Returns the files that `pattern` names, sorted. Only a `*` in its last part is supported, as it
+/// is used in practice.
 fn matching_files(pattern: &Path, includer: &Path) -> Vec<PathBuf> {
     let pattern = includer.parent().unwrap_or(Path::new("/")).join(pattern);
     let last = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! What the choice of a mechanism needs to know of the machine and of the caller.
+//! Facts about the machine and the caller that the choice of a mechanism needs.
 
 use crate::broker::Broker;
 use crate::jvm::obstacles::Surroundings;
@@ -19,72 +19,78 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Environment variable: the library to preload, instead of the one that was installed with the command.
+/// Environment variable with the library to preload, in place of the one installed with the
+/// command.
 pub const LIBRARY_VARIABLE: &str = "MEGAPAGE_LIBRARY";
-/// Its file name. The library finds itself in LD_PRELOAD by it.
+/// File name of that library. The library finds itself in LD_PRELOAD by it.
 pub const LIBRARY_NAME: &str = "libmegapage.so";
-/// Environment variable: the library that moves text, instead of the one that was installed with the command.
+/// Environment variable with the library that moves text, in place of the one installed with the
+/// command.
 pub const TEXT_LIBRARY_VARIABLE: &str = "MEGAPAGE_TEXT_LIBRARY";
-/// Its file name.
+/// File name of that library.
 pub const TEXT_LIBRARY_NAME: &str = "libmegapage_text.so";
 
-/// Facts, gathered once before a run.
+/// Facts that are gathered once before a run.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The library to preload, or why there is none.
+    /// The library to preload, or the reason why there is none.
     pub library: Result<PathBuf, String>,
-    /// The library to preload for moving text, or why there is none.
+    /// The library to preload for moving text, or the reason why there is none.
     pub text_library: Result<PathBuf, String>,
-    /// Versions that these two need of the program's C library, and of what else it loads.
+    /// Versions that these two libraries need of the program's C library, and of its other
+    /// libraries.
     pub needed: Versions,
-    /// Tries whether programs of the caller can move their text, and says why not: what the kernel refuses the caller it
-    /// refuses them, too. A function, for it is asked only where text is to be moved: a security module logs what it
-    /// refuses, and a seccomp filter may kill for the attempt.
+    /// Tries whether programs of the caller can move their text, and returns the reason if not: the
+    /// kernel refuses the programs the same calls as the caller. It is a function because only a
+    /// run that moves text needs it. A security module logs a refused attempt, and a seccomp filter
+    /// may kill for it.
     pub text_refused: fn() -> Option<String>,
-    /// Whether a process of the caller can have 2 MiB THP where it asks for them, or why not.
+    /// Ok if a process of the caller can have 2 MiB THP on request, else the reason why not.
     pub thp: Result<(), String>,
-    /// Whether the collapse of another process's memory is ruled out too: by prctl, not by the settings,
-    /// which it ignores.
+    /// True if the collapse of another process's memory is ruled out too. Only prctl rules it out;
+    /// a collapse ignores the settings.
     pub collapse_off: bool,
-    /// Transparent huge pages are switched off for the caller. `megapage run` clears that unless it
-    /// was set on purpose.
+    /// The way in which transparent huge pages are switched off for the caller, if they are.
+    /// `megapage run` clears that, unless it was set on purpose.
     pub switched_off: Option<SwitchedOff>,
-    /// Bytes of 2 MiB pages that a new mapping can have: available ones and overcommit.
+    /// Bytes of 2 MiB pages that a new mapping can have: available pages and overcommit.
     pub pool_2m: Bytes,
-    /// The same of 1 GiB pages, which cannot be overcommitted.
+    /// Bytes of 1 GiB pages that a new mapping can have; they cannot be overcommitted.
     pub pool_1g: Bytes,
-    /// Whether a hugetlb fault may be refused after its mapping was granted (a control group's limit).
+    /// True if a hugetlb fault may be refused after its mapping was granted (a control group's
+    /// limit).
     pub hugetlb_may_be_refused: bool,
-    /// What control groups let the caller have of memory yet; `None`: no limit that can be seen.
+    /// Bytes of memory that control groups still let the caller have; `None`: no visible limit.
     pub memory_room: Option<Bytes>,
-    /// Whether memory lies on several nodes: a memory policy may ask for pages of one that has none left.
+    /// True if memory lies on several nodes: a memory policy may ask for pages of a node that has
+    /// none.
     pub several_nodes: bool,
-    /// The broker of pre-zeroed pages that the run was given.
+    /// The broker of pre-zeroed pages, if the run has one.
     pub broker: Option<Broker>,
-    /// What external promotion lacks: an ability of the kernel, or a right.
+    /// The ability of the kernel, or the right, that external promotion lacks.
     pub promotion_lacks: Option<String>,
-    /// Whether the caller may look into processes of other users.
+    /// True if the caller may read processes of other users.
     pub may_trace_others: bool,
-    /// Whether the preloaded library can collapse what a program maps past malloc: the kernel tells a process which of its
-    /// memory is on base pages (PAGEMAP_SCAN).
+    /// True if the preloaded library can collapse memory that a program maps without malloc. The
+    /// kernel then shows a process which of its memory is on base pages (PAGEMAP_SCAN).
     pub collapses_own_mappings: bool,
-    /// What a JVM's large pages depend on besides.
+    /// Further facts on which a JVM's large pages depend.
     pub surroundings: Surroundings,
     /// The value of [`FILTERS_VARIABLE`] for the program; `None` if none is needed.
     pub filters: Option<String>,
-    /// The environment that the program will have, as far as it is text.
+    /// The environment of the program, without values that are not text.
     pub environment: BTreeMap<String, String>,
 }
 
 impl Machine {
-    /// Gathers the facts for the calling process; a broker is not asked.
+    /// Gathers the facts for the calling process. Does not ask a broker.
     pub fn read(root: &KernelRoot) -> Result<Machine, KernelError> {
         let environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
             .collect();
         let own = read_own_status(root)?;
-        // The flag is inherited over fork and exec: what holds for us holds for the program, unless
-        // it is cleared.
+        // The flag is inherited over fork and exec. The program has it as the caller has, unless
+        // the launcher clears it.
         let mut switched_off = SwitchedOff::of(root, &own);
         if let Some(off) = &mut switched_off {
             off.on_purpose |= environment.get(THP_VARIABLE).is_some_and(|kind| !kind.is_empty());
@@ -127,18 +133,19 @@ impl Machine {
             may_trace_others: own.capabilities.sys_ptrace(),
             collapses_own_mappings: PAGEMAP_SCAN.is_there(root),
             surroundings: surroundings(root, &own, &groups)?,
-            // The filters let the launcher make its calls, and so the library.
+            // The filters let the launcher make its calls, and so they let the library.
             filters: own.seccomp_filters.filter(|count| *count > 0).map(|count| count.to_string()),
             environment,
         })
     }
 
-    /// Returns the variable by which the preloaded libraries know that the filters allow their calls.
+    /// Returns the variable from which the preloaded libraries know that the filters allow their
+    /// calls.
     pub(crate) fn filters_variable(&self) -> Option<(String, OsString)> {
         Some((FILTERS_VARIABLE.into(), self.filters.clone()?.into()))
     }
 
-    /// The value of an environment variable; `None` where it is unset or empty.
+    /// Returns the value of an environment variable; `None` if it is unset or empty.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -172,13 +179,13 @@ fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Sur
                 Some(format!("{call}: {}", std::io::Error::from_raw_os_error(errno)))
             }
             Ok(Answer::Killed(signal)) => Some(format!("the trial was killed by signal {signal}")),
-            // A trial that cannot be made says nothing.
+            // A failed trial proves nothing.
             Ok(Answer::Obtained | Answer::BasePages) | Err(_) => None,
         },
     })
 }
 
-/// What a new mapping of pages of `size` can have.
+/// Returns the bytes that a new mapping of pages of `size` can have.
 fn pool(root: &KernelRoot, size: PageSize) -> Result<Bytes, KernelError> {
     match hugetlb::counts(root, size, PoolScope::Machine) {
         Ok(counts) => {
@@ -190,8 +197,8 @@ fn pool(root: &KernelRoot, size: PageSize) -> Result<Bytes, KernelError> {
     }
 }
 
-/// The library: named by the variable, else installed (`../lib/megapage/` from the command), else built
-/// beside the command (Cargo's target directory).
+/// Finds a library: the one that the variable names, else the installed one (`../lib/megapage/`
+/// from the command). Else it is the one built beside the command (Cargo's target directory).
 fn find_library(
     name: &str,
     variable: &str,
@@ -200,7 +207,7 @@ fn find_library(
     let named = environment.get(variable).map(Path::new);
     let usable = |path: &Path| -> Result<PathBuf, String> {
         let path = std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        // LD_PRELOAD is a list that blanks and colons separate, and knows no quoting.
+        // LD_PRELOAD is a list separated by blanks and colons, without quotes.
         match path.to_str() {
             Some(text) if !text.contains([' ', ':', '\t', '\n']) => Ok(path),
             _ => Err(format!("{}: LD_PRELOAD cannot hold a path with a blank or a colon", path.display())),

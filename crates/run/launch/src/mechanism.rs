@@ -1,4 +1,5 @@
-//! Which mechanisms a run uses, and the reason for each that it uses or not. Pure: facts in, a plan out.
+//! Chooses the mechanisms of a run, with the reason for each that it uses or not. Pure: facts in, a
+//! plan out.
 
 mod apply;
 
@@ -16,65 +17,65 @@ use serde::Serialize;
 use std::ffi::OsString;
 use thiserror::Error;
 
-/// One mechanism, looked at.
+/// One mechanism with its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Considered {
     /// The mechanism.
     pub mechanism: Mechanism,
-    /// Whether the run uses it.
+    /// True if the run uses it.
     pub used: bool,
-    /// Why, or why not.
+    /// The reason for that.
     pub reason: String,
 }
 
-/// How a run will be made.
+/// The plan of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Every mechanism, with its reason.
     pub considered: Vec<Considered>,
-    /// The backing that the mechanism is instructed to use: what was asked, or less where that is not safe.
+    /// The backing that the mechanism is to use: the requested one, or less if that is not safe.
     pub heap: Heap,
-    /// What became of `--pool`, where it was asked for.
+    /// The result of `--pool`, if it was requested.
     pub pool: Option<PoolPlan>,
     /// Variables to set.
     pub environment: Vec<(String, OsString)>,
-    /// Arguments to put before the program's own (and after a script's).
+    /// Arguments to put before the program's own arguments (and after a script's).
     pub arguments: Vec<String>,
-    /// What a reader of the report should know besides.
+    /// Further notes for the reader of the report.
     pub notes: Vec<String>,
-    /// What is known of the JVM; `None` where there is none.
+    /// Facts about the JVM; `None` if there is none.
     pub java: Option<JavaPlan>,
 }
 
 impl Plan {
-    /// One for which nothing need be set.
+    /// Returns a plan that sets nothing.
     pub fn of(considered: Vec<Considered>, heap: Heap) -> Plan {
         Plan { considered, heap, ..Plan::default() }
     }
 
-    /// Whether `mechanism` is in use.
+    /// Returns true if `mechanism` is in use.
     pub fn uses(&self, mechanism: Mechanism) -> bool {
         self.considered.iter().any(|considered| considered.used && considered.mechanism == mechanism)
     }
 
-    /// The mechanisms in use.
+    /// Returns the mechanisms in use.
     pub fn used(&self) -> Vec<Mechanism> {
         self.considered.iter().filter(|considered| considered.used).map(|it| it.mechanism).collect()
     }
 }
 
-/// Why a run is not started.
+/// Reasons not to start a run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// The mechanism that was asked for cannot reach this program.
+    /// The requested mechanism cannot reach this program.
     #[error("--mechanism {mechanism}: {reason}")]
     NotApplicable {
         /// The mechanism.
         mechanism: Mechanism,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// `--fork` with pages that forks make expensive.
+    /// `--fork` with pages that make forks expensive.
     #[error(
         "--fork {} and --heap {}: a hugetlb page is copied whole by the first write after a fork, and where the pool \
          has none left the child is killed; leave --heap out, or choose thp",
@@ -82,9 +83,9 @@ pub enum Refusal {
         heap.name()
     )]
     HugetlbForks {
-        /// What the program forks for.
+        /// The purpose of the program's forks.
         fork: Fork,
-        /// The heap asked for.
+        /// The requested heap.
         heap: Heap,
     },
     /// `--fork` with `--pool`.
@@ -94,25 +95,25 @@ pub enum Refusal {
         .0.name()
     )]
     PoolForks(Fork),
-    /// `--thp advised` on a kernel without.
+    /// `--thp advised` on a kernel without it.
     #[error("--thp advised: this kernel lacks {0}")]
     ThpAdvised(String),
-    /// A library that was named for its text cannot be looked at.
+    /// A library of --text-libs cannot be examined.
     #[error("--text-libs: {0}")]
     TextLibrary(String),
-    /// With `--require`: what was asked cannot be had.
+    /// With `--require`: the request cannot be met.
     #[error("--require: {0}")]
     Unobtainable(String),
 }
 
-/// A mechanism that applies: why, and the heap it is instructed to use.
+/// A mechanism that applies: the reason, and the heap that it is to use.
 struct Accepted {
     reason: String,
     heap: Heap,
 }
 
-/// Chooses. `request.mechanism` overrides; `request.require` turns what is known to be impossible into a
-/// refusal.
+/// Chooses the mechanisms. `request.mechanism` overrides the choice; with `request.require`, a
+/// known impossibility is a refusal.
 pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
     if request.fork != Fork::Auto && machine.broker.is_some() {
         return Err(Refusal::PoolForks(request.fork));
@@ -124,7 +125,7 @@ pub fn choose(program: &Program, request: &Request, machine: &Machine) -> Result
 }
 
 fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) -> Result<Plan, Refusal> {
-    // Huge pages for a program that forks are THP: their page tables are as small, and a write copies 4 KiB.
+    // A program that forks gets THP: their page tables are as small, and a write copies only 4 KiB.
     let forking = Request {
         heap: match (request.fork, request.heap) {
             (Fork::Auto, heap) | (_, heap @ (Heap::Thp | Heap::None)) => heap,
@@ -165,7 +166,7 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         None => automatic(program, request.heap, machine, &switch, &preload, &tunable, &outside),
     };
 
-    // The preloaded heap repairs itself; for others the launcher does.
+    // The preloaded heap repairs itself; the launcher repairs other heaps.
     let repairs_itself = wanted.contains(&Mechanism::Preload);
     let unrepaired = request.fork != Fork::Auto && !repairs_itself && !wanted.contains(&Mechanism::Outside);
     if unrepaired && outside.is_ok() {
@@ -190,7 +191,8 @@ fn choose_mechanisms(program: &Program, request: &Request, machine: &Machine) ->
         };
         plan.considered.push(Considered { mechanism, used, reason });
     }
-    // Its own switches are at work where the arguments choose; another mechanism asked for leaves it as it is.
+    // The JVM's own switches are in effect without a requested mechanism, or with `runtime`.
+    // Another requested mechanism does not touch them.
     let by_itself = request.mechanism.is_none_or(|it| it == Mechanism::Runtime);
     if let Some(java) = java.filter(|_| by_itself) {
         if java.page.is_none() {
@@ -240,8 +242,9 @@ fn not_needed(request: &Request, wanted: &[Mechanism]) -> String {
     }
 }
 
-/// The choice when none is asked for: the runtime's own switch, else our allocator, else glibc's, else from
-/// outside. Outside joins in where it reaches memory that the others cannot.
+/// Chooses if no mechanism is requested: the runtime's own switch, else our allocator, else
+/// glibc's, else promotion from outside. Promotion from outside is added if it reaches memory that
+/// the others cannot.
 fn automatic(
     program: &Program,
     heap: Heap,
@@ -259,8 +262,9 @@ fn automatic(
     } else if tunable.is_ok() {
         wanted.push(Mechanism::Tunable);
     }
-    // These map their heaps themselves, past malloc. Where the library collapses such memory from inside, a second collapse from
-    // outside doubles the time in the kernel. A collapse works where the settings say never.
+    // These runtimes map their heaps themselves, without malloc. If the library collapses such
+    // memory from inside, a second collapse from outside would double the time in the kernel. A
+    // collapse works even if the settings say never.
     let inside = wanted.contains(&Mechanism::Preload) && machine.collapses_own_mappings;
     let maps_itself =
         matches!(program.runtime, Some(Runtime::Node | Runtime::Php)) && switch.is_err() && !inside;
@@ -280,7 +284,7 @@ pub(crate) fn raised(privilege: Privilege) -> String {
     format!("{what}, and nothing that the caller sets may reach such a program (AT_SECURE)")
 }
 
-/// Says why no library of ours can be preloaded into `program`.
+/// Returns the reason why no library of ours can be preloaded into `program`, as an error.
 pub(crate) fn preloadable(program: &Program, machine: &Machine) -> Result<(), String> {
     if let Some(privilege) = program.privilege {
         return Err(raised(privilege));
@@ -327,7 +331,7 @@ fn preload(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
         _ => String::new(),
     };
     match (heap, program.forks.first()) {
-        // A page written after fork needs a second one; an empty pool then kills the child.
+        // After a fork, a write to a page needs a second page; an empty pool then kills the child.
         (Heap::Auto, Some(import)) => Ok(Accepted {
             reason: format!(
                 "libmegapage.so provides malloc{replaces}; with THP, because {} imports {}: after a fork, a \
@@ -408,7 +412,8 @@ fn outside(program: &Program, heap: Heap, machine: &Machine) -> Result<Accepted,
     })
 }
 
-/// Why `heap` cannot be obtained on this machine at present, whatever the program.
+/// Returns the reason why this machine cannot give `heap` at present to any program; `None` if it
+/// can.
 fn unobtainable(heap: Heap, machine: &Machine) -> Option<String> {
     let empty = |size: &str| {
         format!("the pool of {size} pages has none available: megapage pool set {size}=N makes some")

@@ -1,20 +1,20 @@
-//! Memory by what backs it.
+//! Memory by the kind of page that backs it.
 
 use megapage_kernel::smaps::{BackingBytes, Mapping};
 use megapage_units::Bytes;
 use std::ops::AddAssign;
 
-/// Memory by what backs it, and what of it is swapped out.
+/// Memory by the kind of page that backs it, with its swapped part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What is present.
+    /// Memory that is present.
     pub present: BackingBytes,
-    /// What is swapped out.
+    /// Memory that is swapped out.
     pub swapped: Bytes,
 }
 
 impl Memory {
-    /// Of all `mappings`.
+    /// Returns the sum of all `mappings`.
     pub fn of<'a>(mappings: impl IntoIterator<Item = &'a Mapping>) -> Memory {
         let mut sum = Memory::default();
         for mapping in mappings {
@@ -23,12 +23,12 @@ impl Memory {
         sum
     }
 
-    /// What is present, and not on huge pages.
+    /// Returns the memory that is present and not on huge pages.
     pub fn not_huge(&self) -> Bytes {
         self.present.base
     }
 
-    /// Present or swapped out.
+    /// Returns all memory, present or swapped out.
     pub fn total(&self) -> Bytes {
         self.present.total() + self.swapped
     }

@@ -1,17 +1,17 @@
-//! What programs say when huge pages fail them, and what it means.
+//! Messages of programs about huge pages that they did not get, and their meanings.
 
 use serde::Serialize;
 use std::sync::LazyLock;
 
-/// A message that is known: how releases word it, and what it means.
+/// A known message: its wordings in several releases, and its meaning.
 struct Message {
-    /// For each wording, parts of the line, all of which are in it.
+    /// The wordings. Each is a list of parts; a line has to hold all of them.
     forms: &'static [&'static [&'static str]],
-    /// Whose.
+    /// The program that prints it.
     program: &'static str,
-    /// What has happened.
+    /// The event that it reports.
     meaning: &'static str,
-    /// What helps.
+    /// The remedy.
     remedy: &'static str,
 }
 
@@ -26,14 +26,14 @@ macro_rules! messages {
     };
 }
 
-/// The first that fits counts.
+/// The known messages; the first that fits counts.
 const MESSAGES: &[Message] = messages! {
-    // The second: Java 8 to 16.
+    // The second form: Java 8 to 16.
     JVM, &[&["Failed to reserve and commit memory"], &["Failed to reserve large pages memory"]],
         "the pool had too few pages for one mapping (errno 12, ENOMEM, for root too): that part of the JVM is on \
          base pages, and the program goes on",
         "megapage run --dry-run -- java ... says how many pages it takes, code cache and tables with them";
-    // -XX:+UseSHM, and Java 6, which knew nothing else.
+    // -XX:+UseSHM, and Java 6, which had no other way.
     JVM, &[&["Failed to reserve shared memory", "= 12)"]],
         "a System V segment was refused with errno 12 (ENOMEM): the pool has too few pages, for root too. Where root \
          succeeds and another user does not, the kernel is older than Linux 2.6.30 (RHEL 5): it counted the segment as \
@@ -79,7 +79,7 @@ const MESSAGES: &[Message] = messages! {
     "PostgreSQL", &[&["could not map anonymous shared memory: Cannot allocate memory"]],
         "with huge_pages=on the pool was too short for the shared memory: the server does not start",
         "postgres -C shared_memory_size_in_huge_pages says how many pages it takes";
-    // The second: 10.6 to 10.11; then InnoDB's buffer pool.
+    // The second form: 10.6 to 10.11; the third: InnoDB's buffer pool.
     "MariaDB",
         &[&["Couldn't allocate HugeTLB page"], &["Couldn't allocate", "bytes (Large/HugeTLB memory page"],
           &["InnoDB: HugeTLB:", "errno 12"]],
@@ -104,7 +104,7 @@ const MESSAGES: &[Message] = messages! {
     "memcached", &[&["Failed to set transparent hugepage hint"]],
         "memory could not be advised to be huge",
         "megapage doctor";
-    // The second: LATENCY DOCTOR.
+    // The second form: LATENCY DOCTOR.
     "Redis",
         &[&["Transparent Huge Pages (THP) support enabled in your kernel"],
           &["I detected a non zero amount of anonymous huge pages used by your process"]],
@@ -117,7 +117,7 @@ const MESSAGES: &[Message] = messages! {
         "large_pages found the pool too short, or its segment was refused (vm.hugetlb_shm_group, kernel.shmmax): the \
          buffer pool is on base pages, and the server goes on",
         "megapage doctor --user mysql says which; megapage pool set 2MB:+N makes more pages, as root";
-    // PostgreSQL's postmaster of a child, and others in their words.
+    // PostgreSQL's postmaster about a child, and other programs in their own words.
     "any program",
         &[&["terminated by signal 7: Bus error"], &["Bus error", "(core dumped)"], &["SIGBUS (0x7)"],
           &["SIGBUS: bus error"]],
@@ -134,7 +134,7 @@ const MESSAGES: &[Message] = messages! {
         &[&["transparent_hugepage/enabled is 'always'"], &["transparent_hugepage/defrag is 'always'"]],
         "its allocator keeps huge pages that it uses little of, so memory may bloat",
         "megapage enable --thp never mongod takes THP from this service alone, and leaves them to others";
-    // From 8.0 on; the second is max_ptes_none.
+    // From 8.0 on; the second form is about max_ptes_none.
     "MongoDB 8.0 or later",
         &[&["we suggest setting the contents of sysfsFile"],
           &["We suggest setting the contents of sysfsFile to 0"],
@@ -179,18 +179,18 @@ const MESSAGES: &[Message] = messages! {
         "sysctl -w vm.hugetlb_shm_group=GID, with the user in that group";
 };
 
-/// A line that was recognised.
+/// A recognised line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    /// The program that says such a thing.
+    /// The program that prints such a line.
     pub program: &'static str,
-    /// The line, as it was first printed.
+    /// The line, as it first occurred.
     pub line: String,
-    /// How often.
+    /// Number of occurrences.
     pub times: u64,
-    /// What has happened.
+    /// The event that it reports.
     pub meaning: &'static str,
-    /// What helps.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
@@ -200,14 +200,15 @@ static FORMS: LazyLock<Vec<Vec<Vec<String>>>> = LazyLock::new(|| {
     MESSAGES.iter().map(|message| message.forms.iter().map(form).collect()).collect()
 });
 
-/// Which message a line is. Articles and tickets that quote one change its capitals.
+/// Returns the index of the message that a line holds. Ignores case: articles and tickets change a
+/// quoted line's capitals.
 fn place(line: &str) -> Option<usize> {
     let line = line.to_ascii_lowercase();
     let has = |form: &Vec<String>| form.iter().all(|part| line.contains(part));
     FORMS.iter().position(|forms| forms.iter().any(has))
 }
 
-/// The messages in `text` that are known, each once, in the order of their first occurrence.
+/// Returns the known messages in `text`, each once, in the order of their first occurrence.
 pub fn explain(text: &str) -> Vec<Explained> {
     let mut found: Vec<(usize, Explained)> = Vec::new();
     for line in text.lines() {

@@ -1,4 +1,5 @@
-//! What a program is, from its files alone: which mechanisms can reach it, and what would make one harmful.
+//! Examines a program's files only: finds the mechanisms that can reach it, and facts that make one
+//! harmful.
 
 use crate::elf::{ElfFacts, FileKind, inspect_file, machine_name};
 use crate::jvm::Java;
@@ -13,67 +14,68 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// How deep scripts may name scripts as their interpreters; the kernel's own bound.
+/// Largest depth of scripts that name scripts as their interpreters; the kernel's own bound.
 const DEEPEST_SCRIPT: usize = 5;
-/// Libraries that are looked into for one program; those after are left out and [`Program::missing`] says so.
+/// Largest number of libraries that are examined for one program. Further ones are listed in
+/// [`Program::missing`].
 const MOST_LIBRARIES: usize = 512;
 
-/// Why a program cannot be looked at, and so cannot be run. [`InspectError::exit_status`] is what a shell
-/// would answer.
+/// Reasons why a program cannot be examined, and so cannot be run. [`InspectError::exit_status`] is
+/// the exit status that a shell would give.
 #[derive(Debug, Error)]
 pub enum InspectError {
     /// A name without a slash that is in no directory of PATH.
     #[error("{0}: not found in PATH")]
     NotInPath(String),
-    /// The file is not there.
+    /// The file does not exist.
     #[error("{0}: no such file")]
     NotFound(PathBuf),
-    /// A directory, a device, a socket.
+    /// The path is a directory, a device or a socket.
     #[error("{path}: is {what}, not a program")]
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is instead.
+        /// The kind of file that it is.
         what: &'static str,
     },
-    /// The calling user may not execute it.
+    /// The calling user may not execute the file.
     #[error(
         "{0}: no permission to execute it; chmod +x, or check the mount's noexec and the directories above"
     )]
     NotExecutable(PathBuf),
-    /// A script whose interpreter is not there.
+    /// A script whose interpreter cannot be run.
     #[error("{script}: its interpreter {interpreter} cannot be run: {why}")]
     Interpreter {
         /// The script.
         script: PathBuf,
-        /// As the first line names it.
+        /// The interpreter as the first line names it.
         interpreter: String,
-        /// What is wrong with it.
+        /// The reason why it cannot be run.
         why: Box<InspectError>,
     },
-    /// Scripts that name scripts, more than the kernel follows.
+    /// Scripts name scripts as interpreters, deeper than the kernel follows.
     #[error("{0}: more than {DEEPEST_SCRIPT} scripts that name scripts as their interpreters")]
     TooDeep(PathBuf),
-    /// The file begins as an ELF file and is not well-formed.
+    /// The file begins as an ELF file but is not well-formed.
     #[error("{path}: not a well-formed program: {what}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error in it.
         what: String,
     },
-    /// Another answer of the kernel.
+    /// Another error of the kernel.
     #[error("{path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// The answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl InspectError {
-    /// 127 where there is no such program, 126 where there is one that cannot be run.
+    /// Returns 127 if there is no such program, 126 if there is one that cannot be run.
     pub fn exit_status(&self) -> u8 {
         match self {
             InspectError::NotInPath(_) | InspectError::NotFound(_) => 127,
@@ -82,7 +84,7 @@ impl InspectError {
     }
 }
 
-/// How a program comes by its C library.
+/// The way in which a program gets its C library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Linkage {
     /// glibc's loader runs it.
@@ -95,8 +97,8 @@ pub enum Linkage {
     Static,
 }
 
-/// A way in which the new process gets rights that the caller lacks. The loader then ignores LD_PRELOAD and
-/// the tunables (AT_SECURE, ld.so(8)).
+/// A way in which the new process gets rights that the caller lacks. The loader then ignores
+/// LD_PRELOAD and the tunables (AT_SECURE, ld.so(8)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// Set-user-ID, to this user.
@@ -111,7 +113,7 @@ megapage_units::named! {
     /// A language runtime that manages its own heap.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Runtime {
-        /// Built by the Go linker.
+        /// A program built by the Go linker.
         Go = "Go",
         /// The JDK's launcher, or a program that links the JVM.
         Jvm = "JVM",
@@ -124,16 +126,16 @@ megapage_units::named! {
     }
 }
 
-/// An allocator that the program brings along.
+/// An allocator that the program brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allocator {
-    /// The executable defines `malloc` itself: every library in the process uses that one.
+    /// The executable defines `malloc`: every library in the process uses it.
     InExecutable,
-    /// A library among those needed provides `malloc`; a preloaded one comes before it.
+    /// A needed library provides `malloc`; a preloaded library comes before it.
     Library(String),
 }
 
-/// A dynamic symbol that some file of the program imports.
+/// A dynamic symbol that a file of the program imports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import {
     /// The symbol.
@@ -143,59 +145,63 @@ pub struct Import {
 }
 
 /// Functions after which two processes hold the same private memory until one writes. vfork(2) and
-/// posix_spawn(3) share it instead and copy nothing, so they are not among them; clone(2) may do either.
+/// posix_spawn(3) share it and copy nothing, so they are not listed. clone(2) may do either.
 const FORKS: [&str; 7] = ["fork", "_Fork", "__fork", "__libc_fork", "forkpty", "daemon", "clone"];
 
-/// Functions that allocate or free and that the preloaded library does not provide. Memory from one of
-/// these that ends in `free`, or the other way round, would corrupt the heap.
+/// Functions that allocate or free and that the preloaded library does not provide. Memory from one
+/// of them that `free` releases would corrupt the heap, and so would the reverse.
 const PRIVATE_ALLOCATORS: &str = "mallocx rallocx sdallocx dallocx je_malloc je_free tc_malloc tc_free tc_new mi_malloc \
     mi_free mi_heap_malloc mi_new scalable_malloc";
 
-/// Sanitizers that lay out the address space, each with the function that its runtime, wherever it is linked in, exports.
+/// Sanitizers that lay out the address space, each with a function that its runtime exports in any
+/// kind of link.
 const SANITIZERS: [(&str, &str); 4] =
     [("asan", "__asan_init"), ("tsan", "__tsan_init"), ("msan", "__msan_init"), ("hwasan", "__hwasan_init")];
 
-/// A program, resolved and looked at.
+/// A resolved and examined program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The file that was named.
+    /// The named file.
     pub path: PathBuf,
-    /// The ELF file that runs in the end: `path` itself, or the interpreter of a script.
+    /// The ELF file that runs finally: `path` itself, or the interpreter of a script.
     pub executable: PathBuf,
-    /// For a script: the arguments that come between the executable and the program's own, the script's path
-    /// last. A script that names `/usr/bin/env NAME` is resolved to NAME, so that nothing execs in between.
+    /// For a script: the arguments between the executable and the program's own, with the script's
+    /// path last. A script that names `/usr/bin/env NAME` is resolved to NAME, so that no other
+    /// exec comes between.
     pub script_arguments: Vec<String>,
     /// The architecture, such as `x86-64`.
     pub machine: String,
-    /// Whether it is a 64-bit program of the architecture that megapage was built for.
+    /// True if it is a 64-bit program of the architecture that megapage was built for.
     pub native: bool,
-    /// Whether the executable is position-independent. With [`Linkage::Static`], a static-pie.
+    /// True if the executable is position-independent. With [`Linkage::Static`], it is a
+    /// static-pie.
     pub position_independent: bool,
-    /// How it comes by its C library.
+    /// The way in which it gets its C library.
     pub linkage: Linkage,
-    /// Whether its glibc, linked or loaded, knows the tunable `glibc.malloc.hugetlb` (since 2.35).
+    /// True if its glibc, linked or loaded, has the tunable `glibc.malloc.hugetlb` (since 2.35).
     pub heap_tunable: bool,
-    /// Rights that the process gets and the caller lacks.
+    /// Rights that the process gets and that the caller lacks.
     pub privilege: Option<Privilege>,
-    /// The language runtime, where one is recognised.
+    /// The language runtime, if one is recognised.
     pub runtime: Option<Runtime>,
-    /// The Java installation, where the runtime is one.
+    /// The Java installation, if the runtime is a JVM.
     pub java: Option<Java>,
-    /// The allocator that it brings along.
+    /// The allocator that it brings.
     pub allocator: Option<Allocator>,
     /// An import of an allocator's private interface.
     pub private_allocation: Option<Import>,
-    /// The imports of [fork(2)] and the like by the executable and the libraries that it needs, libc and the
-    /// loader aside. Libraries that are loaded later with dlopen(3) cannot be known from here.
+    /// Imports of [fork(2)] and similar functions by the executable and the libraries that it
+    /// needs, libc and the loader excepted. Libraries that are loaded later by dlopen(3) are not
+    /// known here.
     ///
     /// [fork(2)]: https://man7.org/linux/man-pages/man2/fork.2.html
     pub forks: Vec<Import>,
-    /// The sanitizer that it was built with (`asan`, `tsan`, `msan`, `hwasan`): its runtime lays out the address space
-    /// itself, and ends a program into which another library was loaded first.
+    /// The sanitizer that it was built with (`asan`, `tsan`, `msan`, `hwasan`). Its runtime lays
+    /// out the address space itself. It ends a program in which another library was loaded first.
     pub sanitizer: Option<&'static str>,
-    /// The libraries that it needs, and those that they need, where they were found.
+    /// The libraries that it needs, and those that they need, if they were found.
     pub libraries: Vec<PathBuf>,
-    /// Libraries that were not found, or were too many.
+    /// Libraries that were not found, or that exceeded the largest number.
     pub missing: Vec<String>,
     /// Versions of symbols in its C library, and in others that a library of ours may need. Empty
     /// if its loader is not glibc's.
@@ -203,8 +209,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// A dynamic program of this architecture, of a glibc that knows the tunable, with nothing special about it: what
-    /// others differ from.
+    /// Returns an ordinary dynamic program of this architecture, with a glibc that has the tunable.
+    /// Others are made from it.
     pub fn ordinary(path: impl Into<PathBuf>) -> Program {
         let path = path.into();
         Program {
@@ -229,8 +235,8 @@ impl Program {
         }
     }
 
-    /// Looks at the program that `name` means to execvp(3): a path where it has a slash, else looked up in
-    /// the caller's PATH. Reads files only; executes nothing.
+    /// Examines the program that execvp(3) would run for `name`: a path if it has a slash, else a
+    /// file in the caller's PATH. Only reads files; executes nothing.
     pub fn inspect(name: impl AsRef<OsStr>) -> Result<Program, InspectError> {
         let path = resolve(name.as_ref(), std::env::var_os("PATH").as_deref())?;
         let mut program = Program::inspect_path(&path, 0)?;
@@ -241,7 +247,7 @@ impl Program {
     fn inspect_path(path: &Path, depth: usize) -> Result<Program, InspectError> {
         check_runnable(path)?;
         let kind = match inspect_file(path) {
-            // The kernel executes it all the same.
+            // The kernel executes it nevertheless.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let machine = "an unknown machine (its file cannot be read)";
                 return Ok(Program::unknown(path, machine.into(), "unknown"));
@@ -258,12 +264,13 @@ impl Program {
             FileKind::Elf64(facts) => Ok(Program::from_elf(path, facts)),
             FileKind::Elf32(machine) => Ok(Program::foreign(path, machine)),
             FileKind::Script(line) => Program::from_script(path, &line, depth),
-            // What execvp(3) does with a file that the kernel does not know.
+            // The same as execvp(3) does with a file of a format that the kernel does not know.
             FileKind::Other => Program::from_script(path, "/bin/sh", depth),
         }
     }
 
-    /// A script: the interpreter's program, with the arguments that the kernel would put before the user's.
+    /// Examines a script: its interpreter, with the arguments that the kernel would put before the
+    /// user's.
     fn from_script(script: &Path, line: &str, depth: usize) -> Result<Program, InspectError> {
         if depth >= DEEPEST_SCRIPT {
             return Err(InspectError::TooDeep(script.into()));
@@ -296,7 +303,7 @@ impl Program {
         Program::unknown(path, format!("{} (32-bit)", machine_name(machine)), "32-bit")
     }
 
-    /// A program that is not looked into.
+    /// Returns a program whose file is not examined.
     fn unknown(path: &Path, machine: String, linkage: &str) -> Program {
         Program {
             machine,
@@ -345,7 +352,7 @@ impl Program {
         program
     }
 
-    /// Looks into the executable and, breadth first as the loader does, into every library it needs.
+    /// Examines the executable and every library that it needs, breadth first as the loader does.
     fn follow_libraries(&mut self, path: &Path, facts: ElfFacts) {
         let library_path = LibraryPath::of_machine(std::env::var("LD_LIBRARY_PATH").ok().as_deref());
         let mut seen: BTreeSet<String> = BTreeSet::new();
@@ -376,7 +383,7 @@ impl Program {
         }
     }
 
-    /// Takes from one file what it shows about the whole program.
+    /// Records the facts in one file that hold for the whole program.
     fn note(&mut self, file: &Path, facts: &ElfFacts) {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let exports = |symbol: &str| facts.exports.contains(&symbol);
@@ -410,7 +417,7 @@ impl Program {
             if FORKS.contains(&symbol.as_str()) {
                 self.forks.push(import());
             }
-            // An allocator's own files may use its private names among themselves.
+            // An allocator's own files may use its private names.
             if PRIVATE_ALLOCATORS.split(' ').any(|name| name == symbol) && !provides_malloc {
                 self.private_allocation.get_or_insert_with(import);
             }
@@ -418,7 +425,7 @@ impl Program {
     }
 }
 
-/// The file that execvp(3) would run for `name`.
+/// Returns the file that execvp(3) would run for `name`.
 fn resolve(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, InspectError> {
     if name.as_encoded_bytes().contains(&b'/') {
         return Ok(name.into());
@@ -443,7 +450,7 @@ fn resolve(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, Inspe
     Err(refused.unwrap_or_else(unresolved))
 }
 
-/// Whether `path` is a regular file that the caller may execute.
+/// Checks that `path` is a regular file that the caller may execute.
 fn check_runnable(path: &Path) -> Result<(), InspectError> {
     let metadata = fs::metadata(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => InspectError::NotFound(path.into()),
@@ -460,13 +467,14 @@ fn check_runnable(path: &Path) -> Result<(), InspectError> {
     })
 }
 
-/// What the kernel would grant beyond the caller's rights. A mount with `nosuid` grants nothing; that is not
-/// looked at, and costs the preload where it applies.
+/// Returns the rights that the kernel would grant beyond the caller's. A mount with `nosuid` grants
+/// none. This is not checked, so a program there is not preloaded.
 fn privilege_of(path: &Path) -> Option<Privilege> {
     privilege_for(path, megapage_kernel::effective_uid(), megapage_kernel::effective_gid())
 }
 
-/// The rights that a process of user `uid` and group `gid` gets from executing this file, and lacks otherwise.
+/// Returns the rights that a process of user `uid` and group `gid` gets only by executing this
+/// file.
 pub fn privilege_for(path: &Path, uid: u32, gid: u32) -> Option<Privilege> {
     let metadata = fs::metadata(path).ok()?;
     let mode = metadata.permissions().mode();

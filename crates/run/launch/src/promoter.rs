@@ -1,4 +1,4 @@
-//! External promotion, pass after pass, while a program runs.
+//! External promotion, in passes, while a program runs.
 
 use crate::request::Fork;
 use megapage_act::promote::{
@@ -12,73 +12,77 @@ use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// A region is promoted when at least half of its 512 base pages are present: below, a huge page would hold
-/// more zeros than data.
+/// Fewest present base pages, of 512, for which a region is promoted: half. With fewer, a huge page
+/// would hold more zeros than data.
 pub const LEAST_PRESENT: u16 = 256;
-/// Regions in one pass: 8 GiB. The next pass goes on where this one ended.
+/// Most regions in one pass: 8 GiB. The next pass continues behind them.
 const MOST_REGIONS: usize = 4096;
-/// Between two passes passes at least this time,
+/// Least pause between two passes.
 const LEAST_PAUSE: Duration = Duration::from_millis(500);
-/// and at least this many times the processor time of looking for candidates: at most 1 % of it.
+/// Least pause between two passes, as a multiple of the processor time of the search for
+/// candidates. The search thus takes at most 1 % of a processor.
 const COST_SPACING: u32 = 100;
-/// A region that was refused so often is left alone,
+/// Refusals of a region after which it is backed off.
 const MOST_REFUSALS: u8 = 3;
-/// but where the program forks for so long only: a write after a fork splits what has just been promoted, which looks the
-/// same.
+/// Longest back-off of such a region in a program that forks. A write after a fork splits a region
+/// that has just been promoted, which looks like a refusal.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// A pass that ran out of its time is repeated at once, but only so often where nothing comes of it.
+/// Passes in a row that obtain nothing, after which a pass that ran out of time is not repeated at
+/// once.
 const MOST_FRUITLESS: u32 = 5;
 
-/// Regions that are counted as asked for, at most: 2 TiB.
+/// Largest number of requested regions that are counted: 2 TiB.
 const MOST_COUNTED: usize = 1 << 20;
 
-/// For a program that has forked to save, so many hundredths of the time that a region took are left to the program after
-/// it: a page fault waits for one collapse, and the next one does not again.
+/// Pause after the collapse of a region, in hundredths of its time, for a program that has forked
+/// to save. A page fault waits for one collapse, but not for the next one as well.
 const SNAPSHOT_REST: u32 = 300;
 
-/// What a pass would do.
+/// The plan of a pass.
 struct Found {
     promotion: Promotion,
-    /// Whether another process shares anything private that was huge or is to be.
+    /// True if another process shares a private region that was huge or is a candidate.
     is_shared_by_fork: bool,
     shared: SharedMemory,
-    /// What the program has excluded from huge pages.
+    /// Bytes that the program has excluded from huge pages.
     excluded: Bytes,
 }
 
-/// The state of promoting one process.
+/// State of the promotion of one process.
 #[derive(Debug)]
 pub struct Promoter {
     pid: Pid,
     fork: Fork,
-    /// A child was seen to share its memory: what is promoted from now on was huge before, and the program is at work.
+    /// True once a child was seen to share its memory. From then on, promoted memory was huge
+    /// before, and the program is at work.
     forked: bool,
     bounds: Bounds,
-    /// Made with the first pass that has something to do.
+    /// The engine, made with the first pass that has regions to promote.
     engine: Option<Engine>,
     next: Instant,
     refusals: BTreeMap<u64, u8>,
-    /// When refusals were last forgotten.
+    /// Time at which refusals were last cleared.
     forgotten: Instant,
     /// Passes in a row that obtained nothing.
     fruitless: u32,
-    /// The regions asked for, by their first addresses, and those of them that were obtained.
+    /// The requested regions by their first addresses, and those of them that became huge.
     asked: BTreeSet<u64>,
     obtained: BTreeSet<u64>,
-    /// What all passes obtained.
+    /// Outcome of all passes.
     pub outcome: PromoteOutcome,
-    /// The shared memory, as it was when it was looked at last.
+    /// The shared memory, as of the last look at it.
     pub shared: SharedMemory,
 }
 
 impl Promoter {
-    /// A promoter whose first pass is due at once, or after `delay`.
+    /// Returns a promoter whose first pass is due after `delay`.
     pub fn new(pid: Pid, delay: Duration, fork: Fork) -> Promoter {
-        // A pass is kept short: signals for the program wait while one is made.
+        // A short pass: signals for the program wait while one runs.
         let mut bounds = Bounds { time: Duration::from_millis(200), ..Bounds::default() };
         if fork != Fork::Auto {
-            // Sharers of a region are looked up before each call: a fork during one is noticed by the next.
+            // The sharers of a region are looked up before each call: the next call notices a fork
+            // during this one.
             bounds.batch = 1;
         }
         Promoter {
@@ -98,22 +102,24 @@ impl Promoter {
         }
     }
 
-    /// When the next pass is due.
+    /// Returns the time at which the next pass is due.
     pub fn due(&self) -> Instant {
         self.next
     }
 
-    /// The regions that the next pass would promote: none that another process shares since a fork, and with
-    /// [`Fork::Snapshot`] none at all while one does.
+    /// Returns the regions that the next pass would promote. A region that another process shares
+    /// since a fork is not among them. With [`Fork::Snapshot`], none is while any region is shared.
     pub fn plan(&self, root: &KernelRoot) -> Result<Promotion, PromoteError> {
         self.find(root).map(|found| found.promotion)
     }
 
-    /// See [`Promoter::plan`]; and whether another process shares anything that was huge or is to be.
+    /// Finds the regions as [`Promoter::plan`] does, and further facts of the look.
     fn find(&self, root: &KernelRoot) -> Result<Found, PromoteError> {
-        // Before anything is looked up: what is found is of this process and program, or nothing is done.
+        // Identifies the process before the look-up: if it ends or executes another program, its
+        // regions are not acted on.
         let process = identify(root, self.pid)?;
-        // Those that are left alone do not take the places of others.
+        // Looks up as many more candidates as there are refusals, so that refused ones take no
+        // other's place.
         let found = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS + self.refusals.len())?;
         let refused = |region: &VirtRange| {
             self.refusals.get(&region.start()).is_some_and(|&times| times >= MOST_REFUSALS)
@@ -131,7 +137,8 @@ impl Promoter {
         })
     }
 
-    /// One pass. Whether anything is left to do at once: the pass ran out of its time.
+    /// Makes one pass. Returns true if another one is due at once, because the pass ran out of its
+    /// time.
     pub fn pass(&mut self, root: &KernelRoot) -> Result<bool, PromoteError> {
         if self.fork != Fork::Auto && self.forgotten.elapsed() >= REFUSED_FOR {
             self.refusals.clear();
@@ -152,7 +159,7 @@ impl Promoter {
         }
         let engine = self.engine.get_or_insert_with(|| Engine::new(root, Latency::default()));
         let mut applied = match promotion.apply(engine) {
-            // Another program runs in it now: the next pass looks at that.
+            // Another program runs in the process now: the next pass looks at that.
             Err(PromoteError::Gone(_)) if identify(root, self.pid).is_ok() => {
                 self.next = Instant::now() + LEAST_PAUSE.max(cost * COST_SPACING);
                 return Ok(false);
@@ -161,13 +168,15 @@ impl Promoter {
         };
         let rest = engine.pause(promotion.process);
         let outcome = &mut applied.outcome;
-        // What a pass tried in vain is refused for now, unless the machine is so slow that it had no time for more.
+        // A pass that ran out of its time is repeated at once, unless several passes obtained
+        // nothing.
         self.fruitless = if outcome.obtained_bytes > 0 { 0 } else { self.fruitless + 1 };
         let goes_on = self.fruitless < MOST_FRUITLESS;
         let unfinished = outcome.not_tried > 0 && outcome.no_memory == 0 && !outcome.gone && goes_on;
         // A later pass asks for these again.
         outcome.not_tried = 0;
-        // A fork in between is no refusal: those regions are asked for again when the child is gone.
+        // A fork meanwhile is no refusal: those regions are requested again when the child has
+        // ended.
         if applied.huge.len() < applied.tried.len() && applied.outcome.shared == 0 && !applied.outcome.gone {
             self.note_refusals(root, &applied.tried);
         }
@@ -180,7 +189,7 @@ impl Promoter {
         Ok(unfinished)
     }
 
-    /// Adds what came of a pass. A region that was asked for again counts once.
+    /// Adds the outcome of a pass. A region that is requested again counts once.
     fn note(&mut self, applied: &Applied) {
         self.outcome.add(applied.outcome);
         for region in applied.tried.iter().chain(&applied.huge) {
@@ -194,7 +203,8 @@ impl Promoter {
         (self.outcome.asked_bytes, self.outcome.obtained_bytes) = (bytes(&self.asked), bytes(&self.obtained));
     }
 
-    /// Counts against each of the regions tried that is still a candidate. How many are stored is bounded.
+    /// Counts a refusal for each tried region that is still a candidate. The number of stored
+    /// regions is bounded.
     fn note_refusals(&mut self, root: &KernelRoot, tried: &[VirtRange]) {
         let most = MOST_REGIONS + self.refusals.len();
         let Ok(left) = candidates(root, self.pid, LEAST_PRESENT, most) else { return };

@@ -1,4 +1,4 @@
-//! Whether a run obtained what was asked for, by the kernel's values.
+//! Checks by the kernel's values that a run obtained what was requested.
 
 use crate::backed::{Backed, allowance};
 use crate::kind::Kind;
@@ -9,22 +9,23 @@ use megapage_units::Bytes;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// How old the last sample may be where the program did not wait for one at its exit: half of the run, up to this,
+/// Oldest age of the last sample, if the program did not wait for a sample at its exit: half of the
+/// run, at most this.
 const LONGEST_UNSEEN: Duration = Duration::from_secs(2);
-/// or one part in twenty of a longer run.
+/// Oldest age of the last sample of a longer run, as a share of it: one part in twenty.
 const UNSEEN_SHARE: u64 = 20;
 
-/// What makes the end certain to be seen.
+/// Advice that makes sure that the end is seen.
 const WAITS: &str = "to be seen to the end, a program has to be dynamic and end by exit(3), or run longer";
 
-/// The report of these pieces, with what was requested and not obtained.
+/// Returns the report of these pieces, with the unmet requests.
 pub(crate) fn proved(pieces: Pieces<'_>) -> RunReport {
     let mut report = pieces.report();
     report.not_obtained = not_obtained(&report);
     report
 }
 
-/// What was asked and not obtained, each in words.
+/// Returns the unmet requests of a report, each in words.
 pub fn not_obtained(report: &RunReport) -> Vec<String> {
     let mut missing = report.text.iter().flat_map(|text| text.not_obtained()).collect();
     if report.asked.heap == Heap::None {
@@ -54,13 +55,14 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
             missing.push(format!("{bytes} fell back: {} ({})", fall_back.explanation, fall_back.reason));
         }
     }
-    // Promotion comes after the memory: what it obtained shows late, but before the program frees it.
+    // Promotion follows the memory's growth: its result shows late, but before the program frees
+    // the memory.
     let by_promotion_alone = report.mechanisms == [Mechanism::Outside];
     for (name, moment) in [("peak", &report.peak), ("end", &report.end)] {
         match moment {
             Some(_) if by_promotion_alone => {}
             Some(moment) => missing.extend(short_of(name, moment, report.asked.heap, preloaded)),
-            // One without the other does not occur: the last sample is the peak when it is the only one.
+            // Both exist or neither does: if there is only one sample, it is also the peak.
             None if name == "end" => missing.push(nothing_seen(report)),
             None => {}
         }
@@ -74,7 +76,7 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     });
     missing.extend(report.shared_memory.as_ref().and_then(shared_not_huge));
     shm_not_obtained(report, missing);
-    // Of a process that ran before, the high watermark is of a time before sampling.
+    // The high watermark of an attached process may be from a time before sampling.
     let seen = report.peak.as_ref().filter(|_| report.totals.is_some()).and_then(too_little_seen);
     let unseen_end =
         || report.end.as_ref().filter(|_| !report.running && !report.end_is_final).and_then(too_old);
@@ -88,7 +90,7 @@ fn heap_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     }));
 }
 
-/// Why a report without a sample proves nothing.
+/// Returns the reason why a report without a sample proves nothing.
 fn nothing_seen(report: &RunReport) -> String {
     match report.totals {
         Some(totals) => {
@@ -98,7 +100,7 @@ fn nothing_seen(report: &RunReport) -> String {
     }
 }
 
-/// Where the fullest sample shows too little of the largest memory that the program had.
+/// Returns a sentence if the fullest sample shows too little of the program's largest memory.
 fn too_little_seen(peak: &Moment) -> Option<String> {
     let largest = peak.peak_bytes();
     (peak.unseen_bytes > allowance(largest)).then(|| {
@@ -113,14 +115,15 @@ fn too_little_seen(peak: &Moment) -> Option<String> {
     })
 }
 
-/// Where the last sample, which is not of the program's exit, says too little of its end.
+/// Returns a sentence if the last sample, which is not from the program's exit, is too old.
 fn too_old(end: &Moment) -> Option<String> {
     let watched = end.at_ms + end.age_ms;
     let allowed = (watched / 2).min(LONGEST_UNSEEN.as_millis() as u64).max(watched / UNSEEN_SHARE);
     (end.age_ms > allowed).then(|| format!("the last {} of {watched} ms were not seen; {WAITS}", end.age_ms))
 }
 
-/// What external promotion, which reaches all private anonymous memory, has left of it.
+/// Returns a sentence if external promotion left too much on base pages. It reaches all private
+/// anonymous memory.
 fn short_of_all(late: &Moment) -> Option<String> {
     let (total, lacking) = not_huge(&late.anonymous);
     (lacking > allowance(total)).then(|| {
@@ -133,7 +136,8 @@ fn short_of_all(late: &Moment) -> Option<String> {
     })
 }
 
-/// What external promotion has left of the shared memory, and why.
+/// Returns a sentence if external promotion left too much shared memory on base pages, with the
+/// reasons.
 fn shared_not_huge(memory: &SharedMemory) -> Option<String> {
     let lacking = memory.base_bytes();
     (lacking > allowance(memory.resident_bytes)).then(|| {
@@ -150,7 +154,8 @@ fn shared_not_huge(memory: &SharedMemory) -> Option<String> {
     })
 }
 
-/// What `--shm` is short of, by the library's account and by the kernel's values of what the program itself has touched.
+/// Adds the unmet part of `--shm`, by the library's account and by the kernel's values. Those count
+/// the memory that the program itself has touched.
 fn shm_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     for fall_back in report.shm.iter().flat_map(|shm| &shm.fall_backs) {
         missing.push(format!(
@@ -162,7 +167,7 @@ fn shm_not_obtained(report: &RunReport, missing: &mut Vec<String>) {
     }
     let pages: fn(&Backed) -> u64 = match report.asked.shm {
         Shm::None | Shm::Auto => return,
-        // What holds no whole GiB is asked for in pages of 2 MiB.
+        // Pages of 1 GiB count too: the program may have mapped such pages itself.
         Shm::Hugetlb2M => |it| it.hugetlb_1g_bytes + it.hugetlb_2m_bytes,
         Shm::Thp => |it| it.total_bytes - it.base_bytes,
     };
@@ -184,8 +189,8 @@ fn shared_short_of(name: &str, shared: &Backed, obtained: u64) -> Option<String>
     })
 }
 
-/// Says if most of the memory is not huge, and why: what the preloaded heap obtained then says
-/// little.
+/// Returns a sentence with the reasons if most of the memory is not huge: the success of the
+/// preloaded heap then means little.
 fn most_is_not_huge(end: &Moment) -> Option<String> {
     let (total, lacking) = not_huge(&end.anonymous);
     (lacking > allowance(total) && lacking > total / 2).then(|| {
@@ -210,14 +215,14 @@ fn most_is_not_huge(end: &Moment) -> Option<String> {
     })
 }
 
-/// All of it, swapped out or present, and what of it is not on huge pages.
+/// Returns all bytes, present or swapped out, and those of them that are not on huge pages.
 fn not_huge(memory: &Backed) -> (u64, u64) {
     (memory.total_bytes + memory.swapped_bytes, memory.base_bytes + memory.swapped_bytes)
 }
 
-/// Whether a fall-back for this reason is short of what was asked. The first chunks of every heap are too
-/// small, and with `auto` a plainer huge page is still what was asked. Where pages of a broker were asked for, leaving them
-/// counts.
+/// Returns true if a fall-back for this reason does not meet the request. The first chunks of every
+/// heap are too small to count. With `auto`, a smaller huge page still meets the request. If a
+/// broker's pages were requested, leaving them counts.
 fn matters(reason: &str, heap: Heap, pool: bool) -> bool {
     match reason {
         "too-small" | "sparse" => false,
@@ -235,10 +240,11 @@ fn matters(reason: &str, heap: Heap, pool: bool) -> bool {
     }
 }
 
-/// What one moment's memory is short of.
+/// Returns a sentence if the memory of one moment does not meet the request.
 fn short_of(name: &str, moment: &Moment, asked: Heap, preloaded: bool) -> Option<String> {
-    // The preloaded heap, and Java's, answer for their own memory; without one, all anonymous memory does. One that has
-    // never outgrown the first chunks maps nothing huge, and nothing was refused to it.
+    // The preloaded heap and the Java heap count alone; without one, all anonymous memory counts. A
+    // preloaded heap that never outgrew its first chunks maps nothing huge, and was refused
+    // nothing.
     let heap: Backed = match (preloaded, &moment.heap) {
         (_, Some(heap)) => *heap,
         (true, None) => return None,

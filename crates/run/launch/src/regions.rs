@@ -1,4 +1,4 @@
-//! Why memory is not on huge pages, where only the page tables show it.
+//! Reasons for memory on base pages that only the page tables show.
 
 use crate::kinds::{Kind, Kinds};
 use crate::why::{Setting, Why};
@@ -8,14 +8,15 @@ use megapage_observe::PageTables;
 use megapage_units::{Bytes, Pid};
 use std::cmp::Reverse;
 
-/// Bytes on base pages that are looked at page by page for one sample: some 20 ms.
+/// Largest number of bytes on base pages that are read page by page for one sample: some 20 ms.
 const MOST_LOOKED: u64 = 4 << 30;
-/// The mappings with most of it are looked at, at most so many: some 3 ms.
+/// Largest number of mappings that are read, those with most base pages first: some 3 ms.
 const MOST_MAPPINGS_LOOKED: usize = 128;
-/// A longer mapping is not looked at: its page table would be read for what may be little memory.
+/// The longest mapping that is read: a longer page table may be about little memory.
 const LONGEST_LOOKED: u64 = 64 << 30;
 
-/// Explains by the page tables what the mappings and the settings leave open. What cannot be read stays unexplained.
+/// Explains by the page tables what the mappings and the settings do not explain. Unreadable memory
+/// stays unexplained.
 pub(crate) fn look_at_regions(
     root: &KernelRoot,
     pid: Pid,
@@ -51,7 +52,7 @@ pub(crate) fn look_at_regions(
         for region in regions.iter().filter(|region| region.huge != Some(true)) {
             let present = region.present_bytes().min(edges);
             edges = edges.saturating_sub(present);
-            // Where it is unknown whether it is huge, nothing is claimed.
+            // If it is unknown that the region is huge, no reason is given.
             let why = region.huge.map_or(Why::Unexplained, |_| {
                 setting.why_region(region.present, &mapping.permissions, *kind)
             });

@@ -1,54 +1,53 @@
-//! Passes signals on to a program that is in the launcher's process group, so that it gets each one
-//! once.
+//! Passes signals on to a program in the launcher's process group, so that it gets each one once.
 //!
-//! A signal names its sender, but not whether it was sent to one process or to the whole group (a
-//! shell's `kill -- -PGID`, timeout(1), a service manager that signals each process of a control
-//! group, the terminal). A witness in the same group shows it: what the witness gets, too, the
-//! program has got from the kernel.
+//! A signal names its sender, but not its target: one process, or the whole group. A shell's `kill
+//! -- -PGID`, timeout(1) and the terminal signal the group; a service manager signals each process
+//! of a control group. A witness in the same group shows the difference: a signal that the witness
+//! gets too was also sent to the program by the kernel.
 
 use megapage_kernel::helper::Witness;
 use megapage_kernel::spawn::Signal;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// How far apart the witness and the launcher may get the signal of one sender: kill(2) takes
-/// microseconds for a group, a service manager some milliseconds for a control group. Within that
-/// time the kernel, too, makes one of two signals.
+/// Longest time between the arrivals of one sender's signal at the witness and at the launcher.
+/// kill(2) takes microseconds for a group, a service manager some milliseconds for a control group.
+/// Within that time the kernel also merges two equal signals into one.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// How often it is looked at.
+/// Time between two looks at a witness that is not at rest.
 const PAUSE: Duration = Duration::from_millis(2);
-/// A witness that does not come to rest on a busy machine is waited for so long.
+/// Longest wait for a witness that does not come to rest on a busy machine.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Signals that are kept at most: a sender of more loses the oldest.
+/// Largest number of signals that are kept: a further one pushes out the oldest.
 const MOST: usize = 64;
 
 type At = (Signal, Instant);
 
-/// See the module.
+/// The state of passing signals on.
 #[derive(Debug, Default)]
 pub struct Relay {
     witness: Option<Witness>,
-    /// Signals of the witness, within the last moments.
+    /// Signals that the witness got recently.
     seen: Vec<At>,
     /// Signals that may have to be passed on.
     held: Vec<At>,
 }
 
 impl Relay {
-    /// Starts a witness for signals of these numbers. Call it before the program is started.
-    /// Without a witness (no process can be made) every signal that a process sent is passed on at
+    /// Starts a witness for signals of these numbers. Call it before the program is started. If no
+    /// process can be made, there is no witness; then every signal from a process is passed on at
     /// once.
     pub fn start(numbers: &[i32]) -> Relay {
         Relay { witness: Witness::start(numbers).ok(), ..Relay::default() }
     }
 
-    /// Takes in a signal that the launcher got.
+    /// Takes a signal that the launcher got.
     pub fn take(&mut self, signal: Signal, now: Instant) {
         keep(&mut self.held, (signal, now));
     }
 
-    /// Takes in what the witness has seen. To be called before the launcher reads its own signals,
-    /// of which the witness gets those of the whole group first.
+    /// Takes the signals that the witness has seen. Call it before the launcher reads its own
+    /// signals: the witness gets those of the whole group first.
     pub fn look(&mut self, now: Instant) {
         while let Some(witness) = &mut self.witness {
             match witness.take() {
@@ -70,11 +69,11 @@ impl Relay {
         }
     }
 
-    /// Returns how long to wait for the other of two signals that belong together; zero if none is
-    /// expected. Meanwhile the caller does nothing that takes long, so that their times are right.
+    /// Returns the time to wait for the other of two signals that belong together; zero if none is
+    /// expected. Meanwhile the caller does nothing that takes long, so that the times are right.
     pub fn open(&self, now: Instant) -> Duration {
         let left = |(_, at): &At| (*at + TOGETHER).saturating_duration_since(now);
-        // One that is held still waits for the witness to come to rest.
+        // A held signal also waits for the witness to come to rest.
         let held = self.held.iter().map(|it| left(it).max(PAUSE));
         held.chain(self.seen.iter().map(left)).max().unwrap_or_default()
     }
@@ -92,11 +91,11 @@ fn keep(list: &mut Vec<At>, one: At) {
     list.push(one);
 }
 
-/// Drops what the witness has seen, or has got (`pending`, if it is at rest), and takes out what it
-/// has not got in time.
+/// Drops held signals that the witness has seen or has got (`pending`, if it is at rest). Returns
+/// those that it did not get in time.
 fn settle(seen: &mut Vec<At>, held: &mut Vec<At>, pending: Option<u64>, now: Instant) -> Vec<Signal> {
     let age = |at: Instant| now.saturating_duration_since(at);
-    // However late the witness is: what is held is still undecided.
+    // The witness may be late by any time: a held signal is still undecided.
     let together = |at: Instant, then: Instant| at.saturating_duration_since(then) <= TOGETHER;
     held.retain(|(signal, at)| !seen.iter().any(|(other, then)| other == signal && together(*at, *then)));
     seen.retain(|(_, at)| age(*at) <= TOGETHER);
@@ -130,18 +129,18 @@ mod tests {
         let settled =
             |seen: &[At], held: &[At], now| settle(&mut seen.to_vec(), &mut held.to_vec(), Some(0), now);
         let term = from(7, SIGTERM);
-        // To the launcher alone: it is held for a moment, then passed on.
+        // Sent to the launcher alone: held for a moment, then passed on.
         assert_eq!(settled(&[], &[(term, at(0))], at(19)), []);
         assert_eq!(settled(&[], &[(term, at(0))], at(20)), [term]);
-        // To both, whichever was first; timeout(1) signals its child, and then the group.
+        // Sent to both, in either order. timeout(1) signals its child, and then the group.
         assert_eq!(settled(&[(term, at(1))], &[(term, at(0)), (term, at(1))], at(90)), []);
         assert_eq!(settled(&[(term, at(0))], &[(term, at(5))], at(90)), []);
-        // Another sender's, another signal, and one that came much later are others.
+        // A signal from another sender, with another number, or from much earlier does not match.
         for (other, then) in [(from(8, SIGTERM), 50), (from(7, SIGINT), 50), (term, 29)] {
             assert_eq!(settled(&[(other, at(then))], &[(term, at(50))], at(90)), [term], "{other:?}");
         }
-        // A witness that is late on a busy machine is waited for, within bounds; one that is
-        // stopped has got it.
+        // A late witness on a busy machine is waited for, within bounds. A stopped witness has got
+        // the signal.
         let busy = |pending, now| settle(&mut Vec::new(), &mut vec![(term, at(0))], pending, now);
         assert_eq!(settled(&[(term, at(300))], &[(term, at(0))], at(300)), []);
         assert_eq!((busy(None, at(999)), busy(None, at(1000))), (vec![], vec![term]));
@@ -164,7 +163,7 @@ mod tests {
         }
         assert_eq!(relay.held.len(), MOST);
         assert_eq!((relay.open(start), relay.open(late)), (TOGETHER, PAUSE));
-        // Without a witness nothing is waited for, and what is the kernel's own goes to the whole
+        // Without a witness there is no wait. A signal of the kernel itself goes to the whole
         // group.
         relay.take(Signal { number: SIGINT, sender: None }, start);
         assert_eq!(relay.due(start), vec![from(1, SIGTERM); MOST - 1]);

@@ -1,4 +1,4 @@
-//! What a run says of itself: schema `megapage.run/3`.
+//! The report of a run: schema `megapage.run/3`.
 
 mod by_kind;
 mod shared;
@@ -30,32 +30,34 @@ pub use shared::SharedAccount;
 /// One moment of the program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Moment {
-    /// Milliseconds after the start (of the program, or of watching it).
+    /// Milliseconds after the start of the program, or of watching it.
     pub at_ms: u64,
-    /// How long before the report, or before the program's end, in milliseconds.
+    /// Milliseconds from this moment to the report, or to the program's end.
     pub age_ms: u64,
-    /// How much of the program's largest memory this sample did not see, as far as the kernel's high watermarks show it: what backed it
-    /// is not known. Bytes.
+    /// Bytes of the program's largest memory that this sample did not see, by the kernel's high
+    /// watermarks. Their backing is not known.
     pub unseen_bytes: u64,
-    /// The share of the largest memory that it saw, in percent.
+    /// The share of the largest memory that this sample saw, in percent.
     pub peak_seen_percent: f64,
     /// All of the program's memory.
     pub resident: Backed,
-    /// Its private, writable, anonymous memory, stacks aside.
+    /// Its private, writable, anonymous memory without stacks.
     pub anonymous: Backed,
-    /// Shared memory that it has touched, each part of an object once; `None` where there is none.
+    /// Shared memory that it has touched, each part of an object once; `None` if there is none.
     pub shared: Option<Backed>,
-    /// What the preloaded heap maps, a broker's shared pages included, or the Java heap; `None` where there is none.
+    /// Memory of the preloaded heap (with a broker's shared pages), or of the Java heap; `None` if
+    /// there is none.
     pub heap: Option<Backed>,
-    /// The remainder of the anonymous memory, which the program has mapped by itself, past malloc; `None` where there is none, or
-    /// no preloaded heap.
+    /// The rest of the anonymous memory, which the program has mapped without malloc. `None` if
+    /// there is none, or no preloaded heap.
     pub own_mappings: Option<Backed>,
-    /// All of the program's memory, by what it is for: each mapping is of one kind, so that they add up to `resident`.
+    /// All of the program's memory by its purpose. Each mapping is of one kind, so they add up to
+    /// `resident`.
     pub kinds: ByKind,
 }
 
 impl Moment {
-    /// `peak_rss` and `hugetlb_peak` are the most that the program had of either.
+    /// Makes a moment of a sample. `peak_rss` and `hugetlb_peak` are the program's maxima of each.
     fn of(
         sample: &Sample,
         start: Instant,
@@ -80,18 +82,19 @@ impl Moment {
         }
     }
 
-    /// The most memory that the program had, as far as it is known: what this sample saw, and what it did not.
+    /// Returns the most memory that the program is known to have had: seen by this sample, and
+    /// unseen.
     pub fn peak_bytes(&self) -> u64 {
         self.resident.total_bytes + self.unseen_bytes
     }
 }
 
-/// The program, as its files describe it.
+/// Facts from the program's files.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProgramFacts {
-    /// The file that was named.
+    /// The named file.
     pub path: String,
-    /// The file that ran: another one for a script.
+    /// The file that ran; for a script, its interpreter.
     pub executable: String,
     /// Its process identifier.
     pub pid: i32,
@@ -101,7 +104,7 @@ pub struct ProgramFacts {
     pub runtime: Option<&'static str>,
     /// The allocator that it brings.
     pub allocator: Option<String>,
-    /// Who imports fork or the like, as `FILE: SYMBOL`.
+    /// The imports of fork and similar functions, as `FILE: SYMBOL`.
     pub forks: Vec<String>,
 }
 
@@ -128,7 +131,7 @@ impl ProgramFacts {
     }
 }
 
-/// What was requested.
+/// The request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asked {
     /// `--heap`.
@@ -164,49 +167,50 @@ impl Asked {
     }
 }
 
-/// Memory that the heap got as less than it asked for.
+/// Memory for which the heap got less than it requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FallBackCounts {
-    /// The identifier.
+    /// The reason's identifier.
     pub reason: &'static str,
-    /// In words.
+    /// The reason in words.
     pub explanation: Cow<'static, str>,
-    /// How often.
+    /// Number of events.
     pub events: u64,
-    /// How many bytes.
+    /// Bytes.
     pub bytes: u64,
 }
 
-/// The preloaded heap's own account: what it asked for and was answered.
+/// The preloaded heap's own account: its requests and the answers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeapAccount {
-    /// Bytes held as each backing when their sum was highest. Held as `thp` means advised: what came of it is
+    /// Bytes held with each backing when their sum was highest. `thp` means advised: the result is
     /// in the kernel's values.
     pub held_at_peak_bytes: BTreeMap<&'static str, u64>,
-    /// The same at the end.
+    /// Bytes held with each backing at the end.
     pub held_bytes: BTreeMap<&'static str, u64>,
     /// Bytes released to the kernel over the run.
     pub returned_bytes: u64,
-    /// Memory got as less than asked for.
+    /// Memory for which the heap got less than it requested.
     pub fall_backs: Vec<FallBackCounts>,
-    /// The errno of the latest one that had any; 0 for none.
+    /// The errno of the latest fall-back that had any; 0 for none.
     pub last_errno: i32,
     /// Bytes that were populated, and so zeroed, before their first use.
     pub populated_bytes: u64,
-    /// The time that it took. Pages that were zeroed in a page fault are not in here: the kernel counts that
-    /// in the program's system time.
+    /// Time to populate them. Pages that a page fault zeroed are not included: the kernel counts
+    /// that in the program's system time.
     pub populate_ns: u64,
     /// Forks of the program.
     pub forks: u64,
-    /// Forks that were refused (ENOMEM), for the hugetlb pool could not carry a second copy.
+    /// Forks that were refused (ENOMEM) because the hugetlb pool could not hold a second copy.
     pub forks_refused: u64,
-    /// Bytes that writes after forks had split, and that the heap has made huge again (`--fork cheap`, `snapshot`).
+    /// Bytes that writes after forks split, and that the heap made huge again (`--fork cheap`,
+    /// `snapshot`).
     pub repaired_bytes: u64,
 }
 
 impl HeapAccount {
-    /// `None` until the library has claimed the ledger, and where what it says cannot be true: the program may write into
-    /// it as it likes.
+    /// Reads the account. `None` until the library has claimed the ledger, and if its values cannot
+    /// be true: the program can overwrite it.
     pub fn of(ledger: &Ledger) -> Option<HeapAccount> {
         if ledger.pid() == 0 || !ledger.is_plausible() {
             return None;
@@ -273,11 +277,11 @@ fn explain(reason: FallBack) -> Cow<'static, str> {
 pub struct NodeMemory {
     /// The node.
     pub node: u32,
-    /// hugetlb pages.
+    /// Bytes on hugetlb pages.
     pub hugetlb_bytes: u64,
-    /// Everything else: transparent huge pages, base pages, files.
+    /// All other bytes: transparent huge pages, base pages, files.
     pub other_bytes: u64,
-    /// Whether a thread of the program was seen to run there.
+    /// True if a thread of the program was seen to run there.
     pub ran_here: bool,
 }
 
@@ -293,7 +297,8 @@ impl NodeMemory {
     }
 }
 
-/// hugetlb pages come from the next node where the own one's pool is empty, before any page of the own node's.
+/// Returns a note if hugetlb pages lie on other nodes. If the own node's pool is empty, they come
+/// from the next node, before any base page of the own node.
 fn remote(samples: &Samples) -> Option<String> {
     let is_remote = |(node, on): &(&u32, &OnNode)| on.hugetlb > Bytes::ZERO && !samples.ran_on.contains(node);
     let remote: Vec<(&u32, &OnNode)> = samples.by_node.iter().filter(is_remote).collect();
@@ -311,32 +316,32 @@ fn remote(samples: &Samples) -> Option<String> {
     })
 }
 
-/// How the program ended.
+/// The way in which the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// It exited with this status.
+    /// Exit with this status.
     Status(i32),
-    /// It died of this signal.
+    /// Death by this signal.
     Signal(i32),
 }
 
-/// What the kernel counted, known once the program has ended.
+/// Totals that the kernel counted, known once the program has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Totals {
-    /// How it ended.
+    /// The way in which it ended.
     pub ended: Ended,
     /// Wall-clock time, in milliseconds.
     pub elapsed_ms: u64,
-    /// Processor time in user mode, with the children it waited for.
+    /// Processor time in user mode, of the program and of children that it waited for.
     pub user_ms: u64,
-    /// The same in the kernel.
+    /// Processor time in the kernel, of the same processes.
     pub system_ms: u64,
     /// Page faults without input, of the same processes.
     pub minor_faults: u64,
-    /// Page faults that waited for input.
+    /// Page faults that waited for input, of the same processes.
     pub major_faults: u64,
-    /// The largest resident memory of any one of these processes; without hugetlb pages.
+    /// The largest resident memory of any one of these processes, without hugetlb pages.
     pub max_rss_bytes: u64,
 }
 
@@ -354,96 +359,101 @@ impl Totals {
     }
 }
 
-/// What sampling cost.
+/// The cost of sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sampling {
-    /// Samples taken.
+    /// Number of samples.
     pub samples: u64,
-    /// Processor time spent in taking them.
+    /// Processor time for taking them.
     pub cost_ms: f64,
-    /// That time as a share of the run, in percent.
+    /// Processor time for samples as a share of the run, in percent.
     pub cost_percent: f64,
 }
 
 /// The report of one run, or of one attachment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunReport {
-    /// Whether the program still runs.
+    /// True if the program still runs.
     pub running: bool,
     /// The program.
     pub program: ProgramFacts,
-    /// What was requested.
+    /// The request.
     pub asked: Asked,
     /// The mechanisms in use.
     pub mechanisms: Vec<Mechanism>,
-    /// The backing that they were given.
+    /// The backing that they use.
     #[serde(serialize_with = "name")]
     pub heap: Heap,
-    /// Every mechanism with its reason.
+    /// Every mechanism, with its reason.
     pub considered: Vec<Considered>,
-    /// What became of `--pool`.
+    /// The result of `--pool`.
     pub pool: Option<PoolPlan>,
     /// The sample with the most memory.
     pub peak: Option<Moment>,
     /// The latest sample.
     pub end: Option<Moment>,
-    /// The latest sample with at least half as much anonymous memory as any: by it external promotion is judged, which
-    /// comes after the memory, and may come too late for one that the program frees before it ends.
+    /// The latest sample with at least half as much anonymous memory as any other. It judges
+    /// external promotion, which follows the memory's growth: a program may free memory before its
+    /// end.
     pub last_full: Option<Moment>,
-    /// Whether `end` was taken while the program waited to exit; otherwise it is as old as it says.
+    /// True if `end` was taken while the program waited to exit; otherwise its age is in `end`.
     pub end_is_final: bool,
-    /// The largest resident memory that the kernel noted of the program: `VmHWM` at its exit, or so far; where the end was not
-    /// seen, that of getrusage, which its children raise. Without hugetlb pages.
+    /// The largest resident memory that the kernel recorded for the program, without hugetlb pages:
+    /// `VmHWM` at its exit, or so far. If the end was not seen, it is that of getrusage, which
+    /// children raise.
     pub peak_rss_bytes: Option<u64>,
     /// The most hugetlb memory that was seen.
     pub hugetlb_peak_bytes: u64,
-    /// Where one of the program's children, or what the process was before an exec, had more resident memory than the
-    /// program: how much. None of it was seen.
+    /// The largest resident memory of the program's children, and of the process before an exec, if
+    /// it was more than the program's. None of it was seen.
     pub others_peak_rss_bytes: Option<u64>,
-    /// Where its memory lay in the latest sample, on a machine of several nodes; otherwise empty.
+    /// Memory by node in the latest sample, on a machine with several nodes; otherwise empty.
     pub by_node: Vec<NodeMemory>,
-    /// The heap's own account, with the preloaded library.
+    /// The heap's own account, if the library is preloaded.
     pub account: Option<HeapAccount>,
-    /// The library's account of the program's shared memory; `None` where it did nothing and `--shm` asks for nothing.
+    /// The library's account of the program's shared memory. `None` if it did nothing and `--shm`
+    /// requests nothing.
     pub shm: Option<SharedAccount>,
-    /// The program's own requests for hugetlb pages (mmap(2), shmget(2)) that the kernel refused, by reason.
+    /// The program's own requests for hugetlb pages (mmap(2), shmget(2)) that the kernel refused,
+    /// by reason.
     pub hugetlb_requests_refused: Vec<FallBackCounts>,
-    /// What external promotion obtained.
+    /// Outcome of external promotion.
     pub promotion: Option<PromoteOutcome>,
-    /// The shared memory that it maps, touched by any process, where external promotion looked at it; `None` where there is
-    /// none.
+    /// The shared memory that it maps, touched by any process, if external promotion looked at it.
+    /// `None` if there is none.
     pub shared_memory: Option<SharedMemory>,
-    /// The program's text, where it was asked for.
+    /// The program's text, if it was requested.
     pub text: Option<TextReport>,
     /// The kernel's totals, after the end.
     pub totals: Option<Totals>,
-    /// What sampling cost.
+    /// The cost of sampling.
     pub sampling: Sampling,
-    /// What was asked and not obtained, each in words. Empty: everything was obtained.
+    /// The unmet requests, each in words; empty if all were met.
     pub not_obtained: Vec<String>,
-    /// What a reader should know besides.
+    /// Further notes for the reader.
     pub notes: Vec<String>,
     /// The JVM's account; `None` for other programs.
     pub java: Option<JavaReport>,
-    /// What the program has printed on huge pages, where that went into a file.
+    /// Known messages about huge pages that the program printed, if its output went into a file.
     #[serde(rename = "said")]
     pub runtime_log: Vec<Explained>,
 }
 
-/// What a JVM takes, and what it was given before the start. Bytes.
+/// The need of a JVM, and its pages before the start. In bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JavaReport {
-    /// Its feature release; `None` where its files do not say.
+    /// Its feature release; `None` if its files do not name it.
     pub version: Option<u32>,
-    /// The page size of the pool that its heap was to come from; `None`: THP, or its own arguments' choice.
+    /// The page size of the pool intended for its heap; `None`: THP, or the choice of the JVM's
+    /// arguments.
     pub pool_page_bytes: Option<u64>,
     /// The largest heap.
     pub max_heap_bytes: u64,
     /// Code cache and class space.
     pub code_and_classes_bytes: u64,
-    /// The collector's tables, at most.
+    /// Upper bound of the collector's tables.
     pub tables_bytes: u64,
-    /// What stood in the way of pages of the pool.
+    /// Obstacles to pages of the pool.
     pub obstacles: Vec<String>,
 }
 
@@ -460,11 +470,11 @@ impl JavaReport {
     }
 }
 
-/// Reported where the heap's account is omitted.
+/// Note in place of an implausible account of the heap.
 const IMPLAUSIBLE: &str =
     "the heap's own account cannot be true, and is left out: the program has written over it";
 
-/// The pieces that a report is made of.
+/// The parts of a report.
 pub(crate) struct Pieces<'a> {
     pub program: ProgramFacts,
     pub asked: Asked,
@@ -475,23 +485,25 @@ pub(crate) struct Pieces<'a> {
     pub promotion: Option<PromoteOutcome>,
     pub shared_memory: SharedMemory,
     pub totals: Option<Totals>,
-    /// Whether the program runs on.
+    /// True if the program still runs.
     pub running: bool,
     pub start: Instant,
     pub now: Instant,
     pub notes: Vec<String>,
     pub runtime_log: Vec<Explained>,
-    /// The launcher's own resident memory when it made the process: below it, getrusage says nothing of the program.
+    /// The launcher's own resident memory when it made the process: a smaller value of getrusage is
+    /// not the program's.
     pub rss_at_start: Bytes,
 }
 
-/// What the kernel's high watermarks say of the largest resident memory, of the program and of others.
+/// Returns the largest resident memory of the program, and that of other processes if it was
+/// larger, by the kernel's high watermarks.
 fn high_water(samples: &Samples, totals: Option<Totals>, rss_at_start: Bytes) -> (Bytes, Option<u64>) {
-    // A process begins with its parent's memory (fork(2)), and getrusage goes on from there.
+    // A process begins with its parent's memory (fork(2)), and getrusage starts from there.
     let noted = totals.map(|totals| Bytes(totals.max_rss_bytes)).filter(|noted| *noted > rss_at_start);
     let own = samples.peak_rss;
     match noted.filter(|noted| *noted > own) {
-        // The program's own high watermark was read when it had come to its end: what is far above it was not its own.
+        // The program's own high watermark was read at its end: a much larger value is not its own.
         Some(noted) if samples.last_is_final && noted.0 > own.0 + allowance(own.0) => (own, Some(noted.0)),
         Some(noted) => (noted, None),
         None => (own, None),
@@ -499,7 +511,7 @@ fn high_water(samples: &Samples, totals: Option<Totals>, rss_at_start: Bytes) ->
 }
 
 impl Pieces<'_> {
-    /// The report, without what was not obtained: see [`crate::proof::proved`].
+    /// Returns the report without the unmet requests, which [`crate::proof::proved`] adds.
     pub fn report(self) -> RunReport {
         let samples = self.samples;
         let elapsed = self.now.saturating_duration_since(self.start);

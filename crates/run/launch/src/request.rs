@@ -1,4 +1,4 @@
-//! What the user asks of a run.
+//! The user's request for a run.
 
 pub use megapage_memory::shared::Shm;
 pub use megapage_memory::{Fork, Heap};
@@ -20,13 +20,14 @@ megapage_units::named! {
         Preload = "preload",
         /// glibc's tunable `glibc.malloc.hugetlb`.
         Tunable = "tunable",
-        /// Collapse asked by the launcher, from outside; no code in the process.
+        /// Collapse by the launcher, from outside; no code in the process.
         Outside = "outside",
     }
 }
 
 megapage_units::named! {
-    /// The pages asked for the program's text: its LOAD segments, and those of chosen libraries.
+    /// The pages requested for the program's text: its LOAD segments, and those of chosen
+    /// libraries.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Text {
@@ -36,68 +37,68 @@ megapage_units::named! {
         /// The file's own pages in the page cache, in huge folios. Nothing is moved, and all
         /// processes share them.
         File = "file",
-        /// Private transparent huge pages, which the segments are moved onto before `main`.
+        /// Private transparent huge pages: the segments are moved onto them before `main`.
         Thp = "thp",
-        /// The same with hugetlb pages of 2 MiB for what is never written.
+        /// As `Thp`, but with hugetlb pages of 2 MiB for read-only segments.
         #[serde(rename = "2m")]
         Huge2M = "2m",
-        /// The same with hugetlb pages of 1 GiB for the whole GiB of a segment.
+        /// As `Huge2M`, but with hugetlb pages of 1 GiB for the whole GiB of a segment.
         #[serde(rename = "1g")]
         Huge1G = "1g",
-        /// Nothing is asked.
+        /// No request.
         #[default]
         None = "none",
     }
 }
 
 impl Text {
-    /// Whether hugetlb pages are asked for.
+    /// Returns true if hugetlb pages are requested.
     pub const fn is_hugetlb(self) -> bool {
         matches!(self, Text::Huge2M | Text::Huge1G)
     }
 }
 
 megapage_units::named! {
-    /// What becomes of the transparent huge pages of the program and its children.
+    /// Settings for the transparent huge pages of the program and its children.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum OwnThp {
-        /// What the machine's settings say.
+        /// The machine's settings.
         #[default]
         Settings = "settings",
         /// None (PR_SET_THP_DISABLE).
         Never = "never",
-        /// Only where the program, or the preloaded library, asks for them (Linux 6.18).
+        /// Only memory for which the program, or the preloaded library, asks (Linux 6.18).
         Advised = "advised",
     }
 }
 
-/// What is asked for the text of a run.
+/// The request for the text of a run.
 #[derive(Clone, Debug, Default)]
 pub struct TextRequest {
     /// The pages.
     pub kind: Text,
-    /// Libraries besides the program: paths, or the names of libraries that it is started with.
+    /// Libraries beside the program: paths, or names of libraries that the program is started with.
     pub libraries: Vec<String>,
-    /// Write a map of the moved functions for profilers, until the program ends.
+    /// True to write a map of the moved functions for profilers, until the program ends.
     pub map: bool,
 }
 
-/// How long the heap keeps memory that the program has freed.
+/// Time for which the heap keeps memory that the program has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReturnAfter {
-    /// Releases it after this time.
+    /// Release after this time.
     After(Duration),
-    /// Keeps it.
+    /// No release.
     Never,
 }
 
-/// The longest delay that is taken for meant: a day.
+/// The longest delay that is accepted: a day.
 const LONGEST_RETURN: Duration = Duration::from_secs(24 * 3600);
 
 impl ReturnAfter {
-    /// As the preloaded library's variable wants it: milliseconds, or `never`.
+    /// Returns the value for the preloaded library's variable: milliseconds, or `never`.
     pub fn variable(self) -> String {
         match self {
             ReturnAfter::After(delay) => delay.as_millis().to_string(),
@@ -107,13 +108,13 @@ impl ReturnAfter {
 }
 
 impl Default for ReturnAfter {
-    /// One second.
+    /// Returns one second.
     fn default() -> ReturnAfter {
         ReturnAfter::After(Duration::from_secs(1))
     }
 }
 
-/// Reads `0s`, `500ms`, `1.5s`, `2m` or `2min` (minutes, as systemd.time(7) has them), `1h`, `never`.
+/// Reads `0s`, `500ms`, `1.5s`, `2m` or `2min` (minutes, as in systemd.time(7)), `1h`, or `never`.
 impl FromStr for ReturnAfter {
     type Err = String;
 
@@ -140,56 +141,56 @@ impl FromStr for ReturnAfter {
     }
 }
 
-/// A run, as asked for.
+/// A requested run.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The program, as execvp(3) takes it.
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// What it sees as its own name; `None`: `program`.
+    /// Its `argv[0]`; `None`: `program`.
     pub argv0: Option<OsString>,
-    /// Its transparent huge pages, set before it starts.
+    /// Its transparent huge pages; set before it starts.
     pub thp: OwnThp,
-    /// The backing asked for.
+    /// The requested backing.
     pub heap: Heap,
-    /// The mechanism asked for; `None` leaves the choice to megapage.
+    /// The requested mechanism; `None`: megapage chooses.
     pub mechanism: Option<Mechanism>,
-    /// The socket of a broker of pre-zeroed pages, from which the heap takes first.
+    /// The socket of a broker of pre-zeroed pages. The heap takes pages from it first.
     pub pool: Option<PathBuf>,
-    /// The backing asked for its shared memory.
+    /// The requested backing of its shared memory.
     pub shm: Shm,
-    /// What is asked for the program's text.
+    /// The request for its text.
     pub text: TextRequest,
-    /// Fail unless what was asked is obtained.
+    /// True to fail unless all requests are met.
     pub require: bool,
-    /// How long freed memory is cached, where the mechanism has such an option.
+    /// Time for which freed memory is cached, if the mechanism has such an option.
     pub return_after: ReturnAfter,
-    /// Leave the mechanism in place for the program's children.
+    /// True to leave the mechanism in place for the program's children.
     pub children: bool,
-    /// What the program forks for.
+    /// The purpose of the program's forks.
     pub fork: Fork,
-    /// Whether a report will be made at the end: only then is the program sampled.
+    /// True if a report is made at the end: only then is the program sampled.
     pub watched: bool,
-    /// The program is a script that starts a JVM: its switches go through a variable.
+    /// True if the program is a script that starts a JVM: the JVM's switches go through a variable.
     pub jvm: bool,
-    /// Follow what a trial has found about the program (`megapage trial`).
+    /// True to follow the result of a trial of the program (`megapage trial`).
     pub heed_verdict: bool,
 }
 
 impl Request {
-    /// A run of `program` with nothing but defaults, without a report at the end, and of which nothing is stored.
+    /// Returns a run of `program` with defaults only, without a report, and without stored results.
     pub fn plain(program: impl Into<OsString>) -> Request {
         Request { program: program.into(), ..Request::default() }
     }
 
-    /// Returns true if an inherited PR_SET_THP_DISABLE stands in the way of what is asked.
+    /// Returns true if an inherited PR_SET_THP_DISABLE would prevent what is requested.
     pub fn clears_thp(&self) -> bool {
         self.thp == OwnThp::Settings && (self.heap != Heap::None || self.text.kind != Text::None)
     }
 }
 
-/// What has a name as that, in reports.
+/// Serialises a value by its name, for reports.
 pub(crate) fn name<T: fmt::Display, S: Serializer>(named: &T, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(named)
 }

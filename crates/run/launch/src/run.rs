@@ -1,4 +1,4 @@
-//! One run: decides on it, starts the program, and reports. What comes between is in `running`.
+//! One run: decides on it, starts the program, and reports. `running` does the part between.
 
 mod in_place;
 mod running;
@@ -36,43 +36,44 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Signals that are taken: all that a user, a supervisor or a terminal sends to steer a program.
+/// Signals that are taken: those by which a user, a supervisor or a terminal steers a program.
 const TAKEN: [i32; 10] =
     [SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT, SIGTSTP];
 
-/// Those of them that end a program that does not handle them.
+/// Those of [`TAKEN`] that end a program that does not handle them.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// With `--require` a program waits at exit until we notice, for so long: without the last values nothing is proved.
+/// Longest wait of a program at its exit with `--require`, until we notice the exit. Without the
+/// last values nothing is proved.
 const REQUIRED_PATIENCE: Duration = Duration::from_secs(1);
-/// The kernel counts resident memory in batches for each processor.
+/// Inaccuracy of resident memory: the kernel counts it in batches for each processor.
 const ROUGHLY: Bytes = Bytes::mib(1);
 
-/// Where ld.so(8) finds libraries to load first.
+/// Variable by which ld.so(8) finds libraries to load first.
 const PRELOAD: &str = "LD_PRELOAD";
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> RunError {
     move |source| RunError::System { what, source }
 }
 
-/// A run that is decided on and not started.
+/// A run that is decided but not started.
 #[derive(Debug)]
 pub struct Prepared {
     program: Program,
     plan: Plan,
     text: Option<TextPlan>,
-    /// The library that waits at exit, of a program in which no other of ours does.
+    /// The library that waits at exit, for a program in which no other library of ours does.
     waits: Option<PathBuf>,
     request: Request,
-    /// LD_PRELOAD of the caller.
+    /// The caller's LD_PRELOAD.
     preloaded: Option<String>,
-    /// Transparent huge pages are switched off for us, and with us for the program, and not on
+    /// True if transparent huge pages are switched off for us, and so for the program, but not on
     /// purpose.
     switched_off: bool,
 }
 
-/// What a run by another starter, such as a service manager, would be: `adapt` turns what holds for the caller into what
-/// holds for the program. Changes nothing.
+/// Plans a run by another starter, such as a service manager. `adapt` changes the caller's facts
+/// into the program's. Changes nothing.
 pub fn plan(
     root: &KernelRoot,
     request: &Request,
@@ -107,8 +108,8 @@ fn look(
     Ok((program, machine, plan))
 }
 
-/// Looks at the program and the machine and decides. Changes nothing. Returns [`RunError::Kernel`]
-/// where /proc is missing or holds other files: the program can still run as without megapage.
+/// Examines the program and the machine, and decides. Changes nothing. Returns [`RunError::Kernel`]
+/// if /proc is missing or holds other files: the program can still run as without megapage.
 pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError> {
     if request.thp == OwnThp::Advised && !THP_DISABLE_EXCEPT_ADVISED.is_there(root) {
         return Err(Refusal::ThpAdvised(THP_DISABLE_EXCEPT_ADVISED.title()).into());
@@ -128,7 +129,7 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
         }
     };
     let preloaded = machine.variable("LD_PRELOAD").map(String::from);
-    // What is required has to be seen to the end.
+    // A required result has to be seen to the program's end.
     let waits = match request.require && !plan.uses(Mechanism::Preload) {
         true => text::loadable(&program, &machine).ok(),
         false => None,
@@ -142,7 +143,8 @@ pub fn prepare(root: &KernelRoot, request: Request) -> Result<Prepared, RunError
     Ok(Prepared { program, plan, text, waits, request, preloaded, switched_off })
 }
 
-/// Switches transparent huge pages off for this process, as `--thp` asks. The program inherits it.
+/// Switches transparent huge pages off for this process, as `--thp` requests. The program inherits
+/// it.
 pub fn set_thp(kind: OwnThp) -> Result<(), RunError> {
     match kind {
         OwnThp::Settings => Ok(()),
@@ -151,17 +153,17 @@ pub fn set_thp(kind: OwnThp) -> Result<(), RunError> {
 }
 
 impl Prepared {
-    /// The program.
+    /// Returns the program.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The decision.
+    /// Returns the decision.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The run as shell lines: the reasons as comments, then the command.
+    /// Returns the run as shell lines: the reasons as comments, then the command.
     pub fn dry_run(&self) -> Vec<String> {
         let mut lines: Vec<String> = self
             .plan
@@ -204,7 +206,7 @@ impl Prepared {
         lines
     }
 
-    /// What an administrator runs once, so that any user's JVM gets its pages from then on.
+    /// Returns the lines that an administrator runs once. Then any user's JVM gets its pages.
     fn remedies(&self) -> Vec<String> {
         let Some(java) = &self.plan.java else { return Vec::new() };
         let remedies = java.obstacles.iter().flat_map(|it| &it.remedy);
@@ -219,8 +221,8 @@ impl Prepared {
         }
     }
 
-    /// The variables to set: the mechanism's, and those of the library that moves text, which is preloaded behind the
-    /// allocator.
+    /// Returns the variables to set: those of the mechanism, and those of the library that moves
+    /// text. That library is preloaded behind the allocator.
     fn environment(&self) -> Vec<(String, OsString)> {
         let mut environment = self.plan.environment.clone();
         if self.request.thp != OwnThp::Settings {
@@ -247,18 +249,18 @@ impl Prepared {
         environment
     }
 
-    /// All arguments: a script's, then the mechanism's, then the user's.
+    /// Returns all arguments: a script's, then the mechanism's, then the user's.
     fn arguments(&self) -> Vec<OsString> {
         let own = self.program.script_arguments.iter().chain(&self.plan.arguments).map(OsString::from);
         own.chain(self.request.arguments.iter().cloned()).collect()
     }
 
-    /// Runs the program to its end, or in place of this process, which does not return then. `live`
-    /// takes a report whenever the launcher receives SIGUSR1, `say` a line on what is lost where no
-    /// report can say it.
+    /// Runs the program to its end, or in place of this process; in the latter case it does not
+    /// return. `live` gets a report on each SIGUSR1 of the launcher. `say` gets a line about a loss
+    /// that no report can mention.
     ///
-    /// Things that the launcher needs for itself and cannot have (seccomp filters and old kernels
-    /// refuse calls) costs the report, never the run, unless `--require` asks for proof.
+    /// Seccomp filters and old kernels may refuse calls that the launcher needs for itself. A
+    /// refusal costs the report, never the run, unless `--require` asks for proof.
     pub fn run(
         mut self,
         root: &KernelRoot,
@@ -272,8 +274,8 @@ impl Prepared {
         let failed = cleared.err().map(|error| format!("PR_SET_THP_DISABLE could not be cleared: {error}"));
         self.plan.notes.extend(failed);
         set_thp(self.request.thp)?;
-        // A report and a map for profilers are the launcher's work, and text is moved by agreement
-        // with it.
+        // The launcher makes a report and a map for profilers, and text is moved in agreement with
+        // it.
         let moves = self.text.as_ref().filter(|text| text.moves());
         if !self.request.watched && moves.is_none() && !self.request.text.map {
             return Err(self.replace_us(root, say));
@@ -306,7 +308,7 @@ impl Prepared {
         let heap = ledger.iter().map(Ledger::exit_handshake);
         for handshake in heap.chain(text_ledger.iter().map(TextLedger::exit_handshake)) {
             if !self.request.watched {
-                // No reader waits for final values: the program need not wait for us.
+                // Final values have no reader: the program need not wait for us.
                 handshake.let_go();
             }
             if self.request.require {
@@ -327,14 +329,14 @@ impl Prepared {
         let (ended, usage) = running.watch(&signals, &mut live)?;
         running.finish_map();
         let totals = Totals::of(ended, start.elapsed(), usage);
-        // One that was sent while the last look was taken would end us before the report is written.
+        // A signal sent during the last look would otherwise end us before the report is written.
         let _ = signals.finish(SIGUSR1);
         running.runtime_log = log.explain();
         Ok(running.report(Some(totals)))
     }
 
-    /// Makes words that the program shares. Without them a note says what the program or its report
-    /// lacks.
+    /// Makes words that are shared with the program. If that fails, a note says what the program or
+    /// its report lacks.
     fn words(
         &self,
         name: &CStr,
@@ -352,7 +354,7 @@ impl Prepared {
         }
     }
 
-    /// The program's own name: a script's interpreter sees its path, as from the kernel; a program,
+    /// Returns `argv[0]`: a script's interpreter sees its path, as from the kernel; a program sees
     /// the name given.
     fn name(&self) -> &OsStr {
         match self.program.script_arguments.is_empty() {

@@ -1,4 +1,4 @@
-//! Why a program was not run.
+//! Reasons why a program was not run.
 
 use crate::mechanism::Refusal;
 use crate::program::InspectError;
@@ -8,13 +8,13 @@ use megapage_units::Pid;
 use std::io;
 use thiserror::Error;
 
-/// Why a program was not run, or could not be watched to its end.
+/// Reasons why a program was not run, or could not be watched to its end.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The program cannot be looked at.
+    /// The program cannot be examined.
     #[error(transparent)]
     Inspect(#[from] InspectError),
-    /// What was asked is not possible.
+    /// The request is not possible.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// execve(2) failed.
@@ -22,18 +22,18 @@ pub enum RunError {
     Exec {
         /// The program.
         program: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A kernel file could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// A system call of megapage's own failed.
+    /// A system call of megapage itself failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A process cannot be promoted.
@@ -46,10 +46,10 @@ pub enum RunError {
     Verdict {
         /// The process.
         pid: Pid,
-        /// What was found.
+        /// The result of the trial.
         found: String,
     },
-    /// A thread of the kernel's was named.
+    /// The process is a kernel thread.
     #[error("process {pid} ({name}) is a kernel thread: it has no memory of its own")]
     KernelThread {
         /// The thread.
@@ -60,13 +60,13 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// 127 where there is no such program, 126 where it cannot be executed, 2 where the kernel can promote nothing in a
-    /// process that runs already, 125 for all else.
+    /// Returns 127 if there is no such program, and 126 if it cannot be executed. Returns 2 if the
+    /// kernel cannot promote a running process, and 125 for all else.
     pub fn exit_status(&self) -> u8 {
         match self {
             RunError::Inspect(error) => error.exit_status(),
             RunError::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
-            // No process could be made (fork(2)): the program was not even looked at.
+            // No process could be made (fork(2)): the program was not even examined.
             RunError::Exec { source, .. }
                 if matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) =>
             {

@@ -1,5 +1,5 @@
-//! The switches of language runtimes for huge pages: one entry for each runtime, each tested with the real
-//! program in `crates/cli/tests/run_runtimes.rs`.
+//! Switches of language runtimes for huge pages, one entry for each runtime. Each is tested with
+//! the real program in `crates/cli/tests/run_runtimes.rs`.
 
 use crate::jvm::need::Need;
 use crate::jvm::obstacles::{Question, obstacles};
@@ -10,24 +10,25 @@ use crate::program::{Program, Runtime};
 use crate::request::{Heap, Request};
 use megapage_units::{Bytes, PageSize};
 
-/// A runtime's switch, thrown.
+/// A runtime's switch that is set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Switch {
     /// Arguments to put before the program's own.
     pub arguments: Vec<String>,
     /// Variables to set. Processes that the program starts inherit them.
     pub environment: Vec<(&'static str, String)>,
-    /// What it does, in words.
+    /// A description of its effect.
     pub reason: String,
     /// The JVM's plan; `None` for other runtimes.
     pub java: Option<JavaPlan>,
-    /// Why it is less than was asked for.
+    /// The reason why it gives less than was requested.
     pub short: Option<String>,
-    /// The user's own arguments have thrown it: nothing is added.
+    /// True if the user's own arguments decide already: nothing is added.
     pub left_alone: bool,
 }
 
-/// The switch of `runtime` for a run as asked; the reason where there is none that applies. `arguments` are the user's.
+/// Returns the switch of `runtime` for a requested run, or the reason why none applies. `arguments`
+/// are the user's.
 pub fn switch(
     runtime: Runtime,
     program: &Program,
@@ -49,15 +50,17 @@ pub fn switch(
     }
 }
 
-/// The JVM's options.
+/// Ways to pass options to the JVM.
 enum Way {
-    /// `java`: before its own arguments. Nothing is printed, and children do not inherit it.
+    /// For `java`: before its own arguments. It prints no line, and children do not inherit it.
     Arguments,
-    /// The JDK's other tools hand what follows -J to the JVM.
+    /// For the JDK's other tools: they pass options behind -J to the JVM.
     BehindJ,
-    /// A script of Java's own (`#!/usr/bin/java --source 17`): only the launcher `java` reads it, since Java 9.
+    /// For a script in Java (`#!/usr/bin/java --source 17`): only the launcher `java` reads this
+    /// variable, since Java 9.
     LauncherVariable,
-    /// A script that starts a JVM: every JVM below it reads it, prints a line, and hands it on to its children.
+    /// For a script that starts a JVM: every JVM below it reads this variable, prints a line, and
+    /// passes it to its children.
     ToolVariable,
 }
 
@@ -90,8 +93,8 @@ impl Way {
     }
 }
 
-/// The JVM reserves its whole heap at start: from the pool with UseLargePages, or as memory advised to be
-/// huge with UseTransparentHugePages.
+/// Chooses the JVM's switch. The JVM reserves its whole heap at start: from the pool with
+/// UseLargePages, or as memory advised to be huge with UseTransparentHugePages.
 fn jvm(
     program: &Program,
     arguments: &[String],
@@ -110,8 +113,8 @@ fn jvm(
     let asks_hugetlb = matches!(request.heap, Heap::Hugetlb1G | Heap::Hugetlb2M);
     let page = if request.heap == Heap::Hugetlb1G { PageSize::HUGE_1G } else { PageSize::HUGE_2M };
     let by_option = options.chosen.clone();
-    // A heap of default size is no reason to take a quarter of the memory from the pool; a limit that can refuse a
-    // page later would kill the JVM.
+    // A heap of default size must not take a quarter of the memory from the pool. A limit that can
+    // refuse a page later would kill the JVM.
     let wants_pool = asks_hugetlb
         || request.heap == Heap::Auto
             && need.heap_is_given
@@ -126,7 +129,7 @@ fn jvm(
     }
     let first = plan.obstacles.first().map(ToString::to_string);
     if let Some(chosen) = by_option {
-        // Its own switches stay; what will come of them is reported all the same.
+        // The user's own switches stay; their effect is reported nevertheless.
         let reason = format!("the arguments choose already: {chosen}");
         let short = first.filter(|_| asks_hugetlb);
         return Ok(Switch { reason, java: Some(plan), short, left_alone: true, ..Switch::default() });
@@ -135,7 +138,7 @@ fn jvm(
     let words = match (wants_pool, first) {
         (true, None) => {
             let mut words = vec!["-XX:+UseLargePages".to_string()];
-            // Before Java 17 it only warns that it has no effect.
+            // Before Java 17 this option would only cause a warning that it has no effect.
             if plan.java.is_at_least(17) {
                 let size = if page == PageSize::HUGE_1G { "1g" } else { "2m" };
                 words.push(format!("-XX:LargePageSizeInBytes={size}"));
@@ -150,7 +153,7 @@ fn jvm(
             if let Err(off) = &machine.thp {
                 return Err(match obstacle {
                     Some(obstacle) => obstacle,
-                    // It would print a warning.
+                    // The JVM would print a warning.
                     None => format!("the JVM's switch for THP needs them on: {off}"),
                 });
             }
@@ -169,8 +172,9 @@ fn jvm(
     Ok(switch)
 }
 
-/// PHP's own heap is made of 2 MiB chunks. When configured so, it maps each from the hugetlb pool, and where that is
-/// refused advises it to be huge (zend_alloc.c, zend_mm_mmap).
+/// Chooses PHP's switch. PHP's own heap consists of 2 MiB chunks. With the switch, it maps each
+/// from the hugetlb pool. If that is refused, it advises the chunk to be huge (zend_alloc.c,
+/// zend_mm_mmap).
 fn php(heap: Heap, machine: &Machine) -> Result<Switch, String> {
     if let Some(value) = machine.variable("USE_ZEND_ALLOC_HUGE_PAGES") {
         return Err(format!("USE_ZEND_ALLOC_HUGE_PAGES={value} is set: left as it is"));

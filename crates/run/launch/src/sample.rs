@@ -1,4 +1,5 @@
-//! Samples of how a process's memory is backed, taken when they are worth it and paid for from a budget.
+//! Samples of the pages that back a process's memory, taken when they are worth it, within a
+//! budget.
 
 use crate::jvm::heap::java_heap;
 use crate::kinds::{Clues, HeapRuntime, Kinds, is_preloaded_heap, kinds};
@@ -17,74 +18,78 @@ use megapage_units::{Bytes, PageSize, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// The time since the first sample is at least this many times the cost of all, the next one included as far
-/// as the last one shows: sampling stays below 1 % of the program's time.
+/// Least ratio of the time since the first sample to the cost of all samples. The cost includes the
+/// next one, estimated by the last. So sampling takes less than 1 % of the program's time.
 const COST_SPACING: u32 = 100;
-/// A sample is due when the memory has grown by a twentieth since the last one.
+/// Divisor for growth: a sample is due if the memory has grown by a twentieth since the last one.
 const GROWTH: u64 = 20;
-/// A sample is due after this share of the program's time even without growth, within these limits, so that the last one
-/// is never old.
+/// Divisor of the program's time for samples without growth, within the limits below: the last
+/// sample is never old.
 const AGE_SHARE: u32 = 10;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How a process's memory was backed at one moment, by the kernel's values.
+/// The pages that back a process's memory at one moment, by the kernel's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// Time of the sample.
     pub at: Instant,
     /// All of its memory.
     pub whole: Memory,
-    /// Private, writable, anonymous memory, stacks aside.
+    /// Private, writable, anonymous memory without stacks.
     pub anonymous: Memory,
-    /// Shared memory (tmpfs, memfd, SysV, shared anonymous) that it has touched, each part of an object once.
+    /// Shared memory (tmpfs, memfd, SysV, shared anonymous) that it has touched. Each part of an
+    /// object counts once.
     pub shared: Memory,
-    /// What the preloaded heap maps of it, and of a broker's pages, or the Java heap; zero without one.
+    /// Memory of the preloaded heap (with a broker's pages), or of the Java heap; zero without
+    /// either.
     pub heap: Memory,
-    /// The remainder of the anonymous memory, which the program has mapped by itself; zero without the preloaded heap.
+    /// The rest of the anonymous memory, which the program has mapped itself; zero without the
+    /// preloaded heap.
     pub own: Memory,
-    /// The text that was asked for; zero where none was.
+    /// The requested text; zero if none was requested.
     pub text: Memory,
-    /// All of it, by what it is for.
+    /// All memory by its purpose.
     pub kinds: Kinds,
-    /// The largest resident memory so far (`VmHWM`); without hugetlb pages.
+    /// The largest resident memory so far (`VmHWM`), without hugetlb pages.
     pub peak_rss: Bytes,
-    /// Whether the preloaded library is mapped.
+    /// True if the preloaded library is mapped.
     pub preloaded: bool,
-    /// Whether the library that moves text is mapped: it goes with the program that it was loaded into.
+    /// True if the library that moves text is mapped: it disappears with the program that loaded
+    /// it.
     pub text_preloaded: bool,
 }
 
-/// Where in a process's memory its heap and its text are looked for.
+/// Places of the heap and the text in a process's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// The preloaded heap's ranges of addresses.
+    /// The preloaded heap's address ranges.
     pub heap: Vec<VirtRange>,
-    /// The largest that the Java heap can become, of a JVM.
+    /// The largest possible size of the Java heap, if the program is a JVM.
     pub java_heap: Option<Bytes>,
-    /// Files whose mappings are the text that was asked for.
+    /// Files whose mappings are the requested text.
     pub text_files: Vec<String>,
-    /// Ranges of addresses that are such text, whatever is mapped there.
+    /// Address ranges of such text, with any mapping.
     pub text_ranges: Vec<VirtRange>,
-    /// The file name of the library that has moved them. The ranges count where it is mapped.
+    /// The file name of the library that moved the text. The ranges count only if it is mapped.
     pub text_library: Option<String>,
-    /// The runtime that manages a heap of its own, as the program's file shows.
+    /// The runtime that manages its own heap, from the program's file.
     pub runtime: Option<HeapRuntime>,
     /// The program's file.
     pub executable: Option<String>,
-    /// Who promotes the program's memory.
+    /// The promoters of the program's memory.
     pub promoters: Promoters,
-    /// The smallest mapping of shared memory, in bytes, that the preloaded library does so for.
+    /// The smallest mapping of shared memory, in bytes, that the preloaded library promotes.
     pub least_shared: u64,
-    /// The sample is the last, or for a report: page tables are read to find out why memory is on base pages, however long that
-    /// takes. Where it is cheap (Linux 6.7) they always are.
+    /// True if the sample is the last, or for a report. Then it reads page tables for the reasons
+    /// of base pages, even if that takes long. If that is cheap (Linux 6.7), it always reads them.
     pub thorough: bool,
 }
 
 impl Sample {
-    /// Takes a sample under the machine's settings. The heap's range counts where the library is mapped at
-    /// this moment: a process that has just replaced itself (exec) may hold the range of its former program's heap.
-    /// Besides it shows for each range of text how many bytes of it are on huge pages.
+    /// Takes a sample under the machine's settings. The heap's ranges count only if the library is
+    /// mapped now: after an exec, `places` may still hold the ranges of the former program's heap.
+    /// Also returns the bytes on huge pages for each range of text.
     pub fn take(
         root: &KernelRoot,
         pid: Pid,
@@ -121,7 +126,8 @@ impl Sample {
         let devices = devices(root, pid, &mappings);
         let java = places.java_heap.and_then(|largest| java_heap(&mappings, largest));
         let clues = Clues {
-            // One that serves a process that was started by another process: where its heap lies is not known.
+            // The library may serve a process that another process started: the place of its heap
+            // is then unknown.
             heap: (preloaded && !heap.is_empty()).then_some(heap),
             runtime: places.runtime,
             java_heap: java,
@@ -170,7 +176,7 @@ impl Sample {
     }
 }
 
-/// Whether a mapping may be of a memory object, and holds anything of it.
+/// Returns true if a mapping may be of a memory object, and holds some of its memory.
 fn may_be_shared(mapping: &&Mapping) -> bool {
     mapping.permissions.ends_with('s')
         && mapping.object().is_some()
@@ -178,7 +184,8 @@ fn may_be_shared(mapping: &&Mapping) -> bool {
         && mapping.kernel_page_size == PageSize::BASE
 }
 
-/// The file systems in memory that `pid` may have mapped files of; the mounts are read only where it may.
+/// Returns the file systems in memory from which `pid` may have mapped files. Reads the mounts only
+/// if it may have.
 fn devices(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> MemoryDevices {
     match mappings.iter().any(|mapping| may_be_shared(&mapping)) {
         true => MemoryDevices::seen_by(root, pid),
@@ -186,10 +193,10 @@ fn devices(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> MemoryDevices {
     }
 }
 
-/// The shared memory of a process, of which these are the mappings. Where several map the same part of an object, the one with
-/// most of it counts.
+/// Returns the shared memory of a process with these mappings. If several map the same part of an
+/// object, the one with most of it counts.
 fn shared(mappings: &[Mapping], devices: &MemoryDevices) -> Memory {
-    // A broker's pages are heap.
+    // A broker's pages belong to the heap.
     let is_shared = |mapping: &&Mapping| {
         may_be_shared(mapping) && !mapping.is_extent() && devices.holds(mapping.device, &mapping.name)
     };
@@ -209,48 +216,50 @@ fn shared(mappings: &[Mapping], devices: &MemoryDevices) -> Memory {
     Memory::of(once)
 }
 
-/// Whether two mappings hold a part of the same object in common.
+/// Returns true if two mappings share a part of the same object.
 fn overlap(one: &Mapping, other: &Mapping) -> bool {
     let end = |mapping: &Mapping| mapping.offset.saturating_add(mapping.range.len().0);
     one.object() == other.object() && one.offset < end(other) && other.offset < end(one)
 }
 
-/// The samples of one process, reduced to what a report shows.
+/// The samples of one process, reduced to the needs of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// The one with the most memory present.
+    /// The sample with the most memory present.
     pub peak: Option<Sample>,
-    /// The latest.
+    /// The latest sample.
     pub last: Option<Sample>,
-    /// The latest that has at least half as much anonymous memory as any: programs free theirs before they end.
+    /// The latest sample with at least half as much anonymous memory as any other: programs free
+    /// memory before they end.
     pub last_full: Option<Sample>,
     /// The most hugetlb memory that was seen, in a sample or in the process's status.
     pub hugetlb_peak: Bytes,
-    /// The largest `VmHWM` that was seen: a process that executes another program begins a new one.
+    /// The largest `VmHWM` that was seen: it starts again if a process executes another program.
     pub peak_rss: Bytes,
-    /// For each range of text, the bytes of it on huge pages in the latest.
+    /// For each range of text, its bytes on huge pages in the latest sample.
     pub text_huge: Vec<u64>,
-    /// Whether `last` was taken while the program waited to exit.
+    /// True if `last` was taken while the program waited to exit.
     pub last_is_final: bool,
-    /// On a machine of several nodes, where the memory lay when it was last looked at; otherwise empty.
+    /// Memory by node at the last look, on a machine of several nodes; otherwise empty.
     pub by_node: BTreeMap<u32, OnNode>,
-    /// And the nodes on which the process was seen to run.
+    /// The nodes on which the process was seen to run.
     pub ran_on: BTreeSet<u32>,
-    /// How many.
+    /// Number of samples.
     pub count: u64,
-    /// What they cost altogether, in processor time of the launcher. The program waits for its mmap lock for a
+    /// Processor time of the launcher for all samples. The program waits for its mmap lock during a
     /// part of it at most.
     pub cost: Duration,
     first: Option<Instant>,
     last_cost: Duration,
     growth_seen: u64,
     most_anonymous: Bytes,
-    /// The machine's settings, as they were when the first was taken.
+    /// The machine's settings at the time of the first sample.
     thp: Option<ThpRead>,
 }
 
 impl Samples {
-    /// Whether a sample is due at `now`; `size` is any value that grows with the program's memory.
+    /// Returns true if a sample is due at `now`; `size` is any value that grows with the program's
+    /// memory.
     pub fn is_due(&self, now: Instant, size: u64) -> bool {
         let Some(last) = &self.last else { return true };
         let pause = now.saturating_duration_since(last.at);
@@ -260,18 +269,19 @@ impl Samples {
         paid && (size > self.growth_seen.saturating_add(self.growth_seen / GROWTH) || pause >= longest)
     }
 
-    /// What the latest sample cost.
+    /// Returns the cost of the latest sample.
     pub fn last_cost(&self) -> Duration {
         self.last_cost
     }
 
-    /// Notes what the process's status shows between samples.
+    /// Records the values of the process's status between samples.
     pub fn note_status(&mut self, status: &Status) {
         self.peak_rss = self.peak_rss.max(status.peak_rss);
         self.hugetlb_peak = self.hugetlb_peak.max(status.hugetlb);
     }
 
-    /// Takes a sample. A process that has ended, or execs at this moment, leaves the samples as they were.
+    /// Takes a sample; returns false if it cannot. A process that has ended, or that executes a
+    /// program right now, leaves the samples unchanged.
     pub fn take(&mut self, root: &KernelRoot, pid: Pid, places: &Places, size: u64) -> bool {
         let start = own_thread_time();
         let thp = self.thp.get_or_insert_with(|| match thp::settings(root) {
@@ -282,7 +292,7 @@ impl Samples {
         let nodes = sample.is_ok().then(|| self.nodes(root, pid));
         self.last_cost = own_thread_time().saturating_sub(start);
         self.cost += self.last_cost;
-        // An empty one is of a process that has given its memory back already.
+        // An empty sample is of a process that has freed its memory already.
         let Ok((sample, text_huge)) = sample else { return false };
         if sample.whole.present.total() == Bytes::ZERO {
             return false;
@@ -296,7 +306,8 @@ impl Samples {
         true
     }
 
-    /// Where the memory lies and the process runs, on a machine of several nodes. What cannot be read is left out.
+    /// Returns the memory by node and the nodes of the process, on a machine of several nodes.
+    /// Unreadable values are missing.
     fn nodes(&self, root: &KernelRoot, pid: Pid) -> (BTreeMap<u32, OnNode>, BTreeSet<u32>) {
         match nodes(root) {
             Ok(nodes) if nodes.len() > 1 => {

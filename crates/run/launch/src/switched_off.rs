@@ -1,36 +1,35 @@
-//! Transparent huge pages that are switched off for a process by prctl(PR_SET_THP_DISABLE): who did
-//! it, and whether on purpose.
+//! Transparent huge pages that are switched off for a process by prctl(PR_SET_THP_DISABLE): the
+//! process that did it, and its purpose.
 //!
-//! The flag passes on to all that a process forks and executes. Programs that set it for themselves
-//! (bun, Ruby, container runtimes) so set it for whatever is started from them. Any process may
-//! clear its own, and none another's.
+//! A process passes the flag to all that it forks and executes. Programs that set it for themselves
+//! (bun, Ruby, container runtimes) thus set it for all programs that they start. A process can
+//! clear only its own flag.
 
 use megapage_kernel::process::{Status, read_status};
 use megapage_kernel::{KernelRoot, thp};
 use megapage_units::Pid;
 
-/// Environment variable: the kind, `never` or `advised`, for a program that was started with
+/// Environment variable with the kind, `never` or `advised`, for a program that was started with
 /// `--thp`, and for its descendants.
 pub const THP_VARIABLE: &str = "MEGAPAGE_THP";
-/// Processes above one that are looked at, at most.
+/// Largest number of processes above one that are examined.
 const MOST_ABOVE: usize = 64;
 
-/// See the module.
+/// The way in which transparent huge pages are switched off for a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchedOff {
-    /// In words: for which process above it they were switched off, too, as far up as it goes.
+    /// The source in words: the topmost process above it for which they are switched off too.
     pub by: String,
-    /// It was for this program: by the unit of its service, or by a `megapage run --thp never` or
-    /// `advised` that started it or a process above it.
+    /// True if it was meant for this program: by the unit of its service, or by a `megapage run
+    /// --thp never` or `advised` that started it or a process above it.
     pub on_purpose: bool,
 }
 
 impl SwitchedOff {
-    /// Returns who switched them off for the process with this status; `None` if they are on, or
-    /// the kernel has none. `on_purpose` is set for a unit alone; the caller looks at the
-    /// environment.
+    /// Returns the source for the process with this status; `None` if they are on, or if the kernel
+    /// has none. Sets `on_purpose` only for a unit; the caller checks the environment.
     pub fn of(root: &KernelRoot, own: &Status) -> Option<SwitchedOff> {
-        // Without transparent huge pages the kernel says of every process that it may have none.
+        // A kernel without transparent huge pages reports for every process that it may have none.
         if !thp::is_switched_off(root, own) {
             return None;
         }
@@ -56,8 +55,8 @@ impl SwitchedOff {
         Some(SwitchedOff { by, on_purpose: by_unit })
     }
 
-    /// Returns a line for a report of the program, for which the flag is cleared unless it was set
-    /// on purpose.
+    /// Returns a line for a report of the program. The flag is cleared for it, unless it was set on
+    /// purpose.
     pub fn note(&self) -> String {
         let what = match self.on_purpose {
             true => "left so, as it was on purpose",
@@ -66,7 +65,7 @@ impl SwitchedOff {
         format!("transparent huge pages were switched off (PR_SET_THP_DISABLE), {}: {what}", self.by)
     }
 
-    /// Returns a line for a report of a process that runs already.
+    /// Returns a line for a report of a process that was running already.
     pub fn note_of_running(&self) -> String {
         format!(
             "transparent huge pages are switched off for this process (PR_SET_THP_DISABLE), {}: nothing can be promoted, and \

@@ -1,8 +1,8 @@
-//! A map of symbols for profilers: `/tmp/perf-PID.map`, as perf(1) reads it for memory that no file backs. Text that was
-//! moved is such memory.
+//! A map of symbols for profilers: `/tmp/perf-PID.map`. perf(1) reads it for memory without a file,
+//! such as moved text.
 //!
-//! Source: tools/perf/Documentation/jit-interface.txt: a line for each function, `START SIZE NAME`, in hexadecimal. perf
-//! believes a file only that belongs to its user or to root.
+//! Source: tools/perf/Documentation/jit-interface.txt: a line for each function, `START SIZE NAME`,
+//! in hexadecimal. perf accepts only a file that belongs to its user or to root.
 
 use megapage_units::Pid;
 use object::read::elf::ElfFile64;
@@ -16,18 +16,19 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where perf(1) looks, whatever TMPDIR says.
+/// Directory in which perf(1) looks; it ignores TMPDIR.
 pub const DIRECTORY: &str = "/tmp";
 
-/// Bytes of names that are taken at most, for each byte of the file.
+/// Largest number of bytes of names that are read, for each byte of the file.
 const NAMES_PER_BYTE: u64 = 4;
 
-/// The functions that a file names, by address: bytes and name. Of several names of one address the first by the
-/// alphabet.
+/// Returns the functions that a file names, by address: size in bytes, and name. Of several names
+/// of one address, the first by the alphabet counts.
 pub fn functions(path: &Path) -> io::Result<BTreeMap<u64, (u64, String)>> {
     let invalid = |error: object::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
     let file = megapage_kernel::trusted::open_binary(path)?;
-    // Each symbol takes bytes of the file, and so do names, which overlap in few of them.
+    // Each symbol takes bytes of the file, and so does each name; few files have names that
+    // overlap.
     let mut room = NAMES_PER_BYTE * file.metadata()?.len();
     let cache = ReadCache::new(file);
     let file = ElfFile64::<Endianness, _>::parse(&cache).map_err(invalid)?;
@@ -37,7 +38,7 @@ pub fn functions(path: &Path) -> io::Result<BTreeMap<u64, (u64, String)>> {
             continue;
         }
         let Ok(name) = symbol.name() else { continue };
-        // A name that would break the line.
+        // Skips a name that would break the line.
         if name.is_empty() || name.chars().any(char::is_control) {
             continue;
         }
@@ -53,8 +54,8 @@ pub fn functions(path: &Path) -> io::Result<BTreeMap<u64, (u64, String)>> {
     Ok(found)
 }
 
-/// Lines for those functions that lie in `ranges` of memory, where the file's addresses are `bias` less. Their number,
-/// and the lines.
+/// Returns the lines for those functions that lie in `ranges` of memory, and their number. `bias`
+/// is added to the file's addresses.
 pub fn lines(functions: &BTreeMap<u64, (u64, String)>, bias: u64, ranges: &[Range<u64>]) -> (usize, String) {
     let mut text = String::new();
     let mut count = 0;
@@ -69,18 +70,19 @@ pub fn lines(functions: &BTreeMap<u64, (u64, String)>, bias: u64, ranges: &[Rang
     (count, text)
 }
 
-/// What of a file was moved: where its addresses are `bias` less.
+/// The moved parts of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedFile {
     /// The file.
     pub path: PathBuf,
-    /// What to add to its addresses.
+    /// The number to add to the file's addresses.
     pub bias: u64,
-    /// The memory.
+    /// The ranges of memory.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Reads what the files name, and writes the map of process `pid`: its line in the report, and the file.
+/// Reads the names in the files, and writes the map of process `pid`. Returns its line in the
+/// report, and the file.
 pub fn make(directory: &Path, pid: Pid, files: &[MovedFile]) -> (MapReport, Option<PerfMap>) {
     let (mut text, mut functions, mut missing) = (String::new(), 0, None);
     for file in files {
@@ -99,41 +101,41 @@ pub fn make(directory: &Path, pid: Pid, files: &[MovedFile]) -> (MapReport, Opti
     }
 }
 
-/// What a report says of the map.
+/// The map's part of a report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MapReport {
     /// The file.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
-    /// Functions in it.
+    /// Number of functions in it.
     pub functions: usize,
-    /// Why there is none, or not all.
+    /// The reason why there is no map, or not all of it.
     pub missing: Option<String>,
 }
 
-/// The file, until the value is dropped.
+/// The map's file, which is removed when the value is dropped.
 #[derive(Debug)]
 pub struct PerfMap {
     path: PathBuf,
-    /// Device, inode and bytes, by which it is known again.
+    /// Device, inode and size, by which the file is recognised.
     identity: (u64, u64, u64),
 }
 
 impl MapReport {
-    /// There is none.
+    /// Returns the line for a map that does not exist.
     pub fn none(file: PathBuf, why: &str) -> MapReport {
         MapReport { file, functions: 0, missing: Some(why.into()) }
     }
 }
 
 impl PerfMap {
-    /// The name for process `pid`.
+    /// Returns the map's path for process `pid`.
     pub fn path(directory: &Path, pid: Pid) -> PathBuf {
         directory.join(format!("perf-{}.map", pid.0))
     }
 
-    /// Writes it, for its user alone to change. It gets its name when it is whole. AlreadyExists where there is
-    /// something of that name, a link included: that stays.
+    /// Writes the map; only its user can change it. The file gets its name when it is complete.
+    /// Fails with AlreadyExists if anything has that name, even a link; that stays.
     pub fn write(directory: &Path, pid: Pid, text: &str) -> io::Result<PerfMap> {
         let path = PerfMap::path(directory, pid);
         let unfinished = directory.join(format!(".megapage-{}-perf-{}.map", std::process::id(), pid.0));
@@ -142,7 +144,7 @@ impl PerfMap {
         let written = file
             .write_all(text.as_bytes())
             .and_then(|()| file.metadata())
-            // link(2) never replaces, and follows no link at its target either.
+            // link(2) never replaces a file, and does not follow a link at its target either.
             .and_then(|metadata| fs::hard_link(&unfinished, &path).map(|()| metadata));
         let removed = fs::remove_file(&unfinished);
         let metadata = written?;
@@ -154,7 +156,7 @@ impl PerfMap {
 }
 
 impl Drop for PerfMap {
-    /// Removes it, unless another program, such as the program's own compiler, has made it theirs.
+    /// Removes it, unless another program has replaced it, such as the program's own compiler.
     fn drop(&mut self) {
         let now = fs::symlink_metadata(&self.path);
         if now.is_ok_and(|it| (it.dev(), it.ino(), it.len()) == self.identity) {
@@ -193,7 +195,7 @@ mod tests {
             assert!(!directory.path().join("nothing").exists(), "no link is followed");
         }
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-        // A just-in-time compiler that writes its own.
+        // A just-in-time compiler writes its own map.
         let map = PerfMap::write(directory.path(), Pid(7), "1 1 a\n").unwrap();
         fs::write(&path, "its own\n").unwrap();
         drop(map);

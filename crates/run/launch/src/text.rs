@@ -1,6 +1,6 @@
-//! A program's text on huge pages: for each file by which means, why, and what came of it.
+//! A program's text on huge pages: the means for each file, the reason, and the result.
 //!
-//! The choice ([`choose`]) is pure, from facts that [`files`] gathers.
+//! The choice ([`choose`]) is pure; [`files`] gathers its facts.
 
 mod report;
 
@@ -30,12 +30,12 @@ megapage_units::named! {
     pub enum TextMechanism {
         /// The file is primed: its own pages lie in huge folios.
         File = "file",
-        /// A preloaded library moves them onto transparent huge pages.
+        /// A preloaded library moves the segments onto transparent huge pages.
         Thp = "thp",
-        /// A preloaded library moves them onto hugetlb pages.
+        /// A preloaded library moves the segments onto hugetlb pages.
         #[serde(rename = "2m")]
         Huge2M = "2m",
-        /// The same, where a segment holds whole GiB, which get pages of 1 GiB.
+        /// As `Huge2M`, but whole GiB of a segment get pages of 1 GiB.
         #[serde(rename = "1g")]
         Huge1G = "1g",
     }
@@ -48,16 +48,16 @@ pub struct TextFile {
     pub path: PathBuf,
     /// The file name by which the loader opens it, which may be a link's.
     pub loaded_as: String,
-    /// Whether it is the program, not a library.
+    /// True for the program, false for a library.
     pub is_program: bool,
-    /// Whether the program is started with it; otherwise it loads it later (dlopen(3)).
+    /// True if the program is started with it; otherwise it loads it later (dlopen(3)).
     pub at_start: bool,
-    /// What its headers allow.
+    /// The facts in its headers.
     pub check: Check,
 }
 
 impl TextFile {
-    /// Bytes of its LOAD segments in memory, in whole base pages.
+    /// Returns the bytes of its LOAD segments in memory, in whole base pages.
     fn bytes(&self) -> u64 {
         let bytes = |it: &megapage_remap::check::SegmentCheck| {
             let start = it.segment.address & !(BASE_PAGE as u64 - 1);
@@ -66,13 +66,15 @@ impl TextFile {
         self.check.segments.iter().map(bytes).sum()
     }
 
-    /// Bytes of read-only segments in whole blocks of 2 MiB: what takes hugetlb pages.
+    /// Returns the bytes of read-only segments in whole blocks of 2 MiB, for which hugetlb pages
+    /// are needed.
     fn read_only(&self) -> u64 {
         let read_only = self.check.segments.iter().filter(|it| !it.segment.write);
         read_only.map(|it| it.anonymous_bytes).sum()
     }
 
-    /// Bytes of read-only segments in whole GiB: what can have pages of 1 GiB, or at least so many.
+    /// Returns the bytes of read-only segments in whole GiB, at least, which can have pages of 1
+    /// GiB.
     fn read_only_1g(&self) -> u64 {
         let aligned = self.check.segments.iter().any(|it| it.segment.align >= HUGE_1G as u64);
         let placed = self.check.placement == Placement::Fixed || aligned;
@@ -80,13 +82,14 @@ impl TextFile {
         read_only.map(|it| whole_pages(&it.segment, placed, HUGE_1G as u64)).sum()
     }
 
-    /// Bytes that are copied onto memory of the process's own; with hugetlb pages, of data alone.
+    /// Returns the bytes that are copied into private memory; with hugetlb pages, only those of
+    /// data.
     fn copied(&self, asked: Text) -> u64 {
         let segments = self.check.segments.iter().filter(|it| !asked.is_hugetlb() || it.segment.write);
         segments.map(|it| it.anonymous_bytes.min(it.segment.file_size)).sum()
     }
 
-    /// As the preloaded library knows it.
+    /// Returns its name for the preloaded library.
     fn object(&self) -> String {
         if self.is_program { ".".into() } else { self.loaded_as.clone() }
     }
@@ -97,22 +100,22 @@ impl TextFile {
 pub struct PlannedFile {
     /// The file.
     pub file: TextFile,
-    /// How; `None`: not at all.
+    /// The means; `None`: not moved or primed.
     pub mechanism: Option<TextMechanism>,
-    /// Why, or why not.
+    /// The reason for that.
     pub reason: String,
-    /// Whether there is anything to gain: it holds a whole block of 2 MiB.
+    /// True if there is something to gain: it holds a whole block of 2 MiB.
     pub gains: bool,
-    /// Why the preloaded library cannot move it.
+    /// The reason why the preloaded library cannot move it, as an error.
     own: Result<(), String>,
-    /// Bytes that priming could and did have in huge folios, and why not all.
+    /// Bytes that priming could have and had in huge folios, and the reason for a difference.
     primed: Option<(u64, u64, Option<String>)>,
 }
 
-/// How the text of a run is brought onto huge pages.
+/// The plan for the text of a run.
 #[derive(Clone, Debug)]
 pub struct TextPlan {
-    /// What was requested.
+    /// The request.
     pub asked: Text,
     /// The files.
     pub files: Vec<PlannedFile>,
@@ -123,7 +126,8 @@ pub struct TextPlan {
 /// Libraries that hold the code of a runtime, by the start of their names.
 const RUNTIME_LIBRARIES: [&str; 3] = ["libjvm.so", "libpython", "libnode.so"];
 
-/// Gathers the files: the program, the libraries that were asked for, and the one that holds the code of its runtime.
+/// Gathers the files: the program, the requested libraries, and the library with its runtime's
+/// code.
 pub fn files(root: &KernelRoot, program: &Program, request: &TextRequest) -> Result<Vec<TextFile>, Refusal> {
     let name_of = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut paths = vec![(program.executable.clone(), true, true)];
@@ -138,7 +142,8 @@ pub fn files(root: &KernelRoot, program: &Program, request: &TextRequest) -> Res
         paths.push((jvm, false, false));
     }
     for asked in &request.libraries {
-        // As the loader opens it (the soname, a link), or as the file that this leads to.
+        // The request names the library as the loader opens it (the soname, a link), or the file
+        // behind that.
         let real = |path: &Path| std::fs::canonicalize(path).ok();
         let (wanted, file) = (name_of(Path::new(asked)), real(Path::new(asked)));
         let is_asked = |path: &&PathBuf| {
@@ -175,7 +180,7 @@ pub fn files(root: &KernelRoot, program: &Program, request: &TextRequest) -> Res
         }
         let check = match check(root, &path) {
             Ok(check) => check,
-            // A 32-bit program runs as it is; so says the plan, for it has no file.
+            // A 32-bit program runs unchanged: it has no file in the plan, which then says so.
             Err(_) if is_program => continue,
             Err(error) => return Err(refused(error.to_string())),
         };
@@ -184,14 +189,14 @@ pub fn files(root: &KernelRoot, program: &Program, request: &TextRequest) -> Res
     Ok(files)
 }
 
-/// A library of a runtime that is installed around its executable, as the JDK is.
+/// Finds a library of a runtime that is installed around its executable, as the JDK is.
 fn beside(executable: &Path, name: &str) -> Option<PathBuf> {
     let directory = std::fs::canonicalize(executable).ok()?.parent()?.to_path_buf();
     let places = ["../lib/server", "../lib"].map(|place| directory.join(place).join(name));
     places.into_iter().find(|path| path.is_file())
 }
 
-/// Decides for each file.
+/// Decides for each file. Fails if `require` is set and the request cannot be met.
 pub fn choose(
     files: Vec<TextFile>,
     program: &Program,
@@ -235,15 +240,15 @@ pub fn choose(
     Ok(TextPlan { asked, files, library: machine.text_library.clone().ok() })
 }
 
-/// The library, where the loader of this program takes it.
+/// Returns the library, or the reason why this program's loader cannot load it.
 pub(crate) fn loadable(program: &Program, machine: &Machine) -> Result<PathBuf, String> {
     let library = machine.text_library.clone()?;
     preloadable(program, machine)?;
     Ok(library)
 }
 
-/// Whether the preloaded library can reach this program and move its segments here.
-/// `pages` is the bytes of text in whole blocks of 2 MiB, and those of them in whole GiB.
+/// Checks that the preloaded library can reach this program and move its segments here. `pages` is
+/// the bytes of text in whole blocks of 2 MiB, and those of them in whole GiB.
 fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -> Result<(), String> {
     loadable(program, machine)?;
     if let Some(why) = (machine.text_refused)() {
@@ -252,7 +257,7 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -
     if !asked.is_hugetlb() && machine.collapse_off {
         return Err("prctl(PR_SET_THP_DISABLE) is in force, and the program inherits it".into());
     }
-    // All whole GiB get pages of 1 GiB, or all text gets those of 2 MiB.
+    // Either all whole GiB get pages of 1 GiB, or all text gets pages of 2 MiB.
     let of_1g = if asked == Text::Huge1G && machine.pool_1g.0 >= pages.1 { pages.1 } else { 0 };
     let pages = pages.0.saturating_sub(of_1g);
     if asked.is_hugetlb() && machine.pool_2m.0 < pages {
@@ -265,8 +270,8 @@ fn reach(program: &Program, machine: &Machine, asked: Text, pages: (u64, u64)) -
     Ok(())
 }
 
-/// Why text does not get all the pages of 1 GiB that were asked for, where `whole` bytes of it lie in whole GiB; `None`
-/// where it does.
+/// Returns the reason why text does not get all requested pages of 1 GiB; `None` if it does.
+/// `whole` is its bytes in whole GiB.
 fn lacks_1g(whole: u64, machine: &Machine) -> Option<String> {
     if whole == 0 {
         return Some("no segment holds a whole GiB".into());
@@ -280,8 +285,8 @@ fn lacks_1g(whole: u64, machine: &Machine) -> Option<String> {
     })
 }
 
-/// Whether control groups leave room for so many bytes more, and a quarter of it for the program: text that is a file's
-/// gives way under a limit, a copy does not.
+/// Checks that control groups leave room for `copied` bytes, and a quarter more for the program. A
+/// file's text is evicted under a limit, but a copy is not.
 fn room(machine: &Machine, copied: u64) -> Result<(), String> {
     match machine.memory_room {
         Some(room) if copied > 0 && room.0 < copied + copied / 4 => Err(format!(
@@ -292,7 +297,7 @@ fn room(machine: &Machine, copied: u64) -> Result<(), String> {
     }
 }
 
-/// `lacks_1g`: why pages of 2 MiB are used where pages of 1 GiB are asked for.
+/// Decides for one file. `lacks_1g` is the reason for pages of 2 MiB in place of 1 GiB.
 fn decide(file: TextFile, asked: Text, reach: &Result<(), String>, lacks_1g: Option<&str>) -> PlannedFile {
     let check = &file.check;
     let primable = match (check.prime_bytes, check.anonymous_bytes) {
@@ -339,24 +344,25 @@ fn decide(file: TextFile, asked: Text, reach: &Result<(), String>, lacks_1g: Opt
 }
 
 impl TextPlan {
-    /// The files to which `wanted` applies.
+    /// Returns the files with a mechanism that `wanted` accepts.
     fn by(&self, wanted: impl Fn(TextMechanism) -> bool) -> impl Iterator<Item = &PlannedFile> {
         self.files.iter().filter(move |file| file.mechanism.is_some_and(&wanted))
     }
 
-    /// Whether the preloaded library has something to do.
+    /// Returns true if the preloaded library has segments to move.
     pub fn moves(&self) -> bool {
         self.by(|mechanism| mechanism != TextMechanism::File).next().is_some()
     }
 
-    /// Base pages that the ledger takes, in which the preloaded library notes what became of each segment.
+    /// Returns the base pages of the ledger, in which the preloaded library records the result for
+    /// each segment.
     pub fn ledger_pages(&self) -> usize {
         let moved = self.by(|mechanism| mechanism != TextMechanism::File);
         pages_for(moved.map(|it| it.file.check.segments.len()).sum())
     }
 
-    /// Primes the files that are to be primed. With `auto`, one that did not come wholly onto huge pages is moved
-    /// instead, where that is possible.
+    /// Primes the files with that mechanism. With `auto`, a file that is not wholly on huge pages
+    /// then is moved instead, if that is possible.
     pub fn prime(&mut self, root: &KernelRoot, require: bool) -> Result<(), Refusal> {
         for file in self.files.iter_mut().filter(|file| file.mechanism == Some(TextMechanism::File)) {
             let (possible, obtained, missing) = match prime(root, &file.file.path, false) {
@@ -385,7 +391,8 @@ impl TextPlan {
         Ok(())
     }
 
-    /// The library to preload and the variables to set for it, but for the ledger's; `None` where nothing is moved.
+    /// Returns the library to preload and its variables, without that of the ledger; `None` if
+    /// nothing is moved.
     pub fn environment(&self, require: bool) -> Option<(&Path, Vec<(&'static str, OsString)>)> {
         let library = self.library.as_deref().filter(|_| self.moves())?;
         let objects: Vec<String> =
@@ -401,7 +408,8 @@ impl TextPlan {
         Some((library, variables))
     }
 
-    /// The plan as shell lines: the reasons as comments, and what primes the files.
+    /// Returns the plan as shell lines: the reasons as comments, and the commands that prime the
+    /// files.
     pub fn dry_run(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for file in &self.files {
@@ -415,24 +423,24 @@ impl TextPlan {
         lines
     }
 
-    /// The file name of the library that moves segments, where it has something to do.
+    /// Returns the file name of the library that moves segments, if it has any to move.
     pub fn library_name(&self) -> Option<String> {
         let library = self.library.as_deref().filter(|_| self.moves())?;
         Some(library.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The files whose mappings are text.
+    /// Returns the files whose mappings are text.
     pub fn paths(&self) -> Vec<String> {
         self.files.iter().map(|file| file.file.path.to_string_lossy().into_owned()).collect()
     }
 }
 
-/// The addresses that the preloaded library has looked at.
+/// Returns the address ranges that the preloaded library has examined.
 pub fn ranges(ledger: &TextLedger) -> Vec<VirtRange> {
     ledger.entries().iter().filter_map(|entry| VirtRange::new(entry.start, entry.end)).collect()
 }
 
-/// For profilers: what of each file was moved.
+/// Returns the moved parts of each file, for profilers.
 pub fn moved_of(plan: &TextPlan, ledger: &TextLedger) -> Vec<MovedFile> {
     let entries = ledger.entries();
     let files = plan.by(|mechanism| mechanism != TextMechanism::File).enumerate();

@@ -1,7 +1,8 @@
-//! What a trial has found of one build of a service's program (`megapage trial`), and what the next start makes of it.
+//! The result of a trial for one build of a service's program (`megapage trial`), and its effect on
+//! the next start.
 //!
-//! A verdict holds for one build of one program in one unit, on one kind of processor. Nothing that is wrong with verdicts makes
-//! a start fail: it is made as if there were none.
+//! A verdict holds for one build of one program in one unit, on one kind of processor. An error in
+//! verdicts never makes a start fail: the start is made as if there were none.
 
 mod forbidden;
 mod store;
@@ -25,10 +26,11 @@ use std::path::{Path, PathBuf};
 /// The schema of a verdict's file.
 pub const SCHEMA: &str = "megapage.verdict/1";
 
-/// A file without a build-id is read whole up to this size in bytes, for a start must not wait long.
+/// Largest size of a file, in bytes, that is read whole for want of a build-id: a start must not
+/// wait long.
 const MOST_DIGESTED: u64 = 4 << 20;
 
-/// What a verdict holds for.
+/// The build for which a verdict holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
@@ -38,12 +40,13 @@ pub struct Build {
     pub program: String,
     /// Its size.
     pub bytes: u64,
-    /// The name that the linker gave to the build; else the SHA-256 of the whole file.
+    /// The name that the linker gave to the build; without one, the SHA-256 of the whole file.
     pub build: String,
 }
 
 impl Build {
-    /// Returns the build of an ELF file that runs in `unit`, or why it cannot be determined.
+    /// Returns the build of an ELF file that runs in `unit`, or the reason why it cannot be
+    /// determined.
     pub fn of(unit: &str, program: &Path) -> Result<Build, String> {
         let wrong = |error: io::Error| format!("{}: {error}", program.display());
         let open = || open_binary(program).map_err(wrong);
@@ -66,29 +69,29 @@ impl Build {
     }
 }
 
-/// A verdict, as in its file.
+/// A verdict, as its file holds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdict {
     /// [`SCHEMA`].
     pub schema: String,
-    /// What it holds for.
+    /// The build for which it holds.
     pub build: Build,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
     /// The gain with its interval.
     pub gain: Gain,
-    /// The least gain that was worth it.
+    /// The least gain that would pay.
     pub least_gain: f64,
     /// The chance that the interval is wrong.
     pub error: f64,
     /// The metric, in words.
     pub metric: String,
-    /// Blocks that it rests on.
+    /// Number of blocks on which it rests.
     pub blocks: u64,
     /// The share of the private memory that was made huge and base again.
     pub share: f64,
-    /// When it was decided: seconds since 1970.
+    /// Time of the decision, in seconds since 1970.
     pub decided: u64,
     /// The kernel's release.
     pub kernel: String,
@@ -97,8 +100,8 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// A verdict on this machine, of which the fields from `least_gain` to `decided` are still to
-    /// be set.
+    /// Returns a verdict on this machine. The caller sets the fields from `least_gain` to
+    /// `decided`.
     pub fn new(root: &KernelRoot, build: Build, decision: Decision, gain: Gain) -> Verdict {
         let machine = machine(root).ok();
         Verdict {
@@ -117,7 +120,7 @@ impl Verdict {
         }
     }
 
-    /// A verdict from the bytes of its file; what is wrong with it.
+    /// Reads a verdict from the bytes of its file. The error says what is wrong with it.
     pub fn parse(bytes: &[u8]) -> Result<Verdict, String> {
         let verdict: Verdict =
             serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
@@ -127,7 +130,7 @@ impl Verdict {
         }
     }
 
-    /// Keeps it in place of an earlier one of the same build. The file.
+    /// Stores it in place of an earlier one of the same build. Returns the file.
     pub fn keep(&self, store: &Store) -> Result<PathBuf, String> {
         let bytes = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
         let key = self.build.key();
@@ -135,7 +138,8 @@ impl Verdict {
         Ok(store.file(&key))
     }
 
-    /// That of a build, on a machine like the one that it was found on; `None` where there is none. What is wrong with it.
+    /// Returns the verdict of a build; `None` if there is none from this machine's processor model.
+    /// The error says what is wrong with the file.
     pub fn find(root: &KernelRoot, store: &Store, build: &Build) -> Result<Option<Verdict>, String> {
         let key = build.key();
         let wrong = |why: String| format!("{}: {why}", store.file(&key).display());
@@ -150,26 +154,27 @@ impl Verdict {
         Ok(Some(verdict).filter(|it| it.processor == processor))
     }
 
-    /// Whether the program's file still is the build that was on trial.
+    /// Returns true if the program's file is still the build that was on trial.
     pub fn is_current(&self) -> bool {
         Build::of(&self.build.unit, Path::new(&self.build.program)).is_ok_and(|build| build == self.build)
     }
 
-    /// Whether it speaks against promoting the program's memory.
+    /// Returns true if it forbids to promote the program's memory.
     pub fn forbids(&self) -> bool {
         matches!(self.decision, Decision::NoGain | Decision::Hurts)
     }
 
-    /// The unit, or the program where it runs in none.
+    /// Returns the unit, or the program if it runs in none.
     pub fn service(&self) -> &str {
         if self.build.unit.is_empty() { &self.build.program } else { &self.build.unit }
     }
 
-    /// Whether a user means it by `name`: its unit with or without `.service`, its program's path or file name.
+    /// Returns true if `name` means it: its unit with or without `.service`, its program's path or
+    /// file name.
     pub fn is_meant_by(&self, name: &str) -> bool {
         let path = Path::new(&self.build.program);
         let unit = &self.build.unit;
-        // A program that runs in no unit has an empty one.
+        // A program outside any unit has an empty unit name.
         !name.is_empty()
             && (unit == name
                 || unit.strip_suffix(SERVICE) == Some(name)
@@ -177,7 +182,7 @@ impl Verdict {
                 || path.file_name().is_some_and(|file| file == name))
     }
 
-    /// In one sentence.
+    /// Describes it in one sentence.
     pub fn in_words(&self) -> String {
         let found = match self.decision {
             Decision::Gains => "found a gain",
@@ -202,7 +207,8 @@ fn digest(pieces: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
 
 /// Returns seconds since 1970 as a date and a time, UTC.
 pub fn date(seconds: u64) -> String {
-    // Days from 1 March of the year 0, in eras of 400 years (Hinnant, "chrono-compatible low-level date algorithms").
+    // Days since 1 March of the year 0, in eras of 400 years (Hinnant, "chrono-compatible low-level
+    // date algorithms").
     let days = (seconds / 86_400).min(1 << 32) + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -217,24 +223,24 @@ pub fn date(seconds: u64) -> String {
 
 const SERVICE: &str = ".service";
 
-/// The processors' model; empty where it is not known.
+/// Returns the processors' model; empty if it is not known.
 fn processor(root: &KernelRoot) -> String {
     machine(root).map(|it| it.processor).unwrap_or_default()
 }
 
-/// The service unit that a process runs in, by its control group; empty where it runs in none.
+/// Returns the service unit of a process, from its control group; empty if it runs in none.
 pub fn unit_of(root: &KernelRoot, pid: Pid) -> String {
     let group = read_cgroup(root, pid).unwrap_or_default();
     let last = group.rsplit('/').next().unwrap_or_default();
     if last.ends_with(SERVICE) { last.to_string() } else { String::new() }
 }
 
-/// The verdicts of the calling user; why there are none.
+/// Returns the verdicts of the calling user, or the reason why there are none.
 pub fn store() -> Result<Store, String> {
     store::directory().map(Store::at)
 }
 
-/// All of a store, the latest ones first.
+/// Returns all verdicts of a store, the latest first.
 pub fn all(store: &Store) -> std::io::Result<Vec<Stored<Verdict>>> {
     let mut all = store.all(Verdict::parse)?;
     let decided = |it: &Stored<Verdict>| it.content.as_ref().map_or(0, |verdict| verdict.decided);
@@ -242,17 +248,17 @@ pub fn all(store: &Store) -> std::io::Result<Vec<Stored<Verdict>>> {
     Ok(all)
 }
 
-/// The latest verdict of a unit whose program is still the build that was on trial.
+/// Returns the latest verdict of a unit whose program is still the build that was on trial.
 pub fn of_unit(unit: &str) -> Option<Verdict> {
     let all = all(&store().ok()?).ok()?;
     let verdicts = all.into_iter().filter_map(|it| it.content.ok());
     verdicts.filter(|it| it.build.unit == unit).find(Verdict::is_current)
 }
 
-/// The verdict of a program that is about to be started, or runs, in the unit of `pid`.
+/// Returns the verdict of a program that is about to be started, or runs, in the unit of `pid`.
 pub(crate) fn of_program(root: &KernelRoot, pid: Pid, program: &Path) -> Option<Verdict> {
     let store = store().ok()?;
-    // Where no trial has ever been made no file need be looked at.
+    // Without any trial so far, no file has to be read.
     if store.keys().is_ok_and(|keys| keys.is_empty()) {
         return None;
     }
@@ -260,7 +266,8 @@ pub(crate) fn of_program(root: &KernelRoot, pid: Pid, program: &Path) -> Option<
     Verdict::find(root, &store, &build).ok().flatten()
 }
 
-/// Takes a verdict into a plan: what was found not to pay is not done again from outside, unless it was asked for by name.
+/// Applies a verdict to a plan: promotion that did not pay is not done again from outside, unless
+/// the user names the mechanism.
 pub(crate) fn replay(plan: &mut Plan, asked: Option<Mechanism>, verdict: &Verdict) {
     let words = verdict.in_words();
     let outside = plan.considered.iter_mut().find(|it| it.mechanism == Mechanism::Outside);
@@ -307,7 +314,7 @@ mod tests {
         digests.sort();
         digests.dedup();
         assert_eq!(digests.len(), all.len());
-        // FIPS 180-4's example: what other tools make of the same bytes.
+        // FIPS 180-4's example: other tools give the same for these bytes.
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hexadecimal(&Sha256::digest("abc")), known);
     }
@@ -333,7 +340,7 @@ mod tests {
         ] {
             assert_eq!(date(seconds), expected);
         }
-        // Any number in a file has a date, and nothing overflows.
+        // Any number in a file gives a date without overflow.
         assert!(date(u64::MAX).ends_with("UTC"));
     }
 

@@ -1,5 +1,6 @@
-//! Versions of symbols. The loader ends a program before `main` if a preloaded library needs one
-//! that the program's C library lacks, so the launcher compares them first. Nothing is executed.
+//! Versions of symbols. The loader ends a program before `main` if a preloaded library needs a
+//! version that the program's C library lacks. The launcher therefore compares them first. Executes
+//! nothing.
 
 use object::read::elf::FileHeader;
 use object::{Endianness, ReadCache, elf};
@@ -14,9 +15,9 @@ pub type Versions = BTreeMap<String, BTreeSet<String>>;
 
 /// Files that a library of ours may need. The loader is of the same release as its C library.
 const FILES: [&str; 4] = ["libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libpthread.so.0"];
-/// Longer names are ignored, in bytes.
+/// Longest name of a version, in bytes; longer ones are ignored.
 const LONGEST_NAME: usize = 64;
-/// More versions of one file are ignored. glibc has some 50.
+/// Largest number of versions of one file; further ones are ignored. glibc has some 50.
 const MOST_VERSIONS: usize = 512;
 
 type Read<'a> = (elf::FileHeader64<Endianness>, Endianness, &'a ReadCache<File>);
@@ -33,7 +34,7 @@ fn text(name: &[u8]) -> Option<String> {
     (name.len() <= LONGEST_NAME).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// Returns the versions that the loader insists on when it loads `library`.
+/// Returns the versions that the loader requires when it loads `library`.
 pub fn needed(library: &Path) -> io::Result<Versions> {
     with_sections(library, |(header, endian, data)| {
         let sections = header.sections(endian, data)?;
@@ -66,7 +67,7 @@ pub fn defined(file: &Path) -> io::Result<BTreeSet<String>> {
         let Some((definitions, strings)) = sections.gnu_verdef(endian, data)? else { return Ok(versions) };
         let strings = sections.strings(endian, data, strings)?;
         for definition in definitions.take(MOST_VERSIONS) {
-            // The names after the first are those of versions that it includes.
+            // The further names are those of versions that it includes.
             let Some(name) = definition?.1.next()? else { continue };
             versions.extend(text(name.name(endian, strings)?));
         }
@@ -75,7 +76,8 @@ pub fn defined(file: &Path) -> io::Result<BTreeSet<String>> {
 }
 
 /// Returns the versions that a program with this loader has: in the files beside the loader, where
-/// its C library lies, and in those that `find` answers with. If they differ, both must define it.
+/// its C library lies, and in those that `find` returns. If these differ, both must define a
+/// version.
 pub fn offered(loader: &Path, find: impl Fn(&str) -> Option<PathBuf>) -> Versions {
     let beside = fs::canonicalize(loader).unwrap_or(loader.into());
     let mut offered = Versions::new();
@@ -91,7 +93,8 @@ pub fn offered(loader: &Path, find: impl Fn(&str) -> Option<PathBuf>) -> Version
     offered
 }
 
-/// Returns why a library that needs `needed` cannot be loaded with `offered`; `None` if it can.
+/// Returns the reason why a library that needs `needed` cannot be loaded with `offered`; `None` if
+/// it can.
 pub fn lacking(needed: &Versions, offered: &Versions) -> Option<String> {
     needed.iter().find_map(|(file, versions)| {
         let Some(there) = offered.get(file) else {
@@ -106,12 +109,12 @@ pub fn lacking(needed: &Versions, offered: &Versions) -> Option<String> {
     })
 }
 
-/// Returns what comes before the number: `GLIBC` of `GLIBC_2.17`.
+/// Returns the part before the number: `GLIBC` for `GLIBC_2.17`.
 fn family(version: &str) -> &str {
     version.rsplit_once('_').map_or(version, |(family, _)| family)
 }
 
-/// Returns the number as its parts. That of `GLIBC_PRIVATE` is the least.
+/// Returns the number as its parts. `GLIBC_PRIVATE` has the smallest.
 fn number(version: &str) -> Vec<u32> {
     let parts = version.rsplit_once('_').map_or("", |(_, number)| number).split('.');
     parts.map_while(|part| part.parse().ok()).collect()

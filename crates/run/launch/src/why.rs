@@ -1,4 +1,5 @@
-//! Why memory of a kind is not on huge pages: reasons of `megapage doctor --why`, as far as smaps and the settings show it.
+//! Reasons for memory on base pages: those of `megapage doctor --why` that smaps and the settings
+//! show.
 
 use crate::kind::Kind;
 use megapage_kernel::smaps::{Mapping, MappingFlags};
@@ -9,19 +10,19 @@ use std::cmp::Reverse;
 const HUGE: u64 = HUGE_2M as u64;
 
 megapage_units::named! {
-    /// Why base pages are base pages. The names and their meanings are those of `megapage doctor
-    /// --why` (docs/doctor.md).
+    /// Reasons for base pages. Names and meanings are those of `megapage doctor --why`
+    /// (docs/doctor.md).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Why {
-        /// The kernel or a device put it there.
+        /// A mapping of the kernel or a device.
         SpecialMapping = "special-mapping",
         /// The mapping holds no aligned 2 MiB.
         MappingSmall = "mapping-small",
-        /// It lies at an edge of its mapping, outside of the aligned 2 MiB.
+        /// An edge of its mapping, outside of the aligned 2 MiB.
         MappingEdge = "mapping-edge",
-        /// Address and offset of a file disagree modulo 2 MiB.
+        /// A file whose address and offset differ modulo 2 MiB.
         FileMisplaced = "file-misplaced",
-        /// The same of shared memory.
+        /// Shared memory whose address and offset differ modulo 2 MiB.
         SharedMisplaced = "shared-misplaced",
         /// Page cache of a file system without huge folios, or the program's own copies of it.
         FilePages = "file-pages",
@@ -35,27 +36,27 @@ megapage_units::named! {
         TmpfsNotHuge = "tmpfs-not-huge",
         /// THP are set to `never`.
         ThpNever = "thp-never",
-        /// The kernel has none.
+        /// The kernel has no THP.
         ThpAbsent = "thp-absent",
         /// PR_SET_THP_DISABLE.
         ThpDisabled = "thp-disabled-for-process",
         /// `shmem_enabled` is `never` or `deny`.
         ShmemThpOff = "shmem-thp-off",
-        /// userfaultfd(2) watches it.
+        /// Memory that userfaultfd(2) watches.
         Userfault = "userfault",
-        /// The kernel says so, for no reason that is shown.
+        /// The kernel says so, without a visible reason.
         NotEligible = "not-eligible",
         /// Too little of its 2 MiB is present.
         Sparse = "sparse",
-        /// KSM has merged most of it: a collapse would undo that, and nothing of megapage does.
+        /// KSM has merged most of it: a collapse would undo that, and megapage does not.
         Merged = "merged",
-        /// Nothing stands in the way now.
+        /// Nothing prevents a collapse now.
         NotCollapsedYet = "not-collapsed-yet",
-        /// The preloaded heap has not asked for huge pages: its own account says why.
+        /// The preloaded heap has not asked for huge pages: its own account gives the reason.
         HeapsChoice = "heaps-choice",
-        /// Swapped out.
+        /// Memory that is swapped out.
         SwappedOut = "swapped-out",
-        /// Not known: nothing that is seen from here stands in the way.
+        /// Unknown: nothing that is visible here prevents huge pages.
         Unexplained = "unexplained",
     }
 }
@@ -69,14 +70,14 @@ impl Base {
         self.0[why as usize] += bytes;
     }
 
-    /// Moves bytes that were not explained to a reason, as many as there are.
+    /// Moves unexplained bytes to a reason: `bytes`, or all if there are fewer.
     pub(crate) fn explain(&mut self, why: Why, bytes: Bytes) {
         let known = bytes.min(self.0[Why::Unexplained as usize]);
         self.0[Why::Unexplained as usize] = self.0[Why::Unexplained as usize].saturating_sub(known);
         self.add(why, known);
     }
 
-    /// The reasons that apply, the one for most bytes first.
+    /// Returns the reasons that apply, the one for most bytes first.
     pub fn reasons(&self) -> Vec<(Why, Bytes)> {
         let all = Why::ALL.into_iter().map(|why| (why, self.0[why as usize]));
         let mut reasons: Vec<(Why, Bytes)> = all.filter(|(_, bytes)| *bytes > Bytes::ZERO).collect();
@@ -85,21 +86,22 @@ impl Base {
     }
 }
 
-/// Who makes memory of the process huge besides the kernel's own faults and khugepaged.
+/// Promoters of the process's memory beside the kernel's own faults and khugepaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promoters {
-    /// The launcher does, from outside.
+    /// True if the launcher promotes from outside.
     pub outside: bool,
-    /// A library of ours in the process does, for what the program maps by itself (Linux 6.7).
+    /// True if a library of ours in the process promotes memory that the program maps itself (Linux
+    /// 6.7).
     pub library: bool,
-    /// It does so for the shared memory that the program makes (`--shm`), too.
+    /// True if the library also promotes shared memory that the program makes (`--shm`).
     pub library_shared: bool,
 }
 
 impl Promoters {
-    /// Returns true if memory of this kind, with these permissions, is promoted, whatever the
-    /// setting is. The library leaves alone what can be executed, as heaps of runtimes that
-    /// compile, and both what cannot be written.
+    /// Returns true if memory of this kind, with these permissions, is promoted under any setting.
+    /// The library skips executable memory, such as heaps of runtimes that compile. Both promoters
+    /// skip memory that is not writable.
     fn reach(self, permissions: &str, kind: Kind) -> bool {
         match kind {
             Kind::Shared => self.outside || self.library_shared,
@@ -111,7 +113,8 @@ impl Promoters {
         }
     }
 
-    /// How many of a region's 512 base pages have to be present before it is made huge; `None` where khugepaged alone does it.
+    /// Returns the base pages of a region's 512 that have to be present before it is made huge.
+    /// `None` if only khugepaged does it.
     fn least_present(self, permissions: &str, kind: Kind) -> Option<u16> {
         match () {
             () if self.outside && self.reach(permissions, kind) => Some(crate::promoter::LEAST_PRESENT),
@@ -121,28 +124,29 @@ impl Promoters {
     }
 }
 
-/// The machine's settings could not be read.
+/// Error: the machine's settings could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unread;
 
-/// The machine's settings of THP; `None` on a kernel without.
+/// The machine's settings of THP; `None` on a kernel without THP.
 pub type ThpRead = Result<Option<ThpSettings>, Unread>;
 
-/// What holds for all of a process's memory.
+/// Facts that hold for all of a process's memory.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The machine's settings: where they could not be read nothing follows from them.
+    /// The machine's settings; if they could not be read, no reason follows from them.
     pub thp: ThpRead,
-    /// PR_SET_THP_DISABLE.
+    /// True if PR_SET_THP_DISABLE is set.
     pub disabled: bool,
-    /// Who promotes.
+    /// The promoters.
     pub promoters: Promoters,
-    /// The preloaded heap provides malloc, and decides for each of its chunks.
+    /// True if the preloaded heap provides malloc, and decides for each of its chunks.
     pub preloaded_heap: bool,
 }
 
 impl Setting {
-    /// Why what of `mapping` is on base pages is; [`Why::Unexplained`] where it follows from nothing that smaps shows.
+    /// Returns the reason for the base pages of `mapping`; [`Why::Unexplained`] if smaps shows
+    /// none.
     pub(crate) fn why(&self, mapping: &Mapping, kind: Kind) -> Why {
         let range = mapping.range;
         if mapping.is_special() {
@@ -160,7 +164,7 @@ impl Setting {
                 true => Why::SharedMisplaced,
                 false => Why::FileMisplaced,
             },
-            // Where the kernel itself says that the file takes part, it does.
+            // The kernel's own statement that the file is eligible is trusted.
             () if of_file && !is_shared && !mapping.thp_eligible => Why::FilePages,
             () if flags.no_huge => Why::AdvisedAgainst,
             () if self.disabled => Why::ThpDisabled,
@@ -172,12 +176,13 @@ impl Setting {
         }
     }
 
-    /// Whether this is of the preloaded heap, which has not asked for huge pages there.
+    /// Returns true if this belongs to the preloaded heap, which has not asked for huge pages
+    /// there.
     fn is_heaps_choice(&self, mapping: &Mapping, kind: Kind, flags: MappingFlags) -> bool {
         self.preloaded_heap && kind == Kind::Heap && mapping.name != "[heap]" && !flags.huge
     }
 
-    /// What the machine's settings rule out.
+    /// Returns the reason that follows from the machine's settings, if any.
     fn by_settings(&self, mapping: &Mapping, kind: Kind, flags: MappingFlags) -> Option<Why> {
         let Some(thp) = self.thp.as_ref().ok()? else { return Some(Why::ThpAbsent) };
         let promoted = self.promoters.reach(&mapping.permissions, kind);
@@ -196,7 +201,7 @@ impl Setting {
             };
         }
         match thp.anonymous(PageSize::HUGE_2M) {
-            // The library leaves everything alone then.
+            // The library then promotes nothing.
             ThpEnabled::Never if !self.promoters.outside => Some(Why::ThpNever),
             _ if promoted => None,
             ThpEnabled::Madvise if !advised => Some(Why::NotAdvised),
@@ -205,8 +210,9 @@ impl Setting {
         }
     }
 
-    /// Why a region of 2 MiB that no huge page maps, and that lies whole in a mapping with these
-    /// permissions, is not huge, by how many of its base pages are present.
+    /// Returns the reason why a region of 2 MiB is not huge, by the number of its base pages
+    /// present. No huge page maps the region, and it lies wholly in a mapping with these
+    /// permissions.
     pub(crate) fn why_region(&self, present: u16, permissions: &str, kind: Kind) -> Why {
         let khugepaged = self.thp.as_ref().ok().and_then(|thp| thp.as_ref()?.khugepaged);
         let by_limit = khugepaged.map(|it| 512u16.saturating_sub(it.max_ptes_none.min(512) as u16));
@@ -367,7 +373,7 @@ mod tests {
         let heap = Mapping { permissions: "rwxp".into(), ..mapping("rd wr ex", false) };
         assert_eq!(set.why(&heap, Kind::OwnMappings), Why::NotAdvised);
         assert_eq!(set.why(&mapping("rd wr", false), Kind::OwnMappings), Why::Unexplained);
-        // khugepaged's limit counts for it.
+        // khugepaged's limit applies to it.
         assert_eq!(set.why_region(460, "rwxp", Kind::OwnMappings), Why::NotCollapsedYet);
         assert_eq!(set.why_region(460, "rw-p", Kind::OwnMappings), Why::Sparse);
         set.promoters = Promoters { outside: true, ..Promoters::default() };

@@ -2,22 +2,23 @@
 
 use crate::syntax::{Word, words};
 
-/// One command of ExecStart=, as it is written: specifiers, variables and quotes are left as they are.
+/// One command of ExecStart= as written: with its specifiers, variables and quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecCommand {
-    /// The special prefixes but `@`: `-`, `:`, `+`, `!`, `!!`, `|`.
+    /// The special prefixes except `@`: `-`, `:`, `+`, `!`, `!!`, `|`.
     pub prefixes: String,
-    /// With the prefix `@`: the program's first word to itself, as written.
+    /// With the prefix `@`: the program's `argv[0]`, as written.
     pub argv0: Option<String>,
-    /// The program as written, quotes included.
+    /// The program as written, with its quotes.
     pub written: String,
-    /// The program, quotes removed.
+    /// The program without quotes.
     pub program: String,
     /// The arguments as written, with the white space before them.
     pub rest: String,
 }
 
-/// The commands of one value: several where a word of its own is `;`. The text says what is wrong.
+/// Returns the commands of one value: an unquoted word `;` separates them. The error says what is
+/// wrong.
 pub fn commands(value: &str) -> Result<Vec<ExecCommand>, String> {
     let words = words(value).ok_or("a quote of ExecStart= is not closed")?;
     let mut found = Vec::new();
@@ -56,7 +57,7 @@ fn command(value: &str, words: &[Word], end: usize) -> Result<ExecCommand, Strin
     })
 }
 
-/// The line that starts the same by the launcher: its prefixes, `launcher`, the command.
+/// Returns the line that starts the same command by the launcher: prefixes, `launcher`, command.
 pub fn rewritten(command: &ExecCommand, launcher: &str) -> String {
     let argv0 = command.argv0.as_ref().map(|name| format!(" --argv0 {name}")).unwrap_or_default();
     format!("{}{launcher}{argv0} -- {}{}", command.prefixes, command.written, command.rest)

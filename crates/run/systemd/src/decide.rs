@@ -1,4 +1,4 @@
-//! How a service's program is brought onto huge pages: what its drop-in says, and why.
+//! The way to bring a service's program onto huge pages: the lines of its drop-in, and the reasons.
 
 use crate::command::{ExecCommand, rewritten};
 use crate::error::{SystemdError, refused};
@@ -24,28 +24,28 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// See the module.
+/// The decision for one service.
 #[derive(Clone, Debug, Serialize)]
 pub struct Decision {
     /// The way.
     pub way: Way,
-    /// Why this one.
+    /// The reason for this way.
     pub why: String,
-    /// The program that was looked at.
+    /// The program that was examined.
     pub program: String,
     /// The mechanisms of `megapage run`, each with its reason.
     pub mechanisms: Vec<Considered>,
-    /// What the unit's confinement makes necessary.
+    /// Lines that the unit's confinement makes necessary.
     pub additions: Vec<Addition>,
-    /// What else there is to know.
+    /// Further notes for the user.
     pub notes: Vec<String>,
     /// The assignments of the drop-in.
     #[serde(skip)]
     pub lines: Vec<String>,
-    /// The variables that have to hold when all is merged.
+    /// The variables that have to hold after systemd has merged all files.
     #[serde(skip)]
     pub variables: Vec<(String, String)>,
-    /// The library that is preloaded, if one is.
+    /// The preloaded library, if there is one.
     #[serde(skip)]
     pub library: Option<PathBuf>,
 }
@@ -53,7 +53,7 @@ pub struct Decision {
 const JVM_SWITCH: &str = "-XX:+UseTransparentHugePages";
 const TOOL_VARIABLE: &str = "JAVA_TOOL_OPTIONS";
 
-/// Decides. The service is as it is without the drop-in.
+/// Decides for a service, which is as it would be without the drop-in.
 pub fn decide(
     root: &KernelRoot,
     files_root: &Path,
@@ -98,7 +98,7 @@ pub fn decide(
     };
     decision.program = judged.path.display().to_string();
     for (name, value) in &mut decision.variables {
-        // What the unit says already stays in front.
+        // The unit's own value stays in front.
         if name.ends_with("_OPTS") || name.ends_with("_OPTIONS") {
             match environment.get(name.as_str()) {
                 Some(present) if present.contains(JVM_SWITCH) => *value = present.clone(),
@@ -154,7 +154,7 @@ pub fn decide(
         sandbox::additions(service, decision.way, &seen, has_library).map_err(refused)?
     };
     decision.lines.extend(decision.additions.iter().map(|added| added.line.clone()));
-    // The library and the launcher heed the switch by themselves.
+    // The library and the launcher check the switch that turns megapage off; other programs do not.
     let heeds = |(name, _): &(String, String)| name == "LD_PRELOAD" || name.starts_with("MEGAPAGE_");
     let by_others = !decision.variables.iter().all(heeds);
     decision.lines.extend(plain::lines(&quoted(&asked.launcher.to_string_lossy()), by_others));
@@ -162,20 +162,20 @@ pub fn decide(
     Ok(decision)
 }
 
-/// What of the unit is looked at.
+/// The parts of a unit that are examined.
 struct Judged {
-    /// The program, below the root.
+    /// The path of the program, below the root.
     path: PathBuf,
-    /// Its arguments, where it is the unit's own command.
+    /// Its arguments, if the unit itself starts it.
     arguments: Vec<String>,
     known: Option<&'static Application>,
-    /// Whether it is not what the unit starts, but what a script of the unit starts.
+    /// True if the program is started by a script of the unit, not by the unit itself.
     behind: bool,
 }
 
 impl Judged {
     fn of(files: &Files, service: &Service, commands: &[ExecCommand]) -> Result<Judged, String> {
-        // The commands of Type=oneshot come one after the other; another type has one.
+        // The commands of Type=oneshot run one after the other; another type has one.
         let Some(command) = commands.last() else { return Err("has no ExecStart=".into()) };
         let written = &command.program;
         let Some(program) = resolved(written, &service.name) else {
@@ -204,7 +204,8 @@ impl Judged {
     }
 }
 
-/// The last, by name, of the files that a path with one `*` matches.
+/// Returns the newest file that a path with one `*/` matches: the name with the greatest number,
+/// else the last name. A path without `*/` is returned if it is a file.
 fn newest(files: &Files, pattern: &str) -> Option<PathBuf> {
     let Some((before, after)) = pattern.split_once("*/") else {
         return Some(files.path(Path::new(pattern))).filter(|path| path.is_file());
@@ -215,7 +216,8 @@ fn newest(files: &Files, pattern: &str) -> Option<PathBuf> {
     names.into_iter().rev().map(|name| directory.join(name).join(after)).find(|path| path.is_file())
 }
 
-/// A script starts the JVM: its options go by the variable that the script reads.
+/// Returns the decision for a JVM that a script starts: the script reads its options from a
+/// variable.
 fn of_java(variable: &str, program: String) -> Decision {
     Decision {
         way: Way::Environment,
@@ -247,9 +249,9 @@ fn by_plan(
     }
     let adapt = |machine: &mut Machine| {
         machine.environment = environment.clone();
-        // The control group of the service is not the caller's.
+        // The service's control group is not the caller's.
         machine.hugetlb_may_be_refused = true;
-        // The drop-in adds what the unit's filter lacks.
+        // The drop-in adds the calls that the unit's filter lacks.
         machine.filters = Some(ANY_FILTERS.into());
         if let (None, Some(lacking)) = (&machine.promotion_lacks, lacks_nice(service)) {
             machine.promotion_lacks = Some(lacking);
@@ -298,7 +300,7 @@ fn way(program: &Program, plan: &Plan, request: &Request, manager_off: bool) -> 
             variables.push((name.clone(), value.to_string()));
         }
         if !plan.arguments.is_empty() {
-            // The JDK's tools take them behind -J.
+            // The JDK's tools take these options behind -J.
             let words: Vec<&str> =
                 plan.arguments.iter().map(|it| it.strip_prefix("-J").unwrap_or(it)).collect();
             variables.push((TOOL_VARIABLE.into(), words.join(" ")));
@@ -333,7 +335,8 @@ fn way(program: &Program, plan: &Plan, request: &Request, manager_off: bool) -> 
     ))
 }
 
-/// What the service lacks to promote from beside its program.
+/// Returns the right that the service lacks to promote from a process beside its program; `None` if
+/// it has it.
 fn lacks_nice(service: &Service) -> Option<String> {
     const NICE: &str = "CAP_SYS_NICE";
     let has = |key: &str| service.words(key).iter().any(|word| word == NICE);
@@ -355,7 +358,8 @@ fn lacks_nice(service: &Service) -> Option<String> {
     (set_to_none || bounded == Some(false)).then(|| format!("CapabilityBoundingSet= takes {NICE} away"))
 }
 
-/// The variables of the service, and the file of EnvironmentFile= that sets each, if one does.
+/// The variables of the service, and for each the file of EnvironmentFile= that sets it, if one
+/// does.
 type Variables = (BTreeMap<String, String>, BTreeMap<String, PathBuf>);
 
 fn environment(files: &Files, service: &Service) -> Result<Variables, SystemdError> {
@@ -378,21 +382,21 @@ fn environment(files: &Files, service: &Service) -> Result<Variables, SystemdErr
     Ok((environment, sources))
 }
 
-/// The launcher's words up to the program.
+/// Returns the launcher's words up to the program.
 fn launcher(path: &Path, request: &Request) -> String {
     let mut words = vec![path.to_string_lossy().into_owned(), "run".into()];
     words.extend(options(request));
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// The options of `megapage run` for a request, without those that are as by default.
+/// Returns the options of `megapage run` for a request, without those that have their defaults.
 pub(crate) fn options(request: &Request) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    // Its name is optional, and so belongs to the same word.
+    // The pool's name is optional, so it belongs to the same word.
     let pool = request.pool.as_ref().map(|pool| format!("--pool={}", pool.to_string_lossy()));
     words.extend(pool);
     let mut add = |name: &str, value: String| words.extend([name.to_string(), value]);
-    // Without transparent huge pages `run` asks for none by itself.
+    // With --thp never, `run` chooses --heap none itself.
     if request.heap != Heap::Auto && !(request.heap == Heap::None && request.thp == OwnThp::Never) {
         add("--heap", request.heap.name().into());
     }
@@ -430,7 +434,7 @@ pub(crate) fn options(request: &Request) -> Vec<String> {
     words
 }
 
-/// Whether every user may read a file, and pass the directories above it.
+/// Returns true if every user may read a file, and pass the directories above it.
 fn is_open_to_all(file: &Path) -> bool {
     let mode = |path: &Path| fs::metadata(path).map_or(0, |it| it.permissions().mode());
     let above = file.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty());

@@ -1,43 +1,44 @@
-//! The drop-in: its text, and what it says of itself.
+//! The drop-in: its text, and the facts about itself that it holds.
 
 use sha2::{Digest, Sha256};
 
-/// Its file name. Files of the administrator's own come after it (`systemctl edit` writes `override.conf`).
+/// File name of the drop-in. The administrator's own files come after it (`systemctl edit` writes
+/// `override.conf`).
 pub const DROP_IN: &str = "50-megapage.conf";
 /// The first line of every drop-in that megapage has written.
 pub const MARKER: &str = "# Written by megapage enable; megapage disable takes it away.";
 const OPTIONS: &str = "# Options: ";
-/// Stands for no option.
+/// Text that stands for no options.
 const NO_OPTIONS: &str = "none";
 const DIRECTORY: &str = "# Directory: ";
 const SUM: &str = "# Checksum: ";
 /// Hexadecimal digits of the checksum.
 const DIGITS: usize = 16;
 
-/// What a drop-in holds.
+/// The content of a drop-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropIn {
-    /// The options that `megapage enable` was given, as a shell would be; for the reader, and for `status`.
+    /// The options of `megapage enable`, as shell words; for the reader, and for `status`.
     pub options: String,
-    /// Whether its directory was made for it.
+    /// True if its directory was made for it.
     pub made_directory: bool,
-    /// The assignments of `[Service]`, a line each.
+    /// The assignments of `[Service]`, one per line.
     pub lines: Vec<String>,
 }
 
-/// A file of the drop-in's name.
+/// A file with the drop-in's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// As it was written.
+    /// Ours, unchanged since megapage wrote it.
     Whole(DropIn),
-    /// Ours by its first line, and not as it was written.
+    /// Ours by its first line, but changed since megapage wrote it.
     Changed,
-    /// Another program's.
+    /// A file of another program.
     Other,
 }
 
 impl DropIn {
-    /// The whole text.
+    /// Returns the whole text.
     pub fn text(&self) -> String {
         let directory = if self.made_directory { "made" } else { "found" };
         let options = if self.options.is_empty() { NO_OPTIONS } else { &self.options };
@@ -49,7 +50,7 @@ impl DropIn {
         format!("{MARKER}\n{SUM}{}\n{rest}", sum(&rest))
     }
 
-    /// Reads a text back.
+    /// Reads a text back. Checks its first line and its checksum.
     pub(crate) fn read(text: &str) -> Held {
         let Some(rest) = text.strip_prefix(MARKER).and_then(|rest| rest.strip_prefix('\n')) else {
             return Held::Other;

@@ -1,4 +1,4 @@
-//! Switching a service on and off: one drop-in, written or removed.
+//! Switches a service on and off: writes or removes one drop-in.
 
 use crate::decide::{Decision, decide, options};
 use crate::drop_in::{DROP_IN, DropIn, Held};
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Below the root: where the administrator's drop-ins are.
+/// Directory of the administrator's drop-ins, below the root.
 pub(crate) const PLACE: &str = "etc/systemd/system";
 /// The longest drop-in that is read, in bytes.
 const LONGEST: u64 = 1 << 16;
@@ -30,13 +30,13 @@ pub struct Change {
     /// The drop-in.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub path: PathBuf,
-    /// Its text before; `None`: it is not there.
+    /// Its text before; `None`: it does not exist.
     pub before: Option<String>,
     /// Its text after; `None`: it is removed.
     pub after: Option<String>,
-    /// How the program is reached; `None` where the service is switched off.
+    /// The decision how to reach the program; `None` if the service is switched off.
     pub decision: Option<Decision>,
-    /// Whether its directory goes with it.
+    /// True if its directory is removed with it, once that is empty.
     #[serde(skip)]
     removes_directory: bool,
     #[serde(skip)]
@@ -45,7 +45,7 @@ pub struct Change {
     name: UnitName,
 }
 
-/// The service that `text` names: a unit, or a program that one service starts.
+/// Finds the service that `text` names: a unit, or a program that exactly one service starts.
 pub fn find(root: &Path, text: &str) -> Result<UnitName, SystemdError> {
     let files = Files::new(root);
     if !text.contains('/') {
@@ -57,7 +57,7 @@ pub fn find(root: &Path, text: &str) -> Result<UnitName, SystemdError> {
     let mut found: Vec<UnitName> = Vec::new();
     for name in files.services() {
         let Ok(name) = UnitName::parse(&name) else { continue };
-        // What cannot be read starts nothing.
+        // A unit that cannot be read is skipped.
         let Ok(Some(service)) = Service::load(&files, &name, None) else { continue };
         let starts = |program: &str| {
             program == text || (!text.contains('/') && program.rsplit('/').next() == Some(text))
@@ -78,7 +78,7 @@ pub fn find(root: &Path, text: &str) -> Result<UnitName, SystemdError> {
     }
 }
 
-/// What switches a service on. Nothing is changed yet.
+/// Returns the change that switches a service on. Changes nothing yet.
 pub fn enable(
     kernel: &KernelRoot,
     root: &Path,
@@ -117,7 +117,8 @@ pub fn enable(
     })
 }
 
-/// What switches a service off again. A unit that is gone can still be switched off.
+/// Returns the change that switches a service off again. Also works for a unit that no longer
+/// exists.
 pub fn disable(root: &Path, unit: &UnitName) -> Result<Change, SystemdError> {
     let files = Files::new(root);
     let name = match Service::load(&files, unit, None) {
@@ -148,7 +149,8 @@ fn open(root: &Path) -> Result<Tree, SystemdError> {
     Tree::open(root).map_err(|source| SystemdError::Io { path: root.to_path_buf(), source })
 }
 
-/// The drop-in of a service: its path, its text, and what that says. One that is not ours is refused.
+/// Reads the drop-in of a service: returns its path, its text and its content. Fails for a file
+/// that is not ours, or that was changed.
 fn held(root: &Path, name: &UnitName) -> Result<(PathBuf, Option<String>, Option<DropIn>), SystemdError> {
     let path = root.join(PLACE).join(format!("{name}.d")).join(DROP_IN);
     let text =
@@ -161,7 +163,8 @@ fn held(root: &Path, name: &UnitName) -> Result<(PathBuf, Option<String>, Option
     }
 }
 
-/// Whether what the drop-in sets is what systemd ends up with: another one may come after it.
+/// Fails if systemd ends up with other values than the drop-in sets: another drop-in may come after
+/// it.
 fn holds(merged: &Service, decision: &Decision, launcher: &Path) -> Result<(), String> {
     let after = |key: &str| {
         let last = merged.entries.iter().rfind(|entry| entry.key == key);
@@ -194,17 +197,17 @@ fn holds(merged: &Service, decision: &Decision, launcher: &Path) -> Result<(), S
 }
 
 impl Change {
-    /// The service.
+    /// Returns the name of the service.
     pub fn name(&self) -> &UnitName {
         &self.name
     }
 
-    /// Whether the file is already in its target state.
+    /// Returns true if the file is already in its target state.
     pub fn is_no_op(&self) -> bool {
         self.before == self.after
     }
 
-    /// Writes or removes the file.
+    /// Writes or removes the file. On the running system, also forgets recorded failures.
     pub fn apply(&self) -> Result<(), SystemdError> {
         if self.root == Path::new("/") {
             plain::forget(&KernelRoot::live(), &self.root, &self.name)?;
@@ -228,7 +231,7 @@ impl Change {
         }
     }
 
-    /// The change as a unified diff.
+    /// Returns the change as a unified diff.
     pub fn diff(&self) -> String {
         let lines = |text: &Option<String>| -> Vec<String> {
             text.iter().flat_map(|text| text.lines()).map(String::from).collect()
@@ -239,7 +242,7 @@ impl Change {
         let rest = before.len().min(after.len()) - same;
         let tail = before.iter().rev().zip(after.iter().rev()).take(rest).take_while(|(a, b)| a == b).count();
         let (gone, new) = (&before[same..before.len() - tail], &after[same..after.len() - tail]);
-        // An empty side is counted from the line before it.
+        // An empty side has the number of the line before it.
         let at = |lines: &[String]| if lines.is_empty() { same } else { same + 1 };
         let mut text = format!(
             "--- {}\n+++ {}\n@@ -{},{} +{},{} @@\n",
@@ -260,7 +263,7 @@ impl Change {
         text
     }
 
-    /// The shell lines that do the same, without the restart.
+    /// Returns the shell lines that make the same change, without the restart.
     pub fn commands(&self) -> Vec<String> {
         let word = |path: &Path| shell_word(&path.to_string_lossy());
         let directory = self.path.parent().unwrap_or(&self.root);

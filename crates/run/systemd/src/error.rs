@@ -1,4 +1,4 @@
-//! Why a service is not switched on or off.
+//! Reasons why a service is not switched on or off.
 
 use crate::name::UnitName;
 use std::fmt;
@@ -6,25 +6,25 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Nothing has been written.
+/// Errors of this crate. Those of `enable` and `disable` leave all files as they were.
 #[derive(Debug, Error)]
 pub enum SystemdError {
-    /// A unit without a program.
+    /// The unit starts no program.
     #[error("{unit}: has no ExecStart=: there is no program to put on huge pages")]
     NoProgram {
         /// The unit.
         unit: UnitName,
     },
-    /// There is no such name or service, it cannot be reached, or not without harm.
+    /// The name or service does not exist, or it cannot be reached, or not without harm.
     #[error("{0}")]
     Refused(String),
-    /// Another program's file.
+    /// The drop-in is a file of another program.
     #[error("{}: was not written by megapage; move it away first", .0.display())]
     NotOurs(PathBuf),
-    /// Ours, and edited by hand.
+    /// The drop-in is ours, but was changed by hand.
     #[error("{}: was changed after megapage wrote it; keep what you need of it elsewhere, then remove it", .0.display())]
     Changed(PathBuf),
-    /// Nothing to take away.
+    /// There is no drop-in to remove.
     #[error("{unit}: is not enabled: there is no {}", .path.display())]
     NotEnabled {
         /// The unit.
@@ -37,12 +37,12 @@ pub enum SystemdError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's answer.
         source: io::Error,
     },
 }
 
-/// Refuses what is asked for a unit, or a file.
+/// Returns the error that refuses an action on a unit or a file.
 pub(crate) fn refused(of: impl fmt::Display, why: impl fmt::Display) -> SystemdError {
     SystemdError::Refused(format!("{of}: {why}"))
 }

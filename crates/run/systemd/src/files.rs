@@ -1,4 +1,4 @@
-//! Where unit files and drop-ins lie, read below a root.
+//! Unit files and drop-ins, read below a root.
 
 use crate::error::{SystemdError, refused};
 use megapage_kernel::trusted::{open_regular_no_link, read_bounded};
@@ -7,7 +7,8 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// systemd.unit(5), "UNIT FILE LOAD PATH", of the system manager, the most important first.
+/// The load path of the system manager, the most important directory first (systemd.unit(5), "UNIT
+/// FILE LOAD PATH").
 pub(crate) const LOAD_PATH: [&str; 14] = [
     "etc/systemd/system.control",
     "run/systemd/system.control",
@@ -20,28 +21,28 @@ pub(crate) const LOAD_PATH: [&str; 14] = [
     "run/systemd/generator",
     "usr/local/lib/systemd/system",
     "usr/lib/systemd/system",
-    // A link to the one before, unless the machine is of the old kind.
+    // A link to the one before, except on a machine without a merged /usr.
     "lib/systemd/system",
     "run/systemd/generator.late",
     "usr/local/share/systemd/system",
 ];
 /// The longest unit file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// Links that are followed one after the other.
+/// Largest number of links that are followed one after the other.
 const MOST_LINKS: usize = 8;
-/// Entries of one directory that are looked at.
+/// Largest number of entries that are read of one directory.
 const MOST_ENTRIES: usize = 16384;
 
-/// A file that was found.
+/// A file that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Its path, links followed, and its text.
+    /// The path after all links, and the text.
     Text(PathBuf, String),
-    /// A link to /dev/null, or an empty file.
+    /// A link to /dev/null, or an empty file: the path before links.
     Masked(PathBuf),
 }
 
-/// The files below a root. Links are followed as the system below it would.
+/// The files below a root. Links are followed as the system in that root would follow them.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     root: PathBuf,
@@ -56,12 +57,12 @@ impl Files {
         &self.root
     }
 
-    /// A path of that system as one of this.
+    /// Maps a path of that system to a path of this one.
     pub fn path(&self, inside: &Path) -> PathBuf {
         self.root.join(inside.strip_prefix("/").unwrap_or(inside))
     }
 
-    /// Reads a file; `None` where there is none.
+    /// Reads a file; `None` if it does not exist.
     pub fn read(&self, path: &Path) -> Result<Option<Found>, SystemdError> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();
@@ -86,7 +87,7 @@ impl Files {
                 };
                 continue;
             }
-            // The owner of the directory may put something else there meanwhile.
+            // The directory's owner may replace the file by something else meanwhile.
             let file = open_regular_no_link(&at).map_err(failed(&at))?;
             if file.metadata().map_err(failed(&at))?.len() == 0 {
                 return Ok(Some(Found::Masked(path.to_path_buf())));
@@ -98,7 +99,7 @@ impl Files {
         Err(failed(path)(io::Error::new(ErrorKind::InvalidInput, "too many symbolic links")))
     }
 
-    /// The names in a directory, sorted; none where there is no such directory, or it may not be read.
+    /// Returns the names in a directory, sorted; none if it does not exist or may not be read.
     pub fn names(&self, directory: &Path) -> Vec<String> {
         let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
         let names = entries.take(MOST_ENTRIES).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -106,7 +107,7 @@ impl Files {
         sorted.into_iter().collect()
     }
 
-    /// The first file of this name on the load path.
+    /// Returns the first file with this name on the load path.
     pub fn unit(&self, name: &str) -> Result<Option<Found>, SystemdError> {
         for directory in LOAD_PATH {
             if let Some(found) = self.read(&self.root.join(directory).join(name))? {
@@ -116,7 +117,7 @@ impl Files {
         Ok(None)
     }
 
-    /// The names of all services on the load path.
+    /// Returns the names of all services on the load path.
     pub fn services(&self) -> BTreeSet<String> {
         let names = LOAD_PATH.iter().flat_map(|directory| self.names(&self.root.join(directory)));
         names.filter(|name| name.ends_with(".service")).collect()
@@ -129,8 +130,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
 
-    /// The owner of a file that a unit names puts a FIFO in its place, between any two steps of
-    /// ours.
+    /// Tests a file whose owner replaces it by a FIFO, between any two steps of ours.
     #[test]
     fn a_file_that_becomes_a_fifo_is_not_waited_for() {
         let tree = tempfile::tempdir().unwrap();

@@ -1,11 +1,12 @@
-//! What a service has logged, by journalctl(1).
+//! Reads the log of a service by journalctl(1).
 
 use crate::error::{SystemdError, refused};
 use crate::name::UnitName;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-/// The lines of a service since the machine's boot, at most `most` bytes of them: the first ones.
+/// Returns the first lines of a service's log since the machine's boot, at most `most` bytes of
+/// them.
 pub fn journal(unit: &UnitName, most: u64) -> Result<String, SystemdError> {
     let arguments = ["--boot", "--quiet", "--no-pager", "--output=cat", &format!("--unit={}", unit.as_str())];
     let command = format!("journalctl {}", arguments.join(" "));
@@ -19,7 +20,8 @@ pub fn journal(unit: &UnitName, most: u64) -> Result<String, SystemdError> {
         .map_err(|error| failed(error.to_string()))?;
     let mut bytes = Vec::new();
     let read = child.stdout.take().map_or(Ok(0), |out| out.take(most).read_to_end(&mut bytes));
-    // It writes no more, or to nobody: then it ends by SIGPIPE, which is no failure of it.
+    // Nothing reads its output any more: if it still writes, it ends by SIGPIPE, which is no
+    // failure.
     let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
     read.map_err(|error| failed(error.to_string()))?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,8 +1,9 @@
-//! Services of systemd on huge pages: reads a unit as systemd merges it, decides how the program is reached, and writes or
-//! removes one drop-in.
+//! Puts services of systemd on huge pages: reads a unit as systemd merges it, decides how to reach
+//! the program, and writes or removes one drop-in.
 //!
-//! Architecture invariant: one file is written for a unit, `50-megapage.conf` in its drop-in directory below /etc, and no
-//! other file is changed. A file of that name that megapage has not written stays. Removing it leaves the tree as it was.
+//! Architecture invariant: one file is written for a unit, `50-megapage.conf` in its drop-in
+//! directory below /etc, and no other unit file is changed. A file with that name that megapage has
+//! not written stays. Removing ours leaves the tree as it was.
 
 #![forbid(unsafe_code)]
 

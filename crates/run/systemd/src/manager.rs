@@ -1,4 +1,4 @@
-//! The running systemd, asked by systemctl(1).
+//! The running systemd, queried by systemctl(1).
 
 use crate::error::{SystemdError, refused};
 use crate::name::UnitName;
@@ -11,28 +11,28 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct Manager(());
 
-/// What it says of a service.
+/// The state of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// `active`, `inactive`, `failed`, `activating`...
+    /// ActiveState: `active`, `inactive`, `failed`, `activating`...
     pub active: String,
     /// Its main process.
     pub main: Option<Pid>,
     /// Its control group, from the root of the hierarchy.
     pub group: Option<String>,
-    /// Whether files have changed since they were read.
+    /// True if unit files have changed since systemd read them.
     pub needs_reload: bool,
-    /// Seconds since the epoch at which it became active.
+    /// Start of the active state, in seconds since the epoch.
     pub since: Option<u64>,
 }
 
 impl Manager {
-    /// The manager, where systemd runs (sd_booted(3)) and `root` is this machine's.
+    /// Returns the manager if systemd runs (sd_booted(3)) and `root` is this machine's.
     pub fn of(root: &Path) -> Option<Manager> {
         (root == Path::new("/") && Path::new("/run/systemd/system").is_dir()).then_some(Manager(()))
     }
 
-    /// Has the unit files read again.
+    /// Makes systemd read the unit files again.
     pub fn reload(self) -> Result<(), SystemdError> {
         systemctl(&["daemon-reload"]).map(drop)
     }
@@ -42,7 +42,7 @@ impl Manager {
         systemctl(&["try-restart", unit.as_str()]).map(drop)
     }
 
-    /// The instances of a template that are loaded.
+    /// Returns the loaded instances of a template.
     pub fn instances(self, template: &UnitName) -> Result<Vec<UnitName>, SystemdError> {
         let pattern = format!("{}@*.service", template.prefix());
         let text = systemctl(&["list-units", "--all", "--plain", "--no-legend", &pattern])?;
@@ -50,14 +50,14 @@ impl Manager {
         Ok(names.filter_map(|name| UnitName::parse(name).ok()).collect())
     }
 
-    /// How long the last run of a service's main process took; `None` if it has not ended, or none
-    /// was started.
+    /// Returns the time that the last run of a service's main process took. `None` if it has not
+    /// ended, or none was started.
     pub fn lived(self, unit: &UnitName) -> Result<Option<Duration>, SystemdError> {
         let names = "--property=ExecMainStartTimestampMonotonic,ExecMainExitTimestampMonotonic";
         Ok(lived(&systemctl(&["show", names, unit.as_str()])?))
     }
 
-    /// The properties of a service.
+    /// Returns the state of a service.
     pub fn state(self, unit: &UnitName) -> Result<State, SystemdError> {
         let names = "--property=ActiveState,MainPID,ControlGroup,NeedDaemonReload,ActiveEnterTimestamp";
         let text = systemctl(&["show", "--timestamp=unix", names, unit.as_str()])?;
@@ -122,7 +122,7 @@ mod tests {
         );
         let times = "ExecMainStartTimestampMonotonic=2000000\nExecMainExitTimestampMonotonic=";
         assert_eq!(lived(&format!("{times}3500000\n")), Some(Duration::from_millis(1500)));
-        // The exit may be of the run before.
+        // The exit time may be that of the run before.
         assert_eq!((lived(&format!("{times}1\n")), lived(&format!("{times}0\n"))), (None, None));
         let stopped = State::read("MainPID=0\nControlGroup=\nActiveEnterTimestamp=\nActiveState=inactive\n");
         assert_eq!((stopped.main, stopped.group, stopped.since), (None, None, None));

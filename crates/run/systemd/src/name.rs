@@ -7,17 +7,17 @@ use std::fmt;
 const LONGEST: usize = 255;
 const SUFFIX: &str = ".service";
 
-/// The name of a service unit, such as `redis-server.service`, `postgresql@15-main.service`, or the template
-/// `postgresql@.service`, which stands for all its instances.
+/// The name of a service unit, such as `redis-server.service` or `postgresql@15-main.service`. The
+/// name of a template, such as `postgresql@.service`, stands for all its instances.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnitName(String);
 
-/// Kinds of units that start a service or hold one.
+/// Other kinds of units; most start a service or hold one.
 const OTHER_KINDS: [&str; 10] =
     [".socket", ".timer", ".path", ".target", ".slice", ".scope", ".mount", ".automount", ".swap", ".device"];
 
 impl UnitName {
-    /// Reads a name; `.service` may be left out.
+    /// Reads a name, with or without `.service`.
     pub fn parse(text: &str) -> Result<UnitName, SystemdError> {
         if let Some(stem) = OTHER_KINDS.iter().find_map(|kind| text.strip_suffix(kind)) {
             return Err(SystemdError::Refused(format!(
@@ -33,34 +33,34 @@ impl UnitName {
         Ok(UnitName(format!("{stem}{SUFFIX}")))
     }
 
-    /// The whole name.
+    /// Returns the whole name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Without `.service`.
+    /// Returns the name without `.service`.
     pub fn stem(&self) -> &str {
         self.0.strip_suffix(SUFFIX).unwrap_or(&self.0)
     }
 
-    /// What comes before the first `@`: `postgresql`.
+    /// Returns the part before the first `@`, such as `postgresql`.
     pub fn prefix(&self) -> &str {
         self.stem().split_once('@').map_or(self.stem(), |(prefix, _)| prefix)
     }
 
-    /// What comes after it; empty for a template, `None` for a unit that is neither.
+    /// Returns the part after the first `@`; empty for a template, `None` for a name without `@`.
     pub fn instance(&self) -> Option<&str> {
         self.stem().split_once('@').map(|(_, instance)| instance)
     }
 
-    /// The template of an instance.
+    /// Returns the template of an instance; `None` for other names.
     pub fn template(&self) -> Option<UnitName> {
         let instance = self.instance()?;
         (!instance.is_empty()).then(|| UnitName(format!("{}@{SUFFIX}", self.prefix())))
     }
 
-    /// The names under which its drop-in directories stand, the most specific first: `foo-bar.service.d`,
-    /// `foo-.service.d`. That of all services is not among them.
+    /// Returns the names of its drop-in directories, the most specific first: `foo-bar.service.d`,
+    /// `foo-.service.d`. The directory of all services (`service.d`) is not among them.
     pub fn drop_in_directories(&self) -> Vec<String> {
         let mut names = vec![format!("{}.d", self.0)];
         names.extend(self.template().map(|template| format!("{template}.d")));

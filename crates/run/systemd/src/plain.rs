@@ -1,10 +1,10 @@
 //! Services that start as without megapage, although they are enabled: megapage is off, or they
 //! have failed under it.
 //!
-//! systemd reads a file of variables (EnvironmentFile=) before each start. It is there only for a
-//! service that is to start plainly, and then takes back what the drop-in sets. `megapage enable
-//! --ended`, which the drop-in has systemd call after each run, counts failures soon after a start;
-//! after two in a row it writes the file.
+//! systemd reads a file of variables (EnvironmentFile=) before each start. The file exists only for
+//! a service that is to start plainly; its variables undo those of the drop-in. After each run,
+//! systemd calls `megapage enable --ended`, as the drop-in says. This counts failures soon after a
+//! start; after two in a row it writes the file.
 
 use crate::drop_in::DROP_IN;
 use crate::enable::PLACE;
@@ -21,19 +21,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A run that ends sooner may have failed because of megapage.
+/// A failure after a shorter run may be due to megapage.
 const SOON: Duration = Duration::from_secs(60);
-/// Failures in a row, each soon after the start, that are enough.
+/// Failures in a row, each soon after a start, that make the service start plainly.
 const MOST_FAILURES: u32 = 2;
-/// systemd's words (`$SERVICE_RESULT`) for runs that say nothing against megapage.
+/// systemd's results of a run (`$SERVICE_RESULT`) that do not count as failures.
 const NO_FAILURES: [&str; 3] = ["success", "exec-condition", "start-limit-hit"];
-/// The first line of the file of variables says why it is there.
+/// Begins the first line of the file of variables, which gives the reason for the file.
 const WHY: &str = "# ";
 const BECAUSE_OFF: &str = "megapage is off";
-/// The longest of the files.
+/// The longest file that is read, in bytes.
 const LONGEST: u64 = 1 << 16;
 
-/// The lines of a drop-in that make it so. `megapage` is the command.
+/// Returns the lines of a drop-in that make plain starts possible. `megapage` is the command.
+/// `only_by_variables`: the variables reach a program that does not check the switch.
 pub(crate) fn lines(megapage: &str, only_by_variables: bool) -> Vec<String> {
     let file = runtime_directory(&KernelRoot::live()).join("plain-%n");
     let mut lines = vec![
@@ -41,13 +42,13 @@ pub(crate) fn lines(megapage: &str, only_by_variables: bool) -> Vec<String> {
         format!("ExecStopPost=-+{megapage} enable --ended %n"),
     ];
     if only_by_variables {
-        // The program's runtime knows nothing of the switch.
+        // The program's runtime does not check the switch.
         lines.push(format!("ExecStartPre=-+{megapage} enable --starting %n"));
     }
     lines
 }
 
-/// The files of one service.
+/// The files about one service: `plain` (its variables) and `failed` (its failures in a row).
 struct Kept<'a> {
     kernel: &'a KernelRoot,
     root: &'a Path,
@@ -85,7 +86,7 @@ impl Kept<'_> {
         self.done(what, |tree, path| tree.replace(path, text))
     }
 
-    /// Has the service start plainly from now on.
+    /// Makes the service start plainly from now on; `why` is the reason.
     fn write_plain(&self, why: &str) -> Result<(), SystemdError> {
         let mut text = format!("{WHY}{why}\n{OFF_VARIABLE}={}\n", OFF.to_string_lossy());
         for (name, value) in former(self.root, self.unit)? {
@@ -96,8 +97,7 @@ impl Kept<'_> {
     }
 }
 
-/// The variables that the drop-in of a service sets, with the values that they would have without
-/// it.
+/// Returns the variables that the drop-in of a service sets, with their values without it.
 fn former(root: &Path, unit: &UnitName) -> Result<Vec<(String, String)>, SystemdError> {
     let files = Files::new(root);
     let template = unit.template();
@@ -117,8 +117,8 @@ fn former(root: &Path, unit: &UnitName) -> Result<Vec<(String, String)>, Systemd
     Ok(ours.map(|(name, _)| former(name)).collect())
 }
 
-/// Takes note of the end of a run of a service: what systemd calls it, and how long it lived, if
-/// that is known. Returns true if the next start is plain because of it.
+/// Records the end of a service's run. `result` is systemd's word for it, and `lived` its length;
+/// an unknown length counts as short. Returns true if this end makes the next start plain.
 pub fn ended(
     kernel: &KernelRoot,
     root: &Path,
@@ -145,7 +145,7 @@ pub fn ended(
     Ok(true)
 }
 
-/// Prepares a start of a service whose variables are for its runtime alone: plain while megapage is
+/// Prepares a start of a service whose variables only its runtime reads: plain while megapage is
 /// off.
 pub fn starting(kernel: &KernelRoot, root: &Path, unit: &UnitName) -> Result<(), SystemdError> {
     let kept = Kept { kernel, root, unit };
@@ -157,13 +157,14 @@ pub fn starting(kernel: &KernelRoot, root: &Path, unit: &UnitName) -> Result<(),
     }
 }
 
-/// Returns why a service starts plainly; `None` if it does not, or that cannot be read.
+/// Returns the reason why a service starts plainly; `None` if it does not, or if that cannot be
+/// read.
 pub fn why_plain(kernel: &KernelRoot, root: &Path, unit: &UnitName) -> Option<String> {
     let text = Kept { kernel, root, unit }.read("plain").ok()??;
     Some(text.lines().next()?.trim_start_matches(WHY).to_string())
 }
 
-/// Forgets what was noted of a service, and of all instances of a template.
+/// Removes the records about a service, and about all instances of a template.
 pub(crate) fn forget(kernel: &KernelRoot, root: &Path, unit: &UnitName) -> Result<(), SystemdError> {
     let mut units = vec![unit.clone()];
     if let (Some(""), Some(manager)) = (unit.instance(), Manager::of(root)) {
@@ -203,7 +204,7 @@ mod tests {
         let (tree, kernel, unit) = tree();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         let run = |result, lived| ended(&kernel, tree.path(), &unit, result, lived).unwrap();
-        // Between the two the service did well, or failed late.
+        // Between two failures the service did well or failed late: the count starts again.
         for (result, lived) in
             [("success", seconds(1)), ("exit-code", seconds(61)), ("start-limit-hit", None)]
         {
@@ -218,7 +219,7 @@ mod tests {
         let text = fs::read_to_string(tree.path().join("run/megapage/plain-db.service")).unwrap();
         let variables = "MEGAPAGE=off\nJAVA_OPTS=\"-Xmx1g\"\nLD_PRELOAD=\"\"\n";
         assert_eq!(text.split_once('\n').unwrap().1, variables);
-        // It stays so, however it ends then, until it is enabled again.
+        // It stays plain after any further result, until it is enabled again.
         assert!(!run("success", seconds(100)) && why_plain(&kernel, tree.path(), &unit).is_some());
         forget(&kernel, tree.path(), &unit).unwrap();
         assert_eq!(why_plain(&kernel, tree.path(), &unit), None);

@@ -1,34 +1,34 @@
-//! What is asked for a service, and the parts of the answer: how its program is reached, and what its confinement makes
-//! necessary for that.
+//! The request for a service, and the parts of the answer: the way to reach its program, and the
+//! lines that its confinement makes necessary.
 
 use megapage_launch::request::Request;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// What is asked for a service.
+/// The request for a service.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// As `megapage run` would be asked; the program is filled in.
+    /// The request as for `megapage run`; the program is filled in.
     pub request: Request,
-    /// The command `megapage`, as the unit would name it.
+    /// The path of the command `megapage` in the unit.
     pub launcher: PathBuf,
 }
 
-/// How the program is reached.
+/// Ways to reach the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// Variables alone: systemd starts the program as before.
+    /// Only variables: systemd starts the program as before.
     Environment,
-    /// ExecStart= starts the launcher, which executes the program in its own place.
+    /// ExecStart= starts the launcher, which executes the program in the same process.
     Launcher,
 }
 
-/// A line that restores what the unit's confinement takes away.
+/// A line that restores access that the unit's confinement takes away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Addition {
     /// The line.
     pub line: String,
-    /// What it is for.
+    /// The reason for the line.
     pub why: String,
 }

@@ -1,12 +1,13 @@
-//! What a unit's confinement (systemd.exec(5)) takes from the library or the launcher, and the least that restores it.
+//! The access that a unit's confinement (systemd.exec(5)) takes from the library or the launcher,
+//! and the least that restores it.
 
 use crate::reach::{Addition, Way};
 use crate::service::Service;
 use crate::syntax::quoted;
 use std::path::{Path, PathBuf};
 
-/// System calls of the library and the launcher that not every filter permits, with the groups that hold them
-/// (systemd-analyze syscall-filter). What all programs need is left out.
+/// System calls of the library and the launcher that not every filter permits, with the groups that
+/// hold them (systemd-analyze syscall-filter). Calls that all programs need are not listed.
 const CALLS: [(&str, Of, &[&str]); 15] = [
     ("madvise", Of::Both, &["@system-service"]),
     ("mremap", Of::Both, &["@system-service"]),
@@ -32,12 +33,13 @@ enum Of {
     Launcher,
 }
 
-/// The directories that a key hides, and the paths below them.
+/// Keys that hide directories, and the directories that each hides.
 const HIDING: [(&str, &[&str]); 2] =
     [("ProtectHome", &["/home", "/root", "/run/user"]), ("PrivateTmp", &["/tmp", "/var/tmp"])];
 
-/// What the drop-in adds for `files`, paths that the service has to see, execute or map, the library among them or not. The
-/// text says why the service cannot.
+/// Returns the lines that the drop-in adds for `files`: paths that the service has to see, execute
+/// or map. `has_library`: the library is among them. The error says why the service cannot see a
+/// file.
 pub(crate) fn additions(
     service: &Service,
     way: Way,
@@ -55,7 +57,8 @@ pub(crate) fn additions(
     Ok(added)
 }
 
-/// What makes the filter of system calls let pass what is called.
+/// Returns the line that makes the filter of system calls permit our calls; `None` if it does
+/// already.
 fn filter(service: &Service, way: Way, has_library: bool) -> Option<Addition> {
     let entries = service.all("SystemCallFilter");
     let first = entries.first()?;
@@ -89,7 +92,8 @@ fn filter(service: &Service, way: Way, has_library: bool) -> Option<Addition> {
     })
 }
 
-/// Whether a directory that the service does not see, and nothing can bring in, holds the file.
+/// Fails if the file is in a directory that is hidden from the service, and no line can bring it
+/// in.
 fn visible(service: &Service, file: &Path) -> Result<(), String> {
     for (key, hidden) in HIDING {
         let value = service.last(key).unwrap_or_default();
@@ -111,7 +115,7 @@ fn visible(service: &Service, file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A root of its own has no megapage in it.
+/// Returns the line that mounts the file into a separate root or an empty file system.
 fn bound(service: &Service, file: &Path) -> Option<Addition> {
     let key = ["RootDirectory", "RootImage"].into_iter().find(|key| service.last(key).is_some());
     let empty = service.words("TemporaryFileSystem");
@@ -125,7 +129,8 @@ fn bound(service: &Service, file: &Path) -> Option<Addition> {
     Some(Addition { line: format!("BindReadOnlyPaths={path}"), why })
 }
 
-/// Where files may not be executed, a library's code cannot be mapped either.
+/// Returns the line that permits to execute the file, if the unit forbids it. The code of a library
+/// cannot be mapped without that.
 fn executable(service: &Service, file: &Path) -> Option<Addition> {
     let deepest = |key: &str| {
         let words = service.words(key).into_iter();

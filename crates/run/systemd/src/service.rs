@@ -1,4 +1,4 @@
-//! A service as systemd sees it: its unit file and all drop-ins, merged.
+//! A service as systemd sees it: its unit file merged with all drop-ins.
 
 use crate::command::{ExecCommand, commands};
 use crate::error::{SystemdError, refused};
@@ -9,7 +9,7 @@ use crate::syntax::{parse, words};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The drop-ins of all services.
+/// Directory of the drop-ins for all services.
 const OF_ALL: &str = "service.d";
 
 /// One assignment of the section [Service].
@@ -23,22 +23,22 @@ pub struct Entry {
     pub path: PathBuf,
 }
 
-/// See the module.
+/// A service with its merged assignments.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its name; that of the file an alias leads to.
+    /// Its name; for an alias, that of the file to which it leads.
     pub name: UnitName,
     /// The unit file.
     pub fragment: PathBuf,
     /// The drop-ins, in the order in which they are read.
     pub drop_ins: Vec<PathBuf>,
-    /// What [Service] holds, in the order in which it is read.
+    /// The assignments of [Service], in the order in which they are read.
     pub entries: Vec<Entry>,
 }
 
 impl Service {
-    /// Reads a service; `None` where there is none of that name. `instead` stands for the file of that path, there or not:
-    /// the unit as it would be.
+    /// Reads a service; `None` if there is none with that name. `instead` gives the file at a path
+    /// another text, or removes it (`None`): the unit as it would be.
     pub(crate) fn load(
         files: &Files,
         name: &UnitName,
@@ -74,32 +74,32 @@ impl Service {
         self.entries.extend(own.map(|it| Entry { key: it.key, value: it.value, path: path.into() }));
     }
 
-    /// The value of a key of which the last counts; `None` where it is not set, or empty.
+    /// Returns the value of a key of which the last counts; `None` if it is not set, or empty.
     pub fn last(&self, key: &str) -> Option<&str> {
         let last = self.entries.iter().rfind(|entry| entry.key == key)?;
         Some(last.value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Whether a key is on.
+    /// Returns true if a key is on.
     pub fn is_on(&self, key: &str) -> bool {
         let value = self.last(key).unwrap_or_default().to_ascii_lowercase();
         matches!(value.as_str(), "1" | "yes" | "y" | "true" | "t" | "on")
     }
 
-    /// The entries of a key that adds up: those after the last empty one.
+    /// Returns the entries of a cumulative key: those after the last empty one.
     pub fn all(&self, key: &str) -> Vec<&Entry> {
         let all: Vec<&Entry> = self.entries.iter().filter(|entry| entry.key == key).collect();
         let reset = all.iter().rposition(|entry| entry.value.is_empty()).map_or(0, |at| at + 1);
         all[reset..].to_vec()
     }
 
-    /// The words of a key that adds up. What is not closed is left out, as by systemd.
+    /// Returns the words of a cumulative key. Skips values with an open quote, as systemd does.
     pub fn words(&self, key: &str) -> Vec<String> {
         let entries = self.all(key).into_iter();
         entries.filter_map(|entry| words(&entry.value)).flatten().map(|word| word.text).collect()
     }
 
-    /// The commands of ExecStart=. At least one.
+    /// Returns the commands of ExecStart=, at least one.
     pub fn commands(&self) -> Result<Vec<ExecCommand>, SystemdError> {
         let mut found = Vec::new();
         for entry in self.all("ExecStart") {
@@ -111,7 +111,7 @@ impl Service {
         }
     }
 
-    /// The variables of Environment=, specifiers filled in where that is possible.
+    /// Returns the variables of Environment=. Specifiers are replaced if the name determines them.
     pub fn environment(&self) -> BTreeMap<String, String> {
         let words = self.words("Environment").into_iter();
         let pairs = words.filter_map(|word| {
@@ -121,7 +121,7 @@ impl Service {
         pairs.collect()
     }
 
-    /// The user it runs as, where it is none that all could be: root without User=.
+    /// Returns the user that it runs as, if that is not root.
     pub fn user(&self) -> Option<&str> {
         match self.last("User") {
             Some("root" | "0") => None,
@@ -131,19 +131,19 @@ impl Service {
         }
     }
 
-    /// The kind of service: as written, or the default.
+    /// Returns the type of service, as written or by default.
     pub fn kind(&self) -> &str {
         self.last("Type").unwrap_or("simple")
     }
 }
 
-/// An alias has the name of the file that it leads to; an instance keeps its own.
+/// Returns the name of the file to which an alias leads; an instance keeps its own name.
 fn own_name(name: &UnitName, fragment: &Path) -> UnitName {
     let file =
         fragment.file_name().and_then(|file| file.to_str()).and_then(|file| UnitName::parse(file).ok());
     match (file, name.instance()) {
         (Some(file), None) => file,
-        // The alias of a template names the same instance of the other.
+        // The alias of a template leads to the same instance of the other template.
         (Some(file), Some(instance)) if file.instance() == Some("") && !instance.is_empty() => {
             UnitName::parse(&format!("{}@{instance}", file.prefix())).unwrap_or(file)
         }
@@ -151,8 +151,9 @@ fn own_name(name: &UnitName, fragment: &Path) -> UnitName {
     }
 }
 
-/// The drop-ins that count, by their file names; of several with one name, that of the most important place, there that of
-/// the most specific directory. Those of all services (`service.d`) come last.
+/// Returns the drop-ins that count, sorted by file name. Of several with one name, the one in the
+/// most important place counts, and there the one in the most specific directory. Those of all
+/// services (`service.d`) count only if no other has the name.
 fn drop_ins(
     files: &Files,
     name: &UnitName,

@@ -1,8 +1,8 @@
-//! Specifiers of unit files (systemd.unit(5), "SPECIFIERS"), as far as they follow from the unit's name.
+//! Specifiers of unit files (systemd.unit(5), "SPECIFIERS") that the unit's name determines.
 
 use crate::name::UnitName;
 
-/// `text` with its specifiers replaced; `None` where one does not follow from the name.
+/// Replaces the specifiers in `text`; `None` if the name does not determine one of them.
 pub(crate) fn resolved(text: &str, name: &UnitName) -> Option<String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text.chars();
@@ -25,7 +25,7 @@ pub(crate) fn resolved(text: &str, name: &UnitName) -> Option<String> {
     Some(out)
 }
 
-/// systemd-escape(1) undone: `-` is a slash, `\xNN` a byte.
+/// Undoes systemd-escape(1): `-` is a slash, `\xNN` a byte.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

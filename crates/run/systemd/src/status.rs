@@ -1,4 +1,4 @@
-//! What services that are enabled have on huge pages, and why not more.
+//! Memory of enabled services on huge pages, and the reasons if the share is small.
 
 use crate::drop_in::{DROP_IN, DropIn, Held};
 use crate::enable::PLACE;
@@ -18,13 +18,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// Directories of drop-ins that are looked at.
+/// Largest number of drop-in directories that are read.
 const MOST: usize = 16384;
-/// Below this much memory there is nothing to report.
+/// Least memory with a share to report.
 const LITTLE: Bytes = Bytes::mib(8);
-/// From this share on no reason is looked for.
+/// Least share for which no reason is given.
 const MUCH: f64 = 0.8;
-/// Part of the name of the library's mappings.
+/// File name of the library, in the names of its mappings.
 const LIBRARY: &str = "libmegapage.so";
 
 /// A service that is enabled.
@@ -37,11 +37,12 @@ pub struct Enabled {
     pub path: PathBuf,
     /// The options that it was enabled with.
     pub options: String,
-    /// Seconds since 1970 at which the drop-in was written.
+    /// Time at which the drop-in was written, in seconds since 1970.
     pub since: u64,
-    /// Whether it was changed since megapage wrote it.
+    /// True if it was changed since megapage wrote it.
     pub changed: bool,
-    /// Its services that systemd knows: the unit, or the instances of a template. Empty where systemd does not run.
+    /// Its services that systemd knows: the unit, or the instances of a template. Empty if systemd
+    /// does not run.
     pub services: Vec<Running>,
 }
 
@@ -50,23 +51,24 @@ pub struct Enabled {
 pub struct Running {
     /// Its unit.
     pub unit: String,
-    /// `active`, `inactive`, `failed`...
+    /// ActiveState: `active`, `inactive`, `failed`...
     pub state: String,
     /// Its main process.
     pub main_pid: Option<i32>,
-    /// Processes in its control group that could be read.
+    /// Number of processes in its control group that could be read.
     pub processes: usize,
-    /// Processes in it that the caller may not read.
+    /// Number of processes in it that the caller may not read.
     pub unreadable: usize,
-    /// What all of them have in memory; what several share is counted for each.
+    /// Resident memory of all readable processes; shared memory counts once for each process.
     pub memory: BackingBytes,
-    /// The share of that on huge pages; `None` where there is little.
+    /// The share of it on huge pages; `None` if there is little memory.
     pub huge_share: Option<f64>,
-    /// Why the share is small, or what is still to be done.
+    /// The reason for a small share, or the step that is still to be done.
     pub reason: Option<String>,
 }
 
-/// All services that are enabled below `root`, by name; with `only` that one, and an error if it is not.
+/// Returns all services that are enabled below `root`, by name. With `only`, returns that one, and
+/// fails if it is not enabled.
 pub fn status(
     kernel: &KernelRoot,
     root: &Path,
@@ -100,13 +102,13 @@ pub fn status(
     }
 }
 
-/// The names of all services that are enabled below `root`; those whose drop-in was changed since
-/// among them.
+/// Returns the names of all services that are enabled below `root`, also of those whose drop-in was
+/// changed since.
 pub fn enabled(root: &Path) -> Result<Vec<UnitName>, SystemdError> {
     Ok(held(root)?.into_iter().map(|(name, ..)| name).collect())
 }
 
-/// The drop-ins that megapage has written below `root`.
+/// Returns the drop-ins below `root` that megapage has written.
 fn held(root: &Path) -> Result<Vec<(UnitName, PathBuf, Held)>, SystemdError> {
     let place = root.join(PLACE);
     let failed = |path: &Path| {
@@ -129,7 +131,7 @@ fn held(root: &Path) -> Result<Vec<(UnitName, PathBuf, Held)>, SystemdError> {
     Ok(found)
 }
 
-/// The processes of a service that runs; none where it does not.
+/// Returns the processes of a service; none if it does not run.
 pub fn processes(kernel: &KernelRoot, unit: &UnitName) -> Result<Vec<Pid>, SystemdError> {
     let Some(manager) = Manager::of(Path::new("/")) else {
         return Err(refused(unit, "systemd does not run here; give process numbers"));
@@ -195,26 +197,26 @@ fn is_library(mapping: &Mapping) -> bool {
     mapping.name.rsplit('/').next() == Some(LIBRARY)
 }
 
-/// The processes in a control group and those below it.
+/// Returns the processes in a control group and in the groups below it.
 fn members(kernel: &KernelRoot, group: &str) -> Vec<Pid> {
     let below = format!("{group}/");
     let is_in = |pid: &Pid| -> Result<bool, KernelError> {
         let own = read_cgroup(kernel, *pid)?;
         Ok(own == group || own.starts_with(&below))
     };
-    // A process that has ended is in none.
+    // A process that has ended belongs to no group.
     let all = list_processes(kernel).unwrap_or_default();
     all.into_iter().filter(|pid| is_in(pid).unwrap_or(false)).collect()
 }
 
-/// What explains a small share.
+/// Facts that explain a small share.
 struct Facts {
     runs: bool,
     older: bool,
     stale: bool,
     unreadable: bool,
     has_library: bool,
-    /// It starts as without megapage.
+    /// The reason why it starts as without megapage, if it does.
     plain: Option<String>,
     thp_never: bool,
 }

@@ -3,15 +3,16 @@
 /// One `Key=value` of a unit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The section, without its brackets; empty before the first.
+    /// The section, without its brackets; empty before the first section.
     pub section: String,
-    /// What stands before `=`.
+    /// The text before `=`.
     pub key: String,
-    /// What stands behind it, without white space around; continued lines are one, joined by a space.
+    /// The text behind `=`, trimmed. Continued lines are joined by spaces.
     pub value: String,
 }
 
-/// Reads a file. What is neither a section, an assignment nor a comment is left out, as systemd does after a warning.
+/// Reads a file. Skips lines that are neither a section, an assignment nor a comment, as systemd
+/// does after a warning.
 pub fn parse(text: &str) -> Vec<Assignment> {
     let mut found = Vec::new();
     let mut section = String::new();
@@ -45,26 +46,26 @@ fn take(line: &str, section: &mut String, found: &mut Vec<Assignment>) {
     }
 }
 
-/// systemd's WHITESPACE.
+/// Returns true for systemd's WHITESPACE.
 fn is_space(c: char) -> bool {
     [' ', '\t', '\n', '\r'].contains(&c)
 }
 
-/// A word of a value, and where it stands there.
+/// A word of a value, and its place there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
-    /// Without quotes and escapes.
+    /// The text without quotes and escapes.
     pub text: String,
-    /// Where it begins, quotes included.
+    /// The start, with an opening quote.
     pub start: usize,
-    /// Where it ends.
+    /// The end, behind a closing quote.
     pub end: usize,
-    /// Whether any of it was quoted or escaped.
+    /// True if any part of it was quoted or escaped.
     pub quoted: bool,
 }
 
-/// Splits a value as systemd.service(5), "COMMAND LINES", does: by white space, with quotes and C's escapes. `None` where a
-/// quote is not closed.
+/// Splits a value by white space, with quotes and C's escapes, as in systemd.service(5), "COMMAND
+/// LINES". `None` if a quote is not closed.
 pub(crate) fn words(value: &str) -> Option<Vec<Word>> {
     let mut words = Vec::new();
     let mut rest = value.char_indices().peekable();
@@ -88,7 +89,7 @@ pub(crate) fn words(value: &str) -> Option<Vec<Word>> {
                         'n' => text.push('\n'),
                         't' => text.push('\t'),
                         's' => text.push(' '),
-                        // Numbered characters stay as they are written: nothing here is looked up by them.
+                        // Numbered characters stay as written: no look-up here depends on them.
                         'x' | 'u' | 'U' | '0'..='7' => text.extend(['\\', escaped]),
                         other => text.push(other),
                     }
@@ -105,7 +106,7 @@ pub(crate) fn words(value: &str) -> Option<Vec<Word>> {
     }
 }
 
-/// A value as one word: quoted where it has to be, with `%` doubled.
+/// Returns a text as one word: quoted if necessary, with `%` doubled.
 pub(crate) fn quoted(text: &str) -> String {
     let text = text.replace('%', "%%");
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);

@@ -1,4 +1,4 @@
-//! The service itself, as a trial sees it.
+//! The running service, as a trial sees it.
 
 use crate::processor::Processor;
 use crate::reader::Reader;
@@ -10,13 +10,13 @@ use megapage_units::{Bytes, HUGE_2M};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Below this share of what was to be huge there is no trial.
+/// Least share of the requested bytes that has to become huge; with less, the trial fails.
 const LEAST_OBTAINED: f64 = 0.5;
 
 /// One process.
 pub(crate) struct Part {
     pub memory: Reversible,
-    /// Becomes readable when the process ends.
+    /// Descriptor that becomes readable when the process ends.
     pub pidfd: OwnedFd,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Live<'a> {
     origin: Duration,
     /// Bytes of zeros that splits have freed.
     pub freed: Bytes,
-    /// The smallest share of what was to be huge that was, in all switches.
+    /// Smallest share of the requested bytes that became huge, over all switches.
     pub least_obtained: f64,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Live<'a> {
                         why = ": a forked process shares it".into();
                     }
                 }
-                // Its end is seen by its descriptor.
+                // The process has ended: `forget_ended` removes it below.
                 Err(RemoteError::Gone(_)) => {}
                 Err(error) => return Err(Stop::Failed(error.to_string())),
             }
@@ -97,7 +97,7 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Leaves out processes that have ended.
+    /// Removes processes that have ended. Fails if none is left.
     fn forget_ended(&mut self) -> Result<(), Stop> {
         self.parts.retain(|part| part.memory.is_there());
         if self.parts.is_empty() { Err(Stop::Ended) } else { Ok(()) }

@@ -8,47 +8,49 @@ use std::str::FromStr;
 /// A metric of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// `requests`: requests for each second of processor time, as the kernel counts both: [`Metric::Calls`] where the service
-    /// reads and writes, else [`Metric::Segments`].
+    /// `requests`: requests for each second of processor time, both counted by the kernel.
+    /// [`Metric::Calls`] if the service reads and writes, else [`Metric::Segments`].
     Requests,
-    /// `calls`: system calls that read and write.
+    /// `calls`: system calls that read or write.
     Calls,
     /// `segments`: TCP segments that the service's network receives.
     Segments,
     /// `function:[FILE ]NAME`: calls of a function.
     Function(Point),
-    /// `latency:[FILE ]NAME`: how long a function takes, on average.
+    /// `latency:[FILE ]NAME`: mean time of a function's calls.
     Latency(Point),
-    /// `usdt:[FILE ]PROVIDER:NAME`: how often the service passes a place that its program announces.
+    /// `usdt:[FILE ]PROVIDER:NAME`: passes of a USDT probe, a place that the program announces.
     Usdt(Point),
     /// `prometheus:URL QUERY`: an instant query to the API of Prometheus at that URL.
     Prometheus {
-        /// Such as `http://127.0.0.1:9090`.
+        /// An address such as `http://127.0.0.1:9090`.
         url: String,
-        /// In PromQL; its result is one sample.
+        /// A query in PromQL; its result is one sample.
         query: String,
     },
-    /// `scrape:URL NAME`: a metric on a page in the format of Prometheus; series are summed.
+    /// `scrape:URL NAME`: a metric on a page in the format of Prometheus; its series are summed.
     Scrape {
-        /// Such as `http://127.0.0.1:9100/metrics`.
+        /// An address such as `http://127.0.0.1:9100/metrics`.
         url: String,
-        /// Such as `http_requests_total` or `http_requests_total{code="200"}`.
+        /// A metric's name, such as `http_requests_total` or `http_requests_total{code="200"}`.
         name: String,
     },
     /// `command:SHELL`: a number that a shell command prints.
     Command(String),
-    /// `psi:cpu`, `psi:memory`, `psi:io`: the share of time in which no task waits for it.
+    /// `psi:cpu`, `psi:memory`, `psi:io`: the share of time in which no task waits for the
+    /// resource.
     Psi(Resource),
 }
 
 /// A place in a program's code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// A path as the service sees it, or the name of a file that it has mapped; `None`: the program of its first process.
+    /// A path as the service sees it, or the name of a file that it has mapped. `None`: the program
+    /// of its first process.
     pub file: Option<String>,
-    /// Who announces it: of USDT alone.
+    /// The provider of a USDT probe; `None` for a function.
     pub provider: Option<String>,
-    /// Of a function or of a place that is announced.
+    /// The name of the function or of the USDT probe.
     pub name: String,
 }
 
@@ -72,7 +74,7 @@ impl FromStr for Metric {
                  'command:SHELL'"
             )
         };
-        // A URL, a space, and what is asked there.
+        // Splits a URL from the query or name behind the first space.
         let two = |rest: &str, what: &str| -> Result<(String, String), String> {
             let (url, asked) = rest.trim().split_once(char::is_whitespace).ok_or_else(|| incomplete(what))?;
             if !url.starts_with("http://") {
@@ -80,7 +82,7 @@ impl FromStr for Metric {
             }
             Ok((url.to_string(), asked.trim().to_string()))
         };
-        // The last word, and what stands before it.
+        // Splits the last word from the file before it.
         let point = |rest: &str, is_static: bool| -> Result<Point, String> {
             let (file, name) = match rest.trim().rsplit_once(char::is_whitespace) {
                 Some((file, name)) => (Some(file.trim().to_string()), name),
@@ -129,40 +131,41 @@ impl FromStr for Metric {
 }
 
 megapage_units::named! {
-    /// What the values of a metric are.
+    /// Kinds of a metric's values.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Kind {
-        /// A count that grows: its rate is compared.
+        /// A growing count: its rate is compared.
         Counter = "counter",
-        /// A value that is sampled: its mean is compared.
+        /// A sampled value: its mean is compared.
         Gauge = "gauge",
     }
 }
 
 megapage_units::named! {
-    /// What a counter's rate is taken by.
+    /// Units that a counter's rate is taken by.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Per {
         /// Seconds of the service's processor time.
         Cpu = "cpu",
-        /// Seconds on the wall.
+        /// Seconds by the wall clock.
         Second = "second",
     }
 }
 
-/// How a metric is read that megapage does not know: from Prometheus or a command.
+/// Options for a metric that megapage does not know: one from Prometheus, a page or a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricOptions {
-    /// A count or a sample.
+    /// The kind: a count or a sample.
     pub kind: Kind,
-    /// For a count.
+    /// The unit of the rate; only a count uses it.
     pub per: Per,
-    /// Which values are better.
+    /// The better values: greater or smaller ones.
     pub better: Better,
 }
 
 impl Metric {
-    /// Whether [`MetricOptions`] say how it is read; of others megapage knows it.
+    /// Returns true if [`MetricOptions`] describe the metric; megapage knows how to read the
+    /// others.
     pub fn has_options(&self) -> bool {
         matches!(self, Metric::Prometheus { .. } | Metric::Scrape { .. } | Metric::Command(_))
     }

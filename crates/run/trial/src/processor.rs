@@ -5,17 +5,17 @@ use megapage_kernel::{KernelRoot, ProcessClock};
 use megapage_units::Pid;
 use std::time::Duration;
 
-/// The clock of a service. It never falls: what a process has taken before its end counts.
+/// The processor time of a service. It never falls: the time of an ended process still counts.
 #[derive(Debug)]
 pub(crate) enum Processor {
-    /// That of a control group, also of processes that come later.
+    /// The time of a control group, with that of processes that start later.
     Group { root: KernelRoot, accounts: GroupAccounts, last: Duration },
-    /// Those of processes.
+    /// The times of single processes.
     Processes(Vec<(ProcessClock, Duration)>),
 }
 
 impl Processor {
-    /// Of a group where there is one, else of the processes that are there.
+    /// Returns the clock of the control group if there is one, else that of the present processes.
     pub fn of(root: &KernelRoot, group: Option<&GroupAccounts>, pids: &[Pid]) -> Processor {
         match group {
             Some(accounts) => {
@@ -28,7 +28,7 @@ impl Processor {
         }
     }
 
-    /// The time so far.
+    /// Returns the time so far.
     pub fn now(&mut self) -> Duration {
         match self {
             Processor::Group { root, accounts, last } => {
@@ -45,7 +45,7 @@ impl Processor {
         }
     }
 
-    /// Whose time it is, in words.
+    /// Names the unit of the time, and its owner if that is a group.
     pub fn in_words(&self) -> &'static str {
         match self {
             Processor::Group { .. } => "CPU second of its control group",

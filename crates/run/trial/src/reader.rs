@@ -1,4 +1,4 @@
-//! Readers of metrics: each gives two sums that grow, see [`Reading`].
+//! Readers of metrics: each gives two growing sums, see [`Reading`].
 
 mod calls;
 mod command;
@@ -16,11 +16,11 @@ use megapage_units::Pid;
 use requests::Counted;
 use std::time::{Duration, Instant};
 
-/// What is read.
+/// The service that is read.
 pub(crate) struct Service<'a> {
     pub root: &'a KernelRoot,
     pub pids: &'a [Pid],
-    /// Its control group, where it has one of its own.
+    /// Its control group, if it has a separate one.
     pub group: Option<&'a GroupAccounts>,
 }
 
@@ -28,9 +28,9 @@ pub(crate) struct Service<'a> {
 pub(crate) struct Reader {
     source: Source,
     base: Base,
-    /// What it is, in words.
+    /// The metric in words.
     pub words: String,
-    /// Which values are better.
+    /// The better values: greater or smaller ones.
     pub better: Better,
 }
 
@@ -38,21 +38,21 @@ enum Source {
     Counted(Counted),
     /// Calls of the service's functions.
     Calls(CallCounter),
-    /// How long they take: their time in microseconds, and their number.
+    /// Times of their calls: the sum in microseconds, and the number of calls.
     Latency(CallCounter),
-    /// A count from outside, and what it had come to before it began anew.
+    /// A count from outside. `before` is the sum of the values that it had before each restart.
     Counter {
         value: Value,
         last: f64,
         before: f64,
     },
-    /// Samples: their sum and number.
+    /// Samples from outside: their sum and number.
     Gauge {
         value: Value,
         sum: f64,
         count: f64,
     },
-    /// The time in which nothing waits.
+    /// The time in which no task waits.
     Free {
         root: KernelRoot,
         group: Option<GroupAccounts>,
@@ -70,7 +70,7 @@ enum Value {
 enum Base {
     Cpu(Processor),
     Wall(Instant),
-    /// The source counts by itself.
+    /// None: the source counts its own base.
     Own,
 }
 
@@ -103,8 +103,9 @@ impl Value {
 }
 
 impl Reader {
-    /// A reader of `metric`, which is read once: one that cannot be read is told now. `patience`: how long one reading may take.
-    /// With [`Metric::Requests`] `wait` lets the service work for a moment, to see what it counts.
+    /// Returns a reader of `metric`. Reads it once, so that an unreadable metric fails at once.
+    /// `patience` bounds the time of one reading. With [`Metric::Requests`], `wait` lets the
+    /// service work for a moment, to see which of the kernel's counts grows.
     pub fn open(
         metric: &Metric,
         options: &MetricOptions,
@@ -177,7 +178,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// What the metric has come to.
+    /// Returns the metric's sums so far.
     pub fn read(&mut self) -> Result<Reading, String> {
         let base = self.base.seconds();
         match &mut self.source {
@@ -268,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Opens the metric on a process of its own; `None` where this machine cannot.
+    /// Opens the metric on a new child process; `None` if this machine cannot.
     fn on_a_child(command: &[&str], metric: &str) -> Option<(Killed, Result<Reader, String>)> {
         if !megapage_testing::require_root() {
             return None;
@@ -296,7 +297,8 @@ mod tests {
         Some((child, opened))
     }
 
-    /// What the readings grow to, once the base has.
+    /// Returns the growth of a reading, once the amount has grown by more than 100 and the base
+    /// too.
     fn grown(mut reader: Reader) -> Reading {
         let first = reader.read().unwrap();
         let mut last = first;

@@ -1,4 +1,4 @@
-//! What came of a trial, as data and as text.
+//! The results of a trial, as data and as text.
 
 use megapage_decide::judge::{Better, Decision, Outcome};
 use megapage_report::WIDTH;
@@ -16,62 +16,62 @@ pub struct ProcessReport {
     pub pid: i32,
     /// Its name.
     pub name: String,
-    /// Its private memory that is present.
+    /// Private memory that is present.
     pub private_bytes: u64,
-    /// Of that, what was huge before the trial, and has stayed so.
+    /// Part of it that was huge before the trial, and has stayed so.
     pub huge_before_bytes: u64,
-    /// Of that, what the trial has made huge and base.
+    /// Bytes of the regions that the trial has made huge and base.
     pub moved_bytes: u64,
 }
 
 /// A trial: `megapage.trial/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// As it was named.
+    /// The service, as the user named it.
     pub service: String,
-    /// The unit; empty where it runs in none.
+    /// The unit; empty if the service runs in none.
     pub unit: String,
     /// The metric, in words.
     pub metric: String,
-    /// Which values are better.
+    /// The better values: greater or smaller ones.
     pub better: Better,
     /// The least gain that is worth it.
     pub least_gain: f64,
     /// The chance that the interval is wrong.
     pub error: f64,
-    /// For how long at most.
+    /// The longest time of the trial.
     pub most_seconds: f64,
-    /// The least length of a window.
+    /// The shortest length of a window.
     pub period_seconds: f64,
     /// The settling time after a switch.
     pub settle_seconds: f64,
-    /// What the order was drawn by.
+    /// The seed that the order was drawn with.
     pub seed: u64,
     /// The processes.
     pub processes: Vec<ProcessReport>,
     /// The share of the private memory that was made huge and base.
     pub share: f64,
-    /// Regions that were made huge, the most at a time.
+    /// Largest number of regions that were huge at a time, added up over the processes.
     pub promoted_regions: u64,
-    /// Zeros that splits have freed.
+    /// Bytes of zeros that splits have freed.
     pub freed_bytes: u64,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Where the next start finds it.
+    /// The file in which the next start finds the verdict; `None` if none was kept.
     pub verdict_file: Option<String>,
-    /// What to know, one sentence each.
+    /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Whether something was decided.
+    /// Returns true if the trial has decided.
     pub fn is_decided(&self) -> bool {
         self.outcome.decision.is_known()
     }
 }
 
-/// The report as text.
+/// Returns the report as text.
 pub fn human(report: &Report) -> String {
     let outcome = &report.outcome;
     let headline = match outcome.decision {

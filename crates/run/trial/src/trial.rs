@@ -1,4 +1,4 @@
-//! A trial, from what was asked for to its report.
+//! A trial, from its options to its report.
 
 use crate::live::{Live, Part};
 use crate::metric::{Metric, MetricOptions};
@@ -23,61 +23,64 @@ use thiserror::Error;
 
 /// The chance that the interval does not hold the true gain.
 const ERROR: f64 = 0.05;
-/// What switching may cost, as a share of the service's processor time.
+/// Budget for switching, as a share of the service's processor time.
 const BUDGET: f64 = 0.01;
-/// Regions that are made huge and base once before the trial, to learn what a switch costs.
+/// Largest number of regions that are made huge and base once before the trial, to measure a
+/// switch.
 const PILOT: usize = 16;
-/// The settling time where none is given: a tenth of the period, within these.
+/// Bounds of the default settling time, which is a tenth of the period.
 const SETTLE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// How long one switch may take: this, and so long for each region, or twice what a region took in the pilot...
+/// Time limit of one switch: a fixed part, and a part for each region. The latter is twice a
+/// region's time in the pilot if that is more.
 const SWITCH: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(2));
-/// ...and no longer than this...
+/// Upper bound of that limit.
 const LONGEST_SWITCH: Duration = Duration::from_secs(60);
-/// ...or this part of the trial: a switch can take three attempts.
+/// Divisor of the trial's time that gives another upper bound, which is at least the fixed part. A
+/// switch can take three attempts.
 const SWITCHES: u32 = 6;
-/// A metric is read within this time.
+/// Time limit of one reading of a metric.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Processes of one service, at most: each has a guard.
+/// Largest number of processes of one service: each has a guard.
 const MOST_PROCESSES: usize = 256;
 
-/// What is on trial.
+/// The service on trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The unit, where one was named: its control group's accounts count.
+    /// The unit, if the user named one: its control group's accounts count.
     pub unit: Option<String>,
     /// Its processes.
     pub pids: Vec<Pid>,
 }
 
-/// A trial, as asked for.
+/// Options of a trial.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The metric.
     pub metric: Metric,
-    /// How it is read, where megapage does not know.
+    /// Options for reading it, if megapage does not know how.
     pub metric_options: MetricOptions,
     /// The least gain that is worth it: 0.01 for 1 %.
     pub least_gain: f64,
-    /// For how long at most.
+    /// The longest time of the trial.
     pub most: Duration,
-    /// The least length of a window.
+    /// The shortest length of a window.
     pub period: Duration,
-    /// The settling time; `None`: by the period.
+    /// The settling time; `None`: a tenth of the period, within bounds.
     pub settle: Option<Duration>,
-    /// Whether memory stays huge where that gains.
+    /// True if memory stays huge when that gains.
     pub keep: bool,
-    /// Draws the order.
+    /// Seed that draws the order.
     pub seed: u64,
 }
 
 impl Options {
-    /// How long the service settles after a switch.
+    /// Returns the time that the service gets to settle after a switch.
     pub fn settling(&self) -> Duration {
         self.settle.unwrap_or((self.period / 10).clamp(SETTLE.0, SETTLE.1))
     }
 }
 
-/// Why no trial is made.
+/// Reasons why no trial is made.
 #[derive(Debug, Error)]
 pub enum TrialError {
     /// Memory of the process can be neither promoted nor looked at.
@@ -102,7 +105,7 @@ struct Process {
     memory: Movable,
 }
 
-/// A trial that can be made.
+/// A prepared trial.
 pub struct Trial {
     root: KernelRoot,
     options: Options,
@@ -115,21 +118,22 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Looks at the processes and the metric. Changes nothing; with `requests` it takes a second.
+    /// Looks at the processes and the metric. Changes nothing; with the metric `requests` it takes
+    /// a second.
     pub fn prepare(root: &KernelRoot, target: &Target, options: Options) -> Result<Trial, TrialError> {
         if let Some(ability) = lacking_ability(root) {
             return Err(RemoteError::Unsupported(ability).into());
         }
         let mut processes = Vec::new();
         for pid in &target.pids {
-            // One of several that ends meanwhile takes no part.
+            // One of several processes that ends meanwhile takes no part.
             match look(root, *pid) {
                 Ok(process) => processes.push(process),
                 Err(RemoteError::Gone(_)) if target.pids.len() > 1 => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        // The one with the most memory gives the name.
+        // The process with the most memory gives the name.
         let main = processes.iter().max_by_key(|it| (it.memory.present, std::cmp::Reverse(it.id.pid)));
         let Some(main) = main else { return Err(RemoteError::Gone(Pid(0)).into()) };
         let pid = main.id.pid;
@@ -160,7 +164,7 @@ impl Trial {
         Ok(Trial { root: root.clone(), options, service, unit, program, processes, group, reader })
     }
 
-    /// What would be done, as comments and shell lines.
+    /// Returns the actions of the trial, as comments and shell lines.
     pub fn dry_run(&self) -> Vec<String> {
         let mut lines = vec![
             format!("# {}: {}", self.service, self.reader.words),
@@ -187,7 +191,8 @@ impl Trial {
         lines
     }
 
-    /// The trial. `progress` is told after each block. A signal (SIGINT, SIGTERM, SIGHUP) ends it, and memory is base again.
+    /// Runs the trial, and calls `progress` after each block. A signal (SIGINT, SIGTERM, SIGHUP)
+    /// ends it, and memory is base again.
     pub fn run(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Report, TrialError> {
         let system = |what: &str, error: std::io::Error| TrialError::Refused(format!("{what}: {error}"));
         let signals = Signals::take(&[signal::SIGINT, signal::SIGTERM, signal::SIGHUP])
@@ -196,7 +201,7 @@ impl Trial {
         let mut parts = Vec::new();
         for process in self.taking_part() {
             let pid = process.id.pid;
-            // One that has ended since is none.
+            // A process that has ended meanwhile takes no part.
             let Ok(pidfd) = spawn::open_pidfd(pid) else { continue };
             let regions: Vec<VirtRange> = process.memory.regions.clone();
             let bounds = bounds(regions.len(), pilot.of_region, self.options.most);
@@ -273,8 +278,9 @@ impl Trial {
         self.processes.iter().filter(|process| !process.memory.regions.is_empty())
     }
 
-    /// Makes a few regions huge and base once: what that cost, and how many there were. Where calls are slow, as on memory that
-    /// the host has to find first, it learns from those that there was time for.
+    /// Makes a few regions huge and base once, and returns the cost and the number of regions that
+    /// became huge. Calls may be slow, for example on memory that the host has to find first. The
+    /// pilot then learns from the regions that there was time for.
     fn pilot(&self) -> Result<Pilot, TrialError> {
         let Some(process) = self.taking_part().max_by_key(|it| it.memory.regions.len()) else {
             return Ok(Pilot { cost: Cost::default(), regions: 1, of_region: Duration::ZERO });
@@ -311,7 +317,8 @@ impl Trial {
         })
     }
 
-    /// `pilot`: what a switch on and one off of a part of the memory cost; all of it is `times` as much.
+    /// Returns the terms of the trial. `pilot` is the cost to switch a part of the memory on and
+    /// off; all of the memory costs `times` as much.
     fn terms(&self, pilot: Cost, times: f64) -> Terms {
         let half = |time: Duration| time.mul_f64(times / 2.0);
         Terms {
@@ -342,23 +349,25 @@ impl Process {
     }
 }
 
-/// What a first switch of a few regions was like.
+/// Results of a first switch of a few regions.
 struct Pilot {
-    /// Of the switch on and the one off.
+    /// Cost of the switch on and of the switch off.
     cost: Cost,
-    /// Regions that were huge: at least 1.
+    /// Regions that became huge: at least 1.
     regions: u64,
-    /// What one of them took on the wall, pauses between calls included.
+    /// Wall-clock time for one of them, with the pauses between calls.
     of_region: Duration,
 }
 
-/// Whether a pilot says what a switch costs: something was made huge, and no less than half of what there was time for.
+/// Returns true if a pilot shows the cost of a switch: something became huge, and at least half of
+/// the regions that there was time for.
 fn is_enough(outcome: &PromoteOutcome) -> bool {
     let tried = outcome.asked_bytes.saturating_sub(outcome.not_tried * HUGE_2M as u64);
     outcome.obtained_bytes > 0 && 2 * outcome.obtained_bytes >= tried
 }
 
-/// What one switch of so many regions may take, where one took `of_region`, in a trial of `most`.
+/// Returns the bounds of one switch of `regions` regions in a trial of `most`. One region took
+/// `of_region` in the pilot.
 fn bounds(regions: usize, of_region: Duration, most: Duration) -> Bounds {
     let regions = u32::try_from(regions).unwrap_or(u32::MAX);
     let time = SWITCH.1.max(of_region * 2).saturating_mul(regions).saturating_add(SWITCH.0);
@@ -378,13 +387,13 @@ fn look(root: &KernelRoot, pid: Pid) -> Result<Process, RemoteError> {
     Ok(Process { id, name, memory: movable(root, pid, LEAST_PRESENT)? })
 }
 
-/// The share of the private memory that is made huge and base.
+/// Returns the share of the private memory that is made huge and base, at most 1.
 fn share(processes: &[Process]) -> f64 {
     let sum = |of: fn(&Movable) -> Bytes| processes.iter().map(|it| of(&it.memory).0).sum::<u64>() as f64;
     (sum(Movable::bytes) / sum(|it| it.present).max(1.0)).min(1.0)
 }
 
-/// Why there is nothing to try.
+/// Returns the reason why there is nothing to try; `None` if there is something.
 fn nothing(processes: &[Process]) -> Option<String> {
     if processes.iter().any(|it| !it.memory.regions.is_empty()) {
         return None;
@@ -412,7 +421,7 @@ fn nothing(processes: &[Process]) -> Option<String> {
     Some(why.join("; "))
 }
 
-/// What to know about what was found.
+/// Returns the notes that help to read the result.
 fn notes(root: &KernelRoot, live: &Live<'_>, processes: &[Process]) -> Vec<String> {
     let mut notes = Vec::new();
     let huge: Bytes = processes.iter().map(|it| it.memory.huge).sum();

@@ -1,4 +1,5 @@
-//! Clients: one request each, bounded in number, bytes and time; and the processes that have memory of the broker.
+//! Clients: one request each, limited in number, bytes and time; and the processes that have memory
+//! of the broker.
 
 use megapage_kernel::descriptors::{Peer, peer, peer_groups, peer_process, process_identity};
 use megapage_kernel::process::read_stat;
@@ -16,14 +17,14 @@ use std::time::{Duration, Instant};
 /// Connections at one time, of all and of one user.
 const MOST: usize = 256;
 const MOST_OF_ONE: usize = 64;
-/// Of users who are not served, all together: they are to be notified.
+/// Connections of users who are not served, all together: they are to be notified.
 const MOST_DENIED: usize = 8;
 /// Connections of one user in a second, and users whose connections are counted.
 const MOST_A_SECOND: u32 = 1000;
 const MOST_PACES: usize = 4096;
-/// For how long no other client gets a place.
+/// Time for which a client keeps its place while all places are taken.
 const GRACE: Duration = Duration::from_millis(100);
-/// How long a client may take to send its request.
+/// Time in which a client has to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection whose request is not there yet.
@@ -34,14 +35,14 @@ pub(crate) struct Client {
     bytes: [u8; REQUEST],
     length: usize,
     until: Instant,
-    /// Whether its user is served.
+    /// True if its user is served.
     pub(crate) allowed: bool,
 }
 
-/// What a client has sent.
+/// State of a client's request.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// Not all of it yet.
+    /// Not complete yet.
     Wait,
     /// A request.
     Request([u8; REQUEST]),
@@ -50,7 +51,7 @@ pub(crate) enum Heard {
 }
 
 impl Client {
-    /// Neither reading nor writing waits.
+    /// Makes a client of a connection. Neither reading nor writing waits.
     pub(crate) fn new(stream: UnixStream, now: Instant) -> io::Result<Client> {
         stream.set_nonblocking(true)?;
         let peer = peer(&stream)?;
@@ -61,7 +62,7 @@ impl Client {
         &self.stream
     }
 
-    /// Reads what there is. No descriptors come along: the socket refuses them.
+    /// Reads the bytes that are there. No descriptors come along: the socket refuses them.
     pub(crate) fn hear(&mut self) -> Heard {
         loop {
             match (&self.stream).read(&mut self.bytes[self.length..]) {
@@ -79,12 +80,13 @@ impl Client {
         }
     }
 
-    /// Whether it may know of other users.
+    /// Returns true if it may know of other users.
     pub(crate) fn is_trusted(&self) -> bool {
         self.peer.uid == 0 || self.peer.uid == effective_uid()
     }
 
-    /// Whether it is served: root and the broker's own user always, and without names, any client that can connect.
+    /// Returns true if it is served. Root and the broker's own user always are. Without names, any
+    /// client that can connect is.
     pub(crate) fn is_allowed(&self, uids: &[u32], gids: &[u32]) -> bool {
         let in_group = || {
             let groups = peer_groups(&self.stream).unwrap_or_default();
@@ -102,7 +104,7 @@ impl Client {
 pub(crate) struct Clients {
     all: Vec<Client>,
     paces: BTreeMap<u32, Pace>,
-    /// Dropped unanswered.
+    /// Connections that were dropped without an answer.
     pub(crate) dropped: u64,
 }
 
@@ -111,19 +113,19 @@ impl Clients {
         self.all.iter().map(|client| client.stream.as_fd())
     }
 
-    /// When the next has taken too long.
+    /// Returns the time at which the next client has taken too long.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.all.iter().map(|client| client.until).min()
     }
 
-    /// Drops those that have taken too long.
+    /// Drops clients that have taken too long.
     pub(crate) fn expire(&mut self, now: Instant) {
         let before = self.all.len();
         self.all.retain(|client| client.until > now);
         self.dropped += (before - self.all.len()) as u64;
     }
 
-    /// Whether another connection of this user may come in this second.
+    /// Returns true if another connection of this user may come in this second.
     pub(crate) fn admits(&mut self, uid: u32, now: Instant) -> bool {
         if self.paces.len() >= MOST_PACES && !self.paces.contains_key(&uid) {
             self.paces.clear();
@@ -135,18 +137,20 @@ impl Clients {
         admits
     }
 
-    /// From when on there is a place, or one can be taken from another client.
+    /// Returns the time from which there is a place, or one can be taken from another client.
     pub(crate) fn room_from(&self, now: Instant) -> Instant {
         let oldest = || self.all.iter().map(|client| client.until).min();
         if self.all.len() < MOST { now } else { oldest().map_or(now, |until| until - PATIENCE + GRACE) }
     }
 
-    /// Whether another client has to go before this client gets a place. Those that have a request are to be heard before.
+    /// Returns true if another client has to go before this client gets a place. Read the clients
+    /// that have a request before.
     pub(crate) fn is_full_for(&self, client: &Client) -> bool {
         self.all.len() >= MOST || self.goes_before(client).is_some()
     }
 
-    /// The oldest of those that are too many of this client's kind.
+    /// Returns the place of the oldest client of this client's kind, if there are too many of that
+    /// kind.
     fn goes_before(&self, client: &Client) -> Option<usize> {
         let own = |one: &Client| one.allowed && one.peer.uid == client.peer.uid;
         let (kind, most): (&dyn Fn(&Client) -> bool, usize) =
@@ -156,7 +160,7 @@ impl Clients {
             .flatten()
     }
 
-    /// Takes a client in; where there are too many, the oldest goes.
+    /// Takes a client in. If there are too many, the oldest goes.
     pub(crate) fn add(&mut self, client: Client) {
         let at = self.goes_before(&client).or((self.all.len() >= MOST).then_some(0));
         if let Some(at) = at {
@@ -166,7 +170,8 @@ impl Clients {
         self.all.push(client);
     }
 
-    /// Takes out those that have a request, or are gone; `ready` is by place, and those beyond it are asked. Those that are gone are not in the answer.
+    /// Removes clients that have sent a request, or are gone, and returns the former. `ready` is by
+    /// place; clients beyond its end are read, too.
     pub(crate) fn heard(&mut self, ready: &[bool]) -> Vec<(Client, [u8; REQUEST])> {
         let mut heard = Vec::new();
         let mut kept = Vec::new();
@@ -186,12 +191,12 @@ impl Clients {
     }
 }
 
-/// What distinguishes a process from all others that live.
+/// Identity that distinguishes a process from all others that live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// By its descriptor: it is seen whatever its PID namespace.
+    /// Number from its pidfd: it works in any PID namespace.
     Identity(u64),
-    /// By its number, on a kernel that has no better.
+    /// Its PID, on a kernel that has no better identity.
     Pid(i32),
 }
 
@@ -214,18 +219,18 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// The number under which the process at the other end is known, which lives; it is `None` where it does not, or
-    /// cannot be seen from here.
+    /// Returns the number under which the living process at the other end is known. Returns `None`
+    /// if it has ended, or cannot be seen from here.
     pub(crate) fn of(&mut self, client: &Client) -> Option<u64> {
         let Peer { pid, uid, .. } = client.peer;
         let fd = peer_process(client.stream()).ok().filter(is_alive)?;
         let who = match process_identity(&fd).ok()? {
             Some(identity) => Who::Identity(identity),
-            // 0 stands for all that are not seen from here.
+            // 0 stands for all processes that are not seen from here.
             None if pid > 0 => Who::Pid(pid),
             None => return None,
         };
-        // While the one we know lives, its number is no other's.
+        // While the known process lives, its number is no other's.
         let known = self.all.iter().find(|known| (known.who, known.uid) == (who, uid) && is_alive(&known.fd));
         if let Some(known) = known {
             return Some(known.id);
@@ -235,8 +240,9 @@ impl Processes {
         Some(self.next)
     }
 
-    /// Whether a process executes another program than when it was first seen, or was last found to: its mappings have gone
-    /// then. Its own word does not count: it would keep what it has mapped, and get as much again.
+    /// Returns true if a process executes another program than when it was first seen, or last
+    /// found to. Its mappings have gone then. The process's own claim does not count: it would keep
+    /// its mappings, and get as much again.
     pub(crate) fn has_executed(&mut self, id: u64) -> bool {
         let Some(process) = self.all.iter_mut().find(|process| process.id == id) else { return false };
         let now = image_of(process.pid);
@@ -252,7 +258,7 @@ impl Processes {
         self.all.iter().map(|process| process.fd.as_fd())
     }
 
-    /// Takes out those of which `ready` says, by place, that they have ended.
+    /// Removes the processes that have ended, and returns their numbers; `ready` is by place.
     pub(crate) fn ended(&mut self, ready: &[bool]) -> Vec<u64> {
         let mut ready = ready.iter();
         let mut ended = Vec::new();
@@ -266,17 +272,18 @@ impl Processes {
         ended
     }
 
-    /// Takes out those that `keep` does not hold of.
+    /// Removes the processes for which `keep` returns false.
     pub(crate) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         self.all.retain(|process| keep(process.id));
     }
 }
 
-/// What distinguishes the program that a process executes from the one before: where its stack begins (proc_pid_stat(5)), which the
-/// kernel chooses anew. `None` where the process is not seen from here, or may not be looked at.
+/// Returns a value that differs between two programs of a process: the start of its stack
+/// (proc_pid_stat(5)), which the kernel chooses at each execve(2). `None` if the process is not
+/// seen from here, or may not be inspected.
 fn image_of(pid: i32) -> Option<u64> {
     let stat = (pid > 0).then(|| read_stat(&KernelRoot::live(), Pid(pid)).ok()).flatten()?;
-    // 0 or 1 where the caller may not know.
+    // 0 or 1 if the caller may not know.
     Some(stat.start_stack).filter(|start| *start > 1)
 }
 

@@ -1,7 +1,9 @@
-//! The thread that fills the stock: it has the kernel clear pages, no faster than it may, and not while memory is short.
+//! The thread that fills the stock: it lets the kernel clear pages, no faster than it may, and not
+//! while memory is short.
 //!
-//! It does not clear them itself, past the caches, as HawkEye's kernel does: [`extent::fill`] says why that would be a second clearing.
-//! What programs beside it notice is bounded by the rate; `megapage-lab interference` measures it, beside other ways.
+//! It does not clear them itself, past the caches, as HawkEye's kernel does: [`extent::fill`] says
+//! why that would be a second clearing. The rate limits the effect on programs beside it;
+//! `megapage-lab interference` measures it, beside other ways.
 
 use megapage_kernel::hugetlb::{PoolScope, counts};
 use megapage_kernel::pressure::Trigger;
@@ -17,21 +19,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Nothing is taken for so long after tasks have waited for memory,
+/// Time for which nothing is taken after tasks have waited for memory.
 const AFTER_PRESSURE: Duration = Duration::from_secs(5);
-/// and after the pool was found short.
+/// Time for which nothing is taken after the pool was found short.
 const AFTER_SHORTAGE: Duration = Duration::from_millis(500);
-/// Tasks that have waited for memory for `STALL` within `WINDOW`: the windows are those with, and without,
-/// CAP_SYS_RESOURCE.
+/// Time that tasks have to wait for memory within a window to count as pressure; and the windows
+/// with, and without, CAP_SYS_RESOURCE.
 const STALL: Duration = Duration::from_millis(100);
 const WINDOWS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
-/// How long the watch waits for an event, and after an error. Nothing depends on either.
+/// Longest wait of the watch for an event, and its pause after a wait without one. Nothing depends
+/// on either.
 const LONGEST_WATCH: Duration = Duration::from_secs(3600);
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
-/// Clearing gives way to programs.
+/// Niceness of clearing, which gives way to programs.
 const NICE: i32 = 10;
 
-/// What the filler is to make.
+/// Work that the filler has to do.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub root: KernelRoot,
@@ -42,11 +45,11 @@ pub(crate) struct Order {
     pub rate: u64,
     /// Pages of the pool that are left to others.
     pub leave: u64,
-    /// Not to be notified of memory pressure.
+    /// True if it is not to be notified of memory pressure.
     pub ignore_pressure: bool,
 }
 
-/// Why it waits although extents are missing.
+/// Reason for which it waits although extents are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     Pressure,
@@ -56,11 +59,11 @@ pub(crate) enum Waits {
 #[derive(Debug, Default)]
 struct State {
     missing: usize,
-    /// Made, and not yet fetched: not in the stock, and no longer missing.
+    /// Extents made, and not yet fetched: not in the stock, and no longer missing.
     on_the_way: usize,
     stop: bool,
     waits: Option<Waits>,
-    /// When tasks have last waited for memory.
+    /// Time at which tasks last waited for memory.
     pressed: Option<Instant>,
 }
 
@@ -75,7 +78,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits until `end`; whether to stop.
+    /// Waits until `end`. Returns true if it is to stop.
     fn pause_until(&self, end: Instant, waits: Option<Waits>) -> bool {
         let mut state = self.lock();
         state.waits = waits;
@@ -92,17 +95,19 @@ impl Shared {
     }
 }
 
-/// The thread, and one that waits to be notified of memory pressure. Dropping it stops both.
+/// The thread that fills, and one that waits for notifications of memory pressure. Dropping it
+/// stops both.
 #[derive(Debug)]
 pub(crate) struct Filler {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The thread that watches, and what keeps it at that.
+    /// The thread that watches, and the connection that keeps it running.
     watch: Option<(JoinHandle<()>, UnixStream)>,
 }
 
 impl Filler {
-    /// Starts it: extents go to `made`, and a byte to `wake` for each, and whenever tasks have waited for memory.
+    /// Starts it. Each extent goes to `made`, with a byte to `wake`. Whenever tasks have waited for
+    /// memory, a byte goes to `wake`, too.
     pub(crate) fn start(order: Order, made: Sender<File>, wake: UnixStream) -> io::Result<Filler> {
         wake.set_nonblocking(true)?;
         let windows = if order.ignore_pressure { &[][..] } else { &WINDOWS };
@@ -117,7 +122,7 @@ impl Filler {
         }
         let shared = Arc::clone(&filler.shared);
         let thread = std::thread::Builder::new().name("megapage-clear".into()).spawn(move || {
-            // Where that is refused it only goes before others.
+            // If that is refused, it only competes with programs at the usual priority.
             let _ = set_nice(NICE);
             let mut work = Work { order, shared, made, wake, next: Instant::now() };
             while work.make_one() {}
@@ -126,18 +131,18 @@ impl Filler {
         Ok(filler)
     }
 
-    /// Whether the kernel reports memory pressure, and is to.
+    /// Returns true if the kernel reports memory pressure, and it is watched.
     pub(crate) fn watches_pressure(&self) -> bool {
         self.watch.is_some()
     }
 
-    /// When tasks have last waited for memory.
+    /// Returns the time at which tasks last waited for memory.
     pub(crate) fn pressed(&self) -> Option<Instant> {
         self.shared.lock().pressed
     }
 
-    /// Sets how many extents are missing from the stock, into which `fetched` of those that it made have come since
-    /// the last call.
+    /// Sets the number of extents that are missing from the stock. `fetched` is the number of its
+    /// extents that went into the stock since the last call.
     pub(crate) fn want(&self, missing: usize, fetched: usize) {
         let mut state = self.shared.lock();
         state.on_the_way = state.on_the_way.saturating_sub(fetched);
@@ -146,7 +151,7 @@ impl Filler {
         self.shared.changed.notify_all();
     }
 
-    /// Why it waits.
+    /// Returns the reason for which it waits.
     pub(crate) fn waits(&self) -> Option<Waits> {
         self.shared.lock().waits
     }
@@ -157,7 +162,7 @@ impl Drop for Filler {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It panics where the machine is out of threads or memory; the stock just stays as it is.
+            // It panics if the machine is out of threads or memory; the stock then stays as it is.
             let _ = thread.join();
         }
         if let Some((thread, kept)) = self.watch.take() {
@@ -167,7 +172,7 @@ impl Drop for Filler {
     }
 }
 
-/// Notes each event, until nothing keeps it at that.
+/// Notes each event, until the connection that keeps it running is closed.
 fn watch(trigger: &Trigger, gone: &UnixStream, shared: &Shared, mut wake: &UnixStream) {
     loop {
         match trigger.wait(&[gone.as_fd()], LONGEST_WATCH) {
@@ -176,7 +181,8 @@ fn watch(trigger: &Trigger, gone: &UnixStream, shared: &Shared, mut wake: &UnixS
                 shared.changed.notify_all();
                 let _ = wake.write(b"p");
             }
-            // A signal, or the time is up. Should the kernel say nothing at all, it is not asked without a pause.
+            // A signal, or the time is up. If the kernel reports nothing at all, the pause keeps
+            // this from a busy loop.
             Ok((false, false)) => std::thread::sleep(WATCH_PAUSE),
             Ok((_, true)) | Err(_) => return,
         }
@@ -188,12 +194,12 @@ struct Work {
     shared: Arc<Shared>,
     made: Sender<File>,
     wake: UnixStream,
-    /// When the next page may be cleared.
+    /// Time from which the next page may be cleared.
     next: Instant,
 }
 
 impl Work {
-    /// Waits until an extent is missing, and makes it; whether to go on.
+    /// Waits until an extent is missing, and makes it. Returns true if it is to go on.
     fn make_one(&mut self) -> bool {
         {
             let mut state = self.shared.lock();
@@ -219,7 +225,7 @@ impl Work {
                     state.on_the_way += 1;
                     state.waits = None;
                 }
-                // Where as many bytes as fit are waiting already, the reader will come without this one.
+                // If the socket is full, the bytes in it wake the reader without this one.
                 let sent = self.made.send(extent).is_ok();
                 let _ = self.wake.write(b"m");
                 sent
@@ -229,7 +235,7 @@ impl Work {
         }
     }
 
-    /// Whether so many pages can be taken so that enough is left to others.
+    /// Returns true if taking this many pages leaves enough to others.
     fn has_room(&self, pages: u64) -> bool {
         let available = counts(&self.order.root, self.order.size, PoolScope::Machine)
             .ok()
@@ -237,7 +243,8 @@ impl Work {
         available.is_some_and(|available| available >= pages.saturating_add(self.order.leave))
     }
 
-    /// An extent, page by page; `None`: to stop. On an error what was taken has been released.
+    /// Makes an extent, page by page. Returns `None` if it is to stop. On an error the pages taken
+    /// have been released.
     fn fill(&mut self) -> io::Result<Option<File>> {
         let file = extent::create(self.order.size, self.order.pages)?;
         for page in 0..self.order.pages {
@@ -251,7 +258,8 @@ impl Work {
             }
             let spent = Duration::from_secs_f64(self.order.size.bytes().0 as f64 / self.order.rate as f64);
             self.next = self.next.max(Instant::now()) + spent;
-            // Before each: a page that others have taken meanwhile would be synthetic for by one beyond the pool.
+            // Checked before each page: if others have taken pages meanwhile, the kernel would
+            // allocate one beyond the pool.
             if !self.has_room(self.order.pages - page) {
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -261,7 +269,7 @@ impl Work {
         Ok(Some(file))
     }
 
-    /// When clearing may go on, where tasks have just waited for memory.
+    /// Returns the time from which clearing may go on, if tasks have just waited for memory.
     fn calm_from(&self) -> Option<Instant> {
         let end = self.shared.lock().pressed? + AFTER_PRESSURE;
         (end > Instant::now()).then_some(end)
@@ -293,7 +301,7 @@ mod tests {
             assert_eq!(extent::present(&extent).unwrap(), 2 * SIZE.bytes().0);
             assert_eq!(extent::length(&extent, SIZE).unwrap(), Some(2 * SIZE.bytes().0));
             woken.read_exact(&mut [0]).unwrap();
-            // As often as one likes: what is on the way is not made again.
+            // Any number of times: extents on the way are not made again.
             filler.want(2, 0);
         }
         drop(filler);

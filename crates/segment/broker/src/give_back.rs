@@ -1,5 +1,5 @@
-//! Releases the pages of extents, in a thread of its own: a process can map an extent so often that the kernel takes seconds
-//! to find all its mappings, and no client is to wait for that.
+//! Thread that releases the pages of extents. A process can map an extent so often that the kernel
+//! takes seconds to find all its mappings, and no client is to wait for that.
 
 use megapage_kernel::extent;
 use std::fs::File;
@@ -8,13 +8,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel}
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Extents that wait for their turn. Each takes a descriptor. Where there are more, the caller does it: it takes a user 25 GB
-/// of mappings to make so many slow.
+/// Extents that wait to be released; each takes a descriptor. If there are more, the caller
+/// releases the next one. A user needs 25 GB of mappings to make as many slow.
 pub(crate) const MOST_WAITING: usize = 64;
-/// How long the end waits for what is under way.
+/// Longest wait at the end for releases under way.
 const AT_THE_END: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Thread that releases the pages of extents (see the module).
 #[derive(Debug)]
 pub(crate) struct GiveBack {
     queue: Option<SyncSender<File>>,
@@ -33,13 +33,13 @@ impl GiveBack {
         let (end, done) = channel();
         Builder::new().name("give-back".into()).spawn(move || {
             waiting.into_iter().for_each(empty);
-            // No client may wait for it.
+            // Ignored if the broker no longer waits for it.
             let _ = end.send(());
         })?;
         Ok(GiveBack { queue: Some(queue), done, empty })
     }
 
-    /// Has the pages of an extent released.
+    /// Lets the thread release the pages of an extent.
     pub(crate) fn give(&self, extent: File) {
         let sent = self.queue.as_ref().map(|queue| queue.try_send(extent));
         if let Some(Err(TrySendError::Full(extent) | TrySendError::Disconnected(extent))) = sent {
@@ -51,17 +51,18 @@ impl GiveBack {
 impl Drop for GiveBack {
     fn drop(&mut self) {
         self.queue.take();
-        // What is left then goes with the last descriptor and mapping.
+        // The kernel releases the others with their last descriptor and mapping.
         let _ = self.done.recv_timeout(AT_THE_END);
     }
 }
 
-/// Returns the pages of an extent to the pool, also where another process still has a mapping: the process that they were
-/// for has ended. A touch then takes a new page, as of any mapping on hugetlb pages.
+/// Returns the pages of an extent to the pool, even if another process still has a mapping: the
+/// process that they were for has ended. A touch then takes a new page, as of any mapping on
+/// hugetlb pages.
 fn empty(extent: File) {
     let length = extent.metadata().map_or(0, |metadata| metadata.len());
     if length > 0 {
-        // Nothing is sealed against it; where it fails, the last descriptor and mapping release them.
+        // No seal forbids it. If it fails, the last descriptor and mapping release the pages.
         let _ = extent::empty(&extent, 0, length);
     }
 }

@@ -1,9 +1,10 @@
-//! Who may have what: the stock, the leases, the quotas. Pure: what an extent is, its user says.
+//! Policy of the broker: the stock, the leases, the quotas. It is pure: the user of this module
+//! chooses the type of an extent.
 
 use megapage_memory::stock::wire::Verdict;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What holds for all.
+/// Limits that hold for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Bytes of a page.
@@ -21,13 +22,13 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Bytes of an extent.
+    /// Returns the bytes of an extent.
     pub fn extent_bytes(&self) -> u64 {
         self.page_bytes * self.extent_pages
     }
 }
 
-/// What one user has.
+/// Extents that one user has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Extents.
@@ -45,46 +46,48 @@ pub struct Leases<P> {
     ready: VecDeque<P>,
     /// Extents that are out, by process and user.
     leases: BTreeMap<(u64, u32), Vec<P>>,
-    /// How many there are, of all and of each user who has any.
+    /// The number of them: in all, and of each user who has any.
     out: usize,
     out_of: BTreeMap<u32, usize>,
 }
 
 impl<P> Leases<P> {
-    /// With nothing in stock.
+    /// Makes an empty stock.
     pub fn new(rules: Rules) -> Leases<P> {
         Leases { rules, ready: VecDeque::new(), leases: BTreeMap::new(), out: 0, out_of: BTreeMap::new() }
     }
 
-    /// What holds for all.
+    /// Returns the limits.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Extents that are ready.
+    /// Returns the number of extents that are ready.
     pub fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Extents that are missing from the stock.
+    /// Returns the number of extents that are missing from the stock.
     pub fn missing(&self) -> usize {
         self.rules.stock.saturating_sub(self.ready.len())
     }
 
-    /// So many extents are to be ready from now on; those that are too many.
+    /// Sets the number of extents that are to be ready from now on. Returns those that are too
+    /// many.
     #[must_use = "they have no owner any more"]
     pub fn keep_ready(&mut self, stock: usize) -> Vec<P> {
         self.rules.stock = stock;
         self.ready.split_off(stock.min(self.ready.len())).into()
     }
 
-    /// Puts an extent into stock: one that no client has ever had.
+    /// Puts an extent into stock that no client has ever had.
     pub fn add(&mut self, extent: P) {
         self.ready.push_back(extent);
     }
 
-    /// Hands out extents of `pages` pages in all, at least one and no more than are ready, to a process of this user's. A
-    /// extent counts whole until its process has ended: its holder can release pages, and touch them again.
+    /// Hands out extents of `pages` pages in all to a process of this user: at least one extent,
+    /// and no more than are ready. An extent counts in full until its process has ended: its holder
+    /// can release pages, and touch them again.
     pub fn take(&mut self, uid: u32, process: u64, pages: u64) -> Result<Vec<&P>, Verdict> {
         let asked = usize::try_from(pages / self.rules.extent_pages).unwrap_or(usize::MAX).max(1);
         let mut count = asked.min(self.rules.most_at_once);
@@ -110,23 +113,23 @@ impl<P> Leases<P> {
         Ok(extents[first..].iter().collect())
     }
 
-    /// How many extents more the user may have.
+    /// Returns the number of extents that the user may still get.
     fn within_quota(&self, uid: u32, quota: u64) -> usize {
         let most = usize::try_from(quota / self.rules.extent_bytes()).unwrap_or(usize::MAX);
         most.saturating_sub(self.out_of.get(&uid).copied().unwrap_or(0))
     }
 
-    /// The leases of a process are over: its extents, which are not to be handed out again.
+    /// Ends the leases of a process. Returns its extents, which must not be handed out again.
     #[must_use = "their pages have to be given back"]
     pub fn end(&mut self, process: u64) -> Vec<P> {
         self.take_back(process, usize::MAX)
     }
 
-    /// The last `count` leases of a process are over: they did not reach it.
+    /// Ends the last `count` leases of a process, which did not reach it. Returns their extents.
     #[must_use = "their pages have to be given back"]
     pub fn take_back(&mut self, process: u64, count: usize) -> Vec<P> {
         let mut back = Vec::new();
-        // More than one user's where it has changed its own.
+        // It has leases of several users if it has changed its user.
         while back.len() < count
             && let Some((&(_, uid), extents)) =
                 self.leases.range_mut((process, 0)..=(process, u32::MAX)).next_back()
@@ -139,7 +142,7 @@ impl<P> Leases<P> {
         back
     }
 
-    /// So many leases are over, and so many are left.
+    /// Notes that `ended` leases of a process and user are over, and `left` remain.
     fn over(&mut self, process: u64, uid: u32, ended: usize, left: usize) {
         self.out -= ended;
         if left == 0 {
@@ -153,12 +156,12 @@ impl<P> Leases<P> {
         }
     }
 
-    /// Whether a process has any lease.
+    /// Returns true if a process has any lease.
     pub fn has(&self, process: u64) -> bool {
         self.leases.range((process, 0)..=(process, u32::MAX)).next().is_some()
     }
 
-    /// What each user has, by user.
+    /// Returns the extents that each user has, by user.
     pub fn held(&self, weigh: impl Fn(&P) -> u64) -> BTreeMap<u32, Held> {
         let mut users: BTreeMap<u32, Held> = BTreeMap::new();
         for ((_, uid), extents) in &self.leases {
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(leases.take(1, 2, 12).unwrap().len(), 2, "the quota is the user's, not the process's");
         assert_eq!(leases.take(1, 3, 1), Err(Verdict::Quota));
         assert_eq!(leases.take(2, 4, 4).unwrap().len(), 1);
-        // Whatever it releases: it can touch that again.
+        // Released pages count, too: it can touch them again.
         assert_eq!(leases.held(|_| 0)[&1].bytes, 0);
         assert_eq!(leases.take(1, 3, 1), Err(Verdict::Quota));
         assert_eq!(leases.end(1).len(), 3);

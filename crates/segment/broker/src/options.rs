@@ -1,4 +1,4 @@
-//! A broker's options, and why it does not run.
+//! Options of a broker, and its errors.
 
 use megapage_act::pool::AdditionError;
 use megapage_kernel::KernelError;
@@ -8,10 +8,10 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// How a broker is run.
+/// Options of a broker.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it listens.
+    /// Path of its socket.
     pub socket: PathBuf,
     /// The size of its pages.
     pub size: PageSize,
@@ -21,51 +21,52 @@ pub struct Options {
     pub extent: u64,
     /// Pages by which the machine's pool is grown while it runs.
     pub grow: u64,
-    /// Keep what was added while tasks wait for memory; else half of the stock goes back each time.
+    /// True if added pages are kept while tasks wait for memory. Otherwise half of the stock goes
+    /// back each time.
     pub keep: bool,
-    /// Neither pause nor release while tasks wait for memory.
+    /// True if it neither pauses nor releases while tasks wait for memory.
     pub ignore_pressure: bool,
     /// Pages of the pool that are left to others.
     pub leave: u64,
-    /// What one user may have; `None`: as much as there is.
+    /// Bytes that one user may have; `None`: as much as there is.
     pub quota: Option<Bytes>,
     /// Bytes that are cleared in a second, at most.
     pub rate: Bytes,
-    /// Users and groups that are served besides root and the broker's own user; both empty: whom the socket's mode
-    /// lets in.
+    /// Users that are served besides root and the broker's own user. If `uids` and `gids` are both
+    /// empty, it serves all clients that the socket's mode lets in.
     pub uids: Vec<u32>,
-    /// See `uids`.
+    /// Groups that are served; see `uids`.
     pub gids: Vec<u32>,
     /// The socket's mode.
     pub mode: u32,
 }
 
-/// Why the broker does not run, in one line.
+/// Reason for which the broker does not run, in one line.
 #[derive(Debug, Error)]
 pub enum BrokerError {
-    /// A value.
+    /// Options that make no sense.
     #[error("{0}")]
     Options(String),
-    /// The socket.
+    /// The socket could not be made.
     #[error("the socket {path}: {source}")]
     Socket {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: SocketError,
     },
     /// The pool cannot be grown.
     #[error("the pool cannot be grown: {0}")]
     Grow(#[from] AdditionError),
-    /// A file of the kernel's.
+    /// A file of the kernel's could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// Something else of the system's.
+    /// Another system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The action.
         what: &'static str,
-        /// What the system answered.
+        /// The system's answer.
         source: io::Error,
     },
 }

@@ -1,16 +1,16 @@
-//! Memory goes back while tasks wait for it, and is taken up again when they have not for a while.
+//! Release of memory while tasks wait for it, and its return after a while without such waits.
 //!
-//! Only what the broker has added to the machine's pool: the remainder is the pool's, whose pages nothing but hugetlb can use,
-//! whether in stock or not.
+//! It concerns only the pages that the broker has added to the machine's pool. The others are the
+//! pool's, which only hugetlb can use, in stock or not.
 
 use crate::leases::Leases;
 use megapage_act::pool::Loan;
 use std::time::{Duration, Instant};
 
-/// Pages are taken up again after so long without pressure, and when that has failed.
+/// Time without pressure after which pages are taken up again, and the pause after that has failed.
 pub(crate) const CALM: Duration = Duration::from_secs(30);
 
-/// What has gone back.
+/// Memory that has gone back.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
     /// Extents that are to be taken up again.
@@ -21,18 +21,19 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// Pages that are to be taken up again.
+    /// Returns the number of pages that are to be taken up again.
     pub(crate) fn pages(&self, extent: u64) -> u64 {
         self.extents * extent
     }
 
-    /// When there is something to do next.
+    /// Returns the time of the next action.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.next.filter(|_| self.extents > 0)
     }
 
-    /// Answers pressure that came at `pressed`, if it has not been: half of the stock goes back, as far as it was added.
-    /// Else, where all has been calm, an extent is taken up again. What is dropped of the stock no client has ever had.
+    /// Answers pressure that came at `pressed`, unless it was answered already: half of the stock
+    /// goes back, as far as it was added. Without pressure for a while, takes an extent up again.
+    /// No client has ever had the extents that are dropped from the stock.
     pub(crate) fn work<P>(
         &mut self,
         now: Instant,
@@ -50,14 +51,15 @@ impl Recovery {
                 return;
             }
             drop(leases.keep_ready(stock - extents as usize));
-            // Forced: should others have taken the pages, they turn into surplus, and go when they are freed.
+            // Forced: if others have taken the pages, they turn into surplus, and go when they are
+            // freed.
             match loan.set(loan.pages() - extents * extent, true) {
                 Ok(()) => self.extents += extents,
-                // The pages stay in the pool, and so they are filled again.
+                // The pages stay in the pool, and are filled again.
                 Err(_) => drop(leases.keep_ready(stock)),
             }
         } else if self.next().is_some_and(|next| next <= now) {
-            // Within the floor of available memory, as at the start.
+            // Not below the floor of available memory, as at the start.
             if loan.set(loan.pages() + extent, false).is_ok() {
                 self.extents -= 1;
                 drop(leases.keep_ready(stock + 1));

@@ -1,4 +1,5 @@
-//! The broker at work: one loop over the signals, the socket, the clients, and the processes that have memory of it.
+//! Main loop of the broker, over the signals, the socket, the clients, and the processes that have
+//! memory of it.
 
 use crate::clients::{Client, Clients, Heard, Processes};
 use crate::filler::{Filler, Order, Waits};
@@ -26,19 +27,20 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How long no client is accepted after accepting has failed, for lack of descriptors, say.
+/// Time for which no client is accepted after accepting has failed, for lack of descriptors, say.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// The longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Descriptors that are reserved for anything but extents that are out or in stock: connections, processes, the filler, the standard
-/// streams, extents that are being released.
+/// Descriptors that are reserved for all uses but extents that are out or in stock. They are for
+/// connections, processes, the filler, the standard streams, and extents that are being released.
 const OTHER_DESCRIPTORS: u64 = 512 + MOST_WAITING as u64;
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> BrokerError {
     move |source| BrokerError::System { what, source }
 }
 
-/// The shell lines for what starting the broker would change, after the checks that starting makes. Changes nothing.
+/// Returns the shell lines for the changes that starting the broker would make, after the same
+/// checks as at a start. Changes nothing.
 pub fn dry_run(root: &KernelRoot, options: &Options) -> Result<Vec<String>, BrokerError> {
     options.check()?;
     trust(options)?;
@@ -64,12 +66,13 @@ fn trust(options: &Options) -> Result<(), BrokerError> {
         .map_err(|source| BrokerError::Socket { path: options.socket.clone(), source: source.into() })
 }
 
-/// Runs a broker until SIGTERM or SIGINT comes. The memory that is out then stays with its processes; the stock, and the
-/// pages that the pool was grown by, go back. `notice` is given a line now and then.
+/// Runs a broker until SIGTERM or SIGINT comes. The memory that is out then stays with its
+/// processes; the stock, and the pages that the pool was grown by, go back. `notice` gets a line
+/// now and then.
 pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -> Result<(), BrokerError> {
     options.check()?;
     trust(options)?;
-    // From here on: what starts a thread must find them blocked.
+    // Blocked from here on: every thread must be started with these signals blocked.
     let signals = Signals::take(&[signal::SIGTERM, signal::SIGINT]).map_err(system("signals"))?;
     let limit = raise_limit().map_err(system("the limit on descriptors"))?;
     let lock = SocketLock::take(&options.socket)
@@ -77,7 +80,7 @@ pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -
     let socket = SocketFile::open(&options.socket, options.mode, None, BACKLOG)
         .map_err(|source| BrokerError::Socket { path: options.socket.clone(), source })?;
     if refuse(socket.listener()).is_err() && options.mode & 0o077 != 0 {
-        // Closing what a client passes can take as long as that client wishes.
+        // Closing the descriptors that a client passes can take any time that the client chooses.
         let what = "this kernel cannot keep clients from passing descriptors (Linux 6.16 can), by which one could hold \
                     up all others: serve your own user alone (--mode 0600)";
         return Err(BrokerError::Options(what.into()));
@@ -93,7 +96,8 @@ pub fn run(root: &KernelRoot, options: &Options, notice: &mut dyn FnMut(&str)) -
             Notify::from_environment().send("STOPPING=1");
             Ok(())
         });
-    // The stock has gone with the loop. Forced: what programs hold turns into surplus, and goes when they end.
+    // The stock has gone with the loop. Forced: pages that programs hold turn into surplus, and go
+    // when the programs end.
     if let Err(error) = loan.set(0, true) {
         notice(&format!("{} pages were not taken out of the pool: {error}", loan.pages()));
     }
@@ -114,7 +118,7 @@ struct Serving<'a> {
     clients: Clients,
     processes: Processes,
     give_back: GiveBack,
-    /// No client is accepted before this.
+    /// Time before which no client is accepted.
     not_before: Instant,
     handed_out: u64,
     ended: u64,
@@ -131,7 +135,7 @@ impl<'a> Serving<'a> {
         limit: u64,
     ) -> Result<Serving<'a>, BrokerError> {
         let stock = options.stock / options.extent;
-        // One for the extent, and one for its process.
+        // One descriptor for the extent, and one for its process.
         let most_leases = limit.saturating_sub(OTHER_DESCRIPTORS + stock) / 2;
         if most_leases == 0 {
             let what = format!(
@@ -181,7 +185,7 @@ impl<'a> Serving<'a> {
         })
     }
 
-    /// Waits once, and does what there is to do; whether to go on.
+    /// Waits once, and handles all events. Returns true if it is to go on.
     fn round(&mut self) -> io::Result<bool> {
         let now = Instant::now();
         self.clients.expire(now);
@@ -202,7 +206,7 @@ impl<'a> Serving<'a> {
         if ready[0] && self.signals.next()?.is_some() {
             return Ok(false);
         }
-        // First: what has ended makes room in quotas.
+        // First: processes that have ended make room in quotas.
         let ended = self.processes.ended(&ready[clients..]);
         ended.into_iter().for_each(|process| self.end(process));
         let fetched = if ready[1] { self.stock_up() } else { 0 };
@@ -220,9 +224,9 @@ impl<'a> Serving<'a> {
         Ok(true)
     }
 
-    /// Takes into stock what the filler has made; how many extents.
+    /// Takes the filler's extents into stock. Returns their number.
     fn stock_up(&mut self) -> usize {
-        // As many bytes as extents and events, or fewer.
+        // One byte for each extent and event, or fewer.
         while matches!((&self.woken).read(&mut [0; 64]), Ok(64)) {}
         let mut fetched = 0;
         while let Ok(extent) = self.made.try_recv() {
@@ -233,7 +237,7 @@ impl<'a> Serving<'a> {
     }
 
     fn accept(&mut self, now: Instant) {
-        // So many at a time: between, those are heard that have a place.
+        // A limited number at a time: in between, the clients that have a place are read.
         for _ in 0..BACKLOG {
             if self.clients.room_from(now) > now {
                 return;
@@ -252,7 +256,7 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Answers a client whose request is there already, as most are; another gets a place.
+    /// Answers a client whose request is there already, as most are. Any other gets a place.
     fn welcome(&mut self, mut client: Client, now: Instant) {
         if !self.clients.admits(client.peer.uid, now) {
             return;
@@ -272,7 +276,8 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// Answers; the connection is over then. A client that does not take its answer at once does not get it.
+    /// Answers a client, which ends the connection. A client that does not take its answer at once
+    /// does not get it.
     fn answer(&mut self, client: Client, request: Option<Request>) {
         let verdict = match request {
             _ if !client.allowed => Verdict::Denied,
@@ -281,8 +286,8 @@ impl<'a> Serving<'a> {
                 return;
             }
             Some(Request::Take { size, .. }) if size != self.options.size => Verdict::OtherSize,
-            // A process that has given up may have asked again meanwhile, and been answered: what it was given then must not
-            // end by what it asked before.
+            // A process that has given up may have asked again meanwhile, and been answered. Its
+            // older request must not end the leases that it was given then.
             Some(Request::Take { .. }) if has_hung_up(client.stream()).unwrap_or(false) => {
                 self.clients.dropped += 1;
                 return;
@@ -294,7 +299,7 @@ impl<'a> Serving<'a> {
             None => Verdict::Malformed,
         };
         *self.refused.entry(verdict.name().into()).or_default() += 1;
-        // Gone already: no client to notify.
+        // If the client is gone, there is none to notify.
         let _ = send(client.stream(), &self.head(verdict, 0, 0).encode(), &[]);
     }
 
@@ -305,7 +310,7 @@ impl<'a> Serving<'a> {
 
     fn hand_out(&mut self, client: &Client, pages: u64, fresh: bool) -> Result<(), Verdict> {
         let process = self.processes.of(client).ok_or(Verdict::Unseen)?;
-        // Its mappings went with execve(2). Without a quota there is nothing to be gained by saying so.
+        // Its mappings went with execve(2). Without a quota a false claim gains nothing.
         if fresh && (self.options.quota.is_none() || self.processes.has_executed(process)) {
             self.end(process);
         }
@@ -321,7 +326,7 @@ impl<'a> Serving<'a> {
                 if sent {
                     self.handed_out += count as u64;
                 } else {
-                    // Whether or not it has got them: they are not handed out again.
+                    // They are not handed out again, even if the client did not get them.
                     let extents = self.leases.take_back(process, count);
                     self.give_back(extents);
                 }
@@ -329,7 +334,7 @@ impl<'a> Serving<'a> {
             }
             Err(verdict) => Err(verdict),
         };
-        // One that has nothing is not watched.
+        // A process that has no lease is not watched.
         let leases = &self.leases;
         self.processes.retain(|process| leases.has(process));
         count
@@ -358,7 +363,7 @@ impl<'a> Serving<'a> {
         }
         let mut bytes = self.head(Verdict::Done, 0, text.len() as u64).encode().to_vec();
         bytes.extend(text);
-        // One that does not take it has gone.
+        // A client that does not take it has gone.
         let _ = send(client.stream(), &bytes, &[]);
     }
 
@@ -402,7 +407,7 @@ impl<'a> Serving<'a> {
     }
 }
 
-/// Bytes of an extent that are there.
+/// Returns the bytes of an extent that are there.
 fn weigh(extent: &File) -> u64 {
     extent::present(extent).unwrap_or(u64::MAX)
 }

@@ -16,7 +16,7 @@ pub(crate) const MOST_TEXT: usize = 64 << 10;
 /// Users in the report, those with the most memory.
 pub(crate) const MOST_HOLDERS: usize = 100;
 
-/// What one user has.
+/// Memory that one user has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The user.
@@ -25,39 +25,40 @@ pub struct Holder {
     pub processes: usize,
     /// Extents that they took.
     pub extents: usize,
-    /// Bytes of them that are there: what was released is not.
+    /// Bytes of them that are there: released pages are not.
     pub bytes: u64,
 }
 
-/// How a broker is.
+/// Status of a broker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Its process.
     pub pid: u32,
     /// The size of its pages.
     pub page_bytes: u64,
-    /// Pages of an extent: what is handed out at least.
+    /// Pages of an extent: the least that is handed out.
     pub extent_pages: u64,
     /// Pages that are to be ready.
     pub stock_pages: u64,
-    /// Pages that are.
+    /// Pages that are ready.
     pub ready_pages: u64,
     /// Pages that it has added to the machine's pool.
     pub added_pages: u64,
     /// Pages of them that it has released while tasks waited for memory, and will take up again.
     #[serde(default)]
     pub given_back_pages: u64,
-    /// Pages that it leaves to others.
+    /// Pages of the pool that it leaves to others.
     pub leave_pages: u64,
-    /// Bytes that it has cleared in a second, at most.
+    /// Bytes that it clears in a second, at most.
     pub rate_bytes: u64,
     /// Bytes that one user may have; `None`: no limit.
     pub quota_bytes: Option<u64>,
-    /// Whether clearing pauses while tasks wait for memory: not where the kernel does not report it, or is not asked.
+    /// True if clearing pauses while tasks wait for memory. It does not if the kernel does not
+    /// report it, or is not asked.
     pub watches_pressure: bool,
-    /// Why it does not fill the stock at the moment: `memory-pressure`, `pool-short`.
+    /// Reason for which it does not fill the stock at the moment: `memory-pressure`, `pool-short`.
     pub waits: Option<String>,
-    /// Users who have memory of it: to root and the broker's own user all, to others themselves.
+    /// Users who have memory of it. Root and the broker's own user see all, others only themselves.
     pub holders: Vec<Holder>,
     /// Extents handed out so far.
     pub handed_out: u64,
@@ -69,24 +70,25 @@ pub struct Status {
     pub dropped: u64,
 }
 
-/// Why a broker's status cannot be had.
+/// Failure to get a broker's status.
 #[derive(Debug, Error)]
 pub enum AskError {
-    /// Connecting.
+    /// The connection failed.
     #[error(transparent)]
     Take(#[from] TakeError),
-    /// Asking.
+    /// The request failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It refuses.
+    /// The broker refused it.
     #[error("{}", .0.explain())]
     Refused(Verdict),
-    /// It speaks otherwise.
+    /// The answer has another format.
     #[error("it answers what no broker of this version does: {0}")]
     Text(String),
 }
 
-/// Takes this process's patience with brokers from the environment. Err: why it cannot, in one line.
+/// Takes this process's patience with brokers from the environment. The error is one line with the
+/// reason.
 pub fn patience_from_environment() -> Result<(), String> {
     match std::env::var_os(POOL_PATIENCE_VARIABLE) {
         Some(value) if !set_patience(value.as_encoded_bytes()) => Err(format!(
@@ -97,7 +99,7 @@ pub fn patience_from_environment() -> Result<(), String> {
     }
 }
 
-/// Asks the broker at `path`.
+/// Asks the broker at `path` for its status.
 pub fn ask(path: &Path) -> Result<Status, AskError> {
     let stream = connect(path)?;
     let answer = ask_for(&stream, Request::Status, &mut [const { None }; MOST_DESCRIPTORS])?;

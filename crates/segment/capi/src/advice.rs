@@ -1,4 +1,4 @@
-//! Advice for memory that the program has of its own, and what it is mapped with.
+//! Advice for the program's own memory, and its backing.
 
 use crate::failure::Failure;
 use crate::types::{MEGAPAGE_ADVISE_NOW, MEGAPAGE_ADVISE_POPULATE, megapage_backing};
@@ -8,7 +8,7 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::smaps::{Mapping, backing as backing_of, read_own_smaps};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid, VirtRange};
 
-/// The whole base pages that the bytes lie in.
+/// Returns the whole base pages that the bytes lie in.
 fn range(address: usize, length: usize) -> Result<VirtRange, Failure> {
     let start = address as u64 & !(BASE_PAGE as u64 - 1);
     let end = (address as u64)
@@ -31,7 +31,7 @@ pub fn advise(address: usize, length: usize, flags: u32) -> Result<(), Failure> 
     let is_hugetlb = |mapping: &&Mapping| mapping.kernel_page_size != PageSize::BASE;
     let touched: Vec<&Mapping> =
         mappings.iter().filter(|one| one.range.intersection(range).is_some()).collect();
-    // Pages of a pool are huge as they are, and the kernel takes no such advice for them.
+    // Pages of a pool are huge already, and the kernel takes no such advice for them.
     if touched.is_empty() || !touched.iter().all(is_hugetlb) {
         own_advice::give(range, Advice::Huge)
             .map_err(|error| Failure::system("advising huge pages (MADV_HUGEPAGE)", &error))?;
@@ -44,14 +44,15 @@ pub fn advise(address: usize, length: usize, flags: u32) -> Result<(), Failure> 
         let whole = range.aligned_interior(HUGE_2M as u64);
         let starts = whole.map_or(0..0, |whole| whole.start()..whole.end()).step_by(HUGE_2M);
         for region in starts.filter_map(|start| VirtRange::new(start, start + HUGE_2M as u64)) {
-            // What was not to be had shows in the backing; the advice stands, and the kernel may follow it later.
+            // A failure shows in the backing. The advice stays in force, and the kernel may follow
+            // it later.
             let _ = own_advice::give(region, Advice::Collapse);
         }
     }
     Ok(())
 }
 
-/// What the whole base pages of the range are mapped with.
+/// Returns the backing of the whole base pages of the range.
 pub fn backing(address: usize, length: usize) -> Result<megapage_backing, Failure> {
     let range = range(address, length)?;
     let root = KernelRoot::live();
@@ -77,7 +78,7 @@ pub fn backing(address: usize, length: usize) -> Result<megapage_backing, Failur
     Ok(sum)
 }
 
-/// Adds what a part of a mapping has, region by region.
+/// Adds the backing of a part of a mapping, region by region.
 fn add(
     sum: &mut megapage_backing,
     mapping: &Mapping,

@@ -1,7 +1,7 @@
 //! The entry points.
 //!
-//! File-level obligation: an entry point follows no pointer itself: `pointers` does. What it gives out leads into a
-//! segment that stays mapped until its handle is closed.
+//! File-level obligation: an entry point follows no pointer itself: `pointers` does. Pointers that
+//! it returns lead into a segment, which stays mapped until its handle is closed.
 
 #![allow(unsafe_code)]
 

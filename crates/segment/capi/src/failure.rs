@@ -1,4 +1,4 @@
-//! How an entry point reports that it failed: a negative errno, and a message of this thread.
+//! Failures of entry points: a negative errno, and a message for the calling thread.
 
 use crate::pointers::Out;
 use megapage_kernel::{KernelRoot, OtherBasePages, require_base_pages};
@@ -9,7 +9,8 @@ use std::ffi::{CString, c_char, c_int};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Numbers of errno(3) that the header names; the same on every architecture that megapage is built for.
+/// Numbers of errno(3) that the header names. They are the same on every architecture that megapage
+/// is built for.
 pub mod errno {
     pub const EPERM: i32 = 1;
     pub const ENOENT: i32 = 2;
@@ -32,7 +33,7 @@ pub mod errno {
     pub const ESTALE: i32 = 116;
 }
 
-/// Why an entry point failed.
+/// The reason why an entry point failed.
 #[derive(Debug)]
 pub struct Failure {
     pub errno: i32,
@@ -40,17 +41,18 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The message is shown by programs as it is: names in it steer no terminal.
+    /// Returns a failure with this message, as one line that steers no terminal: programs show it
+    /// as it is.
     pub fn new(errno: i32, message: impl Into<String>) -> Failure {
         Failure { errno, message: megapage_units::shown::one_line(&message.into()) }
     }
 
-    /// The caller's mistake.
+    /// Returns a failure that the caller caused.
     pub fn invalid(message: impl Into<String>) -> Failure {
         Failure::new(errno::EINVAL, message)
     }
 
-    /// A system call that failed while doing `what`.
+    /// Returns the failure of a system call, which failed while doing `what`.
     pub fn system(what: &str, error: &io::Error) -> Failure {
         Failure::new(error.raw_os_error().unwrap_or(errno::EIO), format!("{what}: {error}"))
     }
@@ -99,17 +101,19 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// The message of the last failure in this thread; empty where there was none. Valid until the next failure there.
+/// Returns the message of the last failure in this thread; empty if there was none. It is valid
+/// until the next failure in this thread.
 pub fn message() -> *const c_char {
     MESSAGE.with_borrow(|message| message.as_ptr())
 }
 
-/// Does what gives no result, by [`answer`].
+/// Runs `work`, which has no result, by [`answer`].
 pub fn done(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
     answer(|| work().map(|()| 0))
 }
 
-/// Writes what `work` gives, by [`answer`]. Nothing is done where the pointer for it is null or misaligned.
+/// Runs `work` by [`answer`], and writes its result. Does nothing if the pointer for the result is
+/// null or misaligned.
 pub fn give<T>(result: *mut T, what: &str, work: impl FnOnce() -> Result<T, Failure>) -> c_int {
     answer(|| {
         let out = Out::new(result, what)?;
@@ -118,9 +122,9 @@ pub fn give<T>(result: *mut T, what: &str, work: impl FnOnce() -> Result<T, Fail
     })
 }
 
-/// Does what an entry point is for; a failure becomes a negative errno, and a panic one, too.
+/// Runs an entry point. A failure becomes a negative errno, and so does a panic.
 ///
-/// On a kernel with other base pages than 4 KiB nothing is done: -EOPNOTSUPP.
+/// On a kernel with other base pages than 4 KiB it does nothing: -EOPNOTSUPP.
 pub fn answer(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     let work = || {
         let refused = |other: OtherBasePages| Failure::new(errno::EOPNOTSUPP, other.to_string());

@@ -1,4 +1,4 @@
-//! Any sequence of calls with any handles, for the fuzz targets.
+//! Arbitrary sequences of calls with arbitrary handles, for the fuzz targets.
 
 use crate::entry::*;
 use crate::failure::errno::{EBADF, EIO};
@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::ffi::{CString, c_int};
 use std::ptr::{null, null_mut};
 
-/// Calls that one input makes at most.
+/// Most calls that one input makes.
 const MOST_CALLS: usize = 64;
-/// A segment, and the most that one may grow to.
+/// Size of a segment, and the most that a segment may grow to.
 const SIZE: u64 = 2 << 20;
 const TAG: u64 = 7;
 
-/// What one input has opened.
+/// Objects that one input has opened.
 #[derive(Default)]
 struct Opened {
     /// Every number that was given out, and some that never were.
@@ -25,8 +25,9 @@ struct Opened {
     handles: Vec<megapage_handle>,
 }
 
-/// Makes the calls that `steps` say, each of four bytes, in `directory` (absolute, without symbolic links). A number that is
-/// not open as what is asked for is an error, an open one is never answered with EBADF; all that was opened is closed.
+/// Makes the calls that `steps` describes, four bytes for each, in `directory` (absolute, without
+/// symbolic links). Checks that a number that is not open as the wanted kind is an error, and that
+/// an open one is never answered with EBADF. Closes everything that was opened.
 pub fn handles(directory: &str, steps: &[u8]) {
     let Ok(directory) = CString::new(directory) else { return };
     let mut opened = Opened { numbers: vec![0, u64::MAX, 1 << 40], ..Opened::default() };
@@ -49,7 +50,8 @@ pub fn handles(directory: &str, steps: &[u8]) {
     }
 }
 
-/// A number that is not open is an error, and EBADF says nothing else. No call meets a fault of the library's own.
+/// Checks that a number that is not open is an error, and that EBADF means only that. No call may
+/// meet a fault of the library's own.
 fn judge(answer: c_int, is_open: bool) {
     assert!(is_open || answer < 0, "answer {answer} for what is not open");
     assert!(!is_open || answer != -EBADF, "what is open counts as not open");
@@ -74,7 +76,7 @@ impl Opened {
         assert_eq!(megapage_options_init(&raw mut options, SIZE), 0);
         options.unlink = u32::from(more >> 1 & 3);
         options.layout = u32::from(more >> 3 & 3);
-        // Lengths from none to more than there are.
+        // Lengths from zero to more than exist.
         let length = [0, 1, 64, 4096, SIZE, u64::MAX, u64::MAX - 100, 1 << 63][usize::from(other % 8)];
         let mut id = 0;
         match what % 18 {
@@ -107,7 +109,8 @@ impl Opened {
                 self.heaps.remove(&number);
             }
             6 => {
-                // Segments of a pool that is closed stay: no more are opened in it, and none is removed.
+                // Open segments of a closed pool stay open. No more are opened in it, and none is
+                // removed.
                 judge(megapage_pool_close(number), is_pool);
                 self.pools.remove(&number);
             }
@@ -161,7 +164,7 @@ impl Opened {
                 judge(answer, is_pool);
                 self.note(answer, id, |opened| &mut opened.heaps);
             }
-            // Pointers to nothing are an error, whatever the number.
+            // Null pointers are an error for every number.
             _ => {
                 assert!(megapage_heap_block(number, self.handle(more), TAG, null_mut(), null_mut()) < 0);
                 assert!(megapage_segment_open(number, null(), null(), null_mut()) < 0);
@@ -171,7 +174,7 @@ impl Opened {
         }
     }
 
-    /// Notes a number that was given out; none is given out twice.
+    /// Notes a number that was given out, and checks that it was not given out before.
     fn note(&mut self, answer: c_int, id: u64, kind: impl Fn(&mut Opened) -> &mut BTreeSet<u64>) {
         if answer == 0 {
             assert!(!self.numbers.contains(&id), "{id} was given out before");

@@ -1,11 +1,14 @@
-//! libmegapage_c.so: pools, segments, heaps, advice and remapping for C, as `include/megapage.h` declares them.
+//! libmegapage_c.so: pools, segments, heaps, advice and remapping for C, as `include/megapage.h`
+//! declares them.
 //!
-//! A library of its own, not libmegapage.so: that one replaces malloc in whatever links to it. The header is made from
-//! the files [`types`] and `entry`, whose documentation speaks to C (`cargo xtask header`).
+//! It is separate from libmegapage.so, which replaces malloc in every program that links to it. The
+//! header is made from the files [`types`] and `entry`, whose documentation addresses C programmers
+//! (`cargo xtask header`).
 //!
-//! Architecture invariant: a handle is a number that is looked up, never a pointer that is followed, so that one that
-//! is closed, synthetic or of another kind is an error. No panic unwinds into C, and no entry point touches the
-//! program's signals, its standard streams or its allocator.
+//! Architecture invariant: a handle is a number that is looked up, never a pointer that is
+//! followed. A handle that is closed, invented or of another kind is therefore an error. No panic
+//! unwinds into C. No entry point touches the program's signals, its standard streams or its
+//! allocator.
 
 #![deny(unsafe_code)]
 

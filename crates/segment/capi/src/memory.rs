@@ -1,4 +1,4 @@
-//! What the entry points for pools, segments and heaps do, in terms of the crate `segment`.
+//! The work of the entry points for pools, segments and heaps, in terms of the crate `segment`.
 
 use crate::failure::{Failure, errno};
 use crate::types::{
@@ -85,7 +85,8 @@ pub fn info(segment: &Segment) -> megapage_segment_info {
     }
 }
 
-/// All memory of a segment behind what it keeps for itself: address and bytes.
+/// Returns the memory of a segment behind the part that the segment keeps for itself: address and
+/// bytes.
 pub fn contents(segment: &Segment) -> Result<(*mut c_void, u64), Failure> {
     let start = segment.data_start();
     let count = (segment.size().0 - start) / 8;
@@ -104,13 +105,13 @@ pub fn allocate(heap: &Heap, len: u64, alignment: u64, flags: u32, tag: u64) -> 
     Ok(heap.allocate(if flags & MEGAPAGE_ZEROED != 0 { request.zeroed() } else { request })?)
 }
 
-/// The first block of this type, in the order in which they lie.
+/// Returns the first block of this type, by address.
 pub fn find(heap: &Heap, tag: u64) -> Result<Option<Handle>, Failure> {
     let blocks = heap.blocks()?;
     Ok(blocks.iter().find(|block| block.tag == Tag(tag)).map(|block| block.handle))
 }
 
-/// Address and bytes of a block.
+/// Returns address and bytes of a block.
 pub fn block(heap: &Heap, handle: Handle, tag: u64) -> Result<(*mut c_void, u64), Failure> {
     let block = heap.block(handle, Tag(tag))?;
     Ok((block.words().as_ptr().cast_mut().cast(), block.len()))

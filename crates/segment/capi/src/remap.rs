@@ -1,4 +1,4 @@
-//! The caller's own segments onto huge pages.
+//! Moves the caller's own segments onto huge pages.
 
 use crate::failure::{Failure, errno};
 use crate::types::{
@@ -14,13 +14,14 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-/// The words of the one ledger of the process. A forked child has its own.
+/// Words of the process's only ledger. A forked child has its own copy.
 static WORDS: [AtomicU64; LEDGER_WORDS] = [const { AtomicU64::new(0) }; LEDGER_WORDS];
-/// The process in which a thread is moving segments; 0: none. Not a lock of the C library's or of Rust's: a child that was
-/// forked meanwhile finds its parent's number in it, and is not held up by a thread that it does not have.
+/// The process in which a thread is moving segments; 0: none. No lock of the C library or of Rust
+/// serves here. A child that is forked meanwhile finds its parent's number, and does not wait for a
+/// thread that it does not have.
 static MOVING: AtomicU32 = AtomicU32::new(0);
 
-/// The right to move, until it is dropped.
+/// The right to move segments, until it is dropped.
 struct Turn;
 
 impl Turn {
@@ -42,10 +43,10 @@ impl Drop for Turn {
     }
 }
 
-/// What a call has done.
+/// Result of a call.
 pub struct Done {
     pub remapped: megapage_remapped,
-    /// What was required and is missing.
+    /// The failure to report if something required is missing.
     pub missing: Option<Failure>,
 }
 
@@ -107,7 +108,7 @@ pub fn remap_self(pages: u32, libraries: Option<&str>, flags: u32) -> Result<Don
     Ok(Done { remapped, missing })
 }
 
-/// Fails where control groups leave no room for `copied` bytes and a quarter of them more.
+/// Fails if control groups leave less room than `copied` bytes and a quarter of them more.
 fn has_room(copied: u64) -> Result<(), Failure> {
     let room = Cgroups::read(&KernelRoot::live(), None)
         .map_err(|error| Failure::new(errno::EIO, error.to_string()))?
@@ -123,7 +124,7 @@ fn has_room(copied: u64) -> Result<(), Failure> {
     }
 }
 
-/// What of all that was asked for is missing.
+/// Returns the failure to report if not everything was moved.
 fn missing(ledger: &TextLedger, entries: &[Entry]) -> Option<Failure> {
     if let Some((entry, why)) = entries.iter().find_map(|entry| Some((entry, entry.short()?))) {
         let pages = matches!(entry.step, Step::Pages | Step::Unconfirmed | Step::Off | Step::Smaller);

@@ -1,4 +1,4 @@
-//! Handles: numbers under which the library keeps what a program has open.
+//! Handles: numbers under which the library keeps the objects that a program has open.
 
 use crate::failure::{Failure, errno};
 use crate::waiting::Waiting;
@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// One sequence for all kinds: a handle of another kind is never mistaken for one of this.
+/// The next handle. All kinds share one sequence, so that a handle of one kind is never valid for
+/// another.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// What is open of one kind.
+/// The open objects of one kind.
 pub struct Table<T> {
     what: &'static str,
     entries: RwLock<BTreeMap<u64, Arc<T>>>,
@@ -32,7 +33,8 @@ impl<T> Table<T> {
         id
     }
 
-    /// What is open under this number. It stays so until the last user is done, also when it is closed meanwhile.
+    /// Returns the object that is open under this number. It lives until its last user is done,
+    /// even if it is closed meanwhile.
     pub fn get(&self, id: u64) -> Result<Arc<T>, Failure> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.get(&id).cloned().ok_or_else(|| self.unknown(id))
@@ -40,7 +42,7 @@ impl<T> Table<T> {
 
     pub fn close(&self, id: u64) -> Result<(), Failure> {
         let removed = self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        // Dropped outside the lock: unmapping takes a while.
+        // Dropped outside the lock, for unmapping takes a while.
         removed.map(drop).ok_or_else(|| self.unknown(id))
     }
 
@@ -48,7 +50,7 @@ impl<T> Table<T> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
     }
 
-    /// What is open under this number, which is closed: refused while another thread uses it.
+    /// Closes this number, and returns its object. Refuses while another thread uses it.
     pub fn take(&self, id: u64) -> Result<T, Failure> {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.remove(&id).ok_or_else(|| self.unknown(id))?;
@@ -58,7 +60,7 @@ impl<T> Table<T> {
         })
     }
 
-    /// Opens under the same number once more what was taken from it.
+    /// Opens an object under the number again that it was taken from.
     pub fn put_back(&self, id: u64, value: T) {
         self.entries.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(value));
     }

@@ -1,4 +1,4 @@
-//! The entry points as C calls them: what is refused, and that nothing is lost when many threads call.
+//! The entry points as C calls them: errors, and calls by many threads that lose nothing.
 
 use crate::entry::*;
 use crate::failure::errno::{EBADF, EINVAL, ENOENT, ENOTCONN, EPERM, EPROTO, EPROTOTYPE, ESTALE};
@@ -14,7 +14,7 @@ fn said() -> String {
     crate::pointers::text(megapage_message(), "the message").unwrap()
 }
 
-/// A pool on base pages, and the directory that it is in.
+/// Returns a pool on base pages, and the directory that it is in.
 fn pool() -> (tempfile::TempDir, megapage_pool) {
     let tree = tempfile::tempdir().unwrap();
     let path = std::fs::canonicalize(tree.path()).unwrap();
@@ -77,7 +77,7 @@ fn a_heap_is_found_again() {
     assert_eq!(same, handle);
     assert_eq!(megapage_heap_find(heap_id, 8, &raw mut same), 0);
     assert_eq!(same, NONE);
-    // It grows, in its place or elsewhere, and the root with it.
+    // It grows, in place or elsewhere, and the root moves along.
     assert_eq!(megapage_heap_resize(heap_id, &raw mut root, 100_000), 0, "{}", said());
     let mut now = NONE;
     assert_eq!(megapage_heap_root(heap_id, &raw mut now), 0);
@@ -152,7 +152,7 @@ fn segments_and_heaps_are_handed_over_to_a_successor() {
             (hand_over(handles), successor.join().unwrap())
         })
     };
-    // What cannot be handed over stays, and so does all that was to go with it.
+    // A handle that cannot be handed over stays, and so do all that were to go with it.
     let many = [heap; MEGAPAGE_UPGRADE_MOST + 1];
     for (handles, errno) in
         [(&[heap, unlinked, scattered][..], EINVAL), (&[heap, pool], EBADF), (&[heap, heap], EBADF)]
@@ -287,12 +287,12 @@ fn who_shares_a_heap_reads_and_does_not_allocate() {
     let (_tree, pool) = pool();
     let (owner, _) = heap(pool, options(4 << 20));
     let mut shared = 0;
-    // Its addresses are the owner's, which is this process.
+    // The owner is this process, so that its addresses are taken.
     assert!(megapage_heap_share(pool, c"one".as_ptr(), &raw mut shared) < 0);
     assert_eq!(megapage_heap_share(pool, c"two".as_ptr(), &raw mut shared), -ENOENT);
     assert_eq!(megapage_heap_close(owner), 0);
     let answer = megapage_heap_share(pool, c"one".as_ptr(), &raw mut shared);
-    // Another test of this process may have its addresses by now.
+    // Another test of this process may have taken these addresses by now.
     if answer == 0 {
         let mut handle = NONE;
         assert_eq!(megapage_heap_allocate(shared, 8, 0, 0, 1, &raw mut handle), -EPERM);
@@ -307,7 +307,7 @@ fn advice_keeps_contents_and_tells_the_backing() {
     let flags = MEGAPAGE_ADVISE_NOW | MEGAPAGE_ADVISE_POPULATE;
     let answer = megapage_advise(memory.as_ptr().cast(), memory.len(), flags, &raw mut backing);
     assert!(memory.iter().all(|byte| *byte == 0x5a));
-    // A kernel without transparent huge pages says so, and nothing else may go wrong.
+    // A kernel without transparent huge pages says so; no other error is allowed.
     if answer == 0 {
         let sum = backing.thp + backing.base + backing.absent;
         let pages = (memory.len() + 4096) as u64;

@@ -1,4 +1,4 @@
-//! What C sees besides functions.
+//! The constants and types of the C header.
 
 #![allow(non_camel_case_types)]
 

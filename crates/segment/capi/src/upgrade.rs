@@ -1,4 +1,4 @@
-//! What the entry points for upgrades do: handles become segments, and segments handles.
+//! The work of the entry points for upgrades: handles become segments, and segments become handles.
 
 use crate::failure::{Failure, errno};
 use crate::tables::{HEAPS, LISTENERS, SEGMENTS};
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 const _: () = assert!(MEGAPAGE_UPGRADE_MOST == MOST_SEGMENTS);
 
-/// What a handle stood for.
+/// Kind of object that a handle stood for.
 #[derive(Clone, Copy)]
 enum Kind {
     Heap,
     Segment,
 }
 
-/// Takes what the handle stands for away from all threads.
+/// Takes the segment of a handle away from all threads.
 fn taken(id: u64) -> Result<(Kind, Segment), Failure> {
     if HEAPS.holds(id) {
         return Ok((Kind::Heap, HEAPS.take(id)?.into_segment()));
@@ -26,7 +26,7 @@ fn taken(id: u64) -> Result<(Kind, Segment), Failure> {
     Ok((Kind::Segment, SEGMENTS.take(id)?))
 }
 
-/// Has the handle stand for it once more.
+/// Gives the handle its object back.
 fn put_back(id: u64, kind: Kind, segment: Segment) -> Result<(), Failure> {
     match kind {
         Kind::Segment => SEGMENTS.put_back(id, segment),
@@ -35,7 +35,8 @@ fn put_back(id: u64, kind: Kind, segment: Segment) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Hands over what the handles stand for; they are closed then, as the listener is. On an error all stand for what they did.
+/// Hands over the objects of the handles. Then closes the handles and the listener. On an error
+/// every handle keeps its object, unless the successor has damaged it.
 pub fn hand_over(listener: u64, ids: &[u64], patience: Duration) -> Result<bool, Failure> {
     if ids.len() > MOST_SEGMENTS {
         return Err(Failure::invalid(format!("{} segments are more than {MOST_SEGMENTS}", ids.len())));
@@ -64,7 +65,7 @@ pub fn hand_over(listener: u64, ids: &[u64], patience: Duration) -> Result<bool,
         }
     }
     let (Some(successor), None) = (successor, &wrong) else {
-        // Its connection is closed here: it goes on by itself, and nothing has changed.
+        // The successor's connection is closed here: it goes on alone, and nothing has changed.
         back(ours);
         for ((id, kind, _), segment) in kinds.into_iter().zip(segments) {
             put_back(id, kind, segment)?;
@@ -75,7 +76,7 @@ pub fn hand_over(listener: u64, ids: &[u64], patience: Duration) -> Result<bool,
         Ok(handed) => Ok(handed.confirmed),
         Err(kept) => {
             back(kept.listener);
-            // One that a successor has damaged is not among them.
+            // A segment that the successor has damaged is not among `kept.segments`.
             let mut places = kinds.into_iter();
             let mut failure: Failure = kept.error.into();
             for segment in kept.segments {
@@ -91,7 +92,8 @@ pub fn hand_over(listener: u64, ids: &[u64], patience: Duration) -> Result<bool,
     }
 }
 
-/// Handles for what a predecessor has handed over; none where there is no predecessor.
+/// Returns handles for the segments that a predecessor has handed over; none if there is no
+/// predecessor.
 pub fn taken_over(path: &Path, patience: Duration) -> Result<Vec<u64>, Failure> {
     match take_over(path, patience)? {
         None => Ok(Vec::new()),
@@ -101,7 +103,9 @@ pub fn taken_over(path: &Path, patience: Duration) -> Result<Vec<u64>, Failure> 
     }
 }
 
-/// The heap in a segment, whose handle is closed; on an error it stays open.
+/// Opens the heap in a segment, or makes one, and closes the segment's handle. Returns the heap's
+/// handle, and true if the heap was found. The segment's handle stays open if the segment is
+/// another process's or in use; a damaged heap closes it.
 pub fn heap_of(id: u64) -> Result<(u64, bool), Failure> {
     let segment = SEGMENTS.get(id)?;
     if !segment.is_owner() {

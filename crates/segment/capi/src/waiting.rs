@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A listener, and the successor that it has met.
+/// A listener, and the successor that has connected.
 pub struct Waiting {
     listener: Listener,
     successor: Mutex<Option<Successor>>,
@@ -34,12 +34,12 @@ impl Waiting {
         self.listener.as_fd().as_raw_fd()
     }
 
-    /// Whether there is a successor, after at most `patience`.
+    /// Waits at most `patience` for a successor. Returns true if there is one.
     pub fn wait(&self, patience: Duration) -> Result<bool, Failure> {
         if self.has_successor() {
             return Ok(true);
         }
-        // Not under the lock: other threads may ask meanwhile.
+        // Wait without the lock, for other threads may ask meanwhile.
         let Some(found) = self.listener.wait(patience)? else { return Ok(false) };
         *self.successor() = Some(found);
         Ok(true)

@@ -1,4 +1,4 @@
-//! What is in a heap: handles that lead to it, and looking at it.
+//! Blocks of a heap: the handles that lead to them, and access to their contents.
 
 use super::element::{Element, HEADER, State};
 use super::{Book, Heap, HeapError, memory};
@@ -6,12 +6,12 @@ use megapage_kernel::fill_words;
 use std::fmt;
 use std::sync::atomic::AtomicU64;
 
-/// The type of what is in a block: a number that the program chooses, and never gives another meaning.
+/// Type of a block's contents: a number that the program chooses, and never gives another meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
 impl Tag {
-    /// A number for a name such as `index/2` (FNV-1a).
+    /// Returns a number for a name such as `index/2` (FNV-1a).
     pub const fn named(name: &str) -> Tag {
         let bytes = name.as_bytes();
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -30,8 +30,9 @@ impl fmt::Display for Tag {
     }
 }
 
-/// Leads to a block, in this run and after a restart. Two numbers, which may be stored anywhere, in other blocks too:
-/// its reader checks that it leads to a block that is still the same.
+/// Reference to a block, in this run and after a restart. It consists of two numbers, which may be
+/// stored anywhere, in other blocks too. Its reader checks that it leads to a block that is still
+/// the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle {
     /// The first byte, from the start of the segment.
@@ -40,8 +41,8 @@ pub struct Handle {
     pub serial: u64,
 }
 
-/// A block to look at. It stays readable while the heap is borrowed, also when another process frees it meanwhile: then it
-/// holds whatever comes there.
+/// View of a block. It stays readable while the heap is borrowed, also if another process frees the
+/// block meanwhile: then it shows the bytes that are stored there later.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'heap> {
     words: &'heap [AtomicU64],
@@ -50,27 +51,28 @@ pub struct Block<'heap> {
 }
 
 impl<'heap> Block<'heap> {
-    /// Its bytes, as asked for.
+    /// Returns its length in bytes, as asked for.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it is of no bytes: none is.
+    /// Returns true if it has no bytes, which no block has.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its type.
+    /// Returns its type.
     pub fn tag(&self) -> Tag {
         self.tag
     }
 
-    /// Its memory as words; the last may have bytes beyond the length.
+    /// Returns its memory as words; the last may have bytes beyond the length.
     pub fn words(&self) -> &'heap [AtomicU64] {
         self.words
     }
 
-    /// Reads bytes from byte `at` on; `false`, and nothing read, where they are not all in the block.
+    /// Reads bytes from byte `at` on. Returns `false`, and reads nothing, if they are not all in
+    /// the block.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
         let fits = self.fits(at, bytes.len());
         if fits {
@@ -79,7 +81,7 @@ impl<'heap> Block<'heap> {
         fits
     }
 
-    /// Writes bytes from byte `at` on; `false`, and nothing written, where they do not all fit.
+    /// Writes bytes from byte `at` on. Returns `false`, and writes nothing, if they do not all fit.
     pub fn write(&self, at: u64, bytes: &[u8]) -> bool {
         let fits = self.fits(at, bytes.len());
         if fits {
@@ -88,12 +90,13 @@ impl<'heap> Block<'heap> {
         fits
     }
 
-    /// Stores `value` to each word, those of bytes beyond the length included. Large blocks as soon as memset(3) does.
+    /// Stores `value` to each word, including those of bytes beyond the length. Large blocks are
+    /// stored at the rate of memset(3).
     pub fn fill(&self, value: u64) {
         fill_words(self.words, value);
     }
 
-    /// A copy of all its bytes.
+    /// Returns a copy of all its bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len as usize];
         memory::read_bytes(self.words, 0, &mut bytes);
@@ -108,7 +111,7 @@ impl<'heap> Block<'heap> {
 /// One of the blocks of a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// Leads to it.
+    /// Its handle.
     pub handle: Handle,
     /// Its type.
     pub tag: Tag,
@@ -123,11 +126,11 @@ pub(super) struct Found {
     pub element: Element,
 }
 
-/// How often a process that maps another's heap reads a header that is being written at that moment.
+/// Attempts to read a header of another process's heap, which may be writing it at that moment.
 const MOST_READS: usize = 1000;
 
 impl Heap {
-    /// The block that a handle leads to, if it is of this type.
+    /// Returns the block that a handle leads to, if it is of this type.
     pub fn block(&self, handle: Handle, tag: Tag) -> Result<Block<'_>, HeapError> {
         let found = self.look_up(handle)?;
         let element = found.element;
@@ -138,7 +141,7 @@ impl Heap {
         Ok(Block { words, len: element.len, tag })
     }
 
-    /// What [`Heap::set_root`] was given last, in this run or before.
+    /// Returns the root that [`Heap::set_root`] was given last, in this run or before.
     pub fn root(&self) -> Result<Option<Handle>, HeapError> {
         if self.segment.is_owner() {
             return Ok(self.state().root);
@@ -147,8 +150,8 @@ impl Heap {
         self.look(|| self.read_own_header().map(|own| own.root))
     }
 
-    /// All blocks, in the order in which they lie: how a program finds again what it had allocated, and not yet stored
-    /// a handle to, when it was killed. The owner's alone.
+    /// Returns all blocks, in the order in which they lie. By these a program that was killed finds
+    /// the blocks to which it had not yet stored a handle. Only the owner may call it.
     pub fn blocks(&self) -> Result<Vec<BlockInfo>, HeapError> {
         let book = self.owned_book()?;
         let mut blocks = Vec::new();
@@ -164,13 +167,14 @@ impl Heap {
         Ok(blocks)
     }
 
-    /// The element that a handle leads to, if it is still the same.
+    /// Returns the element that a handle leads to, if it is still the same.
     pub(super) fn used(&self, book: &Book, handle: Handle) -> Result<Found, HeapError> {
         self.used_before(book.end, handle)
     }
 
-    /// The same without the lock: what a checksum confirms was there at one moment. Where that fails another thread may have
-    /// been changing the header, or there is nothing, and the lock tells.
+    /// Returns the same without the lock: a checksum confirms that its contents were there at one
+    /// moment. If that fails, another thread may have been changing the header, or there is no
+    /// element: a second look, with the lock, decides.
     fn look_up(&self, handle: Handle) -> Result<Found, HeapError> {
         if let Ok(found) = self.used_before(self.segment.size().0, handle) {
             return Ok(found);
@@ -178,7 +182,7 @@ impl Heap {
         self.look(|| self.used(&self.state(), handle))
     }
 
-    /// The element that a handle leads to, in a heap that ends no later than at `end`.
+    /// Returns the element that a handle leads to, in a heap that ends no later than at `end`.
     fn used_before(&self, end: u64, handle: Handle) -> Result<Found, HeapError> {
         let stale = || HeapError::Stale(handle);
         let at =
@@ -186,7 +190,8 @@ impl Heap {
         if at < self.start || at >= end {
             return Err(stale());
         }
-        // What lies there need not be a header: only what has a checksum under this heap's salt is.
+        // The bytes there need not be a header: only those with a checksum under this heap's salt
+        // are.
         let image = memory::load(&self.segment, at)?;
         let element = Element::decode(&image, at, self.seal, end - at).map_err(|_| stale())?;
         if element.state != State::Used || element.serial != handle.serial {
@@ -195,7 +200,8 @@ impl Heap {
         Ok(Found { at, element })
     }
 
-    /// Looks again where another process's heap is being changed at that moment.
+    /// Reads again after an error if another process owns the heap: it may be changing it at that
+    /// moment.
     fn look<T>(&self, read: impl Fn() -> Result<T, HeapError>) -> Result<T, HeapError> {
         let tries = if self.segment.is_owner() { 1 } else { MOST_READS };
         for _ in 1..tries {

@@ -1,4 +1,4 @@
-//! An element of the heap: 64 bytes of header, then the memory that it is about.
+//! An element of the heap: 64 bytes of header, then the memory that it describes.
 
 use super::memory::{IMAGE, Image};
 use super::seal::Seal;
@@ -11,18 +11,18 @@ pub const SMALLEST: u64 = 2 * HEADER;
 const MAGIC: u64 = 0x6d70_e1e7;
 /// The word of a header that parks it; zero in all others.
 pub const PARK: usize = 6;
-/// What a parked element says of itself besides its check.
+/// Bits of that word for size and dirtiness; the others are a check.
 const PARKED: u64 = 0xffff_ffff;
 const DIRTY: u64 = 1;
 
-/// What an element is.
+/// State of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Free.
     Free,
     /// Handed out.
     Used,
-    /// Given back, and being cleared. Found after a kill, it is free and dirty.
+    /// Released, and being cleared. If it is found after a kill, it counts as free and dirty.
     Leaving,
     /// Free, and kept at hand for a block of its size (`magazine`).
     Parked,
@@ -31,10 +31,10 @@ pub enum State {
 /// A header as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// What it is.
+    /// Its state.
     pub state: State,
-    /// Whether the memory behind the header, as long as it is free, may hold anything but zeros; while it is used,
-    /// whether it need not be cleared when it is released.
+    /// For a free element: true if the memory behind the header may hold anything but zeros. For a
+    /// used one: true if that memory need not be cleared when it is released.
     pub dirty: bool,
     /// All its bytes, the header's included.
     pub size: u64,
@@ -42,13 +42,14 @@ pub struct Element {
     pub before: u64,
     /// The bytes that were asked for.
     pub len: u64,
-    /// The type of what is in it.
+    /// The type of its contents.
     pub tag: u64,
     /// Different for each allocation.
     pub serial: u64,
 }
 
-/// What parks the element at `offset`: its size and dirtiness, and a check of these and of its `before`. Never zero.
+/// Returns the word that parks the element at `offset`: its size and dirtiness, and a check of
+/// these and of its `before`. It is never zero.
 #[inline]
 pub fn parked_word(offset: u64, seal: Seal, size: u64, before: u64, dirty: bool) -> u64 {
     let says = (size / HEADER) << 1 | u64::from(dirty);
@@ -59,13 +60,13 @@ impl Element {
     /// The word of a header that holds `before`.
     pub const BEFORE: usize = 2;
 
-    /// A free one.
+    /// Returns a free element.
     pub fn free(size: u64, before: u64, dirty: bool) -> Element {
         Element { state: State::Free, dirty, size, before, len: 0, tag: 0, serial: 0 }
     }
 
-    /// The header for an element at `offset` of the heap with this seal: a header that was copied elsewhere, or is
-    /// left of an earlier heap, is none.
+    /// Returns the header for an element at `offset` of the heap with this seal. A header that was
+    /// copied elsewhere, or is left of an earlier heap, is invalid there.
     #[inline]
     pub fn encode(&self, offset: u64, seal: Seal) -> Image {
         let state = match self.state {
@@ -86,8 +87,8 @@ impl Element {
         [first, size, before, len, tag, serial, park, seal.sum(offset, words)]
     }
 
-    /// Reads a header. Whatever the words are, what is returned has a size that fits into `room`, the bytes from
-    /// `offset` to the end of the heap.
+    /// Reads a header. Whatever the words are, the element returned has a size that fits into
+    /// `room`, the bytes from `offset` to the end of the heap.
     #[inline]
     pub fn decode(image: &Image, offset: u64, seal: Seal, room: u64) -> Result<Element, &'static str> {
         let fits = |size: u64, before: u64| {
@@ -167,7 +168,7 @@ mod tests {
         for parked in [parked, Element { dirty: false, ..parked }] {
             let mut image = parked.encode(4096, own);
             assert_eq!(Element::decode(&image, 4096, own, 256), Ok(parked));
-            // What else is in the header means nothing.
+            // The other words of the header mean nothing.
             (image[0], image[5], image[7]) = (7, 8, 9);
             assert_eq!(Element::decode(&image, 4096, own, 256), Ok(parked));
             for (offset, seal, room) in [(4160, own, 256), (4096, seal(8), 256), (4096, own, 192)] {

@@ -1,11 +1,11 @@
-//! What can go wrong with a heap. Each message is one line.
+//! Errors of heaps. Each message is one line.
 
 use super::{Handle, Tag};
 use crate::error::SegmentError;
 use megapage_units::Bytes;
 use thiserror::Error;
 
-/// Why a heap, or something in it, is not to be had.
+/// Failure of an action on a heap.
 #[derive(Debug, Error)]
 pub enum HeapError {
     /// The segment could not grow.
@@ -14,15 +14,15 @@ pub enum HeapError {
     /// The segment holds no heap.
     #[error("segment {0} holds no heap; make one in it")]
     None(String),
-    /// What is in the segment is no sound heap.
+    /// The contents of the segment are no sound heap.
     #[error("the heap is damaged at offset {offset:#x}: {what}; make it anew in fresh memory")]
     Damaged {
         /// The byte of the segment.
         offset: u64,
-        /// What is wrong there.
+        /// The fault.
         what: &'static str,
     },
-    /// The handle leads to nothing: what it led to was freed, or it is of another heap.
+    /// The handle leads to nothing: its block was freed, or it is of another heap.
     #[error("nothing is allocated at offset {:#x} under number {}: it was freed, or is of another heap", .0.offset, .0.serial)]
     Stale(Handle),
     /// The handle leads to something of another type.
@@ -35,14 +35,14 @@ pub enum HeapError {
         /// The type that was wanted.
         wanted: Tag,
     },
-    /// No free memory in one piece, and the segment cannot grow that far.
+    /// There is no free memory of that size in one piece, and the segment cannot grow that far.
     #[error(
         "{asked} are not to be had in one piece: {free} are free in a heap of {size}, which may not grow by as much"
     )]
     Full {
-        /// What was asked for.
+        /// Bytes that were asked for.
         asked: Bytes,
-        /// What is free in all.
+        /// Bytes that are free in all.
         free: Bytes,
         /// The size of the heap.
         size: Bytes,
@@ -55,7 +55,7 @@ pub enum HeapError {
         "segment {0} is another process's: it can be read and written to here, but nothing allocated or freed"
     )]
     NotOwner(String),
-    /// The root is not to be freed.
+    /// The root cannot be freed.
     #[error("what is at offset {:#x} is the root of the heap; give it another root before this is freed", .0.offset)]
     Root(Handle),
 }

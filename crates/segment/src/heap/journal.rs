@@ -1,8 +1,9 @@
-//! The one operation under way: images that are to be stored, written down whole before the first of them is.
+//! The one operation under way: images that are to be stored. All are written down before the first
+//! of them is stored.
 //!
-//! A process that is killed has left either no operation (nothing was stored yet, or all was), or one that is whole:
-//! then storing its images once more completes it. Nothing has to reach a disk: what a killed process has stored stays
-//! in the segment's pages.
+//! A process that is killed has left either no operation (nothing was stored yet, or all was), or
+//! one that is whole: then storing its images once more completes it. Nothing has to reach a disk:
+//! what a killed process has stored stays in the segment's pages.
 
 use super::HeapError;
 use super::element::{Element, HEADER, PARK, SMALLEST, parked_word};
@@ -20,46 +21,46 @@ const ENTRY: usize = 1 + IMAGE;
 pub const MOST_IMAGES: usize = (JOURNAL as usize / 8 - ENTRIES) / ENTRY;
 
 const WHOLE: usize = 0;
-/// What the first version stored there. It knows no format of elements, and would complete an operation of the second one wrongly:
-/// another value has it leave the heap alone.
+/// Value that the first version stored there. That version knows no format of elements, and would
+/// complete an operation of the second one wrongly. At another value it refuses the heap.
 const FIRST_WAS_WHOLE: u64 = 1;
 const IS_WHOLE: u64 = 2;
 const COUNT: usize = 1;
 const CHECKSUM: usize = 2;
 
-/// What lies at `offset` afterwards. An offset with [`CARVE`] is a [`Carve`] there.
+/// An offset, and its contents afterwards. At an offset with [`CARVE`] the image is a [`Carve`].
 pub type Change = (u64, Image);
 /// Marks an offset, which is a multiple of 64, whose image is a [`Carve`].
 const CARVE: u64 = 1;
 /// The most elements that one operation cuts, or wipes.
 pub const MOST_CARVED: u64 = 1 << 10;
 
-/// Elements of one size, side by side, that are parked: two words of each are stored. Or the headers of such, that are none
-/// any more: all words are cleared.
+/// Elements of one size, side by side, that are parked: two words of each are stored. With `wipe`,
+/// headers of such elements that are no longer in use: all their words are cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carve {
     /// Bytes of each.
     pub size: u64,
-    /// How many.
+    /// The number of elements.
     pub count: u64,
     /// The size of the element before the first.
     pub before: u64,
-    /// Whether their memory is.
+    /// True if their memory is dirty.
     pub dirty: bool,
-    /// The heap's.
+    /// The heap's seal.
     pub seal: Seal,
-    /// Whether they are none any more.
+    /// True if they are no elements any more.
     pub wipe: bool,
 }
 
 impl Carve {
-    /// The same as a change at `at`.
+    /// Returns the same as a change at `at`.
     pub fn change(&self, at: u64) -> Change {
         let Carve { size, count, before, dirty, seal: Seal { salt, format }, wipe } = *self;
         (at | CARVE, [size, count, before, u64::from(dirty), salt, u64::from(wipe), format as u64, 0])
     }
 
-    /// `None` for a heap of a format that this version does not know.
+    /// Reads an image; `None` for a heap of a format that this version does not know.
     fn of(image: &Image) -> Option<Carve> {
         let [size, count, before, dirty, salt, wipe, format, _] = *image;
         let format = match format {
@@ -71,7 +72,7 @@ impl Carve {
         Some(Carve { size, count, before, dirty: dirty != 0, seal, wipe: wipe != 0 })
     }
 
-    /// Whether all its headers are where `may` says that one may be.
+    /// Returns true if it is well-formed, and `may` allows its first and its last header.
     fn is_inside(&self, at: u64, may: impl Fn(u64) -> bool) -> bool {
         let shaped = self.size.is_multiple_of(HEADER)
             && (SMALLEST..1 << 32).contains(&self.size)
@@ -95,7 +96,7 @@ impl Carve {
     }
 }
 
-/// Stores what a change says.
+/// Stores the images of a change.
 fn apply(segment: &Segment, (offset, image): &Change) -> Result<(), HeapError> {
     match offset & CARVE {
         0 => store_image(segment, *offset, image),
@@ -108,8 +109,8 @@ fn apply(segment: &Segment, (offset, image): &Change) -> Result<(), HeapError> {
     }
 }
 
-/// Stores all `changes` or, if the process is killed, none or (after [`recover`]) all of them. The caller has checked
-/// that they are in the segment, and holds the heap's lock.
+/// Stores all `changes`. If the process is killed, either none or (after [`recover`]) all of them
+/// are stored. The caller has checked that they are in the segment, and holds the heap's lock.
 pub fn commit(segment: &Segment, journal: u64, changes: &[Change]) -> Result<(), HeapError> {
     assert!(changes.len() <= MOST_IMAGES, "no operation changes that much");
     let words = words(segment, journal, JOURNAL / 8)?;
@@ -127,8 +128,8 @@ pub fn commit(segment: &Segment, journal: u64, changes: &[Change]) -> Result<(),
     Ok(())
 }
 
-/// Completes the operation that a killed process has left, if there is one: `true`. `may` says at which offsets an
-/// image may be stored.
+/// Completes the operation that a killed process has left. Returns true if there was one. `may`
+/// returns true for offsets at which an image may be stored.
 pub fn recover(segment: &Segment, journal: u64, may: impl Fn(u64) -> bool) -> Result<bool, HeapError> {
     let damaged = |what| HeapError::Damaged { offset: journal, what };
     let words = words(segment, journal, JOURNAL / 8)?;

@@ -1,10 +1,12 @@
-//! Small elements that are kept at hand, by size: taking one, and giving it back, stores one header and writes no journal.
+//! Small elements that are kept at hand, by size: taking one, and giving it back, stores one header
+//! and writes no journal.
 //!
-//! Such an element is parked: one word of its header says that it is free, how large and whether its memory is clean; all
-//! other words but `before` mean nothing then. Storing that word releases a block, and clearing it, after a new header was
-//! stored, allocates one: each is a single store, so that a kill leaves the element parked or used. A free element is cut
-//! into many parked ones in one operation of the journal. An opening finds them parked, and keeps them at hand again; where
-//! no free element is large enough they all become free ones, and are joined with their neighbours.
+//! Such an element is parked: one word of its header says that it is free, how large it is, and if
+//! its memory is clean. All other words but `before` mean nothing then. Storing that word releases
+//! a block. Clearing it, after a new header was stored, allocates one. Each is a single store, so
+//! that a kill leaves the element parked or used. A free element is cut into many parked ones in
+//! one operation of the journal. An opening finds them parked, and keeps them at hand again. If no
+//! free element is large enough, all parked ones become free, and are joined with their neighbours.
 
 use super::element::{Element, HEADER, PARK, SMALLEST, State, parked_word};
 use super::journal::{self, Carve, Change};
@@ -19,10 +21,12 @@ const MOST: usize = 16 << 10;
 /// Bytes that are cut at once, and elements, whichever is more.
 const BATCH: u64 = 16 << 10;
 const BATCH_ELEMENTS: u64 = 16;
-/// Fewer are not cut at once: what is left of larger elements is used up first.
+/// The fewest elements that are cut at once. If fewer fit, the block is taken from the free element
+/// itself, so that the remains of larger elements are used up first.
 const FEWEST: u64 = 4;
 
-/// The elements at hand, by size. Their offsets are multiples of [`HEADER`]; the lowest bit says that memory is dirty.
+/// Elements at hand, by size. Their offsets are multiples of [`HEADER`]; the lowest bit says that
+/// memory is dirty.
 #[derive(Debug, Default)]
 pub(super) struct Magazines {
     classes: Vec<Vec<u64>>,
@@ -32,17 +36,17 @@ pub(super) struct Magazines {
 const DIRTY: u64 = 1;
 
 impl Magazines {
-    /// How many there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether one more of this size is taken in.
+    /// Returns true if there is room for one more of this size.
     pub fn has_room(&self, size: u64) -> bool {
         size <= LARGEST && self.classes.get((size / HEADER) as usize).is_none_or(|class| class.len() < MOST)
     }
 
-    /// Takes in the parked element at `at`, where there is room for it.
+    /// Takes in the parked element at `at`. Returns false if there is no room for it.
     pub fn push(&mut self, size: u64, at: u64, dirty: bool) -> bool {
         if !self.has_room(size) {
             return false;
@@ -56,14 +60,15 @@ impl Magazines {
         true
     }
 
-    /// The one of this size that came last, and whether it is dirty.
+    /// Removes the element of this size that came last. Returns its offset, and true if it is
+    /// dirty.
     fn pop(&mut self, size: u64) -> Option<(u64, bool)> {
         let entry = self.classes.get_mut((size / HEADER) as usize)?.pop()?;
         self.count -= 1;
         Some((entry & !DIRTY, entry & DIRTY != 0))
     }
 
-    /// All of them, in the order in which they lie.
+    /// Removes all elements, and returns their offsets in order.
     fn drain(&mut self) -> Vec<u64> {
         let mut all: Vec<u64> = self.classes.drain(..).flatten().map(|entry| entry & !DIRTY).collect();
         all.sort_unstable();
@@ -73,8 +78,9 @@ impl Magazines {
 }
 
 impl Heap {
-    /// Allocates from what is at hand, or is cut for it: the handle, whether its memory is dirty, and how many bytes it has
-    /// room for. `None` where it is not small, or nothing can be cut.
+    /// Allocates from the elements at hand, or from those that are cut for it. Returns the handle,
+    /// true if its memory is dirty, and the bytes that it has room for. Returns `None` if it is not
+    /// small, or nothing can be cut.
     pub(super) fn allocate_small(
         &self,
         book: &mut Book,
@@ -110,7 +116,8 @@ impl Heap {
         Ok(Some((Handle { offset: at + HEADER, serial }, dirty, size - HEADER)))
     }
 
-    /// Releases the used element at `at` by keeping it at hand; `false`, and nothing done, where there is no room for it.
+    /// Releases the used element at `at` by keeping it at hand. Returns `false`, and does nothing,
+    /// if there is no room for it.
     pub(super) fn park(&self, book: &mut Book, at: u64, element: &Element) -> Result<bool, HeapError> {
         let &Element { size, before, dirty, .. } = element;
         if !book.magazines.has_room(size) {
@@ -128,7 +135,8 @@ impl Heap {
         Ok(book.magazines.push(size, at, dirty))
     }
 
-    /// Cuts the smallest free element that fits into parked ones of `size`, in one operation; whether it was large enough.
+    /// Cuts the smallest free element that fits into parked ones of `size`, in one operation.
+    /// Returns true if it was large enough.
     fn carve(&self, book: &mut Book, size: u64) -> Result<bool, HeapError> {
         let Some((room, at)) = book.free.range((size, 0)..).next().copied() else { return Ok(false) };
         let most = (BATCH / size).max(BATCH_ELEMENTS);
@@ -181,7 +189,8 @@ impl Heap {
         Ok(true)
     }
 
-    /// Makes all that is at hand free elements, joined with their neighbours; whether there were any.
+    /// Makes all elements at hand free ones, joined with their neighbours. Returns true if there
+    /// were any.
     pub(super) fn flush(&self, book: &mut Book) -> Result<bool, HeapError> {
         let parked = book.magazines.drain();
         let mut elements = Vec::with_capacity(parked.len());
@@ -195,7 +204,7 @@ impl Heap {
             }
             elements.push((*at, element));
         }
-        // Of one kind and size, side by side, as they were cut.
+        // Runs of one kind and size, side by side, as they were cut.
         let follows = |(at, one): &(u64, Element), (next, other): &(u64, Element)| {
             at + one.size == *next && one.size == other.size && one.dirty == other.dirty
         };
@@ -207,7 +216,8 @@ impl Heap {
         Ok(!parked.is_empty())
     }
 
-    /// Makes parked elements of one kind and size, which lie side by side, a free one, joined with its neighbours.
+    /// Makes parked elements of one kind and size, which lie side by side, one free element, joined
+    /// with its neighbours.
     fn unite(&self, book: &mut Book, run: &[(u64, Element)]) -> Result<(), HeapError> {
         let Some((at, first)) = run.first().copied() else { return Ok(()) };
         // An earlier run may have become the free neighbour before it.

@@ -15,22 +15,23 @@ fn outside(offset: u64) -> HeapError {
     HeapError::Damaged { offset, what: "it leads outside the segment" }
 }
 
-/// The words at `offset`. An error where they are not all in the segment.
+/// Returns the words at `offset`. Fails if they are not all in the segment.
 #[inline]
 pub fn words(segment: &Segment, offset: u64, count: u64) -> Result<&[AtomicU64], HeapError> {
     let inside = usize::try_from(count).ok().filter(|_| offset >= segment.data_start());
     inside.and_then(|count| segment.raw(offset, count)).ok_or_else(|| outside(offset))
 }
 
-/// The 64 bytes at `offset`.
+/// Returns the 64 bytes at `offset`.
 #[inline]
 pub fn load(segment: &Segment, offset: u64) -> Result<Image, HeapError> {
     let words = words(segment, offset, IMAGE as u64)?;
     Ok(std::array::from_fn(|at| words[at].load(Ordering::Acquire)))
 }
 
-/// Stores one word after all that were stored before it. A process that is killed has stored a prefix of what it was
-/// about to store: release order keeps the compiler and the processor from swapping two of them.
+/// Stores one word after all that were stored before it. A process that is killed has stored a
+/// prefix of its stores: release order keeps the compiler and the processor from swapping two of
+/// them.
 pub fn store(word: &AtomicU64, value: u64) {
     #[cfg(test)]
     crash::point();
@@ -45,19 +46,21 @@ pub fn store_image(segment: &Segment, offset: u64, image: &Image) -> Result<(), 
     Ok(())
 }
 
-/// When cleared memory is used next.
+/// Time at which cleared memory is used next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextUse {
-    /// At once, by who allocated it.
+    /// At once, by the caller that allocated it.
     Soon,
-    /// When it is allocated.
+    /// Later, when it is allocated.
     Later,
 }
 
-/// What is used soon and is larger goes past the caches all the same: a second-level cache holds no more.
+/// The most words that are cleared through the caches. Larger memory that is used soon is cleared
+/// past them, too: a second-level cache holds no more.
 const CACHED: usize = (1 << 20) / size_of::<u64>();
 
-/// Clears `bytes` (a multiple of 8) from `offset` on. Another process may still read what was freed: it reads whole words.
+/// Clears `bytes` (a multiple of 8) from `offset` on. Another process may still read freed memory:
+/// it reads whole words.
 pub fn clear(segment: &Segment, offset: u64, bytes: u64, next: NextUse) -> Result<(), HeapError> {
     let words = words(segment, offset, bytes / 8)?;
     let (first, second) = words.split_at(words.len() / 2);
@@ -69,12 +72,12 @@ pub fn clear(segment: &Segment, offset: u64, bytes: u64, next: NextUse) -> Resul
             _ => clear_words(half),
         }
     }
-    // What follows is not seen before the zeros are.
+    // Later stores are not seen before the zeros are.
     std::sync::atomic::fence(Ordering::Release);
     Ok(())
 }
 
-/// The offset of the first word that is not zero.
+/// Returns the offset of the first word that is not zero.
 pub fn first_nonzero(segment: &Segment, offset: u64, bytes: u64) -> Result<Option<u64>, HeapError> {
     let at = words(segment, offset, bytes / 8)?.iter().position(|word| word.load(Ordering::Relaxed) != 0);
     Ok(at.map(|at| offset + at as u64 * 8))
@@ -100,7 +103,8 @@ pub fn read_bytes(words: &[AtomicU64], at: usize, bytes: &mut [u8]) {
     }
 }
 
-/// Writes bytes into words, from byte `at` on. Bytes beside them keep what others write there at the same time.
+/// Writes bytes into words, from byte `at` on. Bytes beside them keep the values that others write
+/// there at the same time.
 pub fn write_bytes(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let mut done = 0;
     while done < bytes.len() {
@@ -122,7 +126,7 @@ pub fn write_bytes(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Crashes at a chosen store: what is in the segment then is what a process that was killed there has left.
+/// Crashes at a chosen store: the segment then holds the same as after a kill at that store.
 #[cfg(test)]
 pub mod crash {
     use std::cell::Cell;
@@ -131,10 +135,10 @@ pub mod crash {
         static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// What the panic carries.
+    /// Payload of the panic.
     pub struct Crash;
 
-    /// Crash at the store after `stores` more; `None`: never.
+    /// Sets the crash to the store after `stores` more; `None`: never.
     pub fn after(stores: Option<u64>) {
         LEFT.with(|left| left.set(stores));
     }

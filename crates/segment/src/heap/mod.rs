@@ -1,16 +1,20 @@
-//! A heap in a segment, as rte_malloc's: elements know whether their memory is clean, and it is cleared once.
+//! A heap in a segment, like rte_malloc's: each element records if its memory is clean, and memory
+//! is cleared once.
 //!
-//! Memory of the heap is cleared at most once between two users of it. Clean memory is cleared when it is released,
-//! and stays clean: a zeroed allocation takes it as it is. Dirty memory (a reused page may hold anything) is not
-//! cleared when it is released, but when a zeroed allocation takes it. Joining clean with dirty memory gives dirty.
+//! Memory of the heap is cleared at most once between two users of it. Clean memory is cleared when
+//! it is released, and stays clean: a zeroed allocation takes it as it is. Dirty memory (a reused
+//! page may hold anything) is not cleared when it is released, but when a zeroed allocation takes
+//! it. Joining clean with dirty memory gives dirty.
 //!
 //! Small blocks that were freed are kept at hand ([`magazine`]).
 //!
-//! One lock orders all operations of a process on the metadata; clearing and copying are done outside it. Every change
-//! of the metadata goes through the [`journal`], so that a kill at any moment leaves it consistent.
+//! One lock orders all operations of a process on the metadata; clearing and copying are done
+//! outside it. Every change of the metadata goes through the [`journal`], so that a kill at any
+//! moment leaves it consistent.
 //!
-//! What lies in the segment, by offset from where the segment's own data ends: 64 bytes of the heap's own header, at
-//! 4096 the journal, at 8192 the elements, one behind the other to the end.
+//! Contents of the segment, by offset from the end of the segment's own data: at 0 the 64 bytes of
+//! the heap's own header; at 4096 the journal; at 8192 the elements, one behind the other to the
+//! end.
 
 mod block;
 mod element;
@@ -39,82 +43,86 @@ use seal::Seal;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard};
 
-/// What is to be allocated.
+/// Request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Its bytes; not zero.
     pub len: u64,
-    /// The alignment of its first byte, in the segment and in memory: a power of two up to 1 GiB. Never less than 64.
+    /// The alignment of its first byte, in the segment and in memory: a power of two up to 1 GiB.
+    /// It is never less than 64.
     pub alignment: u64,
-    /// Whether all bytes are to be zero. Otherwise they may be anything that was there before.
+    /// True if all bytes are to be zero. Otherwise they may be anything that was there before.
     pub zeroed: bool,
-    /// The type of what will be in it.
+    /// The type of its contents.
     pub tag: Tag,
 }
 
 impl Request {
-    /// `len` bytes for something of this type.
+    /// Returns a request for `len` bytes for contents of this type.
     pub fn new(len: u64, tag: Tag) -> Request {
         Request { len, alignment: HEADER, zeroed: false, tag }
     }
 
-    /// The same, of zeros.
+    /// Returns the same request with zeroed bytes.
     pub fn zeroed(self) -> Request {
         Request { zeroed: true, ..self }
     }
 
-    /// The same, aligned.
+    /// Returns the same request with this alignment.
     pub fn aligned(self, alignment: u64) -> Request {
         Request { alignment, ..self }
     }
 }
 
-/// What this process has done with the heap since it opened it.
+/// Counters of this process's actions on the heap since it opened it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Allocations.
     pub allocations: u64,
-    /// Things freed.
+    /// Blocks freed.
     pub frees: u64,
     /// Bytes cleared when they were released.
     pub cleared_on_free: u64,
     /// Bytes cleared for a zeroed allocation.
     pub cleared_on_allocation: u64,
-    /// Whether an operation of a process that was killed was completed, or its half-freed memory taken back.
+    /// True if the opening completed an operation of a killed process, or took back its half-freed
+    /// memory.
     pub recovered: bool,
 }
 
-/// A heap in a segment that this process owns, or maps (then for reading and writing what is in it alone).
+/// A heap in a segment that this process owns or maps. A process that only maps it can read and
+/// write the contents of blocks, and no more.
 #[derive(Debug)]
 pub struct Heap {
     segment: Segment,
-    /// Where the heap's own header lies.
+    /// Offset of the heap's own header.
     base: u64,
-    /// Where the elements begin.
+    /// Offset of the first element.
     start: u64,
     seal: Seal,
     state: Mutex<Book>,
 }
 
-/// What the lock guards. All of it can be rebuilt from the segment.
+/// State that the lock guards. All of it can be rebuilt from the segment.
 #[derive(Debug, Default)]
 struct Book {
-    /// Where the elements end.
+    /// Offset of the end of the elements.
     end: u64,
-    /// Where the last of them begins.
+    /// Offset of the last element.
     last: u64,
     root: Option<Handle>,
     /// Free elements by size, then offset.
     free: BTreeSet<(u64, u64)>,
-    /// Small ones that are kept at hand.
+    /// Small elements that are kept at hand.
     magazines: Magazines,
     serial: u64,
     statistics: Statistics,
 }
 
 impl Heap {
-    /// Allocates. Takes a small one that is at hand, or the smallest free piece that fits; where none does, joins what is at
-    /// hand and free pieces of both kinds, and then has the segment grow.
+    /// Allocates a block. Takes a small element that is at hand, or the smallest free element that
+    /// fits. If none does, joins the elements at hand and free elements of both kinds, and then
+    /// lets the segment grow.
     pub fn allocate(&self, request: Request) -> Result<Handle, HeapError> {
         if request.len == 0 || !request.alignment.is_power_of_two() || request.alignment > HUGE_1G as u64 {
             return Err(HeapError::Request(format!(
@@ -147,7 +155,7 @@ impl Heap {
         self.allocated(book, &request, taken)
     }
 
-    /// Clears what was allocated, where that was asked for and it needs it; not under the lock.
+    /// Clears an allocated block if that was asked for and is needed; not under the lock.
     fn allocated(
         &self,
         mut book: MutexGuard<'_, Book>,
@@ -163,7 +171,8 @@ impl Heap {
         Ok(handle)
     }
 
-    /// Releases what the handle leads to. The handle, and every copy of it, leads to nothing from then on.
+    /// Releases the block that the handle leads to. The handle, and every copy of it, leads to
+    /// nothing from then on.
     pub fn free(&self, handle: Handle) -> Result<(), HeapError> {
         let mut book = self.owned_book()?;
         let Found { at, element } = self.used(&book, handle)?;
@@ -175,15 +184,16 @@ impl Heap {
             return Ok(());
         }
         if self.stays_clean(&book, at, &element)? {
-            // It has no owner from here on, and cleared outside the lock.
+            // It has no owner from here on, and is cleared outside the lock.
             let leaving = Element { state: State::Leaving, ..element };
             self.change(&mut book, &[(at, leaving)], &[])?;
         }
         self.release(book, at)
     }
 
-    /// Makes what the handle leads to `len` bytes long. Where it cannot grow in its place it is copied, and the old
-    /// handle leads to nothing. Bytes beyond the old length may be anything. On an error it is as before.
+    /// Makes the block that the handle leads to `len` bytes long. If it cannot grow in its place,
+    /// it is copied, and the old handle leads to nothing. Bytes beyond the old length may be
+    /// anything. On an error it is unchanged.
     pub fn resize(&self, handle: Handle, len: u64) -> Result<Handle, HeapError> {
         if len == 0 {
             return Err(HeapError::Request("give a length of at least 1".into()));
@@ -225,7 +235,7 @@ impl Heap {
             |handle: Handle, bytes: u64| memory::words(&self.segment, handle.offset, bytes.div_ceil(8));
         let count = element.len.div_ceil(8) as usize;
         memory::copy(words(handle, element.len)?, words(moved, len)?, count);
-        // The root moves with what it leads to, in one step: it never leads to something freed.
+        // The root moves with its block, in one step: it never leads to a freed block.
         let is_root = self.state().root == Some(handle);
         if is_root {
             self.set_root(Some(moved))?;
@@ -234,13 +244,14 @@ impl Heap {
         Ok(moved)
     }
 
-    /// Has the heap grow by at least `bytes` of fresh memory, in whole pages.
+    /// Lets the heap grow by at least `bytes` of fresh memory, in whole pages.
     pub fn grow(&self, bytes: Bytes) -> Result<(), HeapError> {
         let mut book = self.owned_book()?;
         self.grow_by(&mut book, bytes)
     }
 
-    /// Lets a later process find `root` again: [`Heap::root`]. One step: a kill leaves the old root or the new one.
+    /// Lets a later process find `root` again by [`Heap::root`]. It is one step: a kill leaves the
+    /// old root or the new one.
     pub fn set_root(&self, root: Option<Handle>) -> Result<(), HeapError> {
         let mut book = self.owned_book()?;
         if let Some(root) = root {
@@ -251,23 +262,25 @@ impl Heap {
         journal::commit(&self.segment, self.journal(), &[change])
     }
 
-    /// The segment, without the heap: to be handed over ([`crate::upgrade`]). [`Heap::open`] finds the heap in it again.
+    /// Returns the segment, without the heap: to be handed over ([`crate::upgrade`]).
+    /// [`Heap::open`] finds the heap in it again.
     pub fn into_segment(self) -> Segment {
         self.segment
     }
 
-    /// The segment. It stays the heap's: its words are for looking at.
+    /// Returns the segment. It stays the heap's: its words are for reading only.
     pub fn segment(&self) -> &Segment {
         &self.segment
     }
 
-    /// What this process has done with the heap.
+    /// Returns the counters of this process's actions on the heap.
     pub fn statistics(&self) -> Statistics {
         self.state().statistics
     }
 
     fn state(&self) -> MutexGuard<'_, Book> {
-        // A panic with the lock held would be a fault of this crate; what is in the segment is whole all the same.
+        // A panic with the lock held would be a fault of this crate; the segment is whole all the
+        // same.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -282,20 +295,21 @@ impl Heap {
         self.base + journal::JOURNAL
     }
 
-    /// The element at `at`, which must be in the heap.
+    /// Returns the element at `at`, which must be in the heap.
     fn element(&self, book: &Book, at: u64) -> Result<Element, HeapError> {
         let image = memory::load(&self.segment, at)?;
         Element::decode(&image, at, self.seal, book.end.saturating_sub(at))
             .map_err(|what| HeapError::Damaged { offset: at, what })
     }
 
-    /// A free element with room for `size` bytes behind whose header memory is aligned, and where the header lies.
+    /// Finds a free element that has room for an element of `size` bytes with aligned memory.
+    /// Returns the offset of the free element, and that of the new header.
     fn find(&self, book: &Book, size: u64, alignment: u64) -> Option<(u64, u64)> {
         book.free.range((size, 0)..).find_map(|(room, at)| {
             let aligned =
                 |at: u64| Some((at.checked_add(HEADER)?).checked_next_multiple_of(alignment)? - HEADER);
             let mut first = aligned(*at)?;
-            // What lies before must be an element of its own.
+            // The bytes before it must be a separate element.
             if first != *at && first - at < SMALLEST {
                 first = aligned(at + SMALLEST)?;
             }
@@ -304,8 +318,8 @@ impl Heap {
         })
     }
 
-    /// Makes an element of `size` bytes at `first` in the free one at `at`: its handle, whether its memory is dirty,
-    /// and how many bytes it has room for.
+    /// Makes an element of `size` bytes at `first` in the free one at `at`. Returns its handle,
+    /// true if its memory is dirty, and the bytes that it has room for.
     fn take(
         &self,
         book: &mut Book,
@@ -372,8 +386,9 @@ impl Heap {
         self.change(book, &elements, &[at + element.size])
     }
 
-    /// Completes the release of the element at `at`: clears it if what it becomes part of is to stay clean, and
-    /// joins it with its free neighbours. One that is to be cleared is [`State::Leaving`]: no other thread touches it.
+    /// Completes the release of the element at `at`: joins it with its free neighbours, and clears
+    /// it first if the whole is to stay clean. An element that is to be cleared is
+    /// [`State::Leaving`]: no other thread touches it.
     fn release<'heap>(&'heap self, mut book: MutexGuard<'heap, Book>, at: u64) -> Result<(), HeapError> {
         let element = self.element(&book, at)?;
         let clear = self.stays_clean(&book, at, &element)?;
@@ -387,14 +402,16 @@ impl Heap {
         self.join(&mut book, at, !clear)
     }
 
-    /// Whether the memory of an element is to be clean when it is free: it and its free neighbours are.
+    /// Returns true if the memory of an element is to be clean when it is free: it and its free
+    /// neighbours are clean.
     fn stays_clean(&self, book: &Book, at: u64, element: &Element) -> Result<bool, HeapError> {
         let (before, after) = self.neighbours(book, at, element)?;
         let is_dirty = |neighbour: Option<(u64, Element)>| neighbour.is_some_and(|(_, other)| other.dirty);
         Ok(!element.dirty && !is_dirty(before) && !is_dirty(after))
     }
 
-    /// Makes the element at `at` a free one, joined with its free neighbours; dirty if `dirty`, or one of them is.
+    /// Makes the element at `at` a free one, joined with its free neighbours. It is dirty if
+    /// `dirty`, or if one of them is.
     fn join(&self, book: &mut Book, at: u64, dirty: bool) -> Result<(), HeapError> {
         let element = self.element(book, at)?;
         let mut joined = Element::free(element.size, element.before, dirty);
@@ -402,8 +419,9 @@ impl Heap {
         let mut wiped = Vec::new();
         let mut taken = Vec::new();
         let mut is_first_round = true;
-        // Free elements that lie side by side are by turns clean and dirty. So behind a neighbour there may be one of
-        // the kind that the whole has become; behind that there is none.
+        // Free elements that lie side by side alternate between clean and dirty. So behind a
+        // neighbour there may be one of the same kind as the joined element; behind that there is
+        // none.
         loop {
             let (before, after) = self.neighbours(book, first, &joined)?;
             let fits = |other: &(u64, Element)| is_first_round || other.1.dirty == joined.dirty;
@@ -433,7 +451,7 @@ impl Heap {
         self.change(book, &[(first, joined)], &wiped)
     }
 
-    /// The free elements beside the one at `at`.
+    /// Returns the free elements beside the one at `at`.
     #[allow(clippy::type_complexity)]
     fn neighbours(
         &self,
@@ -457,8 +475,9 @@ impl Heap {
         Ok((before, after))
     }
 
-    /// Stores headers of elements that lie one behind the other, wipes headers that are none any more, shows the
-    /// element behind them the size of the last, and keeps the list of free elements: one operation.
+    /// Stores headers of elements that lie one behind the other, and wipes headers that are no
+    /// longer in use. Also stores the size of the last in the element behind them, and keeps the
+    /// list of free elements up to date. All stores are one operation.
     fn change(&self, book: &mut Book, elements: &[(u64, Element)], wiped: &[u64]) -> Result<(), HeapError> {
         let image = |(at, element): &(u64, Element)| -> Change { (*at, element.encode(*at, self.seal)) };
         let mut changes: Vec<Change> = elements.iter().map(image).collect();
@@ -486,7 +505,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Joins free elements that lie side by side because one is clean and the other dirty; whether there were any.
+    /// Joins free elements that lie side by side because one is clean and the other dirty. Returns
+    /// true if there were any.
     fn coalesce(&self, book: &mut Book) -> Result<bool, HeapError> {
         let mut any = false;
         let mut at = self.start;
@@ -508,14 +528,15 @@ impl Heap {
     }
 
     fn grow_for(&self, book: &mut Book, size: u64, alignment: u64) -> Result<(), HeapError> {
-        // The worst case of alignment; what is free at the end may spare a page of it, and is not counted on.
+        // The worst case of alignment. Free memory at the end may save a page of it, and is not
+        // counted on.
         let padding = if alignment > HEADER { alignment.saturating_add(SMALLEST) } else { 0 };
         let bytes = Bytes(size.saturating_add(padding));
         let wanted = self.segment.size().0.saturating_add(bytes.0);
         if wanted > self.segment.most().0 && self.segment.size() == self.segment.most() {
             return Err(self.full(book, size - HEADER));
         }
-        // As far as it may: what is free at the end may make up for the remainder.
+        // As far as it may: free memory at the end may cover the remainder.
         let bytes = Bytes(bytes.0.min(self.segment.most().0 - self.segment.size().0));
         self.grow_by(book, bytes)
     }
@@ -531,7 +552,7 @@ impl Heap {
     }
 }
 
-/// The size of an element for `len` bytes.
+/// Returns the size of an element for `len` bytes.
 fn element_size(len: u64) -> Result<u64, HeapError> {
     let size = len.checked_next_multiple_of(HEADER).and_then(|len| len.checked_add(HEADER));
     size.filter(|size| *size < 1 << 60).ok_or_else(|| HeapError::Request(format!("{len} bytes are too many")))

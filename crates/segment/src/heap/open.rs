@@ -20,12 +20,12 @@ const fn magic(format: Format) -> u64 {
     MAGIC | (format as u64) << FORMAT_SHIFT
 }
 
-/// Whether this first word begins a heap, of whatever format.
+/// Returns true if this first word begins a heap, of any format.
 const fn begins_heap(word: u64) -> bool {
     word & !(0xff << FORMAT_SHIFT) == MAGIC
 }
 
-/// The checksum of a heap's own header, from what follows its first word.
+/// Returns the checksum of a heap's own header, from the words after its first.
 fn own_sum(format: Format, words: [u64; IMAGE - 2]) -> u64 {
     let first = magic(format);
     checksum(first, std::iter::once(first).chain(words))
@@ -41,13 +41,13 @@ pub(super) struct OwnHeader {
 }
 
 impl Heap {
-    /// Makes an empty heap of all of the segment. What was in it is lost, but for its bytes: pages that were handed
-    /// out before are dirty.
+    /// Makes an empty heap of the whole segment. Earlier contents are lost, but their bytes stay:
+    /// pages that were handed out before are dirty.
     pub fn format(segment: Segment) -> Result<Heap, HeapError> {
         Heap::format_as(segment, Format::AtOnce)
     }
 
-    /// The same, in another format than that of this version.
+    /// Makes the same in the given format, which may be an older one.
     pub(super) fn format_as(segment: Segment, format: Format) -> Result<Heap, HeapError> {
         let heap = Heap::on(segment, Seal { salt: RandomState::new().hash_one(0u8), format })?;
         // From here to the last store there is no heap.
@@ -73,8 +73,8 @@ impl Heap {
         Ok(heap)
     }
 
-    /// Finds the heap in a segment, and completes what a process that was killed has left half done. Every element is
-    /// looked at: nothing that follows meets a header that was not checked.
+    /// Finds the heap in a segment, and completes an operation that a killed process has left half
+    /// done. It checks every element, so that no later call meets a header that was not checked.
     pub fn open(segment: Segment) -> Result<Heap, HeapError> {
         let mut heap = Heap::on(segment, Seal { salt: 0, format: Format::AtOnce })?;
         let mut recovered = false;
@@ -114,8 +114,8 @@ impl Heap {
         Ok(heap)
     }
 
-    /// Finds the heap in a segment, or makes one where there is none; `true` with one that was found. A damaged heap
-    /// is an error, and never overwritten.
+    /// Finds the heap in a segment, or makes one if there is none. Returns `true` with one that was
+    /// found. A damaged heap is an error, and never overwritten.
     pub fn open_or_format(segment: Segment) -> Result<(Heap, bool), HeapError> {
         if Heap::is_in(&segment)? {
             Ok((Heap::open(segment)?, true))
@@ -124,14 +124,15 @@ impl Heap {
         }
     }
 
-    /// Whether a segment holds a heap, sound or not.
+    /// Returns true if a segment holds a heap, sound or not: its first word is not zero.
     pub fn is_in(segment: &Segment) -> Result<bool, HeapError> {
         let base = segment.data_start();
         Ok(memory::words(segment, base, 1)?[0].load(Ordering::Acquire) != 0)
     }
 
-    /// Whether what begins the segment's memory is a heap's header, sound or damaged, and not what a program has put
-    /// there that uses the memory by itself. A header shows by its first word, its own offset or its checksum.
+    /// Returns true if the segment's memory begins with a heap's header, sound or damaged. It is
+    /// false for data of a program that uses the memory by itself. A header shows by its first
+    /// word, its own offset or its checksum.
     pub fn begins(segment: &Segment) -> Result<bool, HeapError> {
         let base = segment.data_start();
         let image = memory::load(segment, base)?;
@@ -153,7 +154,7 @@ impl Heap {
         Ok(Heap { segment, base, start, seal, state: Mutex::new(book) })
     }
 
-    /// The heap's own header, as it is to stand in the segment.
+    /// Returns the heap's own header, as it is stored in the segment.
     pub(super) fn own_header(&self, book: &Book) -> Image {
         let root = book.root.unwrap_or(Handle { offset: 0, serial: 0 });
         let Seal { salt, format } = self.seal;
@@ -180,7 +181,7 @@ impl Heap {
         }
         let [start, end, offset, serial, salt, _] = words;
         let is_aligned = end.is_multiple_of(HEADER);
-        // A process that maps another's heap may have less of it than there is by now.
+        // A process that maps another's heap may have mapped less of it than there is by now.
         let is_inside = end <= self.segment.size().0 || !self.segment.is_owner();
         if start != self.start || end < start + SMALLEST || !is_aligned || !is_inside {
             return Err(damaged("the heap does not fit into its segment"));
@@ -189,8 +190,8 @@ impl Heap {
         Ok(OwnHeader { start, end: end.min(self.segment.size().0), root, seal: Seal { salt, format } })
     }
 
-    /// Looks at every element, lists the free ones and keeps parked ones at hand; those that were being released are
-    /// returned, and the parked ones beyond what is kept.
+    /// Checks every element, lists the free ones and keeps parked ones at hand. Returns those that
+    /// were being released, and the parked ones that there is no room to keep.
     fn walk(&self, book: &mut Book) -> Result<(Vec<u64>, Vec<u64>), HeapError> {
         let (mut leaving, mut beyond) = (Vec::new(), Vec::new());
         let mut free = BTreeSet::new();
@@ -216,7 +217,8 @@ impl Heap {
         Ok((leaving, beyond))
     }
 
-    /// Runs of pages of one state, from `start` to the end of the segment: offset, bytes, dirty.
+    /// Returns runs of pages of one state, from `start` to the end of the segment: offset, bytes,
+    /// dirty.
     fn runs(&self, start: u64) -> Vec<(u64, u64, bool)> {
         let page = self.segment.page_size().bytes().0;
         let end = self.segment.size().0;
@@ -227,8 +229,8 @@ impl Heap {
             let dirty = self.segment.page_state(at / page) == PageState::Dirty;
             match runs.last_mut() {
                 Some((_, bytes, same)) if *same == dirty => *bytes += next - at,
-                // What is left of a page is large enough for an element: pages are, and the heap begins far from the
-                // end of one.
+                // The remainder of a page is large enough for an element: pages are, and the heap
+                // begins far from the end of one.
                 _ => runs.push((at, next - at, dirty)),
             }
             at = next;
@@ -236,8 +238,8 @@ impl Heap {
         runs
     }
 
-    /// Takes in what the segment has grown by: a free element behind the last, or more of that, if it is free and of
-    /// the same kind.
+    /// Takes in the memory that the segment has grown by. It becomes a free element behind the
+    /// last, or a part of the last, if that is free and of the same kind.
     pub(super) fn extend(&self, book: &mut Book) -> Result<(), HeapError> {
         for (at, bytes, dirty) in self.runs(book.end) {
             let last = self.element(book, book.last)?;

@@ -1,8 +1,8 @@
-//! What tells headers of one heap, each at its place, from everything else.
+//! Seals: they distinguish headers of one heap, each at its place, from all other bytes.
 
 use crate::checksum::{checksum, checksum_of_header};
 
-/// How a heap's headers are summed up: which is written in its own header.
+/// Method of the checksum of a heap's headers. It is written in the heap's own header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Each word after the one before it. Heaps made by megapage 0.1.0 keep it.
@@ -12,10 +12,10 @@ pub enum Format {
 }
 
 impl Format {
-    /// Each of them.
+    /// All formats.
     pub const ALL: [Format; 2] = [Format::InTurn, Format::AtOnce];
 
-    /// The format with this number; `None` for one of a later version.
+    /// Returns the format with this number; `None` for one of a later version.
     pub fn of(number: u64) -> Option<Format> {
         Format::ALL.into_iter().find(|format| *format as u64 == number)
     }
@@ -26,12 +26,12 @@ impl Format {
 pub struct Seal {
     /// Different for each heap that was ever made in the segment.
     pub salt: u64,
-    /// How headers are summed up.
+    /// Method of the checksum of headers.
     pub format: Format,
 }
 
 impl Seal {
-    /// The checksum of these words of the header at `offset`.
+    /// Returns the checksum of these words of the header at `offset`.
     #[inline]
     pub fn sum<const COUNT: usize>(self, offset: u64, words: [u64; COUNT]) -> u64 {
         match self.format {
@@ -69,7 +69,7 @@ mod tests {
                 // Small blocks: some in use, some at hand.
                 let small: Vec<_> = (0..40).map(|_| heap.allocate(Request::new(64, TAG)).unwrap()).collect();
                 small.iter().step_by(2).for_each(|handle| heap.free(*handle).unwrap());
-                // Of its own: the lock on the other ends with the heap.
+                // A separate description: the lock on the other ends with the heap.
                 let file = reopen(&heap.segment().descriptor().unwrap().unwrap()).unwrap();
                 drop(heap);
                 heap = Heap::open(Segment::of_memory_file(&file, false).unwrap()).unwrap();

@@ -17,7 +17,7 @@ fn name() -> Name {
     "heap-test".parse().unwrap()
 }
 
-/// A segment of base pages: what is tried here does not depend on their size.
+/// Returns a segment of base pages: the tests do not depend on their size.
 fn segment(pages: u64, most: u64) -> Segment {
     Segment::in_memory(name(), PageSize::HUGE_2M, false, Bytes(pages * PAGE), Bytes(most * PAGE)).unwrap()
 }
@@ -27,11 +27,12 @@ fn heap(pages: u64, most: u64) -> Heap {
 }
 
 fn file_of(heap: &Heap) -> File {
-    // Of its own: the lock on the other ends with the heap.
+    // A separate description: the lock on the other ends with the heap.
     megapage_kernel::directory::reopen(&heap.segment().descriptor().unwrap().unwrap()).unwrap()
 }
 
-/// Maps a segment as another process does. Another test of this process may have its addresses for a while.
+/// Maps a segment as another process does. Another test of this process may have its addresses for
+/// a while.
 fn share(file: &File) -> Segment {
     for _ in 0..3000 {
         match Segment::of_memory_file(file, true) {
@@ -89,7 +90,7 @@ fn memory_is_cleared_once() {
     let again = heap.allocate(Request::new(100_000, TAG).zeroed()).unwrap();
     assert_eq!(bytes(&heap, again), vec![0; 100_000]);
     assert_eq!(heap.statistics().cleared_on_allocation, 0);
-    // A second heap in the same pages: they are dirty, so it is the other way about.
+    // A second heap in the same pages: they are dirty, so memory is cleared for the allocation.
     assert!(heap.block(again, TAG).unwrap().write(0, &vec![2; 100_000]));
     let file = file_of(&heap);
     drop(heap);
@@ -107,7 +108,8 @@ fn memory_is_cleared_once() {
 
 #[test]
 fn clean_joined_with_dirty_is_dirty() {
-    // The heap covers two pages; the second was never handed out before it is made anew, so it is clean.
+    // The heap covers two pages. The second was never handed out before the heap is made again, so
+    // it is clean.
     let heap = heap(3, 3);
     let small = heap.allocate(Request::new(1000, TAG)).unwrap();
     assert!(heap.block(small, TAG).unwrap().write(0, &[9; 1000]));
@@ -116,7 +118,8 @@ fn clean_joined_with_dirty_is_dirty() {
     let heap = Heap::format(Segment::of_memory_file(&file, false).unwrap()).unwrap();
     let sum = heap.verify(Depth::Memory).unwrap();
     assert!(sum.dirty.0 > PAGE / 2 && sum.dirty.0 < PAGE && sum.clean.0 > PAGE, "{sum:?}");
-    // More than either piece holds: they are joined, and what comes of it is cleared for a caller that wants zeros.
+    // More than either piece holds: they are joined, and the result is cleared for a caller that
+    // wants zeros.
     let handle = heap.allocate(Request::new(2 * PAGE + PAGE / 2, TAG).zeroed()).unwrap();
     assert!(heap.statistics().cleared_on_allocation >= 2 * PAGE + PAGE / 2);
     assert!(bytes(&heap, handle).iter().all(|byte| *byte == 0));
@@ -217,7 +220,7 @@ fn threads_may_use_one_heap() {
     assert_eq!(heap.verify(Depth::Memory).unwrap().blocks, 0);
 }
 
-/// One thing to do with a heap.
+/// One action on a heap.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate { len: u64, shift: u32, zeroed: bool },
@@ -242,7 +245,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// What a heap should hold: what was written to each block.
+/// Expected contents of a heap: the bytes that were written to each block.
 #[derive(Default)]
 struct Model {
     blocks: BTreeMap<Handle, Vec<u8>>,
@@ -256,7 +259,7 @@ impl Model {
         self.blocks.keys().nth(which.checked_rem(count)?).copied()
     }
 
-    /// Writes something of its own to all of a block.
+    /// Writes the next value to all of a block.
     fn fill(&mut self, heap: &Heap, handle: Handle, len: u64) {
         self.next = self.next % 250 + 1;
         let content = vec![self.next; len as usize];
@@ -329,7 +332,7 @@ impl Model {
     }
 }
 
-/// As many cases as there is time for; many more where the environment asks for a soak.
+/// Returns the number of cases: many more if the environment asks for a soak.
 fn cases() -> ProptestConfig {
     let cases = if std::env::var_os("MEGAPAGE_SOAK").is_some() { 4096 } else { 48 };
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
@@ -364,7 +367,8 @@ proptest! {
         heap.set_root(last).unwrap();
         let start = heap.segment().data_start();
         for (at, mask, in_header) in flips {
-            // Where there are headers, mostly: at the start of what is 64 bytes.
+            // The first bytes of words near the start of a 64-byte unit: most of these are in
+            // headers.
             let at = if in_header { at / 64 * 64 + at % 8 * 8 } else { at };
             let words = heap.segment().words(start + at / 8 * 8, 1).unwrap();
             words[0].fetch_xor(u64::from(mask) << (at % 8 * 8), std::sync::atomic::Ordering::Relaxed);
@@ -383,7 +387,7 @@ proptest! {
     }
 }
 
-/// Does everything that can be done; nothing may panic or lead outside.
+/// Calls everything that a heap offers; nothing may panic or lead outside.
 fn use_all(heap: &Heap, handle: Option<Handle>) {
     let end = heap.segment().size().0;
     for handle in [heap.root().ok().flatten(), handle].into_iter().flatten() {
@@ -419,7 +423,7 @@ fn small_blocks_are_kept_at_hand_and_given_up_for_large_ones() {
         let words = heap.block(*handle, TAG).unwrap().words();
         assert!(words.iter().all(|word| word.swap(u64::MAX, std::sync::atomic::Ordering::Relaxed) == 0));
     }
-    // By turns from both ends, so that runs of them have gaps.
+    // In the order of their offsets modulo 1024, so that runs of them have gaps.
     handles.sort_by_key(|handle| handle.offset % 1024);
     let used = handles.split_off(300);
     let stale: Vec<Handle> = handles.clone();
@@ -435,7 +439,7 @@ fn small_blocks_are_kept_at_hand_and_given_up_for_large_ones() {
     let again = heap.allocate(Request::new(1000, TAG).zeroed()).unwrap();
     assert!(bytes(&heap, again).iter().all(|byte| *byte == 0));
     heap.free(again).unwrap();
-    // All memory in one piece is to be had.
+    // All memory in one piece is available.
     let most = whole.largest_free.0;
     let large = heap.allocate(Request::new(most, TAG).zeroed()).unwrap();
     assert!(bytes(&heap, large).iter().all(|byte| *byte == 0), "an old byte");
@@ -443,7 +447,8 @@ fn small_blocks_are_kept_at_hand_and_given_up_for_large_ones() {
     assert_eq!(heap.verify(Depth::Memory).unwrap().largest_free, whole.largest_free);
 }
 
-/// A heap after a crash in one step: all blocks that the step is not about are as they were.
+/// Checks a heap after a crash in one step: all blocks but the one that the step changes are
+/// unchanged.
 fn check_goes_on(heap: &Heap, before: &BTreeMap<Handle, Vec<u8>>, context: &str) {
     let found = heap.blocks().unwrap();
     let lost = before.iter().filter(|(handle, _)| !found.iter().any(|block| block.handle == **handle));
@@ -475,7 +480,7 @@ fn a_kill_at_any_store_leaves_a_sound_heap() {
         Step::Free(2),
         Step::Root(0),
         Step::Free(1),
-        // What is at hand is given up for it.
+        // The elements at hand are given up for it.
         Step::Allocate { len: 4_000_000, shift: 0, zeroed: true },
         Step::Reformat,
         Step::Allocate { len: 700, shift: 0, zeroed: true },

@@ -1,20 +1,20 @@
-//! Whether a heap is what it should be.
+//! Verification of a heap.
 
 use super::element::{HEADER, State};
 use super::{Heap, HeapError, memory};
 use megapage_units::Bytes;
 use std::collections::BTreeSet;
 
-/// How closely to look.
+/// Extent of the verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// At all headers.
+    /// All headers.
     Headers,
-    /// At all free memory besides: what counts as clean must be zero.
+    /// All free memory, too: memory that counts as clean must be zero.
     Memory,
 }
 
-/// A heap that is as it should be.
+/// Contents of a heap that is sound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Blocks that are allocated.
@@ -30,9 +30,10 @@ pub struct Verified {
 }
 
 impl Heap {
-    /// Checks every invariant: the elements fill the heap without a gap, each knows the one before it, no two free ones
-    /// of one kind lie side by side, the list of free ones is complete, the root leads to something, clean memory is
-    /// zero. Other threads wait meanwhile. The owner's alone.
+    /// Checks every invariant: the elements fill the heap without a gap; each knows the one before
+    /// it; no two free ones of one kind lie side by side; the list of free ones is complete; the
+    /// root leads to a block; clean memory is zero. Other threads wait meanwhile. Only the owner
+    /// may call it.
     pub fn verify(&self, depth: Depth) -> Result<Verified, HeapError> {
         let book = self.owned_book()?;
         let own = self.read_own_header()?;

@@ -12,8 +12,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// What leads to a segment, and holds its owner's lock: a lock of flock(2) belongs to the open file description, which the
-/// descriptors of both processes lead to.
+/// Descriptors that lead to a segment and hold its owner's lock. A lock of flock(2) belongs to the
+/// open file description, and the descriptors of both processes lead to the same one.
 #[derive(Debug)]
 pub(crate) enum Offered {
     /// The directory with its files.
@@ -25,7 +25,7 @@ pub(crate) enum Offered {
 }
 
 impl Segment {
-    /// Descriptors for the next owner, and the path for messages.
+    /// Returns descriptors for the next owner, and the path for messages.
     pub(crate) fn offer(&self) -> Result<(Offered, PathBuf), SegmentError> {
         let path = self.path();
         let refused = |what: &str| SegmentError::Request(format!("{}: {what}", path.display()));
@@ -50,7 +50,8 @@ impl Segment {
         Ok((offered, path.to_path_buf()))
     }
 
-    /// Maps what was offered, without writing to it: [`Segment::adopt`] makes this its owner.
+    /// Maps an offered segment without writing to it: [`Segment::adopt`] makes this process its
+    /// owner.
     pub(crate) fn of_offer(offered: Offered, path: PathBuf) -> Result<Segment, SegmentError> {
         let parts = |place: Place, _first: Option<File>, hugetlb: bool| Parts {
             _first,
@@ -101,7 +102,8 @@ impl Segment {
         self.begin();
     }
 
-    /// Owns it once more, after a successor that may have been its owner has ended: the header is as that left it.
+    /// Owns it once more after a successor that may have been its owner has ended. The header is as
+    /// the successor left it.
     pub(crate) fn resume(&mut self) -> Result<(), SegmentError> {
         let words = self.raw(0, HEADER_BYTES / 8).unwrap_or_default();
         let bytes: Vec<u8> =
@@ -123,7 +125,7 @@ impl Segment {
     }
 }
 
-/// Whether the pages are those that the header names.
+/// Checks that the pages are of the size that the header names.
 fn check(header: &Header, huge: Option<PageSize>, path: &Path) -> Result<(), SegmentError> {
     match huge.filter(|size| *size != header.page_size) {
         Some(size) => {

@@ -1,4 +1,4 @@
-//! What a segment is by its header: one that is to be made, and one that is found in a file.
+//! Shape of a segment by its header: of one that is to be made, and of one that is found in a file.
 
 use crate::error::{SegmentError, during};
 use crate::header::{self, Found, HEADER_BYTES, Header, Layout};
@@ -11,7 +11,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The header of a segment in one file without a name, its slot, and the size of the file's huge pages.
+/// Returns the header of a segment in one file without a name, its slot, and the size of the file's
+/// huge pages.
 pub(super) fn header_of(file: &File, path: &Path) -> Result<(Header, usize, Option<PageSize>), SegmentError> {
     let mut bytes = vec![0; HEADER_BYTES];
     let damaged = |what: String| SegmentError::Damaged { path: path.to_path_buf(), what };
@@ -33,7 +34,7 @@ pub(super) fn header_of(file: &File, path: &Path) -> Result<(Header, usize, Opti
     Ok((header, slot, huge))
 }
 
-/// The header of a segment that is to be made. The error is the user's.
+/// Returns the header of a segment that is to be made. An error is the user's mistake.
 pub(crate) fn new_header(
     name: Name,
     page_size: PageSize,
@@ -76,7 +77,7 @@ pub(crate) fn new_header(
 
 pub(super) fn address_space(header: &Header) -> Result<usize, SegmentError> {
     let bytes = header.most_pages.checked_mul(header.page_size.bytes().0);
-    // Half of what a process has on x86-64.
+    // Half of the address space of a process on x86-64.
     let bytes = bytes.filter(|bytes| *bytes <= 1 << 46).and_then(|bytes| usize::try_from(bytes).ok());
     bytes.ok_or_else(|| {
         let what = format!(

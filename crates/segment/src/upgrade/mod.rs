@@ -1,23 +1,26 @@
-//! Upgrading a program without a second pool: its successor takes over the segments of the process that runs, by descriptor.
+//! Upgrades of a program without a second pool: a successor takes over the segments of the running
+//! process, by descriptor.
 //!
-//! The predecessor keeps a [`Listener`]. Its successor calls [`take_over`], gets the descriptors (SCM_RIGHTS of unix(7)) and
-//! maps the same pages. The lock that names a segment's owner (flock(2)) belongs to the open file description, and so moves
-//! along: no third process can come in between. Segments without a name, in memory files or unlinked ones, are handed over
-//! like all others.
+//! The predecessor keeps a [`Listener`]. Its successor calls [`take_over`], gets the descriptors
+//! (SCM_RIGHTS of unix(7)) and maps the same pages. The lock that names a segment's owner
+//! (flock(2)) belongs to the open file description, and so moves along: no third process can come
+//! in between. Segments without a name, in memory files or unlinked ones, are handed over like all
+//! others.
 //!
 //! | step | message | owner |
 //! |---|---|---|
 //! | 1 | successor: its version | predecessor |
-//! | 2 | predecessor, which no longer uses them: each segment with its descriptors, what the program passes on, the end | predecessor |
+//! | 2 | predecessor, which no longer uses them: segments, descriptors, extras, end | predecessor |
 //! | 3 | successor: all are mapped, nothing was written | predecessor |
 //! | 4 | predecessor: they are yours | successor |
 //! | 5 | successor: taken | successor; the predecessor unmaps them |
 //!
-//! After a kill of either process at any step the other one is the owner: the predecessor gets its segments back from
-//! [`Listener::hand_over`], or the successor has them from [`take_over`]. Where the predecessor ends before step 2 is
-//! complete, the successor starts as usual: it finds all segments that have a name. A successor takes the end of the
-//! predecessor from its pidfd, not from a closed connection alone. A process that is stopped longer than the patience of
-//! the other finds out what was decided when it goes on; it never becomes a second owner.
+//! After a kill of either process at any step the other one is the owner. The predecessor gets its
+//! segments back from [`Listener::hand_over`], or the successor has them from [`take_over`]. If the
+//! predecessor ends before step 2 is complete, the successor starts as usual: it finds all segments
+//! that have a name. A successor takes the end of the predecessor from its pidfd, not from a closed
+//! connection alone. A process that is stopped longer than the patience of the other learns the
+//! decision when it goes on; it never becomes a second owner.
 //!
 //! ```no_run
 //! use megapage_segment::heap::Heap;
@@ -70,10 +73,11 @@ use std::time::Duration;
 
 /// The most segments that are handed over at once.
 pub const MOST_SEGMENTS: usize = 64;
-/// How long the end of a process whose connection was closed, or a last word to it, is waited for.
+/// Longest wait for the end of a process whose connection was closed, or for sending it a last
+/// word.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What the program itself passes on to its successor: its sockets, say.
+/// Data and descriptors that the program itself passes on to its successor: its sockets, say.
 #[derive(Debug, Default)]
 pub struct Extras {
     /// At most 64 KiB.
@@ -82,7 +86,7 @@ pub struct Extras {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// A message that failed.
+/// Returns the error of a message that failed.
 fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> SegmentError {
     let path = path.to_path_buf();
     move |error| match error.kind() {
@@ -96,7 +100,7 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> SegmentE
     }
 }
 
-/// The other process's reason, in a form that steers no terminal.
+/// Returns the other process's reason, in a form that steers no terminal.
 fn reason(payload: &[u8]) -> String {
     String::from_utf8_lossy(payload).escape_debug().to_string()
 }

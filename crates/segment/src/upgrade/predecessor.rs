@@ -1,4 +1,4 @@
-//! The process that runs: it listens for its successor, and hands its segments over.
+//! The running process: it listens for its successor, and hands its segments over.
 
 #[cfg(test)]
 use super::tests::point;
@@ -17,11 +17,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a process that has connected may take to say that it is a successor.
+/// Longest wait for a connected process to identify itself as a successor.
 const HELLO_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where the process that runs waits for its successor. Dropping it removes its socket; handing over leaves it to the
-/// successor, whose own listener takes its place.
+/// Socket at which the running process waits for its successor. Dropping it removes the socket.
+/// Handing over leaves it to the successor, whose own listener takes its place.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
@@ -38,15 +38,16 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Its process number, as it was when it connected; 0 where it is of a PID namespace that ours does not see.
+    /// Returns its process number, as it was when it connected; 0 if it is of a PID namespace that
+    /// ours does not see.
     pub fn process(&self) -> i32 {
         self.process
     }
 }
 
 impl Drop for Successor {
-    /// One that is waited for no longer, and was handed nothing, need not wait either. After all else that was sent it
-    /// changes nothing.
+    /// Ends the wait of a successor that was handed nothing. After any other message it changes
+    /// nothing.
     fn drop(&mut self) {
         let why = b"nothing was handed over";
         let _ = wire::send(&self.stream, Kind::Refused, why, &[], Instant::now());
@@ -56,26 +57,29 @@ impl Drop for Successor {
 /// The successor has the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandedOver {
-    /// Whether it has said so. `false`: it did not answer in time after they had been given to it; they are its all the
-    /// same, when it goes on, and if it ends instead the next start finds those that have a name.
+    /// True if the successor has confirmed it. `false`: it did not answer in time after the
+    /// segments had been given to it. They are its own all the same when it goes on. If it ends
+    /// instead, the next start finds those that have a name.
     pub confirmed: bool,
 }
 
-/// Nothing was handed over: the segments are this process's as before.
+/// Failed hand-over: the segments are this process's as before.
 #[derive(Debug)]
 pub struct Kept {
-    /// Why.
+    /// The reason.
     pub error: SegmentError,
-    /// To wait for another successor.
+    /// The listener, to wait for another successor.
     pub listener: Listener,
-    /// All of them, to be opened as after a kill: what has to be completed in a heap, [`crate::Heap::open`] completes. One is
-    /// missing only where a successor has ended and left it damaged; `error` names it.
+    /// All segments, to be opened as after a kill: [`crate::Heap::open`] completes an unfinished
+    /// operation of a heap. One is missing only if a successor has ended and left it damaged;
+    /// `error` names it.
     pub segments: Vec<Segment>,
 }
 
 impl Listener {
-    /// Listens on `path`, for this user alone, in the place of a socket that is there: what a predecessor left, or still
-    /// has, is this process's from now on. Anything else there is refused.
+    /// Listens on `path`, for this user alone, in the place of an existing socket: the socket that
+    /// a predecessor left, or still has, is this process's from now on. Anything else at that path
+    /// is refused.
     pub fn bind(path: &Path) -> Result<Listener, SegmentError> {
         if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             return Err(SegmentError::Foreign { path: path.to_path_buf(), what: "it is no socket".into() });
@@ -87,7 +91,7 @@ impl Listener {
         beside.push(name);
         beside.push(format!(".{}", std::process::id()));
         let beside = path.with_file_name(beside);
-        // Of an earlier process with this number, or of a bind of this one that failed.
+        // Left by an earlier process with this number, or by a failed bind of this one.
         let _ = std::fs::remove_file(&beside);
         let socket = listen_at(&beside, 0o600, None, 1).map_err(during(path, "listening"))?;
         let placed = FileId::of_path(&beside).and_then(|id| std::fs::rename(&beside, path).map(|()| id));
@@ -100,13 +104,14 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Returns the path at which it listens.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits up to `patience` for a successor. Processes of other users are turned away, and those that do not say within
-    /// a second that they are one. Stop using the segments only when there is one.
+    /// Waits up to `patience` for a successor. Refuses processes of other users, and those that do
+    /// not identify themselves as a successor within a second. Stop using the segments only when
+    /// there is one.
     pub fn wait(&self, patience: Duration) -> Result<Option<Successor>, SegmentError> {
         let until = Instant::now() + patience;
         loop {
@@ -124,14 +129,14 @@ impl Listener {
                     let waited = wait_ready(&[(self.socket.as_fd(), Interest::Read)], more);
                     waited.map_err(during(&self.path, "waiting for a successor"))?;
                 }
-                // Gone before it was accepted.
+                // The client hung up before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(during(&self.path, "accepting a successor")(error)),
             }
         }
     }
 
-    /// A process that has connected, if it is a successor.
+    /// Returns a connected process if it is a successor.
     fn greet(&self, stream: UnixStream) -> Result<Option<Successor>, SegmentError> {
         stream.set_nonblocking(true).map_err(during(&self.path, "accepting a successor"))?;
         let Ok(peer) = peer(&stream) else { return Ok(None) };
@@ -152,9 +157,10 @@ impl Listener {
         }
     }
 
-    /// Hands `segments` and `extras` over: all, or none. That they are given away here is what quiesces them: no thread of
-    /// this process uses them any more. (A heap gives its own with [`crate::Heap::into_segment`].) Each step of the
-    /// successor is waited for, until `patience` is over. At most [`MOST_SEGMENTS`] at once.
+    /// Hands `segments` and `extras` over: all, or none. They are quiesced because they are given
+    /// away here: no thread of this process uses them any more. (A heap gives its own with
+    /// [`crate::Heap::into_segment`].) Waits for each step of the successor, until `patience` is
+    /// over. At most [`MOST_SEGMENTS`] are handed over at once.
     pub fn hand_over(
         mut self,
         successor: Successor,
@@ -176,7 +182,8 @@ impl Listener {
             let _ = wire::send(stream, Kind::Refused, error.to_string().as_bytes(), &[], last);
             return Err(Box::new(Kept { error, listener: self, segments }));
         }
-        // The segments are the successor's, unless it closes the connection without having taken them.
+        // The segments are the successor's, unless it closes the connection without having taken
+        // them.
         #[cfg(test)]
         point("old-given");
         let answer = wire::receive(stream, until.max(Instant::now() + SOON));
@@ -207,7 +214,7 @@ impl Listener {
         Err(Box::new(Kept { error, listener: self, segments }))
     }
 
-    /// Sends what there is, and waits until the successor has mapped it.
+    /// Sends segments and extras, and waits until the successor has mapped the segments.
     fn offer(
         &self,
         stream: &UnixStream,
@@ -255,7 +262,7 @@ impl Listener {
 }
 
 impl AsFd for Listener {
-    /// Readable when a successor waits.
+    /// Returns the socket, which is readable when a successor waits.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,4 +1,4 @@
-//! The process that is started: it takes the segments of its predecessor over.
+//! The started process: it takes over the segments of its predecessor.
 
 #[cfg(test)]
 use super::tests::point;
@@ -20,31 +20,32 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often a predecessor that is busy is tried again.
+/// Pause between attempts to connect to a busy predecessor.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What was taken over.
+/// Result of a take-over.
 #[derive(Debug)]
 pub struct TakenOver {
-    /// In the order in which the predecessor gave them. This process owns them.
+    /// The segments, in the order in which the predecessor gave them. This process owns them.
     pub segments: Vec<Segment>,
-    /// What the predecessor passed on besides.
+    /// Data and descriptors that the predecessor passed on besides.
     pub extras: Extras,
-    /// Whether the predecessor gave them. `false`: it ended after it had offered them all. It used none any more then, so that
-    /// their contents are as it left them either way.
+    /// True if the predecessor gave them. `false`: it ended after it had offered them all. It used
+    /// none of them any more, so that their contents are as it left them either way.
     pub orderly: bool,
 }
 
-/// Takes over the segments of the process that listens on `path`. `None`: no process listens, or it has ended before it had
-/// offered all; then start as usual. Every step of the predecessor is waited for, until `patience` is over.
+/// Takes over the segments of the process that listens on `path`. Returns `None` if no process
+/// listens, or if it has ended before it had offered all; then start as usual. Waits for every step
+/// of the predecessor, until `patience` is over.
 ///
 /// # Errors
-/// Nothing was taken, and the predecessor runs on as the owner: it has refused, or did not answer in time, or one of its
-/// segments could not be mapped.
+/// Nothing was taken, and the predecessor runs on as the owner: it has refused, or did not answer
+/// in time, or one of its segments could not be mapped.
 pub fn take_over(path: &Path, patience: Duration) -> Result<Option<TakenOver>, SegmentError> {
     let until = Instant::now() + patience;
     let failed = || failed(path, "taking over");
-    // Declared before what is mapped: on every way out the connection is closed last.
+    // Declared before the mappings: on every way out the connection is closed last.
     let Some(stream) = connect(path, until)? else { return Ok(None) };
     let peer = peer(&stream).map_err(during(path, "looking at who listens"))?;
     if peer.uid != effective_uid() {
@@ -52,10 +53,10 @@ pub fn take_over(path: &Path, patience: Duration) -> Result<Option<TakenOver>, S
         return Err(SegmentError::Foreign { path: path.to_path_buf(), what });
     }
     let predecessor = peer_process(&stream).ok();
-    // The kernel closes what a process has open last of all.
+    // The kernel closes the descriptors of a process last of all.
     let has_ended =
         || predecessor.as_ref().is_some_and(|pidfd| wait_readable(pidfd.as_fd(), SOON).unwrap_or(false));
-    // Where it has ended already there may be something to read all the same.
+    // If it has ended already there may be data to read all the same.
     let _ = wire::send(&stream, Kind::Hello, HELLO, &[], until);
     #[cfg(test)]
     point("new-connected");
@@ -92,7 +93,7 @@ pub fn take_over(path: &Path, patience: Duration) -> Result<Option<TakenOver>, S
     };
     #[cfg(test)]
     point("new-ready");
-    // What the predecessor has said last counts, also where it hears nothing any more.
+    // The predecessor's last message counts, even if it cannot receive any more.
     let _ = wire::send(&stream, Kind::Mapped, &[], &[], until);
     #[cfg(test)]
     point("new-mapped");
@@ -116,7 +117,7 @@ pub fn take_over(path: &Path, patience: Duration) -> Result<Option<TakenOver>, S
     Ok(Some(TakenOver { segments, extras, orderly }))
 }
 
-/// A connection to who listens; `None` where no process does.
+/// Returns a connection to the listening process; `None` if no process listens.
 fn connect(path: &Path, until: Instant) -> Result<Option<UnixStream>, SegmentError> {
     loop {
         match connect_to(path) {
@@ -140,7 +141,7 @@ fn refusal(path: &Path, why: &[u8]) -> SegmentError {
     unfinished(path.to_path_buf(), format!("the predecessor keeps its segments: {}", reason(why)))
 }
 
-/// One segment of a predecessor, as it was sent.
+/// Returns one segment of a predecessor, as it was sent.
 fn offer(
     socket: &Path,
     payload: &[u8],

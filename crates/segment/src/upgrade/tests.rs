@@ -1,4 +1,5 @@
-//! Two processes, one of which is killed or stopped at each step: the other one is the owner, and all contents are there.
+//! Two processes, one of which is killed or stopped at each step: the other one is the owner, and
+//! all contents are there.
 
 use super::*;
 use crate::heap::{Depth, Heap, Request, Tag};
@@ -17,7 +18,8 @@ const TAG: Tag = Tag::named("upgrade/content");
 const PAGE: u64 = 2 << 20;
 const WORDS: usize = 100_000;
 
-/// Where a process of these tests stops once, if the environment names this step: until it is killed, or gets a line.
+/// Stops a process of these tests once, if the environment names this step, until it is killed or
+/// gets a line.
 pub fn point(step: &str) {
     static STOPPED: AtomicBool = AtomicBool::new(false);
     if std::env::var_os(STOP).is_some_and(|stop| stop == step) && !STOPPED.swap(true, Ordering::SeqCst) {
@@ -58,7 +60,7 @@ fn named() -> [Options; 2] {
     ]
 }
 
-/// Two with names, one without, one in a memory file.
+/// Makes two segments with names, one without, and one in a memory file.
 fn make(place: &Path) -> Vec<Segment> {
     let pool = pool(place);
     let unlinked = options("unlinked", Layout::SingleFile, Unlink::Always);
@@ -83,7 +85,7 @@ fn build(segment: Segment) -> Segment {
     heap.into_segment()
 }
 
-/// Uses a segment as its owner does.
+/// Uses a segment as its owner does, and checks its contents.
 fn is_whole(segment: Segment) -> Segment {
     let heap = Heap::open(segment).unwrap();
     heap.verify(Depth::Memory).unwrap();
@@ -103,7 +105,7 @@ fn socket(place: &Path) -> PathBuf {
     place.join("upgrade")
 }
 
-/// What the processes of these tests run.
+/// Runs a process of these tests.
 #[test]
 #[ignore = "started by the other tests"]
 fn process() {
@@ -156,7 +158,7 @@ fn new(place: &Path, patience: Duration) -> Vec<Segment> {
     }
 }
 
-/// A process of a test; killed when it is dropped.
+/// A process of a test, which is killed when it is dropped.
 struct Process {
     child: Child,
     input: ChildStdin,
@@ -207,7 +209,7 @@ impl Drop for Process {
     }
 }
 
-/// Both at work, one of which stops at `step`: the victim, then the other one.
+/// Starts both processes, one of which stops at `step`. Returns the victim, then the other one.
 fn meet(place: &Path, step: &str, patience: Duration) -> (Process, Process) {
     let mut old = Process::start("old", place, step, patience);
     assert_eq!(old.says(), "ready");
@@ -221,7 +223,7 @@ fn place() -> (tempfile::TempDir, PathBuf) {
     (tree, place)
 }
 
-/// Both with names are there for an ordinary start, with all that was in them.
+/// Checks that an ordinary start finds both segments with names, and all their contents.
 fn is_found_again(place: &Path) {
     for options in named() {
         let segment = pool(place).open_segment(&options).unwrap();
@@ -346,7 +348,7 @@ fn without_a_predecessor_the_start_is_an_ordinary_one() {
     assert!(second.wait(Duration::ZERO).unwrap().is_none());
     drop(second);
     assert!(!path.exists());
-    // What a killed process leaves.
+    // The remains of a killed process.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(take_over(&path, LONG).unwrap().is_none(), "no process listens");
     drop(Listener::bind(&path).unwrap());

@@ -1,4 +1,5 @@
-//! Frames over a stream socket: kind and length in eight bytes, then the payload. Descriptors come with the first byte.
+//! Frames over a stream socket: kind and length in eight bytes, then the payload. Descriptors come
+//! with the first byte.
 
 use megapage_kernel::descriptors::{self, MOST_DESCRIPTORS};
 use megapage_kernel::socket::{Interest, wait_ready};
@@ -9,28 +10,28 @@ use std::time::Instant;
 
 /// The largest payload, in bytes.
 pub const MOST_PAYLOAD: usize = 64 << 10;
-/// What a successor begins with: another version of the protocol is refused.
+/// First message of a successor: another version of the protocol is refused.
 pub const HELLO: &[u8] = b"megapage-upgrade/1";
 const HEAD: usize = 8;
 
-/// What a frame says.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Of the successor: the version of the protocol.
+    /// From the successor: the version of the protocol.
     Hello,
-    /// Of the predecessor: one segment, with its descriptors.
+    /// From the predecessor: one segment, with its descriptors.
     Segment,
-    /// Of the predecessor: what the program itself passes on.
+    /// From the predecessor: the data and descriptors that the program itself passes on.
     Extras,
-    /// Of the predecessor: that was all.
+    /// From the predecessor: the end of its offer.
     End,
-    /// Of the successor: all segments are mapped, and nothing was written to them.
+    /// From the successor: all segments are mapped, and nothing was written to them.
     Mapped,
-    /// Of the predecessor: the successor owns them from here on.
+    /// From the predecessor: the successor owns them from here on.
     Yours,
-    /// Of the successor: it owns them.
+    /// From the successor: it owns them.
     Taken,
-    /// Of either: all stays as it was, and why.
+    /// From either: nothing changes hands, and the reason.
     Refused,
 }
 
@@ -53,12 +54,12 @@ pub struct Frame {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Whether the error says that the other side has closed the connection.
+/// Returns true if the error means that the other side has closed the connection.
 pub fn is_closed(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-/// Sends a frame. `TimedOut` where the other side has not made room by `until`.
+/// Sends a frame. `TimedOut` if the other side has not made room by `until`.
 pub fn send(
     stream: &UnixStream,
     kind: Kind,
@@ -79,8 +80,8 @@ pub fn send(
     Ok(())
 }
 
-/// Receives a frame. `TimedOut` where none is complete by `until`; see [`is_closed`] for the end; `InvalidData` for what is
-/// no frame.
+/// Receives a frame. `TimedOut` if none is complete by `until`; see [`is_closed`] for the end;
+/// `InvalidData` for bytes that are no frame.
 pub fn receive(stream: &UnixStream, until: Instant) -> io::Result<Frame> {
     let mut with = [const { None }; MOST_DESCRIPTORS];
     let mut head = [0; HEAD];
@@ -111,7 +112,7 @@ fn fill(
     Ok(())
 }
 
-/// Waits after a call that could not go on; any other error is the caller's.
+/// Waits after a call that would block; returns any other error to the caller.
 fn wait_after(error: io::Error, stream: &UnixStream, what: Interest, until: Instant) -> io::Result<()> {
     match error.kind() {
         ErrorKind::Interrupted => return Ok(()),

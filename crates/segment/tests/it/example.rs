@@ -1,4 +1,4 @@
-//! The Rust example: what one run of it builds, the next one finds.
+//! The Rust example: each run finds the data that the one before has built.
 
 #[allow(dead_code)]
 #[path = "../../../../examples/restart.rs"]

@@ -1,4 +1,4 @@
-//! Segments on hugetlb pages: what only they can show.
+//! Segments on hugetlb pages: behaviour that only these can show.
 
 use megapage_kernel::mounts::{mount_hugetlbfs, unmount};
 use megapage_kernel::smaps::read_own_smaps;
@@ -19,7 +19,8 @@ fn name(text: &str) -> Name {
     text.parse().unwrap()
 }
 
-/// The application of one test, on a hugetlbfs of its own, which is unmounted when the test ends, however it ends.
+/// The application of one test, on a separate hugetlbfs, which is unmounted when the test ends in
+/// any way.
 struct Application {
     pool: Pool,
     /// Behind the pool: dropped after it, whose open directory keeps the file system busy.
@@ -85,7 +86,7 @@ fn pages_are_kept_by_name_and_given_back_by_removal() {
     }
 }
 
-/// Bytes of the segment that this process's page tables have entries for.
+/// Returns the bytes of the segment that this process's page tables have entries for.
 fn resident(segment: &Segment) -> u64 {
     let (from, to) = (segment.address() as u64, segment.address() as u64 + segment.size().0);
     let all = read_own_smaps(&KernelRoot::live()).unwrap();
@@ -93,7 +94,8 @@ fn resident(segment: &Segment) -> u64 {
     ours.map(|one| one.hugetlb.0).sum()
 }
 
-/// All pages that are free, until it is dropped; `None` where there are more than a test should take.
+/// Takes all pages that are free, until it is dropped. Returns `None` if there are more than a test
+/// should take.
 fn take_all(pool: &Pool) -> Option<Segment> {
     let free = Some(available(PageSize::HUGE_2M)).filter(|free| (1..256).contains(free))?;
     let options = Options { unlink: Unlink::Always, ..Options::new(name("all"), Bytes(free * PAGE)) };
@@ -155,7 +157,7 @@ fn pages_that_the_file_lacks_are_taken_when_it_is_opened() {
     assert_eq!(available(PageSize::HUGE_2M), before - 2, "no fault has to take them");
     assert_eq!((word(&again, 1).load(Relaxed), word(&again, 3).load(Relaxed)), (5, 0));
     drop(again);
-    // With none to be had it is an error, not a signal.
+    // With no page available it is an error, not a signal.
     hole();
     let others = take_all(pool);
     let counts = hugetlb::counts(&KernelRoot::live(), PageSize::HUGE_2M, hugetlb::PoolScope::Machine);
@@ -197,7 +199,7 @@ fn a_short_pool_is_an_error_and_nothing_is_taken() {
         assert!(matches!(error, SegmentError::Short { .. }), "{error}");
         assert!(error.to_string().contains("megapage pool set 2m=+"), "{error}");
         assert_eq!(available(PageSize::HUGE_2M), before, "{layout:?}");
-        // As is a growth that goes too far: the segment is as it was.
+        // The same holds for a growth that goes too far: the segment is unchanged.
         let small =
             Options { size: Bytes(2 * PAGE), most: Some(Bytes(more * PAGE)), layout, ..options.clone() };
         let segment = pool.open_segment(&small).unwrap();
@@ -212,7 +214,8 @@ fn a_short_pool_is_an_error_and_nothing_is_taken() {
 
 #[test]
 fn no_zeroed_allocation_returns_an_old_byte() {
-    // DPDK 22.11 keeps the dirtiness of a single file for its first page alone; then all of this came back old.
+    // DPDK 22.11 records the dirtiness of a single file for its first page only; then all of this
+    // would return old bytes.
     let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 40) else { return };
     let application = Application::open(PageSize::HUGE_2M);
     let pool = &application.pool;
@@ -252,7 +255,7 @@ fn one_application_never_touches_anothers_files() {
     let segment = theirs.open_segment(&options).unwrap();
     segment.words(PAGE - 8, 1).unwrap()[0].store(42, Relaxed);
     drop(segment);
-    // In every mode, of the same name, with what they have not in use.
+    // In every mode, with the same name, and with pages that the others do not use at the moment.
     for unlink in [Unlink::Existing, Unlink::Always, Unlink::Never] {
         drop(ours.open_segment(&Options { unlink, ..options.clone() }).unwrap());
     }
@@ -272,7 +275,7 @@ fn memory_files_have_huge_pages_too() {
     let handle = heap.allocate(Request::new(3 * PAGE, TAG).zeroed()).unwrap();
     heap.set_root(Some(handle)).unwrap();
     assert!(available(PageSize::HUGE_2M) < before);
-    // Opened anew: the descriptor itself shares the owner's lock.
+    // Opened again: the descriptor itself shares the owner's lock.
     let file = megapage_kernel::directory::reopen(&heap.segment().descriptor().unwrap().unwrap()).unwrap();
     drop(heap);
     let heap = Heap::open(Segment::of_memory_file(&file, false).unwrap()).unwrap();
@@ -295,7 +298,7 @@ fn an_upgrade_takes_no_second_page() {
         [single, pages, unlinked].iter().map(|options| pool.open_segment(options).unwrap()).collect();
     segments.push(Segment::in_memory(name("memory"), PageSize::HUGE_2M, true, size, size).unwrap());
     segments.iter().zip(1..).for_each(|(segment, value)| word(segment, 1).store(value, Relaxed));
-    // A copy of anything would fail.
+    // A copy of any page would fail.
     let _others = take_all(pool);
     let before = available(PageSize::HUGE_2M);
     let tree = tempfile::tempdir().unwrap();

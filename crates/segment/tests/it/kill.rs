@@ -1,6 +1,7 @@
-//! A program that is killed at any moment, over and over, and started again: nothing that it had stored is lost or torn.
+//! A program that is killed at any moment, over and over, and started again: no data that it had
+//! stored is lost or torn.
 //!
-//! 100 cycles, 1000 where the environment says MEGAPAGE_SOAK, as `make soak` does.
+//! 100 cycles; 1000 if the environment has MEGAPAGE_SOAK, as `make soak` sets it.
 
 use megapage_segment::heap::{Depth, Handle, Heap, HeapError, Request, Tag};
 use megapage_segment::{Layout, Name, Options, Pool, Segment, SegmentError};
@@ -12,16 +13,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What tells the child where to work.
+/// Variable that names the place at which the child works.
 const PLACE: &str = "MEGAPAGE_TEST_KILL_PLACE";
 const TABLE: Tag = Tag::named("kill/table");
 const BLOCK: Tag = Tag::named("kill/block");
 const THREADS: usize = 2;
-/// Two words each: offset and serial number of a block; zero where there is none.
+/// Slots of the table, of two words each: offset and serial number of a block; zero if there is
+/// none.
 const SLOTS: usize = 64;
 const PAGE: u64 = 2 << 20;
 
-/// One test at a time: a process that a test starts has, until it executes its program, the locks of the others.
+/// One test at a time: a process that a test starts has, until it executes its program, the locks
+/// of the others.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -53,7 +56,7 @@ impl Random {
     }
 }
 
-/// What is in word `at` of the block with this number.
+/// Returns the content of word `at` of the block with this number.
 fn content(serial: u64, at: usize) -> u64 {
     (serial ^ (at as u64) << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
@@ -67,7 +70,7 @@ fn slot(table: &[AtomicU64], number: usize) -> Option<Handle> {
     (serial != 0).then(|| Handle { offset: table[2 * number].load(Ordering::Acquire), serial })
 }
 
-/// Whether a block holds what was written to it.
+/// Returns true if a block holds the values that were written to it.
 fn is_whole(heap: &Heap, handle: Handle) -> bool {
     let block = heap.block(handle, BLOCK).unwrap();
     block
@@ -77,7 +80,8 @@ fn is_whole(heap: &Heap, handle: Handle) -> bool {
         .all(|(at, word)| word.load(Ordering::Relaxed) == content(handle.serial, at))
 }
 
-/// The program: allocates, fills and publishes blocks, takes others back, on two threads, until it is killed.
+/// Runs the program: it allocates, fills and publishes blocks, and takes others back, on two
+/// threads, until it is killed.
 #[test]
 #[ignore = "started by the other tests, to be killed"]
 fn program() {
@@ -160,7 +164,8 @@ impl Program {
         Program(child.unwrap())
     }
 
-    /// Waits until it works. It ends only by our hand: an end before means that it failed, and said why.
+    /// Waits until it works. Only this test ends it: an earlier end means that it failed, and has
+    /// printed the reason.
     fn wait_until_ready(&mut self) {
         let mut lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with("ready")), "the program ended by itself");
@@ -180,7 +185,8 @@ impl Drop for Program {
     }
 }
 
-/// Looks at everything as its next owner, and takes back what nobody has stored a handle to. How many blocks there are.
+/// Checks all blocks as its next owner, and frees those to which no handle was stored. Returns the
+/// number of blocks.
 fn check(segment: Segment) -> usize {
     if !Heap::is_in(&segment).unwrap() {
         return 0;
@@ -208,7 +214,7 @@ fn cycles(place: &Path, layout: Layout, count: u64) {
     let mut kept = 0;
     for cycle in 0..count {
         let mut program = Program::start(&argument);
-        // By turns while it is starting, and while it is at work.
+        // Some cycles kill it while it is starting, the others while it works.
         if cycle % 4 != 3 {
             program.wait_until_ready();
             std::thread::sleep(Duration::from_micros(random.below(10_000)));
@@ -251,7 +257,8 @@ fn whoever_shares_sees_what_the_owner_writes() {
     program.wait_until_ready();
     let error = pool.open_segment(&options(Layout::SingleFile)).unwrap_err().to_string();
     assert!(error.contains("is in use by"), "{error}");
-    // At the owner's address, while the owner is changing it. Another test may have a segment there for a while.
+    // At the owner's address, while the owner is changing it. Another test may have a segment there
+    // for a while.
     let mut tries = (0..3000).map(|_| pool.share_segment(&name("store")));
     let shared = tries.find(|shared| {
         let is_taken = matches!(shared, Err(SegmentError::Address { .. }));
@@ -263,7 +270,8 @@ fn whoever_shares_sees_what_the_owner_writes() {
     let mut seen = 0;
     for round in 0.. {
         for handle in (0..SLOTS).filter_map(|number| slot(table, number)) {
-            // It may be freed, moved or beyond what was mapped by now; never anything worse.
+            // It may be freed, moved or beyond the part that was mapped by now; there is no other
+            // error.
             match heap.block(handle, BLOCK) {
                 Ok(block) => seen += block.len(),
                 Err(error) => assert!(matches!(error, HeapError::Stale(_)), "{error}"),

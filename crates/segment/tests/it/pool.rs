@@ -1,4 +1,5 @@
-//! Pools and segments on an ordinary file system: what they do does not depend on the pages behind them.
+//! Pools and segments on an ordinary file system: their behaviour does not depend on the pages
+//! behind them.
 
 use megapage_segment::heap::{Depth, Heap, HeapError, Request, Tag};
 use megapage_segment::{Layout, Name, Options, PageState, Pool, Segment, SegmentError, Unlink};
@@ -16,7 +17,7 @@ fn name(text: &str) -> Name {
     text.parse().unwrap()
 }
 
-/// An application's pool in a directory of its own, which goes with the first value.
+/// Makes an application's pool in a separate directory, which is removed with the first value.
 fn pool() -> (tempfile::TempDir, PathBuf, Pool) {
     let tree = tempfile::tempdir().unwrap();
     let parent = fs::canonicalize(tree.path()).unwrap();
@@ -29,12 +30,13 @@ fn options(layout: Layout, unlink: Unlink, pages: u64) -> Options {
     Options { layout, unlink, most: Some(Bytes(8 * PAGE)), ..options }
 }
 
-/// Writes to the last word of a page and reads what was there.
+/// Writes to the last word of a page, and returns its former value.
 fn touch(segment: &Segment, page: u64, value: u64) -> u64 {
     segment.words((page + 1) * PAGE - 8, 1).unwrap()[0].swap(value, Relaxed)
 }
 
-/// Maps segment one as somebody else does. Another test of this process may have its addresses for a while.
+/// Maps segment one as another process does. Another test of this process may have its addresses
+/// for a while.
 fn share(pool: &Pool) -> Segment {
     for _ in 0..3000 {
         match pool.share_segment(&name("one")) {
@@ -214,7 +216,7 @@ fn truncated_and_foreign_files_are_refused() {
             assert!(matches!(error, SegmentError::Damaged { .. }), "{error}");
             assert!(error.to_string().contains(what), "{error}");
             assert!(pool.share_segment(&name("one")).is_err());
-            // Fresh memory is to be had all the same.
+            // Fresh memory is available all the same.
             drop(pool.open_segment(&options(layout, Unlink::Existing, 3)).unwrap());
         };
         drop(pool.open_segment(&reuse).unwrap());
@@ -235,7 +237,7 @@ fn truncated_and_foreign_files_are_refused() {
         let other = Options { name: name("two"), ..reuse.clone() };
         assert!(pool.open_segment(&other).unwrap_err().to_string().contains("it is segment one"));
         fs::rename(pool.path().join("two"), pool.path().join("one")).unwrap();
-        // Files that are none of a segment's: not removed, whatever is asked for.
+        // Foreign files are not removed in any mode.
         fs::write(pool.path().join("one/diary"), "expensive diary").unwrap();
         for unlink in [Unlink::Never, Unlink::Existing, Unlink::Always] {
             let error = pool.open_segment(&options(layout, unlink, 3)).unwrap_err();
@@ -327,7 +329,7 @@ fn what_an_interrupted_growth_has_left_is_cut_off() {
         assert_eq!((segment.pages(), segment.opened().fresh_pages), (3, 1));
         assert_eq!(touch(&segment, 2, 1), 0);
         drop(segment);
-        // And a removal that was interrupted is no segment any more.
+        // A segment whose removal was interrupted is no segment any more.
         let first = if layout == Layout::SingleFile { "pages" } else { "page.0" };
         fs::remove_file(path.join(first)).unwrap();
         let segment = pool.open_segment(&options(layout, Unlink::Never, 1)).unwrap();
@@ -349,7 +351,8 @@ fn a_plan_tells_before() {
     assert_eq!(files(pool.path()), ["one"]);
 }
 
-/// DPDK 22.11 forgets, behind the first page of a single file, that memory is dirty; its zeroed allocations return old bytes.
+/// Checks against the fault of DPDK 22.11: behind the first page of a single file it does not
+/// record that memory is dirty, and its zeroed allocations return old bytes.
 #[test]
 fn no_zeroed_allocation_returns_an_old_byte_whatever_went_before() {
     const TAG: Tag = Tag::named("test/old");
@@ -363,14 +366,14 @@ fn no_zeroed_allocation_returns_an_old_byte_whatever_went_before() {
     let (_tree, _, pool) = pool();
     let (mut starts, mut checked) = (0, 0);
     for start in 0..24u64 {
-        // Two segments, one of a file for each page, by turns: neither knows of the other.
+        // Two segments alternate, one of a file for each page: neither knows of the other.
         let layout = LAYOUTS[(start % 2) as usize];
         let unlink = if below(6) == 0 { Unlink::Existing } else { Unlink::Never };
         let name = name(["single", "pages"][(start % 2) as usize]);
         let options =
             Options { layout, unlink, most: Some(Bytes(10 * PAGE)), ..Options::new(name, Bytes(2 * PAGE)) };
         let segment = pool.open_segment(&options).unwrap();
-        // The heap that is there, with what is in it, or another one in its pages.
+        // The existing heap with its contents, or another one in its pages.
         let heap = match below(2) {
             0 => Heap::format(segment).unwrap(),
             _ => Heap::open_or_format(segment).unwrap().0,

@@ -1,11 +1,12 @@
-//! What present memory is backed by.
+//! Backing of present memory.
 
 use crate::wire;
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::ops::AddAssign;
 
-/// Present memory by what backs it. The fields do not overlap: their sum is what is resident, hugetlb included.
+/// Present memory by its backing. The fields do not overlap: their sum is the resident memory,
+/// hugetlb included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BackingBytes {
     /// 1 GiB hugetlb pages.
@@ -26,23 +27,24 @@ pub struct BackingBytes {
     /// Page cache mapped by 2 MiB entries.
     #[serde(serialize_with = "wire::bytes", rename = "file_pmd_bytes")]
     pub file_pmd: Bytes,
-    /// All others: base pages, and transparent huge pages smaller than 2 MiB, which smaps does not distinguish.
+    /// All other pages: base pages, and transparent huge pages smaller than 2 MiB, which smaps does
+    /// not distinguish.
     #[serde(serialize_with = "wire::bytes", rename = "base_bytes")]
     pub base: Bytes,
 }
 
 impl BackingBytes {
-    /// Everything on pages of 2 MiB or more.
+    /// Returns everything on pages of 2 MiB or more.
     pub fn huge(&self) -> Bytes {
         self.hugetlb() + self.thp + self.shmem_pmd + self.file_pmd
     }
 
-    /// Everything on hugetlb pages.
+    /// Returns everything on hugetlb pages.
     pub fn hugetlb(&self) -> Bytes {
         self.hugetlb_1g + self.hugetlb_2m + self.hugetlb_other
     }
 
-    /// Everything that is resident, hugetlb included.
+    /// Returns the resident memory, hugetlb included.
     pub fn total(&self) -> Bytes {
         self.huge() + self.base
     }

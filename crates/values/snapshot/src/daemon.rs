@@ -1,22 +1,23 @@
-//! What a daemon reports on itself over its socket: plain values, written by the daemon and read by the commands that show them.
+//! Report of a daemon on itself over its socket: plain values, written by the daemon and read by
+//! the commands that show them.
 
 use serde::{Deserialize, Serialize};
 
-/// The schema of [`DaemonStatus`] as JSON.
+/// Schema of [`DaemonStatus`] as JSON.
 pub const STATUS_SCHEMA: &str = "megapage.status/2";
-/// The schema of [`Decisions`] as JSON.
+/// Schema of [`Decisions`] as JSON.
 pub const DECISIONS_SCHEMA: &str = "megapage.decisions/1";
 
-/// What a daemon that was asked has reported.
+/// Report of a daemon that was asked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DaemonSeen {
-    /// How it is.
+    /// Its state.
     pub status: DaemonStatus,
-    /// What it did last.
+    /// Its last decisions.
     pub decisions: Decisions,
 }
 
-/// A daemon at this moment.
+/// State of a daemon at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DaemonStatus {
     /// [`STATUS_SCHEMA`].
@@ -25,43 +26,43 @@ pub struct DaemonStatus {
     pub version: String,
     /// Its process.
     pub pid: u32,
-    /// Since it began to report.
+    /// Time since it began to report.
     pub running_seconds: f64,
     /// The policy's name; empty before the first pass.
     pub policy: String,
-    /// Whether it changes nothing.
+    /// True if it changes nothing.
     pub dry_run: bool,
     /// Passes so far.
     pub passes: u64,
-    /// The last of them; `None` before the first.
+    /// The last pass; `None` before the first.
     pub last_pass: Option<PassStatus>,
-    /// All actions so far, those of processes that have ended included.
+    /// Sum of all actions so far, including those on processes that have ended.
     pub totals: Totals,
-    /// Its own processor time, user and system.
+    /// Its processor time, user and system.
     pub cpu_seconds: f64,
-    /// Its own resident memory, in bytes; `None` where that could not be read.
+    /// Its resident memory, in bytes; `None` if that could not be read.
     pub resident_bytes: Option<u64>,
-    /// The processes of the last pass that have most huge memory or were acted on most, at most so many as the
-    /// configuration says.
+    /// Processes of the last pass with most huge memory or most actions; the configuration limits
+    /// their number.
     pub processes: Vec<ProcessStatus>,
 }
 
-/// One pass.
+/// One pass of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PassStatus {
-    /// 1 for the first.
+    /// Number of the pass; 1 for the first.
     pub number: u64,
-    /// When it began, since boot.
+    /// Time since boot at which it began.
     pub at_seconds: f64,
-    /// Since it ended.
+    /// Time since it ended.
     pub ago_seconds: f64,
-    /// Observing.
+    /// Time of observing.
     pub observe_seconds: f64,
-    /// Deciding.
+    /// Time of deciding.
     pub decide_seconds: f64,
-    /// Acting.
+    /// Time of acting.
     pub act_seconds: f64,
-    /// The daemon's processor time.
+    /// Processor time of the daemon.
     pub cpu_seconds: f64,
     /// Processes that are watched.
     pub watched: u64,
@@ -69,15 +70,15 @@ pub struct PassStatus {
     pub skipped: u64,
     /// Anonymous huge memory of the watched processes, in bytes.
     pub huge_bytes: u64,
-    /// Whether the policy was notified that memory runs short.
+    /// True if the policy was notified that memory runs short.
     pub short: bool,
-    /// Actions.
+    /// Number of actions.
     pub actions: u64,
-    /// Those of them that were obtained.
+    /// Number of actions that were obtained.
     pub obtained: u64,
-    /// Actions that a budget deferred.
+    /// Number of actions that a budget deferred.
     pub left: u64,
-    /// How often the latency guard made a pause or smaller batches.
+    /// Number of times that the latency guard made a pause or smaller batches.
     pub backed_off: u64,
     /// Memory made huge, in bytes.
     pub promoted_bytes: u64,
@@ -85,12 +86,12 @@ pub struct PassStatus {
     pub freed_bytes: u64,
 }
 
-/// What was done, added up.
+/// Sum of actions and their results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Actions that were tried.
     pub actions: u64,
-    /// Those of them that were obtained.
+    /// Actions that were obtained.
     pub obtained: u64,
     /// Memory made huge, in bytes.
     pub promoted_bytes: u64,
@@ -98,12 +99,12 @@ pub struct Totals {
     pub freed_bytes: u64,
 }
 
-/// What was done to one process.
+/// Actions on one process, summed up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessStatus {
     /// The process.
     pub pid: i32,
-    /// When it started, in clock ticks since boot: a pid that is used again is another process.
+    /// Start of the process, in clock ticks since boot: a reused pid is another process.
     pub start_ticks: u64,
     /// Its name, without control characters.
     pub name: String,
@@ -113,61 +114,62 @@ pub struct ProcessStatus {
     pub resident_bytes: u64,
     /// Zeros in its huge pages as far as they were scanned, in bytes.
     pub bloat_bytes: u64,
-    /// The share of its cycles that address translation takes, 0 to 1, where that is known.
+    /// Share of its cycles that address translation takes, 0 to 1, if it is known.
     pub translation_share: Option<f64>,
-    /// What the daemon has done to it.
+    /// Sum of the daemon's actions on it.
     pub done: Totals,
 }
 
-/// The last decisions.
+/// Last decisions of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decisions {
     /// [`DECISIONS_SCHEMA`].
     pub schema: String,
-    /// The number of the newest decision of all; 0 before the first. Asking `since` it gives what comes after.
+    /// Number of the newest decision of all; 0 before the first. As `since` in a request, it
+    /// selects the later ones.
     pub newest: u64,
     /// Decisions after `since` that are not stored any longer.
     pub lost: u64,
-    /// Oldest first.
+    /// The decisions, the oldest first.
     pub decisions: Vec<Decision>,
 }
 
-/// One action: what was asked, why, and what was obtained.
+/// One action: the request, its reason, and its result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// 1 for the first since the daemon started.
+    /// Number of the action; 1 for the first since the daemon started.
     pub number: u64,
-    /// When the pass began in which it was taken, since boot.
+    /// Time since boot at which its pass began.
     pub at_seconds: f64,
-    /// Since then.
+    /// Time since its pass began.
     pub ago_seconds: f64,
-    /// Whose memory; `None` where the machine's.
+    /// Process whose memory it was; `None` for the machine.
     pub pid: Option<i32>,
-    /// The process's name, without control characters; empty where it was not observed.
+    /// Name of the process, without control characters; empty if it was not observed.
     pub process: String,
     /// `promote`, `demote`, `recover`, `zero-scan`.
     pub action: String,
-    /// The region's first address, in hexadecimal; `None` where several or none are concerned, or who asks is neither
-    /// root nor the daemon's user.
+    /// First address of the region, in hexadecimal. `None` for several regions or none, or if the
+    /// client is neither root nor the daemon's user.
     pub region: Option<String>,
-    /// The rule of the policy, such as `gain`.
+    /// Rule of the policy, such as `gain`.
     pub reason: String,
-    /// What was obtained, such as `done` or `busy`.
+    /// Result, such as `done` or `busy`.
     pub obtained: String,
     /// Memory made huge, in bytes.
     pub promoted_bytes: u64,
     /// Memory released to the machine, in bytes.
     pub freed_bytes: u64,
-    /// Time in system calls.
+    /// Time spent in system calls.
     pub took_seconds: f64,
-    /// The kernel's answer where it was not obtained, without control characters.
+    /// Answer of the kernel if the action was not obtained, without control characters.
     pub why: Option<String>,
-    /// Whether this was only thought of (`--dry-run`).
+    /// True if the action was only planned (`--dry-run`).
     pub dry_run: bool,
 }
 
 impl Totals {
-    /// These and those of a further action.
+    /// Adds another sum.
     pub fn add(&mut self, other: &Totals) {
         self.actions += other.actions;
         self.obtained += other.obtained;

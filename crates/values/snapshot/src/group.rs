@@ -1,18 +1,19 @@
-//! Whose a process is, by the path of its control group: a unit of systemd, a pod of Kubernetes.
+//! Owner of a process, by the path of its control group: a unit of systemd, a pod of Kubernetes.
 //!
-//! Sources: systemd.unit(5); the kubelet's cgroup drivers name groups `kubepods/.../podUID` (cgroupfs) and
-//! `kubepods-...-podUID_WITH_UNDERSCORES.slice` (systemd).
+//! Sources: systemd.unit(5); the kubelet's cgroup drivers name groups `kubepods/.../podUID`
+//! (cgroupfs) and `kubepods-...-podUID_WITH_UNDERSCORES.slice` (systemd).
 
-/// A pod's identifier has so many characters at least: a static pod's is a hash without dashes.
+/// Fewest characters of a pod's identifier: a static pod's is a hash without dashes.
 const LEAST_UID: usize = 32;
 
-/// The innermost service or scope on the path `/system.slice/redis.service`: the unit that systemctl(1) takes. `None`
-/// where systemd has made no group on it but slices.
+/// Returns the innermost service or scope on a path such as `/system.slice/redis.service`: the unit
+/// that systemctl(1) takes. `None` if the path has only slices of systemd.
 pub fn unit(path: &str) -> Option<&str> {
     path.rsplit('/').find(|name| name.ends_with(".service") || name.ends_with(".scope"))
 }
 
-/// The identifier of the pod that the control group at `path` belongs to, with dashes as Kubernetes writes it.
+/// Returns the identifier of the pod that the control group at `path` belongs to, with dashes as
+/// Kubernetes writes it.
 pub fn pod(path: &str) -> Option<String> {
     path.split('/').find_map(|name| {
         let name = name.strip_suffix(".slice").unwrap_or(name);
@@ -25,8 +26,8 @@ pub fn pod(path: &str) -> Option<String> {
     })
 }
 
-/// The namespace and name of a pod, and its identifier, by its directory of logs on the node:
-/// `/var/log/pods/NAMESPACE_NAME_UID`. No name of Kubernetes holds an underscore.
+/// Returns the identifier of a pod, and its namespace and name, from its directory of logs on the
+/// node: `/var/log/pods/NAMESPACE_NAME_UID`. No name in Kubernetes holds an underscore.
 pub fn pod_of_directory(name: &str) -> Option<(String, String)> {
     let mut parts = name.split('_');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {

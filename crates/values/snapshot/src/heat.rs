@@ -1,33 +1,35 @@
-//! Heat over time: how much of each range of addresses was accessed, sample after sample, in bounded memory.
+//! Heat over time: the accessed part of each range of addresses, sample after sample, in bounded
+//! memory.
 
 use crate::{PAGES, Process};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Distinct ranges that are told apart at most: with more, neighbours become one.
+/// Most ranges that are distinguished; beyond it, neighbours are joined.
 const MOST_UNITS: usize = 1024;
-/// Rows that are kept at most: with more, neighbours become one.
+/// Most rows that are kept; beyond it, neighbours are joined.
 const MOST_ROWS: usize = 240;
 
-/// What samples said of one range. In base pages; where several samples are in it, their sum.
+/// Samples of one range, in base pages; the sum if the cell holds several samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeatCell {
-    /// Present, in regions that were sampled.
+    /// Base pages present in regions that were sampled.
     pub sampled: u64,
-    /// The part of it that was accessed. A huge page has one bit for all of its 512.
+    /// Part of `sampled` that was accessed. A huge page has one accessed bit for its 512 base
+    /// pages.
     pub accessed: u64,
-    /// The part of `sampled` that huge pages map.
+    /// Part of `sampled` that huge pages map.
     pub huge: u64,
 }
 
 impl HeatCell {
-    /// The share of what was sampled, 0 to 1, that was accessed; `None` where nothing was sampled.
+    /// Returns the accessed share of the sampled pages, 0 to 1; `None` if nothing was sampled.
     pub fn heat(&self) -> Option<f64> {
         (self.sampled > 0).then(|| self.accessed as f64 / self.sampled as f64)
     }
 
-    /// Both together.
+    /// Adds another cell.
     pub fn add(&mut self, other: HeatCell) {
         self.sampled += other.sampled;
         self.accessed += other.accessed;
@@ -35,21 +37,21 @@ impl HeatCell {
     }
 }
 
-/// Some time, and what was accessed in it.
+/// Period of time, and the accesses in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeatRow {
-    /// From when: since the first look.
+    /// Start of the period, since the first look.
     pub from: Duration,
-    /// Until when.
+    /// End of the period, since the first look.
     pub to: Duration,
-    /// The ranges that were sampled, by their number: the address divided by [`Heat::unit`].
+    /// Ranges that were sampled, by number: the address divided by [`Heat::unit`].
     pub cells: BTreeMap<u64, HeatCell>,
-    /// Samples in it.
+    /// Samples in the row.
     samples: u32,
 }
 
 impl HeatRow {
-    /// Takes the row that follows in.
+    /// Appends the row that follows.
     pub fn join(&mut self, next: &HeatRow) {
         self.to = next.to;
         self.samples += next.samples;
@@ -62,24 +64,24 @@ impl HeatRow {
 /// Heat over time of one process: at most 240 rows of at most 1024 ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heat {
-    /// The length of a range: 2 MiB, or twice that, and so on, where the process is large.
+    /// Length of a range: 2 MiB, or a doubling of it if the process is large.
     pub unit: Bytes,
     /// The rows, the oldest first.
     pub rows: Vec<HeatRow>,
-    /// What is mapped at a range: of a mapping that begins in it or before.
+    /// Name of the mapping at a range: one that begins in the range or before it.
     pub names: BTreeMap<u64, String>,
-    /// The ranges that any row has something of.
+    /// Ranges for which any row has a value.
     units: BTreeSet<u64>,
     /// Samples that go into one row.
     samples_per_row: u32,
-    /// When the first look was, since boot.
+    /// Time of the first look, since boot.
     began: Duration,
-    /// Samples up to this moment are in.
+    /// Time since boot up to which samples are included.
     seen: Duration,
 }
 
 impl Heat {
-    /// Nothing yet; `began`: since boot.
+    /// Creates an empty heat; `began` is the time since boot.
     pub fn new(began: Duration) -> Heat {
         Heat {
             unit: Bytes(HUGE_2M as u64),
@@ -92,7 +94,8 @@ impl Heat {
         }
     }
 
-    /// Takes in what has been sampled of `process` since the last call; `false` where nothing was. `taken`: since boot.
+    /// Adds the samples of `process` since the last call. Returns false if there were none. `taken`
+    /// is the time since boot.
     pub fn add(&mut self, process: &Process, taken: Duration) -> bool {
         let mut row = HeatRow { samples: 1, ..HeatRow::default() };
         let mut newest = self.seen;
@@ -127,18 +130,18 @@ impl Heat {
         true
     }
 
-    /// The ranges that any row has something of, ascending.
+    /// Returns the ranges for which any row has a value, ascending.
     pub fn units(&self) -> Vec<u64> {
         self.units.iter().copied().collect()
     }
 
-    /// The rows, neighbours joined so that there are at most `most`.
+    /// Returns the rows, with neighbours joined so that there are at most `most`.
     pub fn rows(&self, most: usize) -> Vec<HeatRow> {
         let together = self.rows.len().div_ceil(most.max(1)).max(1);
         self.rows.chunks(together).map(joined).collect()
     }
 
-    /// A count of base pages in bytes.
+    /// Converts a count of base pages to bytes.
     pub fn bytes(pages: u64) -> Bytes {
         Bytes(pages.saturating_mul(BASE_PAGE as u64))
     }
@@ -159,14 +162,14 @@ impl Heat {
             }
         }
         if self.rows.len() > MOST_ROWS {
-            // An odd one is left over: 241 rows become 121.
+            // An odd row remains single: 241 rows become 121.
             self.rows = self.rows.chunks(2).map(joined).collect();
             self.samples_per_row = self.samples_per_row.saturating_mul(2);
         }
     }
 }
 
-/// Rows that follow each other as one.
+/// Joins rows that follow each other to one.
 fn joined(rows: &[HeatRow]) -> HeatRow {
     let mut all =
         HeatRow { from: rows.first().map(|row| row.from).unwrap_or_default(), ..HeatRow::default() };
@@ -182,7 +185,7 @@ mod tests {
 
     const REGION: u64 = HUGE_2M as u64;
 
-    /// A process with regions `(number, coverage)`, sampled at this second.
+    /// Returns a process with regions `(number, coverage)`, sampled at this second.
     fn process(at: u64, regions: impl IntoIterator<Item = (u64, u16)>) -> Process {
         let mut process =
             Process::without_memory(ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 0 }, "p");

@@ -1,8 +1,8 @@
-//! What is observed of a machine and its processes, as values: the words that observe writes, and that policies,
-//! reports and the simulator read.
+//! Observations of a machine and its processes, as values: observe writes them, and policies,
+//! reports and the simulator read them.
 //!
-//! Architecture invariant: no I/O, no clock, no threads. A snapshot holds no file and no path to be read later, so
-//! that a synthetic one is as good as an observed one.
+//! Architecture invariant: no I/O, no clock, no threads. A snapshot refers to no file or path that
+//! is read later, so a synthetic snapshot is as good as an observed one.
 
 #![forbid(unsafe_code)]
 
@@ -34,22 +34,24 @@ use std::time::Duration;
 /// A machine and chosen processes at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Snapshot {
-    /// When it was taken: time since boot (`CLOCK_BOOTTIME`), or the simulator's clock. Never falls.
+    /// Time at which it was taken: since boot (`CLOCK_BOOTTIME`), or by the simulator's clock. It
+    /// never falls.
     #[serde(serialize_with = "wire::seconds", rename = "taken_seconds")]
     pub taken: Duration,
     /// The machine.
     pub machine: Machine,
-    /// How access bits are sampled; `None` where they are not.
+    /// Method of sampling access bits; `None` if they are not sampled.
     pub sampling: Option<Sampling>,
-    /// The processes that could be observed, ascending by pid.
+    /// Processes that could be observed, ascending by pid.
     pub processes: Vec<Process>,
-    /// Those asked for that could not be observed this time, each with the reason. What was known of them before
-    /// is not repeated. One that could be observed, but not sampled, is in both lists.
+    /// Requested processes that could not be observed this time, each with the reason. Earlier
+    /// values of theirs are not repeated. A process that could be observed, but not sampled, is in
+    /// both lists.
     pub missed: Vec<Missed>,
 }
 
 impl Snapshot {
-    /// The process of this pid, where it was observed.
+    /// Returns the process with this pid, if it was observed.
     pub fn process(&self, pid: megapage_units::Pid) -> Option<&Process> {
         self.processes.iter().find(|process| process.id.pid == pid)
     }

@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 pub struct Machine {
     /// Memory as a whole.
     pub memory: Memory,
-    /// The NUMA nodes, ascending; one where the kernel knows none.
+    /// The NUMA nodes, ascending; one node if the kernel knows none.
     pub nodes: Vec<Node>,
     /// The hugetlb pools, by size.
     pub pools: Vec<Pool>,
-    /// The settings of transparent huge pages; `None` on a kernel without.
+    /// The settings of transparent huge pages; `None` if the kernel has none.
     pub thp: Option<ThpSettings>,
     /// Counters since boot.
     pub counters: Counters,
-    /// Memory pressure; `None` where the kernel does not measure it (PSI).
+    /// Memory pressure; `None` if the kernel does not measure it (PSI).
     pub pressure: Option<Pressure>,
 }
 
-/// `/proc/meminfo` in short.
+/// Main values of `/proc/meminfo`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// `MemTotal`.
@@ -32,7 +32,7 @@ pub struct Memory {
     /// `MemFree`.
     #[serde(serialize_with = "wire::bytes", rename = "free_bytes")]
     pub free: Bytes,
-    /// `MemAvailable`: what new programs can have.
+    /// `MemAvailable`: memory that new programs can get.
     #[serde(serialize_with = "wire::bytes", rename = "available_bytes")]
     pub available: Bytes,
     /// `SwapTotal`.
@@ -46,7 +46,7 @@ pub struct Memory {
     pub anon_huge: Bytes,
 }
 
-/// One NUMA node's free memory.
+/// Free memory of one NUMA node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Node {
     /// The node.
@@ -54,14 +54,15 @@ pub struct Node {
     /// Free memory.
     #[serde(serialize_with = "wire::bytes", rename = "free_bytes")]
     pub free: Bytes,
-    /// How many 2 MiB pages (order 9) could be taken at once, without compaction.
+    /// Number of 2 MiB pages (order 9) that could be taken at once, without compaction.
     pub huge_available: u64,
-    /// The free memory fragmentation index for order 9: the share, 0 to 1, of the free memory that is unusable for
-    /// 2 MiB pages (Ingens, section 3.3; Gorman and Whitcroft 2005). `None` where nothing is free.
+    /// Free memory fragmentation index for order 9: the share, 0 to 1, of free memory that is
+    /// unusable for 2 MiB pages (Ingens, section 3.3; Gorman and Whitcroft 2005). `None` if nothing
+    /// is free.
     pub fragmentation: Option<f64>,
 }
 
-/// A hugetlb pool of one page size, over all nodes. In pages.
+/// A hugetlb pool of one page size, over all nodes; its counts are pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pool {
     /// The page size.
@@ -78,14 +79,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Pages that a new mapping can have.
+    /// Returns the pages that a new mapping can get.
     pub fn available(&self) -> u64 {
         self.free.saturating_sub(self.reserved)
     }
 }
 
-/// Counters of `/proc/vmstat` that show how huge pages fare: every `thp_*`, `compact_*` and `pgmigrate_*`, and a few
-/// more. By the kernel's names, since boot.
+/// Counters of `/proc/vmstat` that concern huge pages: every `thp_*`, `compact_*` and
+/// `pgmigrate_*`, and a few more. Keys are the kernel's names; values count since boot.
 pub type Counters = BTreeMap<String, u64>;
 
 /// Pressure stall information for memory (Documentation/accounting/psi.rst).

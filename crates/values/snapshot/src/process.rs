@@ -6,22 +6,22 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// One process with one address space. A pid that is used again, or a process that execs another program, is a
+/// One process with one address space. After reuse of the pid, or after execve(2), it is a
 /// different one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ProcessId {
-    /// The process.
+    /// Identifier of the process.
     #[serde(serialize_with = "wire::pid")]
     pub pid: Pid,
-    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    /// Start time, in clock ticks since boot (field 22 of `/proc/PID/stat`).
     pub start_ticks: u64,
-    /// Where its stack starts (field 28 of `/proc/PID/stat`): with address-space randomisation another one after
-    /// each execve(2). 0 where the kernel does not show it.
+    /// Start of its stack (field 28 of `/proc/PID/stat`). With address-space randomisation it
+    /// differs after each execve(2). 0 if the kernel does not show it.
     pub start_stack: u64,
 }
 
 megapage_units::named! {
-    /// What a mapping is.
+    /// Kind of a mapping.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum MappingKind {
@@ -37,13 +37,13 @@ megapage_units::named! {
         Hugetlb = "hugetlb",
         /// A file's pages, private or shared: code, data, mapped files.
         File = "file",
-        /// What the kernel put there: vdso, vvar, vsyscall, device memory.
+        /// Memory of the kernel or of a device: vdso, vvar, vsyscall, device memory.
         Special = "special",
     }
 }
 
-/// What a mapping allows and asks for: the permissions of `/proc/PID/maps` and those `VmFlags` of
-/// `/proc/PID/smaps` that matter to huge pages.
+/// Permissions of `/proc/PID/maps`, and those `VmFlags` of `/proc/PID/smaps` that matter to huge
+/// pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MappingFlags {
     /// Readable.
@@ -60,9 +60,10 @@ pub struct MappingFlags {
     pub no_huge: bool,
     /// mlock(2) (`lo`).
     pub locked: bool,
-    /// userfaultfd(2) watches it, for missing pages (`um`), write protection (`uw`) or minor faults (`ui`).
+    /// userfaultfd(2) watches it, for missing pages (`um`), write protection (`uw`) or minor faults
+    /// (`ui`).
     pub userfault: bool,
-    /// Memory that is no ordinary page: devices, raw page frames (`io`, `pf`, `mm`).
+    /// Memory without ordinary pages: devices, raw page frames (`io`, `pf`, `mm`).
     pub device: bool,
     /// KSM may merge it (`mg`).
     pub mergeable: bool,
@@ -76,34 +77,35 @@ pub struct Mapping {
     /// The addresses.
     #[serde(serialize_with = "wire::range")]
     pub range: VirtRange,
-    /// What it is.
+    /// Its kind.
     pub kind: MappingKind,
     /// The file, `[heap]`, `[anon:NAME]`, or empty.
     pub name: String,
     /// Permissions and flags.
     pub flags: MappingFlags,
-    /// Whether the kernel would give a 2 MiB transparent huge page here under its present settings
-    /// (`THPeligible`); `None` where it was not asked.
+    /// True if the kernel would give a 2 MiB transparent huge page here under its present settings
+    /// (`THPeligible`); `None` if it was not asked.
     pub thp_eligible: Option<bool>,
-    /// The file behind it; `None` of anonymous memory, or where it is not known.
+    /// File behind it; `None` for anonymous memory, or if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<MappedObject>,
 }
 
-/// The file behind a mapping, and the place in it: of shared memory, what several processes have in common.
+/// File behind a mapping, and the place in it. For shared memory it identifies memory that several
+/// processes have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct MappedObject {
     /// Major and minor number of the file system's device.
     pub device: (u32, u32),
-    /// The inode; of a SysV segment its identifier, with the highest bit set.
+    /// The inode; for a SysV segment its identifier, with the highest bit set.
     pub inode: u64,
-    /// Where in the file the mapping starts, in bytes.
+    /// Offset in the file at which the mapping starts, in bytes.
     #[serde(rename = "offset_bytes")]
     pub offset: u64,
 }
 
 impl Mapping {
-    /// Anonymous memory that may be read and written, without a name or further flags.
+    /// Returns anonymous memory that may be read and written, without a name or further flags.
     pub fn anonymous(range: VirtRange) -> Mapping {
         Mapping {
             range,
@@ -119,18 +121,18 @@ impl Mapping {
 /// A control group whose memory is limited. Processes with the same group share its limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryLimit {
-    /// Which: where the kernel shows it.
+    /// The control group, as the kernel shows it.
     pub group: String,
     /// The limit.
     #[serde(serialize_with = "wire::bytes", rename = "limit_bytes")]
     pub limit: Bytes,
-    /// What is charged against it, without page cache that gives way to a charge.
+    /// Memory charged against the limit, without page cache that gives way to a charge.
     #[serde(serialize_with = "wire::bytes", rename = "usage_bytes")]
     pub usage: Bytes,
 }
 
 impl MemoryLimit {
-    /// The share in use, 0 to 1.
+    /// Returns the share in use, 0 to 1.
     pub fn in_use(&self) -> f64 {
         (self.usage.0 as f64 / self.limit.0.max(1) as f64).min(1.0)
     }
@@ -139,7 +141,7 @@ impl MemoryLimit {
 /// One process, as observed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Process {
-    /// Which.
+    /// Its identity.
     pub id: ProcessId,
     /// The parent.
     #[serde(serialize_with = "wire::pid")]
@@ -148,11 +150,12 @@ pub struct Process {
     pub name: String,
     /// The real user.
     pub uid: u32,
-    /// The control group of the memory controller, of version 1 or 2; empty where there is none.
+    /// Control group of the memory controller, version 1 or 2; empty if there is none.
     pub cgroup: String,
-    /// Of the control groups that limit its memory, the fullest; `None` where none does, or it could not be seen.
+    /// Fullest of the control groups that limit its memory; `None` if none does, or if it could not
+    /// be seen.
     pub memory_limit: Option<MemoryLimit>,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
     /// Processor time so far, user and system, of all threads.
     #[serde(serialize_with = "wire::seconds", rename = "cpu_seconds")]
@@ -160,47 +163,48 @@ pub struct Process {
     /// Resident memory without hugetlb pages.
     #[serde(serialize_with = "wire::bytes", rename = "rss_bytes")]
     pub rss: Bytes,
-    /// The anonymous part of it.
+    /// Anonymous part of the resident memory.
     #[serde(serialize_with = "wire::bytes", rename = "rss_anonymous_bytes")]
     pub rss_anonymous: Bytes,
-    /// Swapped out.
+    /// Memory that is swapped out.
     #[serde(serialize_with = "wire::bytes", rename = "swap_bytes")]
     pub swap: Bytes,
-    /// Page tables.
+    /// Memory of its page tables.
     #[serde(serialize_with = "wire::bytes", rename = "page_tables_bytes")]
     pub page_tables: Bytes,
-    /// What the present memory is backed by, hugetlb pages included.
+    /// Backing of the present memory, hugetlb pages included.
     pub backing: BackingBytes,
-    /// Whether transparent huge pages are switched off for it by prctl(PR_SET_THP_DISABLE).
+    /// True if prctl(PR_SET_THP_DISABLE) switches transparent huge pages off for it.
     pub thp_disabled: bool,
     /// The mappings, ascending.
     pub mappings: Vec<Mapping>,
     /// The regions that hold something, ascending.
     pub regions: Vec<Region>,
-    /// Children that it has forked and that have not executed a program yet: they share its memory copy-on-write,
-    /// so that a huge page may be copied whole at the next write. `None` where that was not looked up.
+    /// Children that it has forked and that have not executed a program yet. They share its memory
+    /// copy-on-write, so the next write may copy a whole huge page. `None` if this was not looked
+    /// up.
     pub sharing_children: Option<u32>,
-    /// What address translation costs it, where that is known.
+    /// Cost of address translation, if it is known.
     pub translation: Option<TranslationCost>,
-    /// How its access bits were sampled; `None` where they were not yet.
+    /// Method of sampling its access bits; `None` if they were not sampled yet.
     pub sampling: Option<ProcessSampling>,
 }
 
-/// What all users may see of a process, also of another user's.
+/// Values that all users may see of any process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outline {
-    /// Which.
+    /// Identifier of the process.
     #[serde(serialize_with = "wire::pid")]
     pub pid: Pid,
     /// The command name, at most 15 bytes.
     pub name: String,
     /// The real user.
     pub uid: u32,
-    /// Its login name; `None` where it has none, or nobody has looked.
+    /// Login name of that user; `None` if there is none, or if it was not looked up.
     pub user: Option<String>,
-    /// The control group, as [`Process::cgroup`]; empty where nobody has looked.
+    /// Control group, as [`Process::cgroup`]; empty if it was not looked up.
     pub cgroup: String,
-    /// The namespace and name of the pod, `shop/cart-0`, where this node tells it.
+    /// Namespace and name of the pod, `shop/cart-0`, if this node shows it.
     pub pod_name: Option<String>,
     /// Resident memory without hugetlb pages.
     #[serde(serialize_with = "wire::bytes", rename = "rss_bytes")]
@@ -208,21 +212,21 @@ pub struct Outline {
     /// Mapped hugetlb pages of all sizes.
     #[serde(serialize_with = "wire::bytes", rename = "hugetlb_bytes")]
     pub hugetlb: Bytes,
-    /// Swapped out.
+    /// Memory that is swapped out.
     #[serde(serialize_with = "wire::bytes", rename = "swap_bytes")]
     pub swap: Bytes,
 }
 
 impl Outline {
-    /// Everything that is resident, hugetlb included.
+    /// Returns the resident memory, hugetlb included.
     pub fn resident(&self) -> Bytes {
         self.rss + self.hugetlb
     }
 }
 
 impl Process {
-    /// A process without memory, with one thread that has not run yet, of root and of init, of which nothing else is
-    /// known.
+    /// Returns a process without memory, with one thread that has not run yet. It belongs to root,
+    /// its parent is init, and nothing else is known of it.
     pub fn without_memory(id: ProcessId, name: &str) -> Process {
         Process {
             id,
@@ -247,7 +251,8 @@ impl Process {
         }
     }
 
-    /// The share, 0 to 1, of the present memory that lies on pages of 2 MiB or more; 0 where nothing is present.
+    /// Returns the share, 0 to 1, of the present memory on pages of 2 MiB or more; 0 if nothing is
+    /// present.
     pub fn huge_share(&self) -> f64 {
         match self.backing.total().0 {
             0 => 0.0,
@@ -255,8 +260,8 @@ impl Process {
         }
     }
 
-    /// The place in an object of shared memory that a region maps; `None` of other memory, and where the mapping does not hold
-    /// the region whole.
+    /// Returns the place in an object of shared memory that a region maps. `None` for other memory,
+    /// and if the mapping does not hold the whole region.
     pub fn shared_block(&self, region: &Region) -> Option<MappedObject> {
         let mapping = self.mappings.get(region.mapping as usize)?;
         let object = mapping.object.filter(|_| mapping.kind == MappingKind::Shared && region.whole)?;
@@ -264,12 +269,12 @@ impl Process {
         Some(MappedObject { offset: object.offset.checked_add(inside)?, ..object })
     }
 
-    /// The zero-filled part of its transparent huge pages, as far as they were scanned.
+    /// Returns the zero-filled part of its transparent huge pages, as far as they were scanned.
     pub fn bloat(&self) -> Bytes {
         self.regions.iter().map(Region::bloat).sum()
     }
 
-    /// The mean coverage, 0 to 512, of the regions that were sampled; `None` where none was.
+    /// Returns the mean coverage, 0 to 512, of the regions that were sampled; `None` if none was.
     pub fn mean_coverage(&self) -> Option<f64> {
         let sampled = || self.regions.iter().filter_map(|region| region.accessed);
         let count = sampled().count();
@@ -277,19 +282,20 @@ impl Process {
             .then(|| sampled().map(|accessed| f64::from(accessed.coverage)).sum::<f64>() / count as f64)
     }
 
-    /// When the oldest of the samples was read that the regions show (the snapshot's clock); `None` where there is none.
-    /// A large process is sampled in turns: they can be far apart.
+    /// Returns the time of the oldest sample in the regions (the snapshot's clock); `None` if there
+    /// is none. A large process is sampled part by part, so its samples can be far apart.
     pub fn oldest_sample(&self) -> Option<Duration> {
         self.regions.iter().filter_map(|region| region.accessed).map(|accessed| accessed.sampled).min()
     }
 
-    /// The share, 0 to 1, of the present memory that lies in regions that were sampled; 0 where nothing is present.
+    /// Returns the share, 0 to 1, of the present memory in regions that were sampled; 0 if nothing
+    /// is present.
     pub fn sampled_share(&self) -> f64 {
         share_of(&self.regions, |_| true, |region| region.accessed.is_some())
     }
 
-    /// The share, 0 to 1, of the private transparent huge pages that were scanned for zeros; 0 where there are none.
-    /// Zeros that are shared cannot be released, and are not looked for.
+    /// Returns the share, 0 to 1, of the private transparent huge pages that were scanned for
+    /// zeros; 0 if there are none. Shared zeros cannot be released, so they are not scanned.
     pub fn scanned_share(&self) -> f64 {
         let is_private = |region: &Region| {
             let kind = self.mappings.get(region.mapping as usize).map(|mapping| mapping.kind);
@@ -298,7 +304,7 @@ impl Process {
         share_of(&self.regions, is_private, |region| region.zeros.is_some())
     }
 
-    /// Regions that one 2 MiB entry of a transparent huge page maps.
+    /// Returns the number of regions that one 2 MiB entry of a transparent huge page maps.
     pub fn huge_regions(&self) -> usize {
         self.regions.iter().filter(|region| region.leaf == Leaf::Huge2m).count()
     }
@@ -311,21 +317,22 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// Those of `process` that no process counted before maps as well.
+    /// Counts the huge pages of `process` that no process counted before maps as well.
     pub fn add(&mut self, process: &Process) -> u64 {
         let huge = process.regions.iter().filter(|region| region.leaf == Leaf::Huge2m);
         let new = |region: &&Region| process.shared_block(region).is_none_or(|block| self.seen.insert(block));
         huge.filter(new).count() as u64
     }
 
-    /// Those of all `processes`.
+    /// Counts the huge pages of all `processes`.
     pub fn of<'a>(processes: impl IntoIterator<Item = &'a Process>) -> u64 {
         let mut pages = HugePages::default();
         processes.into_iter().map(|process| pages.add(process)).sum()
     }
 }
 
-/// The share of the present pages of the regions `of` that lie in those of them that are `part`.
+/// Returns the share of the present pages of the regions `of` that lie in those which are also
+/// `part`.
 fn share_of(regions: &[Region], of: impl Fn(&Region) -> bool, part: impl Fn(&Region) -> bool) -> f64 {
     let (mut all, mut some) = (0u64, 0u64);
     for region in regions.iter().filter(|region| of(region)) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Base pages in a region: 512.
 pub const PAGES: u16 = (HUGE_2M / BASE_PAGE) as u16;
 
-/// What the page tables map a region by.
+/// Kind of page-table entry that maps a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leaf {
@@ -23,7 +23,7 @@ pub enum Leaf {
 }
 
 impl Leaf {
-    /// Whether an entry of 2 MiB or more maps the region.
+    /// Returns true if an entry of 2 MiB or more maps the region.
     pub const fn is_huge(self) -> bool {
         !matches!(self, Leaf::Base)
     }
@@ -32,21 +32,22 @@ impl Leaf {
 /// The result of the last sample of access bits of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Accessed {
-    /// Coverage, 0 to 512: base pages accessed between the last clearing and the last reading. Where one 2 MiB entry
-    /// maps the region there is one bit for all: 0 or 512.
+    /// Coverage, 0 to 512: base pages accessed between the last clearing and the last reading. If
+    /// one 2 MiB entry maps the region, there is one bit for all: 0 or 512.
     pub coverage: u16,
     /// Exponential moving average of the coverage over the samples, 0 to 512.
     pub average: f32,
-    /// When the region was last found accessed; `None`: never while observed.
+    /// Time at which the region was last found accessed; `None` if never while observed.
     #[serde(serialize_with = "wire::some_seconds", rename = "last_seconds")]
     pub last: Option<Duration>,
-    /// When the last sample of this region was read.
+    /// Time at which the last sample of this region was read.
     #[serde(serialize_with = "wire::seconds", rename = "sampled_seconds")]
     pub sampled: Duration,
 }
 
 megapage_units::named! {
-    /// How a program walks a region: what hides, or does not hide, the cost of a TLB miss.
+    /// Access pattern of a program in a region, which decides how much of a TLB miss's cost is
+    /// hidden.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum AccessClass {
@@ -59,13 +60,14 @@ megapage_units::named! {
     }
 }
 
-/// How often and how a region is accessed: what coverage cannot show. An estimate.
+/// Estimated rate and pattern of accesses to a region, which coverage cannot show.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AccessProfile {
-    /// Visits of base pages, in all 512, per second of the process's processor time: a run of accesses to one page
-    /// is one visit. This is the rate at which base pages look their translation up. Not negative.
+    /// Visits of base pages, for all 512 together, per second of the process's processor time. A
+    /// run of accesses to one page is one visit. This is the rate of look-ups for the translation
+    /// of base pages. Not negative.
     pub visits: f64,
-    /// How.
+    /// Access pattern.
     pub class: AccessClass,
 }
 
@@ -77,31 +79,32 @@ pub struct Region {
     pub start: u64,
     /// Index in [`crate::Process::mappings`] of the mapping that holds most of the region.
     pub mapping: u32,
-    /// Whether that mapping holds the region whole: no huge page can be mapped otherwise.
+    /// True if that mapping holds the whole region: otherwise no huge page can map it.
     pub whole: bool,
-    /// Present base pages, 0 to 512; the shared page of zeros does not count. 512 where a huge page is.
+    /// Present base pages, 0 to 512, without the shared page of zeros. 512 for a huge page.
     pub present: u16,
     /// Base pages that map the shared page of zeros.
     pub zero_page: u16,
     /// Base pages that are swapped out (or migrating).
     pub swapped: u16,
-    /// What maps it.
+    /// Kind of page-table entry that maps it.
     pub leaf: Leaf,
-    /// Present base pages by the order of the folio that they lie on: `[0]` 4 KiB, `[4]` 64 KiB, `[9]` 2 MiB or more. A
-    /// folio of 2 MiB that entries of 4 KiB map is counted at 9, with [`Leaf::Base`]. `None` where the kernel was
-    /// not asked or does not say (it takes CAP_SYS_ADMIN).
+    /// Present base pages by the order of the folio that they lie on: `[0]` 4 KiB, `[4]` 64 KiB,
+    /// `[9]` 2 MiB or more. A folio of 2 MiB that entries of 4 KiB map is counted at 9, with
+    /// [`Leaf::Base`]. `None` if the kernel was not asked or does not say (it takes CAP_SYS_ADMIN).
     pub folios: Option<[u16; 10]>,
-    /// Present base pages that hold only zeros, as of the last zero scan; `None` where it was not scanned.
+    /// Present base pages that hold only zeros, as of the last zero scan; `None` if it was not
+    /// scanned.
     pub zeros: Option<u16>,
-    /// The last sample of access bits; `None` where the region was not sampled.
+    /// Last sample of access bits; `None` if the region was not sampled.
     pub accessed: Option<Accessed>,
-    /// How often and how it is accessed; `None` where no estimator has reported.
+    /// Rate and pattern of accesses; `None` if no estimator has reported.
     pub profile: Option<AccessProfile>,
 }
 
 impl Region {
-    /// A region with so many present base pages, whole within the first mapping of its process, of which nothing
-    /// else is known.
+    /// Returns a region with this many present base pages, whole within the first mapping of its
+    /// process. Nothing else is known of it.
     pub fn of_base_pages(start: u64, present: u16) -> Region {
         Region {
             start,
@@ -118,21 +121,21 @@ impl Region {
         }
     }
 
-    /// The addresses.
+    /// Returns the addresses.
     ///
     /// # Panics
-    /// Where `start` is the very last region of a 64-bit address space, which no process has.
+    /// Panics if `start` is the very last region of a 64-bit address space, which no process has.
     pub fn range(&self) -> VirtRange {
         VirtRange::new(self.start, self.start + HUGE_2M as u64).expect("a process's address")
     }
 
-    /// Present bytes.
+    /// Returns the present bytes.
     pub fn present_bytes(&self) -> Bytes {
         Bytes(u64::from(self.present) * BASE_PAGE as u64)
     }
 
-    /// The zero-filled part of a huge page, in bytes: what recovering it would free. Zero for base pages and where
-    /// no zero scan was made.
+    /// Returns the zero-filled part of a huge page, in bytes: recovery would free as much. Zero for
+    /// base pages, and without a zero scan.
     pub fn bloat(&self) -> Bytes {
         match self.zeros {
             Some(zeros) if self.leaf == Leaf::Huge2m => Bytes(u64::from(zeros) * BASE_PAGE as u64),

@@ -16,7 +16,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// The variant of the kernel's word; `None` for a word that is not known.
+            /// Returns the variant of the kernel's word; `None` for an unknown word.
             pub fn from_word(word: &str) -> Option<$name> {
                 match word {
                     $($word => Some($name::$variant),)+
@@ -25,14 +25,14 @@ macro_rules! words {
             }
         }
 
-        /// As the kernel's word.
+        /// Writes the kernel's word.
         impl Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
                 to.collect_str(self)
             }
         }
 
-        /// The kernel's word.
+        /// Writes the kernel's word.
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(match self {
@@ -44,7 +44,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Who gets huge pages for anonymous memory: `enabled`, global or of one size.
+    /// Receivers of huge pages for anonymous memory: `enabled`, global or for one size.
     ThpEnabled {
         /// Every process.
         Always = "always",
@@ -52,13 +52,13 @@ words! {
         Madvise = "madvise",
         /// No process.
         Never = "never",
-        /// As the global setting says. Of one size only.
+        /// As the global setting says. Only for one size.
         Inherit = "inherit",
     }
 }
 
 words! {
-    /// How hard a page fault tries when no huge page is free: `defrag`.
+    /// Effort of a page fault if no huge page is free: `defrag`.
     ThpDefrag {
         /// Reclaims and compacts in the fault, for all processes.
         Always = "always",
@@ -68,17 +68,17 @@ words! {
         DeferMadvise = "defer+madvise",
         /// Only ranges that asked with madvise reclaim and compact in the fault.
         Madvise = "madvise",
-        /// Takes what is free and does nothing for more.
+        /// Takes free huge pages, and makes no effort for more.
         Never = "never",
     }
 }
 
 words! {
-    /// Who gets huge pages for shared anonymous memory, SysV shm and memfds: `shmem_enabled`.
+    /// Receivers of huge pages for shared anonymous memory, SysV shm and memfds: `shmem_enabled`.
     ThpShmem {
         /// All processes.
         Always = "always",
-        /// Where the huge page lies within the file's size, or the range asked with madvise.
+        /// Ranges in which the huge page lies within the file's size, or which asked with madvise.
         WithinSize = "within_size",
         /// Ranges that asked with madvise.
         Advise = "advise",
@@ -88,29 +88,29 @@ words! {
         Deny = "deny",
         /// All processes, tmpfs mounts included; for testing.
         Force = "force",
-        /// As the global setting says. Of one size only.
+        /// As the global setting says. Only for one size.
         Inherit = "inherit",
     }
 }
 
-/// The settings of one size of page (`hugepages-<size>kB/`, Linux 6.8).
+/// Settings of one page size (`hugepages-<size>kB/`, Linux 6.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ThpSize {
     /// The size, mTHP or 2 MiB.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// For anonymous memory.
+    /// Setting for anonymous memory.
     pub enabled: ThpEnabled,
-    /// For shared memory (Linux 6.11).
+    /// Setting for shared memory (Linux 6.11).
     pub shmem: Option<ThpShmem>,
 }
 
-/// The settings of the kernel thread that collapses base pages to huge ones in the background.
+/// Settings of the kernel thread that collapses base pages to huge ones in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Khugepaged {
-    /// Whether it may compact and reclaim to get a huge page.
+    /// True if it may compact and reclaim to get a huge page.
     pub defrag: bool,
-    /// How many of a region's base pages may be absent and are then filled with zeros.
+    /// Most base pages of a region that may be absent, and are then filled with zeros.
     pub max_ptes_none: u64,
     /// Base pages looked at in one round.
     pub pages_to_scan: u64,
@@ -125,34 +125,36 @@ pub struct Khugepaged {
 pub struct ThpSettings {
     /// The global setting for anonymous memory.
     pub enabled: ThpEnabled,
-    /// How hard a fault tries.
+    /// Effort of a page fault.
     pub defrag: ThpDefrag,
-    /// The global setting for shared memory; `None` on a kernel without it.
+    /// Global setting for shared memory; `None` if the kernel has none.
     pub shmem: Option<ThpShmem>,
-    /// The size that a page-table entry of the second level maps: 2 MiB on x86-64.
+    /// Size that a page-table entry of the second level maps: 2 MiB on x86-64.
     #[serde(serialize_with = "wire::bytes", rename = "pmd_size_bytes")]
     pub pmd_size: Bytes,
     /// The settings by size, ascending; empty before Linux 6.8.
     pub sizes: Vec<ThpSize>,
-    /// The background thread; `None` where the kernel shows no settings for it.
+    /// Settings of the background thread; `None` if the kernel shows none.
     pub khugepaged: Option<Khugepaged>,
-    /// Whether under memory pressure underused huge pages are split (Linux 6.12).
+    /// True if the kernel splits underused huge pages under memory pressure (Linux 6.12).
     pub shrink_underused: Option<bool>,
 }
 
 impl ThpSettings {
-    /// What applies to anonymous memory in pages of `size`: `Always`, `Madvise` or `Never`.
+    /// Returns the setting that applies to anonymous memory in pages of `size`: `Always`, `Madvise`
+    /// or `Never`.
     pub fn anonymous(&self, size: PageSize) -> ThpEnabled {
         match self.sizes.iter().find(|entry| entry.page_size == size) {
             Some(ThpSize { enabled: ThpEnabled::Inherit, .. }) => self.enabled,
             Some(entry) => entry.enabled,
-            // Before there were settings by size, the global one was for this size alone.
+            // Before there were settings by size, the global one applied only to this size.
             None if size.bytes() == self.pmd_size => self.enabled,
             None => ThpEnabled::Never,
         }
     }
 
-    /// What applies to shared memory in pages of `size`; `Never` where the kernel has no such setting.
+    /// Returns the setting that applies to shared memory in pages of `size`; `Never` if the kernel
+    /// has no such setting.
     pub fn shared(&self, size: PageSize) -> ThpShmem {
         let global = self.shmem.unwrap_or(ThpShmem::Never);
         // These two override the settings by size.

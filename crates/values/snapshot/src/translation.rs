@@ -1,9 +1,9 @@
-//! What address translation costs a process.
+//! Cost of address translation for a process.
 
 use serde::Serialize;
 
 megapage_units::named! {
-    /// Where a value of translation cost comes from.
+    /// Source of a value of translation cost.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum CostSource {
@@ -17,8 +17,8 @@ megapage_units::named! {
     }
 }
 
-/// The translation cost of a process: the share of its cycles spent in page walks, with an interval of about 90 %.
-/// `0 <= low <= share <= high < 1`.
+/// Translation cost of a process: the share of its cycles spent in page walks, with an interval of
+/// about 90 %: `0 <= low <= share <= high < 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TranslationCost {
     /// The share, 0 to 1.
@@ -27,6 +27,6 @@ pub struct TranslationCost {
     pub low: f64,
     /// The upper end of the interval.
     pub high: f64,
-    /// Where it comes from.
+    /// Source of the values.
     pub source: CostSource,
 }

@@ -1,26 +1,26 @@
-//! The TLBs of Arm's cores, by design: no instruction that a program may execute shows their geometry.
+//! TLBs of Arm's cores, by design: no instruction that a program may execute shows their geometry.
 
 use crate::{Geometry, GeometrySource};
 
-/// Which design a core is of: two fields of its MIDR_EL1 (Arm Architecture Reference Manual, D24.2.122).
+/// Design of a core: two fields of its MIDR_EL1 (Arm Architecture Reference Manual, D24.2.122).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ArmCore {
-    /// Who designed it: 0x41 is Arm Limited.
+    /// Designer of the core: 0x41 is Arm Limited.
     pub implementer: u8,
-    /// Which of the implementer's designs it is: 12 bits.
+    /// Number of the design among the implementer's: 12 bits.
     pub part: u16,
 }
 
 impl ArmCore {
-    /// The fields of MIDR_EL1.
+    /// Returns the fields of MIDR_EL1.
     pub const fn of_midr(midr: u64) -> ArmCore {
         ArmCore { implementer: (midr >> 24) as u8, part: (midr >> 4) as u16 & 0xfff }
     }
 }
 
-/// Entries of the first-level data TLB, which holds pages of all sizes up to 512 MiB, and of the second level, from each
-/// core's Technical Reference Manual (chapter Memory management, "TLB organization"). Designs of others are not here:
-/// they publish no such values.
+/// Entries of the first-level data TLB, which holds pages of all sizes up to 512 MiB, and of the
+/// second level. They are from each core's Technical Reference Manual (chapter Memory management,
+/// "TLB organization"). Other designers publish no such values, so their designs are missing.
 const ARM_LIMITED: [(u16, u32, u32); 10] = [
     // Cortex-A53, A55, A57, A72, A73, A76.
     (0xd03, 10, 512),
@@ -42,8 +42,8 @@ const fn geometry(first: u32, second: u32, source: GeometrySource) -> Geometry {
     Geometry { first_base: first, first_2m: first, first_1g, second, second_1g, source }
 }
 
-/// The smallest geometry of these cores: a program may run on any of them. Where one is not known,
-/// [`Geometry::ARM_FALLBACK`].
+/// Returns the smallest geometry of these cores: a program may run on any of them. If any core is
+/// unknown, returns [`Geometry::ARM_FALLBACK`].
 pub(crate) fn of_cores(cores: &[ArmCore]) -> Geometry {
     let known = |core: &ArmCore| {
         let found = ARM_LIMITED.iter().find(|(part, ..)| core.implementer == 0x41 && *part == core.part)?;
@@ -55,7 +55,7 @@ pub(crate) fn of_cores(cores: &[ArmCore]) -> Geometry {
 }
 
 impl Geometry {
-    /// The Cortex-A72's, for an Arm core that is not known: no later server core's is smaller.
+    /// Geometry of the Cortex-A72, for an unknown Arm core: no later server core has a smaller one.
     pub const ARM_FALLBACK: Geometry = geometry(32, 1024, GeometrySource::Fallback);
 }
 
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_core_is_known_by_two_fields() {
-        // Graviton 2's.
+        // The MIDR of Graviton 2.
         assert_eq!(ArmCore::of_midr(0x413f_d0c1), N1);
         assert_eq!(ArmCore::of_midr(0xf_0510), ArmCore { implementer: 0, part: 0x51 });
     }

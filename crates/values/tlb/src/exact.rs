@@ -1,4 +1,4 @@
-//! An exact LRU TLB, access by access: what the model is checked against. Slow; for short traces.
+//! An exact LRU TLB, access by access, against which the model is checked. Slow; for short traces.
 
 use crate::{EntrySize, Geometry};
 use std::collections::{BTreeMap, HashMap};
@@ -13,20 +13,21 @@ pub struct Lru {
 struct Set {
     ways: usize,
     clock: u64,
-    /// When each page was last accessed, and the pages by that time.
+    /// Time of last access of each page, and the pages by that time.
     by_page: HashMap<u64, u64>,
     by_time: BTreeMap<u64, u64>,
 }
 
 impl Lru {
-    /// A cache of `entries` entries in sets of `ways`; `None`: fully associative. At least one entry.
+    /// Creates a cache of `entries` entries in sets of `ways`; `None` makes it fully associative.
+    /// It has at least one entry.
     pub fn new(entries: u32, ways: Option<u32>) -> Lru {
         let ways = ways.unwrap_or(entries).clamp(1, entries.max(1));
         let set = Set { ways: ways as usize, clock: 0, by_page: HashMap::new(), by_time: BTreeMap::new() };
         Lru { sets: vec![set; (entries.max(1) / ways).max(1) as usize] }
     }
 
-    /// Accesses `page`; whether it was held. Afterwards it is.
+    /// Accesses `page`, which the cache then holds. Returns true if it held the page before.
     pub fn access(&mut self, page: u64) -> bool {
         let count = self.sets.len() as u64;
         let set = &mut self.sets[(page % count) as usize];
@@ -44,7 +45,8 @@ impl Lru {
     }
 }
 
-/// A TLB of two levels: a first one for each size, and a second that 4 KiB and 2 MiB entries share.
+/// A TLB of two levels: a first level for each size, and a second that 4 KiB and 2 MiB entries
+/// share.
 #[derive(Clone, Debug)]
 pub struct TwoLevel {
     first: [Lru; 3],
@@ -53,7 +55,7 @@ pub struct TwoLevel {
 }
 
 impl TwoLevel {
-    /// An empty one. `ways`: those of the second level; the first is fully associative.
+    /// Creates an empty TLB. `ways` is for the second level; the first is fully associative.
     pub fn new(geometry: &Geometry, ways: Option<u32>) -> TwoLevel {
         let first = [geometry.first_base, geometry.first_2m, geometry.first_1g];
         TwoLevel {
@@ -63,7 +65,8 @@ impl TwoLevel {
         }
     }
 
-    /// Accesses page number `page` (of a number space common to all sizes); whether that takes a page walk.
+    /// Accesses page number `page` (of a number space common to all sizes). Returns true if that
+    /// takes a page walk.
     pub fn access(&mut self, size: EntrySize, page: u64) -> bool {
         if self.first[size as usize].access(page) {
             return false;

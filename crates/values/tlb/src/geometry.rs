@@ -1,18 +1,18 @@
-//! How many entries the data TLBs have.
+//! Geometry of the data TLBs: their numbers of entries.
 
 use crate::ArmCore;
 use serde::{Deserialize, Serialize};
 
-/// Where a geometry comes from.
+/// Source of a geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GeometrySource {
-    /// The processor says so (CPUID).
+    /// The processor reports it (CPUID).
     Processor,
-    /// The processor is of a known design; hypervisors often hide what it would say.
+    /// The design of the processor is known; hypervisors often hide its own report.
     Model,
-    /// Neither: those of an old server processor, of which the second level is as large as or smaller than of any later
-    /// one. On x86 Skylake, on Arm Cortex-A72.
+    /// The geometry of an old server processor, if neither is available. No later server processor
+    /// has a smaller second level. On x86 it is Skylake, on Arm Cortex-A72.
     Fallback,
 }
 
@@ -27,13 +27,14 @@ pub struct Geometry {
     pub first_1g: u32,
     /// Second level, for 4 KiB and 2 MiB pages together.
     pub second: u32,
-    /// Second level, for 1 GiB pages; 0 where there is none.
+    /// Second level, for 1 GiB pages; 0 if there is none.
     pub second_1g: u32,
-    /// Where this comes from.
+    /// Source of these values.
     pub source: GeometrySource,
 }
 
-/// The raw words `[eax, ebx, ecx, edx]` of CPUID that describe a TLB. All zeros where the processor lacks a leaf.
+/// Raw words `[eax, ebx, ecx, edx]` of CPUID that describe a TLB. All zeros if the processor lacks
+/// a leaf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpuid {
     /// Leaf 0: the vendor.
@@ -56,17 +57,17 @@ pub struct Cpuid {
     pub amd_features: [u32; 4],
 }
 
-/// What describes a processor's TLBs.
+/// Description of a processor's TLBs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Processor {
     /// An x86: the words of CPUID.
     X86(Cpuid),
-    /// Which kinds of Arm core there are; none where the kernel does not report it.
+    /// Kinds of Arm cores; empty if the kernel does not report them.
     Arm(Vec<ArmCore>),
 }
 
 impl Geometry {
-    /// The geometry of a processor: never of one whose TLBs were measured.
+    /// Returns the geometry of a processor. It is decoded or known by design, never measured.
     pub fn of(processor: &Processor) -> Geometry {
         match processor {
             Processor::X86(cpuid) => Geometry::decode(cpuid),
@@ -74,7 +75,7 @@ impl Geometry {
         }
     }
 
-    /// Skylake's (Intel 64 and IA-32 Optimization Reference Manual, 2.5.5).
+    /// Geometry of Skylake (Intel 64 and IA-32 Optimization Reference Manual, 2.5.5).
     pub const FALLBACK: Geometry = Geometry {
         first_base: 64,
         first_2m: 32,
@@ -84,8 +85,8 @@ impl Geometry {
         source: GeometrySource::Fallback,
     };
 
-    /// The geometry that the words of CPUID give: AMD's leaves; Intel's leaf 0x18, else leaf 2, else the model;
-    /// else [`Geometry::FALLBACK`].
+    /// Returns the geometry by the words of CPUID. AMD has its leaves; for Intel it is leaf 0x18,
+    /// else leaf 2, else the model. The last resort is [`Geometry::FALLBACK`].
     pub fn decode(cpuid: &Cpuid) -> Geometry {
         let found = match &vendor(&cpuid.vendor) {
             b"AuthenticAMD" | b"HygonGenuine" => amd(cpuid),
@@ -106,7 +107,7 @@ fn vendor(leaf: &[u32; 4]) -> [u8; 12] {
     name
 }
 
-/// Leaf 0x18 (Intel SDM volume 2A, CPUID): one subleaf for each structure.
+/// Decodes leaf 0x18 (Intel SDM volume 2A, CPUID): one subleaf for each structure.
 fn translation(subleaves: &[[u32; 4]]) -> Option<Geometry> {
     let mut found = Geometry {
         first_base: 0,
@@ -117,7 +118,8 @@ fn translation(subleaves: &[[u32; 4]]) -> Option<Geometry> {
         source: GeometrySource::Processor,
     };
     for [_, ebx, ecx, edx] in subleaves {
-        // Types: 1 data, 3 unified, 4 loads alone. Instruction TLBs, and those of stores alone, are left out.
+        // Types: 1 data, 3 unified, 4 loads only. Instruction TLBs, and those for stores only, are
+        // skipped.
         let (kind, level) = (edx & 0x1f, (edx >> 5) & 7);
         if !matches!(kind, 1 | 3 | 4) {
             continue;
@@ -139,8 +141,8 @@ fn translation(subleaves: &[[u32; 4]]) -> Option<Geometry> {
     (found.first_base > 0 && found.second > 0).then_some(found)
 }
 
-/// Leaf 2 (Intel SDM volume 2A, table of encodings): one byte for each structure. Those of processors since
-/// Haswell are known here.
+/// Decodes leaf 2 (Intel SDM volume 2A, table of encodings): one byte for each structure. This
+/// knows those of processors since Haswell.
 fn descriptors(leaf: &[u32; 4]) -> Option<Geometry> {
     let mut found = Geometry {
         first_base: 0,
@@ -150,7 +152,8 @@ fn descriptors(leaf: &[u32; 4]) -> Option<Geometry> {
         second_1g: 0,
         source: GeometrySource::Processor,
     };
-    // A register whose highest bit is set holds none; the lowest byte of the first is no descriptor.
+    // A register with its highest bit set holds no descriptors; the lowest byte of the first is no
+    // descriptor.
     let bytes = leaf
         .iter()
         .enumerate()
@@ -168,19 +171,20 @@ fn descriptors(leaf: &[u32; 4]) -> Option<Geometry> {
             _ => {}
         }
     }
-    // With 0xfe among them the processor refers to leaf 0x18, and the others say nothing.
+    // A byte 0xfe refers to leaf 0x18; then the other bytes give no TLB.
     (found.first_base > 0 && found.second > 0).then_some(found)
 }
 
-/// By design, where the hypervisor hides both leaves (Intel 64 and IA-32 Optimization Reference Manual, the
-/// chapter on each microarchitecture).
+/// Returns the geometry by design, if the hypervisor hides both leaves (Intel 64 and IA-32
+/// Optimization Reference Manual, the chapter on each microarchitecture).
 fn intel(cpuid: &Cpuid) -> Option<Geometry> {
     let signature = cpuid.signature[0];
     if (signature >> 8) & 0xf != 6 {
         return None;
     }
     let model = ((signature >> 4) & 0xf) | ((signature >> 12) & 0xf0);
-    // A hypervisor may show another model than there is; AMX is in Golden Cove and its successors alone.
+    // A hypervisor may show another model than the real one; only Golden Cove and its successors
+    // have AMX.
     let amx = cpuid.features[3] & (1 << 24) != 0;
     let of = |first_base, second, first_1g, second_1g| Geometry {
         first_base,
@@ -208,16 +212,16 @@ fn intel(cpuid: &Cpuid) -> Option<Geometry> {
     }
 }
 
-/// AMD64 Architecture Programmer's Manual volume 3, appendix E. The second level's values for 4 KiB and 2 MiB
-/// are of one structure from Zen on.
+/// Decodes AMD's leaves (AMD64 Architecture Programmer's Manual volume 3, appendix E). Since Zen,
+/// the second level's values for 4 KiB and 2 MiB are of one structure.
 fn amd(cpuid: &Cpuid) -> Option<Geometry> {
     let [huge, base, ..] = cpuid.amd_first;
     let [second_huge, second_base, ..] = cpuid.amd_second;
     let [first_1g, second_1g, ..] = cpuid.amd_1g;
     let data = |word: u32| (word >> 16) & 0xfff;
     let second = data(second_base).max(data(second_huge));
-    // From Zen 5 on in units of 32, for 4096 does not fit into the field. A hypervisor may hide the bit that says so
-    // (L2TlbSizeX32), but no processor's second level is smaller than 512.
+    // Since Zen 5 the unit is 32, because 4096 does not fit into the field. A hypervisor may hide
+    // the bit for it (L2TlbSizeX32), but no processor's second level is smaller than 512.
     let in_units = cpuid.amd_features[0] >> 14 & 1 != 0 || second < 512;
     let found = Geometry {
         first_base: (base >> 16) & 0xff,
@@ -245,7 +249,8 @@ mod tests {
 
     #[test]
     fn leaf_18_tells_each_structure() {
-        // Made up after the manual's layout: instruction TLBs, loads, stores, a second level in two structures.
+        // Invented by the manual's layout: instruction TLBs, loads, stores, a second level in two
+        // structures.
         let translation = vec![
             [8, 0, 0, 0],
             [0, 0x0008_0001, 0x20, 0x0000_4022],
@@ -263,7 +268,7 @@ mod tests {
 
     #[test]
     fn leaf_2_tells_skylake() {
-        // 63 (32 of 2 MiB, 4 of 1 GiB), 03 (64 of 4 KiB), 76, ff, b5, f0, c3 (1536 and 16).
+        // Bytes: 63 (32 of 2 MiB, 4 of 1 GiB), 03 (64 of 4 KiB), 76, ff, b5, f0, c3 (1536 and 16).
         let descriptors = [0x7603_6301, 0x00f0_b5ff, 0, 0x00c3_0000];
         let found = Geometry::decode(&Cpuid { descriptors, ..intel_leaves() });
         assert_eq!((counts(found), found.source), ([64, 32, 4, 1536, 16], GeometrySource::Processor));
@@ -273,7 +278,8 @@ mod tests {
     fn a_hypervisor_that_hides_the_leaves_leaves_the_model() {
         let hidden = Cpuid { signature: [0x5_0657, 0, 0, 0], ..intel_leaves() };
         assert_eq!(counts(Geometry::decode(&hidden)), [64, 32, 4, 1536, 16]);
-        // A model that is not the true one, given away by AMX; the descriptors refer to leaf 0x18, which is empty.
+        // AMX reveals that the model is not the real one; the descriptors refer to leaf 0x18, which
+        // is empty.
         let shown = Cpuid {
             signature: [0xa_0671, 0, 0, 0],
             descriptors: [0x00fe_ff01, 0xf0, 0, 0],
@@ -300,7 +306,7 @@ mod tests {
 
     #[test]
     fn amd_tells_zen_5_in_units_of_32() {
-        // As read on an EPYC 9005 under KVM, which hides the bit of leaf 0x8000_0021.
+        // Values read on an EPYC 9005 under KVM, which hides the bit of leaf 0x8000_0021.
         let zen = Cpuid {
             vendor: [0x10, 0x6874_7541, 0x444d_4163, 0x6974_6e65],
             amd_first: [0xff60_ff40, 0xff60_ff40, 0, 0],

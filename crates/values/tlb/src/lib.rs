@@ -1,10 +1,12 @@
-//! A translation lookaside buffer as a model: its geometry, and how often a load of page accesses misses it.
+//! Model of a translation lookaside buffer: its geometry, and the rate at which a load of page
+//! accesses misses it.
 //!
-//! The model is Che's approximation of an LRU cache (Che, Tung, Wang 2002; Denning's working set of 1968 is the same
-//! thought), in two levels as by Martina, Garetto and Leonardi (2014). It is validated against [`exact`].
+//! The model is Che's approximation of an LRU cache (Che, Tung, Wang 2002; Denning's working set of
+//! 1968 is the same idea). It has two levels, as by Martina, Garetto and Leonardi (2014). It is
+//! validated against [`exact`].
 //!
-//! Architecture invariant: pure. Geometry is decoded from what the caller has read of the processor: the raw words of
-//! CPUID, or which Arm cores there are.
+//! Architecture invariant: pure. Geometry is decoded from values of the processor that the caller
+//! has read: the raw words of CPUID, or the kinds of Arm cores.
 
 #![forbid(unsafe_code)]
 

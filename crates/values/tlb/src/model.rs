@@ -1,9 +1,9 @@
-//! How often a two-level TLB is missed.
+//! Misses of a two-level TLB.
 
 use crate::Geometry;
 use serde::Serialize;
 
-/// What one TLB entry translates.
+/// Memory that one TLB entry translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntrySize {
@@ -15,19 +15,19 @@ pub enum EntrySize {
     Huge1g,
 }
 
-/// Pages that are accessed alike: each `rate` times a second, at random moments (a Poisson process).
+/// Pages with equal accesses: each `rate` times a second, at random moments (a Poisson process).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// What one of them is. A huge page's rate is the sum of what its base pages would have.
+    /// Size of one of them. A huge page's rate is the sum of the rates of its base pages.
     pub size: EntrySize,
-    /// How many, 0 or more; need not be whole.
+    /// Number of pages, 0 or more; need not be whole.
     pub pages: f64,
-    /// Accesses to each, per second, 0 or more. Accesses to a page one right after the other count as one: only
-    /// the first can miss.
+    /// Accesses to each page, per second, 0 or more. Consecutive accesses to one page count as one:
+    /// only the first can miss.
     pub rate: f64,
 }
 
-/// What a load costs, in events per second of the load's clock.
+/// Events that a load causes, per second of the load's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Walks {
     /// Page walks for 4 KiB pages.
@@ -36,19 +36,20 @@ pub struct Walks {
     pub huge_2m: f64,
     /// Page walks for 1 GiB pages.
     pub huge_1g: f64,
-    /// Misses of the first level that the second holds: a few cycles each.
+    /// Misses of the first level that the second level holds: a few cycles each.
     pub second_hits: f64,
 }
 
 impl Walks {
-    /// Page walks of all sizes.
+    /// Returns the page walks of all sizes.
     pub fn total(&self) -> f64 {
         self.base + self.huge_2m + self.huge_1g
     }
 }
 
-/// How long an entry stays in an LRU cache of `capacity` entries after its last access: the T for which
-/// `sum(pages * (1 - exp(-rate T))) = capacity`. Infinite where all fits. `load` is of pages and rates.
+/// Returns the time for which an entry stays in an LRU cache of `capacity` entries after its last
+/// access: the T at which `sum(pages * (1 - exp(-rate T))) = capacity`. Infinite if all pages fit.
+/// `load` consists of pages and rates.
 pub fn characteristic_time(load: impl Iterator<Item = (f64, f64)> + Clone, capacity: f64) -> f64 {
     let live = load.filter(|(pages, rate)| *pages > 0.0 && *rate > 0.0);
     let distinct: f64 = live.clone().map(|(pages, _)| pages).sum();
@@ -56,8 +57,8 @@ pub fn characteristic_time(load: impl Iterator<Item = (f64, f64)> + Clone, capac
         return f64::INFINITY;
     }
     let total_rate: f64 = live.clone().map(|(pages, rate)| pages * rate).sum();
-    // The sum is concave in T, so that Newton's steps from the left never pass the root. Where rates differ by
-    // many orders of magnitude a step may be short: the bound is for that.
+    // The sum is concave in T, so Newton's steps from the left never pass the root. If rates differ
+    // by many orders of magnitude, a step may be short: the bound is for that.
     let mut time = capacity / total_rate;
     for _ in 0..MOST_STEPS {
         let (mut held, mut slope) = (0.0, 0.0);
@@ -77,8 +78,8 @@ pub fn characteristic_time(load: impl Iterator<Item = (f64, f64)> + Clone, capac
 
 const MOST_STEPS: usize = 200;
 
-/// The page walks of `load` on a TLB of this geometry: a first level for each size, and a second that 4 KiB and
-/// 2 MiB entries share.
+/// Returns the page walks of `load` on a TLB of this geometry: a first level for each size, and a
+/// second that 4 KiB and 2 MiB entries share.
 pub fn walks(geometry: &Geometry, load: &[Class]) -> Walks {
     let (each, second_hits) = solve(geometry, load);
     let of =
@@ -91,12 +92,13 @@ pub fn walks(geometry: &Geometry, load: &[Class]) -> Walks {
     }
 }
 
-/// The page walks per second of each class of `load`, in its order: for callers that cost them by class.
+/// Returns the page walks per second of each class of `load`, in its order: for callers that cost
+/// them by class.
 pub fn walks_each(geometry: &Geometry, load: &[Class]) -> Vec<f64> {
     solve(geometry, load).0
 }
 
-/// The walks of each class, and the hits of the second level in all.
+/// Returns the walks of each class, and the sum of hits in the second level.
 fn solve(geometry: &Geometry, load: &[Class]) -> (Vec<f64>, f64) {
     let first = |size: EntrySize| {
         let capacity = match size {
@@ -109,7 +111,7 @@ fn solve(geometry: &Geometry, load: &[Class]) -> (Vec<f64>, f64) {
     };
     let first = [first(EntrySize::Base), first(EntrySize::Huge2m), first(EntrySize::Huge1g)];
     let first_time = |class: &Class| first[class.size as usize];
-    // What reaches the second level: accesses that come later than the first level remembers.
+    // Accesses that reach the second level: those that come later than the first level remembers.
     let missing = |class: &Class| class.rate * survives(class.rate, first_time(class));
     let second = |is_in: fn(EntrySize) -> bool, capacity: u32| {
         let alike = load.iter().filter(move |class| is_in(class.size));
@@ -122,7 +124,7 @@ fn solve(geometry: &Geometry, load: &[Class]) -> (Vec<f64>, f64) {
     let each = load.iter().map(|class| {
         let rate = missing(class);
         let second_time = if class.size == EntrySize::Huge1g { giant } else { shared };
-        // It missed the first level, so it is older than that level's time already.
+        // The access missed the first level, so the entry is already older than that level's time.
         let longer = if second_time.is_infinite() {
             f64::INFINITY
         } else {
@@ -135,7 +137,7 @@ fn solve(geometry: &Geometry, load: &[Class]) -> (Vec<f64>, f64) {
     (each.collect(), second_hits)
 }
 
-/// The chance that a page of `rate` is not accessed for `time`.
+/// Returns the chance that a page of `rate` is not accessed for `time`.
 fn survives(rate: f64, time: f64) -> f64 {
     if rate <= 0.0 || time.is_infinite() { 0.0 } else { (-rate * time).exp() }
 }
@@ -166,7 +168,8 @@ mod tests {
         }
     }
 
-    /// Draws `count` pages by weight, with their sizes, and says the share of accesses that walk, exactly.
+    /// Draws `count` pages by weight, with their sizes, and returns the exact share of accesses
+    /// that walk.
     fn exactly(pages: &[(EntrySize, f64)], count: usize, ways: Option<u32>) -> f64 {
         let mut sums = Vec::new();
         let mut sum = 0.0;
@@ -219,8 +222,9 @@ mod tests {
         agree("mixed", &mixed, 0.015);
     }
 
-    /// In order, an LRU that is too small for the round holds nothing of it; Che's, which takes accesses for
-    /// independent, keeps a part. With many more pages than entries, as at streaming, the two meet.
+    /// Checks a sequential scan. An LRU that is too small for the round holds nothing of it; Che's
+    /// model assumes independent accesses and keeps a part. With many more pages than entries, as
+    /// at streaming, the two agree.
     #[test]
     fn a_sequential_scan_misses_on_every_page() {
         let count = 20_000u64;
@@ -245,7 +249,7 @@ mod tests {
         assert_eq!(walks_each(&SMALL, &[idle, fits]), [0.0, 0.0]);
     }
 
-    /// The same accesses, made huge: 512 times fewer entries.
+    /// Checks the same accesses on huge pages: 512 times fewer entries.
     #[test]
     fn huge_entries_reach_further() {
         let base = Class { size: EntrySize::Base, pages: 64.0 * 512.0, rate: 10.0 };

@@ -1,11 +1,12 @@
-//! Byte counts: how they are read from a user and shown to one.
+//! Byte counts: parsed from a user's text, and formatted for a user.
 
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Sub};
 use std::str::FromStr;
 
-/// A number of bytes. Sums, products and differences end at the largest and at zero: none wraps.
+/// A number of bytes. Sums, products and differences saturate at the largest value and at zero:
+/// none wraps.
 ///
 /// ```
 /// use megapage_units::Bytes;
@@ -23,28 +24,28 @@ impl Bytes {
     /// No bytes.
     pub const ZERO: Bytes = Bytes(0);
 
-    /// `n` times 1024 bytes, saturating.
+    /// Returns `n` times 1024 bytes, saturating.
     pub const fn kib(n: u64) -> Bytes {
         Bytes(n.saturating_mul(1 << 10))
     }
 
-    /// `n` times 1024² bytes, saturating.
+    /// Returns `n` times 1024² bytes, saturating.
     pub const fn mib(n: u64) -> Bytes {
         Bytes(n.saturating_mul(1 << 20))
     }
 
-    /// `n` times 1024³ bytes, saturating.
+    /// Returns `n` times 1024³ bytes, saturating.
     pub const fn gib(n: u64) -> Bytes {
         Bytes(n.saturating_mul(1 << 30))
     }
 
-    /// The difference, or zero where `other` is larger.
+    /// Returns the difference, or zero if `other` is larger.
     pub const fn saturating_sub(self, other: Bytes) -> Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
 }
 
-/// Saturating: sums of what other programs or files say must neither panic nor wrap.
+/// Saturates: sums of values from other programs or files must neither panic nor wrap.
 impl Add for Bytes {
     type Output = Bytes;
     fn add(self, other: Bytes) -> Bytes {
@@ -52,7 +53,7 @@ impl Add for Bytes {
     }
 }
 
-/// Saturating, as [`Add`].
+/// Saturates, as [`Add`].
 impl AddAssign for Bytes {
     fn add_assign(&mut self, other: Bytes) {
         *self = *self + other;
@@ -66,7 +67,7 @@ impl Sub for Bytes {
     }
 }
 
-/// Saturating, as [`Add`].
+/// Saturates, as [`Add`].
 impl Mul<u64> for Bytes {
     type Output = Bytes;
     fn mul(self, n: u64) -> Bytes {
@@ -80,7 +81,7 @@ impl Sum for Bytes {
     }
 }
 
-/// Three significant digits in the largest binary unit that keeps the number at 1 or more:
+/// Writes three significant digits in the largest binary unit that keeps the number at 1 or more:
 /// `512 MiB`, `1.50 GiB`, `17 B`.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,14 +103,14 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a size could not be read.
+/// Reason why a size could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseBytesError {
-    /// No value before the unit, or none at all.
+    /// There is no value before the unit, or no value at all.
     NoNumber(String),
     /// The unit is none of B, K, M, G, T (these four also as in KB or KiB).
     UnknownUnit(String),
-    /// More than 2^64 - 1 bytes.
+    /// The size is more than 2^64 - 1 bytes.
     TooLarge(String),
 }
 
@@ -127,7 +128,8 @@ impl fmt::Display for ParseBytesError {
 
 impl std::error::Error for ParseBytesError {}
 
-/// Reads `4096`, `4k`, `2m`, `1.5g`, `512MiB`, `2MB`. All units are powers of 1024, as hugeadm's are.
+/// Reads `4096`, `4k`, `2m`, `1.5g`, `512MiB`, `2MB`. All units are powers of 1024, as hugeadm's
+/// are.
 impl FromStr for Bytes {
     type Err = ParseBytesError;
 
@@ -150,7 +152,7 @@ impl FromStr for Bytes {
         let too_large = || ParseBytesError::TooLarge(text.to_string());
         match value.split_once('.') {
             None => {
-                // Only digits are left, so that the one way to fail is to overflow.
+                // Only digits are left, so parsing fails only by overflow.
                 let whole: u64 = value.parse().map_err(|_| too_large())?;
                 whole.checked_mul(1 << shift).map(Bytes).ok_or_else(too_large)
             }

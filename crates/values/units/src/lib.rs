@@ -1,6 +1,7 @@
-//! Page sizes, byte counts and address ranges as types of their own.
+//! Page sizes, byte counts and address ranges as distinct types.
 //!
-//! Architecture invariant: no I/O, no clock, no threads, no dependencies. Everything here is a value.
+//! Architecture invariant: no I/O, no clock, no threads, no dependencies. Everything here is a
+//! value.
 
 #![forbid(unsafe_code)]
 

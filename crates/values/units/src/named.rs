@@ -1,6 +1,8 @@
-/// Declares an enum, numbered from 0, with a name for each value: `ALL`, `name`, `parse`, `Display`, and `FromStr`, whose error lists them.
+/// Declares an enum, numbered from 0, with a name for each value: `ALL`, `name`, `parse`,
+/// `Display`, and `FromStr`, whose error lists the names.
 ///
-/// `FromStr` takes a name that is a page size in every way that [`PageSize`](crate::PageSize) takes it.
+/// `FromStr` takes a name that is a page size in every form that [`PageSize`](crate::PageSize)
+/// takes.
 ///
 /// ```
 /// megapage_units::named! {
@@ -27,10 +29,10 @@ macro_rules! named {
         $visible enum $type { $($(#[$attribute])* $value),+ }
 
         impl $type {
-            /// All of them, in the order of messages.
+            /// All values, in the order of messages.
             pub const ALL: [$type; [$($name),+].len()] = [$($type::$value),+];
 
-            /// As on the command line, in variables and in reports.
+            /// Returns the name as on the command line, in variables and in reports.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($type::$value => $name),+

@@ -34,23 +34,23 @@ impl PageSize {
     /// 1 GiB.
     pub const HUGE_1G: PageSize = PageSize(HUGE_1G as u64);
 
-    /// A page size of `bytes` bytes; `None` unless it is a power of two of at least 4096.
+    /// Returns a page size of `bytes` bytes; `None` unless it is a power of two of at least 4096.
     pub const fn new(bytes: u64) -> Option<PageSize> {
         if bytes >= BASE_PAGE as u64 && bytes.is_power_of_two() { Some(PageSize(bytes)) } else { None }
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> Bytes {
         Bytes(self.0)
     }
 
-    /// The size in kB, as kernel file names spell it (`hugepages-2048kB`).
+    /// Returns the size in kB, as kernel file names spell it (`hugepages-2048kB`).
     pub const fn kib(self) -> u64 {
         self.0 >> 10
     }
 }
 
-/// `4k`, `64k`, `2m`, `1g`.
+/// Writes `4k`, `64k`, `2m`, `1g`.
 impl fmt::Display for PageSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
@@ -62,12 +62,12 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// Why a page size could not be read.
+/// Reason why a page size could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsePageSizeError {
-    /// Not a size at all.
+    /// The text is not a size.
     Size(ParseBytesError),
-    /// A size, but not a power of two of at least 4 KiB.
+    /// The size is not a power of two of at least 4 KiB.
     NotAPage(String),
 }
 

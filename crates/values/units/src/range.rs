@@ -20,22 +20,22 @@ pub struct VirtRange {
 }
 
 impl VirtRange {
-    /// The range `[start, end)`; `None` where `end < start`.
+    /// Returns the range `[start, end)`; `None` if `end < start`.
     pub const fn new(start: u64, end: u64) -> Option<VirtRange> {
         if start <= end { Some(VirtRange { start, end }) } else { None }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// The first address after the range.
+    /// Returns the first address after the range.
     pub const fn end(self) -> u64 {
         self.end
     }
 
-    /// The length.
+    /// Returns the length.
     pub const fn len(self) -> Bytes {
         Bytes(self.end - self.start)
     }
@@ -45,8 +45,8 @@ impl VirtRange {
         self.start == self.end
     }
 
-    /// The largest range inside this one whose ends are multiples of `alignment` (a power of two, in
-    /// bytes); `None` where there is none of at least `alignment` bytes.
+    /// Returns the largest range inside this one whose ends are multiples of `alignment` (a power
+    /// of two, in bytes). `None` if there is none of at least `alignment` bytes.
     pub const fn aligned_interior(self, alignment: u64) -> Option<VirtRange> {
         let Some(start) = self.start.checked_next_multiple_of(alignment) else {
             return None;
@@ -55,14 +55,14 @@ impl VirtRange {
         if start < end { Some(VirtRange { start, end }) } else { None }
     }
 
-    /// The part that both ranges hold; `None` where they do not overlap.
+    /// Returns the part that both ranges hold; `None` if they do not overlap.
     pub fn intersection(self, other: VirtRange) -> Option<VirtRange> {
         let (start, end) = (self.start.max(other.start), self.end.min(other.end));
         (start < end).then_some(VirtRange { start, end })
     }
 }
 
-/// As in `/proc/PID/maps`: `7f0000000000-7f0000200000`.
+/// Writes the range as in `/proc/PID/maps`: `7f0000000000-7f0000200000`.
 impl fmt::Display for VirtRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}-{:x}", self.start, self.end)

@@ -1,33 +1,36 @@
-//! Text that others have chosen (names of processes and files, arguments, what the system answers), made fit to be shown. All
-//! that megapage prints to a terminal or a log goes through here.
+//! Text from others (names of processes and files, arguments, answers of the system), made safe to
+//! show. Everything that megapage prints to a terminal or a log goes through here.
 
 use std::error::Error;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Replaces a character that is not shown.
+/// Replacement for a character that is not shown.
 const NOT_SHOWN: char = '?';
-/// Causes of an error that are shown, at most.
+/// Most causes of an error that are shown.
 const MOST_CAUSES: usize = 16;
 
-/// Returns true if text with `c` is not what it looks like: `c` steers a terminal (control characters,
-/// which also begin escape sequences), breaks a line, or turns the direction of text (UAX #9).
+/// Returns true if text with `c` is not what it looks like: `c` steers a terminal (control
+/// characters, which also begin escape sequences), breaks a line, or turns the direction of text
+/// (UAX #9).
 pub fn is_steering(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `text` for a place in one line: each character that steers is a `?`, and so is the end of a line.
+/// Returns `text` for a place in one line: a `?` replaces each character that steers, and also the
+/// end of a line.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if is_steering(c) { NOT_SHOWN } else { c }).collect()
 }
 
-/// `text` of several lines: the same, but that lines end and tabs are where they do.
+/// Returns `text` of several lines: as [`one_line`], but keeps ends of lines and tabs.
 pub fn lines(text: &str) -> String {
     text.chars().map(|c| if is_steering(c) && !matches!(c, '\n' | '\t') { NOT_SHOWN } else { c }).collect()
 }
 
-/// As [`lines`], where the sequences that set colours (`ESC [ 38;5;1 m`, and no others) are megapage's own.
+/// Returns `text` as [`lines`], but keeps the sequences that set colours (`ESC [ 38;5;1 m`, and no
+/// others): megapage wrote them.
 pub fn painted(text: &str) -> String {
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find('\x1b') {
@@ -48,8 +51,8 @@ pub fn painted(text: &str) -> String {
     shown + &lines(rest)
 }
 
-/// `text` for a terminal or file that takes ASCII alone: what megapage draws with becomes what looks like it, any other character
-/// a `?`.
+/// Returns `text` for a terminal or file that takes only ASCII. Each character that megapage draws
+/// with becomes a similar one, any other a `?`.
 pub fn ascii(text: &str) -> String {
     let shown = |c: char| match c {
         '·' => '.',
@@ -68,7 +71,8 @@ pub fn ascii(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// JSON text in which no character steers: each is in a string, where `\uXXXX` says the same.
+/// Returns JSON text in which no character steers: each such character is in a string, and `\uXXXX`
+/// means the same there.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -85,7 +89,8 @@ pub fn json(text: &str) -> String {
     shown
 }
 
-/// A message in one line, without the numbers of errors that the standard library appends: ` (os error 2)`.
+/// Returns a message in one line, without the numbers of errors that the standard library appends:
+/// ` (os error 2)`.
 pub fn message(text: &str) -> String {
     const NUMBER: &str = " (os error ";
     let (mut plain, mut rest) = (String::with_capacity(text.len()), text);
@@ -104,7 +109,7 @@ pub fn message(text: &str) -> String {
     one_line((plain + rest).trim_end())
 }
 
-/// An error with its causes in one line. A cause that is shown already is not repeated.
+/// Returns an error with its causes in one line. A cause that is already shown is not repeated.
 pub fn error(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -119,13 +124,15 @@ pub fn error(error: &(dyn Error + 'static)) -> String {
     message(&text)
 }
 
-/// A path as one word of a shell command: one that would be taken for an option begins with `./`.
+/// Returns a path as one word of a shell command; `./` precedes a path that would look like an
+/// option.
 pub fn shell_path(path: &Path) -> String {
     let text = path.to_string_lossy();
     shell_word(&if text.starts_with('-') { format!("./{text}") } else { text.into_owned() })
 }
 
-/// A word for a shell: as it is where that is plain, else quoted; with `$'...'` where it holds what steers.
+/// Returns a word for a shell: unchanged if it is plain, else quoted; with `$'...'` if it holds a
+/// character that steers.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

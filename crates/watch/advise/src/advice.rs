@@ -1,4 +1,4 @@
-//! Advice.
+//! Advice, and the values that it is made of.
 
 use crate::TrialOutcome;
 use megapage_observe::cost::estimate::Estimate;
@@ -7,37 +7,38 @@ use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 use std::time::Duration;
 
-/// How many times as fast a program would be, with an interval of about 90 %: `1 <= low <= likely <= high`.
+/// Speed-up of a program on huge pages, with an interval of about 90 %: `1 <= low <= likely <=
+/// high`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Gain {
-    /// The lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// The best guess.
+    /// Best guess.
     pub likely: f64,
-    /// The upper end.
+    /// Upper end of the interval.
     pub high: f64,
-    /// Where it comes from.
+    /// Source of the values.
     pub source: CostSource,
 }
 
-/// The short answer.
+/// Short answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Huge pages are worth it.
     UseHugePages,
-    /// They are not.
+    /// Huge pages are not worth it.
     DoNotUse,
-    /// It has them.
+    /// The process runs on huge pages already.
     AlreadyHuge,
-    /// The interval holds both; a trial would show.
+    /// The interval holds both answers; a trial would decide.
     TryIt,
     /// Nothing is known.
     Unknown,
 }
 
 impl Verdict {
-    /// As a sentence.
+    /// Returns the verdict as a sentence.
     pub const fn sentence(self) -> &'static str {
         match self {
             Verdict::UseHugePages => "use huge pages",
@@ -50,7 +51,7 @@ impl Verdict {
 }
 
 impl Advice {
-    /// The verdict as a sentence, with what goes against it.
+    /// Returns the verdict as a sentence, with the bloat if there is any.
     pub fn sentence(&self) -> String {
         match (self.verdict, self.memory.bloat()) {
             (Verdict::AlreadyHuge, Some(bloat)) => {
@@ -61,7 +62,7 @@ impl Advice {
     }
 }
 
-/// The kind of huge page that fits.
+/// Kind of huge page that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PageKind {
     /// Transparent huge pages of 2 MiB.
@@ -70,13 +71,13 @@ pub enum PageKind {
     /// Pages of the 2 MiB hugetlb pool.
     #[serde(rename = "2m")]
     Hugetlb2m,
-    /// None.
+    /// No huge page.
     #[serde(rename = "none")]
     None,
 }
 
 impl PageKind {
-    /// In words.
+    /// Returns the kind in words.
     pub const fn words(self) -> &'static str {
         match self {
             PageKind::Thp => "transparent huge pages (THP)",
@@ -86,88 +87,92 @@ impl PageKind {
     }
 }
 
-/// One way to get them.
+/// One way to get huge pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct How {
-    /// A command or a line of a configuration file.
+    /// A command, or a line of a configuration file.
     pub what: String,
-    /// When, or why this one.
+    /// Time at which it takes effect, or the reason for this way.
     pub why: String,
 }
 
-/// What they cost in memory.
+/// Memory by the pages it lies on, and the memory that huge pages would cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Private memory on base pages that whole huge pages could map.
     #[serde(serialize_with = "wire::bytes", rename = "promotable_bytes")]
     pub promotable: Bytes,
-    /// Pages in those ranges that the program has not touched and that a huge page would fill with zeros. Ranges less
-    /// than half touched, which megapage does not promote, are left out.
+    /// Pages in those ranges that the program has not touched: a huge page would fill them with
+    /// zeros. Ranges less than half touched do not count: megapage does not promote them.
     #[serde(serialize_with = "wire::bytes", rename = "filled_bytes")]
     pub filled: Bytes,
     /// Private memory in huge pages already.
     #[serde(serialize_with = "wire::bytes", rename = "huge_bytes")]
     pub huge: Bytes,
-    /// Of that, what holds only zeros, by a sample of its pages; `None` where not measured, or nothing is huge.
+    /// Part of `huge` that holds only zeros, by a sample of its pages; `None` if it was not
+    /// measured or if nothing is huge.
     #[serde(serialize_with = "wire::some_bytes", rename = "zero_bytes")]
     pub zeros: Option<Bytes>,
     /// Memory shared with other processes.
     #[serde(serialize_with = "wire::bytes", rename = "shared_bytes")]
     pub shared: Bytes,
-    /// Of that, what is in huge pages already.
+    /// Part of `shared` that is in huge pages already.
     #[serde(serialize_with = "wire::bytes", rename = "shared_huge_bytes")]
     pub shared_huge: Bytes,
-    /// Of that, what external promotion could make huge.
+    /// Part of `shared` that external promotion could make huge.
     #[serde(serialize_with = "wire::bytes", rename = "shared_promotable_bytes")]
     pub shared_promotable: Bytes,
-    /// Of that, what no huge page can map where it lies: address and offset disagree modulo 2 MiB.
+    /// Part of `shared` that no huge page can map at its place: address and offset disagree modulo
+    /// 2 MiB.
     #[serde(serialize_with = "wire::bytes", rename = "shared_misplaced_bytes")]
     pub shared_misplaced: Bytes,
 }
 
 impl Memory {
-    /// Memory that holds only zeros in huge pages, where it is more than a tenth of them and than 16 MiB.
+    /// Returns the memory that holds only zeros in huge pages, if it is more than a tenth of them
+    /// and more than 16 MiB.
     pub fn bloat(&self) -> Option<Bytes> {
         self.zeros.filter(|zeros| zeros.0 > self.huge.0 / 10 && *zeros > Bytes::mib(16))
     }
 }
 
-/// The whole advice on one process.
+/// Whole advice on one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// Which.
+    /// The process.
     #[serde(serialize_with = "wire::pid")]
     pub pid: Pid,
     /// Its name.
     pub name: String,
-    /// Other processes that share its memory, to which this applies as well: private memory is that of all.
+    /// Other processes that share its memory. The advice applies to them too, and the private
+    /// memory is that of all.
     #[serde(serialize_with = "wire::pids")]
     pub others: Vec<Pid>,
-    /// For how long it was observed, a trial aside.
+    /// Time of observation, without a trial.
     #[serde(serialize_with = "wire::seconds", rename = "observed_seconds")]
     pub observed: Duration,
-    /// Whether it has ended meanwhile: the advice holds for another run of it.
+    /// True if the process has ended meanwhile: the advice holds for another run of it.
     pub ended: bool,
     /// The answer.
     pub verdict: Verdict,
-    /// Whether it is advised to switch: the verdict is to use huge pages.
+    /// True if the process should switch: the verdict is to use huge pages.
     pub recommended: bool,
-    /// What it would gain; `None` where nothing is known.
+    /// Gain from huge pages; `None` if nothing is known.
     pub gain: Option<Gain>,
-    /// What address translation costs it now.
+    /// Present cost of address translation.
     pub translation: Option<TranslationCost>,
-    /// The kind that fits.
+    /// Kind of huge page that fits.
     pub kind: PageKind,
-    /// Ways to get them, the best first.
+    /// Ways to get huge pages, the best first.
     pub how: Vec<How>,
-    /// What they cost in memory.
+    /// Memory by the pages it lies on, and the cost of huge pages in memory.
     pub memory: Memory,
-    /// What may go wrong.
+    /// Possible harm, one line each.
     pub risks: Vec<String>,
-    /// Why this verdict.
+    /// Reasons for this verdict.
     pub why: Vec<String>,
-    /// The basis of the estimate; `None` where there is none.
+    /// Basis of the estimate; `None` if there is no estimate.
     pub estimate: Option<Estimate>,
-    /// What came of the trial; `None` where none was made.
+    /// Outcome of the trial; `None` if none was made.
     pub trial: Option<TrialOutcome>,
 }

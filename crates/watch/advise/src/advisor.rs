@@ -31,86 +31,87 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How advice is found.
+/// Options for an advisor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// For how long each process is observed.
+    /// Time for which each process is observed.
     pub time: Duration,
-    /// The largest slow-down of the target while it is observed, as a share of its processor time.
+    /// Largest slow-down of the target while it is observed, as a share of its processor time.
     pub budget: f64,
-    /// Use this tracker and no other.
+    /// The only tracker to use; `None` lets megapage choose.
     pub tracker: Option<TrackerKind>,
-    /// Make a part of each process huge for a while, and compare.
+    /// Trial that makes a part of each process huge for a while, and compares; `None` for no trial.
     pub trial: Option<Trial>,
 }
 
 impl Default for Options {
-    /// Ten seconds, at 1 %.
+    /// Returns ten seconds of observation at 1 % slow-down.
     fn default() -> Options {
         Options { time: Duration::from_secs(10), budget: 0.01, tracker: None, trial: None }
     }
 }
 
-/// Why there is no advice.
+/// Reason why there is no advice.
 #[derive(Debug, Error)]
 pub enum AdviseError {
     /// Memory accesses cannot be observed here.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The tracker that was asked for does not work here.
+    /// The requested tracker does not work here.
     #[error(transparent)]
     Tracker(#[from] SelectError),
-    /// A kernel file.
+    /// A kernel file could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// A trial was asked for that the kernel cannot make.
+    /// The kernel cannot make the requested trial.
     #[error("no trial can be made: {0}")]
     Trial(PromoteError),
-    /// The process cannot be observed: one line that says why.
+    /// The process cannot be observed; one line gives the reason.
     #[error("{what}")]
     Missed {
-        /// The class of the reason.
+        /// Class of the reason.
         why: MissedWhy,
         /// The line.
         what: String,
     },
 }
 
-/// The basis of an advisor's values.
+/// Basis of an advisor's values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Basis {
-    /// How accesses are tracked.
+    /// Tracker of accesses; `None` if accesses are not tracked.
     pub tracker: Option<TrackerKind>,
-    /// Why they are not.
+    /// Reason why accesses are not tracked.
     pub no_tracker: Option<String>,
-    /// What the first access to a page costs the target after a clearing, in nanoseconds.
+    /// Cost to the target of the first access to a page after a clearing, in nanoseconds.
     pub first_access_ns: Option<f64>,
-    /// The largest slow-down of a target, as a share of its processor time.
+    /// Largest slow-down of a target, as a share of its processor time.
     pub budget: f64,
-    /// The TLBs of one processor.
+    /// TLBs of one processor.
     pub tlb: Geometry,
-    /// What accesses take here, on base pages and on huge ones.
+    /// Times of accesses here, on base pages and on huge ones.
     pub times: AccessTimes,
-    /// Why they are a guess, where they are.
+    /// Reason why the times are a guess, if they are.
     pub not_timed: Option<String>,
-    /// Whether page walks are counted by the processor.
+    /// True if the processor counts page walks.
     pub pmu: bool,
 }
 
-/// A part of the time of observation, after which the process's memory is looked at anew.
+/// Part of the time of observation, after which the memory of the process is looked at again.
 const PART: Duration = Duration::from_millis(2500);
 
-/// While a process settles it is looked at this often,
+/// Pause between two looks at a process that settles.
 const SETTLING_LOOK: Duration = Duration::from_millis(100);
-/// and has settled when it has grown by no more than 2 % from look to look, so many times in a row.
+/// Number of looks in a row after which a process has settled: none found a growth of more than 2
+/// %.
 const CALM_LOOKS: u32 = 5;
 
-/// Finds advice.
+/// Observer of processes that gives advice on them.
 pub struct Advisor {
     root: KernelRoot,
     options: Options,
     observer: Observer,
-    /// The tracker in use, or why there is none.
+    /// Tracker in use, or the reason why there is none.
     selected: Result<Selected, SelectError>,
     machine: Machine,
     geometry: Geometry,
@@ -121,13 +122,13 @@ pub struct Advisor {
 }
 
 impl Advisor {
-    /// An advisor on this machine: starts a tracker of accesses, and times accesses (about three seconds of processor
-    /// time).
+    /// Starts an advisor on this machine: starts a tracker of accesses, and times accesses (about
+    /// three seconds of processor time).
     pub fn start(root: &KernelRoot, options: Options) -> Result<Advisor, AdviseError> {
         if let (Some(_), Some(ability)) = (options.trial, lacking_ability(root)) {
             return Err(AdviseError::Trial(PromoteError::Unsupported(ability)));
         }
-        // What is cleared, and when, is the probe's to say.
+        // The probe decides when to clear, and which pages.
         let folios = options.trial.is_some();
         let observing = ObserverOptions { sample: false, folios, ..ObserverOptions::default() };
         let geometry = Geometry::of(&processor_of_tlbs(root));
@@ -141,7 +142,7 @@ impl Advisor {
             observer: Observer::start(root, observing)?,
             selected: match options.tracker {
                 Some(kind) => Ok(select(root, Some(kind))?),
-                // Small and huge programs are judged without one.
+                // Small and huge programs are judged without a tracker.
                 None => select(root, None),
             },
             machine: Machine::read(root)?,
@@ -149,12 +150,12 @@ impl Advisor {
             times,
             not_timed,
             recording: None,
-            // Without one the cost is estimated, which the report says.
+            // Without a counter the cost is estimated, and the report says so.
             pmu: Pmu::open(root).ok(),
         })
     }
 
-    /// The basis of the values.
+    /// Returns the basis of the values.
     pub fn basis(&self) -> Basis {
         let selected = self.selected.as_ref();
         Basis {
@@ -169,17 +170,17 @@ impl Advisor {
         }
     }
 
-    /// Observes `pid` and judges. `wait` sleeps for a time, and says whether to go on; when it returns false, what was seen
-    /// until then is judged.
+    /// Observes a group of processes and judges it. `wait` sleeps for a time, and returns true to
+    /// go on. After false, the observations so far are judged.
     ///
-    /// The leader of a group is observed, and the advice holds for all.
+    /// The leader of the group is observed, and the advice holds for all members.
     pub fn advise(
         &mut self,
         group: &Group,
         wait: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<Advice, AdviseError> {
         let pid = group.leader;
-        // These are unknown once it has ended.
+        // The origin is unknown once the process has ended.
         let origin = Origin::of(&self.root, pid);
         let seen = self.observe(pid, wait)?;
         self.recording = seen.touches.as_ref().ok().map(|touches| Recording {
@@ -199,7 +200,8 @@ impl Advisor {
         Ok(judge(&self.facts(seen.process, seen.time, origin, judged, shared)))
     }
 
-    /// The shared memory of a group, and its members besides the leader. Processes that have ended are skipped.
+    /// Returns the shared memory of a group, and its members besides the leader. Processes that
+    /// have ended are skipped.
     fn shared(&mut self, group: &Group) -> Shared {
         let others: Vec<Pid> = group.members.iter().copied().filter(|pid| *pid != group.leader).collect();
         let others = if others.is_empty() { Vec::new() } else { self.observer.snapshot(&others).processes };
@@ -210,19 +212,19 @@ impl Advisor {
         Shared { memory, others, root: Some(group.root) }
     }
 
-    /// What the last advice was estimated from; `None` where nothing could be sampled.
+    /// Returns the samples behind the last advice; `None` if nothing could be sampled.
     pub fn recording(&self) -> Option<&Recording> {
         self.recording.as_ref()
     }
 
-    /// Whether the process has ended, or is about to.
+    /// Returns true if the process has ended, or is a zombie.
     fn has_ended(&self, process: &Process) -> bool {
         let stat = read_stat(&self.root, process.id.pid);
         !stat.is_ok_and(|stat| stat.start_ticks == process.id.start_ticks && !stat.is_zombie())
     }
 
-    /// Waits until the process, just started, has stopped growing: what it does until then it does once. At most as
-    /// long as it is to be observed.
+    /// Waits until the process, just started, has stopped growing: it does its work until then only
+    /// once. Waits at most for the time of observation.
     pub fn settle(&self, pid: Pid, wait: &mut dyn FnMut(Duration) -> bool) {
         let resident = || read_status(&self.root, pid).map(|status| (status.rss + status.hugetlb).0);
         let start = Instant::now();
@@ -234,7 +236,7 @@ impl Advisor {
         }
     }
 
-    /// What a trial adds to what is known.
+    /// Makes a trial and adds its outcome to `judged`.
     fn tried(
         &mut self,
         process: &Process,
@@ -254,7 +256,8 @@ impl Advisor {
         }
     }
 
-    /// The process as it was observed last, and what was sampled of it or why nothing could be.
+    /// Observes a process. Returns it as last observed, with the samples or the reason why there
+    /// are none.
     fn observe(&mut self, pid: Pid, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Seen, AdviseError> {
         let start = Instant::now();
         let mut found: Option<(Process, Result<Touches, String>)> = None;
@@ -265,7 +268,7 @@ impl Advisor {
         loop {
             let snapshot = self.observer.snapshot(&[pid]);
             let Some(process) = snapshot.process(pid).cloned() else {
-                // What was sampled before it ended still holds.
+                // Samples from before its end still hold.
                 return found.map(|found| seen(found, last)).ok_or_else(|| {
                     match snapshot.missed.into_iter().find(|missed| missed.pid == pid) {
                         Some(missed) => AdviseError::Missed { why: missed.why, what: missed.what },
@@ -283,7 +286,7 @@ impl Advisor {
                 return Err(AdviseError::Missed { why: MissedWhy::Replaced, what });
             }
             if let Some(pmu) = &mut self.pmu {
-                // A process that cannot be counted is estimated.
+                // The cost of a process that cannot be counted is estimated.
                 let _ = pmu.watch(process.id);
             }
             last = start.elapsed();
@@ -297,7 +300,7 @@ impl Advisor {
                 Err(why) => return Ok(seen((process, Err(why.to_string())), last)),
             };
             let options = ProbeOptions {
-                // Shared memory is sampled all at once, which takes the budget of the whole time.
+                // Shared memory is sampled all at once, with the budget of the whole time.
                 time: if uses_shared(&process) { left } else { left.min(PART) },
                 budget: self.options.budget,
                 first_access_ns: selected.first_access_ns,
@@ -311,7 +314,7 @@ impl Advisor {
             };
             let sampled = match probe(&self.root, tracker, &process, &BTreeMap::new(), &options, &mut asked) {
                 Ok(later) => match found.take() {
-                    // What was sampled of a process that has grown much since says little of it now.
+                    // Samples from before a large growth say little of the process now.
                     Some((_, Ok(touches))) if later.grew_from(&touches) => Ok(later),
                     Some((_, Ok(mut touches))) => {
                         touches.add(later);
@@ -375,7 +378,7 @@ impl Advisor {
             retitled,
             directory,
             has_thp: THP.is_there(&self.root),
-            // Unknown is not always.
+            // An unknown setting does not count as `always`.
             thp_always: settings(&self.root)
                 .is_ok_and(|thp| thp.is_some_and(|thp| thp.enabled == ThpEnabled::Always)),
             observed,
@@ -390,10 +393,12 @@ impl Advisor {
     }
 }
 
-/// Huge pages of a process that are looked through for zeros, at most: 64, an eighth of each, so 16 MiB are read.
+/// Most huge pages of a process that are searched for zeros: 64, an eighth of each, so 16 MiB are
+/// read.
 const MOST_LOOKED_THROUGH: usize = 64;
 
-/// The share of the private huge pages of a process that holds only zeros, by as many of them at equal distances.
+/// Returns the share of the private huge pages of a process that holds only zeros. Reads up to
+/// [`MOST_LOOKED_THROUGH`] of them at equal distances.
 fn zero_share(root: &KernelRoot, process: &Process) -> Option<f64> {
     let is_private_thp = |region: &&Region| {
         let kind = process.mappings.get(region.mapping as usize).map(|mapping| mapping.kind);
@@ -407,17 +412,17 @@ fn zero_share(root: &KernelRoot, process: &Process) -> Option<f64> {
     (!counted.is_empty()).then(|| zeros as f64 / (counted.len() as f64 * f64::from(PAGES)))
 }
 
-/// The observations of a process.
+/// Observations of a process.
 struct Seen {
-    /// As it was observed last.
+    /// The process, as last observed.
     process: Process,
-    /// What was sampled of it, or why nothing could be.
+    /// Samples of it, or the reason why nothing could be sampled.
     touches: Result<Touches, String>,
-    /// From the first look at it to the last.
+    /// Time from the first look at it to the last.
     time: Duration,
 }
 
-/// Why a tracker that does not distinguish single pages is the best available; `None` where it does.
+/// Returns why the best available tracker does not distinguish single pages; `None` if it does.
 fn without_bits(selected: &Selected) -> Option<String> {
     let kind = selected.tracker.kind();
     if kind <= TrackerKind::IdlePages {
@@ -437,19 +442,19 @@ fn without_bits(selected: &Selected) -> Option<String> {
     ))
 }
 
-/// What a user can do about that: nothing more where it is root.
+/// Returns the user's remedy for that: none for root.
 fn remedy(uid: u32) -> &'static str {
     if uid == 0 { "" } else { "; run as root" }
 }
 
-/// What is known, with a word on why it was not tried.
+/// Adds to `judged` the reason why no trial was made.
 fn no_trial(judged: Result<Judged, String>, why: &str) -> Result<Judged, String> {
     let mut judged = judged.map_err(|before| format!("{before}; no trial: {why}"))?;
     judged.notes.push(format!("no trial was made: {why}"));
     Ok(judged)
 }
 
-/// How `megapage run` would be asked to start it, with nothing but defaults.
+/// Returns the request by which `megapage run` would start the program, with defaults only.
 fn request(program: &Program, command: &[String]) -> Request {
     let arguments = command.iter().skip(1).map(OsString::from).collect();
     Request { arguments, ..Request::plain(&program.path) }
@@ -476,25 +481,27 @@ fn of_estimate(found: Estimate) -> Judged {
     Judged { cost: found.cost, gain, estimate: Some(found), notes: Vec::new(), trial: None }
 }
 
-/// A counter shows what walks cost now; the part of it that huge pages would take away is the estimate's.
+/// Judges by a counter: it shows the present cost of walks, and the estimate gives the part that
+/// huge pages would take away.
 fn of_measured(cost: TranslationCost, found: Option<Estimate>) -> Judged {
     let removable = found
         .as_ref()
         .map_or(1.0, |found| if found.walks > 0.0 { 1.0 - found.walks_when_huge / found.walks } else { 0.0 });
     let gain = |share: f64| (1.0 / (1.0 - (share * removable).clamp(0.0, 0.95))).max(1.0);
     let gain = Gain {
-        // Walks are hidden in part by what the processor does meanwhile.
-        // Without an estimate it is unknown which of them would go.
+        // The processor hides part of the walks behind other work. Without an estimate, the walks
+        // that would go are unknown.
         low: if found.is_some() { gain(cost.low * 0.5) } else { 1.0 },
         likely: gain(cost.share),
         high: gain(cost.high),
-        // The cost is measured; what of it would go is not.
+        // The cost is measured; the part of it that would go is not.
         source: CostSource::Estimated,
     };
     Judged { cost, gain, estimate: found, notes: Vec::new(), trial: None }
 }
 
-/// A trial decides where it is the sharper: where it shows a difference, or rules out more than the estimate does.
+/// Adds a trial. The trial decides if it is sharper: if it shows a difference, or rules out more
+/// than the estimate.
 fn with_trial(judged: Result<Judged, String>, outcome: TrialOutcome) -> Result<Judged, String> {
     let tried = outcome.cost.map(|cost| {
         let gain = |share: f64| 1.0 / (1.0 - share);

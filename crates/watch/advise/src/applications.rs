@@ -1,23 +1,24 @@
-//! Settings of programs that manage huge pages themselves, as far as they matter for one that was looked at: what is known of
-//! programs is in [`megapage_launch::applications`], what language runtimes need in `megapage_launch::runtimes`.
+//! Settings of programs that manage huge pages themselves, as far as they matter for an observed
+//! program. [`megapage_launch::applications`] holds the knowledge about programs, and
+//! `megapage_launch::runtimes` the needs of language runtimes.
 
 use crate::{How, Memory};
 use megapage_launch::applications::{Application, Needs};
 
-/// The settings of a program.
+/// Settings of a program.
 pub(crate) struct Own {
-    /// Its own setting, where it does something here.
+    /// Its setting, if it has an effect here.
     pub how: Option<How>,
-    /// Options of `megapage run` for it.
+    /// Options of `megapage run` for the program.
     pub options: Vec<&'static str>,
-    /// Arguments for it.
+    /// Arguments for the program.
     pub arguments: &'static [&'static str],
-    /// What to know before.
+    /// Risk to know beforehand.
     pub risk: Option<&'static str>,
 }
 
-/// What is known of the program. A setting that does nothing here is left out, and so are those of language runtimes, which
-/// `megapage run` throws itself.
+/// Returns the known settings of the program `name`. Omits a setting without effect here, and those
+/// of language runtimes, which `megapage run` sets itself.
 pub(crate) fn own(name: &str, memory: &Memory, thp_always: bool) -> Option<Own> {
     let known = Application::of_program(name)?;
     let needs = Needs { shared: Some(memory.shared), private: Some(memory.promotable) };

@@ -1,4 +1,4 @@
-//! The inputs of a verdict.
+//! Inputs of a verdict.
 
 use crate::{Gain, Shared, TrialOutcome};
 use megapage_launch::mechanism::Plan;
@@ -6,65 +6,66 @@ use megapage_observe::cost::estimate::Estimate;
 use megapage_snapshot::{Process, TranslationCost};
 use std::time::Duration;
 
-/// What translation costs a process and what huge pages would gain it.
+/// Cost of translation for a process, and its gain from huge pages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
-    /// What translation costs.
+    /// Cost of translation.
     pub cost: TranslationCost,
-    /// What huge pages would gain.
+    /// Gain from huge pages.
     pub gain: Gain,
-    /// The basis of the estimate, where there is one.
+    /// Basis of the estimate, if there is one.
     pub estimate: Option<Estimate>,
-    /// Words about how it was found, such as a trial's.
+    /// Remarks on how these were found, such as a trial's.
     pub notes: Vec<String>,
-    /// What came of a trial, where one was made.
+    /// Outcome of a trial, if one was made.
     pub trial: Option<TrialOutcome>,
 }
 
-/// Whether the memory of a running process can be promoted from outside.
+/// Ability to promote the memory of a running process from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// The caller may.
+    /// The caller may promote.
     Allowed,
-    /// The caller lacks a right, as this says.
+    /// The caller lacks a right; the line names it.
     Lacks(String),
-    /// The kernel cannot, as this says: no right helps.
+    /// The kernel cannot promote, and no right helps; the line gives the reason.
     Impossible(String),
 }
 
-/// The facts about one process.
+/// Facts about one process.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The process, as observed last.
+    /// The process, as last observed.
     pub process: Process,
-    /// The memory that it shares, and with whom.
+    /// Memory that it shares, and the processes it shares with.
     pub shared: Shared,
     /// Its arguments, the program first.
     pub command: Vec<String>,
-    /// Whether it has written a title over its arguments: `command` is then the program alone.
+    /// True if it has written a title over its arguments: `command` is then the program alone.
     pub retitled: bool,
-    /// Its working directory, where that is not the caller's.
+    /// Its working directory, if that is not the caller's.
     pub directory: Option<String>,
     /// Presence of transparent huge pages in the kernel.
     pub has_thp: bool,
-    /// Whether transparent huge pages are given without a request.
+    /// True if the kernel gives transparent huge pages without a request.
     pub thp_always: bool,
-    /// For how long it was observed, a trial aside.
+    /// Time of observation, without a trial.
     pub observed: Duration,
-    /// Whether it has ended meanwhile.
+    /// True if it has ended meanwhile.
     pub ended: bool,
-    /// What was found about its cost, or why nothing was.
+    /// Its cost and gain, or the reason why they are unknown.
     pub judged: Result<Judged, String>,
-    /// The share of its private huge pages that holds only zeros, by a sample of them; `None` where not measured.
+    /// Share of its private huge pages that holds only zeros, by a sample of them; `None` if not
+    /// measured.
     pub zero_share: Option<f64>,
-    /// How `megapage run` would start it, or why that is unknown.
+    /// Plan by which `megapage run` would start it, or the reason why that is unknown.
     pub plan: Result<Plan, String>,
-    /// The files of the program that import fork(2) or the like, by name.
+    /// Files of the program that import fork(2) or the like, by name.
     pub forks: Vec<String>,
     /// Bytes of 2 MiB pages that a new mapping can have from the pool.
     pub pool_2m: megapage_units::Bytes,
-    /// What the TLB of one processor reaches with base pages, in bytes.
+    /// Memory that the TLB of one processor reaches with base pages, in bytes.
     pub reach: megapage_units::Bytes,
-    /// Whether the process's memory can be promoted from outside.
+    /// Ability to promote the memory of the process from outside.
     pub attach: Attach,
 }

@@ -1,4 +1,5 @@
-//! Processes that share memory, which are advised on as one: a database server's backends, a web server's workers.
+//! Groups of processes that share memory, each with one advice: a database server's backends, a web
+//! server's workers.
 
 use megapage_act::promote::SharedMemory;
 use megapage_kernel::KernelRoot;
@@ -10,35 +11,38 @@ use megapage_units::{Bytes, HUGE_2M, Pid};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What processes have in common that makes them one group: at least a huge page of it.
+/// Least size of an object of shared memory that puts its processes into one group: a huge page.
 const LEAST_SHARED: Bytes = Bytes(HUGE_2M as u64);
-/// For so long processor time is compared to find the member that works most.
+/// Time for which processor time is compared, to find the member that works most.
 const COMPARED: Duration = Duration::from_millis(300);
 
-/// Processes that map an object of shared memory in common; one alone that shares with none of the others.
+/// Processes that map an object of shared memory in common, or one process that shares with none of
+/// the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// All of them, ascending; never empty.
+    /// All members, ascending; never empty.
     pub members: Vec<Pid>,
-    /// The one that is observed: it took most processor time lately.
+    /// Member that is observed: it took most processor time lately.
     pub leader: Pid,
-    /// The one that promotion is asked of: the leader's oldest ancestor among the members, which outlives the others.
+    /// Member that promotion is requested for: the leader's oldest ancestor among the members,
+    /// which outlives the others.
     pub root: Pid,
 }
 
-/// The shared memory of a group, and who is in it besides the process that was observed.
+/// Shared memory of a group, and its members besides the observed process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shared {
-    /// The memory; `None` where it could not be looked at.
+    /// The memory; `None` if it could not be looked at.
     pub memory: Option<SharedMemory>,
-    /// The members of the group besides the one that was observed, as they were observed.
+    /// Members of the group besides the observed one, as observed.
     pub others: Vec<megapage_snapshot::Process>,
     /// [`Group::root`].
     pub root: Option<Pid>,
 }
 
-/// Sorts `pids` into groups, in the order of their first members. `wait` sleeps for a time, where there is any group of several.
-/// A process that cannot be looked at is a group of its own.
+/// Sorts `pids` into groups, in the order of their first members. `wait` sleeps for a time; it is
+/// called only if a group has several members. A process that cannot be looked at becomes a group
+/// by itself.
 pub fn groups(root: &KernelRoot, pids: &[Pid], wait: &mut dyn FnMut(Duration) -> bool) -> Vec<Group> {
     let mut groups: Vec<Vec<Pid>> = Vec::new();
     let mut of_object: BTreeMap<ObjectId, usize> = BTreeMap::new();
@@ -60,7 +64,7 @@ pub fn groups(root: &KernelRoot, pids: &[Pid], wait: &mut dyn FnMut(Duration) ->
             groups.push(Vec::new());
         }
         groups[place].push(pid);
-        // One that shares with several joins them.
+        // A process that shares with several groups joins them.
         for other in met.into_iter().skip(1) {
             let moved = std::mem::take(&mut groups[other]);
             groups[place].extend(moved);
@@ -82,17 +86,17 @@ pub fn groups(root: &KernelRoot, pids: &[Pid], wait: &mut dyn FnMut(Duration) ->
                 let now = cpu(*pid);
                 (now.saturating_sub(before.get(pid).copied().unwrap_or(now)), now)
             };
-            // Of equals the first.
+            // The first of equals leads: `max_by_key` returns the last, so the order is reversed.
             let leader = members.iter().copied().rev().max_by_key(work).unwrap_or(members[0]);
             Group { root: ancestor(root, leader, &members), leader, members }
         })
         .collect()
 }
 
-/// The oldest ancestor of `pid` among `members`.
+/// Returns the oldest ancestor of `pid` among `members`.
 fn ancestor(root: &KernelRoot, pid: Pid, members: &[Pid]) -> Pid {
     let mut found = pid;
-    // Each step leads to another member: no more than there are.
+    // Each step leads to another member, so `members` bounds the steps.
     for _ in members {
         match read_stat(root, found) {
             Ok(stat) if stat.parent != found && members.contains(&stat.parent) => found = stat.parent,
@@ -106,7 +110,7 @@ fn ancestor(root: &KernelRoot, pid: Pid, members: &[Pid]) -> Pid {
 mod tests {
     use super::*;
 
-    /// Processes as (pid, parent, ticks of processor time, their maps).
+    /// Creates processes from (pid, parent, ticks of processor time, their maps).
     fn tree(processes: &[(i32, i32, u64, &str)]) -> (tempfile::TempDir, KernelRoot) {
         let tree = tempfile::tempdir().unwrap();
         for (pid, parent, ticks, maps) in processes {
@@ -153,7 +157,7 @@ mod tests {
             (Pid(21), Pid(21)),
             "a parent of no common memory is no root"
         );
-        // One that maps both makes one group of two.
+        // A process that maps both makes one group of two.
         let (_keep, root) =
             tree(&[(10, 1, 5, BUFFERS), (30, 1, 3, OTHER), (40, 1, 9, &both), (50, 1, 1, OTHER)]);
         let found = groups(&root, &[10, 30, 40, 50, 99].map(Pid), &mut |_| true);

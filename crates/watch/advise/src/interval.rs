@@ -1,6 +1,6 @@
-//! The mean of a few values, with an interval.
+//! Mean of a few values, with an interval.
 
-/// A mean with its interval of 90 %.
+/// Mean with its interval of 90 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Interval {
     pub(crate) low: f64,
@@ -15,7 +15,7 @@ const STUDENT: [f64; 30] = [
 ];
 
 impl Interval {
-    /// Of independent values; `None` of fewer than two.
+    /// Returns the interval of independent values; `None` for fewer than two.
     pub(crate) fn of(values: &[f64]) -> Option<Interval> {
         let count = values.len() as f64;
         let freedom = values.len().checked_sub(1).filter(|freedom| *freedom > 0)?;

@@ -1,10 +1,11 @@
-//! Whether a program would gain from huge pages, which, how, and at what cost.
+//! Advice on a program: its gain from huge pages, the pages to use, the way to get them, and their
+//! cost.
 //!
-//! [`Advisor`] observes a process and gathers [`Facts`]; [`judge`] makes [`Advice`] of them.
+//! [`Advisor`] observes a process and gathers [`Facts`]; [`judge`] makes [`Advice`] from them.
 //!
-//! Architecture invariant: the verdict is a pure function of facts, and every value in it says whether it was
-//! measured, estimated or tried. A program that is advised to switch gains, at the lower end of the interval, more than
-//! [`WORTH_IT`].
+//! Architecture invariant: the verdict is a pure function of facts, and every value in it says
+//! whether it was measured, estimated or tried. A program that is advised to switch gains, at the
+//! lower end of the interval, at least [`WORTH_IT`].
 
 #![forbid(unsafe_code)]
 
@@ -27,5 +28,5 @@ pub use trial::{Trial, TrialOutcome, try_out};
 pub use verdict::{WORTH_IT, judge};
 pub use watch::{Ended, Watch};
 
-/// The name and version of the JSON form.
+/// Name and version of the JSON form.
 pub const SCHEMA: &str = "megapage.advise/1";

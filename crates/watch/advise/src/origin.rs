@@ -1,4 +1,5 @@
-//! What a process was started from, read before it is observed: that is unknown once it has ended.
+//! Origin of a process: the program and arguments that it was started from. It is read before the
+//! process is observed, since it is unknown once the process has ended.
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::{read_cmdline, read_cwd, read_exe};
@@ -6,15 +7,15 @@ use megapage_launch::program::Program;
 use megapage_units::Pid;
 use std::path::{Path, PathBuf};
 
-/// What a process was started from.
+/// Program, arguments and directory that a process was started from.
 pub(crate) struct Origin {
-    /// Its arguments, the program first; the program alone where it has written a title over them.
+    /// Its arguments, the program first; only the program if it has written a title over them.
     pub(crate) command: Vec<String>,
-    /// Whether it has.
+    /// True if it has written a title over its arguments.
     pub(crate) retitled: bool,
-    /// Its working directory, where that is not the caller's.
+    /// Its working directory, if that is not the caller's.
     pub(crate) directory: Option<String>,
-    /// Its program, or why that is not known.
+    /// Its program, or the reason why that is unknown.
     pub(crate) program: Result<Program, String>,
 }
 
@@ -26,7 +27,7 @@ impl Origin {
         let retitled = is_title(&command, exe.as_deref().ok());
         if retitled {
             let name = exe.map(|exe| name_of(&exe, &command[0]).display().to_string());
-            // A title is no command: without the program's file there is none.
+            // A title is no command: without the program's file there is no command.
             command = name.into_iter().collect();
         }
         let own = std::env::current_dir().ok();
@@ -35,19 +36,20 @@ impl Origin {
     }
 }
 
-/// Whether these are no arguments but a title: redis, postgres, nginx and sshd write one over them, which leaves blanks
-/// in the first word, or empty words up to where the arguments ended.
+/// Returns true if these are not arguments but a title. Redis, postgres, nginx and sshd write a
+/// title over their arguments. It leaves blanks in the first word, or empty words up to the end of
+/// the arguments.
 fn is_title(command: &[String], exe: Option<&Path>) -> bool {
     let Some(first) = command.first() else { return false };
-    // A name that does hold blanks.
+    // The file's name itself holds blanks.
     if exe == Some(Path::new(first)) {
         return false;
     }
     first.contains(' ') || first.ends_with(':') || command.ends_with(&[String::new(), String::new()])
 }
 
-/// By what name to start `exe`: a program may be many, and go by its name (redis-server is a link to redis-check-rdb in
-/// Debian). The title mostly begins with it.
+/// Returns the name by which to start `exe`. One file may be several programs, and act by its name
+/// (redis-server is a link to redis-check-rdb in Debian). The title mostly begins with that name.
 fn name_of(exe: &Path, title: &str) -> PathBuf {
     let name = title.split([' ', ':']).next().unwrap_or_default();
     let link = match name.starts_with('/') {

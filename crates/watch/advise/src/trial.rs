@@ -1,8 +1,9 @@
-//! A trial: a part of a running process is made huge, its progress compared, and the part made as it was.
+//! A trial: makes a part of a running process huge, compares its progress, and puts the part back.
 //!
-//! A program's progress is unknown from outside. What can be seen is how fast it reaches pages that are left
-//! alone throughout: a program that spends less time on page walks reaches them faster, per second of its own
-//! processor time. The comparison is made many times in turn, so that a drift of the program's own is no effect.
+//! A program's progress is unknown from outside. Visible is how fast it reaches pages that the
+//! trial does not promote: a program that spends less time on page walks reaches them faster, per
+//! second of its processor time. The comparison is made many times, alternating which side comes
+//! first, so that a drift of the program does not show up as an effect.
 
 use crate::interval::Interval;
 use megapage_act::{Bounds, RemoteError, Reversible, demote};
@@ -15,58 +16,63 @@ use megapage_units::{Bytes, Pid, VirtRange};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// A trial, as asked for.
+/// Requested trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
-    /// The share of the candidate regions that is made huge, above 0, at most 0.5.
+    /// Share of the candidate regions that is made huge, above 0, at most 0.5.
     pub share: f64,
-    /// For how long at most, clean-up aside.
+    /// Longest time, without clean-up.
     pub time: Duration,
-    /// The largest slow-down of the process while it lasts by accesses to pages that the trial has cleared, as a
-    /// share of its processor time. Between two comparisons it is left alone until that is kept.
+    /// Largest slow-down of the process while the trial lasts, by accesses to pages that the trial
+    /// has cleared, as a share of its processor time. The next comparison waits until this is kept.
     pub budget: f64,
 }
 
-/// What came of a trial.
+/// Outcome of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrialOutcome {
-    /// The cost that huge pages take away, scaled to the whole process; `None` where too little was seen.
+    /// Cost that huge pages take away, scaled to the whole process; `None` if too little was seen.
     pub cost: Option<TranslationCost>,
-    /// Comparisons made.
+    /// Number of comparisons.
     pub pairs: usize,
-    /// How much faster the process was with the part huge: the mean, and its interval of 90 %.
+    /// Speed-up of the process with the part huge: the lower end of its interval of 90 %, the mean,
+    /// and the upper end.
     pub faster: Option<[f64; 3]>,
-    /// Regions that were made huge, the most at a time.
+    /// Most regions that were huge at a time.
     pub promoted: u64,
-    /// The share of the candidates that these are.
+    /// Share of the candidates that the part consists of.
     pub share: f64,
-    /// Whether all of them are on base pages again; the process may have ended first.
+    /// True if none of them is huge any more: they are split again, or the process ended first.
     pub undone: bool,
     /// Regions of the trial that are still huge.
     pub left_huge: u64,
-    /// By how much it slowed the process at most, as a share of the processor time that the process took meanwhile:
-    /// first accesses to the pages that it cleared. Waiting for a region that is just being made huge is not counted.
+    /// Upper bound of the slow-down, as a share of the processor time that the process took
+    /// meanwhile. It counts first accesses to the pages that the trial cleared, but not waits for a
+    /// region that is just being made huge.
     pub slowdown: f64,
-    /// What to know, one sentence each.
+    /// Remarks, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// Regions by whose pages progress is measured.
+/// Most regions whose pages measure progress.
 const CONTROLS: usize = 96;
 const LEAST_CONTROLS: usize = 4;
 /// Touched share of the controls at which a window is long enough.
 const ENOUGH: f64 = 0.12;
 const SHORTEST_WINDOW: Duration = Duration::from_millis(2);
 const LONGEST_WINDOW: Duration = Duration::from_millis(500);
-/// After a promotion or its undoing the caches are others': they get so long.
+/// Pause after a promotion or its undoing, in which the caches fill again.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Promoted within a second or not at all.
+/// Bounds of one promotion: no further call after two seconds.
 const BOUNDS: Bounds = Bounds { batch: 16, time: Duration::from_secs(2), pause_percent: 0 };
-/// Comparisons below which no verdict is given.
+/// Fewest comparisons for a verdict.
 const LEAST_PAIRS: usize = 4;
 
-/// Tries `process`, of which `selected` can report what it touches. `wait` sleeps for a time, and returns whether to go on.
-/// The error is one line that says why no trial could be made; nothing is huge then that was not before.
+/// Tries `process`; `selected` reports the pages that it touches. `wait` sleeps for a time, and
+/// returns true to go on.
+///
+/// # Errors
+/// One line with the reason why no trial could be made; then the trial has left nothing huge.
 pub fn try_out(
     root: &KernelRoot,
     selected: &mut Selected,
@@ -150,20 +156,21 @@ pub fn try_out(
     })
 }
 
-/// The kernel passes over huge pages that several processes map (madvise(2), MADV_COLD), and a trial takes nothing that it cannot
-/// release.
+/// Reason against a trial of shared memory: the kernel skips huge pages that several processes map
+/// (madvise(2), MADV_COLD), and a trial promotes nothing that it cannot release.
 const SHARED: &str = "most of its memory is shared, and huge pages of shared memory cannot be split again from outside: \
                       megapage run --attach makes them huge for good";
 
 const ENDED: &str = "the process has ended, or executed another program";
 
-/// Why no further comparison is made.
+/// Reason why no further comparison is made.
 enum Stopped {
     Asked,
     Because(String),
 }
 
-/// One comparison: base and huge, in turn the one or the other first. Adds the logarithm of the speed-up.
+/// Makes one comparison, base against huge; `huge_first` gives the order. Adds the logarithm of the
+/// speed-up to `pairs`.
 fn pair(
     part: &mut Reversible,
     progress: &mut Progress,
@@ -196,12 +203,13 @@ fn is_candidate(process: &Process, region: &Region) -> bool {
         && !(flags.shared || flags.locked || flags.no_huge || flags.userfault || flags.device)
 }
 
-/// Whether a split releases what a region lies on: a larger folio would be split for good.
+/// Returns true if a split restores the folios under a region: a larger folio would be split for
+/// good.
 fn is_restored(folios: Option<[u16; 10]>) -> bool {
     folios.is_none_or(|orders| orders[1..].iter().all(|pages| *pages == 0))
 }
 
-/// In an order that has nothing to do with addresses.
+/// Sorts ranges into an order unrelated to addresses.
 fn shuffled(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
     ranges.sort_by_key(|range| {
         let z = range.start().wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -211,7 +219,7 @@ fn shuffled(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
     ranges
 }
 
-/// Makes the part huge, or base.
+/// Makes the part huge, or splits it.
 fn make(part: &mut Reversible, huge: bool) -> Result<(), String> {
     if !huge {
         return match part.undo().left {
@@ -232,20 +240,21 @@ fn make(part: &mut Reversible, huge: bool) -> Result<(), String> {
     }
 }
 
-/// How fast the process reaches pages of the controls.
+/// Meter of how fast the process reaches pages of the controls.
 struct Progress<'a> {
     tracker: &'a mut dyn Tracker,
     pid: Pid,
     controls: Vec<VirtRange>,
     window: Duration,
-    /// By how much the share of touched pages grows when the process is faster by a little: 1 where it grows evenly.
+    /// Growth of the share of touched pages when the process is a little faster: 1 if it grows
+    /// evenly.
     elasticity: f64,
-    /// Pages of the controls, when they were last looked at.
+    /// Pages of the controls at the last look.
     pages: f64,
-    /// What a first access costs, and what all of them have cost so far, in seconds of processor time.
+    /// Cost of one first access, and of all of them so far, in seconds of processor time.
     first_access: f64,
     spent: f64,
-    /// The processor time of the process when the first were cleared.
+    /// Processor time of the process when the first pages were cleared.
     since: Duration,
 }
 
@@ -298,7 +307,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Pages touched in one window, and the processor time that the process took in it.
+    /// Returns the pages touched in one window, and the processor time that the process took in it.
     fn touched(&mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<(f64, f64), Stopped> {
         let failed = |error: megapage_observe::tracker::TrackError| Stopped::Because(error.to_string());
         let cpu = |pid| cpu_time_of(pid).map_err(|_| Stopped::Because(ENDED.into()));
@@ -313,22 +322,23 @@ impl<'a> Progress<'a> {
         let pages: f64 = base().map(|region| f64::from(region.present)).sum();
         let touched = base().filter_map(|region| region.accessed).map(f64::from).sum();
         self.pages = pages.max(1.0);
-        // Those that are not touched in the window are touched later, or cleared anew.
+        // Pages not touched in the window are touched later, or cleared again.
         self.spent += pages * self.first_access;
         Ok((touched, after.saturating_sub(before).as_secs_f64()))
     }
 
-    /// What the clearings have cost the process at most, as a share of its processor time since the first.
+    /// Returns an upper bound of the cost of the clearings, as a share of the process's processor
+    /// time since the first.
     fn slowdown(&self) -> f64 {
         let now = cpu_time_of(self.pid).unwrap_or(self.since);
         match now.saturating_sub(self.since).as_secs_f64() {
             cpu if cpu > 0.0 => (self.spent / cpu).min(1.0),
-            // Without time of its own it has accessed nothing.
+            // A process that took no processor time has accessed nothing.
             _ => 0.0,
         }
     }
 
-    /// The logarithm of the speed; not finite where the process was idle.
+    /// Returns the logarithm of the speed; not finite if the process was idle.
     fn measure(&mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<f64, Stopped> {
         let (touched, cpu) = self.touched(wait)?;
         Ok((touched / self.pages).ln() / self.elasticity - cpu.ln())

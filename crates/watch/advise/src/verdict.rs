@@ -9,12 +9,12 @@ use megapage_snapshot::{AccessClass, CostSource, Leaf, MappingKind, PAGES, Proce
 use megapage_units::shown::shell_word;
 use megapage_units::{BASE_PAGE, Bytes, Pid};
 
-/// The least gain that is worth a change: 3 %.
+/// Least gain that is worth a change: 3 %.
 pub const WORTH_IT: f64 = 1.03;
-/// With this share of its private memory on huge pages, little is left to do.
+/// Share of private memory on huge pages at which little is left to do.
 const MOSTLY_HUGE: f64 = 0.9;
 
-/// Judges.
+/// Judges a process by the facts.
 pub fn judge(facts: &Facts) -> Advice {
     let process = &facts.process;
     let mut memory = of_group(facts);
@@ -39,7 +39,7 @@ pub fn judge(facts: &Facts) -> Advice {
     let wanted = matches!(verdict, Verdict::UseHugePages | Verdict::TryIt);
     let kind = if wanted { kind(facts, &memory) } else { PageKind::None };
     let own = own(&process.name, &memory, facts.thp_always || process.thp_disabled);
-    // What is not judged may still have a setting.
+    // A process that is not judged may still have a setting.
     let by_shared = uses_shared(process);
     let offered = wanted || (verdict == Verdict::Unknown && memory.shared > memory.promotable);
     if by_shared && let Some(shared) = &facts.shared.memory {
@@ -122,13 +122,14 @@ fn decide(facts: &Facts, memory: &Memory) -> (Verdict, Vec<String>) {
     (verdict, vec![format!("{what} worth a change ({WORTH_IT}x)")])
 }
 
-/// Whether the estimate is based on a guess of what walks cost.
+/// Returns true if the estimate is based on a guess of the cost of walks.
 fn is_guess(facts: &Facts) -> bool {
     let estimate = facts.judged.as_ref().ok().and_then(|judged| judged.estimate.as_ref());
     estimate.is_some_and(|estimate| estimate.is_guess)
 }
 
-/// What is known of the gain without having looked: memory that the TLB reaches takes no page walks.
+/// Returns the gain if it is known without observation: memory that the TLB reaches takes no page
+/// walks.
 fn bounded(memory: &Memory, facts: &Facts) -> Option<Gain> {
     let useful = if uses_shared(&facts.process) { memory.shared } else { memory.promotable };
     (useful <= facts.reach).then_some(Gain {
@@ -139,8 +140,8 @@ fn bounded(memory: &Memory, facts: &Facts) -> Option<Gain> {
     })
 }
 
-/// The memory of the process, and of those that share with it: private memory of all, shared memory once, as far as it is in
-/// memory, touched by any process.
+/// Returns the memory of the process and of those that share with it: private memory of all, and
+/// shared memory once. Shared memory counts as far as it is resident, touched by any process.
 fn of_group(facts: &Facts) -> Memory {
     let mut memory = memory(&facts.process);
     for other in &facts.shared.others {
@@ -155,7 +156,8 @@ fn of_group(facts: &Facts) -> Memory {
             regions.map(Region::present_bytes).sum()
         };
         let kind = |region: &Region| facts.process.mappings.get(region.mapping as usize).map(|it| it.kind);
-        // Hugetlb pages are distinguished: what is left is theirs.
+        // Hugetlb pages keep their count; the group's values replace the leader's other shared
+        // memory.
         let seen = of_kind(&|region| kind(region) == Some(MappingKind::Shared));
         let seen_huge = of_kind(&|region| kind(region) == Some(MappingKind::Shared) && region.leaf.is_huge());
         memory.shared = memory.shared.saturating_sub(seen) + Bytes(shared.resident_bytes);
@@ -166,7 +168,8 @@ fn of_group(facts: &Facts) -> Memory {
     memory
 }
 
-/// What of the process's memory is private, and of that huge or could be.
+/// Returns the process's memory by kind: private or shared, and the parts that are huge or could
+/// be.
 fn memory(process: &Process) -> Memory {
     let mut memory = Memory::default();
     for region in &process.regions {
@@ -193,7 +196,7 @@ fn memory(process: &Process) -> Memory {
     memory
 }
 
-/// What a huge page would fill with zeros.
+/// Returns the memory that a huge page would fill with zeros.
 fn filled(region: &Region) -> Bytes {
     match region.present {
         present if present >= LEAST_PRESENT => Bytes(u64::from(PAGES - present) * BASE_PAGE as u64),
@@ -234,7 +237,8 @@ fn kind(facts: &Facts, memory: &Memory) -> PageKind {
     }
 }
 
-/// What releases memory that is zero in huge pages: at once, or whenever memory runs short.
+/// Returns the ways to release memory that is zero in huge pages: at once, or whenever memory runs
+/// short.
 fn bloat_is_taken_back(pid: Pid, bloat: Bytes) -> Vec<How> {
     vec![
         How {
@@ -250,7 +254,8 @@ fn bloat_is_taken_back(pid: Pid, bloat: Bytes) -> Vec<How> {
     ]
 }
 
-/// What reaches shared memory: external promotion, where it lies right; the program's own setting.
+/// Returns the ways to reach shared memory: external promotion, if the memory lies right, and the
+/// program's setting.
 fn shared_ways(facts: &Facts, memory: &Memory, own: Option<Own>) -> Vec<How> {
     let mut ways = Vec::new();
     let pid = facts.shared.root.unwrap_or(facts.process.id.pid);

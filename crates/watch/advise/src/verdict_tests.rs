@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const BASE: u64 = 0x7000_0000_0000;
 
-/// A process of `regions` regions, each with `present` pages.
+/// Returns a process of `regions` regions, each with `present` pages.
 fn process(name: &str, regions: u64, present: u16, leaf: Leaf, kind: MappingKind) -> Process {
     let huge = HUGE_2M as u64;
     let region = |n| Region { leaf, ..Region::of_base_pages(BASE + n * huge, present) };
@@ -88,7 +88,7 @@ fn only_a_gain_at_the_lower_end_is_advised() {
     }
 }
 
-/// Without timed accesses the verdict is never that huge pages are not worth it.
+/// Checks that without timed accesses the verdict is never that huge pages are not worth it.
 #[test]
 fn a_guess_is_undecided() {
     let cost = facts([1.0; 3]).judged.unwrap().cost;
@@ -147,7 +147,7 @@ fn memory_says_what_would_be_filled() {
     let advice = judge(&sparse);
     assert_eq!(advice.memory.filled, Bytes(100 * 112 * 4096));
     assert!(advice.risks.iter().any(|risk| risk.contains("filled with zeros")), "{:?}", advice.risks);
-    // Those less than half touched are not promoted.
+    // Regions less than half touched are not promoted.
     sparse.process = process("sparse", 100, 200, Leaf::Base, MappingKind::Anonymous);
     assert_eq!(judge(&sparse).memory.filled, Bytes::ZERO);
     sparse.process = process("shared", 100, 512, Leaf::Base, MappingKind::Shared);
@@ -214,7 +214,7 @@ fn one_that_has_ended_is_not_attached_to() {
     facts.ended = true;
     let advice = judge(&facts);
     assert!(!attached(&advice) && advice.ended, "{:?}", advice.how);
-    // The next run is another matter.
+    // The next run can be started differently.
     assert!(advice.how.iter().any(|how| how.what.starts_with("megapage run -- program")), "{:?}", advice.how);
     let said = |why: &String| why.starts_with("it has ended, after 2.5 s of observation");
     assert!(advice.why.iter().any(said), "{:?}", advice.why);
@@ -269,7 +269,7 @@ fn a_setting_that_does_nothing_here_is_not_offered() {
     let offers = |facts: &Facts| judge(facts).how.iter().any(|how| how.what == "disable-thp no");
     assert!(offers(&redis));
     let commands = |facts: &Facts| judge(facts).how.into_iter().map(|how| how.what).collect::<Vec<_>>();
-    // As the recipe has it.
+    // The order of the recipe.
     assert_eq!(
         commands(&redis)[1..],
         [

@@ -1,4 +1,4 @@
-//! Waiting, with an ear for signals and for a child.
+//! Waits that signals and a child's end interrupt.
 
 use megapage_kernel::spawn::{self, ChildEvent, Signal, Signals, Usage, signal};
 use megapage_launch::relay::Relay;
@@ -8,16 +8,16 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How a child ended.
+/// End of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// By exit or by a signal.
+    /// Exit or signal.
     pub event: ChildEvent,
-    /// What it used.
+    /// Resources that the child used.
     pub usage: Usage,
 }
 
-/// Waits, and keeps signals from ending megapage before it has put everything back.
+/// Waiter that keeps signals from ending megapage before it has put everything back.
 #[derive(Debug)]
 pub struct Watch {
     signals: Signals,
@@ -27,17 +27,18 @@ pub struct Watch {
     interrupted: bool,
 }
 
-/// What ends an observation.
+/// Signals that end an observation.
 const ENDS: [i32; 4] = [signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT];
 
 impl Watch {
-    /// A watch over no process.
+    /// Returns a watch over no process.
     pub fn idle() -> io::Result<Watch> {
         let (signals, relay) = (Signals::take(&ENDS)?, Relay::default());
         Ok(Watch { signals, relay, child: None, ended: None, interrupted: false })
     }
 
-    /// Starts a program, which stays in the caller's process group, and watches it. An error is execve(2)'s.
+    /// Starts a program, which stays in the caller's process group, and watches it. An error is
+    /// execve(2)'s.
     pub fn start(command: &mut Command) -> io::Result<(Watch, Pid)> {
         let signals = Signals::take(&[&ENDS[..], &[signal::SIGCHLD]].concat())?;
         let relay = Relay::start(&ENDS);
@@ -45,7 +46,8 @@ impl Watch {
         Ok((Watch { signals, relay, child: Some(pid), ended: None, interrupted: false }, pid))
     }
 
-    /// Waits for `time`; whether to go on: no signal has come, and the child, if any, is still there.
+    /// Waits for `time`. Returns true to go on: no signal has come, and the child, if any, is still
+    /// there.
     pub fn wait(&mut self, time: Duration) -> bool {
         let start = Instant::now();
         loop {
@@ -56,24 +58,24 @@ impl Watch {
             let Some(left) = time.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
                 return true;
             };
-            // Without a descriptor to wait for there is only the clock.
+            // Without a descriptor to wait for, only the clock remains.
             if spawn::wait_readable(self.signals.as_fd(), left.min(LOOK)).is_err() {
                 std::thread::sleep(left.min(LOOK));
             }
         }
     }
 
-    /// Whether a signal has asked for the end.
+    /// Returns true if a signal has asked for the end.
     pub fn interrupted(&self) -> bool {
         self.interrupted
     }
 
-    /// How the child ended, if it has.
+    /// Returns the child's end, if it has ended.
     pub fn ended(&self) -> Option<Ended> {
         self.ended
     }
 
-    /// Waits for the child's end, and passes signals on to it. `None` without a child.
+    /// Waits for the child's end, and passes signals on to it. Returns `None` without a child.
     pub fn finish(&mut self) -> io::Result<Option<Ended>> {
         while self.child.is_some() && self.ended.is_none() {
             spawn::wait_readable(self.signals.as_fd(), LOOK)?;
@@ -85,12 +87,12 @@ impl Watch {
     /// Asks the child to end (SIGTERM).
     pub fn stop(&mut self) {
         if let (Some(child), None) = (self.child, self.ended) {
-            // It can only fail because the child has just ended.
+            // The call fails only if the child has just ended.
             let _ = spawn::send_signal(child, signal::SIGTERM);
         }
     }
 
-    /// Takes in what signals have come.
+    /// Takes in the signals that have come.
     fn hear(&mut self) {
         let now = Instant::now();
         self.relay.look(now);
@@ -114,7 +116,7 @@ impl Watch {
     }
 }
 
-/// How often a child is looked at besides: a signal of its end may have gone to another thread.
+/// Pause between two looks at a child: a signal of its end may have gone to another thread.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

@@ -1,41 +1,42 @@
-//! Every kind of finding: its identifier, severity, meaning and remedy.
+//! All kinds of finding: identifier, severity, meaning and remedy.
 //!
-//! docs/doctor.md is written from this list, and a test compares the two.
+//! A test compares docs/doctor.md with this list, from which it is written.
 
 use serde::Serialize;
 
 megapage_units::named! {
-    /// How much a finding matters.
+    /// Weight of a finding.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Severity {
         /// Good to know; nothing is wrong.
         Note = "note",
-        /// Huge pages are to be had, but fewer, later or with a risk.
+        /// Huge pages are available, but fewer, later or with a risk.
         Warning = "warning",
         /// A way to huge pages is closed.
         Blocker = "blocker",
     }
 }
 
-/// What all findings with one identifier have in common.
+/// Common part of all findings with one identifier.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// Kebab-case, and never given another meaning.
+    /// Identifier in kebab-case; its meaning never changes.
     pub id: &'static str,
-    /// How much it matters.
+    /// Weight of these findings.
     pub severity: Severity,
-    /// One line.
+    /// Title of one line.
     pub title: &'static str,
-    /// What it means and why it stands in the way.
+    /// Meaning, and the reason why it stands in the way.
     pub explanation: &'static str,
-    /// Shell commands or lines of a configuration file; capitals stand for what the reader fills in, and
-    /// `{thp}` for the directory of the settings of transparent huge pages: see [`Kind::remedies`].
+    /// Shell commands or lines of a configuration file. Capitals stand for parts that the reader
+    /// fills in, and `{thp}` for the directory of the settings of transparent huge pages: see
+    /// [`Kind::remedies`].
     pub remedy: &'static [&'static str],
 }
 
 impl Kind {
-    /// The remedies, ready to be typed but for what is in capitals.
+    /// Returns the remedies, ready to be typed except for the parts in capitals.
     pub fn remedies(&self) -> Vec<String> {
         let thp = megapage_kernel::thp::path("");
         self.remedy.iter().map(|line| line.replace("{thp}/", &thp)).collect()
@@ -192,7 +193,7 @@ kinds! {
         "Where starting a program changes its domain, the loader drops LD_PRELOAD and GLIBC_TUNABLES. Files of a hugetlbfs need a label that the domain may use.",
         ["ausearch --message avc --start recent"];
 
-    // What the kernel can do and whom it lets.
+    // Abilities of the kernel, and the rights to use them.
     COLLAPSE_UNSUPPORTED, "collapse-unsupported", Warning, "The kernel cannot promote memory of other processes",
         "process_madvise(MADV_COLLAPSE) needs Linux 6.1. Without it running programs, static ones and those with their own allocator must request huge pages themselves.",
         [];

@@ -13,7 +13,7 @@ use crate::facts::Facts;
 use crate::finding::Finding;
 use megapage_units::shown::shell_path;
 
-/// Every finding that follows from the facts, the weightiest first.
+/// Returns every finding that follows from the facts, the weightiest first.
 pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     let checks: [fn(&Facts) -> Vec<Finding>; 6] =
         [thp::check, pools::check, user::check, surroundings::check, kernel::check, program::check];
@@ -22,7 +22,7 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
         let name = shell_path(&program.path);
         findings = findings.into_iter().map(|finding| finding.fill("PROGRAM", &name)).collect();
     }
-    // Stable: within one severity the order of the areas stays.
+    // The sort is stable: within one severity the order of the areas stays.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }

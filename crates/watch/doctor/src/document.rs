@@ -1,4 +1,4 @@
-//! docs/doctor.md, written from the catalog.
+//! Text of docs/doctor.md, written from the catalog.
 
 use crate::catalog::{ALL, Kind};
 use crate::why::catalog::REASONS;
@@ -79,12 +79,12 @@ any program, in capitals or not: the first such line, how often it came, what ha
 ## Reasons
 ";
 
-/// The whole text of docs/doctor.md.
+/// Returns the whole text of docs/doctor.md.
 pub fn markdown() -> String {
     entries(HEAD, ALL) + &entries(WHY, REASONS)
 }
 
-/// `<size>` is no element of HTML.
+/// Escapes `<`, so that `<size>` is not taken for an element of HTML.
 fn escaped(text: &str) -> String {
     text.replace('<', "\\<")
 }

@@ -1,4 +1,4 @@
-//! What is known of a machine, a user and a program: plain data, from which everything else follows.
+//! Facts about a machine, a user and a program: plain data, from which everything else follows.
 
 use megapage_kernel::ability::{Ability, Standing, THP};
 use megapage_kernel::cgroup::Cgroups;
@@ -15,19 +15,20 @@ use std::path::PathBuf;
 /// The user in question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The login name, or the number where it has none.
+    /// Login name, or the number if there is no name.
     pub name: String,
     /// The user's number.
     pub uid: u32,
     /// The main group.
     pub gid: u32,
-    /// All groups, the main one among them.
+    /// All groups, including the main one.
     pub groups: Vec<u32>,
-    /// The same as the machine's own user namespace numbers them, which vm.hugetlb_shm_group is compared with.
+    /// The same groups by their numbers in the machine's initial user namespace:
+    /// vm.hugetlb_shm_group is compared with these.
     pub groups_of_machine: Vec<u32>,
-    /// What the user's processes may do: the caller's own capabilities, or those that a login has.
+    /// Rights of the user's processes: the caller's capabilities, or those that a login has.
     pub capabilities: Capabilities,
-    /// Whether this is who runs the doctor.
+    /// True if this user runs the doctor.
     pub is_caller: bool,
 }
 
@@ -38,29 +39,30 @@ pub struct Pool {
     pub page_size: PageSize,
     /// The machine's values.
     pub counts: PoolCounts,
-    /// Free pages on the nodes that the user's processes may have memory from; `None`: those nodes are all.
+    /// Free pages on the nodes that the user's processes may take memory from; `None` if those are
+    /// all nodes.
     pub on_nodes: Option<u64>,
 }
 
 /// The machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All of it.
+    /// Total memory.
     pub total: Bytes,
-    /// What programs can have without swapping.
+    /// Memory that programs can get without swapping.
     pub available: Bytes,
-    /// What is free in blocks of at least 2 MiB; `None`: not to be read here.
+    /// Memory that is free in blocks of at least 2 MiB; `None` if it cannot be read here.
     pub in_huge_blocks: Option<Bytes>,
 }
 
 impl Memory {
-    /// Whether less than 5 % is available.
+    /// Returns true if less than 5 % is available.
     pub fn is_short(&self) -> bool {
         self.available.0 < self.total.0 / 20
     }
 }
 
-/// Limits of the user's processes, and where they were found.
+/// Limits of the user's processes, and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserLimits {
     /// The limits themselves.
@@ -85,22 +87,23 @@ pub struct Step {
 /// A hugetlbfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugetlbMount {
-    /// Where it is mounted.
+    /// Mount point.
     pub point: PathBuf,
     /// The size of its pages.
     pub page_size: PageSize,
-    /// What all its files together may hold; `None`: all of the pool.
+    /// Most bytes that all its files together may hold; `None` for all of the pool.
     pub size: Option<Bytes>,
-    /// Whether nothing can be written.
+    /// True if nothing can be written.
     pub read_only: bool,
-    /// The directories from the root to the mount point, itself the last.
+    /// Directories from the root to the mount point, including the mount point.
     pub steps: Vec<Step>,
 }
 
 impl HugetlbMount {
-    /// The directory that keeps this user from making a file in the mount; `None`: none does.
+    /// Returns the directory that keeps this user from creating a file in the mount; `None` if none
+    /// does.
     ///
-    /// Access control lists are not looked at; hugetlbfs has none.
+    /// Ignores access control lists: hugetlbfs has none.
     pub fn denied_at(&self, user: &User) -> Option<&Step> {
         const SEARCH: u32 = 0o1;
         const WRITE: u32 = 0o2;
@@ -123,65 +126,66 @@ impl HugetlbMount {
 /// A segment on hugetlb pages that no process has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PersistentSegment {
-    /// Where it lies.
+    /// Path of the segment.
     pub path: PathBuf,
     /// The memory that it holds.
     pub memory: Bytes,
 }
 
-/// What surrounds the caller.
+/// Surroundings of the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
     /// The file that marks a container.
     pub container: Option<String>,
-    /// Whether capabilities hold within a user namespace only.
+    /// True if capabilities hold within a user namespace only.
     pub user_namespace: bool,
-    /// Whether a seccomp filter is in force.
+    /// True if a seccomp filter is in force.
     pub seccomp_filter: bool,
-    /// Whether SELinux is enforcing.
+    /// True if SELinux is enforcing.
     pub selinux_enforcing: bool,
 }
 
-/// One trial and what came of it.
+/// One trial and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// What was asked of the kernel.
+    /// Request to the kernel.
     pub trial: Trial,
-    /// Its answer, or why the trial could not be made.
+    /// Answer of the kernel, or the reason why the trial could not be made.
     pub outcome: Result<Answer, String>,
 }
 
-/// What the kernel can do.
+/// Release and abilities of the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Kernel {
-    /// Its release, as `uname -r` prints it; empty where that cannot be read.
+    /// Release, as `uname -r` prints it; empty if it cannot be read.
     pub release: String,
     /// Each ability of the table, with its standing.
     pub abilities: Vec<(&'static Ability, Standing)>,
 }
 
 impl Kernel {
-    /// Whether it has this ability; what was not looked up counts as there.
+    /// Returns true if the kernel has this ability. An ability that was not looked up counts as
+    /// present.
     pub fn has(&self, ability: &Ability) -> bool {
         self.abilities.iter().find(|(known, _)| known.id == ability.id).is_none_or(|(_, found)| found.present)
     }
 }
 
-/// Everything that [`diagnose`](crate::diagnose) looks at.
+/// All facts that [`diagnose`](crate::diagnose) looks at.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The user in question.
     pub user: User,
     /// The kernel.
     pub kernel: Kernel,
-    /// The process whose control groups and limits were taken; `None`: the caller.
+    /// Process whose control groups and limits were taken; `None` for the caller.
     pub subject: Option<Pid>,
-    /// The settings of transparent huge pages; `None`: the kernel has none, or does not show them
+    /// Settings of transparent huge pages; `None` if the kernel has none, or does not show them
     /// ([`Facts::lacks_thp`]).
     pub thp: Option<ThpSettings>,
-    /// Whether the caller may have transparent huge pages; `None`: the kernel does not say.
+    /// True if the caller may have transparent huge pages; `None` if the kernel does not say.
     pub thp_allowed: Option<bool>,
-    /// The page size that MAP_HUGETLB means when none is given; `None`: no hugetlb pages.
+    /// Page size of MAP_HUGETLB without a size; `None` if there are no hugetlb pages.
     pub default_size: Option<PageSize>,
     /// The pools, by ascending size.
     pub pools: Vec<Pool>,
@@ -189,46 +193,49 @@ pub struct Facts {
     pub memory: Memory,
     /// The machine's settings.
     pub sysctls: Sysctls,
-    /// The limits of the user's processes; `None`: no process to look at, and no file that says.
+    /// Limits of the user's processes; `None` if there is no process to look at, and no file with
+    /// limits.
     pub limits: Option<UserLimits>,
-    /// The limit on locked memory that a login of the user gets, with the file that says so.
+    /// Limit on locked memory for a login of the user, with the file that sets it.
     pub login_memlock: Option<(String, Limit)>,
     /// The hugetlbfs mounts.
     pub mounts: Vec<HugetlbMount>,
-    /// The segments that nobody has open, as far as the caller may look, the largest first.
+    /// Segments that no process has open, as far as the caller may look, the largest first.
     pub persistent_segments: Vec<PersistentSegment>,
     /// The control groups.
     pub cgroups: Cgroups,
-    /// Where memory may come from.
+    /// Nodes that memory may come from.
     pub nodes: MemoryNodes,
     /// Container, namespace, filters.
     pub confinement: Confinement,
-    /// The machine's glibc; `None`: another C library.
+    /// Version of the machine's glibc; `None` for another C library.
     pub glibc: Option<(u32, u32)>,
     /// The environment's GLIBC_TUNABLES.
     pub tunables: Option<String>,
     /// The environment's HUGETLB_MORECORE.
     pub morecore: Option<String>,
-    /// The device by which the host is told of free memory, and takes it back; `None`: it is not told, or that cannot be read.
+    /// Device that reports free memory to the host, which takes it back; `None` if there is none,
+    /// or if it cannot be read.
     pub reporting_balloon: Option<String>,
-    /// The switch that megapage is off by; `None`: it is on.
+    /// Switch that turns megapage off; `None` if it is on.
     pub off: Option<String>,
     /// The trials that were made.
     pub trials: Vec<Tried>,
-    /// Why no trials were made; `None`: they were.
+    /// Reason why no trials were made; `None` if they were.
     pub untried: Option<String>,
     /// The program in question.
     pub program: Option<Program>,
-    /// How `megapage run` reaches it, or why it does not; `None`: nobody has asked.
+    /// Way in which `megapage run` reaches the program, or the reason why it does not; `None` if
+    /// this was not asked.
     pub reach: Option<Result<Reach, String>>,
 }
 
-/// How `megapage run` reaches a program.
+/// Way in which `megapage run` reaches a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// The command that starts it on huge pages.
     pub command: String,
-    /// By which mechanisms, each with its reason.
+    /// Mechanisms used, each with its reason.
     pub how: String,
 }
 
@@ -239,34 +246,34 @@ impl Facts {
         self.thp.is_none() && !self.kernel.has(&THP)
     }
 
-    /// The pool of this page size.
+    /// Returns the pool of this page size.
     pub fn pool(&self, size: PageSize) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.page_size == size)
     }
 
-    /// The answer to a trial that could be made.
+    /// Returns the answer to a trial that could be made.
     pub fn answer(&self, trial: &Trial) -> Option<Answer> {
         self.trials.iter().find(|tried| tried.trial == *trial)?.outcome.as_ref().ok().copied()
     }
 }
 
-/// What a new mapping can expect of a pool.
+/// Pages that a new mapping can expect from a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolState {
-    /// This many pages are free and not reserved.
+    /// Pages that are free and not reserved.
     Available(u64),
-    /// None is, but the pool may grow by this many.
+    /// No free page, but the pool may grow by this many pages.
     OnDemand(u64),
-    /// The pool holds no page.
+    /// No page in the pool.
     Empty,
-    /// Every page is in use or reserved.
+    /// No page left: every one is in use or reserved.
     Taken,
-    /// Those that are free lie on nodes that the process may not have memory from.
+    /// Free pages only on nodes that the process may not take memory from.
     Elsewhere,
 }
 
 impl Pool {
-    /// What a new mapping can expect.
+    /// Returns the pages that a new mapping can expect.
     pub fn state(&self) -> PoolState {
         let counts = &self.counts;
         match counts.available().unwrap_or(counts.free) {
@@ -275,13 +282,14 @@ impl Pool {
                 0 => PoolState::Taken,
                 more => PoolState::OnDemand(more),
             },
-            // A page that another node would have to grow does not count: growth follows the same nodes.
+            // Pages that the pool could grow by on another node do not count: growth follows the
+            // same nodes.
             _ if self.on_nodes == Some(0) => PoolState::Elsewhere,
             pages => PoolState::Available(pages),
         }
     }
 
-    /// The pool's values in a line.
+    /// Returns the pool's values in one line.
     pub fn describe(&self) -> String {
         let counts = &self.counts;
         format!(

@@ -1,38 +1,38 @@
-//! Findings and verdicts: what is reported.
+//! Findings and verdicts: the parts of a report.
 
 use crate::catalog::{Kind, Severity};
 use megapage_kernel::probe::Answer;
 use serde::Serialize;
 
-/// Something that was read or tried.
+/// Value that was read or tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
-    /// Where: a file, a setting, a limit, a trial.
+    /// Source: a file, a setting, a limit, a trial.
     pub source: String,
-    /// What it said.
+    /// Value that the source gave.
     pub value: String,
 }
 
-/// Something that stands between the user or the program and huge pages, or is good to know.
+/// Fact that stands between the user or the program and huge pages, or that is good to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Kebab-case and stable.
+    /// Identifier in kebab-case; it is stable.
     pub id: &'static str,
-    /// How much it matters.
+    /// Weight of the finding.
     pub severity: Severity,
-    /// One line.
+    /// Title of one line.
     pub title: &'static str,
-    /// What was read or tried, and what it said. Never empty.
+    /// Sources that were read or tried, with their values. Never empty.
     pub evidence: Vec<Evidence>,
-    /// What it means.
+    /// Meaning.
     pub explanation: &'static str,
-    /// Shell commands or lines of a configuration file, any of which helps; in capitals what the reader fills
-    /// in. Empty where nothing here can be done about it.
+    /// Shell commands or lines of a configuration file, any of which helps; capitals stand for
+    /// parts that the reader fills in. Empty if there is no remedy here.
     pub remedy: Vec<String>,
 }
 
 impl Finding {
-    /// A finding of this kind with its first piece of evidence.
+    /// Creates a finding of this kind with its first piece of evidence.
     pub fn new(kind: &'static Kind, source: impl Into<String>, value: impl Into<String>) -> Finding {
         Finding {
             id: kind.id,
@@ -44,13 +44,13 @@ impl Finding {
         }
     }
 
-    /// With a further piece of evidence.
+    /// Adds a further piece of evidence.
     pub fn and(mut self, source: impl Into<String>, value: impl Into<String>) -> Finding {
         self.evidence.push(Evidence { source: source.into(), value: value.into() });
         self
     }
 
-    /// With a placeholder of the remedy filled in.
+    /// Fills in a placeholder of the remedy.
     pub fn fill(mut self, placeholder: &str, text: &str) -> Finding {
         for line in &mut self.remedy {
             *line = line.replace(placeholder, text);
@@ -59,48 +59,49 @@ impl Finding {
     }
 }
 
-/// How a verdict came about.
+/// Source of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// One page was asked for and this was the kernel's answer.
+    /// The kernel answered a request for one page.
     Tried,
-    /// It follows from what was read.
+    /// The verdict follows from values that were read.
     Reasoned,
 }
 
-/// What comes of asking for huge pages in one way.
+/// Outcome of asking for huge pages in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Huge pages.
+    /// The memory is on huge pages.
     Works,
     /// The system call fails.
     Fails,
-    /// The mapping succeeds and the first write ends the program.
+    /// The mapping succeeds, and the first write ends the program.
     Kills,
     /// Everything succeeds, and the memory is on base pages.
     BasePages,
 }
 
-/// The answer to one question: if this user asks for huge pages in this way, what happens?
+/// Answer to one question: what happens if this user asks for huge pages in this way?
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// The way, such as `mmap(MAP_HUGETLB) of 2m`.
+    /// Way of asking, such as `mmap(MAP_HUGETLB) of 2m`.
     pub way: String,
-    /// What happens.
+    /// Outcome of asking.
     pub outcome: Outcome,
-    /// The error number, where a call fails.
+    /// Error number, if a call fails.
     pub errno: Option<i32>,
-    /// How this is known.
+    /// Source of this verdict.
     pub basis: Basis,
-    /// The whole answer as a sentence, with the reason.
+    /// Whole answer as a sentence, with the reason.
     pub sentence: String,
-    /// The findings that explain it.
+    /// Identifiers of the findings that explain it.
     pub because: Vec<&'static str>,
 }
 
-/// The name of an error number, as errno(3) has it; those that asking for huge pages can meet.
+/// Returns the name of an error number, as in errno(3), for those that a request for huge pages can
+/// meet.
 pub fn errno_name(errno: i32) -> &'static str {
     match errno {
         EPERM => "EPERM",
@@ -133,7 +134,8 @@ pub const EROFS: i32 = 30;
 /// No such system call.
 pub const ENOSYS: i32 = 38;
 
-/// An answer in words: `obtained`, `mmap failed with errno 12 (ENOMEM)`, `killed by SIGBUS`.
+/// Returns an answer in words: `obtained`, `mmap failed with errno 12 (ENOMEM)`, `killed by
+/// SIGBUS`.
 pub fn describe(answer: Answer) -> String {
     match answer {
         Answer::Obtained => "obtained".into(),
@@ -145,7 +147,7 @@ pub fn describe(answer: Answer) -> String {
     }
 }
 
-/// The name of a signal that a trial can die of.
+/// Returns the name of a signal that can end a trial.
 pub fn signal_name(signal: i32) -> String {
     match signal {
         7 => "SIGBUS".into(),

@@ -1,4 +1,4 @@
-//! Gathers the facts: reads the machine, and tries where that is possible.
+//! Gathers the facts: reads the machine, and makes trials if possible.
 
 use crate::facts::{
     Confinement, Facts, HugetlbMount, Kernel, Memory, PersistentSegment, Pool, Reach, Step, Tried, User,
@@ -32,25 +32,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The variable by which libhugetlbfs is asked to put malloc on huge pages: yes, a page size, or thp.
+/// Variable that asks libhugetlbfs to put malloc on huge pages: yes, a page size, or thp.
 pub(crate) const MORECORE: &str = "HUGETLB_MORECORE";
-/// The largest page that a trial takes: a gigabyte takes a second to clear, and is scarce.
+/// Largest page that a trial takes: a gigabyte takes a second to clear, and is scarce.
 const LARGEST_TRIED: Bytes = Bytes::mib(32);
-/// Trials of hugetlbfs mounts; more are judged by what was read.
+/// Most hugetlbfs mounts that are tried; others are judged by the values read.
 const MOST_MOUNTS_TRIED: usize = 16;
 
-/// What is to be diagnosed.
+/// Subject of a diagnosis.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// A login name or user number; `None`: the caller.
+    /// Login name or user number; `None` for the caller.
     pub user: Option<String>,
-    /// A program, as a shell would be given it.
+    /// Program, as given to a shell.
     pub program: Option<OsString>,
-    /// Whether to conclude from what can be read, and ask the kernel for nothing.
+    /// True to conclude from readable values only, without requests to the kernel.
     pub only_read: bool,
 }
 
-/// Why the facts could not be gathered.
+/// Reason why the facts could not be gathered.
 #[derive(Debug, Error)]
 pub enum GatherError {
     /// The name service knows no such user.
@@ -59,12 +59,12 @@ pub enum GatherError {
     /// The name service itself failed.
     #[error("--user {name}: the user cannot be looked up: {error}")]
     Lookup {
-        /// As asked.
+        /// Name or number as given.
         name: String,
-        /// Its answer.
+        /// Error of the name service.
         error: io::Error,
     },
-    /// The program can't be looked at.
+    /// The program cannot be looked at.
     #[error("--for {0}")]
     Program(InspectError),
     /// A kernel file could not be read.
@@ -72,20 +72,20 @@ pub enum GatherError {
     Kernel(#[from] KernelError),
 }
 
-/// The name and number of the user in question.
+/// Returns the name and number of the user in question.
 pub(crate) fn user_in_question(root: &KernelRoot, request: &Request) -> Result<(String, u32), GatherError> {
     let user = user(root, request.user.as_deref(), &read_own_status(root)?)?;
     Ok((user.name, user.uid))
 }
 
-/// Reads everything, then makes the trials. `root` may be a captured tree: then nothing is tried.
+/// Reads everything, then makes the trials. `root` may be a captured tree: then no trial is made.
 pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError> {
     let own = read_own_status(root)?;
     let user = user(root, request.user.as_deref(), &own)?;
-    // Looked at before anything is tried: a misspelt name should cost nothing.
+    // The program is looked at before the trials: a misspelt name should cost nothing.
     let program = request.program.as_ref().map(Program::inspect).transpose();
     let program = program.map_err(GatherError::Program)?.map(|program| Program {
-        // What counts is what this user lacks, not what the caller does.
+        // The rights that this user lacks count, not those that the caller lacks.
         privilege: privilege_for(&program.executable, user.uid, user.gid),
         ..program
     });
@@ -117,7 +117,7 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         memory: Memory {
             total: memory.total.unwrap_or_default(),
             available: memory.available.unwrap_or_default(),
-            // Some containers hide it.
+            // Some containers hide this file.
             in_huge_blocks: buddyinfo(root)
                 .ok()
                 .map(|zones| zones.iter().map(|zone| zone.free_from(order(PageSize::HUGE_2M))).sum()),
@@ -163,7 +163,8 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
     Ok(facts)
 }
 
-/// As the caller would start it: what the choice looks at are the caller's own rights and environment.
+/// Returns the way in which the caller would start the program: the choice depends on the caller's
+/// rights and environment.
 fn reach(
     root: &KernelRoot,
     request: &Request,
@@ -231,7 +232,7 @@ fn user(root: &KernelRoot, name: Option<&str>, own: &Status) -> Result<User, Gat
             is_caller: false,
         },
         None => {
-            // A number without a name is a user all the same, as in many containers.
+            // A number without a name is a valid user, as in many containers.
             let account = identity::account_of(uid).ok().flatten();
             let mut groups = own.groups.clone();
             if !groups.contains(&gid) {
@@ -250,7 +251,7 @@ fn user(root: &KernelRoot, name: Option<&str>, own: &Status) -> Result<User, Gat
     })
 }
 
-/// The kernel's release and abilities.
+/// Reads the kernel's release and abilities.
 pub(crate) fn kernel(root: &KernelRoot) -> Kernel {
     Kernel {
         release: machine(root).map(|machine| machine.kernel).unwrap_or_default(),
@@ -258,7 +259,7 @@ pub(crate) fn kernel(root: &KernelRoot) -> Kernel {
     }
 }
 
-/// Free pages on the nodes that memory may come from; `None` where that is all of them.
+/// Returns the free pages on the nodes that memory may come from; `None` if those are all nodes.
 fn on_nodes(root: &KernelRoot, size: PageSize, nodes: &MemoryNodes) -> Result<Option<u64>, KernelError> {
     let all = hugetlb::nodes(root)?;
     if all.iter().all(|node| nodes.may_use(*node)) {
@@ -277,7 +278,7 @@ fn on_nodes(root: &KernelRoot, size: PageSize, nodes: &MemoryNodes) -> Result<Op
     Ok(Some(free))
 }
 
-/// A process that the user runs, for its limits and control groups.
+/// Returns a process that the user runs, with its limits.
 fn running_as(root: &KernelRoot, user: &User) -> Option<(Pid, UserLimits)> {
     let (pid, limits) = limits_of_user(root, user.uid)?;
     let name = read_status(root, pid).map(|status| format!(" ({})", status.name)).unwrap_or_default();
@@ -286,13 +287,14 @@ fn running_as(root: &KernelRoot, user: &User) -> Option<(Pid, UserLimits)> {
 
 fn cgroups(root: &KernelRoot, subject: Option<Pid>) -> Result<Cgroups, KernelError> {
     match Cgroups::read(root, subject) {
-        // It ended meanwhile: what is left is the caller's.
+        // The process has ended meanwhile: the caller's groups remain.
         Err(error) if error.is_gone() && subject.is_some() => Cgroups::read(root, None),
         found => found,
     }
 }
 
-/// Segments that nobody has open. On a captured tree there are none: the mounts in it are another machine's.
+/// Returns the segments that no process has open. On a captured tree there are none: its mounts are
+/// another machine's.
 fn persistent_segments(root: &KernelRoot) -> Vec<PersistentSegment> {
     if !root.is_live() {
         return Vec::new();
@@ -311,8 +313,8 @@ fn persistent_segments(root: &KernelRoot) -> Vec<PersistentSegment> {
     persistent
 }
 
-/// The directories from the root to `point`. One that can't be looked at ends the list: from there on nothing
-/// is known to deny anything.
+/// Returns the directories from the root to `point`. A directory that cannot be looked at ends the
+/// list: behind it, nothing is known to deny anything.
 fn steps(root: &KernelRoot, point: &Path) -> Vec<Step> {
     let mut directories: Vec<PathBuf> = point.ancestors().map(Path::to_path_buf).collect();
     directories.reverse();
@@ -326,7 +328,8 @@ fn steps(root: &KernelRoot, point: &Path) -> Vec<Step> {
         .collect()
 }
 
-/// Whom the trials' children become (`None`: they stay the caller), or why there are no trials.
+/// Returns the user that the trials' children become (`None`: they stay the caller), or the reason
+/// against trials.
 fn who_tries(
     root: &KernelRoot,
     request: &Request,
@@ -380,7 +383,7 @@ fn trials(facts: &Facts, who: Option<&Assumed>) -> Vec<Tried> {
     );
     if !facts.lacks_thp() {
         wanted.push(Trial::MadviseThp);
-        // Another user has no CAP_SYS_NICE in a trial, so that the answer is known.
+        // In a trial another user has no CAP_SYS_NICE, so the answer is known.
         if who.is_none() {
             wanted.push(Trial::CollapseOther);
         }
@@ -391,8 +394,8 @@ fn trials(facts: &Facts, who: Option<&Assumed>) -> Vec<Tried> {
 
 fn outcome(who: Option<&Assumed>, trial: &Trial) -> Result<Answer, String> {
     let result = match attempt(who, trial) {
-        // The user's limit can be above what this process may grant. Then its own applies, which matters to
-        // SHM_HUGETLB on old kernels alone.
+        // The user's limit can be above the limit that this process may set. Then this process's
+        // limit applies, which matters only to SHM_HUGETLB on old kernels.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             attempt(who.map(|who| Assumed { locked: None, ..who.clone() }).as_ref(), trial)
         }

@@ -1,9 +1,9 @@
-//! Findings: what stands between a user or a program and huge pages, with the remedy.
+//! Diagnosis: the obstacles between a user or a program and huge pages, with the remedies.
 //!
-//! [`gather()`] reads and tries; [`diagnose`] and [`verdicts`] are pure functions of what it returns.
+//! [`gather()`] reads and tries; [`diagnose`] and [`verdicts`] are pure functions of its result.
 //!
-//! Architecture invariant: nothing here changes the machine. A trial takes one page in a child process, which
-//! gives it back by ending.
+//! Architecture invariant: nothing here changes the machine. A trial takes one page in a child
+//! process, whose end gives it back.
 
 #![forbid(unsafe_code)]
 
@@ -29,29 +29,30 @@ use finding::{Finding, Verdict};
 use megapage_kernel::{KernelRoot, OtherBasePages, machine, require_base_pages};
 use serde::Serialize;
 
-/// The name and version of the JSON form.
+/// Name and version of the JSON form.
 pub const SCHEMA: &str = "megapage.doctor/1";
 
-/// Everything that is reported.
+/// Whole report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnosis {
-    /// The login name of the user in question, or the number where there is none.
+    /// Login name of the user in question, or the number if there is no name.
     pub user: String,
     /// The user's number.
     pub uid: u32,
     /// The program in question: the file that runs in the end.
     pub program: Option<String>,
-    /// Whether something is wrong and what, and how the program gets huge pages: one sentence or two.
+    /// Summary in one sentence or two: what is wrong, if anything, and how the program gets huge
+    /// pages.
     pub summary: String,
     /// The kernel's release, as `uname -r` prints it.
     pub kernel: String,
-    /// What the kernel can and cannot do, the oldest ability first.
+    /// Abilities of the kernel, present or not, the oldest first.
     pub abilities: Vec<AbilityReport>,
-    /// What was not tried, and why.
+    /// Trials that were not made, and the reason.
     pub untried: Option<String>,
-    /// What comes of asking for huge pages, way by way.
+    /// Outcomes of asking for huge pages, way by way.
     pub verdicts: Vec<Verdict>,
-    /// What was found, the weightiest first.
+    /// Findings, the weightiest first.
     pub findings: Vec<Finding>,
 }
 
@@ -60,20 +61,20 @@ pub struct Diagnosis {
 pub struct AbilityReport {
     /// The row of the table, such as `collapse`.
     pub id: &'static str,
-    /// The kernel's word for it.
+    /// Name of the ability in the kernel.
     pub name: &'static str,
-    /// The first release of Linux that has it.
+    /// First release of Linux that has it.
     pub since: String,
-    /// Whether this kernel has it.
+    /// True if this kernel has it.
     pub present: bool,
-    /// `trial` or `release`: how that is known.
+    /// Source of `present`: `trial` or `release`.
     pub known_by: &'static str,
-    /// What is lost, or done instead, without it.
+    /// Loss, or substitute, without it.
     pub without: &'static str,
 }
 
-/// Reads, tries and concludes. Of a kernel with other base pages than 4 KiB the one finding is that: nothing else is
-/// read or tried, for every value would be wrong.
+/// Reads, tries and concludes. On a kernel with other base pages than 4 KiB, that is the only
+/// finding: nothing else is read or tried, because every value would be wrong.
 pub fn diagnosis(root: &KernelRoot, request: &Request) -> Result<Diagnosis, GatherError> {
     match require_base_pages(root) {
         Ok(()) => Ok(Diagnosis::of(&gather(root, request)?)),
@@ -131,13 +132,13 @@ impl Diagnosis {
         }
     }
 
-    /// Whether there is anything weightier than a note.
+    /// Returns true if any finding is weightier than a note.
     pub fn has_findings(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity > Severity::Note)
     }
 }
 
-/// Trials that could not be made, with the first reason.
+/// Returns the number of trials that could not be made, with the first reason.
 fn untried(facts: &Facts) -> Option<String> {
     let mut failures = facts.trials.iter().filter_map(|tried| tried.outcome.as_ref().err());
     let first = failures.next()?;

@@ -1,4 +1,4 @@
-//! The diagnosis in one sentence or two: what a reader in a hurry needs.
+//! Summary of the diagnosis in one sentence or two, for a reader in a hurry.
 
 use crate::catalog::Severity;
 use crate::facts::{Facts, PoolState, Reach};
@@ -6,7 +6,7 @@ use crate::finding::Finding;
 use megapage_kernel::thp::ThpEnabled;
 use megapage_units::PageSize;
 
-/// Whether something is wrong, and what; then, of a program, how it is started on huge pages.
+/// Returns what is wrong, if anything; then, for a program, how it is started on huge pages.
 pub(crate) fn summary(facts: &Facts, findings: &[Finding]) -> String {
     let mut text = machine(facts, findings);
     if let (Some(program), Some(reach)) = (&facts.program, &facts.reach) {
@@ -38,7 +38,7 @@ fn machine(facts: &Facts, findings: &[Finding]) -> String {
     }
 }
 
-/// What transparent huge pages the user's programs get.
+/// Returns how the user's programs get transparent huge pages.
 fn thp(facts: &Facts) -> &'static str {
     match facts.thp.as_ref().map(|thp| thp.anonymous(PageSize::HUGE_2M)) {
         Some(ThpEnabled::Madvise) => {
@@ -50,7 +50,7 @@ fn thp(facts: &Facts) -> &'static str {
     }
 }
 
-/// What programs get that ask for hugetlb pages.
+/// Returns the pages available to programs that ask for hugetlb pages.
 fn pools(facts: &Facts) -> String {
     let of = |pool: &crate::facts::Pool| match pool.state() {
         PoolState::Available(pages) => {
@@ -75,7 +75,8 @@ fn of_program(name: &str, reach: &Result<Reach, String>) -> String {
     }
 }
 
-/// A title within a sentence: its first word begins with a small letter, unless it is a name.
+/// Returns a title for use within a sentence: its first word begins with a small letter, unless it
+/// is a name.
 fn lower(title: &str) -> String {
     let first = title.split(' ').next().unwrap_or_default();
     let is_plain = first.chars().skip(1).all(|c| c.is_ascii_lowercase());

@@ -1,4 +1,5 @@
-//! Every kind of finding on fabricated facts: absent from healthy ones, present where one thing is wrong.
+//! Tests of every kind of finding on fabricated facts: absent from healthy ones, present with one
+//! fault.
 
 mod made;
 
@@ -57,7 +58,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
     assert!(!Diagnosis::of(&facts).has_findings());
 }
 
-/// Debian as it comes: THP on request, no page reserved, no group for segments.
+/// Returns Debian's defaults: THP on request, no page reserved, no group for segments.
 fn usual() -> Facts {
     let mut facts = healthy();
     thp(&mut facts).enabled = ThpEnabled::Madvise;
@@ -79,7 +80,7 @@ fn a_usual_machine_is_no_case_for_the_doctor() {
         "Nothing is wrong: programs get transparent huge pages where they ask, and megapage run asks for any program; no \
          hugetlb page is reserved, which only programs need that ask for those."
     );
-    // Where pages are reserved, the right to them matters.
+    // If pages are reserved, the right to them matters.
     let mut facts = usual();
     facts.pools[0].counts = pool(8, 8, 0);
     let diagnosis = Diagnosis::of(&facts);
@@ -124,7 +125,7 @@ fn each_kind_is_found_where_one_thing_is_wrong() {
 
 #[test]
 fn each_kind_has_a_case_and_an_identifier_of_its_own() {
-    // Told instead of all others: tests/captured.rs.
+    // This kind excludes all others; tests/captured.rs tests it.
     let apart = catalog::BASE_PAGES_OTHER.id;
     let mut covered: Vec<&str> = cases().iter().map(|(kind, _)| kind.id).chain([apart]).collect();
     let mut all: Vec<&str> = ALL.iter().map(|kind| kind.id).collect();
@@ -160,7 +161,7 @@ fn what_explains_a_verdict_is_among_the_findings() {
             let mut facts = healthy();
             change(&mut facts);
             for trial in trials.clone() {
-                // Only a transparent huge page can turn out to be none.
+                // Only a trial of a transparent huge page can get base pages.
                 let fits = answer != Some(Answer::BasePages) || trial == Trial::MadviseThp;
                 if let (Some(answer), None, true) = (answer, facts.answer(&trial), fits) {
                     tried(&mut facts, trial, answer);
@@ -259,7 +260,7 @@ fn directories_on_the_way_count_too() {
     let file = verdict(&facts, "hugetlbfs");
     assert_eq!(file.errno, Some(13));
     assert!(file.sentence.contains("/dev belongs to 0:0 with mode 0700"), "{}", file.sentence);
-    // The class of the owner decides for the owner, also where others may do more.
+    // The owner's permissions decide for the owner, even if others have more.
     facts.mounts[0].steps[1] = step("/dev", 998, 0, 0o077);
     assert_eq!(verdict(&facts, "hugetlbfs").errno, Some(13));
     facts.user.capabilities = Capabilities(u64::MAX);
@@ -320,7 +321,7 @@ fn what_was_tried_beats_what_was_reasoned() {
     assert!(find(&facts, &catalog::MEMORY_FRAGMENTED).is_some());
     assert!(find(&facts, &catalog::REFUSED_UNEXPLAINED).is_none());
 
-    // A refusal that was expected explains itself.
+    // An expected refusal explains itself.
     let mut facts = healthy();
     facts.pools[0].counts = pool(0, 0, 0);
     tried(&mut facts, Trial::MapHugetlb(SIZE), refused("mmap", 12));
@@ -408,7 +409,7 @@ fn remedies_are_filled_in() {
     assert_eq!(remedy(&catalog::POOL_EMPTY), ["megapage pool set 2MB:+512"]);
     assert_eq!(remedy(&catalog::POOL_TAKEN)[1], "megapage pool set 1GB:+1");
     assert_eq!(remedy(&catalog::PROGRAM_STATIC), ["megapage run --mechanism outside /usr/bin/app"]);
-    // Group 0 has a name on every machine, and is the kernel's word for none here.
+    // Group 0 has a name on every machine, but here it means to the kernel that no group is set.
     facts.sysctls.hugetlb_shm_group = Some(4_000_000_000);
     let joined = find(&facts, &catalog::SHM_NOT_PERMITTED).unwrap().remedy;
     assert_eq!(joined, ["usermod --append --groups 4000000000 tomcat"]);

@@ -1,5 +1,5 @@
-//! What happens when the user asks for huge pages, way by way: reasoned from what was read, and replaced by
-//! the kernel's own answer where it was tried.
+//! Outcomes of the user's requests for huge pages, way by way: reasoned from the values read, and
+//! replaced by the kernel's answer if it was tried.
 
 use crate::catalog::{self, Kind};
 use crate::facts::{Facts, HugetlbMount, PoolState};
@@ -12,17 +12,17 @@ use megapage_units::{BASE_PAGE, Bytes, PageSize};
 
 const SIGBUS: i32 = 7;
 
-/// What follows from the facts for one way: `Ok`, or how it ends and why.
+/// Conclusion from the facts for one way: `Ok`, or the failure with its reason.
 type Forecast = Result<(), Cause>;
 
-/// Why something does not work.
+/// Reason for a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cause {
-    /// How it ends.
+    /// Kind of failure.
     end: End,
-    /// The finding that explains it.
+    /// Finding that explains it.
     kind: &'static Kind,
-    /// The reason, to stand behind "because".
+    /// Reason, to stand behind "because".
     clause: String,
 }
 
@@ -37,7 +37,7 @@ fn cause(end: End, kind: &'static Kind, clause: impl Into<String>) -> Forecast {
     Err(Cause { end, kind, clause: clause.into() })
 }
 
-/// Every way in which this user could ask, with what comes of it.
+/// Returns every way in which this user could ask, with its outcome.
 pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for pool in &facts.pools {
@@ -76,7 +76,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
         thp(facts, true),
         facts.answer(&Trial::MadviseThp),
     ));
-    // It follows from the settings alone.
+    // This verdict follows from the settings alone.
     if facts.thp.is_some() || facts.lacks_thp() {
         verdicts.push(judge(facts, "memory without asking".into(), None, thp(facts, false), None));
     }
@@ -90,7 +90,7 @@ pub fn verdicts(facts: &Facts) -> Vec<Verdict> {
     verdicts
 }
 
-/// The trials that failed in a way that nothing explains: the forecast said otherwise.
+/// Returns the trials that failed without an explanation: the forecast was different.
 pub(crate) fn unexplained(facts: &Facts) -> Vec<(Trial, Answer)> {
     let expected = |trial: &Trial| match trial {
         Trial::MapHugetlb(size) => Some(map_hugetlb(facts, *size)),
@@ -108,14 +108,14 @@ pub(crate) fn unexplained(facts: &Facts) -> Vec<(Trial, Answer)> {
         .iter()
         .filter_map(|tried| Some((tried.trial.clone(), *tried.outcome.as_ref().ok()?)))
         .filter(|(trial, answer)| match (end_of(*answer), expected(trial)) {
-            // Base pages for want of a free block are what THP promises, and not a refusal.
+            // THP promises base pages if no block is free: that is not a refusal.
             (None | Some(End::BasePages), _) | (_, None) => false,
             (Some(end), Some(forecast)) => forecast.err().is_none_or(|cause| cause.end != end),
         })
         .collect()
 }
 
-/// How a trial ended; `None`: with a huge page.
+/// Returns how a trial ended; `None` for a huge page.
 fn end_of(answer: Answer) -> Option<End> {
     match answer {
         Answer::Obtained => None,
@@ -166,7 +166,7 @@ fn judge(
     Verdict { way, outcome, errno, basis, sentence: format!("{what}{reason}."), because }
 }
 
-/// How far it works: what the pool has, and what the control group leaves of it.
+/// Returns how much memory works: the pool's pages, as far as the control groups allow.
 fn room(facts: &Facts, size: PageSize) -> Option<String> {
     let (pages, how) = match facts.pool(size)?.state() {
         PoolState::Available(pages) => (pages, ""),
@@ -179,7 +179,7 @@ fn room(facts: &Facts, size: PageSize) -> Option<String> {
     Some(format!(", up to {bytes}{how}"))
 }
 
-/// mmap(2) with MAP_HUGETLB of one page.
+/// Forecasts mmap(2) with MAP_HUGETLB of one page.
 fn map_hugetlb(facts: &Facts, size: PageSize) -> Forecast {
     if let Some(limits) = &facts.limits {
         for (name, limit) in [("RLIMIT_AS", limits.limits.address_space), ("RLIMIT_DATA", limits.limits.data)]
@@ -193,7 +193,7 @@ fn map_hugetlb(facts: &Facts, size: PageSize) -> Forecast {
     page_of_pool(facts, size)
 }
 
-/// shmget(2) with SHM_HUGETLB of one page: the checks in the kernel's order.
+/// Forecasts shmget(2) with SHM_HUGETLB of one page; the checks are in the kernel's order.
 fn shm_hugetlb(facts: &Facts, size: PageSize) -> Forecast {
     let bytes = size.bytes();
     if let Some(shmmax) = facts.sysctls.shmmax.filter(|shmmax| *shmmax < bytes) {
@@ -220,8 +220,11 @@ fn shm_hugetlb(facts: &Facts, size: PageSize) -> Forecast {
     page_of_pool(facts, size)
 }
 
-/// Whether the kernel's check for SHM_HUGETLB lets the user pass, or why not. Old kernels have a second one,
-/// by RLIMIT_MEMLOCK, that only a trial shows.
+/// Checks if the kernel lets the user pass for SHM_HUGETLB. Old kernels have a second check, by
+/// RLIMIT_MEMLOCK, that only a trial shows.
+///
+/// # Errors
+/// The reason why the kernel does not let the user pass.
 pub(crate) fn shm_permission(facts: &Facts) -> Result<(), String> {
     let user = &facts.user;
     let group = facts.sysctls.hugetlb_shm_group;
@@ -239,7 +242,7 @@ pub(crate) fn shm_permission(facts: &Facts) -> Result<(), String> {
         );
     }
     Err(match group {
-        // The kernel's default names the group 0, which nobody but root is in.
+        // The kernel's default is group 0, which has no member but root.
         None | Some(0) => "no group is named in vm.hugetlb_shm_group, and the user lacks CAP_IPC_LOCK".into(),
         Some(group) => {
             format!("the user is not in group {group} (vm.hugetlb_shm_group) and lacks CAP_IPC_LOCK")
@@ -247,7 +250,7 @@ pub(crate) fn shm_permission(facts: &Facts) -> Result<(), String> {
     })
 }
 
-/// A new file of one page.
+/// Forecasts a new file of one page.
 fn hugetlbfs(facts: &Facts, mount: &HugetlbMount) -> Forecast {
     let kind = &catalog::HUGETLBFS_DENIED;
     if let Some(step) = mount.denied_at(&facts.user) {
@@ -270,7 +273,8 @@ fn hugetlbfs(facts: &Facts, mount: &HugetlbMount) -> Forecast {
     page_of_pool(facts, mount.page_size)
 }
 
-/// What every hugetlb page has to pass: the pool, the reservation's limit, the fault's.
+/// Forecasts the checks that every hugetlb page has to pass: the pool, the limit on reservations,
+/// the limit on faults.
 fn page_of_pool(facts: &Facts, size: PageSize) -> Forecast {
     let enomem = End::Errno(ENOMEM);
     let Some(pool) = facts.pool(size) else {
@@ -313,7 +317,7 @@ fn page_of_pool(facts: &Facts, size: PageSize) -> Forecast {
     Ok(())
 }
 
-/// Anonymous memory, with or without madvise(MADV_HUGEPAGE).
+/// Forecasts anonymous memory, with or without madvise(MADV_HUGEPAGE).
 fn thp(facts: &Facts, asked: bool) -> Forecast {
     if facts.lacks_thp() {
         let end = if asked { End::Errno(EINVAL) } else { End::BasePages };
@@ -334,20 +338,21 @@ fn thp(facts: &Facts, asked: bool) -> Forecast {
     }
 }
 
-/// Whether the settings leave MADV_COLLAPSE nothing to object to, so that EINVAL means that the kernel does
-/// not know it. It overrides 'never' where it was tried, but that is not documented.
+/// Returns true if no setting makes MADV_COLLAPSE fail, so that EINVAL means that the kernel does
+/// not know it. In trials MADV_COLLAPSE overrides 'never', but that is not documented.
 pub(crate) fn collapse_should_work(facts: &Facts) -> bool {
     let enabled = facts.thp.as_ref().is_some_and(|thp| thp.anonymous(PageSize::HUGE_2M) != ThpEnabled::Never);
     enabled && facts.thp_allowed != Some(false)
 }
 
-/// Whether a trial of madvise(MADV_HUGEPAGE) got base pages though no setting says so.
+/// Returns true if a trial of madvise(MADV_HUGEPAGE) got base pages although no setting explains
+/// it.
 pub(crate) fn none_was_free(facts: &Facts) -> bool {
     facts.answer(&Trial::MadviseThp) == Some(Answer::BasePages)
         && thp(facts, true).err().is_none_or(|cause| cause.end != End::BasePages)
 }
 
-/// process_madvise(MADV_COLLAPSE) on another process of the same user.
+/// Forecasts process_madvise(MADV_COLLAPSE) on another process of the same user.
 fn outside(facts: &Facts) -> Forecast {
     if facts.lacks_thp() {
         return cause(End::Errno(EINVAL), &catalog::THP_ABSENT, "the kernel has no transparent huge pages");
@@ -364,7 +369,7 @@ fn outside(facts: &Facts) -> Forecast {
         Some(Answer::Refused { errno: errno @ (EINVAL | ENOSYS), .. }) if collapse_should_work(facts) => {
             cause(End::Errno(errno), &catalog::COLLAPSE_UNSUPPORTED, "this kernel does not have it")
         }
-        // The flag is inherited by the trial's target, as it is by whatever is started from here.
+        // The trial's target inherits the flag, as does every program that is started from here.
         _ if facts.thp_allowed == Some(false) => {
             let clause = "prctl(PR_SET_THP_DISABLE) is in force for what is started from here";
             cause(End::Errno(EINVAL), &catalog::THP_DISABLED, clause)

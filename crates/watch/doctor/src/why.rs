@@ -1,6 +1,6 @@
-//! `megapage doctor --why`: why ranges of a running process are not on huge pages.
+//! `megapage doctor --why`: reasons why ranges of a running process are not on huge pages.
 //!
-//! [`gather_why`] reads; [`Why::of`] is a pure function of what it returns.
+//! [`gather_why`] reads; [`Why::of`] is a pure function of its result.
 
 pub mod catalog;
 pub mod facts;
@@ -22,33 +22,33 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The name and version of the JSON form.
+/// Name and version of the JSON form.
 pub const WHY_SCHEMA: &str = "megapage.doctor-why/1";
 
-/// Addresses from here on are the kernel's.
+/// First address that belongs to the kernel.
 const KERNEL: u64 = 1 << 63;
 
-/// What is asked about: `4711`, `4711:7f00deadb000`.
+/// Subject of the question: `4711`, `4711:7f00deadb000`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The process.
     pub pid: Pid,
-    /// An address of it; `None`: all of it.
+    /// Address in the process; `None` for the whole process.
     pub address: Option<u64>,
 }
 
-/// Why a target could not be read.
+/// Reason why a target could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseTargetError {
-    /// Not a process number before the colon.
+    /// The part before the colon is not a process number.
     #[error(
         "expected a process number (pgrep finds it by name), or one and an address, such as 4711:7f00deadb000"
     )]
     Pid,
-    /// Not a hexadecimal number after it.
+    /// The part after the colon is not a hexadecimal number.
     #[error("'{0}' is not an address in hexadecimal, such as 7f00deadb000")]
     Address(String),
-    /// An address of the kernel's.
+    /// The address belongs to the kernel.
     #[error("{0:x} is an address of the kernel's; a process's are below {KERNEL:x}")]
     Kernel(u64),
 }
@@ -66,7 +66,7 @@ impl FromStr for Target {
             None => None,
             Some(text) => {
                 let digits = text.strip_prefix("0x").unwrap_or(text);
-                // What the parser of integers would take, and an address has not.
+                // The parser of integers accepts a plus sign, which no address has.
                 let value = u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
                 Some(value.ok_or_else(|| ParseTargetError::Address(text.into()))?)
             }
@@ -81,32 +81,32 @@ impl FromStr for Target {
 /// Ranges of one mapping that are not huge for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Group {
-    /// The mapping, or the kind of mappings where many small ones are taken together.
+    /// The mapping, or the kind of mappings if many small ones are taken together.
     pub mapping: String,
     /// Present memory in the ranges.
     #[serde(serialize_with = "wire::bytes", rename = "present_bytes")]
     pub present: Bytes,
-    /// How many ranges: regions that follow each other are one.
+    /// Number of ranges; regions that follow each other are one.
     pub ranges: u64,
-    /// The first of the ranges, of which the evidence speaks.
+    /// First of the ranges; the evidence is about it.
     #[serde(serialize_with = "wire::range")]
     pub first: VirtRange,
     /// The reasons, the decisive one first. Never empty.
     pub reasons: Vec<Finding>,
 }
 
-/// The one region that was asked for.
+/// The one region that was asked about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct At {
-    /// The address that was asked for.
+    /// Address that was asked about.
     #[serde(serialize_with = "wire::address")]
     pub address: u64,
     /// The mapping that holds it.
     pub mapping: String,
-    /// The region, or what the mapping holds of it.
+    /// The region, or the part of it that the mapping holds.
     #[serde(serialize_with = "wire::range")]
     pub range: VirtRange,
-    /// What maps it, in words.
+    /// Kind of pages that map it, in words.
     pub on: &'static str,
     /// Present base pages of the region.
     pub present: u16,
@@ -114,12 +114,12 @@ pub struct At {
     pub zero_page: u16,
     /// Base pages of it that are swapped out.
     pub swapped: u16,
-    /// Present base pages by the order of the folio that they lie on: `[0]` 4 KiB, `[4]` 64 KiB, `[9]` 2 MiB. `None`
-    /// where the kernel does not say (it takes CAP_SYS_ADMIN).
+    /// Present base pages by the order of the folio that they lie on: `[0]` 4 KiB, `[4]` 64 KiB,
+    /// `[9]` 2 MiB. `None` if the kernel does not say (it takes CAP_SYS_ADMIN).
     pub folios: Option<[u16; 10]>,
 }
 
-/// Everything that is reported.
+/// Whole report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Why {
     /// The process.
@@ -127,21 +127,24 @@ pub struct Why {
     pub pid: Pid,
     /// Its command name.
     pub name: String,
-    /// What its present memory is backed by.
+    /// Backing of its present memory.
     pub backing: BackingBytes,
-    /// The region in question; `None`: all were.
+    /// The region in question; `None` for all.
     pub at: Option<At>,
-    /// Whether the kernel can promote the process's memory on request (MADV_COLLAPSE).
+    /// True if the kernel can promote the process's memory on request (MADV_COLLAPSE).
     pub collapse: bool,
-    /// What is wrong with how the process was started, for all its ranges.
+    /// Findings on the start of the process, valid for all its ranges.
     pub start: Vec<Finding>,
-    /// The ranges that are not huge and hold something, most memory first. For one address, that one, also where
-    /// nothing is present.
+    /// Ranges that are not huge and hold something, most memory first. For one address, its range,
+    /// even if nothing is present.
     pub groups: Vec<Group>,
 }
 
 impl Why {
-    /// Puts the reasons together. The error says in one line why there is nothing to say.
+    /// Puts the reasons together.
+    ///
+    /// # Errors
+    /// [`WhyError::Unmapped`] if nothing is mapped at the address.
     pub fn of(facts: &WhyFacts, address: Option<u64>) -> Result<Why, WhyError> {
         let process = &facts.process;
         let mut why = Why {
@@ -177,16 +180,17 @@ impl Why {
         Ok(why)
     }
 
-    /// Whether a range could be huge but for its decisive reason, or for how the process was started: whether that is
-    /// more than a note anywhere.
+    /// Returns true if anything weightier than a note keeps memory from huge pages: the decisive
+    /// reason of a range, or the start of the process.
     pub fn has_findings(&self) -> bool {
         let decisive = self.groups.iter().filter_map(|group| group.reasons.first());
         self.start.iter().chain(decisive).any(|reason| reason.severity > Severity::Note)
     }
 }
 
-/// HUGETLB_MORECORE with a C library that has no __morecore. Up to 2.33 glibc's file has the version in its name
-/// (libc-2.31.so); 2.34, which removed the hook, made it libc.so.6.
+/// Returns the finding for HUGETLB_MORECORE with a C library that has no __morecore. Up to 2.33
+/// glibc's file has the version in its name (libc-2.31.so); 2.34, which removed the hook, made it
+/// libc.so.6.
 fn dead_morecore(facts: &WhyFacts) -> Option<Finding> {
     let morecore = facts.morecore.as_ref().filter(|it| asks_for_heap(&it.value))?;
     let libc = morecore.libc.as_deref()?;
@@ -227,7 +231,8 @@ fn at(address: u64, place: &Place<'_>) -> At {
     }
 }
 
-/// `7f0000000000-7f0040000000 rw-p anonymous`, with the name where there is one.
+/// Describes a mapping as `7f0000000000-7f0040000000 rw-p anonymous`, with the name if there is
+/// one.
 fn describe(mapping: &Mapping) -> String {
     let flags = mapping.flags;
     let letter = |set: bool, letter: char| if set { letter } else { '-' };
@@ -243,8 +248,9 @@ fn describe(mapping: &Mapping) -> String {
     if mapping.name.is_empty() { text } else { format!("{text} {}", mapping.name) }
 }
 
-/// The ranges that hold something and are not huge, by mapping and decisive reason, most memory first. Mappings that
-/// are too small for a huge page are taken together by kind: a process has hundreds.
+/// Returns the ranges that hold something and are not huge, by mapping and decisive reason, most
+/// memory first. Mappings that are too small for a huge page form one group by kind: a process has
+/// hundreds.
 fn groups(facts: &WhyFacts) -> Vec<Group> {
     let mut groups: BTreeMap<(Option<u64>, &'static str, &'static str), (Group, u64)> = BTreeMap::new();
     for place in (0..facts.process.regions.len()).filter_map(|index| facts.place(index)) {

@@ -1,5 +1,5 @@
-//! What was measured of this machine and is cached in `/run/megapage` until the next boot, so that not every start has to
-//! measure it again.
+//! Measurements of this machine, cached in `/run/megapage` until the next boot, so that not every
+//! start has to measure again.
 
 use megapage_kernel::runtime_directory::runtime_directory;
 use megapage_kernel::trusted::{Replace, read_regular, replace_file};
@@ -11,12 +11,12 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that is longer is none of ours.
+/// Longest file that is read, in bytes. A longer one is not ours.
 const LONGEST: u64 = 1 << 20;
-/// No more measurements are cached of one thing.
+/// Most measurements that are cached of one thing.
 pub(crate) const MOST: usize = 5;
 
-/// The boot that measurements hold for.
+/// Boot for which measurements hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Boot {
     boot_id: String,
@@ -24,8 +24,8 @@ struct Boot {
 }
 
 impl Boot {
-    /// That of the running system; `None` where nothing is cached: a captured tree has no present, and a debug build, which
-    /// is slower, keeps nothing.
+    /// Returns the boot of the running system, or `None` where nothing is cached. A captured tree
+    /// has no running system. A debug build is slower and caches nothing.
     fn of(root: &KernelRoot) -> Option<Boot> {
         if !root.is_live() || cfg!(debug_assertions) {
             return None;
@@ -34,7 +34,7 @@ impl Boot {
     }
 }
 
-/// A file of measurements, and what they hold for: this boot, and `K`.
+/// File of measurements, which hold for this boot and for `K`.
 #[derive(Debug)]
 pub(crate) struct Cached<K> {
     directory: PathBuf,
@@ -44,7 +44,7 @@ pub(crate) struct Cached<K> {
     key: K,
 }
 
-/// What is in the file.
+/// Contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Contents<K, T> {
     schema: String,
@@ -52,13 +52,14 @@ struct Contents<K, T> {
     boot: Boot,
     #[serde(flatten)]
     key: K,
-    /// The oldest first.
+    /// Measurements, the oldest first.
     times: Vec<T>,
 }
 
 impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Cached<K> {
-    /// `file` in the directory of the system under `root`; `None` where nothing is cached. `schema`: with a number that is higher
-    /// with every change of how it is measured: what was measured in another way is measured anew.
+    /// Returns the cache in `file` in the runtime directory of the system under `root`, or `None`
+    /// where nothing is cached. `schema` ends in a number that rises with every change of the way
+    /// of measuring. Measurements made in another way are then made again.
     pub(crate) fn of(
         root: &KernelRoot,
         file: &'static str,
@@ -68,7 +69,7 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Cached<K> {
         Some(Cached { directory: runtime_directory(root), file, schema, boot: Boot::of(root)?, key })
     }
 
-    /// The same in another directory, at a boot of this name.
+    /// Returns a cache in another directory, at a boot of this name.
     #[cfg(test)]
     pub(crate) fn within(
         directory: &Path,
@@ -81,13 +82,14 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Cached<K> {
         Cached { directory: directory.to_path_buf(), file, schema, boot, key }
     }
 
-    /// Whether the caller may keep anything: root alone.
+    /// Returns true if the caller may write the cache: root alone.
     pub(crate) fn may_keep() -> bool {
         effective_uid() == 0
     }
 
-    /// What was cached, the oldest first, if it is of this boot, whole, `is_sound`, and no process but root, or who asks, can have
-    /// written it. Nothing otherwise.
+    /// Returns the cached measurements, the oldest first. Returns none unless the file is complete,
+    /// of this boot and key, and every measurement `is_sound`. The file and its directory must
+    /// belong to root or the calling user, and no other user may write them.
     pub(crate) fn read<T: DeserializeOwned>(&self, is_sound: impl Fn(&T) -> bool) -> Vec<T> {
         self.read_checked(is_sound).unwrap_or_default()
     }
@@ -118,7 +120,8 @@ impl<K: Clone + PartialEq + Serialize + DeserializeOwned> Cached<K> {
         let (boot, key) = (self.boot.clone(), self.key.clone());
         let contents = Contents { schema: self.schema.into(), boot, key, times };
         let text = serde_json::to_string(&contents).map_err(io::Error::other)? + "\n";
-        // Whatever the umask, as that of a service: other users read it.
+        // Sets the mode whatever the umask is: a service may have a strict one, and other users
+        // read the file.
         let path = std::path::absolute(self.directory.join(self.file))?;
         replace_file(&path, text.as_bytes(), Replace { mode: 0o644, durable: false })
     }

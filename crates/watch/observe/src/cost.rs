@@ -1,5 +1,5 @@
-//! What address translation costs a process: measured by [`pmu`], where there is one, else estimated by [`estimate`]
-//! from what [`probe`] samples.
+//! The cost of address translation for a process: measured by [`pmu`] if the processor has one,
+//! else estimated by [`estimate`] from the samples of [`probe`].
 
 mod cached;
 pub mod calibrate;

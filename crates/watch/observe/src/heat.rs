@@ -1,4 +1,4 @@
-//! Looking at one process for a while: heat over time, within the budget of all sampling.
+//! Samples of one process for a while: heat over time, within the budget of all sampling.
 
 use crate::{ObserveError, Observer, Options};
 use megapage_kernel::KernelRoot;
@@ -6,10 +6,10 @@ use megapage_snapshot::{Heat, Missed, MissedWhy, Process, ProcessId, Snapshot};
 use megapage_units::Pid;
 use std::time::Duration;
 
-/// Between two looks at least so much time passes, whatever is due.
+/// Least time between two looks, whatever is due.
 const LEAST_WAIT: Duration = Duration::from_millis(20);
 
-/// Watches one process; see the module.
+/// Watch over one process; see the module.
 #[derive(Debug)]
 pub struct HeatWatch {
     observer: Observer,
@@ -20,7 +20,7 @@ pub struct HeatWatch {
 }
 
 impl HeatWatch {
-    /// Starts sampling `pid`. Accesses must be told: a tracker that cannot is an error.
+    /// Starts sampling `pid`. Fails if the tracker cannot report accesses.
     pub fn start(root: &KernelRoot, pid: Pid, options: Options) -> Result<HeatWatch, ObserveError> {
         let mut observer = Observer::start(root, options)?;
         if !observer.sampling().is_some_and(|sampling| sampling.tracker.tells_accesses()) {
@@ -29,12 +29,13 @@ impl HeatWatch {
         }
         let last = observer.snapshot(&[pid]);
         let mut watch = HeatWatch { observer, pid, id: None, heat: Heat::new(last.taken), last };
-        // What is wrong with the process from the start is told at the first look.
+        // A process that cannot be read is reported by the first look.
         watch.id = watch.process().map(|process| process.id);
         Ok(watch)
     }
 
-    /// Looks again; whether something new was sampled. The error: it has ended, or cannot be looked at any more.
+    /// Looks again, and returns true if there is a new sample. Fails if the process has ended or
+    /// cannot be read any more.
     pub fn look(&mut self) -> Result<bool, Missed> {
         self.last = self.observer.snapshot(&[self.pid]);
         let pid = self.pid;
@@ -50,22 +51,22 @@ impl HeatWatch {
         Ok(self.heat.add(process, self.last.taken))
     }
 
-    /// How long until looking again tells something, at least 20 ms and at most `most`.
+    /// Returns the time until the next look can show something new: at least 20 ms, at most `most`.
     pub fn due(&self, most: Duration) -> Duration {
         self.observer.next_due().unwrap_or(most).max(LEAST_WAIT).min(most)
     }
 
-    /// The process, as it was seen last.
+    /// Returns the process as of the last look.
     pub fn process(&self) -> Option<&Process> {
         self.last.process(self.pid)
     }
 
-    /// What was seen so far.
+    /// Returns the heat seen so far.
     pub fn heat(&self) -> &Heat {
         &self.heat
     }
 
-    /// The last snapshot.
+    /// Returns the last snapshot.
     pub fn last(&self) -> &Snapshot {
         &self.last
     }

@@ -1,4 +1,5 @@
-//! Kernel files to immutable snapshots: who uses which memory, how it is mapped, how hot it is and what that costs.
+//! Kernel files to immutable snapshots: the owners of memory, its mapping, its heat and the cost of
+//! its translation.
 
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,8 @@ use megapage_snapshot::{Counters, Machine, Memory, Node, Pool};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
 
-/// Counters besides those of [`COUNTER_FAMILIES`]: faults, what swaps, and khugepaged's failures to get memory.
+/// Counters besides those of [`COUNTER_FAMILIES`]: page faults, swapping, out-of-memory kills,
+/// allocation stalls, and huge pages allocated for the hugetlb pools.
 const COUNTERS: [&str; 8] = [
     "pgfault",
     "pgmajfault",
@@ -23,7 +24,7 @@ const COUNTERS: [&str; 8] = [
 /// Prefixes of the counters that are read.
 const COUNTER_FAMILIES: [&str; 3] = ["thp_", "compact_", "pgmigrate_"];
 
-/// Reads the machine. Some 0.2 ms.
+/// Reads the state of the machine, in about 0.2 ms.
 pub fn machine(root: &KernelRoot) -> Result<Machine, KernelError> {
     let info = meminfo(root)?;
     let bytes = |value: Option<Bytes>| value.unwrap_or(Bytes::ZERO);
@@ -31,7 +32,7 @@ pub fn machine(root: &KernelRoot) -> Result<Machine, KernelError> {
         memory: Memory {
             total: bytes(info.total),
             free: bytes(info.free),
-            // Before Linux 3.14 there was no estimate: what is free is its lower bound.
+            // Linux before 3.14 has no estimate; free memory is its lower bound.
             available: bytes(info.available.or(info.free)),
             swap_total: bytes(info.swap_total),
             swap_free: bytes(info.swap_free),
@@ -45,7 +46,7 @@ pub fn machine(root: &KernelRoot) -> Result<Machine, KernelError> {
     })
 }
 
-/// The zones of each node, added up.
+/// Adds up the zones of each node.
 fn nodes(zones: &[FreeBlocks]) -> Vec<Node> {
     let order = buddyinfo::order(PageSize::HUGE_2M);
     let mut nodes: BTreeMap<u32, (Bytes, Bytes)> = BTreeMap::new();

@@ -1,8 +1,9 @@
-//! The mappings of a process: what each is, and the flags that only smaps shows.
+//! The mappings of a process: the kind of each, and the flags that only smaps shows.
 //!
-//! `/proc/PID/maps` is read every time. smaps walks all page tables (about 6.5 ms for each GiB on base pages), so that
-//! it is read when a process is first seen, when mappings have changed, and otherwise now and then; always so rarely
-//! that it takes no more than [`SMAPS_SHARE`] of the time. Of a process that has not run since, hardly ever.
+//! `/proc/PID/maps` is read every time. smaps walks all page tables (about 6.5 ms for each GiB on
+//! base pages). It is read when a process is first seen, when mappings have changed, and otherwise
+//! now and then. Reading it takes at most a share of the time ([`SMAPS_SHARE`]). A process that has
+//! not run since is read again only after ten minutes.
 
 use megapage_kernel::maps::{self, MOST_MAPPINGS, read_maps_within};
 use megapage_kernel::object::object_of;
@@ -13,14 +14,16 @@ use megapage_snapshot::{BackingBytes, MappedObject, Mapping, MappingFlags, Mappi
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use std::time::Duration;
 
-/// The largest share of the time that reading smaps may take, for each process.
+/// Least time between two readings of smaps, in multiples of the time that the last one took:
+/// reading takes at most a fiftieth of the time, for each process.
 const SMAPS_SHARE: u32 = 50;
-/// How old flags may become where the mappings stay the same: madvise(2) on a whole mapping changes only flags.
+/// Greatest age of flags where the mappings stay the same: madvise(2) on a whole mapping changes
+/// only flags.
 const OLDEST_FLAGS: Duration = Duration::from_secs(30);
-/// The same where the process has taken no processor time since: then only another process to which it has handed an open
-/// userfaultfd can have changed them.
+/// Greatest age of flags where the process has taken no processor time since. Then only another
+/// process that holds an open userfaultfd of it can have changed them.
 const OLDEST_AT_REST: Duration = Duration::from_secs(600);
-/// What smaps reported for one mapping.
+/// Values that smaps reported for one mapping.
 #[derive(Clone, Debug)]
 struct Detail {
     range: VirtRange,
@@ -32,48 +35,50 @@ struct Detail {
     backing: BackingBytes,
 }
 
-/// What smaps reported for a process, and when.
+/// Values that smaps reported for a process, and the time of the reading.
 #[derive(Debug, Default)]
 pub(crate) struct Details {
     list: Vec<Detail>,
-    /// `None` before the first time.
+    /// Last reading; `None` before the first one.
     read: Option<SmapsRead>,
-    /// Whether nothing but the flags of smaps is gone by: the page map shows what is huge.
+    /// True if smaps is needed for its flags only, because the page map shows the huge pages.
     pub(crate) leaves_known: bool,
 }
 
 #[derive(Debug)]
 struct SmapsRead {
-    /// When it was done,
+    /// Time at which the reading ended.
     at: Duration,
-    /// and how long it took.
+    /// Time that the reading took.
     took: Duration,
-    /// What it depended on, as of before.
+    /// State on which the flags depend, as of before the reading.
     state: FlagState,
 }
 
-/// What changes when the flags of a process's mappings may have changed.
+/// State that changes whenever the flags of a process's mappings may have changed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FlagState {
-    /// The processor time that the process has taken: only itself calls madvise(2) and mprotect(2). `None`: not known.
+    /// Processor time that the process has taken; `None`: not known. Only the process itself calls
+    /// madvise(2) and mprotect(2).
     pub(crate) cpu: Option<Duration>,
-    /// The machine's settings.
+    /// Settings of the machine for transparent huge pages.
     pub(crate) thp: Option<ThpSettings>,
 }
 
-/// One mapping with what a snapshot does not keep of it.
+/// One mapping, with the values that a snapshot does not keep.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// As the snapshot has it.
+    /// Mapping as in the snapshot.
     pub(crate) mapping: Mapping,
-    /// The size of the pages that back it: hugetlb's, else 4 KiB.
+    /// Size of the pages that back it: hugetlb's, else 4 KiB.
     pub(crate) page_size: PageSize,
-    /// What it was backed by when smaps was read; zero where smaps does not know it yet.
+    /// Backing at the last reading of smaps; zero where smaps did not report the mapping.
     pub(crate) backing: BackingBytes,
 }
 
-/// The mappings of `pid`, ascending; more than `most` are an error of kind FileTooLarge. `now` is a clock of any origin: it is read before and after smaps. `state` is of before
-/// the call.
+/// Returns the mappings of `pid`, ascending. Fails with an error of kind FileTooLarge if there are
+/// more than `most`. `now` is a clock of any origin, read before and after smaps. `state` is as of
+/// before the call.
 pub(crate) fn mappings(
     root: &KernelRoot,
     pid: Pid,
@@ -101,8 +106,9 @@ pub(crate) fn mappings(
         .collect())
 }
 
-/// The kernel lists mappings in pieces, between which the process may change them: one that grew or was split is
-/// listed again, with other ends. What was listed before counts; of a later one what lies behind it.
+/// Removes overlaps. The kernel lists mappings in pieces, and the process may change them between
+/// two pieces. A mapping that grew or was split is then listed again, with other ends. The first
+/// listing counts; of a later one only the part behind it is kept.
 fn disjoint(maps: Vec<maps::Mapping>) -> Vec<maps::Mapping> {
     let mut end = 0;
     let behind = |mut map: maps::Mapping| {
@@ -122,13 +128,13 @@ impl Details {
         let oldest = match (idle, self.leaves_known) {
             (true, _) => OLDEST_AT_REST,
             (false, true) => OLDEST_FLAGS,
-            // What is huge is as old as smaps.
+            // Huge pages are known from smaps alone, so that they are as old as smaps.
             (false, false) => Duration::ZERO,
         };
         age >= read.took * SMAPS_SHARE && (age >= oldest || self.lacks_any(maps))
     }
 
-    /// Whether a mapping that could hold a huge page is not known as it is now.
+    /// Returns true if smaps did not report, as it is now, a mapping that could hold a huge page.
     fn lacks_any(&self, maps: &[maps::Mapping]) -> bool {
         let mut known = self.list.iter().peekable();
         maps.iter().filter(|map| map.range.aligned_interior(HUGE_2M as u64).is_some()).any(|map| {
@@ -151,7 +157,7 @@ impl Detail {
         }
     }
 
-    /// Whether this is `map`, or was a part or the whole of it before it grew or shrank.
+    /// Returns true if this is `map`, or was a part or the whole of it before it grew or shrank.
     fn is_of(&self, map: &maps::Mapping) -> bool {
         self.range.intersection(map.range).is_some()
             && self.name == map.name
@@ -181,7 +187,7 @@ fn found(map: maps::Mapping, detail: Option<&Detail>, devices: &MemoryDevices) -
             kind: kind(&map, page_size, flags, devices),
             range: map.range,
             flags,
-            // Another range may be eligible where this one was not.
+            // A mapping with another range may be eligible even if this one was not.
             thp_eligible: detail.filter(|detail| detail.range == map.range).map(|detail| detail.thp_eligible),
             object: object_of(map.device, map.inode, &map.name).map(|(device, inode)| MappedObject {
                 device,
@@ -216,9 +222,10 @@ fn kind(
 }
 
 impl Found {
-    /// Whether sampling it can show something that a decision about huge pages needs, and clearing its bits is
-    /// possible: memory of the program's own, at least one region long, that the kernel may back by huge pages.
-    /// Stacks are small and always hot; locked memory and hugetlb pages are refused by the kernel.
+    /// Returns true if a sample of the mapping can help a decision about huge pages, and its bits
+    /// can be cleared. Such memory belongs to the program, and is at least one region long. The
+    /// kernel may back it by huge pages. Stacks are small and always hot. The kernel refuses locked
+    /// memory and hugetlb pages.
     pub(crate) fn is_candidate(&self) -> bool {
         let kind =
             matches!(self.mapping.kind, MappingKind::Heap | MappingKind::Anonymous | MappingKind::Shared);
@@ -228,7 +235,7 @@ impl Found {
             && self.mapping.range.aligned_interior(HUGE_2M as u64).is_some()
     }
 
-    /// Bytes that smaps found on transparent huge pages.
+    /// Returns the bytes that smaps found on transparent huge pages.
     pub(crate) fn huge_bytes(&self) -> Bytes {
         self.backing.thp + self.backing.shmem_pmd + self.backing.file_pmd
     }

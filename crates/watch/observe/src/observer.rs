@@ -1,5 +1,5 @@
-//! The observer: snapshots of chosen processes, one after the other, with samples of their access bits as often as
-//! the budget of each allows.
+//! The observer: snapshots of chosen processes, one after the other. It samples their access bits
+//! as often as the budget of each allows.
 
 mod budget;
 mod candidates;
@@ -38,33 +38,40 @@ use std::time::Duration;
 use target::Target;
 use thiserror::Error;
 
-/// What a first access costs a large program, over what it costs the small one that it is measured on: with 1 GiB,
-/// whose page tables do not stay in the second-level cache, 425 ns were lost (medians of eight clearings, reading and
-/// writing at random) where the measurement gave 311 to 375.
+/// Cost of a first access in a large program, relative to the small program of the measurement.
+/// With 1 GiB, page tables do not stay in the second-level cache. There 425 ns were lost (medians
+/// of eight clearings, reading and writing at random); the measurement gave 311 to 375.
 const LARGER: f64 = 1.25;
 
-/// How an observer works.
+/// Options of an observer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// Use this tracker and no other; `None`: the best that passes its self-test.
+    /// Tracker to use, and no other; `None`: the best one that passes its self-test.
     pub tracker: Option<TrackerKind>,
-    /// Whether to sample access bits at all. Without it nothing about a target is changed, not even a bit.
+    /// True if access bits are sampled. Otherwise the observer changes nothing in a target, not
+    /// even a bit.
     pub sample: bool,
-    /// The largest slow-down of a target by sampling, as a share of its processor time. Default 0.01: 1 %.
+    /// Largest slow-down of a target by sampling, as a share of its processor time. Default 0.01: 1
+    /// %.
     pub budget: f64,
-    /// From clearing the bits to reading them. Default 1 s.
+    /// Time from clearing the bits to reading them. Default 1 s.
     pub window: Duration,
-    /// Whether to count the zero-filled base pages of huge pages, 128 MiB of memory at most in each snapshot.
+    /// True if the zero-filled base pages of huge pages are counted, in at most 128 MiB of memory
+    /// for each snapshot.
     pub zero_scan: bool,
-    /// Whether a snapshot is bounded in time and memory, whatever the processes are made of: processes with too many
-    /// mappings for their size are not looked at, and the others after three seconds in the next snapshot, fairly among
-    /// users. For an observer of other users' processes that runs unasked, and for long.
+    /// True if a snapshot is bounded in time and memory, whatever the processes consist of.
+    /// Processes with too many mappings for their size are skipped. After three seconds the
+    /// remaining ones wait for the next snapshot, fairly among users. Meant for an observer that
+    /// runs unasked and for long on other users' processes.
     pub bounded: bool,
-    /// Whether to look up on folios of what order base pages lie (CAP_SYS_ADMIN). About 30 ms for each GiB.
+    /// True if the orders of the folios under base pages are looked up (CAP_SYS_ADMIN). Takes about
+    /// 30 ms for each GiB.
     pub folios: bool,
-    /// Whether it is about what is to be promoted. Then the first sample of a process is early, of a sixteenth of the
-    /// window, which shows how often pages are visited, and paid for by the processor time that it took before it was observed. And one that is nearly all on
-    /// huge pages, of which a sample says little, is sampled once a minute at most.
+    /// True if the samples serve to choose regions for promotion. Then the first sample of a
+    /// process is early, with a sixteenth of the window. It shows how often pages are visited. The
+    /// processor time that the process took before it was observed pays for it. A process that is
+    /// nearly all on huge pages is sampled at most once a minute, because a sample says little
+    /// about it.
     pub promotes: bool,
 }
 
@@ -83,7 +90,7 @@ impl Default for Options {
     }
 }
 
-/// Why there can be no observer.
+/// Reason why there is no observer.
 #[derive(Debug, Error)]
 pub enum ObserveError {
     /// A file about the machine could not be read.
@@ -97,15 +104,15 @@ pub enum ObserveError {
     NoTracker(String),
 }
 
-/// The time, as the observer sees it: a parameter, so that tests need not wait.
+/// Clock of the observer; a parameter, so that tests need not wait.
 pub trait Clock: Send {
-    /// Time since boot; never falls.
+    /// Returns the time since boot, which never falls.
     fn now(&self) -> Duration;
-    /// Returns when at least `time` has passed.
+    /// Sleeps for at least `time`.
     fn sleep(&self, time: Duration);
 }
 
-/// The machine's clock.
+/// Clock of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct BootClock;
 
@@ -119,7 +126,7 @@ impl Clock for BootClock {
     }
 }
 
-/// Takes snapshots; see the module.
+/// Observer of processes; see the module.
 pub struct Observer {
     options: Options,
     clock: Box<dyn Clock>,
@@ -143,10 +150,12 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// An observer on the machine's clock, with the tracker that was asked for or the best that passes its self-test
-    /// (10 ms; 0.2 s the first three times after a boot). Where none does, or `root` is a captured tree, nothing is sampled, and
-    /// [`why_unsampled`](Observer::why_unsampled) says why; a tracker that was asked for and cannot be used is an
-    /// error.
+    /// Starts an observer on the machine's clock. It uses the tracker of the options, or the best
+    /// one that passes its self-test (10 ms; 0.2 s the first three times after a boot).
+    ///
+    /// If none passes, or `root` is a captured tree, nothing is sampled, and
+    /// [`why_unsampled`](Observer::why_unsampled) says why. A tracker of the options that cannot be
+    /// used is an error.
     pub fn start(root: &KernelRoot, options: Options) -> Result<Observer, ObserveError> {
         check(&options)?;
         let (selected, why_not) = match options.sample.then(|| select(root, options.tracker)) {
@@ -162,8 +171,9 @@ impl Observer {
         Ok(observer)
     }
 
-    /// An observer with given parts: of a synthetic tree, with a synthetic clock and tracker, or of this machine without
-    /// a tracker. `selected` is not used where `options.sample` is off.
+    /// Returns an observer with given parts: for a synthetic tree with a synthetic clock and
+    /// tracker, or for this machine without a tracker. `selected` is not used if `options.sample`
+    /// is off.
     pub fn with_parts(
         root: &KernelRoot,
         options: Options,
@@ -199,17 +209,19 @@ impl Observer {
         })
     }
 
-    /// How access bits are sampled; `None` where they are not.
+    /// Returns the way in which access bits are sampled; `None` if they are not.
     pub fn sampling(&self) -> Option<&Sampling> {
         self.sampling.as_ref()
     }
 
-    /// Why nothing is sampled though it was asked for, in one line; `None` where something is, or it was not.
+    /// Returns the reason, in one line, why nothing is sampled though the options ask for it.
+    /// `None` if something is sampled, or the options do not ask for it.
     pub fn why_unsampled(&self) -> Option<&str> {
         self.why_unsampled.as_deref()
     }
 
-    /// The tracker itself, for estimators. What they clear or read is theirs to fit into the budget.
+    /// Returns the tracker itself, for estimators. They must fit their own clearing and reading
+    /// into the budget.
     pub fn tracker(&mut self) -> Option<&mut dyn Tracker> {
         match &mut self.tracker {
             Some(tracker) => Some(tracker.as_mut()),
@@ -217,15 +229,16 @@ impl Observer {
         }
     }
 
-    /// What address translation costs the process, as a source outside has found: shown from the next snapshot on,
-    /// until the process is another or is not asked for.
+    /// Notes the translation cost of the process, as found by another source. Snapshots show it
+    /// from the next one on, until the process is replaced or no longer asked for.
     pub fn note_translation(&mut self, id: ProcessId, cost: TranslationCost) {
         if let Some(target) = self.targets.get_mut(&id.pid).filter(|target| target.id == id) {
             target.translation = Some(cost);
         }
     }
 
-    /// Sets what samples have said of the regions of `process`, an earlier snapshot's, since then.
+    /// Sets the accesses of the regions of `process`, from an earlier snapshot, to the results of
+    /// the samples since then.
     pub fn note_samples(&self, process: &mut Process) {
         let Some(target) = self.targets.get(&process.id.pid).filter(|target| target.id == process.id) else {
             return;
@@ -235,34 +248,36 @@ impl Observer {
         }
     }
 
-    /// Whether the bits of this process were cleared and are still to be read: what clears or reads them meanwhile
-    /// spoils the sample.
+    /// Returns true if the bits of this process were cleared and are still to be read. To clear or
+    /// read them meanwhile would spoil the sample.
     pub fn is_sampling(&self, id: ProcessId) -> bool {
         self.targets.get(&id.pid).is_some_and(|target| target.id == id && target.is_cleared())
     }
 
-    /// How long until a sample must be read or may be started; `None` where there is nothing to sample.
+    /// Returns the time until a sample must be read or may be started; `None` if there is nothing
+    /// to sample.
     pub fn next_due(&self) -> Option<Duration> {
         let now = self.clock.now();
         let due = self.targets.values().filter_map(|target| target.due).min()?;
         Some(due.saturating_sub(now))
     }
 
-    /// Reads everything now; completes the samples that are due, and starts new ones as far as the budgets allow.
-    /// Never sleeps. Processes that are not asked for any more are forgotten.
+    /// Reads everything now. Completes the samples that are due, and starts new ones as far as the
+    /// budgets allow. Never sleeps. Forgets processes that are no longer asked for.
     ///
-    /// A machine file that cannot be read leaves the machine as it was last read; a process that cannot be read is
-    /// in [`Snapshot::missed`].
+    /// If a machine file cannot be read, the machine stays as it was last read. A process that
+    /// cannot be read is in [`Snapshot::missed`].
     pub fn snapshot(&mut self, pids: &[Pid]) -> Snapshot {
         self.pass(pids, true)
     }
 
-    /// One shot: clears the bits, sleeps the window, reads. The first sample is of as many regions as cost no more
-    /// than the budget of the window whatever the target does; where regions are deferred, a second one follows at once,
-    /// of as many as the budget then allows: more, where little was accessed. A longer window pays for more.
-    /// Regions that were not reached have no values.
+    /// Takes one snapshot with samples: clears the bits, sleeps for the window, reads. The first
+    /// sample has as many regions as cost no more than the budget of the window, whatever the
+    /// target does. If it defers regions, a second sample follows at once, with as many as the
+    /// budget then allows. That is more where little was accessed, and more with a longer window.
+    /// Regions that no sample reached have no values.
     pub fn sample_once(&mut self, pids: &[Pid]) -> Snapshot {
-        // There is no later pass for what this one leaves.
+        // No later pass follows that could take the rest.
         let bounded = std::mem::replace(&mut self.options.bounded, false);
         let snapshot = self.sample_all_once(pids);
         self.options.bounded = bounded;
@@ -275,7 +290,7 @@ impl Observer {
         let mut snapshot = self.pass(pids, true);
         self.targets.values_mut().for_each(Target::only_once);
         for another in [true, false] {
-            // A process that is missed now is not taken up again: its sample is lost.
+            // A process that is missed now is not sampled again: its sample is lost.
             for missed in snapshot.missed.iter().filter(|missed| snapshot.process(missed.pid).is_none()) {
                 left.remove(&missed.pid);
                 lost.push(missed.clone());
@@ -289,7 +304,7 @@ impl Observer {
             snapshot = self.pass(&pids, another);
         }
         for sampling in snapshot.processes.iter_mut().filter_map(|process| process.sampling.as_mut()) {
-            // No other follows.
+            // No other sample follows.
             sampling.period = None;
         }
         snapshot.missed.retain(|missed| !lost.iter().any(|other| other.pid == missed.pid));
@@ -298,7 +313,7 @@ impl Observer {
         snapshot
     }
 
-    /// One round over all processes. `start`: whether new samples may be started.
+    /// Makes one round over all processes. `start`: true if new samples may be started.
     fn pass(&mut self, pids: &[Pid], start: bool) -> Snapshot {
         let pids: BTreeSet<Pid> = pids.iter().copied().collect();
         self.targets.retain(|pid, _| pids.contains(pid));
@@ -317,12 +332,12 @@ impl Observer {
                 self.take(pid, &mut round, &mut processes, &mut missed);
             }
         }
-        // At the end: nothing in a snapshot is newer than the snapshot.
+        // The time is taken at the end: nothing in a snapshot is newer than the snapshot.
         let taken = self.clock.now();
         Snapshot { taken, machine: self.machine.clone(), sampling: self.sampling.clone(), processes, missed }
     }
 
-    /// One process, into the one list or the other.
+    /// Observes one process, and adds it to one of the two lists.
     fn take(
         &mut self,
         pid: Pid,
@@ -333,14 +348,15 @@ impl Observer {
         match self.observe(pid, round, missed) {
             Ok(process) => processes.push(process),
             Err(why) => {
-                // What was known of it is not shown again.
+                // The next snapshots do not show the former samples again.
                 self.targets.remove(&pid);
                 missed.push(why);
             }
         }
     }
 
-    /// As many as there is time for, fairly among users. Both lists are ascending in the end.
+    /// Observes as many processes as the time allows, fairly among users. Both lists are ascending
+    /// in the end.
     fn pass_bounded(
         &mut self,
         pids: BTreeSet<Pid>,
@@ -372,7 +388,7 @@ impl Observer {
                 missed.push(fair::too_many_regions(pid, &process.name, self.fair.most_regions));
             }
         }
-        // What is known of these stays; it is shown when it is fresh.
+        // The samples of these processes are kept, and shown when the processes are next read.
         missed.extend(turns.remaining().map(fair::postponed));
         processes.sort_by_key(|process| process.id.pid);
         missed.sort_by_key(|missed| missed.pid);
@@ -389,7 +405,8 @@ impl Observer {
         if self.options.bounded && self.fair.left_alone(id, self.clock.now()) {
             return Err(fair::too_many_mappings(pid, &stat.name));
         }
-        // To the nanosecond, before anything is read: what is the same afterwards has not run.
+        // Read to the nanosecond, before anything else: a process with the same value afterwards
+        // has not run.
         let cpu = if root.is_live() { cpu_time_of(pid).ok() } else { None };
         let mut target = match self.targets.remove(&pid) {
             Some(former) if former.id == id => former,
@@ -452,7 +469,7 @@ impl Observer {
             group.map(|found| MemoryLimit { group: found.directory, limit: found.limit, usage: found.usage });
         process.translation = target.translation;
         process.sampling = target.shown();
-        // Whatever was read above was read of this process only if it is still the same.
+        // The readings above are of this process only if it is still the same.
         match identify(&root, pid) {
             Ok((still, _)) if still == id => {}
             Ok((other, _)) => return Err(replaced(id, other)),
@@ -465,7 +482,7 @@ impl Observer {
 
     fn terms(&self, sampling: &Sampling) -> Terms {
         Terms {
-            // A cost of nothing would make every sample free.
+            // With a cost of zero every sample would be free.
             first_access: (sampling.first_access_ns * LARGER).max(1e-3) * 1e-9,
             budget: self.options.budget,
             window: self.options.window,
@@ -475,7 +492,7 @@ impl Observer {
 }
 
 fn check(options: &Options) -> Result<(), ObserveError> {
-    // Written so that what is no number is refused, too.
+    // In this form the check refuses NaN, too.
     if !(options.budget > 0.0 && options.budget <= 1.0) {
         let what = format!("the sampling budget is {}; it must be above 0 and at most 1", options.budget);
         return Err(ObserveError::BadOption(what));
@@ -487,18 +504,19 @@ fn check(options: &Options) -> Result<(), ObserveError> {
     Ok(())
 }
 
-/// What one round over all processes shares.
+/// State that one round over all processes shares.
 struct Round<'a> {
     start: bool,
-    /// `None` where mounts cannot be read.
+    /// Memory limits of control groups; `None` if mounts cannot be read.
     limits: Option<MemoryLimits<'a>>,
-    /// Processes that are sampled.
+    /// Number of processes in the round.
     targets: usize,
-    /// What may still be read to look for zeros.
+    /// Bytes that may still be read in search of zeros.
     zero_bytes: Bytes,
 }
 
-/// A tracker cannot distinguish a process that has ended from one that has executed another program.
+/// Returns the reason why a process is lost. A tracker cannot distinguish a process that has ended
+/// from one that has executed another program.
 fn lost_why(root: &KernelRoot, id: ProcessId, lost: Missed) -> Missed {
     match identify(root, id.pid) {
         Ok((now, _)) => replaced(id, now),
@@ -508,11 +526,11 @@ fn lost_why(root: &KernelRoot, id: ProcessId, lost: Missed) -> Missed {
 
 fn replaced(former: ProcessId, now: ProcessId) -> Missed {
     let pid = former.pid;
-    // Without the right to see its stack there is nothing to compare.
+    // Without the right to see the stack address, only the start time is compared.
     if former.start_ticks != now.start_ticks {
         return Missed { what: format!("process {pid} has ended, and another has its number"), ..gone(pid) };
     }
-    // Of a process that is about to end, whose memory is gone, proc_pid_stat(5) shows no stack.
+    // A process about to end has no memory any more, and proc_pid_stat(5) shows no stack.
     if former.start_stack != 0 && now.start_stack == 0 {
         return Missed {
             what: format!("process {pid} has ended, or may no longer be looked at"),

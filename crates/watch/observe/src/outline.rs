@@ -1,13 +1,14 @@
-//! What all users may see of the machine's processes: cheap, and without a right to look into them.
+//! The values about processes that all users may see: cheap, and without a right to look into the
+//! processes.
 
 use megapage_kernel::process::{Status, list_processes, read_status};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_snapshot::Outline;
 use megapage_units::{Bytes, Pid};
 
-/// The processes with memory of their own of which at least `least` is resident, hugetlb pages included, ascending.
-/// The calling process is left out. One that ends meanwhile is skipped; those of other users are missing where
-/// `/proc` is mounted with `hidepid`.
+/// Returns the outlines of the processes with at least `least` of resident memory, hugetlb pages
+/// included, ascending. Leaves out kernel threads and the calling process. Skips a process that
+/// ends meanwhile. Lacks those of other users where `/proc` is mounted with `hidepid`.
 pub fn outlines(root: &KernelRoot, least: Bytes) -> Result<Vec<Outline>, KernelError> {
     let own = Pid(std::process::id().cast_signed());
     let mut found = Vec::new();
@@ -15,7 +16,7 @@ pub fn outlines(root: &KernelRoot, least: Bytes) -> Result<Vec<Outline>, KernelE
         if pid == own {
             continue;
         }
-        // That one process's status cannot be read is no reason to show none.
+        // An unreadable status of one process is no reason to show no process.
         let Ok(status) = read_status(root, pid) else { continue };
         let outline = of(&status);
         if outline.resident() >= least.max(Bytes(1)) {
@@ -25,7 +26,7 @@ pub fn outlines(root: &KernelRoot, least: Bytes) -> Result<Vec<Outline>, KernelE
     Ok(found)
 }
 
-/// The outlines of these processes; those that have ended are skipped.
+/// Returns the outlines of these processes. Skips those that have ended.
 pub fn outlines_of(root: &KernelRoot, pids: &[Pid]) -> Vec<Outline> {
     pids.iter().filter_map(|&pid| read_status(root, pid).ok()).map(|status| of(&status)).collect()
 }

@@ -1,4 +1,4 @@
-//! Whose processes are: users by name, control groups, pods. Names are looked up once.
+//! The owners of processes: users by name, control groups, pods. Each name is looked up once.
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::identity::account_of;
@@ -6,10 +6,10 @@ use megapage_kernel::process::read_cgroup;
 use megapage_snapshot::{Outline, group};
 use std::collections::HashMap;
 
-/// Where the kubelet keeps a directory for each pod of the node, named after it.
+/// Directory in which the kubelet keeps a directory for each pod of the node, named after the pod.
 const PODS: &str = "var/log/pods";
 
-/// The names that were looked up; `None`: there is none.
+/// Names that were looked up; `None`: there is no name.
 #[derive(Debug, Default)]
 pub struct Owners {
     users: HashMap<u32, Option<String>>,
@@ -17,7 +17,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Completes the outlines. What has ended meanwhile has no control group.
+    /// Completes the outlines. A process that has ended meanwhile gets no control group.
     pub fn complete(&mut self, root: &KernelRoot, outlines: &mut [Outline]) {
         let mut listed = false;
         for outline in outlines {
@@ -32,7 +32,8 @@ impl Owners {
         }
     }
 
-    /// A container may not see the node's logs: then pods have no names.
+    /// Reads the names of all pods. A container may not see the node's logs; then pods have no
+    /// names.
     fn list(&mut self, root: &KernelRoot) {
         let names = root.list(PODS).unwrap_or_default();
         let found = names.iter().filter_map(|name| group::pod_of_directory(name));

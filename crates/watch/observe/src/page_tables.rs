@@ -1,10 +1,16 @@
-//! The page tables of one process on every kernel: what each 2 MiB region holds, and whether one entry maps it.
+//! The page tables of one process on every kernel: the contents of each 2 MiB region, and whether
+//! one entry maps it.
 //!
-//! Since Linux 6.7 PAGEMAP_SCAN says so. Before, it follows from two readings. 512 present pages that are the frames of
-//! one folio, in order, can be mapped by one entry or by 512: the page map shows the same. smaps counts the huge
-//! entries of a mapping. Where a mapping has at least as many of them as regions that could be huge, all of these are;
-//! where it has none, none is; else that is unknown, and nothing is claimed. Frames take root; without them every full
-//! region could be huge, which is decided less often.
+//! Since Linux 6.7 PAGEMAP_SCAN reports huge entries. Before, they follow from two readings. The
+//! page map shows 512 present pages on the frames of one folio, in order. One entry or 512 may map
+//! these. smaps counts the huge entries of a mapping:
+//!
+//! - If it counts at least as many as there are regions that could be huge, all of these are huge.
+//! - If it counts none, none of these is huge.
+//! - Otherwise the answer is unknown, and nothing is claimed.
+//!
+//! To read frames takes root. Without them every full region could be huge, so that smaps decides
+//! less often.
 
 use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::kpageflags::FrameFlags;
@@ -18,25 +24,25 @@ use std::collections::BTreeSet;
 const SIZE: u64 = HUGE_2M as u64;
 const PAGES: u16 = (HUGE_2M / BASE_PAGE) as u16;
 
-/// The page tables of one process.
+/// Page tables of one process.
 #[derive(Debug)]
 pub struct PageTables {
     root: KernelRoot,
     pid: Pid,
     pagemap: Pagemap,
-    /// `None` where the kernel itself says which entries are huge.
+    /// Page frames; `None` if the kernel itself reports huge entries.
     frames: Option<Frames>,
 }
 
-/// What page frames are, as far as the caller may know.
+/// Properties of page frames, as far as the caller may read them.
 #[derive(Debug)]
 struct Frames {
     flags: Option<FrameFlags>,
-    /// The shared page of zeros.
+    /// Frame of the shared page of zeros.
     zero: Option<u64>,
 }
 
-/// The huge entries that smaps counts in one mapping.
+/// Huge entries that smaps counts in one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HugeEntries {
     pub(crate) range: VirtRange,
@@ -51,8 +57,8 @@ impl PageTables {
         Ok(PageTables { root: root.clone(), pid, pagemap, frames })
     }
 
-    /// Whether [`PageTables::regions`] can say which regions are huge: on every kernel where the caller may see page
-    /// frames, else from Linux 6.7 on.
+    /// Returns true if [`PageTables::regions`] can report which regions are huge. That is so on
+    /// every kernel if the caller may see page frames, else from Linux 6.7 on.
     pub fn distinguishes_leaves(&mut self) -> Result<bool, KernelError> {
         match &self.frames {
             Some(frames) => Ok(frames.flags.is_some() && frames.zero.is_some()),
@@ -60,13 +66,14 @@ impl PageTables {
         }
     }
 
-    /// The page map itself, for single pages.
+    /// Returns the page map itself, for single pages.
     pub fn pagemap(&self) -> &Pagemap {
         &self.pagemap
     }
 
-    /// The whole 2 MiB regions in `ranges`, those without a present page among them, range by range. About 2 ms for
-    /// each GiB on base pages; before Linux 6.7 20 ms, and where a region could be huge also smaps of the process.
+    /// Returns the whole 2 MiB regions in `ranges`, range by range, including those without a
+    /// present page. Takes about 2 ms for each GiB on base pages. Before Linux 6.7 it takes 20 ms,
+    /// and smaps of the process if a region could be huge.
     pub fn regions(&mut self, ranges: &[VirtRange]) -> Result<Vec<Region>, KernelError> {
         if self.frames.is_some() {
             return self.regions_by_frames(ranges, || {
@@ -80,7 +87,7 @@ impl PageTables {
         Ok(regions)
     }
 
-    /// The whole regions in a mapping that smaps has just reported.
+    /// Returns the whole regions in a mapping that smaps has just reported.
     pub fn regions_in(&mut self, mapping: &smaps::Mapping) -> Result<Vec<Region>, KernelError> {
         match self.frames {
             Some(_) => self.regions_by_frames(&[mapping.range], || Ok(vec![HugeEntries::of(mapping)])),
@@ -106,7 +113,8 @@ impl PageTables {
             settle(&mut regions, &counts, |mapping| {
                 let others = mapping.range.aligned_interior(SIZE).into_iter().flat_map(pieces);
                 let others = others.filter(|region| !asked.contains(&region.start()));
-                // More than there are huge entries is as good as all of them.
+                // More than the number of huge entries need not be counted: the answer stays
+                // unknown.
                 others
                     .filter(|region| frames.could_be_huge(&self.pagemap, *region).unwrap_or(true))
                     .take(mapping.count as usize + 1)
@@ -116,8 +124,9 @@ impl PageTables {
         Ok(regions)
     }
 
-    /// The regions that hold anything in `ranges` (ascending, disjoint, whole base pages), ascending; what lies in a
-    /// region outside of `ranges` is not counted. Before Linux 6.7 `huge` is `None` where that takes smaps to say.
+    /// Returns the non-empty regions in `ranges` (ascending, disjoint, whole base pages),
+    /// ascending. Does not count the part of a region outside of `ranges`. Before Linux 6.7 `huge`
+    /// is `None` if only smaps could decide it.
     pub(crate) fn held(&mut self, ranges: &[VirtRange]) -> Result<Vec<Region>, KernelError> {
         let Some(frames) = &self.frames else { return self.pagemap.held(ranges) };
         let mut regions: Vec<Region> = Vec::new();
@@ -139,15 +148,16 @@ impl PageTables {
         Ok(regions)
     }
 
-    /// How many anonymous base pages of a region another process maps as well: a forked child that has not executed a
-    /// program, or one with which KSM has merged them. `None` where the shared page of zeros, which belongs to no process,
-    /// cannot be distinguished: before Linux 6.7 without root.
+    /// Returns the number of anonymous base pages of a region that another process maps as
+    /// well. That is a forked child that has not executed a program, or a process with which KSM
+    /// has merged them. `None` if the shared page of zeros, which belongs to no process, cannot be
+    /// distinguished: before Linux 6.7 without root.
     pub fn shared_pages(&mut self, region: VirtRange) -> Result<Option<u16>, KernelError> {
         let Some(frames) = &self.frames else { return self.pagemap.shared_pages(region) };
         let Some(zero) = frames.zero else { return Ok(None) };
         let entries = self.pagemap.entries(region)?;
         let shared = entries.iter().filter(|entry| entry.is_shared() && entry.frame() != Some(zero)).count();
-        // Pages of the huge page of zeros belong to no process, either.
+        // Pages of the huge page of zeros belong to no process either.
         let zeros = frames.region(region, &entries)?.zero_page == PAGES;
         Ok(Some(if zeros { 0 } else { shared as u16 }))
     }
@@ -160,7 +170,7 @@ impl Frames {
         Frames { flags, zero }
     }
 
-    /// What the entries of `piece`, which lies within one region, say of it.
+    /// Returns the region of `piece`, which lies within one region, as its entries show it.
     fn region(&self, piece: VirtRange, entries: &[Entry]) -> Result<Region, KernelError> {
         let start = piece.start() - piece.start() % SIZE;
         let range = VirtRange::new(start, start.saturating_add(SIZE)).unwrap_or(piece);
@@ -170,7 +180,7 @@ impl Frames {
         let present = count(&|entry| entry.is_present()) - zero_page;
         let swapped = count(&|entry| entry.is_swapped());
         let mut region = Region { range, present, zero_page, swapped, huge: Some(false) };
-        // One entry maps all of a region or nothing of it.
+        // A huge entry maps a whole region: only a full one can be huge.
         if present == PAGES {
             let folio = self.folio(entries)?;
             region.huge = match folio {
@@ -186,7 +196,7 @@ impl Frames {
         Ok(region)
     }
 
-    /// What the frames of 512 present pages are.
+    /// Returns the kind of the frames of 512 present pages.
     fn folio(&self, entries: &[Entry]) -> Result<Folio, KernelError> {
         let Some(flags) = &self.flags else { return Ok(Folio::Unknown) };
         let Some(first) = entries[0].frame() else { return Ok(Folio::Unknown) };
@@ -203,7 +213,8 @@ impl Frames {
         })
     }
 
-    /// Whether a region may be mapped by one entry, by as few looks as that takes: true rather too often.
+    /// Returns true if one entry may map a region. Reads one page entry and one frame, so that the
+    /// answer is sometimes true without a huge entry.
     fn could_be_huge(&self, pagemap: &Pagemap, region: VirtRange) -> Result<bool, KernelError> {
         let Some(page) = VirtRange::new(region.start(), region.start() + BASE_PAGE as u64) else {
             return Ok(true);
@@ -215,17 +226,17 @@ impl Frames {
     }
 }
 
-/// What 512 present pages lie on.
+/// Kind of memory under 512 present pages.
 enum Folio {
-    /// The caller may not know.
+    /// Unknown: the caller may not read it.
     Unknown,
-    /// Not one folio of 2 MiB.
+    /// Anything but one folio of 2 MiB.
     Small,
-    /// One folio of 2 MiB, however it is mapped.
+    /// One folio of 2 MiB, mapped by one entry or by 512.
     Thp,
-    /// A page of a pool.
+    /// Page of a hugetlb pool.
     Hugetlb,
-    /// The huge page of zeros, which is always mapped by one entry.
+    /// Huge page of zeros, which one entry always maps.
     Zeros,
 }
 
@@ -235,15 +246,17 @@ impl HugeEntries {
         HugeEntries::new(mapping.range, mapping.kernel_page_size, huge)
     }
 
-    /// `huge`: what smaps has counted on transparent huge pages. A mapping of hugetlb pages has nothing else.
+    /// Counts the huge entries of a mapping. `huge` is the memory that smaps counts on transparent
+    /// huge pages. A mapping of hugetlb pages has huge entries only.
     pub(crate) fn new(range: VirtRange, page_size: PageSize, huge: Bytes) -> HugeEntries {
         let huge = if page_size > PageSize::BASE { range.len() } else { huge };
         HugeEntries { range, count: huge.0 / SIZE }
     }
 }
 
-/// Decides, mapping by mapping, the regions of which `huge` is open. `mappings` are disjoint and ascending; `others` says how
-/// many regions of a mapping that are not among `regions` could be huge.
+/// Decides the regions with `huge` unknown, mapping by mapping. `mappings` are disjoint and
+/// ascending. `others` returns the number of regions of a mapping outside of `regions` that could
+/// be huge.
 pub(crate) fn settle(regions: &mut [Region], mappings: &[HugeEntries], others: impl Fn(&HugeEntries) -> u64) {
     for mapping in mappings {
         let is_open = |region: &Region| {
@@ -261,7 +274,7 @@ pub(crate) fn settle(regions: &mut [Region], mappings: &[HugeEntries], others: i
     }
 }
 
-/// `range` cut where regions begin.
+/// Cuts `range` where regions begin.
 fn pieces(range: VirtRange) -> impl Iterator<Item = VirtRange> {
     let mut start = range.start();
     std::iter::from_fn(move || {
@@ -272,8 +285,8 @@ fn pieces(range: VirtRange) -> impl Iterator<Item = VirtRange> {
     })
 }
 
-/// The frame of the shared page of zeros: what a page of ours maps that was only read. `None` without root, and where
-/// the kernel answers a read with its huge page of zeros.
+/// Returns the frame of the shared page of zeros, to which a page of ours maps that was only read.
+/// `None` without root, and where the kernel answers a read with its huge page of zeros.
 fn zero_frame(root: &KernelRoot, flags: &FrameFlags) -> Option<u64> {
     let own = Pid(std::process::id().cast_signed());
     let memory = Reservation::new(BASE_PAGE, BASE_PAGE).ok()?;
@@ -325,7 +338,7 @@ mod tests {
         assert_eq!(cut, [(SIZE - 0x1000, SIZE), (SIZE, 2 * SIZE), (2 * SIZE, 2 * SIZE + 0x3000)]);
     }
 
-    /// The way of old kernels, on this one: it must agree with PAGEMAP_SCAN where it claims anything.
+    /// Checks the method for old kernels on this one: it must agree with PAGEMAP_SCAN.
     #[test]
     fn frames_and_smaps_agree_with_the_page_tables() {
         if !require_root() {

@@ -1,4 +1,4 @@
-//! The hugetlb pools: how large they are, what is left of them, who holds the remainder, and what limits apply.
+//! The hugetlb pools: their sizes, their free pages, their users, and the limits that apply.
 
 use megapage_kernel::cgroup::{Cgroups, HugetlbCharge, Level};
 use megapage_kernel::hugetlb::{self, PoolCounts, PoolScope};
@@ -12,20 +12,20 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Files that are listed for each hugetlbfs mount at most.
+/// Most files that are listed for each hugetlbfs mount.
 const MOST_FILES: usize = 10_000;
 
-/// All pools at one moment. The kernel's files are read one after the other: on a busy machine, values may be a
-/// moment apart.
+/// All pools at one moment. The kernel's files are read one after the other, so that values may be
+/// a moment apart on a busy machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pools {
     /// `MemTotal`.
     #[serde(serialize_with = "wire::some_bytes", rename = "memory_total_bytes")]
     pub memory_total: Option<Bytes>,
-    /// `MemAvailable`: what new programs can have. Free hugetlb pages are not part of it.
+    /// `MemAvailable`: memory for new programs. Free hugetlb pages are not part of it.
     #[serde(serialize_with = "wire::some_bytes", rename = "memory_available_bytes")]
     pub memory_available: Option<Bytes>,
-    /// The size that mmap(MAP_HUGETLB) means when none is named.
+    /// Page size of mmap(MAP_HUGETLB) when none is named.
     pub default_page_size: Option<String>,
     /// One pool for each page size, ascending.
     pub pools: Vec<Pool>,
@@ -35,49 +35,51 @@ pub struct Pools {
     pub files: Vec<FileUse>,
     /// Memory files (memfd_create) on hugetlb pages that processes have open.
     pub memory_files: Vec<MemoryFileUse>,
-    /// System V segments: those that a process has attached on hugetlb pages, and unattached ones, of which the
-    /// kernel does not say what they are on.
+    /// System V segments: those on hugetlb pages that a process has attached, and unattached ones.
+    /// The kernel does not show the page size of unattached segments.
     pub segments: Vec<SegmentUse>,
     /// The hugetlbfs mounts.
     pub mounts: Vec<MountUse>,
-    /// The limits of the control groups that this process is in; a group without a limit for a size is left out.
+    /// Limits of the control groups of this process. A group without a limit for a size is left
+    /// out.
     pub limits: Vec<LimitUse>,
-    /// Whether groups further up may limit this process without being visible, as in a container.
+    /// True if groups further up may limit this process without being visible, as in a container.
     pub limits_hidden: bool,
-    /// Processes whose mappings could not be read, for lack of the right to: what they hold is not listed.
+    /// Processes without read access to their mappings for us. Their hugetlb pages are not listed.
     pub unreadable_processes: u64,
-    /// Whether more than 10,000 files, or deeper directories than are searched, were left out.
+    /// True if more than 10,000 files, or directories deeper than the search goes, were left out.
     pub files_left_out: bool,
 }
 
-/// The pool of one page size.
+/// Pool of one page size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pool {
-    /// The page size.
+    /// Page size.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// The sum over all nodes.
+    /// Sum over all nodes.
     pub machine: PoolReport,
-    /// Each node's part; empty where the kernel knows no nodes.
+    /// Part of each node; empty where the kernel knows no nodes.
     pub nodes: Vec<NodeCounts>,
 }
 
-/// One pool's values, in pages.
+/// Values of one pool, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PoolReport {
     /// All pages, surplus included.
     pub total: u64,
-    /// Pages that nothing holds.
+    /// Pages that no mapping and no file holds.
     pub free: u64,
-    /// Free pages reserved for mappings. `None` for a node: the kernel counts reservations for the machine only.
+    /// Free pages reserved for mappings. `None` for a node: the kernel counts reservations for the
+    /// machine only.
     pub reserved: Option<u64>,
-    /// Free less reserved: what a new mapping can have. `None` for a node.
+    /// Free less reserved: pages for new mappings. `None` for a node.
     pub available: Option<u64>,
-    /// Pages beyond the persistent ones, which go back to the kernel when they are freed.
+    /// Pages beyond the persistent ones. They return to the kernel when they are freed.
     pub surplus: u64,
-    /// Pages that stay when they are freed.
+    /// Pages that stay in the pool when they are freed.
     pub persistent: u64,
-    /// How many surplus pages may be taken on demand. `None` for a node.
+    /// Most surplus pages that may be taken on demand. `None` for a node.
     pub overcommit: Option<u64>,
     /// Pages that a mapping or a file holds.
     pub in_use: u64,
@@ -98,18 +100,18 @@ impl From<PoolCounts> for PoolReport {
     }
 }
 
-/// A node's part of a pool.
+/// Part of a pool on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeCounts {
-    /// The node.
+    /// Node number.
     pub node: u32,
-    /// Its values.
+    /// Values of the node.
     #[serde(flatten)]
     pub counts: PoolReport,
 }
 
 megapage_units::named! {
-    /// What a process maps hugetlb pages by.
+    /// Kind of a mapping of hugetlb pages.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum MappingKind {
@@ -117,142 +119,143 @@ megapage_units::named! {
         Private = "private",
         /// mmap(MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB).
         Shared = "shared",
-        /// A memory file.
+        /// Memory file.
         MemoryFile = "memory file",
-        /// A System V segment.
+        /// System V segment.
         Segment = "segment",
-        /// A file on hugetlbfs.
+        /// File on hugetlbfs.
         File = "file",
     }
 }
 
-/// What one process maps of one page size in one way.
+/// Hugetlb pages of one size that one process maps in one way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessUse {
-    /// The process.
+    /// Process.
     #[serde(serialize_with = "wire::pid")]
     pub pid: Pid,
-    /// Its command name.
+    /// Command name.
     pub command: String,
-    /// Its real user.
+    /// Real user.
     pub uid: u32,
-    /// The page size.
+    /// Page size.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// What the mappings are of.
+    /// Kind of the mappings.
     pub kind: MappingKind,
-    /// The file, memory file or segment; empty for anonymous memory.
+    /// File, memory file or segment; empty for anonymous memory.
     pub name: String,
-    /// Addresses mapped, in bytes. What is mapped and not present is reserved, unless it was mapped with
-    /// MAP_NORESERVE.
+    /// Mapped addresses, in bytes. Mapped pages that are not present are reserved, unless they were
+    /// mapped with MAP_NORESERVE.
     #[serde(serialize_with = "wire::bytes", rename = "mapped_bytes")]
     pub mapped: Bytes,
-    /// Pages present in the process's page tables, in bytes. A page that several processes share counts in each.
+    /// Pages present in the process's page tables, in bytes. A page that several processes share
+    /// counts in each.
     #[serde(serialize_with = "wire::bytes", rename = "present_bytes")]
     pub present: Bytes,
 }
 
-/// A file on hugetlbfs.
+/// File on hugetlbfs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileUse {
-    /// Its path.
+    /// Path of the file.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub path: PathBuf,
-    /// The page size.
+    /// Page size.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// Its length.
+    /// Length of the file.
     #[serde(serialize_with = "wire::bytes", rename = "length_bytes")]
     pub length: Bytes,
-    /// The pages that it holds, until it is removed.
+    /// Pages that the file holds until it is removed.
     #[serde(serialize_with = "wire::bytes", rename = "allocated_bytes")]
     pub allocated: Bytes,
-    /// Its owner.
+    /// Owner of the file.
     pub uid: u32,
 }
 
-/// A memory file that is open.
+/// Memory file that a process has open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryFileUse {
-    /// The name that memfd_create was given.
+    /// Name passed to memfd_create.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub name: PathBuf,
-    /// The page size.
+    /// Page size.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// Its length.
+    /// Length of the file.
     #[serde(serialize_with = "wire::bytes", rename = "length_bytes")]
     pub length: Bytes,
-    /// The pages that it holds, until the last descriptor and mapping are gone.
+    /// Pages that the file holds until the last descriptor and mapping are gone.
     #[serde(serialize_with = "wire::bytes", rename = "allocated_bytes")]
     pub allocated: Bytes,
-    /// The processes that have it open.
+    /// Processes that have the file open.
     pub open_in: Vec<i32>,
 }
 
-/// A System V segment.
+/// System V segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentUse {
-    /// The identifier, for ipcrm -m.
+    /// Identifier, for ipcrm -m.
     pub id: u64,
-    /// The key.
+    /// Key of the segment.
     pub key: i32,
-    /// The page size, where a process has it attached.
+    /// Page size, if a process has it attached.
     pub page_size: Option<String>,
-    /// Its length.
+    /// Length of the segment.
     #[serde(serialize_with = "wire::bytes", rename = "length_bytes")]
     pub length: Bytes,
-    /// How many times it is attached.
+    /// Number of attachments.
     pub attached: u64,
-    /// Its owner.
+    /// Owner of the segment.
     pub uid: u32,
 }
 
-/// A hugetlbfs mount.
+/// Mount of hugetlbfs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MountUse {
-    /// Where.
+    /// Mount point.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub point: PathBuf,
-    /// The page size.
+    /// Page size.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// The most that its files may hold; `None`: all of the pool.
+    /// Most bytes that its files may hold; `None`: all of the pool.
     #[serde(serialize_with = "wire::some_bytes", rename = "size_bytes")]
     pub size: Option<Bytes>,
-    /// The permission bits of its root directory when it was mounted, in octal.
+    /// Permission bits of its root directory when it was mounted, in octal.
     pub mode: String,
-    /// The owner of its root directory when it was mounted.
+    /// Owner of its root directory when it was mounted.
     pub uid: u32,
-    /// The group of its root directory when it was mounted.
+    /// Group of its root directory when it was mounted.
     pub gid: u32,
 }
 
-/// What a control group allows of one page size.
+/// Limits of a control group for one page size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LimitUse {
-    /// The group's directory.
+    /// Directory of the group.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub group: PathBuf,
-    /// The page size.
+    /// Page size.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// The most that may be touched; a touch beyond it raises SIGBUS. `None`: no limit.
+    /// Most bytes that may be touched; a touch beyond it raises SIGBUS. `None`: no limit.
     #[serde(serialize_with = "wire::some_bytes")]
     pub touched_limit_bytes: Option<Bytes>,
-    /// What is touched.
+    /// Touched bytes.
     #[serde(serialize_with = "wire::bytes")]
     pub touched_bytes: Bytes,
-    /// The most that may be mapped; mmap answers ENOMEM beyond it. `None`: no limit.
+    /// Most bytes that may be mapped; mmap answers ENOMEM beyond it. `None`: no limit.
     #[serde(serialize_with = "wire::some_bytes")]
     pub mapped_limit_bytes: Option<Bytes>,
-    /// What is mapped.
+    /// Mapped bytes.
     #[serde(serialize_with = "wire::bytes")]
     pub mapped_bytes: Bytes,
 }
 
-/// Reads all pools and their users. Processes that end meanwhile are left out; those that may not be read are
-/// counted.
+/// Reads all pools and their users. Leaves out processes that end meanwhile, and counts those that
+/// may not be read.
 pub fn pools(root: &KernelRoot) -> Result<Pools, KernelError> {
     let info = meminfo(root)?;
     let nodes = hugetlb::nodes(root)?;
@@ -297,7 +300,7 @@ pub fn pools(root: &KernelRoot) -> Result<Pools, KernelError> {
     })
 }
 
-/// Inode, then what maps it.
+/// Inode number of a mapping.
 type Inode = u64;
 
 #[derive(Default)]
@@ -310,8 +313,8 @@ struct Users {
 impl Users {
     fn add(&mut self, root: &KernelRoot, pid: Pid, mounts: &[HugetlbfsMount]) -> Result<(), KernelError> {
         let status = process::read_status(root, pid)?;
-        // Kernel threads and zombies have no memory; where the kernel gives the value, pages that are
-        // present show in it, but pages that are only reserved do not.
+        // Kernel threads and zombies have no page tables. `HugetlbPages`, which not every kernel
+        // reports, counts present pages but not reserved ones.
         if status.page_tables == Bytes::ZERO {
             return Ok(());
         }
@@ -346,7 +349,7 @@ impl Users {
     }
 }
 
-/// A captured tree holds no descriptors.
+/// Returns no file for a captured tree, which holds no descriptors.
 fn none_if_captured(
     root: &KernelRoot,
 ) -> impl FnOnce(KernelError) -> Result<Vec<HugetlbFile>, KernelError> + use<> {
@@ -354,12 +357,12 @@ fn none_if_captured(
     move |error| if live { Err(error) } else { Ok(Vec::new()) }
 }
 
-/// Device-DAX mappings have large pages too, but no pool.
+/// Returns true if a mapping is of a pool. Device-DAX mappings have large pages too, but no pool.
 fn is_hugetlb(mapping: &Mapping) -> bool {
     mapping.kernel_page_size > PageSize::BASE && !mapping.name.starts_with("/dev/dax")
 }
 
-/// What is mapped, by the name that the kernel gives its file.
+/// Returns the kind and name of a mapping, from the name that the kernel gives its file.
 fn kind(mapping: &Mapping) -> (MappingKind, String) {
     let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
     if name.starts_with("/anon_hugepage") {
@@ -414,7 +417,8 @@ fn segments(segments: Vec<SysvSegment>, processes: &[(Inode, ProcessUse)]) -> Ve
                 .iter()
                 .find(|(inode, one)| one.kind == MappingKind::Segment && *inode == segment.id)
                 .map(|(_, one)| one.page_size.to_string());
-            // Attached, but nowhere on hugetlb pages: an ordinary one, or attached where we may not look.
+            // An attached segment without known hugetlb pages is an ordinary one, or attached in a
+            // process that we may not read.
             if page_size.is_none() && segment.attached > 0 {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! One process: what it is, what it has mapped, and what its memory is backed by.
+//! One process: its identity, its mappings, and the backing of its memory.
 
 use crate::mappings::{Details, FlagState, Found, mappings};
 use crate::observer::fair::{most_mappings, too_many_mappings};
@@ -14,30 +14,30 @@ use megapage_units::Pid;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Threads whose children are looked up, for [`Process::sharing_children`]: one file each.
+/// Most threads with a look-up of their children, for [`Process::sharing_children`]: one file each.
 const MOST_THREADS: usize = 64;
 
-/// What reading any process needs.
+/// State for reading any process.
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) root: KernelRoot,
     pub(crate) devices: MemoryDevices,
-    /// Whether one with too many mappings for its size is not read.
+    /// True if a process with too many mappings for its size is not read.
     pub(crate) bounded: bool,
-    /// Set where the orders of folios are wanted and can be had.
+    /// Frame flags; set if folio orders are wanted and readable.
     pub(crate) flags: Option<FrameFlags>,
 }
 
-/// A process, and what a snapshot does not keep of it.
+/// Process, with the values that a snapshot does not keep.
 pub(crate) struct ReadProcess {
     pub(crate) process: Process,
-    /// For each of its mappings, whether its regions may be sampled.
+    /// For each mapping, true if its regions may be sampled.
     pub(crate) candidates: Vec<bool>,
-    /// Whether a parent or a child may share its memory since a fork(2).
+    /// True if a parent or a child may share its memory since a fork(2).
     pub(crate) shares: bool,
 }
 
-/// Which process has this number now.
+/// Returns the identity and stat of the process with this number.
 pub(crate) fn identify(root: &KernelRoot, pid: Pid) -> Result<(ProcessId, Stat), Missed> {
     let stat = read_stat(root, pid).map_err(|error| missed(pid, "", &error))?;
     if stat.is_zombie() {
@@ -50,18 +50,19 @@ pub(crate) fn identify(root: &KernelRoot, pid: Pid) -> Result<(ProcessId, Stat),
     Ok((ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack }, stat))
 }
 
-/// Which process has this number now: to be compared with the one that was observed, before and after anything is done
-/// to it. An error is of one that has ended, is a kernel thread, or cannot be read.
+/// Returns the identity of the process with this number. Callers compare it with the observed
+/// process, before and after they act on it. Fails for a process that has ended, is a kernel
+/// thread, or cannot be read.
 pub fn process_id(root: &KernelRoot, pid: Pid) -> Result<ProcessId, Missed> {
     identify(root, pid).map(|(id, _)| id)
 }
 
-/// The entry for a process that has ended.
+/// Returns the entry for a process that has ended.
 pub(crate) fn gone(pid: Pid) -> Missed {
     Missed { pid, why: MissedWhy::Gone, what: format!("process {pid} has ended") }
 }
 
-/// The entry for a process whose file could not be read. `name` may be empty.
+/// Returns the entry for a process with an unreadable file. `name` may be empty.
 pub(crate) fn missed(pid: Pid, name: &str, error: &KernelError) -> Missed {
     let who = if name.is_empty() { format!("process {pid}") } else { format!("process {pid} ({name})") };
     match error {
@@ -71,7 +72,7 @@ pub(crate) fn missed(pid: Pid, name: &str, error: &KernelError) -> Missed {
             why: MissedWhy::Denied,
             what: format!("{who} is denied to us: {error}; {}", remedy(effective_uid() == 0)),
         },
-        // The same words each time, whatever the numbers are by now.
+        // The text is the same each time, though the counts change.
         KernelError::Io { source, .. } if source.kind() == ErrorKind::FileTooLarge => {
             too_many_mappings(pid, name)
         }
@@ -86,7 +87,7 @@ pub(crate) fn missed(pid: Pid, name: &str, error: &KernelError) -> Missed {
     }
 }
 
-/// What helps against a denial (ptrace(2), "Ptrace access mode checking").
+/// Returns the remedy for a denial (ptrace(2), "Ptrace access mode checking").
 fn remedy(root: bool) -> &'static str {
     match root {
         false => "run megapage as its user or as root",
@@ -98,9 +99,9 @@ fn remedy(root: bool) -> &'static str {
 }
 
 impl Reader {
-    /// Reads the process `id`, whose stat is `stat`. Whether it is still that process is for the caller to ask
-    /// afterwards. `now` is a clock of any origin; `tracker` reads its page tables, where it can; `state` is of before the
-    /// call.
+    /// Reads the process `id` with the stat `stat`. The caller must check afterwards that it is
+    /// still that process. `now` is a clock of any origin. `tracker` reads its page tables if it
+    /// can. `state` is as of before the call.
     pub(crate) fn read(
         &mut self,
         id: ProcessId,
@@ -118,7 +119,7 @@ impl Reader {
         details.leaves_known = leaves_known;
         if let Some(flags) = &self.flags {
             match look_up_folios(root, pid, flags, &mut regions) {
-                // Without CAP_SYS_ADMIN here, there is none for the next process either.
+                // Without CAP_SYS_ADMIN here, the next process is refused as well.
                 Err(error) if is_denied(&error) => self.flags = None,
                 other => other?,
             }
@@ -136,9 +137,9 @@ impl Reader {
                 parent: stat.parent,
                 name: stat.name.clone(),
                 uid: status.uids[0],
-                // Gone with the process, or hidden: neither is worth failing for.
+                // A control group that is gone or hidden is no reason to fail.
                 cgroup: read_cgroup(root, pid).unwrap_or_default(),
-                // Filled in by a caller that reads many.
+                // The observer fills it in.
                 memory_limit: None,
                 threads: status.threads,
                 cpu: stat.cpu,
@@ -158,8 +159,9 @@ impl Reader {
     }
 }
 
-/// The children that have the stack of their parent: they were forked and have not executed a program. `None` where the
-/// kernel does not report it, or the process has more threads than `most_threads`: one file each.
+/// Returns the children with the stack of their parent: they were forked and have not executed a
+/// program. `None` if the kernel does not report it, or the process has more threads than
+/// `most_threads`: one file each.
 fn sharing_children(
     root: &KernelRoot,
     id: ProcessId,
@@ -172,15 +174,17 @@ fn sharing_children(
     Ok(known.map(|children| children.into_iter().filter(move |child| shares_stack(root, id, *child))))
 }
 
-/// Whether a child shares its parent's memory since a fork(2): it lives, and has not executed a program.
+/// Returns true if a child shares its parent's memory since a fork(2): it lives, and has not
+/// executed a program.
 pub fn shares_stack(root: &KernelRoot, parent: ProcessId, child: Pid) -> bool {
     read_stat(root, child).is_ok_and(|stat| {
         stat.parent == parent.pid && stat.start_stack == parent.start_stack && !stat.is_zombie()
     })
 }
 
-/// A child that shares the memory of this process since a fork(2), as a snapshot would count it; `Some(None)`: there is
-/// none. `None` where that is not reported, or the process has more than `most_threads` threads, or is another one.
+/// Returns a child that shares the memory of this process since a fork(2), as a snapshot would
+/// count it; `Some(None)`: there is none. `None` if the kernel does not report it, the process has
+/// more than `most_threads` threads, or it is another process now.
 pub fn sharing_child(root: &KernelRoot, id: ProcessId, most_threads: usize) -> Option<Option<Pid>> {
     let first = sharing_children(root, id, most_threads).ok()??.next();
     process_id(root, id.pid).is_ok_and(|now| now == id).then_some(first)

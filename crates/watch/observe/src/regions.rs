@@ -1,4 +1,4 @@
-//! The regions of a process: what is present, and on what.
+//! The regions of a process: their present pages, and the kind of memory under these.
 
 use crate::mappings::Found;
 use crate::page_tables::{HugeEntries, PageTables, settle};
@@ -9,24 +9,25 @@ use megapage_kernel::{KernelError, KernelRoot};
 use megapage_snapshot::{BackingBytes, Leaf, MappingKind, PAGES, Region};
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
 
-/// Orders that [`Region::folios`] distinguishes: 0 to 9.
+/// Number of orders that [`Region::folios`] distinguishes: 0 to 9.
 const ORDERS: usize = 10;
-/// The most regions of which one snapshot looks the folios up: 8 GiB.
+/// Most regions with a look-up of folios in one snapshot: 8 GiB.
 const MOST_FOLIO_REGIONS: usize = 4096;
 
-/// What a process holds.
+/// Present and swapped memory of a process.
 pub(crate) struct Held {
-    /// The regions that hold something, ascending.
+    /// Non-empty regions, ascending.
     pub(crate) regions: Vec<Region>,
-    /// What all its present memory is backed by.
+    /// Backing of all its present memory.
     pub(crate) backing: BackingBytes,
-    /// Whether the page tables have reported of each region whether it is huge, without smaps.
+    /// True if the page tables show, without smaps, whether each region is huge.
     pub(crate) leaves_known: bool,
 }
 
-/// The regions of `pid` that hold something, ascending, and what all its present memory is backed by.
-/// Special mappings (vdso, devices) are left out: their pages are not the process's. A tracker that reads page tables is
-/// asked before the page map, which takes the process's locks and ten times as long.
+/// Returns the non-empty regions of `pid`, ascending, and the backing of all its present memory.
+/// Leaves out special mappings (vdso, devices): their pages do not belong to the process. Asks a
+/// tracker that reads page tables before the page map, which takes the process's locks and ten
+/// times as long.
 pub(crate) fn regions(
     root: &KernelRoot,
     pid: Pid,
@@ -40,7 +41,7 @@ pub(crate) fn regions(
     };
     let mut held = held;
     let leaves_known = held.iter().all(|held| held.huge.is_some());
-    // Before Linux 6.7: what smaps has counted when it was read last decides.
+    // Before Linux 6.7 the counts of the last reading of smaps decide.
     if !leaves_known {
         let counts: Vec<HugeEntries> = mappings
             .iter()
@@ -53,7 +54,7 @@ pub(crate) fn regions(
     let regions: Vec<Region> = held
         .iter()
         .map(|held| {
-            // Mappings that end before this region hold nothing of a later one.
+            // Mappings that end before this region hold no part of a later one.
             while mappings.get(next).is_some_and(|one| one.mapping.range.end() <= held.range.start()) {
                 next += 1;
             }
@@ -67,7 +68,7 @@ pub(crate) fn regions(
     Ok(Held { regions, backing, leaves_known })
 }
 
-/// What the process has mapped, without special mappings: neighbours in one range.
+/// Returns the mapped ranges without special mappings, neighbours joined.
 fn occupied(mappings: &[Found]) -> Vec<VirtRange> {
     let mut ranges: Vec<VirtRange> = Vec::new();
     for found in mappings.iter().filter(|found| found.mapping.kind != MappingKind::Special) {
@@ -82,10 +83,11 @@ fn occupied(mappings: &[Found]) -> Vec<VirtRange> {
     ranges
 }
 
-/// `first`: the first mapping that ends beyond the region's start.
+/// Returns the region as a snapshot has it. `first` is the first mapping that ends beyond the
+/// region's start.
 fn region(held: &pagemap::Region, first: usize, mappings: &[Found]) -> Region {
     let overlap = |found: &Found| found.mapping.range.intersection(held.range).map(|part| part.len());
-    // The first of equals, so that the choice is stable.
+    // The first one of equal shares is taken, so that the choice is stable.
     let (mapping, share) = mappings[first.min(mappings.len())..]
         .iter()
         .enumerate()
@@ -127,8 +129,8 @@ fn add(backing: &mut BackingBytes, region: &Region, kind: Option<MappingKind>) {
     *field += region.present_bytes();
 }
 
-/// Looks up on what folios the base pages of `regions` lie, of the first [`MOST_FOLIO_REGIONS`] that are not huge.
-/// Where the kernel refuses the numbers of page frames (CAP_SYS_ADMIN), nothing is filled in.
+/// Looks up the folios under the base pages of `regions`, for the first [`MOST_FOLIO_REGIONS`] that
+/// are not huge. Fills nothing in if the kernel hides the numbers of page frames (CAP_SYS_ADMIN).
 pub(crate) fn look_up_folios(
     root: &KernelRoot,
     pid: Pid,
@@ -150,8 +152,9 @@ pub(crate) fn look_up_folios(
     Ok(())
 }
 
-/// Which of the 2 MiB `ranges` of `pid` lie on folios of more than one base page (mTHP), in part or whole; `None` where the numbers
-/// of page frames are not shown (CAP_SYS_ADMIN). About 30 ms for each GiB.
+/// Returns, for each of the 2 MiB `ranges` of `pid`, true if a folio of more than one base page
+/// (mTHP) lies under any part of it. `None` if the kernel hides the numbers of page frames
+/// (CAP_SYS_ADMIN). Takes about 30 ms for each GiB.
 pub fn on_larger_folios(
     root: &KernelRoot,
     pid: Pid,
@@ -168,7 +171,8 @@ pub fn on_larger_folios(
         .collect()
 }
 
-/// Present pages by the order of their folio; `None` where a page's frame is not reported.
+/// Returns the present pages by the order of their folio; `None` if the frame of a page is not
+/// reported.
 fn folios(flags: &FrameFlags, entries: &[Entry]) -> Result<Option<[u16; ORDERS]>, KernelError> {
     let mut orders = [0; ORDERS];
     let mut present = entries.iter().filter(|entry| entry.is_present()).peekable();
@@ -190,7 +194,7 @@ fn count_run(
     count: usize,
     orders: &mut [u16; ORDERS],
 ) -> Result<(), KernelError> {
-    // One more shows whether the last folio goes on beyond what is mapped.
+    // One more flag shows if the last folio continues beyond the mapped pages.
     let run = flags.read(first, count + 1)?;
     let mut at = 0;
     while at < count {
@@ -202,7 +206,7 @@ fn count_run(
                 continue;
             }
             page if page.is_head() && at + tails < count => ((1 + tails).ilog2(), 1 + tails),
-            // A part of a folio is mapped.
+            // Only a part of the folio is mapped.
             page if page.is_head() || page.is_tail() => {
                 let (head, order) = flags.folio(frame)?;
                 let rest = (head + (1 << order)).saturating_sub(frame).max(1);

@@ -1,4 +1,4 @@
-//! Which processes the user means: identifiers, and names as pgrep(1) takes them.
+//! Selection of processes by the user: identifiers, and names as pgrep(1) takes them.
 
 use megapage_kernel::process::{list_processes, read_status};
 use megapage_kernel::{KernelError, KernelRoot};
@@ -7,26 +7,26 @@ use regex_lite::Regex;
 use std::collections::BTreeSet;
 use thiserror::Error;
 
-/// Why the processes that were asked for could not be found.
+/// Reason why processes could not be found.
 #[derive(Debug, Error)]
 pub enum SelectError {
     /// No process has this identifier.
     #[error("there is no process {0}")]
     NoSuchPid(String),
-    /// No process of this name, other than megapage itself.
+    /// No process has this name, except megapage itself.
     #[error("no process matches '{pattern}'{hint}")]
     NoMatch {
-        /// As the user gave it.
+        /// Pattern as the user gave it.
         pattern: String,
-        /// What may be the reason, or empty.
+        /// Possible reason, or empty.
         hint: &'static str,
     },
-    /// Not a regular expression.
+    /// The pattern is not a regular expression.
     #[error("'{pattern}' is neither a process identifier nor a regular expression: {what}")]
     BadPattern {
-        /// As the user gave it.
+        /// Pattern as the user gave it.
         pattern: String,
-        /// What is wrong with it.
+        /// Error in the pattern.
         what: String,
     },
     /// The processes could not be listed.
@@ -34,16 +34,17 @@ pub enum SelectError {
     Kernel(#[from] KernelError),
 }
 
-/// The kernel keeps so many bytes of a command name.
+/// Bytes of a command name that the kernel keeps.
 const LONGEST_NAME: usize = 15;
 
-/// The processes that `patterns` name, ascending, each once. A pattern of digits is an identifier, of a process or of
-/// one of its threads. Any other is a regular expression that is looked for in the command names, as pgrep(1) does:
-/// `redis` finds `redis-server`, `^java$` finds `java` alone. The calling process is never found by name, and neither
-/// are kernel threads, which have no memory of their own. Every pattern must find something.
+/// Returns the processes that `patterns` name, ascending, each once. A pattern of digits is the
+/// identifier of a process, or of one of its threads. Any other is a regular expression, matched
+/// anywhere in the command names, as by pgrep(1). `redis` finds `redis-server`; `^java$` finds
+/// `java` alone. Names never select the calling process or kernel threads. Fails if a pattern finds
+/// nothing.
 pub fn select_processes(root: &KernelRoot, patterns: &[String]) -> Result<Vec<Pid>, SelectError> {
     let mut selected = BTreeSet::new();
-    // Names are read once, and only where a pattern needs them.
+    // Names are read once, and only if a pattern needs them.
     let mut names: Option<Vec<(Pid, String)>> = None;
     for pattern in patterns {
         if let Some(pid) = pid(pattern) {
@@ -83,13 +84,13 @@ pub fn select_processes(root: &KernelRoot, patterns: &[String]) -> Result<Vec<Pi
 
 fn pid(pattern: &str) -> Option<Pid> {
     let digits = !pattern.is_empty() && pattern.bytes().all(|byte| byte.is_ascii_digit());
-    // A number that is no identifier at all is one that no process has.
+    // A number too large for an identifier becomes one that no process has.
     digits.then(|| Pid(pattern.parse().unwrap_or(i32::MAX)))
 }
 
 fn read_names(root: &KernelRoot) -> Result<Vec<(Pid, String)>, KernelError> {
     let own = Pid(std::process::id().cast_signed());
-    // A process that has ended meanwhile, or that is hidden from us, is not found.
+    // Processes that have ended meanwhile, or are hidden from us, are skipped.
     let status = |pid| read_status(root, pid).ok();
     Ok(list_processes(root)?
         .into_iter()
@@ -104,7 +105,8 @@ fn read_names(root: &KernelRoot) -> Result<Vec<(Pid, String)>, KernelError> {
 mod tests {
     use super::*;
 
-    /// Processes 10 `redis-server`, 11 `java`, 12 `javac`, kernel thread 2 `kswapd0`, and this one.
+    /// Creates processes 10 `redis-server`, 11 `java`, 12 `javac`, kernel thread 2 `kswapd0`, and
+    /// this one.
     fn tree() -> (tempfile::TempDir, KernelRoot) {
         let tree = tempfile::tempdir().unwrap();
         let own = std::process::id();
@@ -120,7 +122,7 @@ mod tests {
             let text = format!("Name:\t{name}\nTgid:\t{pid}\nPPid:\t1\n{page_tables}");
             std::fs::write(directory.join("status"), text).unwrap();
         }
-        // A thread of 11: listed nowhere, but its directory can be opened.
+        // A thread of 11 is not listed, but its directory can be opened.
         std::fs::create_dir_all(tree.path().join("proc/15")).unwrap();
         std::fs::write(tree.path().join("proc/15/status"), "Name:\tGC\nTgid:\t11\nVmPTE:\t40 kB\n").unwrap();
         let root = KernelRoot::captured(tree.path());

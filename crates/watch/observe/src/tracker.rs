@@ -1,7 +1,8 @@
-//! Trackers: ways to learn which base pages of a process were accessed.
+//! Trackers: methods to find the accessed base pages of a process.
 //!
-//! All have one shape: *clear* the accessed bits of some ranges, wait, *read* them. [`select`](fn@select) tries
-//! them best first, each against a child whose accesses are known, and keeps the first that is accurate.
+//! All have one shape: they *clear* the accessed bits of some ranges, wait, and *read* them.
+//! [`select`](fn@select) tries them best first, each against a child with known accesses. It keeps
+//! the first accurate one.
 
 mod bpf;
 mod first_access;
@@ -24,13 +25,15 @@ use thiserror::Error;
 /// One bit for each base page of a region: bit `n % 64` of word `n / 64` is page `n`.
 pub type PageBits = [u64; PAGES as usize / 64];
 
-/// Base pages in the part of a region that stands for it: 64 KiB, aligned, so that no folio of that size is split.
+/// Base pages in the part of a region that stands for it: 64 KiB, aligned, so that no folio of that
+/// size is split.
 pub const PART_PAGES: u16 = 16;
 
-/// The pages of the region at `start` that stand for it where clearing all would cost too much: [`PART_PAGES`] in a row,
-/// at a place that differs from region to region, always the same for one.
+/// Returns the pages that stand for the region at `start` if clearing all would cost too much. They
+/// are [`PART_PAGES`] in a row. Their place differs from region to region, and is always the same
+/// for one.
 pub fn part(start: u64) -> std::ops::Range<u16> {
-    // SplitMix64's last steps: neighbours differ.
+    // The last steps of SplitMix64 give neighbours different places.
     let z = (start / HUGE_2M as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -38,12 +41,12 @@ pub fn part(start: u64) -> std::ops::Range<u16> {
     first..first + PART_PAGES
 }
 
-/// What a tracker read of one region.
+/// Result of a tracker for one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionBits {
-    /// The first address, a multiple of 2 MiB.
+    /// First address, a multiple of 2 MiB.
     pub start: u64,
-    /// What maps the region.
+    /// Kind of entries that map the region.
     pub leaf: Leaf,
     /// Present base pages, 0 to 512; the shared page of zeros does not count.
     pub present: u16,
@@ -51,37 +54,38 @@ pub struct RegionBits {
     pub zero_page: u16,
     /// Base pages that are swapped out or migrating.
     pub swapped: u16,
-    /// Base pages accessed since the last clearing of this region, 0 to 512: 0 or 512 where `leaf` is huge. `None` where this
-    /// tracker cannot say for a region.
+    /// Base pages accessed since the last clearing of this region, 0 to 512; 0 or 512 where `leaf`
+    /// is huge. `None` if this tracker cannot report it for the region.
     pub accessed: Option<u16>,
-    /// Which pages they are; `None` where the tracker only counts. All ones or all zeros where `leaf` is huge.
+    /// Bits of the accessed pages; `None` if the tracker only counts. All ones or all zeros where
+    /// `leaf` is huge.
     pub bits: Option<PageBits>,
 }
 
-/// Why a tracker could not clear or read.
+/// Reason why a tracker could not clear or read.
 #[derive(Debug, Error)]
 pub enum TrackError {
-    /// The process has ended, or has replaced its address space: normal.
+    /// The process has ended, or has replaced its address space. This is normal.
     #[error("process {0} has ended")]
     Gone(Pid),
-    /// The kernel refuses to show or touch this process. The text names the right that lacks.
+    /// The kernel refuses to show or touch this process. The text names the missing right.
     #[error("process {pid} is denied to us: {what}")]
     Denied {
-        /// Which.
+        /// Process.
         pid: Pid,
-        /// The missing right, and how to get it.
+        /// Missing right, and a way to get it.
         what: String,
     },
-    /// Anything else, one line.
+    /// Any other reason, in one line.
     #[error("{0}")]
     Failed(String),
-    /// A kernel file.
+    /// A kernel file could not be read or written.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
 impl TrackError {
-    /// The class under which a snapshot lists the process as missed.
+    /// Returns the class under which a snapshot lists the process as missed.
     pub fn why(&self) -> MissedWhy {
         match self {
             TrackError::Gone(_) => MissedWhy::Gone,
@@ -93,51 +97,54 @@ impl TrackError {
     }
 }
 
-/// A way to learn which pages were accessed. Between [`clear`](Tracker::clear) and [`read`](Tracker::read) the
-/// caller waits; a tracker never sleeps.
+/// Method to find accessed pages. The caller waits between [`clear`](Tracker::clear) and
+/// [`read`](Tracker::read); a tracker never sleeps.
 pub trait Tracker: Send {
-    /// Which.
+    /// Returns the kind of the tracker.
     fn kind(&self) -> TrackerKind;
 
-    /// What it cannot give, one sentence each, for the user.
+    /// Returns the shortcomings of the tracker, one sentence each, for the user.
     fn lacks(&self) -> &'static [&'static str];
 
-    /// Whether [`clear`](Tracker::clear) leaves out pages that other processes map, too: memory shared by fork(2) or
-    /// merged by KSM. What [`read`](Tracker::read) says of those is old; the observer leaves them out.
+    /// Returns true if [`clear`](Tracker::clear) skips pages that other processes map, too: memory
+    /// shared by fork(2) or merged by KSM. The results of [`read`](Tracker::read) for those are
+    /// old; the observer leaves them out.
     fn leaves_shared(&self) -> bool {
         false
     }
 
-    /// Whether [`clear`](Tracker::clear) clears the whole process whatever the ranges: the budget then counts
-    /// everything that is resident.
+    /// Returns true if [`clear`](Tracker::clear) clears the whole process, whatever the ranges.
+    /// Then the budget counts all resident memory.
     fn clears_whole(&self) -> bool {
         false
     }
 
-    /// Whether [`clear_part`](Tracker::clear_part) clears a part of each region.
+    /// Returns true if [`clear_part`](Tracker::clear_part) clears only a part of each region.
     fn clears_parts(&self) -> bool {
         false
     }
 
-    /// As [`clear`](Tracker::clear), but of a region on base pages only the pages of its [`part`]; one that a huge entry
-    /// maps is cleared whole. What a reading then says of the other pages is old. Only where
-    /// [`clears_parts`](Tracker::clears_parts).
+    /// Clears as [`clear`](Tracker::clear) does, but only the pages of its [`part`] in a region on
+    /// base pages. A region that a huge entry maps is cleared whole. A later reading of the other
+    /// pages gives old results. Only for trackers with [`clears_parts`](Tracker::clears_parts).
     fn clear_part(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
         self.clear(pid, ranges)
     }
 
-    /// What `pid` holds in `ranges` (ascending, disjoint, whole base pages), as [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) shows it, where this
-    /// tracker can report the same at less cost. `None` where it cannot, or not this time: then the page map is asked, which
-    /// also knows why.
+    /// Returns the contents of `ranges` of `pid` (ascending, disjoint, whole base pages) as
+    /// [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) does, if this tracker can read
+    /// them at less cost. `None` if it cannot, or not this time: then the caller asks the page map,
+    /// which also gives the reason.
     fn held(&mut self, _pid: Pid, _ranges: &[VirtRange]) -> Option<Vec<Held>> {
         None
     }
 
-    /// Clears the accessed bits of `ranges` of `pid`: sorted, disjoint, whole regions. Never splits a page that a
-    /// huge entry maps: a tracker whose way of clearing would, leaves out what it cannot clear whole. Pages are as much the
-    /// target's as before: nothing is lost, written back or moved.
+    /// Clears the accessed bits of `ranges` of `pid`: sorted, disjoint, whole regions. Never splits
+    /// a page that a huge entry maps: a tracker skips a huge page that it could only clear by a
+    /// split. The target loses no page; none is written back or moved.
     fn clear(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError>;
 
-    /// Reads `ranges` (sorted, disjoint, whole regions): one entry, ascending, for each region that holds anything.
+    /// Reads `ranges` (sorted, disjoint, whole regions). Returns one entry, ascending, for each
+    /// non-empty region.
     fn read(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError>;
 }

@@ -1,32 +1,33 @@
-//! Who holds memory that the kernel can neither move nor reclaim: what stands between free memory and free huge
-//! pages.
+//! Holders of memory that the kernel can neither move nor reclaim: it keeps free memory from
+//! becoming free huge pages.
 //!
-//! The measure, for a process: memory pinned for it in the long term (VmPin), its page tables (VmPTE), the kernel
-//! stacks of its threads, and, where compaction may not touch it, its locked memory (VmLck). It is a lower bound:
-//! slab, per-CPU data and buffers of drivers and sockets belong to no process; the machine's sums of those that
-//! `/proc/meminfo` counts stand beside. One such base page in a 2 MiB block is enough to keep it from becoming a
-//! huge page, so that the bytes say who is involved, not how many blocks are lost.
+//! A process holds its long-term pinned memory (VmPin), its page tables (VmPTE) and the kernel
+//! stacks of its threads. Its locked memory (VmLck) counts if compaction may not touch it. The sum
+//! is a lower bound: slab, per-CPU data and buffers of drivers and sockets belong to no process.
+//! The sums in `/proc/meminfo` for the machine are reported beside it. One such base page keeps a
+//! whole 2 MiB block from becoming a huge page. So the bytes show the processes involved, not the
+//! number of lost blocks.
 
 use megapage_kernel::{KernelError, KernelRoot, meminfo, process, reclaim};
 use megapage_snapshot::wire;
 use megapage_units::{Bytes, Pid};
 use serde::Serialize;
 
-/// The kernel's stack of one thread on x86-64 (THREAD_SIZE, without KASAN).
+/// Kernel stack of one thread on x86-64 (THREAD_SIZE, without KASAN).
 const KERNEL_STACK: Bytes = Bytes::kib(16);
 
-/// One process and the unmovable memory that is held for it.
+/// One process, with its unmovable memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Holder {
-    /// The process.
+    /// Process.
     #[serde(serialize_with = "wire::pid")]
     pub pid: Pid,
-    /// Its command name.
+    /// Command name.
     pub command: String,
-    /// The sum of the four below.
+    /// Sum of the four values below.
     #[serde(serialize_with = "wire::bytes", rename = "bytes")]
     pub sum: Bytes,
-    /// Pinned in the long term.
+    /// Long-term pinned memory.
     #[serde(serialize_with = "wire::bytes")]
     pub pinned: Bytes,
     /// Page tables.
@@ -35,15 +36,16 @@ pub struct Holder {
     /// Kernel stacks, 16 KiB for each thread.
     #[serde(serialize_with = "wire::bytes")]
     pub kernel_stacks: Bytes,
-    /// Locked memory; zero where compaction may move it (vm.compact_unevictable_allowed=1, the default).
+    /// Locked memory; zero where compaction may move it (vm.compact_unevictable_allowed=1, the
+    /// default).
     #[serde(serialize_with = "wire::bytes")]
     pub locked: Bytes,
 }
 
-/// Unmovable memory: of the processes that hold most, and of the machine.
+/// Unmovable memory: of the largest holders, and of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unmovable {
-    /// The processes that hold most, the largest first.
+    /// Processes with the most unmovable memory, the largest first.
     pub holders: Vec<Holder>,
     /// Slab that can be neither moved nor reclaimed.
     #[serde(serialize_with = "wire::some_bytes")]
@@ -62,15 +64,15 @@ pub struct Unmovable {
     pub percpu: Option<Bytes>,
 }
 
-/// The machine's unmovable memory and the `most` processes that hold most of it. Processes that end meanwhile
-/// are left out.
+/// Returns the machine's unmovable memory, and the `most` processes with the most of it. Leaves out
+/// processes that end meanwhile.
 pub fn unmovable(root: &KernelRoot, most: usize) -> Result<Unmovable, KernelError> {
     let locked_counts = !reclaim::compacts_unevictable(root);
     let mut holders: Vec<Holder> = process::list_processes(root)?
         .into_iter()
         .filter_map(|pid| {
             let status = process::read_status(root, pid).ok()?;
-            // A kernel thread has no memory of its own, and cannot be ended.
+            // A kernel thread has no user memory, and cannot be ended.
             if status.page_tables == Bytes::ZERO {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Looking at processes again and again: which there are, what has changed, and what looking costs us.
+//! Repeated looks at processes: the list of processes, the changes, and our own cost.
 
 pub mod costs;
 
@@ -12,35 +12,36 @@ use megapage_units::{Bytes, Pid};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Processes that are looked into at most, the largest: bounds the time of a refresh.
+/// Most processes that are read, the largest first. This bounds the time of a refresh.
 const MOST_PROCESSES: usize = 256;
-/// A refresh may take this part of the time between two of them: 1/20 is 5 % of one processor.
+/// Least time between two refreshes, in multiples of our processor time for one: 20 means 5 % of
+/// one processor.
 const OWN_SHARE: u32 = 20;
 
-/// Which processes are watched.
+/// Processes to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Those that these patterns name (see [`select_processes`]); new ones of the same names are taken up.
+    /// Processes that match these patterns (see [`select_processes`]), new ones included.
     Named(Vec<String>),
-    /// All with at least this much resident, hugetlb pages included.
+    /// All processes with at least this much resident memory, hugetlb pages included.
     AtLeast(Bytes),
 }
 
-/// Why there is nothing to watch.
+/// Reason why there is nothing to watch.
 #[derive(Debug, Error)]
 pub enum WatchError {
-    /// The processes asked for.
+    /// Processes could not be selected.
     #[error(transparent)]
     Select(#[from] SelectError),
-    /// The observer.
+    /// The observer could not start.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The list of processes.
+    /// Processes could not be listed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
-/// Watches processes; see the module.
+/// Watch over processes; see the module.
 #[derive(Debug)]
 pub struct Watch {
     root: KernelRoot,
@@ -54,7 +55,7 @@ pub struct Watch {
     before: Option<Snapshot>,
     now: Snapshot,
     own: Duration,
-    /// Whether a process was probed since the last refresh: one each time.
+    /// True if a process was probed since the last refresh: one each time.
     probed: bool,
 }
 
@@ -92,7 +93,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Takes a snapshot of the processes that there are now. Changes count from the one before.
+    /// Takes a snapshot of the present processes. Changes count from the one before.
     pub fn refresh(&mut self) -> Result<(), WatchError> {
         let start = process_cpu_time();
         self.probed = false;
@@ -104,9 +105,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Between two refreshes, of which `left` is left: waits for what is due next, or uses the time to learn what
-    /// translation costs one of the processes. `wait` sleeps for a time, and returns whether to go on. Returns when
-    /// `left` has passed, something is due or was done, or `wait` has returned false.
+    /// Uses the time between two refreshes; `left` is the time to the next. Waits for the next due
+    /// sample, or probes the translation cost of one process. `wait` sleeps for a time, and returns
+    /// true to go on. Returns when `left` has passed, something is due or was done, or `wait` has
+    /// returned false.
     pub fn idle(&mut self, left: Duration, wait: &mut dyn FnMut(Duration) -> bool) {
         let due = self.observer.next_due().unwrap_or(left);
         if due.is_zero() {
@@ -124,45 +126,45 @@ impl Watch {
         wait(time);
     }
 
-    /// The time to wait between two refreshes when `asked` is asked for: longer where the last one took us more than
-    /// 5 % of it.
+    /// Returns the time to wait between two refreshes. It is `asked`, or longer if the last refresh
+    /// took more than 5 % of that in processor time.
     pub fn pace(&self, asked: Duration) -> Duration {
         asked.max(self.own * OWN_SHARE)
     }
 
-    /// The last snapshot.
+    /// Returns the last snapshot.
     pub fn now(&self) -> &Snapshot {
         &self.now
     }
 
-    /// The one before, from which changes count; `None` after the first.
+    /// Returns the snapshot before it, from which changes count; `None` after the first.
     pub fn before(&self) -> Option<&Snapshot> {
         self.before.as_ref()
     }
 
-    /// What all users may see of the processes that are watched.
+    /// Returns the values of the watched processes that all users may see.
     pub fn outlines(&self) -> &[Outline] {
         &self.outlines
     }
 
-    /// Why nothing is sampled, where that was not asked for.
+    /// Returns the reason why nothing is sampled though the options ask for it.
     pub fn unsampled(&self) -> Option<&str> {
         self.observer.why_unsampled()
     }
 
-    /// What probing slows a process by at most, as a share of its processor time, besides what sampling does; `None`
-    /// where no cost is estimated.
+    /// Returns the largest slow-down of a process by probing, as a share of its processor time, in
+    /// addition to sampling. `None` if no cost is estimated.
     pub fn probe_budget(&self) -> Option<f64> {
         self.costs.budget()
     }
 
-    /// Why estimated costs are based on a guess: accesses were not timed on this machine. `None`
-    /// where they are not.
+    /// Returns the reason why estimated costs rest on a guess: accesses were not timed on this
+    /// machine. `None` if they do not.
     pub fn why_uncalibrated(&self) -> Option<&str> {
         self.costs.why_guessed()
     }
 
-    /// Processes that would be shown, were they not more than 256.
+    /// Returns the number of processes beyond the 256 largest, which are not shown.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
@@ -171,7 +173,7 @@ impl Watch {
         self.outlines = match &self.which {
             Which::AtLeast(least) => outlines(&self.root, *least)?,
             Which::Named(patterns) => {
-                // Those that were watched stay, so that their end is reported once; a name may match nothing for a while.
+                // A pattern may match nothing for a while.
                 let found = patterns
                     .iter()
                     .filter_map(|pattern| select_processes(&self.root, std::slice::from_ref(pattern)).ok());

@@ -1,4 +1,4 @@
-//! Where a recording goes: appended line by line, so that a crash tears the last line at the most.
+//! Output of a recording: appends it line by line, so that a crash tears at most the last line.
 
 use megapage_kernel::trusted::{append_report, open_regular};
 use megapage_plan::recording::Line;
@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// How a recording begins.
+/// First bytes of a recording.
 const START: &[u8] = b"{\"header\":";
 
-/// A recording that is being written.
+/// Recording that is being written.
 pub struct Output {
     to: Box<dyn Write>,
     written: u64,
@@ -23,8 +23,10 @@ impl std::fmt::Debug for Output {
 }
 
 impl Output {
-    /// A file of at most `most` bytes. A recording that is there is gone on with; `AlreadyExists` where there is anything
-    /// else.
+    /// Opens a file of at most `most` bytes, and continues a recording that is there.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if there is anything else than a recording.
     pub fn file(path: &Path, most: u64) -> io::Result<Output> {
         if !is_recording(path)? {
             let what = "it is there and no recording: remove it, or give another path";
@@ -32,7 +34,7 @@ impl Output {
         }
         let mut file = append_report(path)?;
         let mut written = file.metadata()?.len();
-        // What a crash has torn gets an end, so that it is a line of its own.
+        // A line that a crash has torn gets an end, so that the next line stands by itself.
         if written > 0 && last_byte(&mut file)? != b'\n' {
             file.write_all(b"\n")?;
             written += 1;
@@ -40,12 +42,13 @@ impl Output {
         Ok(Output { to: Box::new(file), written, most })
     }
 
-    /// Any other place, such as standard output.
+    /// Writes to any other place, such as standard output.
     pub fn to(to: Box<dyn Write>, most: u64) -> Output {
         Output { to, written: 0, most }
     }
 
-    /// Appends a line; `false` where there is no room for it, and nothing was written. The end of a recording has room.
+    /// Appends a line. Returns false if there is no room for it; then nothing was written. The end
+    /// of a recording always has room.
     pub fn append(&mut self, line: &Line) -> io::Result<bool> {
         let text = line.text();
         let is_end = matches!(line, Line::End(_));
@@ -58,13 +61,13 @@ impl Output {
         Ok(true)
     }
 
-    /// Bytes, those included that were there before.
+    /// Returns the bytes of the recording, including those that were there before.
     pub fn written(&self) -> u64 {
         self.written
     }
 }
 
-/// Whether there is a recording, or nothing.
+/// Returns true if there is a recording, or no content yet.
 fn is_recording(path: &Path) -> io::Result<bool> {
     let mut file = match open_regular(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),

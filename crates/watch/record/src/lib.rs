@@ -1,10 +1,10 @@
-//! Records what the services of a host do with their memory, for `megapage plan`: at less than a set share of one
-//! processor, and without saying whose host it is.
+//! Records the use of memory by the services of a host, for `megapage plan`. Takes less than a set
+//! share of one processor, and does not reveal the owner of the host.
 //!
-//! What is recorded is [`megapage_plan::recording`]; how accesses are sampled and costs estimated is observe's.
+//! [`megapage_plan::recording`] defines the contents; observe samples accesses and estimates costs.
 //!
-//! Architecture invariant: nothing leaves the host but by the files that the user names. Without `named` no name, path,
-//! argument or user is written.
+//! Architecture invariant: data leave the host only by the files that the user names. Without
+//! `named` no name, path, argument or user is written.
 
 #![forbid(unsafe_code)]
 
@@ -19,5 +19,5 @@ pub use name::{KeyError, Namer};
 pub use recorder::{Options, RecordError, Summary, Why, record};
 pub use sampler::Sampler;
 
-/// The name and version of the JSON form of a summary.
+/// Name and version of the JSON form of a summary.
 pub const SCHEMA: &str = "megapage.record/1";

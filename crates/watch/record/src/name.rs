@@ -1,4 +1,4 @@
-//! What a service is called in a recording: a keyed hash, unless names are asked for.
+//! Name of a service in a recording: a keyed hash, unless the user asks for names.
 
 use megapage_kernel::trusted::read_regular;
 use megapage_launch::applications::Application;
@@ -8,27 +8,28 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The block of SHA-256, in bytes.
+/// Block of SHA-256, in bytes.
 const BLOCK: usize = 64;
-/// Bytes of a hash that are kept: 48 bits, of which two of a thousand names are the same once in half a billion times.
+/// Bytes of a hash that are kept. With these 48 bits, two of a thousand names are the same once in
+/// half a billion times.
 const KEPT: usize = 6;
-/// The shortest key in a file that is taken, in bytes; the longest file.
+/// Shortest key that a file may hold, in bytes; then the longest file.
 const LEAST_KEY: usize = 16;
 const MOST_KEY: u64 = 4096;
-/// What identifies an installation (machine-id(5)).
+/// File that identifies an installation (machine-id(5)).
 const MACHINE_ID: &str = "/etc/machine-id";
-/// The longest name, in bytes.
+/// Longest name, in bytes.
 const LONGEST: usize = 100;
 
-/// Why there is no key.
+/// Reason why there is no key.
 #[derive(Debug, Error)]
 pub enum KeyError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the read.
         source: io::Error,
     },
     /// The key is short.
@@ -39,7 +40,7 @@ pub enum KeyError {
     Random(io::Error),
 }
 
-/// Gives services their names.
+/// Giver of names to services.
 #[derive(Clone, Debug)]
 pub struct Namer {
     key: Vec<u8>,
@@ -47,8 +48,9 @@ pub struct Namer {
 }
 
 impl Namer {
-    /// A namer with the key in this file, so that the same service has the same name on all hosts of a fleet; or with a random
-    /// key, of this recording alone. `named`: services keep their names.
+    /// Creates a namer with the key in this file, so that a service has the same name on all hosts
+    /// of a fleet. Without a file the key is random, and only for this recording. With `named`,
+    /// services keep their names.
     pub fn new(key_file: Option<&Path>, named: bool) -> Result<Namer, KeyError> {
         let key = match key_file {
             Some(path) => {
@@ -69,12 +71,12 @@ impl Namer {
         Ok(Namer { key, named })
     }
 
-    /// Whether services keep their names.
+    /// Returns true if services keep their names.
     pub fn is_named(&self) -> bool {
         self.named
     }
 
-    /// The name of a service in the recording.
+    /// Returns the name of a service in the recording.
     pub fn name(&self, service: &str) -> String {
         match self.named {
             true => fit(service),
@@ -82,7 +84,7 @@ impl Namer {
         }
     }
 
-    /// The name of this host: always a hash.
+    /// Returns the name of this host: always a hash.
     pub fn host(&self) -> String {
         let id = std::fs::read_to_string(MACHINE_ID).unwrap_or_default();
         format!("h-{}", self.hash("host", id.trim()))
@@ -94,7 +96,7 @@ impl Namer {
     }
 }
 
-/// HMAC with SHA-256 (RFC 2104).
+/// Computes HMAC with SHA-256 (RFC 2104).
 fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
     let mut block = [0u8; BLOCK];
     if key.len() > BLOCK {
@@ -107,11 +109,13 @@ fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
     Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize().into()
 }
 
-/// The service that a process belongs to: the systemd unit of its control group, without instance; else its executable.
+/// Returns the service of a process: the systemd unit of its control group, without instance; else
+/// its executable.
 pub(crate) fn service_of(cgroup: &str, executable: &str) -> String {
     let unit = cgroup.rsplit('/').find_map(|part| part.strip_suffix(".service"));
     match unit {
-        // A user's manager is no service: what it starts has a unit of its own, or none.
+        // A user's manager is no service: the programs that it starts have their own units, or
+        // none.
         Some(unit) if !unit.starts_with("user@") && !unit.is_empty() => {
             unit.split_once('@').map_or(unit, |(prefix, _)| prefix).to_string()
         }
@@ -119,13 +123,13 @@ pub(crate) fn service_of(cgroup: &str, executable: &str) -> String {
     }
 }
 
-/// The known software that a service runs, by its unit or executable.
+/// Returns the known software that a service runs, by its unit or executable.
 pub(crate) fn app_of(service: &str, executable: &str) -> Option<&'static str> {
     let known = Application::of_program(executable).or_else(|| Application::of_unit(service))?;
     known.names.first().copied()
 }
 
-/// The name as one word of bounded length.
+/// Returns the name as one word of bounded length.
 fn fit(name: &str) -> String {
     let word: String =
         name.chars().map(|c| if c.is_whitespace() || c.is_control() { '_' } else { c }).collect();

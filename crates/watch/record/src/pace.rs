@@ -1,16 +1,17 @@
-//! How much of a processor recording may take.
+//! Processor time that recording may take.
 
 use std::time::Duration;
 
-/// A share of the time since a beginning.
+/// Share of the time since a beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pace {
-    /// The share, above 0 and at most 1.
+    /// Share, above 0 and at most 1.
     pub share: f64,
 }
 
 impl Pace {
-    /// How long to do nothing, so that processor time `own` is no more than the share of what has passed by then.
+    /// Returns the time to rest until processor time `own` is no more than the share of the time
+    /// that has passed.
     pub fn rest(self, passed: Duration, own: Duration) -> Duration {
         let due = own.as_secs_f64() / self.share;
         Duration::from_secs_f64((due - passed.as_secs_f64()).max(0.0))

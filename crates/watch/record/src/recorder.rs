@@ -1,4 +1,4 @@
-//! Recording: looks at all processes again and again, and rests in between so that the budget holds.
+//! Recorder: looks at all processes again and again, and rests in between so that the budget holds.
 
 use crate::file::Output;
 use crate::name::Namer;
@@ -24,46 +24,47 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
-/// Processes with less memory than this are not looked into: a TLB reaches nearly as far.
+/// Least resident memory of a process that is looked into: a TLB reaches nearly as far.
 const LEAST_RESIDENT: Bytes = Bytes::mib(8);
-/// Processes that are looked into at most, the largest.
+/// Most processes that are looked into; the largest are taken.
 const MOST_PROCESSES: usize = 256;
-/// Looks are further apart than this, whatever was asked for.
+/// Least time between two looks, even if less was requested.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
-/// Samples are of this part of an interval at the most.
+/// Divisor of an interval that gives the longest window of a sample.
 const WINDOW_PART: u32 = 4;
-/// The file in the textfile collector's directory.
+/// Name of the file in the textfile collector's directory.
 const TEXTFILE: &str = "megapage_record.prom";
-/// The collector is another user.
+/// Readable by all: the collector is another user.
 const READABLE: Replace = Replace { mode: 0o644, durable: false };
 
-/// How to record.
+/// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// For how long.
+    /// Time to record.
     pub seconds: Duration,
-    /// From one look to the next.
+    /// Time from one look to the next.
     pub every: Duration,
-    /// The share of one processor that recording may take, and by which it may slow a program: above 0, at most 1.
+    /// Share of one processor that recording may take, and by which it may slow a program: above 0,
+    /// at most 1.
     pub budget: f64,
-    /// One interval, and no more.
+    /// True for exactly one interval.
     pub once: bool,
-    /// Only these processes: by identifier, or by name as pgrep takes it; all where there are none.
+    /// Only these processes, by identifier, or by name as pgrep takes it; empty for all.
     pub processes: Vec<String>,
-    /// The absolute path of a directory of the textfile collector.
+    /// Absolute path of the textfile collector's directory.
     pub textfile: Option<PathBuf>,
 }
 
-/// Why nothing can be recorded, or no more.
+/// Reason why nothing can be recorded, or no more.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The observer.
+    /// The observer cannot start.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The processes asked for.
+    /// The requested processes cannot be selected.
     #[error(transparent)]
     Select(#[from] SelectError),
-    /// A kernel file.
+    /// A kernel file cannot be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// The recording cannot be written.
@@ -72,15 +73,15 @@ pub enum RecordError {
     /// The textfile cannot be written.
     #[error("{}: {source}", path.display())]
     Textfile {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the write.
         source: io::Error,
     },
 }
 
 megapage_units::named! {
-    /// Why a recording ended.
+    /// Reason why a recording ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Why {
         /// The time is over.
@@ -92,30 +93,30 @@ megapage_units::named! {
     }
 }
 
-/// What came of it.
+/// Outcome of a recording.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// What the recording begins with.
+    /// Header of the recording.
     pub header: Header,
     /// Moments written.
     pub moments: u64,
-    /// Seconds from the first to the last.
+    /// Seconds from the first moment to the last.
     pub seconds: f64,
-    /// Processor seconds that recording took, its start included.
+    /// Processor seconds that recording took, including its start.
     pub own_seconds: f64,
-    /// The longest time from one moment to the next, in seconds.
+    /// Longest time from one moment to the next, in seconds.
     pub longest: f64,
     /// Services seen.
     pub services: usize,
-    /// Those whose cost of translation was seen.
+    /// Services for which a cost of translation was seen.
     pub judged: usize,
-    /// Bytes of the recording, with what was there before.
+    /// Bytes of the recording, including those that were there before.
     pub bytes: u64,
-    /// Why it ended.
+    /// Reason why the recording ended.
     pub why: Why,
 }
 
-/// Records. `wait` sleeps for a time, and says whether to go on; `each` is given every moment.
+/// Records. `wait` sleeps for a time, and returns true to go on; `each` receives every moment.
 pub fn record(
     root: &KernelRoot,
     options: &Options,
@@ -126,12 +127,13 @@ pub fn record(
 ) -> Result<Summary, RecordError> {
     let began = boot_time();
     select_processes(root, &options.processes)?;
-    // Samples and probes for costs share what programs may be slowed by.
+    // Samples, and probes for costs, share the budget by which programs may be slowed.
     let half = options.budget / 2.0;
     let mut costs = Costs::new(root, Some(half));
     let budget = if costs.budget().is_some() { half } else { options.budget };
     let usual = ObserverOptions::default();
-    // Of a process that is being sampled no cost is estimated: most of an interval is left for that.
+    // A process that is being sampled gets no estimate of its cost: most of an interval is free for
+    // estimates.
     let window = usual.window.min(options.every / WINDOW_PART).max(LEAST_PAUSE);
     let observing = ObserverOptions { budget, bounded: true, window, ..usual };
     let observer = Observer::start(root, observing)?;
@@ -194,7 +196,7 @@ pub fn record(
         if moment.at >= last.as_secs_f64() - 1e-3 {
             break;
         }
-        // The last interval may be cut short; what is left is never less than half a one.
+        // The last interval takes all the time that remains: half an interval to one and a half.
         let left = last.saturating_sub(Duration::from_secs_f64(moment.at));
         let pause = if left < options.every * 3 / 2 { left } else { options.every };
         if !recorder.pause(pause.max(LEAST_PAUSE), wait) {
@@ -202,7 +204,7 @@ pub fn record(
             break;
         }
     }
-    // A day's last interval is not lost because somebody stops the service.
+    // A stop of the service does not lose a day's last interval.
     if summary.why == Why::Signal
         && let Ok(moment) = recorder.look()
         && moment.span >= LEAST_PAUSE.as_secs_f64()
@@ -276,7 +278,7 @@ fn header(
     })
 }
 
-/// Different services that the summary counts: transient scopes have names of their own.
+/// Most different services that the summary counts: each transient scope has its own name.
 const MOST_COUNTED: usize = 1 << 14;
 
 struct Recorder<'a> {
@@ -293,7 +295,7 @@ struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// One look at all processes.
+    /// Looks at all processes once.
     fn look(&mut self) -> Result<Moment, RecordError> {
         let mut found = match self.processes {
             [] => outlines(self.root, LEAST_RESIDENT)?,
@@ -316,8 +318,9 @@ impl Recorder<'_> {
         Ok(moment)
     }
 
-    /// Waits for `pause`, or longer where the budget does not suffice; reads samples when they are due, and uses what is left of
-    /// the budget to learn what translation costs. `false` where the user asks to stop.
+    /// Waits for `pause`, or longer if the budget requires it. Reads samples when they are due, and
+    /// spends the rest of the budget on probes for the cost of translation. Returns false if the
+    /// user asks to stop.
     fn pause(&mut self, pause: Duration, wait: &mut dyn FnMut(Duration) -> bool) -> bool {
         let looked = boot_time();
         let mut probed = false;
@@ -355,7 +358,7 @@ impl Recorder<'_> {
     }
 }
 
-/// The summarised moment as a file for node_exporter's textfile collector.
+/// File for node_exporter's textfile collector, with the moments summed up.
 struct Textfile {
     path: PathBuf,
     totals: Totals,
@@ -370,9 +373,9 @@ impl Textfile {
             .map_err(|source| RecordError::Textfile { path: self.path.clone(), source })
     }
 
-    /// Values that nobody brings up to date any longer are not to be collected.
+    /// Removes the file, so that outdated values are not collected.
     fn remove(&self) {
-        // One that is gone already is as it should be.
+        // A missing file is no failure.
         let _ = remove_file(&self.path);
     }
 }

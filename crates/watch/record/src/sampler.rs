@@ -1,4 +1,4 @@
-//! From a snapshot to a moment of a recording: processes are added up to services.
+//! Makes moments of a recording from snapshots: adds up processes to services.
 
 use crate::name::{Namer, app_of, service_of};
 use megapage_kernel::process::ticks;
@@ -12,14 +12,14 @@ use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The largest share that translation is taken to cost.
+/// Largest share of time that translation is assumed to cost.
 const MOST_COST: f64 = 0.95;
-/// The part of a 1 GiB range that must be huge or able to be.
+/// Number of 2 MiB regions in a 1 GiB range that must be huge, or could be, for the range to count.
 const GIANT: usize = 461;
-/// What a processor second weighs, in bytes, where services are chosen.
+/// Weight of a processor second, in bytes, in the choice of services.
 const CPU_WEIGHT: f64 = (1u64 << 30) as f64;
 
-/// Makes moments of snapshots; remembers what changes are counted from.
+/// Makes moments from snapshots, and remembers the values from which changes are counted.
 #[derive(Debug)]
 pub struct Sampler {
     namer: Namer,
@@ -28,14 +28,14 @@ pub struct Sampler {
     began: Option<Duration>,
 }
 
-/// A process as it was seen last.
+/// Process as last seen.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     cpu: Duration,
     resident: u64,
 }
 
-/// A service that is being added up.
+/// Sum over the processes of a service.
 #[derive(Default)]
 struct Sum {
     service: Service,
@@ -47,12 +47,12 @@ struct Sum {
 }
 
 impl Sampler {
-    /// A sampler whose recording begins with the first moment.
+    /// Creates a sampler whose recording begins with the first moment.
     pub fn new(namer: Namer) -> Sampler {
         Sampler { namer, before: BTreeMap::new(), taken: None, began: None }
     }
 
-    /// The next moment. `own` is the processor time of recording so far, in seconds.
+    /// Returns the next moment. `own` is the processor time of recording so far, in seconds.
     pub fn moment(&mut self, snapshot: &Snapshot, own: f64) -> Moment {
         let began = *self.began.get_or_insert(snapshot.taken);
         let at = snapshot.taken.saturating_sub(began).as_secs_f64();
@@ -107,8 +107,8 @@ impl Sampler {
         }
     }
 
-    /// Processor seconds since the moment before: of a process that has started since, all; of one that was not looked at
-    /// before, none.
+    /// Returns the processor seconds since the last moment. A process that has started since counts
+    /// in full; an older one that was not looked at before counts as zero.
     fn cpu_since(&self, process: &Process) -> f64 {
         let Some(taken) = self.taken else { return 0.0 };
         match self.before.get(&process.id) {
@@ -119,7 +119,7 @@ impl Sampler {
     }
 }
 
-/// The share of free memory that is unusable for 2 MiB pages, over all nodes.
+/// Returns the share of free memory that is unusable for 2 MiB pages, over all nodes.
 fn fragmentation(snapshot: &Snapshot) -> Option<f64> {
     let known =
         snapshot.machine.nodes.iter().filter_map(|node| Some((node.free.0 as f64, node.fragmentation?)));
@@ -138,7 +138,7 @@ impl Sum {
         service.hugetlb += process.backing.hugetlb().0;
         service.forks |= process.sharing_children.is_some_and(|children| children > 0);
         service.off |= process.thp_disabled;
-        // Needed regions of the 1 GiB range under way.
+        // Number of the current 1 GiB range, and its needed regions.
         let mut range = (0u64, 0usize);
         for region in &process.regions {
             let Some(mapping) = process.mappings.get(region.mapping as usize) else { continue };
@@ -199,7 +199,8 @@ impl Sum {
     }
 }
 
-/// How a region is accessed: of a huge page one bit for the whole tells no coverage.
+/// Adds the access pattern of a region on base pages. A huge page has one accessed bit for the
+/// whole, which shows no coverage.
 fn add_heat(region: &Region, heat: &mut BTreeMap<u16, (u32, f64)>, classes: &mut [f64; 3]) {
     if let (Leaf::Base, Some(accessed)) = (region.leaf, region.accessed) {
         let pages = accessed.coverage.min(PAGES).div_ceil(HEAT_STEP) * HEAT_STEP;
@@ -217,7 +218,7 @@ fn add_heat(region: &Region, heat: &mut BTreeMap<u16, (u32, f64)>, classes: &mut
     }
 }
 
-/// Whether one huge page holds the region, or could: hugetlb pages aside, which are counted elsewhere.
+/// Returns true if one huge page holds the region, or could. Hugetlb pages are counted elsewhere.
 fn could_be_huge(process: &Process, region: &Region) -> bool {
     let kind = process.mappings.get(region.mapping as usize).map(|mapping| mapping.kind);
     let is_shared = kind == Some(MappingKind::Shared);
@@ -231,7 +232,7 @@ fn could_be_huge(process: &Process, region: &Region) -> bool {
     }
 }
 
-/// With as many digits as are known.
+/// Rounds `value` to steps of one `digits`-th.
 fn rounded(value: f64, digits: f64) -> f64 {
     (value * digits).round() / digits
 }
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!((moment.at, moment.span, moment.services.len()), (0.0, 0.0, 2));
         let a = &moment.services[0];
         assert_eq!((a.id.as_str(), a.processes, a.need, a.could, a.cpu), ("a", 2, 30, 60 << 20, 0.0));
-        // One has grown, one is gone, and a new one came that had run before.
+        // One process has grown, one is gone, one had run before and is first seen now, one is new.
         let mut late = process(9, "b", 4, 50.0);
         late.id.start_ticks = 5_000;
         let mut new = process(10, "b", 1, 0.5);
@@ -303,7 +304,7 @@ mod tests {
         let a = &moment.services[0];
         assert_eq!((a.need, a.huge, a.fill), (597, 2 << 20, 212 * 4096));
         assert_eq!(a.giant, 1, "of the first GiB nearly all, of the second a part");
-        // Shared memory counts once for all that map it.
+        // Shared memory counts once for all processes that map it.
         one.mappings[0].kind = MappingKind::Shared;
         one.mappings[0].object = Some(MappedObject { device: (0, 1), inode: 7, offset: 0 });
         let mut two = one.clone();

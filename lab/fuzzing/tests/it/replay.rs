@@ -1,4 +1,4 @@
-//! Every seed and every input that has ever failed, on stable: `fixtures/fuzz/TARGET/`.
+//! Replay of every seed and every input that has ever failed, on stable: `fixtures/fuzz/TARGET/`.
 
 use megapage_fuzzing::TARGETS;
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ fn names(directory: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Of each kind of change to an input.
+/// Number of changes of each kind to an input.
 const CHANGES: usize = 8;
 
-/// An input as it is, cut off, doubled, with single numbers at the end of their range and with single bytes changed: what
-/// there is of mutation without a fuzzer. Always the same.
+/// Returns an input as it is, cut off, doubled, with single numbers at the end of their range and
+/// with single bytes changed: the mutations that need no fuzzer. They are always the same.
 fn variants(data: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut all =
         vec![("as it is".to_string(), data.to_vec()), ("doubled".to_string(), [data, data].concat())];
@@ -40,7 +40,7 @@ fn variants(data: &[u8]) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// At most [`CHANGES`] of them.
+/// Returns at most [`CHANGES`] of them.
 fn evenly(places: &[usize]) -> impl Iterator<Item = usize> {
     places.iter().copied().step_by(places.len().div_ceil(CHANGES).max(1))
 }
@@ -67,7 +67,7 @@ fn every_seed_and_every_past_failure_holds() {
     assert!(failed.is_empty(), "what is wrong with each is said above:\n{}", failed.join("\n"));
 }
 
-/// A target without a fuzzer, a fuzzer without a target or seeds of neither would go unseen.
+/// Checks that no target is without a fuzzer or seeds, and no fuzzer without a target.
 #[test]
 fn each_target_has_its_fuzzer_and_its_seeds() {
     let targets: BTreeSet<String> = TARGETS.iter().map(|target| target.name.to_string()).collect();

@@ -7,12 +7,12 @@ use megapage_decide::{Action, ModelAction, Obtained};
 use megapage_snapshot::{AccessClass, PAGES, ProcessId};
 use megapage_units::{PageSize, VirtRange};
 
-/// The share of a program's time that first accesses after clearings may take: a sample that would take more comes
-/// later. An assumption: no such bound is published.
+/// Largest share of a program's time for first accesses after clearings: a sample that would take
+/// more comes later. This is an assumption: no such limit is published.
 const MOST_SLOWED: f64 = 0.1;
 
 impl Machine {
-    /// Does what the policy asks, and says what was obtained.
+    /// Carries out the policy's action, and returns the result.
     pub(super) fn act(&mut self, action: &Action) -> Obtained {
         let obtained = match action {
             Action::Promote { process, region, size, .. } => self.promote(*process, *region, *size),
@@ -23,7 +23,7 @@ impl Machine {
         self.count(obtained)
     }
 
-    /// The same for what no running machine does.
+    /// Does the same for actions that only the model has.
     pub(super) fn act_as_model(&mut self, action: &ModelAction) -> Obtained {
         let obtained = match action {
             ModelAction::Sample { process, ranges, window, .. } => {
@@ -92,7 +92,7 @@ impl Machine {
             region.zeros = None;
         });
         self.spend(cost);
-        // A collapse holds the address space locked: a fault meanwhile waits.
+        // A collapse holds the address space locked: a fault in that time waits.
         let process = &mut self.processes[at];
         let faulting = matches!(
             process.program.operations.get(process.next),
@@ -110,7 +110,7 @@ impl Machine {
         Obtained::Done
     }
 
-    /// What a background thread compacts in a step.
+    /// Compacts as many blocks as a background thread does in a step.
     pub(super) fn compact_ahead(&mut self, length: f64) {
         let most = (self.setup.compaction * length) as u64;
         for _ in 0..most {
@@ -181,7 +181,8 @@ impl Machine {
         Obtained::Done
     }
 
-    /// Pages of a region, as many as there are bits for, that are visited within `window` seconds.
+    /// Returns the pages of a region that are visited within `window` seconds, at most as many as
+    /// there are bits for.
     pub(super) fn coverage(&self, at: usize, number: u32, window: f64) -> f64 {
         let process = &self.processes[at];
         let region = process.regions[number as usize];
@@ -193,7 +194,8 @@ impl Machine {
         }
         let visits = visits * window / process.translation.seconds();
         if class == AccessClass::Streaming {
-            // A stream sweeps over its memory: what it passed within the window is covered whole.
+            // A stream sweeps over its memory: pages that it has passed within the window are
+            // covered in full.
             let sweeps = visits / pages;
             let position = f64::from(number) / process.regions.len() as f64;
             let swept = (position - self.now * sweeps / window).rem_euclid(1.0) < sweeps;
@@ -229,7 +231,8 @@ impl Machine {
         let done = self.memory.prezero(blocks);
         let cost = done as f64 * self.setup.hardware.work.prezero_huge_ns;
         self.spend(cost);
-        // The share of one core's memory bandwidth that it takes from the others while it lasts.
+        // The share of one core's memory bandwidth that zeroing takes from the others while it
+        // lasts.
         self.zeroing = cost * 1e-9 / self.setup.step * self.setup.hardware.work.zeroing_slows;
         Obtained::Done
     }

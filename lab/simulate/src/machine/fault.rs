@@ -1,4 +1,4 @@
-//! Page faults, and memory released.
+//! Page faults, and releases of memory.
 
 use super::Machine;
 use crate::memory::Owner;
@@ -9,45 +9,45 @@ use megapage_snapshot::PAGES;
 use megapage_units::{BASE_PAGE, Bytes};
 use std::time::Duration;
 
-/// No page is left, and nothing can be taken back.
+/// No page is free, and none can be taken back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutOfMemory;
 
-/// What becomes of the pages of a region.
+/// Writes to the pages of a region.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writes {
-    /// Present afterwards.
+    /// Pages present afterwards.
     pub pages: u16,
-    /// Those that hold something afterwards.
+    /// Those that hold data afterwards.
     pub content: u16,
     /// The program's own work for each page that is written, in nanoseconds.
     pub own_ns: f64,
     pub written: Written,
 }
 
-/// How much of each page is written, and by whom.
+/// The written part of each page, and the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// The kernel populates.
+    /// Nothing: the kernel populates.
     Nothing,
     Line,
     Page(Writer),
 }
 
-/// What the faults of one region made.
+/// Result of the faults of one region.
 #[derive(Clone, Copy, Debug, Default)]
 struct Made {
     faults: u64,
     handler_ns: f64,
     /// Base pages that were zeroed in the fault.
     warm: u64,
-    /// Whether a huge page was.
+    /// True if a huge page was zeroed in the fault.
     zeroed_huge: bool,
 }
 
 impl Machine {
-    /// Writes pages of a region until `writes.pages` are present and `writes.content` of them hold something. Answers the
-    /// seconds that it took.
+    /// Writes pages of a region until `writes.pages` are present and `writes.content` of them hold
+    /// data. Returns the seconds that it took.
     pub(super) fn touch(
         &mut self,
         at: usize,
@@ -110,7 +110,8 @@ impl Machine {
         };
         let write_ns = warm as f64 * warm_ns + (written - warm) as f64 * cold_ns;
         let own_ns = written as f64 * writes.own_ns;
-        // A fault that the kernel takes while it writes for a system call neither enters nor leaves it.
+        // A fault that the kernel takes while it writes for a system call neither enters nor leaves
+        // it.
         let around_ns = if writes.written == Written::Page(Writer::Kernel) { 0.0 } else { costs.around_ns };
         let taken_ns =
             made.handler_ns + made.faults as f64 * around_ns + (write_ns + own_ns) * (1.0 + self.zeroing);
@@ -127,7 +128,7 @@ impl Machine {
         Ok(taken_ns * 1e-9)
     }
 
-    /// Maps a huge page where there is none yet; `false` where none is free.
+    /// Maps a huge page where there is none yet. Returns `false` if none is free.
     fn fault_huge(&mut self, at: usize, number: u32, owner: Owner, made: &mut Made) -> bool {
         if !self.has_budget() {
             return false;
@@ -153,8 +154,8 @@ impl Machine {
         *region.owner.get_or_insert_with(|| self.memory.enter())
     }
 
-    /// Base pages for a region, zeroed ones and others. Where memory is short, reservations are broken as the policy
-    /// says.
+    /// Takes base pages for a region. Returns the zeroed ones and the others. If memory is short,
+    /// breaks reservations as the policy decides.
     fn take(&mut self, at: usize, number: u32, owner: Owner, pages: u16) -> Result<(u16, u16), OutOfMemory> {
         let (mut zeroed, mut total) = (0, 0);
         while total < pages {
@@ -167,7 +168,7 @@ impl Machine {
         }
         self.processes[at].change(number, |region| {
             region.present += total;
-            // What mapped the page of zeros is written to first.
+            // Pages that mapped the page of zeros are written to first.
             region.zero_page = region.zero_page.saturating_sub(total);
         });
         if total < pages { Err(OutOfMemory) } else { Ok((zeroed, total - zeroed)) }
@@ -228,8 +229,8 @@ impl Machine {
         }
     }
 
-    /// Releases pages of a region; each page with content stays with the chance `keep`. A huge page is split
-    /// first. Answers the seconds that it took.
+    /// Releases pages of a region; each page with content stays with the chance `keep`. A huge page
+    /// is split first. Returns the seconds that it took.
     pub(super) fn give_back(&mut self, at: usize, number: u32, keep: f64, own_ns: f64, time: f64) -> f64 {
         let region = self.processes[at].regions[number as usize];
         let Some(owner) = region.owner else { return 0.0 };
@@ -255,7 +256,7 @@ impl Machine {
     }
 }
 
-/// Answers how many of `n` independent tries succeed, each with the chance `share`.
+/// Returns how many of `n` independent tries succeed, each with the chance `share`.
 fn binomial(random: &mut Random, n: u16, share: f64) -> u16 {
     if share >= 1.0 {
         return n;

@@ -1,4 +1,4 @@
-//! What a policy sees of the model: the same snapshot that a running machine would give.
+//! Snapshots of the model for a policy: the same that a running machine would give.
 
 use super::Machine;
 use crate::process::Process;
@@ -9,15 +9,16 @@ use megapage_snapshot::{
 use megapage_units::{Bytes, VirtRange};
 use std::time::Duration;
 
-/// How much of the average a new sample replaces (HawkEye's code: (6 old + 4 new) / 10).
+/// Share of the average that a new sample replaces (HawkEye's code: (6 old + 4 new) / 10).
 const NEW_SHARE: f32 = 0.4;
-/// Below this share of free memory the kernel's reclaim makes programs wait. An assumption: without swap nothing can
-/// be reclaimed, and kswapd runs in vain (mm/vmscan.c, watermark_scale_factor).
+/// Share of free memory below which the kernel's reclaim makes programs wait. An assumption:
+/// without swap nothing can be reclaimed, and kswapd runs in vain (mm/vmscan.c,
+/// watermark_scale_factor).
 const SHORT: f64 = 0.05;
-/// The share of a program's time that sampling may take: the observer's own default. Here it is the policy that keeps
-/// to it, or not.
+/// Largest share of a program's time for sampling: the observer's own default. Here the policy
+/// keeps to it, or not.
 const SAMPLING_BUDGET: f64 = 0.01;
-/// Memory pressure is averaged over 10 s (PSI).
+/// Seconds over which memory pressure is averaged (PSI).
 const PRESSURE_SECONDS: f64 = 10.0;
 
 impl Machine {
@@ -30,7 +31,7 @@ impl Machine {
         self.stalled_total += stalled * length;
     }
 
-    /// Reads the samples of which the window is over.
+    /// Reads the samples whose window is over.
     pub(super) fn read_samples(&mut self) {
         for at in 0..self.processes.len() {
             let Some((regions, window)) = self.processes[at].sampling.take() else { continue };
@@ -42,7 +43,7 @@ impl Machine {
                     continue;
                 }
                 let coverage = if region.huge {
-                    // One bit for all.
+                    // One bit for all pages.
                     if coverage >= 0.5 { PAGES } else { 0 }
                 } else {
                     coverage.round() as u16
@@ -63,7 +64,7 @@ impl Machine {
         }
     }
 
-    /// What a policy sees now.
+    /// Returns the snapshot that a policy gets now.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             taken: Duration::from_secs_f64(self.now),
@@ -129,7 +130,7 @@ impl Machine {
             if region.present == 0 && region.zero_page == 0 {
                 continue;
             }
-            // An estimator learns rates from samples: what was never sampled has none.
+            // An estimator learns rates from samples: regions that were never sampled have none.
             let profile =
                 region.accessed.and_then(|_| process.pattern_of(number)).map(|(_, visits, class)| {
                     AccessProfile { visits: visits / process.translation.seconds(), class }

@@ -3,42 +3,42 @@
 use super::{BLOCK_PAGES, HUGE_ORDER, Owner};
 use megapage_plan::random::Random;
 
-/// A block: which of its pages are taken, and by whom.
+/// A block: its taken pages and their owners.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// One bit a page, set where it is taken.
+    /// One bit for each page, which is set if it is taken.
     taken: [u64; 8],
-    /// Owners and how many pages each has here.
+    /// Owners, and the number of pages that each has here.
     owners: Vec<(Owner, u16)>,
     /// Pages of the kernel's own.
     pub unmovable: u16,
     /// Pages of page cache.
     pub cache: u16,
-    /// Whether all its free pages hold zeros.
+    /// True if all its free pages hold zeros.
     pub zeroed: bool,
-    /// Who alone may take from it.
+    /// The only owner that may take from it.
     pub reserved: Option<Owner>,
 }
 
 impl Block {
-    /// Pages taken.
+    /// Returns the number of taken pages.
     pub fn used(&self) -> u16 {
         self.taken.iter().map(|word| word.count_ones() as u16).sum()
     }
 
-    /// Pages free.
+    /// Returns the number of free pages.
     pub fn free(&self) -> u16 {
         BLOCK_PAGES - self.used()
     }
 
-    /// Whether one owner holds all of it.
+    /// Returns true if one owner holds all of it.
     pub fn is_huge(&self) -> bool {
         self.owners.first().is_some_and(|&(_, pages)| pages == BLOCK_PAGES)
     }
 
-    /// The largest order of which an aligned run is free; `None` where nothing is.
+    /// Returns the largest order of which an aligned run is free; `None` if no page is free.
     pub fn largest_free_order(&self) -> Option<usize> {
-        // Orders 6 to 9 are runs of whole words, free where all words are zero.
+        // Orders 6 to 9 are runs of whole words, which are free if all words are zero.
         for order in (6..=HUGE_ORDER).rev() {
             let words = 1 << (order - 6);
             if self.taken.chunks(words).any(|run| run.iter().all(|&word| word == 0)) {
@@ -61,7 +61,8 @@ impl Block {
         largest
     }
 
-    /// Takes up to `pages`, the smallest free runs first: words that are taken in part before whole ones.
+    /// Takes up to `pages`, the smallest free runs first: words that are taken in part before whole
+    /// ones.
     pub fn take(&mut self, pages: u16) -> u16 {
         let mut left = pages.min(self.free());
         let got = left;
@@ -87,7 +88,8 @@ impl Block {
         got
     }
 
-    /// Frees `pages` of the taken ones, chosen at random: programs free in no order that the allocator knows.
+    /// Frees `pages` of the taken ones, chosen at random: programs free in no order that the
+    /// allocator knows.
     pub fn give_back(&mut self, pages: u16, random: &mut Random) {
         // Its former owner may have written to it.
         if pages > 0 {
@@ -131,20 +133,20 @@ impl Block {
         self.owners.retain(|&(_, held)| held > 0);
     }
 
-    /// Takes everything out: the owners with their pages, and the page cache.
+    /// Removes all contents: the owners with their pages, and the page cache.
     pub fn empty(&mut self) -> (Vec<(Owner, u16)>, u16) {
         self.taken = [0; 8];
         (std::mem::take(&mut self.owners), std::mem::take(&mut self.cache))
     }
 
-    /// Whether the pages taken are those that a process has.
+    /// Returns true if the taken pages are those of the owners, the kernel and the page cache.
     pub fn is_consistent(&self) -> bool {
         let held: u16 = self.owners.iter().map(|&(_, pages)| pages).sum();
         held + self.unmovable + self.cache == self.used()
     }
 }
 
-/// For each order below 6, the bits at which the next larger aligned run may start.
+/// The bits at which the next larger aligned run may start, for each order below 6.
 const ALIGNED: [u64; 6] = [
     0x5555_5555_5555_5555,
     0x1111_1111_1111_1111,
@@ -154,7 +156,7 @@ const ALIGNED: [u64; 6] = [
     0x0000_0000_0000_0001,
 ];
 
-/// The position of the `nth` (from 0) set bit of `word`, which has more than `nth`.
+/// Returns the position of the `nth` (from 0) set bit of `word`, which has more than `nth`.
 fn nth_set_bit(word: u64, nth: u32) -> u32 {
     let mut left = word;
     for _ in 0..nth {
@@ -175,7 +177,7 @@ mod tests {
         block
     }
 
-    /// As a buddy allocator sees it, page by page.
+    /// Returns the same as a buddy allocator sees it, page by page.
     fn naive(block: &Block) -> Option<usize> {
         let free = |page: usize| block.taken[page / 64] >> (page % 64) & 1 == 0;
         (0..=HUGE_ORDER)

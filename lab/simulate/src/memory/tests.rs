@@ -105,7 +105,7 @@ fn a_reservation_fills_up_or_is_broken_under_pressure() {
     }
     assert_eq!(memory.take(full, 500, false).pages, 500);
     assert!(memory.is_contiguous(full) && !memory.is_reserved(full));
-    // One free block and two reserved ones: what is reserved is not free.
+    // One free block and two reserved ones: pages of a reservation are not free.
     assert_eq!(memory.take(other, 512 + 3, false).pages, 512);
     assert_eq!(memory.reservations().collect::<Vec<_>>(), [old, young]);
     memory.break_reservation(old);

@@ -7,33 +7,33 @@ use std::fmt::Write;
 use std::str::{FromStr, SplitWhitespace};
 use thiserror::Error;
 
-/// The version that is written. Rises when a line changes its meaning.
+/// The version that is written. It rises when a line changes its meaning.
 pub const VERSION: u32 = 1;
 const MAGIC: &str = "megapage-trace";
 
-/// Why a trace cannot be read.
+/// Failure to read a trace.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ReadError {
     /// The first line is not `megapage-trace N`.
     #[error("line 1: not a trace: it does not begin with 'megapage-trace {VERSION}'")]
     NoTrace,
-    /// Written by a later megapage.
+    /// A later megapage has written it.
     #[error("line 1: a trace of version {0}; this megapage reads version {VERSION}")]
     Version(u32),
-    /// A line.
+    /// A line is invalid.
     #[error("line {line}: {what}")]
     Line {
-        /// From 1.
+        /// Its number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
-    /// All lines are well, but what they say is not.
+    /// All lines are well-formed, but the trace is invalid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 }
 
-/// The trace as text. Reading it gives the same trace.
+/// Writes the trace as text. Reading it gives the same trace.
 pub fn write(trace: &Trace) -> String {
     let mut text = format!("{MAGIC} {VERSION}\n");
     // Writing to a string cannot fail.
@@ -93,7 +93,7 @@ impl std::fmt::Display for Show {
     }
 }
 
-/// Reads the text form, and checks what it says.
+/// Reads the text form, and checks the trace.
 pub fn read(text: &str) -> Result<Trace, ReadError> {
     let mut lines = text.lines().enumerate();
     let version = lines.next().and_then(|(_, line)| line.strip_prefix(MAGIC)).map(str::trim);
@@ -276,7 +276,7 @@ receive 3 1 250
         assert!(with("0 8 7f0000000000", "0 8 7f0000001000").contains("not a multiple of 2 MiB"));
         assert!(with("0 8 7f0000000000", "0 8 fff0000000000000").contains("beyond user space"));
         assert!(with("0 8 7f0000000000", "0 8 ffffff200000").contains("beyond user space"), "its end");
-        // As arm64 has it.
+        // An address of user space on arm64.
         assert!(read(&TEXT.replacen("0 8 7f0000000000", "0 8 ffff00000000", 1)).is_ok());
         assert!(with("unmap 2 1", "unmap 2 4294967295").contains("64 TiB"));
         assert!(with("unmap 2 1", "unmap 2 0").contains("no regions"));

@@ -6,10 +6,11 @@ use crate::trace::{Program, Span};
 use megapage_snapshot::AccessClass;
 use megapage_units::Bytes;
 
-/// NPB conjugate gradient, class D (NPB 3.3, cg.f: `na` 1.5 million, `nonzer` 21, 100 iterations of 26 products): a matrix
-/// of 726 million values and their columns (8.1 GiB) is streamed while five vectors of `na` values (60 MB) are read at
-/// random, by these columns. They lie behind it, and before it what only making the matrix needs. Of the visits 6.3 % go
-/// to the matrix: 2600 times all of it in the time of the work.
+/// Returns NPB conjugate gradient, class D (NPB 3.3, cg.f: `na` 1.5 million, `nonzer` 21, 100
+/// iterations of 26 products). A matrix of 726 million values and their columns (8.1 GiB) is
+/// streamed. Meanwhile five vectors of `na` values (60 MB) are read at random, by these columns.
+/// They lie behind the matrix; before it lies memory that is needed only to make the matrix. The
+/// matrix gets 6.3 % of the visits: 2600 times all of it in the time of the work.
 pub(super) fn cg(hardware: &Hardware) -> Program {
     let vectors = Span::of_bytes(0, Bytes::mib(60)).count;
     let matrix = Span::of_bytes(0, Bytes::mib(8300)).count;
@@ -23,42 +24,42 @@ pub(super) fn cg(hardware: &Hardware) -> Program {
     program(hardware, "cg.D", &uses, 0.39, 1952.0)
 }
 
-/// A program that streams all its memory, at this translation cost on base pages.
+/// Returns a program that streams all its memory, at this translation cost on base pages.
 pub(super) fn streaming(hardware: &Hardware, name: &str, size: Bytes, share: f64) -> Program {
     let uses = [Use { span: Span::of_bytes(0, size), pages: 512, share: 1.0, class: AccessClass::Streaming }];
     program(hardware, name, &uses, share, 1000.0)
 }
 
-/// Regions of the Graph500 and XSBench instances: with the testbed's 8 regions a second, a scan from low to high
-/// addresses takes 1000 s (fitted).
+/// Regions of the Graph500 and XSBench instances: with the testbed's 8 regions a second, a scan
+/// from low to high addresses takes 1000 s (fitted).
 const LARGE: u32 = 8000;
 /// The share of the regions, at high addresses, that is hot (fitted on HawkEye's 300 s).
 const HOT: f64 = 0.29;
 
-/// A program of which the last part is hot.
+/// Returns a program of which the last part is hot.
 fn hot_at_the_end(hardware: &Hardware, name: &str, class: AccessClass, share: f64, seconds: f64) -> Program {
     let hot = (f64::from(LARGE) * HOT) as u32;
     let uses = [
-        // The cold part is read now and then: a tenth of the pages of a region.
+        // The cold part is read rarely: a tenth of the pages of a region.
         Use { span: Span::new(0, LARGE - hot), pages: 51, share: 0.01, class: AccessClass::Random },
         Use { span: Span::new(LARGE - hot, hot), pages: 512, share: 0.99, class },
     ];
     program(hardware, name, &uses, share, seconds)
 }
 
-/// Graph500: breadth-first search; visited lists and parents are hot. 40 % of its cycles in walks and its run time are
-/// assumptions.
+/// Returns Graph500: breadth-first search; visited lists and parents are hot. Its 40 % of cycles in
+/// walks and its run time are assumptions.
 pub(super) fn graph500(hardware: &Hardware, name: &str) -> Program {
     hot_at_the_end(hardware, name, AccessClass::Random, 0.40, 2500.0)
 }
 
-/// XSBench: random look-ups in cross-section tables. 30 % of its cycles in walks is an assumption; its run time is fitted
-/// on the 22 % that HawkEye gains over Linux.
+/// Returns XSBench: random look-ups in cross-section tables. Its 30 % of cycles in walks is an
+/// assumption; its run time is fitted on the 22 % that HawkEye gains over Linux.
 pub(super) fn xsbench(hardware: &Hardware, name: &str) -> Program {
     hot_at_the_end(hardware, name, AccessClass::Random, 0.30, 1060.0)
 }
 
-/// The first pair of the table that compares HawkEye-PMU with HawkEye-G.
+/// Returns the first pair of the table that compares HawkEye-PMU with HawkEye-G.
 pub(super) fn random_and_sequential(hardware: &Hardware) -> Vec<Program> {
     let span = Span::of_bytes(0, Bytes::gib(4));
     let random = [Use { span, pages: 512, share: 1.0, class: AccessClass::Random }];
@@ -72,17 +73,17 @@ pub(super) fn random_and_sequential(hardware: &Hardware) -> Vec<Program> {
 
 const RANDOM_SHARE: f64 = 0.70;
 
-/// The second pair.
+/// Returns the second pair.
 pub(super) fn cg_and_mg(hardware: &Hardware) -> Vec<Program> {
     let mut mg = streaming(hardware, "mg.D", Bytes::gib(24), 0.0104);
-    // As long as cg.D, so that they compete all the time.
+    // The same length as cg.D, so that they compete all the time.
     if let Some(crate::trace::Operation::Work { seconds }) = mg.operations.last_mut() {
         *seconds *= 1.952;
     }
     vec![cg(hardware), mg]
 }
 
-/// Three instances of each, a second apart.
+/// Returns three instances of each, a second apart.
 pub(super) fn three_plus_three(hardware: &Hardware) -> Vec<Program> {
     let mut programs = Vec::new();
     for at in 0..3 {
@@ -95,7 +96,7 @@ pub(super) fn three_plus_three(hardware: &Hardware) -> Vec<Program> {
     programs
 }
 
-/// SPEC CPU2006 omnetpp: an event simulator that follows pointers.
+/// Returns SPEC CPU2006 omnetpp: an event simulator that follows pointers.
 pub(super) fn omnetpp(hardware: &Hardware) -> Program {
     let span = Span::of_bytes(0, Bytes::mib(200));
     let uses = [Use { span, pages: 512, share: 1.0, class: AccessClass::Dependent }];

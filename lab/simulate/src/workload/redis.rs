@@ -6,30 +6,34 @@ use crate::trace::{Operation, Program, Span};
 use megapage_snapshot::AccessClass;
 use megapage_units::Bytes;
 
-/// The share of 2 MiB blocks that hold some memory of the kernel's own (fitted): what is free in them is of no use
-/// for huge pages, and half of all that is free when Redis has 32 GB, from where on Ingens is conservative.
+/// Share of 2 MiB blocks that hold some memory of the kernel's own (fitted). Free memory in them is
+/// of no use for huge pages. It is half of all free memory when Redis has 32 GB; from there on
+/// Ingens is conservative.
 pub(super) const UNMOVABLE: f64 = 0.18;
-/// Blocks that Ingens's background compaction empties in a second. An assumption; any rate at which what the deletions
-/// scattered is repaired during the wait gives the same.
+/// Blocks that Ingens's background compaction empties in a second. This is an assumption: any rate
+/// that repairs the scatter of the deletions during the wait gives the same.
 pub(super) const COMPACTION: f64 = 100.0;
 
-/// The times of the three-phase run that the papers do not give: from the end of the deletions to the first large value, and at the
-/// end, in seconds, and how fast large values come, in MB/s.
+/// Times of the three-phase run that the papers do not give, in seconds: from the end of the
+/// deletions to the first large value, and at the end. Between them is the speed of large values,
+/// in MB/s.
 ///
-/// Fitted on Linux and Ingens, which have 28 and 20 GB of bloat when memory runs out: bloat is made by the promotions
-/// of the wait, and about as fast as data while large values come.
+/// Fitted on Linux and Ingens, which have 28 and 20 GB of bloat when memory runs out: bloat is made
+/// by the promotions of the wait, and about as fast as data while large values come.
 const WAIT: f64 = 1600.0;
 const REFILL: f64 = 13.0;
 const STAY: f64 = 30.0;
 
-/// 11 million values of 4 KB (45 GB), 80 % of them deleted at random, then 17,000 values of 2 MB (34 GB).
+/// Returns Redis with 11 million values of 4 KB (45 GB), 80 % of them deleted at random, then
+/// 17,000 values of 2 MB (34 GB).
 pub(super) fn bloat() -> Vec<Program> {
     // "45 GB" of a "48 GB" machine: both in the same unit.
     let small = Span::of_bytes(0, Bytes::gib(45));
     let large = Span::of_bytes(small.count, Bytes::gib(34));
     let per_page = 4096.0 / (REFILL * 1e6) * 1e9;
     let phase = |name: &str| Operation::Phase(name.to_string());
-    // What is left is looked up now and then: no more than that a page was accessed lately.
+    // The remaining values are looked up rarely: only enough to show that a page was accessed
+    // lately.
     let read =
         |span: Span, pages: u16| Operation::Access { span, pages, visits: 1.0, class: AccessClass::Random };
     let operations = vec![
@@ -49,7 +53,8 @@ pub(super) fn bloat() -> Vec<Program> {
     vec![Program { name: "redis".to_string(), start: 0.0, operations }]
 }
 
-/// 33.2 GB of values of which 51 % are deleted at random, so that 16.2 GB are left on base pages; then load on them.
+/// Returns Redis with 33.2 GB of values of which 51 % are deleted at random, so that 16.2 GB are
+/// left on base pages; then load on them.
 pub(super) fn sparse(hardware: &Hardware) -> Vec<Program> {
     let span = Span::of_bytes(0, Bytes((33.2 * (1u64 << 30) as f64) as u64));
     let uses = [Use { span, pages: 512, share: 1.0, class: AccessClass::Random }];

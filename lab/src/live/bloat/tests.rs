@@ -1,4 +1,4 @@
-//! Gates and comparisons on values that are known.
+//! Gates and comparisons on known values.
 
 use super::*;
 use crate::peers::HARD;
@@ -32,14 +32,14 @@ fn bloat_slowness_and_an_early_end_fail() {
     assert_eq!(holds(row(OURS, Some("killed"), 0, 98.0), killed()), [false, false, true, false]);
     let none_exceeds = row(HARD, None, 1900, 100.0);
     assert_eq!(holds(row(OURS, None, 1040, 98.0), none_exceeds), [false, true, true, true]);
-    // A setting of khugepaged that does better by both is none that is improved on.
+    // If a setting of khugepaged does better by both, the daemon does not improve on it.
     let better = row("thp-hard-64", None, 1030, 99.0);
     assert_eq!(holds(row(OURS, None, 1040, 98.0), better), [false, true, true, false]);
     let dearer = row("thp-hard-64", None, 1050, 99.0);
     assert_eq!(holds(row(OURS, None, 1040, 98.0), dearer), [false, true, true, true]);
-    // Beside a kernel that makes every fault huge it is judged alike.
+    // Beside a kernel that makes every fault huge it is judged by the same gates.
     assert_eq!(holds(row(OURS_ALWAYS, None, 1060, 98.0), killed()), [true, false, true, true]);
-    // Where both ran, it is reported whether one of them holds all.
+    // If both ran, the report says if one of them holds all.
     let both = |always: f64| {
         let mut rows = vec![
             row(NEVER, None, 1000, 90.0),

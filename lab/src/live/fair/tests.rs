@@ -1,4 +1,4 @@
-//! Values that are known.
+//! Tests on known values.
 
 use super::*;
 
@@ -77,7 +77,8 @@ fn late_sensitive_or_losing_insensitive_programs_fail() {
 
 #[test]
 fn rounds_are_compared_with_themselves() {
-    // The machine is slower by half in the second round, and the run on base pages of the third failed.
+    // The machine is slower by half in the second round, and the run on base pages of the third
+    // failed.
     let never: &[Run] = &[(0, 20.0, 20.0), (1, 30.0, 30.0)];
     let ours: &[Run] = &[(0, 18.0, 20.0), (1, 27.0, 30.0), (2, 99.0, 99.0)];
     let fair = found(1.3, &[(NEVER, never), (OURS, ours)]);

@@ -1,4 +1,4 @@
-//! What is demanded of the daemon, and the gain over time as a picture.
+//! Gates of the daemon, and the gain over time as a picture.
 
 use super::{Promote, PromoteRow};
 use crate::bench::Gate;
@@ -8,7 +8,7 @@ use crate::live::configuration::OURS;
 use crate::live::{Failure, Measured, table};
 use crate::peers::{ALWAYS, is_tuned};
 
-/// How much sooner than khugepaged at its defaults.
+/// Factor by which it is to be sooner than khugepaged at its defaults.
 const SOONER: f64 = 100.0;
 
 impl Promote {
@@ -80,7 +80,7 @@ impl Measured for Promote {
         gates
     }
 
-    /// The gain over time, of the first run of each configuration.
+    /// Draws the gain over time, of the first run of each configuration.
     fn charts(&self) -> Vec<(&'static str, Chart)> {
         let lines = self.rows.iter().filter_map(|row| {
             let sample = row.samples.first()?;
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(judge((2.0, 1.0), (9.0, 9.0), 300.0), [true, true, true]);
         assert_eq!(judge((4.0, 1.0), (9.0, 9.0), 300.0), [false, true, true]);
         assert_eq!(judge((9.5, 9.5), (9.0, 9.0), 2000.0), [true, false, false]);
-        // Each demand is against the setting that is best by what it is about.
+        // Each demand is against the setting that is best by its quantity.
         let found: Vec<String> =
             judged((2.0, 1.0), (9.0, 9.0), 300.0).iter().map(|gate| gate.found.clone()).collect();
         assert!(found[1].contains("(thp-hard)") && found[2].contains("(thp-hard-0)"), "{found:?}");

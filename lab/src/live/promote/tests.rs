@@ -2,7 +2,7 @@ use super::super::configuration::OURS;
 use super::*;
 use crate::peers::ALWAYS;
 
-/// Lines of progress each 50 ms at these rates, in units for each second of processor time.
+/// Returns lines of progress each 50 ms at these rates, in units for each second of processor time.
 fn beats(rates: &[f64]) -> Vec<Beat> {
     let mut beats = vec![Beat::default()];
     for rate in rates {
@@ -67,7 +67,7 @@ fn a_run_without_a_gain_counts_where_what_is_used_was_huge() {
     let row = of(OURS, vec![noisy, sample(Some(2.0), 0.1, 0), sample(Some(4.0), 0.3, 0)], false);
     assert_eq!((row.seconds_to_huge.unwrap().median, row.cpu_seconds.unwrap().median), (3.0, 0.2));
     assert!(row.seconds_to_gain.is_none() && !row.extrapolated);
-    // Where there was none to wait for, the others say when it came.
+    // If one run had no gain to wait for, the others show its time.
     let gainless = Sample { seconds_to_gain: None, waited_for_gain: false, ..sample(Some(3.0), 0.2, 0) };
     let row = of(OURS, vec![gainless, sample(Some(2.0), 0.1, 0), sample(Some(4.0), 0.3, 0)], false);
     assert_eq!(row.seconds_to_huge.unwrap().median, row.seconds_to_gain.unwrap().median);

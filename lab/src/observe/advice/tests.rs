@@ -65,7 +65,7 @@ fn each_demand_can_fail_alone() {
 #[test]
 fn only_an_order_that_was_measured_can_be_wrong() {
     let mut programs = good();
-    // The first two are predicted the wrong way round, and measured alike.
+    // The first two are predicted in reverse order, and measured alike.
     programs[0].predicted.as_mut().unwrap().gain[1] = 1.04;
     let found = advice(programs.clone());
     assert!(found.distinguished.wrong == 1 && found.distinguished.pairs == 36, "{:?}", found.distinguished);
@@ -76,7 +76,7 @@ fn only_an_order_that_was_measured_can_be_wrong() {
         Distinguished { all_pairs: 36, pairs: 35, right: 35, wrong: 0, tau_b: Some(1.0) }
     );
     assert!(found.tau_b.unwrap() < 1.0, "over all pairs it is seen");
-    // Intervals so wide that they show next to nothing are no way to pass.
+    // Intervals so wide that they show next to nothing do not pass.
     programs.iter_mut().for_each(|one| one.interval = [0.9, 1.25]);
     programs[0].interval = [0.8, 0.85];
     let found = advice(programs);

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 /// Its shared buffers; at scale 1 the accounts take two thirds of them.
 const SHARED_BUFFERS: Bytes = Bytes::mib(1024);
-/// The pool that these need, with what the server shares beside them.
+/// The pool for these, and for the server's other shared memory.
 pub(super) const POOL: Bytes = Bytes::mib(1152);
 /// pgbench's own scale at scale 1.
 const ACCOUNTS_SCALE: f64 = 45.0;
 /// Transactions that make one unit of work: about 1 ms of a backend.
 const TRANSACTIONS_PER_UNIT: u64 = 20;
-/// How long a server may take to start, and a backend to appear.
+/// Longest wait for a server to start, and for a backend to appear.
 const STARTING: Duration = Duration::from_secs(30);
 
 pub(super) struct Postgres {

@@ -11,14 +11,14 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Keys at scale 1, with values of so many bytes: about 750 MB.
+/// Keys at scale 1, with values of [`VALUE_BYTES`]: about 750 MB.
 const KEYS: f64 = 1_500_000.0;
 const VALUE_BYTES: usize = 400;
 /// Keys that one script sets.
 const KEYS_PER_CALL: u64 = 50_000;
 /// Requests that make one unit of work: about 1 ms of the server.
 const REQUESTS_PER_UNIT: u64 = 1000;
-/// No call takes longer.
+/// Longest time of a call.
 const LONGEST: Duration = Duration::from_secs(300);
 
 pub(super) struct Redis {

@@ -1,4 +1,4 @@
-//! Values that are known.
+//! Tests on known values.
 
 use super::*;
 

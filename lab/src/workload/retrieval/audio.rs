@@ -1,7 +1,8 @@
-//! Songs that exist as rules alone: any stretch of any song can be synthesised at any time, and sounds the same each time.
+//! Songs that exist only as rules: any stretch of any song can be synthesised at any time, and
+//! sounds the same each time.
 //!
-//! A song has some voices. Each plays one note after the other: a fundamental with harmonics, which decay from the onset on.
-//! Below lies noise, as in a recording.
+//! A song has some voices. Each plays one note after the other: a fundamental with harmonics, which
+//! decay from the onset on. Below lies noise, as in a recording.
 
 use megapage_bench::workload::Random;
 use megapage_bench::workload::random::mix;
@@ -11,7 +12,7 @@ use std::f64::consts::TAU;
 pub const SAMPLE_RATE: u32 = 8000;
 
 const VOICES: u64 = 6;
-/// Partials of a note; a multiple of what a vector register holds.
+/// Partials of a note; a multiple of the numbers in a vector register.
 const PARTIALS: usize = 8;
 /// The highest partial, below half of the sample rate, in Hz.
 const HIGHEST: f64 = 3900.0;
@@ -25,27 +26,27 @@ const NOISE_FLOOR: f32 = 0.02;
 #[derive(Clone, Copy, Debug)]
 pub struct Song(u64);
 
-/// What a voice plays throughout a song.
+/// Notes of a voice throughout a song.
 struct Voice {
     /// Samples from one onset to the next: 1/8 to 7/16 of a second.
     period: usize,
-    /// How much amplitude a note loses in a sample.
+    /// The loss of amplitude of a note in a sample.
     decay: f64,
     /// The amplitude of each partial.
     timbre: [f64; PARTIALS],
     /// The fundamental of its lowest note, in Hz: no two songs are tuned alike.
     lowest: f64,
-    /// Selects the notes.
+    /// The seed that selects the notes.
     seed: u64,
 }
 
 impl Song {
-    /// Song `number`.
+    /// Returns song `number`.
     pub fn new(number: u64) -> Song {
         Song(mix(number ^ 0x5365_6564_4d75_7369))
     }
 
-    /// `count` samples from sample `first` on, each about -10 to 10.
+    /// Returns `count` samples from sample `first` on, each about -10 to 10.
     pub fn samples(&self, first: usize, count: usize) -> Vec<f32> {
         let noise = (first..first + count).map(|at| NOISE_FLOOR * uniform(mix(self.0 ^ mix(at as u64))));
         let mut samples: Vec<f32> = noise.collect();
@@ -68,7 +69,7 @@ impl Voice {
         Voice { period, decay, timbre, lowest, seed }
     }
 
-    /// Adds what sounds from sample `first` of the song on.
+    /// Adds the notes that sound from sample `first` of the song on.
     fn add_to(&self, samples: &mut [f32], first: usize) {
         let end = first + samples.len();
         for note in first / self.period..=(end - 1) / self.period {
@@ -78,7 +79,8 @@ impl Voice {
         }
     }
 
-    /// Adds a note from `after` samples past its onset on: each partial is a phasor that turns and shrinks.
+    /// Adds a note from `after` samples past its onset on: each partial is a phasor that turns and
+    /// shrinks.
     fn play(&self, note: u64, after: usize, samples: &mut [f32]) {
         let pitch = Random::new(mix(self.seed ^ mix(note))).below(SEMITONES);
         let fundamental = self.lowest * (pitch as f64 / 12.0).exp2();
@@ -108,17 +110,18 @@ impl Voice {
     }
 }
 
-/// 53 random bits as a number from 0 to 1.
+/// Returns 53 random bits as a number from 0 to 1.
 fn share(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Random bits as a number from -1 to 1.
+/// Returns random bits as a number from -1 to 1.
 fn uniform(bits: u64) -> f32 {
     (2.0 * share(bits) - 1.0) as f32
 }
 
-/// Mixes `samples` with white noise, such that `noise`, of 0 to 1, is the noise's share of the power; the whole has power 1.
+/// Mixes `samples` with white noise, such that `noise`, from 0 to 1, is the noise's share of the
+/// power; the whole has power 1.
 pub fn add_noise(samples: &mut [f32], noise: f64, random: &mut Random) {
     let power = samples.iter().map(|&sample| f64::from(sample) * f64::from(sample)).sum::<f64>();
     let mean = (power / samples.len().max(1) as f64).max(f64::MIN_POSITIVE);
@@ -146,7 +149,7 @@ mod tests {
         let whole = song.samples(0, 20_000);
         let stretch = song.samples(5_123, 8_000);
         for (at, (one, other)) in whole[5_123..].iter().zip(&stretch).enumerate() {
-            // Phasors turn in single precision from where the stretch begins.
+            // Phasors turn in single precision from the start of the stretch.
             assert!((one - other).abs() < 0.02, "{at}: {one} {other}");
         }
         assert!(song.samples(3, 0).is_empty());

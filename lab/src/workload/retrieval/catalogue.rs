@@ -14,7 +14,7 @@ const EXCERPT: usize = (AUDIO_SECONDS * SAMPLE_RATE as f64) as usize;
 /// The postings of recorded songs, by list.
 #[derive(Debug)]
 pub struct Recorded {
-    /// Where each list begins, and where the last ends.
+    /// Start of each list, and end of the last.
     starts: Vec<u32>,
     postings: Vec<u32>,
 }
@@ -43,7 +43,7 @@ impl Recorded {
             let handles: Vec<_> = (0..threads.get()).map(|_| scope.spawn(record)).collect();
             handles.into_iter().flat_map(super::join).collect()
         });
-        // Whichever thread recorded a song.
+        // Sorted, so that the order does not depend on the threads.
         all.sort_unstable();
         let mut starts = Vec::with_capacity(shape.lists() as usize + 1);
         let mut at = 0;
@@ -56,13 +56,13 @@ impl Recorded {
         Recorded { starts, postings: all.into_iter().map(|(_, posting)| posting).collect() }
     }
 
-    /// The postings in `list`.
+    /// Returns the postings in `list`.
     pub fn postings(&self, list: usize) -> &[u32] {
         &self.postings[self.starts[list] as usize..self.starts[list + 1] as usize]
     }
 }
 
-/// A second of a recorded song, with noise: what a query is about.
+/// A second of a recorded song, with noise: the subject of a query.
 #[derive(Clone, Debug)]
 pub struct Excerpt {
     /// The shard that has the song.
@@ -76,7 +76,8 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Excerpt `number` of those that `seed` selects; `noise`, of 0 to 1, is the noise's share of its power.
+    /// Returns excerpt `number` of those that `seed` selects; `noise`, from 0 to 1, is the noise's
+    /// share of its power.
     pub fn of(shape: &Shape, seed: u64, number: u32, noise: f64) -> Excerpt {
         let mut random = Random::new(excerpt_seed(seed, number));
         let recorded = random.below(shape.recorded() as usize) as u32;

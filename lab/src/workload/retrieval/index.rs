@@ -1,10 +1,12 @@
-//! What is in the index, and where.
+//! Contents of the index, and their places.
 //!
-//! Some songs are recorded: synthesised, and fingerprinted as queries are ([`super::catalogue`]). The postings of all others fill the
-//! lists up. They stand in one imagined row, the lists are consecutive pieces of it, and a [`Permutation`] says which (song, time)
-//! stands where: so an index of any size is built as fast as memory is written.
+//! Some songs are recorded: synthesised, and fingerprinted as queries are ([`super::catalogue`]).
+//! The postings of all others fill the lists up. They stand in one imagined row, and the lists are
+//! consecutive pieces of it. A [`Permutation`] gives the (song, time) at each place of the row: so
+//! an index of any size is built at the speed of writing memory.
 //!
-//! An index of more than 64 GiB is one of several shards: each has songs of its own, and a list for each fingerprint.
+//! An index of more than 64 GiB consists of several shards: each has separate songs, and a list for
+//! each fingerprint.
 
 use super::audio::SAMPLE_RATE;
 use super::catalogue::Recorded;
@@ -30,17 +32,19 @@ const FULL: Bytes = Bytes::gib(1);
 const LARGEST: Bytes = Bytes::gib(64);
 /// The smallest index that is laid out.
 const LEAST: Bytes = Bytes::kib(256);
-/// Lists come in this many lengths at most.
+/// The most different lengths of lists.
 const LENGTHS: u64 = 4096;
 /// Recorded songs in an index, all shards together; at most one in eight.
 const RECORDED: u32 = 512;
-/// Fingerprints in a second of music, about: how long a song is that has so many.
+/// Approximate fingerprints in a second of music: they give the length of a song from its
+/// fingerprints.
 const FINGERPRINTS_PER_SECOND: u64 = 1000;
-/// A recorded song is longer than an excerpt, and has no more time steps than there are offsets.
+/// Samples of the shortest and the longest recorded song: longer than an excerpt, and with no more
+/// time steps than there are offsets.
 const SHORTEST_SONG: u64 = 10_000;
 const LONGEST_SONG: u64 = (OFFSETS as u64) * (HOP as u64);
 
-/// How many songs, fingerprints and postings there are, and which posting stands where.
+/// Numbers of songs, fingerprints and postings, and the place of each posting.
 #[derive(Clone, Debug)]
 pub struct Shape {
     shards: u32,
@@ -48,14 +52,15 @@ pub struct Shape {
     songs: u32,
     recorded: u32,
     fingerprint_bits: u32,
-    /// The length of the lists of each class, and where the class begins in the row of all postings that are not recorded.
-    /// Every class has equally many lists.
+    /// The length of the lists of each class, and the start of the class in the row of all postings
+    /// that are not recorded. Every class has equally many lists.
     lengths: Vec<u32>,
     starts: Vec<u64>,
     postings: u64,
-    /// Which (song, number within the song) stands where in the row.
+    /// The (song, number within the song) at each place of the row.
     row: Permutation,
-    /// Which fingerprint has which list: without it, like fingerprints would have lists of like length.
+    /// The list of each fingerprint: without it, similar fingerprints would have lists of similar
+    /// length.
     ranks: Permutation,
     /// Fingerprints of every song that is not recorded; some have one more.
     song_fingerprints: u32,
@@ -63,22 +68,22 @@ pub struct Shape {
     time_step: u64,
 }
 
-/// The shards of an index of `size`.
+/// Returns the number of shards of an index of `size`.
 pub(super) fn shards(size: Bytes) -> u32 {
-    // The largest index of 64-bit bytes has 2^28.
+    // The largest size in 64 bits has 2^28 shards.
     size.0.div_ceil(LARGEST.0).max(1) as u32
 }
 
-/// The songs, and the bits of a fingerprint, of a shard of `size`.
+/// Returns the songs, and the bits of a fingerprint, of a shard of `size`.
 pub(super) fn dimensions(size: Bytes) -> (u32, u32) {
     let halvings = (0..).find(|&n| FULL.0 >> n <= size.0.max(LEAST.0)).unwrap_or(0);
     (SONGS >> halvings, BITS - halvings)
 }
 
 impl Shape {
-    /// The shape of an index with about `size` of postings, 4 bytes each; from 1 GiB on with 250,000 songs and
-    /// 24-bit fingerprints, below (for tests) with fewer of both in proportion; from 64 GiB on with so many of each shard. At
-    /// least 256 KiB are laid out whatever is asked.
+    /// Returns the shape of an index with about `size` of postings, 4 bytes each. From 1 GiB on it
+    /// has 250,000 songs and 24-bit fingerprints; below (for tests) fewer of both in proportion;
+    /// from 64 GiB on as many in each shard. At least 256 KiB are laid out for any request.
     pub fn for_size(size: Bytes) -> Shape {
         Shape::with_shards(size, shards(size))
     }
@@ -116,74 +121,77 @@ impl Shape {
         }
     }
 
-    /// Indexes that are searched one after the other.
+    /// Returns the number of shards, which are searched one after the other.
     pub fn shards(&self) -> u32 {
         self.shards
     }
 
-    /// Songs in a shard.
+    /// Returns the number of songs in a shard.
     pub fn songs(&self) -> u32 {
         self.songs
     }
 
-    /// Songs in the index.
+    /// Returns the number of songs in the index.
     pub fn all_songs(&self) -> u64 {
         u64::from(self.songs) * u64::from(self.shards)
     }
 
-    /// Recorded songs in the index: what queries ask for.
+    /// Returns the number of recorded songs in the index: queries ask for these.
     pub fn recorded(&self) -> u32 {
         self.recorded * self.shards
     }
 
-    /// The shard of recorded song `number`, below [`Shape::recorded`], and its number there.
+    /// Returns the shard of recorded song `number`, below [`Shape::recorded`], and its number
+    /// there.
     pub fn place_of(&self, number: u32) -> (u32, u32) {
         (number % self.shards, self.songs - self.recorded + number / self.shards)
     }
 
-    /// Samples of a recorded song: it is as long as its share of the index.
+    /// Returns the samples of a recorded song: its length is in proportion to its share of the
+    /// index.
     pub fn song_samples(&self) -> usize {
         let rate = u64::from(SAMPLE_RATE) / FINGERPRINTS_PER_SECOND;
         (u64::from(self.song_fingerprints) * rate).clamp(SHORTEST_SONG, LONGEST_SONG) as usize
     }
 
-    /// Posting lists in a shard: distinct fingerprints.
+    /// Returns the number of posting lists in a shard: distinct fingerprints.
     pub fn fingerprints(&self) -> u64 {
         1 << self.fingerprint_bits
     }
 
-    /// Posting lists in the index.
+    /// Returns the number of posting lists in the index.
     pub fn lists(&self) -> u64 {
         self.fingerprints() * u64::from(self.shards)
     }
 
-    /// The list of `fingerprint` in `shard`.
+    /// Returns the list of `fingerprint` in `shard`.
     pub fn list(&self, shard: u32, fingerprint: u32) -> usize {
         ((u64::from(shard) << self.fingerprint_bits) | u64::from(fingerprint)) as usize
     }
 
-    /// The more bits of a fingerprint than a small index has, folded into it.
+    /// Folds the bits of a fingerprint that a small index does not have into the others.
     pub(super) fn fold(&self, fingerprint: u32) -> u32 {
         (fingerprint ^ fingerprint >> self.fingerprint_bits) & ((1 << self.fingerprint_bits) - 1)
     }
 
-    /// Postings of songs that are not recorded, in a shard. With the other counts, it tells one shape from another.
+    /// Returns the postings of songs that are not recorded, in a shard. With the other counts, it
+    /// distinguishes one shape from another.
     pub fn filling(&self) -> u64 {
         self.postings
     }
 
-    /// No fewer postings than the index has.
+    /// Returns an upper limit for the number of the index's postings.
     pub fn most_postings(&self) -> u64 {
         let recorded = u64::from(self.recorded()) * most_landmarks(self.song_samples()) as u64;
         self.postings * u64::from(self.shards) + recorded
     }
 
-    /// The time, below [`OFFSETS`], of fingerprint `number` of a song.
+    /// Returns the time, below [`OFFSETS`], of fingerprint `number` of a song.
     fn time(&self, number: u32) -> u32 {
         ((u64::from(number) * self.time_step) >> 32) as u32
     }
 
-    /// Where the list of `fingerprint` stands in the row.
+    /// Returns the place of the list of `fingerprint` in the row.
     fn slots(&self, fingerprint: u64) -> Range<u64> {
         let rank = self.ranks.forward(fingerprint);
         let lists_per_class = self.fingerprints() / self.lengths.len() as u64;
@@ -193,7 +201,7 @@ impl Shape {
         first..first + length
     }
 
-    /// What stands at `slot` of the row.
+    /// Returns the posting at `slot` of the row.
     fn posting(&self, slot: u64) -> u32 {
         let place = self.row.backward(slot);
         let regular = self.song_fingerprints;
@@ -213,8 +221,9 @@ impl Shape {
     }
 }
 
-/// The lengths of `classes` equally frequent lists that sum to about `total`, from 1 to [`LONGEST_LIST`]: the
-/// quantiles of a log-logistic distribution, as skewed as those of spectral fingerprints are.
+/// Returns the lengths of `classes` equally frequent lists that sum to about `total`, from 1 to
+/// [`LONGEST_LIST`]. They are the quantiles of a log-logistic distribution, as skewed as those of
+/// spectral fingerprints are.
 fn list_lengths(classes: usize, total: f64) -> Vec<u32> {
     const SKEW: f64 = 1.6;
     let quantile = |class: usize| {
@@ -236,7 +245,7 @@ fn list_lengths(classes: usize, total: f64) -> Vec<u32> {
     at_median(low)
 }
 
-/// Which postings stand in which list: what an index is built by.
+/// Postings of each list, from which an index is built.
 #[derive(Debug)]
 pub struct Contents {
     shape: Shape,
@@ -250,12 +259,13 @@ impl Contents {
         Contents { shape, recorded }
     }
 
-    /// The shape that it is of.
+    /// Returns its shape.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The postings of recorded songs in `list`, and where those of others stand. Together they are at most [`LONGEST_LIST`].
+    /// Returns the postings of recorded songs in `list`, and the places of those of others.
+    /// Together they are at most [`LONGEST_LIST`].
     fn parts(&self, list: usize) -> (&[u32], Range<u64>) {
         let recorded = self.recorded.postings(list);
         let recorded = &recorded[..recorded.len().min(LONGEST_LIST as usize)];
@@ -264,29 +274,29 @@ impl Contents {
         (recorded, slots.start..slots.end.min(slots.start + room))
     }
 
-    /// How long `list` is.
+    /// Returns the length of `list`.
     pub fn length(&self, list: usize) -> usize {
         let (recorded, slots) = self.parts(list);
         recorded.len() + (slots.end - slots.start) as usize
     }
 
-    /// The postings in `list`.
+    /// Returns the postings in `list`.
     pub fn postings(&self, list: usize) -> impl Iterator<Item = u32> {
         let (recorded, slots) = self.parts(list);
         recorded.iter().copied().chain(slots.map(|slot| self.shape.posting(slot)))
     }
 }
 
-/// Posting lists, wherever they are.
+/// Posting lists, in any kind of memory.
 pub trait Lists: Sync {
-    /// The shape that they were built to.
+    /// Returns the shape that they were built to.
     fn shape(&self) -> &Shape;
 
-    /// The postings of `fingerprint` in `shard`.
+    /// Returns the postings of `fingerprint` in `shard`.
     fn postings(&self, shard: u32, fingerprint: u32) -> impl Iterator<Item = u32>;
 }
 
-/// The posting lists, each in an allocation of its own.
+/// Posting lists, each in a separate allocation.
 #[derive(Debug)]
 pub struct Index {
     shape: Shape,
@@ -319,17 +329,17 @@ impl Index {
         Index { shape, lists }
     }
 
-    /// The shape that it was built to.
+    /// Returns the shape that it was built to.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Postings in the index.
+    /// Returns the number of postings in the index.
     pub fn postings(&self) -> u64 {
         self.lists.iter().map(|list| list.len() as u64).sum()
     }
 
-    /// The length of the longest list.
+    /// Returns the length of the longest list.
     pub fn longest_list(&self) -> usize {
         self.lists.iter().map(Vec::len).max().unwrap_or(0)
     }
@@ -402,7 +412,7 @@ mod tests {
             });
             assert_eq!(recorded.len(), shape.recorded() as usize);
             let regular = u64::from(shape.song_fingerprints);
-            // Where a list is full, postings of songs that are not recorded are left out.
+            // In a full list, postings of songs that are not recorded are skipped.
             let cut =
                 others.iter().filter(|&&song| !(regular..=regular + 1).contains(&of_songs[song])).count();
             assert!(

@@ -1,8 +1,10 @@
-//! Fingerprints of audio: pairs of spectral peaks (Wang, An Industrial-Strength Audio Search Algorithm, ISMIR 2003, 2.1-2.2).
+//! Fingerprints of audio: pairs of spectral peaks (Wang, An Industrial-Strength Audio Search
+//! Algorithm, ISMIR 2003, 2.1-2.2).
 //!
-//! A peak is a place in the spectrogram that is louder than those around it; the loudest of each frame count. Each is paired with
-//! the next ones in time; a pair's two frequencies and the time between them are its fingerprint. Noise adds pairs and removes
-//! some, but those that are there are exactly the same.
+//! A peak is a place in the spectrogram that is louder than those around it; the loudest of each
+//! frame count. Each is paired with the next ones in time; a pair's two frequencies and the time
+//! between them are its fingerprint. Noise adds pairs and removes some, but the remaining ones are
+//! exactly the same.
 
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
@@ -15,20 +17,22 @@ pub const HOP: usize = 256;
 /// Frequencies of a frame, the sample rate / [`WINDOW`] apart, below half of the sample rate.
 const BINS: usize = 1 << BIN_BITS;
 const BIN_BITS: u32 = 9;
-/// A pair lies fewer frames apart than this.
+/// Limit of the distance of a pair, in frames: it lies fewer frames apart.
 const REACH: u32 = 1 << REACH_BITS;
 const REACH_BITS: u32 = 6;
 /// Bits of a fingerprint: two frequencies and the time between them.
 pub const BITS: u32 = 2 * BIN_BITS + REACH_BITS;
-/// The most peaks of a frame, and the most pairs of a peak. At most PEAKS x PAIRS fingerprints begin in a frame.
+/// The most peaks of a frame, and the most pairs of a peak. At most PEAKS x PAIRS fingerprints
+/// begin in a frame.
 const PEAKS: usize = 5;
 const PAIRS: usize = 8;
-/// What is 50 dB below the loudest of its frame is no peak: there the transform's own rounding begins.
+/// Power of the quietest peak as a share of the loudest of its frame: 50 dB below it. Further
+/// below, the transform's own rounding begins.
 const QUIETEST: f32 = 1e-5;
-/// Below this frequency nothing is a peak: slow drifts of the recording.
+/// Lowest frequency of a peak: below it are slow drifts of the recording.
 const LOWEST_BIN: usize = 8;
 
-/// The most fingerprints of so many samples.
+/// Returns the most fingerprints of `samples` samples.
 pub fn most_landmarks(samples: usize) -> usize {
     frames(samples) * PEAKS * PAIRS
 }
@@ -37,12 +41,12 @@ fn frames(samples: usize) -> usize {
     (samples + HOP).saturating_sub(WINDOW) / HOP
 }
 
-/// A fingerprint, and when it begins, in time steps.
+/// A fingerprint, and the time at which it begins, in time steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Landmark {
-    /// Of [`BITS`] bits.
+    /// The fingerprint, of [`BITS`] bits.
     pub fingerprint: u32,
-    /// In units of [`HOP`] samples from the start.
+    /// The time, in units of [`HOP`] samples from the start.
     pub time: u32,
 }
 
@@ -53,7 +57,7 @@ struct Peak {
     frame: u32,
 }
 
-/// What computes fingerprints: a transform and its memory.
+/// Calculator of fingerprints: a transform and its memory.
 pub struct Fingerprinter {
     transform: Arc<dyn RealToComplex<f32>>,
     /// The Hann window.
@@ -89,7 +93,7 @@ impl Default for Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// The fingerprints of `samples`, by time.
+    /// Returns the fingerprints of `samples`, by time.
     pub fn landmarks(&mut self, samples: &[f32]) -> Vec<Landmark> {
         let frames = frames(samples.len());
         self.peaks.clear();
@@ -108,12 +112,12 @@ impl Fingerprinter {
         self.pair()
     }
 
-    /// The powers of one frame.
+    /// Computes the powers of one frame.
     fn transform_frame(&mut self, samples: &[f32], to: usize) {
         for ((input, sample), weight) in self.input.iter_mut().zip(samples).zip(&self.window) {
             *input = sample * weight;
         }
-        // It fails on buffers of the wrong length alone; these are its own.
+        // It fails only on buffers of the wrong length; these are its own.
         let done =
             self.transform.process_with_scratch(&mut self.input, &mut self.spectrum, &mut self.scratch);
         debug_assert!(done.is_ok(), "{done:?}");
@@ -152,7 +156,7 @@ impl Fingerprinter {
         self.peaks.extend_from_slice(&found[..count]);
     }
 
-    /// Pairs each peak with the next ones in time, of those at one time with the loudest.
+    /// Pairs each peak with the next ones in time; of those at one time, with the loudest.
     fn pair(&self) -> Vec<Landmark> {
         let mut landmarks = Vec::with_capacity(self.peaks.len() * PAIRS);
         let mut next = 0;
@@ -181,7 +185,7 @@ mod tests {
     use megapage_bench::workload::Random;
     use std::collections::HashSet;
 
-    /// Tones at `bins`, each from its frame on.
+    /// Returns tones at `bins`, each from its frame on.
     fn tones(tones: &[(usize, usize)]) -> Vec<f32> {
         let mut samples = vec![0f32; 8000];
         for &(bin, frame) in tones {

@@ -1,10 +1,13 @@
-//! Music retrieval over an inverted index: which song is a second of noisy audio from?
+//! Music retrieval over an inverted index: it finds the song from which a second of noisy audio was
+//! taken.
 //!
-//! As the audio retrieval service does it for which huge pages were found to bring 50 %: (1) a second of audio is turned into about
-//! 1,000 fingerprints, pairs of peaks of its spectrum; (2) the index maps each, a 24-bit word, to its posting list, up to 7,500 long,
-//! of (song, time), and each posting is counted in a table of songs x 8,192 offsets, at which query and song would be aligned;
-//! (3) the offsets are compared, and the song with the most hits at one of them wins. There the phases took 1, 80 and 19 % of the
-//! time. Each list, and each hit in the table, which every thread has for itself, is a memory access with no locality at all.
+//! It works like the audio retrieval service for which huge pages were found to bring 50 %. (1) A
+//! second of audio is turned into about 1,000 fingerprints, pairs of peaks of its spectrum. (2) The
+//! index maps each, a 24-bit word, to its posting list, up to 7,500 long, of (song, time). Each
+//! posting is counted in a table of songs x 8,192 offsets, at which query and song would be
+//! aligned. (3) The offsets are compared, and the song with the most hits at one of them wins.
+//! There the phases took 1, 80 and 19 % of the time. Each list, and each hit in the table, which
+//! every thread has for itself, is a memory access with no locality at all.
 
 mod audio;
 mod catalogue;
@@ -50,16 +53,16 @@ pub struct Options {
     pub noise: f64,
 }
 
-/// The share of queries that must find their song.
+/// Share of queries that must find their song.
 pub const RECALL_FLOOR: f64 = 0.99;
 
-/// The seconds of audio that one query is.
+/// Seconds of audio of one query.
 pub const AUDIO_SECONDS: f64 = 1.0;
 
 /// Builds the index, runs the queries and checks the answers.
 ///
-/// Phases: `record` (songs and excerpts synthesised), `allocate` (index built, counts touched), `access` (all queries, by the clock
-/// on the wall).
+/// Phases: `record` (songs and excerpts synthesised), `allocate` (index built, counts touched),
+/// `access` (all queries, by the clock on the wall).
 pub fn run(options: Options) -> Result<Measurement> {
     ensure!((0.0..=1.0).contains(&options.noise), "noise is a share of 0 to 1, not {}", options.noise);
     let mut phases = Phases::default();
@@ -87,9 +90,9 @@ pub fn run(options: Options) -> Result<Measurement> {
     let working = (total.fingerprint + total.lookup + total.sort).as_secs_f64().max(f64::MIN_POSITIVE);
     let values = BTreeMap::from([
         ("queries_per_second".into(), queries / wall),
-        // Of all threads together.
+        // For all threads together.
         ("audio_seconds_per_second".into(), queries * AUDIO_SECONDS / wall),
-        // Of one thread: the time that it works for one second of audio.
+        // For one thread: the time that it works for one second of audio.
         ("real_time_rate".into(), working / (queries * AUDIO_SECONDS)),
         ("fingerprint_share".into(), total.fingerprint.as_secs_f64() / working),
         ("lookup_share".into(), total.lookup.as_secs_f64() / working),
@@ -106,31 +109,31 @@ pub fn run(options: Options) -> Result<Measurement> {
     Ok(Measurement { workload: "retrieval".into(), phases, values, checksum: total.digest, backing })
 }
 
-/// What the queries are about.
+/// Returns the excerpts of the queries.
 pub fn excerpts(shape: &Shape, options: Options) -> Vec<Excerpt> {
     (0..options.queries).map(|number| Excerpt::of(shape, options.seed, number, options.noise)).collect()
 }
 
-/// The time on the wall that `work` takes, and its result.
+/// Returns the time on the wall that `work` takes, and its result.
 fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = Instant::now();
     let result = work();
     (start.elapsed(), result)
 }
 
-/// The result of a thread, or its panic.
+/// Returns the result of a thread, or resumes its panic.
 fn join<T>(handle: std::thread::ScopedJoinHandle<'_, T>) -> T {
     handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// What one thread found and how long each phase of its queries took.
+/// Findings of one thread, and the times of the phases of its queries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// To make the queries' fingerprints.
+    /// The time to make the queries' fingerprints.
     pub fingerprint: Duration,
-    /// To empty the table, read postings and count hits.
+    /// The time to empty the table, read postings and count hits.
     pub lookup: Duration,
-    /// To find the highest count.
+    /// The time to find the highest count.
     pub sort: Duration,
     /// Fingerprints of all queries.
     pub fingerprints: u64,
@@ -156,7 +159,7 @@ impl Tally {
     }
 }
 
-/// Every query, shared among a thread for each searcher.
+/// Runs every query, shared among a thread for each searcher.
 pub fn search_all(index: &impl Lists, searchers: &mut [Searcher], excerpts: &[Excerpt]) -> Tally {
     let threads = searchers.len();
     std::thread::scope(|scope| {
@@ -172,12 +175,12 @@ pub fn search_all(index: &impl Lists, searchers: &mut [Searcher], excerpts: &[Ex
     })
 }
 
-/// What selects excerpt `number`.
+/// Returns the seed that selects excerpt `number`.
 fn excerpt_seed(seed: u64, number: u32) -> u64 {
     mix(seed ^ mix(u64::from(number)))
 }
 
-/// One query.
+/// Runs one query.
 fn search(index: &impl Lists, searcher: &mut Searcher, excerpt: &Excerpt) -> Tally {
     let shape = index.shape();
     let (fingerprint, query) = timed(|| searcher.fingerprint(shape, &excerpt.samples));

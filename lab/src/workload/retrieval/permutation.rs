@@ -1,7 +1,7 @@
 //! A pseudo-random order of the numbers below a bound that can be computed in both directions.
 
-/// A bijection on `0..len`: mixing rounds on the next power of two, repeated until the result is below `len`
-/// (cycle walking, Black and Rogaway 2002; fewer than two rounds on average).
+/// A bijection on `0..len`: mixing rounds on the next power of two, repeated until the result is
+/// below `len` (cycle walking, Black and Rogaway 2002; fewer than two rounds on average).
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     len: u64,
@@ -9,11 +9,12 @@ pub struct Permutation {
     shift: u32,
 }
 
-/// Odd, hence invertible modulo any power of two; from SplitMix64.
+/// Odd factors, which are therefore invertible modulo any power of two; from SplitMix64.
 const FACTORS: [u64; 2] = [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb];
 const INVERSES: [u64; 2] = [inverse_of(FACTORS[0]), inverse_of(FACTORS[1])];
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the correct bits.
+/// Returns the inverse of an odd number modulo 2^64, by Newton's iteration: each step doubles the
+/// correct bits.
 const fn inverse_of(odd: u64) -> u64 {
     let mut inverse = odd;
     let mut step = 0;
@@ -25,7 +26,7 @@ const fn inverse_of(odd: u64) -> u64 {
 }
 
 impl Permutation {
-    /// An order of the numbers below `len`, which is 1 to 2^40.
+    /// Makes an order of the numbers below `len`, which is 1 to 2^40.
     pub fn new(len: u64) -> Permutation {
         assert!((1..=1 << 40).contains(&len), "a permutation of {len} numbers");
         let bits = 64 - (len - 1).leading_zeros();
@@ -33,7 +34,7 @@ impl Permutation {
         Permutation { len, mask: (1u64 << bits) - 1, shift: bits.div_ceil(2).max(1) }
     }
 
-    /// Where `number` goes. Both are below `len`.
+    /// Returns the image of `number`. Both are below `len`.
     pub fn forward(&self, number: u64) -> u64 {
         let mut value = number;
         loop {
@@ -48,7 +49,7 @@ impl Permutation {
         }
     }
 
-    /// What [`Permutation::forward`] takes to `number`.
+    /// Returns the number that [`Permutation::forward`] maps to `number`.
     pub fn backward(&self, number: u64) -> u64 {
         let mut value = number;
         loop {

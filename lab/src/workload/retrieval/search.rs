@@ -1,4 +1,4 @@
-//! A query, and how its song is found.
+//! A query, and the search for its song.
 
 use super::catalogue::Excerpt;
 use super::index::{Lists, OFFSET_BITS, OFFSETS, Shape};
@@ -18,12 +18,12 @@ pub struct Match {
 }
 
 impl Match {
-    /// Whether it is the song of `excerpt`.
+    /// Returns true if it is the song of `excerpt`.
     pub fn is(&self, excerpt: &Excerpt) -> bool {
         (self.shard, self.song) == (excerpt.shard, excerpt.song)
     }
 
-    /// Whether it fits better than `other`; of equals the one with the lowest numbers does.
+    /// Returns true if it fits better than `other`; of equals the one with the lowest numbers does.
     fn is_better(&self, other: &Match) -> bool {
         let place = |it: &Match| (it.shard, it.song, it.offset);
         self.hits > other.hits || (self.hits == other.hits && place(self) < place(other))
@@ -36,36 +36,38 @@ pub struct Searcher {
     fingerprinter: Fingerprinter,
     /// One count for each song and offset.
     counts: Vec<u8>,
-    /// The place in `counts` of each hit of the latest query, in the order found: what is not zero.
+    /// The place in `counts` of each hit of the latest query, in the order found: these are not
+    /// zero.
     hits: Vec<u32>,
 }
 
 impl Searcher {
-    /// Counts for all songs of a shard of `index`, their memory touched.
+    /// Makes counts for all songs of a shard of `index`, their memory touched.
     pub fn new(index: &impl Lists) -> Searcher {
         let mut searcher = Searcher::untouched(index.shape());
         for page in searcher.counts.chunks_mut(4096) {
-            // Fresh memory is touched when written, and the compiler must not know that nothing changes.
+            // Fresh memory is touched when it is written; `black_box` keeps the compiler from
+            // skipping the write.
             page[0] = std::hint::black_box(0);
         }
         searcher
     }
 
-    /// Counts whose memory is touched when it is needed.
+    /// Makes counts whose memory is touched when it is needed.
     pub fn untouched(shape: &Shape) -> Searcher {
         let counts = vec![0u8; shape.songs() as usize * OFFSETS as usize];
         Searcher { fingerprinter: Fingerprinter::default(), counts, hits: Vec::new() }
     }
 
-    /// The first phase: the fingerprints of an excerpt.
+    /// Runs the first phase: returns the fingerprints of an excerpt.
     pub fn fingerprint(&mut self, shape: &Shape, samples: &[f32]) -> Vec<Landmark> {
         let mut landmarks = self.fingerprinter.landmarks(samples);
         landmarks.iter_mut().for_each(|landmark| landmark.fingerprint = shape.fold(landmark.fingerprint));
         landmarks
     }
 
-    /// The second phase: empties the forward table, and counts in it every posting of every fingerprint of a query, for its song
-    /// and offset; how many there were.
+    /// Runs the second phase: empties the forward table, and counts in it every posting of every
+    /// fingerprint of a query, for its song and offset. Returns their number.
     pub fn count_hits(&mut self, index: &impl Lists, shard: u32, query: &[Landmark]) -> u64 {
         for &place in &self.hits {
             self.counts[place as usize] = 0;
@@ -74,7 +76,8 @@ impl Searcher {
         for &Landmark { fingerprint, time } in query {
             let first = self.hits.len();
             self.hits.extend(index.postings(shard, fingerprint).map(|posting| {
-                // A song that begins after the query does has its offset modulo the number of offsets.
+                // A song that begins after the query does has its offset modulo the number of
+                // offsets.
                 let offset = posting.wrapping_sub(time) % OFFSETS;
                 posting >> OFFSET_BITS << OFFSET_BITS | offset
             }));
@@ -86,10 +89,11 @@ impl Searcher {
         self.hits.len() as u64
     }
 
-    /// The third phase: the best aligned song, of equals the one with the lowest number; none where nothing was hit.
+    /// Runs the third phase: returns the best aligned song, of equals the one with the lowest
+    /// number; none if there was no hit.
     ///
-    /// A query's time steps are not those of the song: it begins somewhere within one, and its fingerprints agree at that offset or
-    /// at the next. So both count.
+    /// A query's time steps are not those of the song: it begins somewhere within one, and its
+    /// fingerprints agree at that offset or at the next. So both count.
     pub fn best_song(&self, shard: u32) -> Option<Match> {
         let mut best: Option<Match> = None;
         for &place in &self.hits {
@@ -104,7 +108,7 @@ impl Searcher {
         best
     }
 
-    /// The better of two matches.
+    /// Returns the better of two matches.
     pub fn better(one: Option<Match>, other: Option<Match>) -> Option<Match> {
         match (one, other) {
             (Some(one), Some(other)) => Some(if other.is_better(&one) { other } else { one }),

@@ -1,4 +1,4 @@
-//! What pools were before a test changed them, in a file, for the test that follows one that was killed.
+//! State of pools before a test changed them, in a file, for the test after a killed one.
 
 use megapage_kernel::hugetlb::{self, PoolCounts, PoolFile, PoolScope};
 use megapage_kernel::{KernelRoot, boot_id};
@@ -6,8 +6,10 @@ use megapage_units::PageSize;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 
-/// Only root writes there, and only root changes pools. A line is `BOOT PID SIZE PERSISTENT OVERCOMMIT`, the size in bytes,
-/// the overcommit `-` where the pool has none; the latest line is the innermost guard's. Read and written under the machine lock.
+/// The file. Only root writes there, and only root changes pools. A line is
+/// `BOOT PID SIZE PERSISTENT OVERCOMMIT`, with the size in bytes, and with `-` for the overcommit
+/// if the pool has none. The latest line is the innermost guard's. It is read and written under the
+/// machine lock.
 const FILE: &str = "/run/megapage-test-pools";
 
 /// One guard's line.
@@ -26,7 +28,7 @@ impl Record {
         Ok(Record { line })
     }
 
-    /// Takes the line back, once the pool is restored.
+    /// Removes the line, once the pool is restored.
     pub(super) fn remove(&self) {
         let text = fs::read_to_string(FILE).unwrap_or_default();
         let Some(at) = text.rfind(&self.line) else { return };
@@ -38,8 +40,8 @@ impl Record {
     }
 }
 
-/// Restores the pools of tests that were killed, innermost guard first. With the machine lock held, a line of another process is a
-/// dead one's; one of this process is an outer guard's.
+/// Restores the pools of killed tests, innermost guard first. With the machine lock held, a line of
+/// another process is a dead one's; one of this process is an outer guard's.
 pub(crate) fn recover(root: &KernelRoot) -> io::Result<()> {
     let text = match fs::read_to_string(FILE) {
         Ok(text) => text,

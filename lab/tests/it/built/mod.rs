@@ -13,17 +13,18 @@ fn directory() -> &'static Path {
     directory
 }
 
-/// `megapage`.
+/// Returns the path of `megapage`.
 pub fn megapage() -> PathBuf {
     directory().join("megapage")
 }
 
-/// `libmegapage.so`, with the one for text beside it.
+/// Returns the path of `libmegapage.so`, with the one for text beside it.
 pub fn library() -> PathBuf {
     directory().join("libmegapage.so")
 }
 
-/// An experiment by a copy of the laboratory in `directory`, with the programs that it needs beside it.
+/// Runs an experiment by a copy of the laboratory in `directory`, with the programs that it needs
+/// beside it.
 pub fn experiment(directory: &Path, name: &str, arguments: &[&str]) -> Output {
     let lab = directory.join("megapage-lab");
     // /proc/self/exe leads to the file, not to the link: the file itself has to have a neighbour.

@@ -1,16 +1,16 @@
-//! The blocks of a file that hold data. Pure but for the extents, which the caller reads.
+//! Blocks of a file that hold data. Pure but for the extents, which the caller reads.
 
 use crate::layout::{FileRange, HUGE};
 use std::io;
 use std::ops::Range;
 
-/// The parts of a file that are looked at, at most: a file can have as many as it has pages.
+/// Most parts of a file that are looked at: a file can have as many as it has pages.
 const MOST_PARTS: usize = 1 << 20;
 
 /// Returns the blocks of `ranges` of which at least `least` bytes are data, and true if the list
-/// ends early: where it holds `room` bytes, which is all that memory could keep, or after
-/// [`MOST_PARTS`] parts. `extents` gives the data in a range, in order. The time goes with the
-/// number of parts, never with the size of the file.
+/// ends early. It ends early when it holds `room` bytes, which is all that memory could keep, or
+/// after [`MOST_PARTS`] parts. `extents` gives the data in a range, in order. The time grows with
+/// the number of parts, never with the size of the file.
 pub(super) fn blocks<I: Iterator<Item = io::Result<Range<u64>>>>(
     ranges: &[FileRange],
     least: u64,
@@ -20,7 +20,7 @@ pub(super) fn blocks<I: Iterator<Item = io::Result<Range<u64>>>>(
     let mut found = Found { blocks: Vec::new(), left: room / HUGE * HUGE };
     let mut parts = 0;
     for range in ranges {
-        // The block that is looked at, and the data that was seen in it.
+        // The block that is looked at, and the data seen in it.
         let (mut block, mut held) = (range.offset, 0);
         for extent in extents(*range) {
             let extent = extent?;
@@ -55,7 +55,7 @@ struct Found {
 }
 
 impl Found {
-    /// Adds whole blocks; false if there is no room for all of them.
+    /// Adds whole blocks. Returns false if there is no room for all of them.
     fn add(&mut self, offset: u64, wanted: u64) -> bool {
         let length = wanted.min(self.left);
         self.left -= length;
@@ -94,7 +94,7 @@ mod tests {
             blocks
         };
         assert_eq!(one(HUGE / 2, &[]), []);
-        // Half of block 1, all of 2 and 3, less than half of 4; far behind a whole one.
+        // Half of block 1, all of 2 and 3, less than half of 4; and a whole one far behind.
         let data = [HUGE + HUGE / 2..4 * HUGE + 4096, 4 << 40..(4 << 40) + HUGE];
         assert_eq!(one(HUGE / 2, &data), [(1, 3), (2 << 20, 1)]);
         assert_eq!(one(ALL, &data), [(2, 2), (2 << 20, 1)]);

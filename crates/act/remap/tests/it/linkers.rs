@@ -1,4 +1,4 @@
-//! The layout that each linker makes.
+//! Layout that each linker makes.
 
 use crate::programs;
 
@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 const PIE: &[&str] = &["-fPIE", "-pie"];
 const FIXED: &[&str] = &["-no-pie"];
 
-/// As the linker packs it, and with the options that `check` names for it.
+/// Checks the program as the linker packs it, and with the options that `check` names for it.
 fn linker(name: &str, known_as: Option<&str>) {
     let directory = on_disk();
     for (placement, kind) in [(Placement::Independent, PIE), (Placement::Fixed, FIXED)] {

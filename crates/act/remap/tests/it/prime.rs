@@ -17,7 +17,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 const MIB: u64 = 1 << 20;
 
-/// The program, running, past its first output. Ended when dropped.
+/// The program, running, past its first output. It is killed when dropped.
 struct Running {
     child: Child,
     _out: BufReader<ChildStdout>,
@@ -47,13 +47,13 @@ impl Drop for Running {
     }
 }
 
-/// Bytes of files that `pid` has mapped by 2 MiB entries.
+/// Returns the bytes of files that `pid` has mapped by 2 MiB entries.
 fn huge_of(pid: i32) -> u64 {
     let mappings = smaps::read_smaps(&KernelRoot::live(), Pid(pid)).unwrap();
     mappings.iter().map(|mapping| mapping.file_pmd.0 + mapping.shmem_pmd.0).sum()
 }
 
-/// Primes `path`. `None`, after a loud skip, on a file system without large folios.
+/// Primes `path`. Returns `None`, after a loud skip, on a file system without large folios.
 fn primed(path: &Path) -> Option<Outcome> {
     let outcome = prime(&KernelRoot::live(), path, false).unwrap();
     if let Some(why) = outcome.missing.as_deref().filter(|why| why.contains("in a folio of 2 MiB")) {
@@ -65,12 +65,14 @@ fn primed(path: &Path) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// Undoes it until nothing is left. The kernel itself may hold a page for a moment, which then stays.
+/// Undoes it until nothing is left. The kernel itself may hold a page for a moment, which then
+/// stays.
 fn let_go(path: &Path) {
     wait_for("its pages go", || undo(&KernelRoot::live(), path, false).unwrap().left_bytes == Some(0));
 }
 
-/// A program at fixed addresses: 6 MiB of code and 5 of constants, of which at least 6 MiB lie in whole blocks.
+/// A program at fixed addresses: 6 MiB of code and 5 of constants, of which at least 6 MiB lie in
+/// whole blocks.
 #[test]
 fn a_process_started_afterwards_has_its_code_on_huge_pages() {
     let _lock = MachineLock::take();
@@ -82,12 +84,12 @@ fn a_process_started_afterwards_has_its_code_on_huge_pages() {
     assert!(outcome.possible_bytes >= 6 * MIB);
     assert_eq!(output(&built), expected);
 
-    // What is huge is left alone, and is seen by check.
+    // Blocks that are huge are not touched, and check sees them.
     let again = primed(&built).unwrap();
     assert!(again.commands.is_empty() && again.before_bytes == Some(outcome.possible_bytes), "{again:?}");
     assert_eq!(check(&KernelRoot::live(), &built).unwrap().now_bytes, Some(outcome.possible_bytes));
 
-    // A process keeps its pages; without it they are let go.
+    // A process keeps its pages; after its end they can be dropped.
     let running = Running::start(&built);
     let undone = undo(&KernelRoot::live(), &built, false).unwrap();
     assert!(undone.users.iter().any(|user| user.pid == running.pid()), "{undone:?}");
@@ -99,7 +101,8 @@ fn a_process_started_afterwards_has_its_code_on_huge_pages() {
     assert_eq!(output(&built), expected);
 }
 
-/// Position-independent, and linked by lld: packed it is neither placed nor congruent, with the options that `check` names both.
+/// Position-independent, and linked by lld. Packed, it is neither placed nor congruent; with the
+/// options that `check` names, it is both.
 #[test]
 fn a_program_linked_for_2_mib_has_its_code_on_huge_pages() {
     let _lock = MachineLock::take();
@@ -123,7 +126,7 @@ fn pages_that_a_process_uses_are_told() {
     let built = build(directory.path(), "busy", &["-no-pie"]).unwrap();
     File::open(&built).unwrap().sync_all().unwrap();
     let_go(&built);
-    // It comes in by faults, in small folios.
+    // The file comes in by faults, in small folios.
     let running = Running::start(&built);
     let outcome = prime(&KernelRoot::live(), &built, false).unwrap();
     assert!(!outcome.is_complete(), "{outcome:?}");
@@ -153,7 +156,7 @@ fn a_dry_run_changes_nothing_and_its_lines_do_the_same() {
     let said = String::from_utf8_lossy(&shell.stderr).into_owned();
     assert!(shell.status.success(), "{said}");
     assert_eq!(check(&root, &built).unwrap().now_bytes, Some(plan.possible_bytes));
-    // So do those of undoing it.
+    // The lines that undo it do the same.
     let undone = undo(&root, &built, true).unwrap();
     assert!(undone.left_bytes.is_none());
     let shell = Command::new("sh").arg("-ec").arg(undone.commands.join("\n")).output().unwrap();

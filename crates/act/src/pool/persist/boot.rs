@@ -1,8 +1,8 @@
-//! The kernel's boot parameters for hugetlb pages, and where boot loaders keep them.
+//! Boot parameters of the kernel for hugetlb pages, and the boot loaders' files that hold them.
 //!
-//! Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages, hugepagesz, default_hugepagesz, hugetlb_cma,
-//! transparent_hugepage); grub-mkconfig's `/etc/default/grub.d` (Debian, Ubuntu); kernel-install(8) and the Boot Loader
-//! Specification.
+//! Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages, hugepagesz,
+//! default_hugepagesz, hugetlb_cma, transparent_hugepage); grub-mkconfig's `/etc/default/grub.d`
+//! (Debian, Ubuntu); kernel-install(8) and the Boot Loader Specification.
 
 use super::PersistError;
 use super::files::{BACKUP_SUFFIX, Edit, MARKER, listed, read};
@@ -11,28 +11,31 @@ use megapage_units::{Bytes, PageSize};
 
 use std::path::{Path, PathBuf};
 
-/// Boot entries that are edited at most.
+/// Most boot entries that are edited.
 const MOST_ENTRIES: usize = 1000;
-/// The parameters that are megapage's to set wherever it sets a pool.
+/// Parameters that are megapage's to set wherever it sets a pool.
 const OURS: [&str; 3] = ["hugepagesz=", "hugepages=", "hugetlb_cma="];
-/// Those that it sets on request alone. Others' stay, so that [`RECORD`] says which are ours.
+/// Parameters that it sets on request alone. Those that others set stay, so [`RECORD`] says which
+/// are ours.
 const ON_REQUEST: [&str; 2] = [DEFAULT_SIZE, "transparent_hugepage="];
 const DEFAULT_SIZE: &str = "default_hugepagesz=";
-/// GRUB's configuration reads it after `/etc/default/grub`.
+/// File that GRUB's configuration reads after `/etc/default/grub`.
 const GRUB: &str = "etc/default/grub.d/60-megapage.cfg";
-/// With systemd-boot: the words among [`ON_REQUEST`] that megapage has put into the command lines.
+/// File of systemd-boot with the words among [`ON_REQUEST`] that megapage has put into the command
+/// lines.
 const RECORD: &str = "etc/kernel/megapage.words";
 
-/// Whose files hold the kernel's command line.
+/// Boot loader whose files hold the kernel's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loader {
     /// GRUB with `/etc/default/grub.d` (Debian, Ubuntu and their kin).
     Grub,
-    /// systemd-boot: `/etc/kernel/cmdline` for kernels to come, the entries for those that are there.
+    /// systemd-boot: `/etc/kernel/cmdline` for later kernels, the entries for those that are
+    /// installed.
     SystemdBoot,
 }
 
-/// The pages of one size at boot: of the machine, or of nodes.
+/// Pages of one size at boot: of the machine, or of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootPool {
     /// The page size.
@@ -41,8 +44,9 @@ pub struct BootPool {
     pub pages: String,
 }
 
-/// The parameters in the order that the kernel needs: each `hugepagesz=` before the `hugepages=` that it is for,
-/// the largest size first, as a gigabyte in one piece is the hardest to find. `thp`: always, madvise or never.
+/// Returns the parameters in the order that the kernel needs: each `hugepagesz=` before its
+/// `hugepages=`. The largest size comes first: a gigabyte in one piece is the hardest to find.
+/// `thp`: always, madvise or never.
 pub fn parameters(
     pools: &[BootPool],
     cma: Option<&str>,
@@ -61,7 +65,7 @@ pub fn parameters(
     words
 }
 
-/// As the kernel's memparse() reads it: `1G`, `2M`, `64K`.
+/// Returns the size as the kernel's memparse() reads it: `1G`, `2M`, `64K`.
 pub fn memparse(bytes: Bytes) -> String {
     match bytes.0 {
         n if n.is_multiple_of(1 << 30) => format!("{}G", n >> 30),
@@ -70,7 +74,7 @@ pub fn memparse(bytes: Bytes) -> String {
     }
 }
 
-/// Which loader the files below `root` belong to.
+/// Returns the loader to which the files of `tree` belong.
 pub fn detect(tree: &Tree, words: &[String]) -> Result<Loader, PersistError> {
     let grub = read(tree, &tree.root().join("etc/default/grub"))?;
     if let Some(text) = &grub {
@@ -89,8 +93,8 @@ pub fn detect(tree: &Tree, words: &[String]) -> Result<Loader, PersistError> {
     Err(PersistError::NoLoader { root: tree.root().to_path_buf(), words: words.join(" ") })
 }
 
-/// The edits that make `words` the hugetlb parameters of the next boot; without words, those that take megapage's
-/// away.
+/// Returns the edits that make `words` the hugetlb parameters of the next boot; without words,
+/// those that remove megapage's.
 pub fn edits(tree: &Tree, loader: Loader, words: &[String]) -> Result<Vec<Edit>, PersistError> {
     match loader {
         Loader::Grub => grub_edits(tree, words),
@@ -98,7 +102,7 @@ pub fn edits(tree: &Tree, loader: Loader, words: &[String]) -> Result<Vec<Edit>,
     }
 }
 
-/// Whether an earlier call has set the default page size.
+/// Returns true if an earlier call has set the default page size.
 pub fn keeps_default_size(tree: &Tree) -> Result<bool, PersistError> {
     let grub =
         read(tree, &tree.root().join(GRUB))?.filter(|text| text.starts_with(MARKER)).unwrap_or_default();
@@ -106,7 +110,7 @@ pub fn keeps_default_size(tree: &Tree) -> Result<bool, PersistError> {
     Ok(words.any(|word| word.starts_with(DEFAULT_SIZE)))
 }
 
-/// The words on request that are in systemd-boot's command lines by an earlier call.
+/// Returns the words on request that an earlier call has put into systemd-boot's command lines.
 fn recorded(tree: &Tree) -> Result<Vec<String>, PersistError> {
     let text =
         read(tree, &tree.root().join(RECORD))?.filter(|text| text.starts_with(MARKER)).unwrap_or_default();
@@ -114,12 +118,12 @@ fn recorded(tree: &Tree) -> Result<Vec<String>, PersistError> {
     Ok(lines.flat_map(str::split_whitespace).map(str::to_string).collect())
 }
 
-/// `hugepages=` of `hugepages=512`.
+/// Returns the parameter of a word: `hugepages=` of `hugepages=512`.
 fn kind(word: &str) -> &str {
     word.find('=').map_or(word, |at| &word[..=at])
 }
 
-/// The kinds of words that nothing else may set once these are set.
+/// Returns the parameters that nothing else may set once `words` are set.
 fn exclusive(words: &[String]) -> impl Iterator<Item = &'static str> + '_ {
     let requested = ON_REQUEST.into_iter().filter(|own| words.iter().any(|word| kind(word) == *own));
     OURS.into_iter().chain(requested)
@@ -169,7 +173,7 @@ fn systemd_boot_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, Persis
     })?);
     for entry in entries(tree)? {
         edits.extend(with_backup(tree, entry, words, &ours, |text, words| {
-            // Several `options` lines are one command line: the words go to the end of the last.
+            // Several `options` lines form one command line: the words go to the end of the last.
             let last =
                 text.lines().enumerate().filter(|(_, line)| is_options(line)).last().map(|(index, _)| index);
             let mut lines: Vec<String> = text
@@ -185,7 +189,7 @@ fn systemd_boot_edits(tree: &Tree, words: &[String]) -> Result<Vec<Edit>, Persis
             if last.is_none() && !words.is_empty() {
                 lines.push(format!("options {}", words.join(" ")));
             }
-            // A line that held nothing but our words goes with them.
+            // A line that held only our words is removed with them.
             lines.retain(|line| line.trim() != "options");
             lines.join("\n") + "\n"
         })?);
@@ -197,22 +201,24 @@ fn is_options(line: &str) -> bool {
     line.split_whitespace().next() == Some("options")
 }
 
-/// Whether an earlier call has put this word into a file that has a copy of its former text.
+/// Returns true if an earlier call has put this word into a file that has a copy of its former
+/// text.
 fn is_ours(word: &str, recorded: &[String]) -> bool {
     OURS.contains(&kind(word)) || recorded.iter().any(|ours| ours == word)
 }
 
-/// The command line without our former words, then with the new ones.
+/// Returns the command line without our former words, and with the new ones at its end.
 fn join(line: &str, recorded: &[String], words: &[String]) -> String {
     let others = line.split_whitespace().filter(|word| !is_ours(word, recorded));
     others.chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
-/// What earlier calls have put into command lines.
+/// Words that earlier calls have put into command lines.
 struct Ours {
     /// The words on request.
     recorded: Vec<String>,
-    /// All words of ours in /etc/kernel/cmdline, which kernel-install(8) copies into the entries of new kernels.
+    /// All words of ours in /etc/kernel/cmdline, which kernel-install(8) copies into the entries of
+    /// new kernels.
     inherited: Vec<String>,
 }
 
@@ -222,9 +228,9 @@ fn backup_of(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Edits of a file that another program owns: a copy of what it held, and the file itself. That there is a copy is
-/// also what says that the hugetlb words in the file are ours, and the record says it of those on request. An entry that
-/// was made since, with our words in it, has no copy and gets none.
+/// Returns the edits of a file that another program owns: a copy of its former text, and the file
+/// itself. If there is a copy, the hugetlb words in the file are ours; for words on request, the
+/// record says so. An entry that was made since, with our words in it, has no copy and gets none.
 fn with_backup(
     tree: &Tree,
     path: PathBuf,
@@ -260,14 +266,14 @@ fn with_backup(
         }
         return Ok(vec![backup, edit]);
     }
-    // Byte for byte what it was, unless another program has changed it since.
+    // The former text byte for byte, unless another program has changed the file since.
     let former = backup.before.clone().filter(|former| change(former, &[]) == change(&before, &[]));
     edit.after = former.or(edit.after);
     backup.after = None;
     Ok(vec![edit, backup])
 }
 
-/// The boot entries, wherever the boot partition is mounted.
+/// Returns the boot entries, wherever the boot partition is mounted.
 fn entries(tree: &Tree) -> Result<Vec<PathBuf>, PersistError> {
     let mut found = Vec::new();
     for directory in ["boot/loader/entries", "efi/loader/entries", "boot/efi/loader/entries"] {

@@ -1,4 +1,5 @@
-//! Files under /etc and on the boot partition: planned as whole texts, written atomically, all or none.
+//! Files under /etc and on the boot partition: planned as whole texts, written atomically, all or
+//! none.
 
 use super::PersistError;
 use megapage_kernel::directory::is_link_in_the_way;
@@ -8,15 +9,15 @@ use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The longest file that is read, in bytes, and the most files of one directory.
+/// Longest file that is read, in bytes, and the most files of one directory.
 const LONGEST: u64 = 1 << 20;
 const MOST_FILES: usize = 4096;
 
-/// The first line of every file that is megapage's alone.
+/// First line of every file that is megapage's alone.
 pub const MARKER: &str =
     "# Written by megapage pool persist; megapage pool persist --remove --apply takes it away.";
 
-/// Appended to the name of a file that another program owns, for the copy of what it held before.
+/// Suffix of the copy of another program's file, which holds its former text.
 pub const BACKUP_SUFFIX: &str = ".megapage.bak";
 
 /// One file, from its present to its target content.
@@ -25,22 +26,22 @@ pub struct Edit {
     /// The file.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub path: PathBuf,
-    /// Its text before; `None`: it is not there.
+    /// Its text before; `None` if it does not exist.
     pub before: Option<String>,
-    /// Its text after; `None`: it is removed.
+    /// Its text after; `None` if it is removed.
     pub after: Option<String>,
 }
 
 impl Edit {
-    /// Reads what is there. A symbolic link is refused: it may lead out of the image that is edited, and would be
-    /// replaced by a file.
+    /// Reads the present file. Refuses a symbolic link: it may lead out of the image that is
+    /// edited, and would be replaced by a file.
     pub(super) fn of(tree: &Tree, path: PathBuf) -> Result<Edit, PersistError> {
         let before = read(tree, &path)?;
         Ok(Edit { after: before.clone(), before, path })
     }
 
-    /// A file of megapage's own that shall hold the marker and `text`, or go. One of that name that another program
-    /// wrote is refused.
+    /// Returns the edit of a file of megapage's own that is to hold the marker and `text`, or to be
+    /// removed. Refuses a file of that name that another program wrote.
     pub(super) fn own(tree: &Tree, path: PathBuf, text: Option<String>) -> Result<Edit, PersistError> {
         let mut edit = Edit::of(tree, path)?;
         if edit.before.as_deref().is_some_and(|before| !before.starts_with(MARKER)) {
@@ -50,12 +51,12 @@ impl Edit {
         Ok(edit)
     }
 
-    /// Whether the file is already in its target state.
+    /// Returns true if the file is already in its target state.
     pub fn is_no_op(&self) -> bool {
         self.before == self.after
     }
 
-    /// The shell lines that do the same.
+    /// Returns the shell lines that do the same.
     pub(super) fn commands(&self) -> Vec<String> {
         let path = shell_path(&self.path);
         match &self.after {
@@ -83,7 +84,7 @@ impl Edit {
     }
 }
 
-/// Makes all edits; when one fails, those before it are undone and its error is returned.
+/// Makes all edits. If one fails, undoes those before it and returns its error.
 pub(super) fn make_all(tree: &Tree, edits: &[Edit]) -> Result<(), PersistError> {
     for (index, edit) in edits.iter().enumerate().filter(|(_, edit)| !edit.is_no_op()) {
         if let Err(error) = edit.make(tree) {
@@ -96,15 +97,16 @@ pub(super) fn make_all(tree: &Tree, edits: &[Edit]) -> Result<(), PersistError> 
     Ok(())
 }
 
-/// The text of a file; `None` where there is none.
+/// Returns the text of a file; `None` if there is none.
 pub(super) fn read(tree: &Tree, path: &Path) -> Result<Option<String>, PersistError> {
     tree.read(path, LONGEST).map_err(|error| failed(path, error))
 }
 
-/// The files in a directory that end in `.extension`, sorted; none where there is no such directory.
+/// Returns the files in a directory that end in `.extension`, sorted; none if there is no such
+/// directory.
 pub(super) fn listed(tree: &Tree, directory: &Path, extension: &str) -> Result<Vec<PathBuf>, PersistError> {
     let names = tree.names(directory, MOST_FILES).map_err(|error| match failed(directory, error) {
-        // Of the files in it, it is on the way.
+        // For the files in the directory, the link is on the way.
         PersistError::Link(directory) => PersistError::LinkOnTheWay(directory),
         other => other,
     })?;

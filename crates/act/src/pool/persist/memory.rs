@@ -1,15 +1,15 @@
-//! What the persistent pools leave for everything else at the next boot.
+//! Memory that the persistent pools leave for everything else at the next boot.
 
 use crate::pool::plan::floor;
 use megapage_observe::wire;
 use megapage_units::Bytes;
 use serde::Serialize;
 
-/// What a machine needs to boot beside its pools: kernel, initramfs and the first services. Below it `hugepages=` ends
-/// in a panic that only another boot parameter repairs.
+/// Memory that a machine needs to boot beside its pools: kernel, initramfs and the first services.
+/// With less, `hugepages=` ends in a panic that only another boot parameter repairs.
 pub const LEAST: Bytes = Bytes::mib(512);
 
-/// A struct page of 64 bytes describes 4 KiB.
+/// Bytes that one byte of page descriptors describes: a struct page of 64 bytes describes 4 KiB.
 const DESCRIBED_BY_A_BYTE: u64 = 64;
 
 /// Memory at the next boot.
@@ -18,7 +18,8 @@ pub struct PersistMemory {
     /// `MemTotal`, or the memory of the machine that will boot.
     #[serde(serialize_with = "wire::bytes", rename = "total_bytes")]
     pub total: Bytes,
-    /// Page descriptors of the kernel, 1/64 of all memory; zero where `total` is a `MemTotal`, which they are not in.
+    /// Page descriptors of the kernel, 1/64 of all memory. Zero if `total` is a `MemTotal`, which
+    /// does not include them.
     #[serde(serialize_with = "wire::bytes", rename = "descriptors_bytes")]
     pub descriptors: Bytes,
     /// All pools, and the memory of `hugetlb_cma=`.
@@ -27,18 +28,18 @@ pub struct PersistMemory {
     /// The remainder.
     #[serde(serialize_with = "wire::bytes", rename = "left_bytes")]
     pub left: Bytes,
-    /// Below this it is a warning.
+    /// Safe floor; less than this is a warning.
     #[serde(serialize_with = "wire::bytes", rename = "floor_bytes")]
     pub floor: Bytes,
 }
 
 impl PersistMemory {
-    /// Of a running machine's `MemTotal`.
+    /// Returns the values for a running machine's `MemTotal`.
     pub(super) fn of_running(total: Bytes, pools: Bytes) -> PersistMemory {
         PersistMemory::of(total, Bytes::ZERO, pools)
     }
 
-    /// Of a machine with this much memory built in.
+    /// Returns the values for a machine with this much memory built in.
     pub(super) fn of_installed(total: Bytes, pools: Bytes) -> PersistMemory {
         PersistMemory::of(total, Bytes(total.0 / DESCRIBED_BY_A_BYTE), pools)
     }
@@ -48,12 +49,12 @@ impl PersistMemory {
         PersistMemory { total, descriptors, pools, left, floor: floor(total) }
     }
 
-    /// Whether the machine would not come up.
+    /// Returns true if the machine would not boot.
     pub(super) fn cannot_boot(&self) -> bool {
         self.left < LEAST
     }
 
-    /// What may fail, where less than the safe floor is left.
+    /// Returns the warning, if less than the safe floor is left.
     pub(super) fn warning(&self) -> Option<String> {
         let PersistMemory { total, descriptors, pools, left, floor } = *self;
         (left < floor).then(|| {

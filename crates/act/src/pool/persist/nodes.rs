@@ -1,4 +1,5 @@
-//! Pools of single nodes at boot: whether the kernel that will boot reads them, and whether the nodes are there.
+//! Pools of single nodes at boot: checks that the kernel that will boot reads them, and that the
+//! nodes are there.
 
 use super::{BootPool, PersistError};
 use crate::pool::error::PoolError;
@@ -7,11 +8,12 @@ use megapage_kernel::{KernelRoot, hugetlb};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Where packages install kernels' modules, one directory for each release.
+/// Directories in which packages install kernels' modules, one directory for each release.
 const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
 
-/// Refuses words by node where no kernel of `image` reads them, or a node is not on this machine; answers with a note
-/// where only some do, or that is unknown. `image` is `/`, or the root of an image.
+/// Refuses words by node if no kernel of `image` reads them, or if a node is not on this machine.
+/// Returns a note if only some kernels read them, or if that is unknown. `image` is `/`, or the
+/// root of an image.
 pub(super) fn check(
     root: &KernelRoot,
     image: &Path,
@@ -49,14 +51,15 @@ pub(super) fn check(
     }
 }
 
-/// The releases of the kernels that are installed below `image`.
+/// Returns the releases of the kernels that are installed below `image`.
 fn installed(image: &Path) -> BTreeSet<Release> {
     let directories = MODULES.iter().filter_map(|directory| std::fs::read_dir(image.join(directory)).ok());
     let names = directories.flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
     names.filter_map(|name| Release::parse(&name.to_string_lossy())).collect()
 }
 
-/// That each node in `0:48,1:32` and the like is among `known`; an empty list is a kernel without NUMA: node 0.
+/// Checks that each node in `0:48,1:32` and the like is among `known`. An empty list is a kernel
+/// without NUMA: node 0.
 fn all_there(known: &[u32], words: &[&str]) -> Result<(), PersistError> {
     let known = if known.is_empty() { &[0] } else { known };
     let parts = words.iter().flat_map(|word| word.split(','));

@@ -1,9 +1,9 @@
-//! Files of an image, edited and put back.
+//! Files of an image, edited and restored.
 
 use super::*;
 use std::fs;
 
-/// An image's root beside a captured tree of a machine with 24 GiB.
+/// Root of an image beside a captured tree of a machine with 24 GiB.
 struct Image {
     directory: tempfile::TempDir,
 }
@@ -68,7 +68,7 @@ impl Image {
         self.plan(&self.request(pools)).unwrap_err().to_string()
     }
 
-    /// Every file below the image, with its text.
+    /// Returns every file below the image, with its text.
     fn everything(&self) -> Vec<(PathBuf, String)> {
         let (mut files, mut pending) = (Vec::new(), vec![self.path("image")]);
         while let Some(directory) = pending.pop() {
@@ -110,7 +110,7 @@ fn the_default_size_goes_to_sysctl_and_others_to_the_boot_parameters() {
     assert_eq!(image.text("etc/default/grub.d/60-megapage.cfg"), Some(format!("{MARKER}\n{grub}")));
 
     assert!(image.plan(&request).unwrap().is_no_op(), "a second call finds nothing to do");
-    // What a call does not name is not persistent.
+    // A pool that a call does not name is not persistent.
     image.plan(&image.request(&["2m=7"])).unwrap().apply().unwrap();
     assert_eq!(image.text("etc/default/grub.d/60-megapage.cfg"), None);
     forget(&image.request(&[])).unwrap().apply().unwrap();
@@ -181,7 +181,7 @@ fn systemd_boot_gets_its_command_line_and_entries_edited_and_put_back() {
     );
     assert_eq!(image.text("etc/kernel/cmdline.megapage.bak").as_deref(), Some(CMDLINE.1));
 
-    // Another value replaces the first, and the copy stays that of the beginning.
+    // Another value replaces the first, and the copy keeps the text of the beginning.
     image.plan(&image.request(&["1g=3"])).unwrap().apply().unwrap();
     assert_eq!(image.text(CMDLINE.0).unwrap(), "root=/dev/vda1 rw hugepagesz=1G hugepages=3\n");
     assert_eq!(image.text("etc/kernel/cmdline.megapage.bak").as_deref(), Some(CMDLINE.1));
@@ -237,7 +237,7 @@ fn a_machine_that_could_not_boot_is_refused() {
     image.plan(&request).unwrap();
     assert!(image.refusal(&["1g=24"]).contains("24 GiB in pools would leave 0 B of 24 GiB"));
     assert!(image.refusal(&["1g=99999999999999999"]).contains("needs to boot"));
-    // What boots, but leaves little, is the owner's to decide.
+    // Pools with which the machine boots, but that leave little, are the owner's decision.
     let plan = image.plan(&image.request(&["1g=23"])).unwrap();
     assert!(
         plan.warnings[0]
@@ -246,7 +246,8 @@ fn a_machine_that_could_not_boot_is_refused() {
     assert!(image.plan(&image.request(&["1g=22"])).unwrap().warnings.is_empty());
 }
 
-/// The command line that articles recommend for a search in 100 GiB: of 128 GiB, 123 pages of 1 GiB, nothing else.
+/// Returns the request for the command line that articles recommend for a search in 100 GiB: on
+/// 128 GiB, 123 pages of 1 GiB, nothing else.
 fn gigabytes(image: &Image) -> PersistRequest {
     PersistRequest {
         default_size: Some(PageSize::HUGE_1G),
@@ -274,7 +275,8 @@ fn nearly_all_memory_in_gigabyte_pages_is_written_with_a_warning() {
     plan.apply().unwrap();
     assert!(image.text("etc/default/grub.d/60-megapage.cfg").unwrap().contains(line));
     assert!(image.plan(&gigabytes(&image)).unwrap().is_no_op());
-    // As 1 GiB was the default by our own parameter, 2 MiB is it again without.
+    // The present default of 1 GiB comes from our own parameter: without it, the default is 2 MiB
+    // again.
     image.write(
         "kernel/proc/meminfo",
         "MemTotal: 25165824 kB\nMemAvailable: 20000000 kB\nHugepagesize: 1048576 kB\n",
@@ -300,7 +302,7 @@ fn with_systemd_boot_words_of_others_stay_and_ours_go() {
     forget(&image.request(&[])).unwrap().apply().unwrap();
     assert_eq!(image.everything(), before, "byte for byte");
 
-    // Set by hand after the pool was: not ours to take away, and not ours to set.
+    // A word set by hand after the pool: megapage neither removes nor sets it.
     image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
     image.write(
         "image/etc/kernel/cmdline",
@@ -315,7 +317,7 @@ fn with_systemd_boot_words_of_others_stay_and_ours_go() {
     assert_eq!(image.text("etc/kernel/cmdline").unwrap(), "root=/dev/vda1 rw transparent_hugepage=madvise\n");
 }
 
-/// kernel-install(8) makes it of /etc/kernel/cmdline, our words included.
+/// kernel-install(8) makes the entry from /etc/kernel/cmdline, our words included.
 #[test]
 fn the_entry_of_a_later_kernel_is_changed_along_and_cleaned() {
     let image = Image::new(&[CMDLINE, ENTRY]);
@@ -331,13 +333,13 @@ fn the_entry_of_a_later_kernel_is_changed_along_and_cleaned() {
     forget(&image.request(&[])).unwrap().apply().unwrap();
     assert_eq!(image.text(later).unwrap(), "linux /vmlinuz-6.19\noptions root=/dev/vda1 rw\n");
     assert_eq!(image.everything().len(), 3, "and the two that were there");
-    // Words that are not those of the command line are another's.
+    // Words other than those of the command line belong to another program.
     image.plan(&image.request(&["1g=2"])).unwrap().apply().unwrap();
     image.write("image/efi/loader/entries/other.conf", "options hugepagesz=1G hugepages=5\n");
     assert!(image.refusal(&["1g=3"]).contains("other.conf: sets hugepages=5 already"));
 }
 
-/// An `options` line without a word is a line all the same.
+/// An `options` line without words also counts as a line.
 #[test]
 fn an_odd_entry_is_put_back_as_it_was() {
     let image = Image::new(&[("boot/loader/entries/odd.conf", "options\n\toptions  a   b\ntitle x\n")]);
@@ -434,7 +436,7 @@ fn an_image_is_not_left_through_a_link_on_the_way() {
         let error = image.plan(&image.request(&[pool])).unwrap_err();
         assert!(matches!(&error, PersistError::LinkOnTheWay(_)), "{error}");
         fs::remove_file(&link).unwrap();
-        // One that is put there after the plan was made.
+        // A link that is put there after the plan was made.
         let plan = image.plan(&image.request(&[pool])).unwrap();
         std::os::unix::fs::symlink(&outside, &link).unwrap();
         assert!(matches!(plan.apply(), Err(PersistError::LinkOnTheWay(_))));

@@ -1,4 +1,4 @@
-//! What a request is answered with.
+//! Answers to requests.
 
 use super::client::{Client, Origin};
 use crate::shared::Shared;
@@ -8,20 +8,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Headers of a request, at most.
+/// Most headers of a request.
 const MOST_HEADERS: usize = 64;
-/// The text of the metrics serves all requests within this time, unless there was a pass: requests without pause cost
-/// no more than rare ones.
+/// Time for which one text of the metrics serves all requests, unless there was a pass. Thereby
+/// requests without pause cost no more than rare ones.
 const METRICS_LAST: Duration = Duration::from_secs(1);
-/// Decisions in one answer, at most.
+/// Most decisions in one answer.
 const MOST_DECISIONS: usize = 1000;
-/// What a browser is answered.
+/// Answer to a browser.
 const INDEX: &str = "megapage daemon\n\n\
     GET /metrics           metrics for Prometheus (OpenMetrics where that is accepted)\n\
     GET /status            the daemon, its last pass and the processes, as JSON\n\
     GET /decisions         the last decisions, as JSON; ?since=NUMBER those after it, ?last=COUNT so many at most\n";
 
-/// A body that several clients may be sent at once.
+/// Body that several clients may be sent at once.
 pub(super) type Body = Arc<[u8]>;
 
 /// An answer.
@@ -30,7 +30,7 @@ pub(super) struct Answer {
     code: u16,
     kind: &'static str,
     body: Body,
-    /// HEAD: what the body would be.
+    /// True for HEAD: the body is not sent.
     bodiless: bool,
 }
 
@@ -52,7 +52,7 @@ impl Answer {
         self.code
     }
 
-    /// The head and the body, as they are sent.
+    /// Returns the head and the body, as they are sent.
     pub(super) fn into_parts(self) -> (Vec<u8>, Body) {
         let allow = if self.code == 405 { "Allow: GET, HEAD\r\n" } else { "" };
         let head = format!(
@@ -81,7 +81,7 @@ fn phrase(code: u16) -> &'static str {
     }
 }
 
-/// Answers requests from what was noted.
+/// Source of answers, from the noted passes.
 #[derive(Debug)]
 pub(super) struct Answers {
     shared: Arc<Shared>,
@@ -107,7 +107,7 @@ impl Answers {
         self.shared.answered(code);
     }
 
-    /// The answer to the bytes of a request; `None` where it is not whole yet.
+    /// Returns the answer to the bytes of a request; `None` if it is not whole yet.
     pub(super) fn answer(&mut self, bytes: &[u8], client: Client) -> Option<Answer> {
         let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
@@ -126,7 +126,8 @@ impl Answers {
             let found = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
             found.map(|header| String::from_utf8_lossy(header.value).into_owned())
         };
-        // A web page that has its name resolve to this machine could have a browser read what is reported here.
+        // Else a web page whose name resolves to this machine could make a browser read these
+        // reports.
         if client.origin == Origin::Loopback && header("host").is_some_and(|host| !is_loopback(&host)) {
             return Some(Answer::error(403, "ask for localhost or a loopback address"));
         }
@@ -152,7 +153,7 @@ impl Answers {
             }
             "/status" => {
                 let resident = self.shared.resident();
-                // Written when the loop may go on: what is copied out is short.
+                // The JSON is written after the lock is released: copying the values out is short.
                 let status = self.shared.telemetry().status(boot_time(), process_cpu_time(), resident);
                 json(&status)
             }
@@ -194,7 +195,7 @@ fn json(value: &impl serde::Serialize) -> Answer {
     }
 }
 
-/// `since` and `last` of a query; all decisions where they are not given.
+/// Returns `since` and `last` of a query; all decisions if they are not given.
 fn numbers(query: &str) -> Result<(u64, u64), String> {
     let (mut since, mut last) = (0, u64::MAX);
     for part in query.split('&').filter(|part| !part.is_empty()) {
@@ -209,7 +210,7 @@ fn numbers(query: &str) -> Result<(u64, u64), String> {
     Ok((since, last))
 }
 
-/// Whether a Host header names this machine as only itself can.
+/// Returns true if a Host header names this machine in a way that only the machine itself can use.
 fn is_loopback(host: &str) -> bool {
     let name = host.trim();
     let bare = name.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));

@@ -1,6 +1,6 @@
 //! The daemon's clients.
 
-/// Where a client came in.
+/// Listener that a client has connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Unix,
@@ -11,6 +11,6 @@ pub(super) enum Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Client {
     pub origin: Origin,
-    /// Root, or the daemon's own user: may know where other users' memory lies.
+    /// True for root and the daemon's user: they may know the addresses of other users' memory.
     pub trusted: bool,
 }

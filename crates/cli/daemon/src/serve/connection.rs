@@ -10,23 +10,24 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Bytes of a request, at most; more are answered with 431.
+/// Most bytes of a request; longer ones are answered with 431.
 pub(super) const MOST_REQUEST: usize = 8192;
-/// Reads that a request may need: one that trickles in is not parsed again for ever.
+/// Most reads for a request: one that trickles in is not parsed without end.
 const MOST_PIECES: u32 = 64;
-/// Bytes that a client may send after its request; they are thrown away, so that it gets to read the answer.
+/// Most bytes that a client may send after its request; they are discarded, so that it gets to read
+/// the answer.
 const MOST_AFTER: usize = 1 << 16;
 
-/// How long a client may take.
+/// Times that a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadlines {
-    /// To send its request.
+    /// Time to send its request.
     pub read: Duration,
-    /// To take its answer.
+    /// Time to take its answer.
     pub write: Duration,
-    /// To hang up after that.
+    /// Time to hang up after that.
     pub close: Duration,
-    /// To do nothing, when others want its place.
+    /// Time to do nothing, if others want its place.
     pub idle: Duration,
 }
 
@@ -76,32 +77,32 @@ enum State {
     Closing { read: usize },
 }
 
-/// A client that is being answered.
+/// Client that is being answered.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
     trusted: bool,
     state: State,
-    /// When the present state has to be over.
+    /// Time by which the present state must end.
     until: Instant,
-    /// When it did something last.
+    /// Time of its last activity.
     moved: Instant,
     deadlines: Deadlines,
 }
 
-/// What comes next.
+/// Next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// To wait until it is ready.
+    /// Wait for it to become ready.
     Wait,
     /// Nothing: it was answered.
     Done,
-    /// Nothing: it was not.
+    /// Nothing: it was dropped unanswered.
     Dropped,
 }
 
 impl Connection {
-    /// The stream must not block.
+    /// Creates a connection; the stream must not block.
     pub(super) fn new(stream: Stream, deadlines: Deadlines, now: Instant) -> Connection {
         let state = State::Reading { request: Vec::new(), pieces: 0 };
         let trusted = match &stream {
@@ -129,17 +130,17 @@ impl Connection {
         }
     }
 
-    /// When its time is up.
+    /// Returns the time at which its present state expires.
     pub(super) fn until(&self) -> Instant {
         self.until
     }
 
-    /// From when on its place may be given to another process.
+    /// Returns the time from which on its place may be given to another client.
     pub(super) fn idle_from(&self) -> Instant {
         self.moved + self.deadlines.idle
     }
 
-    /// Its time is up: one that has not sent its request in time is notified.
+    /// Ends it because its time is up. A client that has begun its request gets an answer about it.
     pub(super) fn expire(&mut self, answers: &mut Answers, now: Instant) -> Next {
         match &self.state {
             State::Reading { request, .. } if !request.is_empty() => {
@@ -151,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Goes on as far as it goes without waiting.
+    /// Goes on as far as possible without waiting.
     pub(super) fn step(&mut self, answers: &mut Answers, now: Instant) -> Next {
         loop {
             let moved = match &mut self.state {
@@ -218,7 +219,8 @@ impl Connection {
         Ok(None)
     }
 
-    /// Reads on until the client hangs up: to close on bytes that were not read would take the answer away from it.
+    /// Reads on up to the end of the client's data: a close with unread bytes would discard the
+    /// answer.
     fn close(&mut self) -> io::Result<Option<Next>> {
         let State::Closing { read } = &mut self.state else { return Ok(None) };
         let count = self.stream.read(&mut [0; 4096])?;

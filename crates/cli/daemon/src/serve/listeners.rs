@@ -1,4 +1,4 @@
-//! Where clients come in.
+//! Listeners for clients.
 
 use crate::reporter_error::ReporterError;
 use crate::{Mode, observability::MetricsConfig};
@@ -6,7 +6,7 @@ use megapage_kernel::service::{SocketError, SocketFile, group_number};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
-/// Connections that may wait to be accepted.
+/// Most connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
 
 /// The listeners that the configuration asks for.
@@ -17,13 +17,13 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Whether there is nothing to listen on.
+    /// Returns true if there is nothing to listen on.
     pub(crate) fn is_empty(&self) -> bool {
         self.unix.is_none() && self.loopback.is_none()
     }
 
-    /// Opens what `config` asks for; what `before` has open already is taken over once everything else is open. On
-    /// failure `before` is as it was.
+    /// Opens the listeners of `config`. Takes over listeners that `before` has open already, once
+    /// all others are open. On failure `before` stays as it was.
     pub(crate) fn open(
         config: &MetricsConfig,
         before: Option<(&MetricsConfig, &mut Listeners)>,
@@ -33,7 +33,7 @@ impl Listeners {
             Some((old, open)) => (Some(old), Some(open)),
             None => (None, None),
         };
-        // One that should be open and is not, after a failure, is opened anew.
+        // A listener that should be open and is not, after a failure, is opened again.
         let has = |is_open: fn(&Listeners) -> bool| open.as_ref().is_some_and(|open| is_open(open));
         let keeps_unix =
             old.is_some_and(|old| old.socket == config.socket) && has(|open| open.unix.is_some());
@@ -67,7 +67,7 @@ impl Listeners {
     }
 }
 
-/// Opens the socket, and puts what stands in the way in the terms of the configuration.
+/// Opens the socket, and turns its errors into those of the configuration.
 fn socket(path: &Path, mode: Mode, group: Option<u32>) -> Result<SocketFile, ReporterError> {
     let path_buf = || path.to_path_buf();
     SocketFile::open(path, mode.0, group, BACKLOG).map_err(|error| match error {
@@ -77,7 +77,7 @@ fn socket(path: &Path, mode: Mode, group: Option<u32>) -> Result<SocketFile, Rep
     })
 }
 
-/// The number of a group that is given by name or number (group(5)).
+/// Returns the number of a group that is given by name or number (group(5)).
 fn group(name: &str) -> Result<Option<u32>, ReporterError> {
     if name.is_empty() {
         return Ok(None);

@@ -1,9 +1,10 @@
-//! Answering clients over HTTP: one thread, which never waits for any of them.
+//! HTTP server for clients: one thread, which never waits for any of them.
 //!
-//! A client can neither stall the loop (it has no part in this thread) nor make this grow: connections, bytes of a
-//! request, pieces of it, and the time for each step are bounded, connections are accepted at a bounded rate, and the
-//! place of one that does nothing goes to the next. Each way in has its own places, so that no client on the loopback
-//! address can keep out users of the socket.
+//! A client can neither stall the loop (it has no part in this thread) nor make this grow.
+//! Connections, bytes of a request, pieces of it, and the time for each step are bounded.
+//! Connections are accepted at a bounded rate, and the place of an idle one goes to the next. Each
+//! listener has separate places, so that no client on the loopback address can keep out users of
+//! the socket.
 
 mod answer;
 mod client;
@@ -30,20 +31,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use textfile::Textfile;
 
-/// Connections by each way in, at once.
+/// Most connections by each listener, at once.
 const MOST_CONNECTIONS: usize = 8;
-/// Connections a second: by the socket, and by the loopback address, where all users on this machine may ask.
+/// Most connections a second: by the socket, and by the loopback address, where all users on this
+/// machine may ask.
 const MOST_A_SECOND: [u32; 2] = [50, 10];
-/// How long no client is accepted after accepting has failed, for lack of descriptors, say.
+/// Time for which no client is accepted after a failure to accept, for lack of descriptors, say.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// The longest wait; nothing depends on it.
+/// Longest wait; nothing depends on it.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Messages to the thread.
 const NOTED: u8 = b'n';
 const STOP: u8 = b's';
 
-/// What the bytes of a request are answered with, as [`crate::fuzzing::http`] has it.
+/// Returns the answer to the bytes of a request, for [`crate::fuzzing::http`].
 pub(crate) fn answer_to(
     shared: Arc<Shared>,
     request: &[u8],
@@ -57,7 +59,8 @@ pub(crate) fn answer_to(
     Some((code, head, body.to_vec()))
 }
 
-/// What a client gets that sends its request in these pieces and then nothing more, as [`crate::fuzzing::converse`] has it.
+/// Returns everything that a client gets which sends its request in these pieces and then nothing
+/// more, for [`crate::fuzzing::converse`].
 pub(crate) fn converse(shared: Arc<Shared>, pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
     let (mut theirs, ours) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
@@ -78,14 +81,14 @@ pub(crate) fn converse(shared: Arc<Shared>, pieces: &[&[u8]]) -> io::Result<Vec<
     }
     drop(connection);
     let mut answer = Vec::new();
-    // What the server did not read takes nothing away that it has sent.
+    // Bytes that the server did not read do not matter: its answer was sent already.
     match theirs.read_to_end(&mut answer) {
         Err(error) if error.kind() != ErrorKind::ConnectionReset => Err(error),
         _ => Ok(answer),
     }
 }
 
-/// The thread that answers.
+/// Thread that answers.
 #[derive(Debug)]
 pub(crate) struct Server {
     tell: UnixStream,
@@ -93,7 +96,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it. `textfile`, unless empty, is written now and then.
+    /// Starts the thread. `textfile`, unless empty, is written now and then.
     pub(crate) fn start(shared: &Arc<Shared>, listeners: Listeners, textfile: PathBuf) -> io::Result<Server> {
         let (tell, wakeups) = UnixStream::pair()?;
         tell.set_nonblocking(true)?;
@@ -109,20 +112,21 @@ impl Server {
         Ok(Server { tell, thread: Some(thread) })
     }
 
-    /// Notifies it that there is something new.
+    /// Notifies the thread that there is something new.
     pub(crate) fn noted(&mut self) {
-        // Where the thread has not yet read as many of these as fit, it will learn of this one with them.
+        // If the socket's buffer is full of such messages, the thread will learn of this one with
+        // them.
         let _ = self.tell.write(&[NOTED]);
     }
 
-    /// Stops it; what it listened on goes on listening, unanswered, until it is dropped.
+    /// Stops the thread. Its listeners stay open, unanswered, for as long as the caller keeps them.
     pub(crate) fn stop(mut self) -> Listeners {
         self.join()
     }
 
     fn join(&mut self) -> Listeners {
         let Some(thread) = self.thread.take() else { return Listeners::default() };
-        // Closing our end says it as well, where there is no room for a byte.
+        // Closing our end stops it as well, if there is no room for a byte.
         let _ = self.tell.write(&[STOP]);
         let _ = self.tell.shutdown(std::net::Shutdown::Both);
         thread.join().unwrap_or_default()
@@ -140,7 +144,7 @@ struct Serving {
     answers: Answers,
     wakeups: UnixStream,
     listeners: Listeners,
-    /// Of the socket, and of the loopback address.
+    /// Rates of accepting by the socket, and by the loopback address.
     paces: [Pace; 2],
     connections: Vec<Connection>,
     deadlines: Deadlines,
@@ -167,7 +171,7 @@ impl Serving {
         }
     }
 
-    /// Waits once, and does what there is to do; whether to go on.
+    /// Waits once, and does the work that is due. Returns true to go on.
     fn round(&mut self) -> bool {
         let now = Instant::now();
         self.expire(now);
@@ -218,7 +222,7 @@ impl Serving {
         true
     }
 
-    /// Ends what has taken too long.
+    /// Ends connections that have taken too long.
     fn expire(&mut self, now: Instant) {
         let answers = &mut self.answers;
         let dropped = &self.shared.dropped;
@@ -237,7 +241,8 @@ impl Serving {
         });
     }
 
-    /// From when on a connection can be accepted; `None` where no process listens, or before another one changes.
+    /// Returns the time from which on a connection can be accepted; `None` if there is no such
+    /// listener. If all places are taken, it is the time at which the first of them is idle.
     fn accepts(&mut self, origin: Origin, now: Instant) -> Option<Instant> {
         let listens = match origin {
             Origin::Unix => self.listeners.unix.is_some(),
@@ -274,7 +279,7 @@ impl Serving {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // One that hung up before it was accepted is no failure of ours.
+                // A client that hung up before it was accepted is no failure of ours.
                 Err(error)
                     if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) =>
                 {
@@ -289,7 +294,7 @@ impl Serving {
         }
     }
 
-    /// Drops the connection that has done nothing for longest, where all places are taken.
+    /// Drops the connection that was idle for longest, if all places are taken.
     fn make_room(&mut self, origin: Origin, now: Instant) {
         let own = self.connections.iter().enumerate().filter(|(_, one)| one.origin() == origin);
         if own.clone().count() < MOST_CONNECTIONS {
@@ -302,7 +307,7 @@ impl Serving {
         }
     }
 
-    /// Reads the loop's messages; whether to go on.
+    /// Reads the loop's messages. Returns true to go on.
     fn listen_to_orders(&mut self) -> bool {
         let mut orders = [0; 64];
         match self.wakeups.read(&mut orders) {
@@ -318,7 +323,7 @@ impl Serving {
     }
 }
 
-/// Whether a connection stays open; one that is dropped unanswered is counted.
+/// Returns true if a connection stays open; counts one that is dropped unanswered.
 fn keep(next: Next, dropped: &std::sync::atomic::AtomicU64) -> bool {
     if next == Next::Dropped {
         dropped.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Clients of all kinds, each against a server that goes on only when the test lets it.
+//! Tests with clients of all kinds, each against a server that goes on only when the test lets it.
 
 use super::*;
 use crate::observability::{Listen, MetricsConfig};
@@ -14,7 +14,7 @@ const SHORT: Deadlines = Deadlines {
     close: Duration::from_millis(80),
     idle: Duration::from_millis(20),
 };
-/// Nothing that is to happen takes this long, on any machine.
+/// Time that no expected event takes, on any machine.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Bench {
@@ -42,7 +42,7 @@ impl Bench {
         Bench { serving, tell, config, address, _directory: directory }
     }
 
-    /// One round that does not wait.
+    /// Makes one round that does not wait.
     fn round(&mut self) {
         self.tell.write_all(&[NOTED]).unwrap();
         assert!(self.serving.round());
@@ -65,14 +65,14 @@ impl Bench {
         connect_to(&self.config.socket).unwrap()
     }
 
-    /// The whole answer to `request`, of an honest client.
+    /// Returns the whole answer to `request`, for an honest client.
     fn ask(&mut self, request: &[u8]) -> String {
         let mut client = self.connect();
         client.write_all(request).unwrap();
         self.hear(&mut client)
     }
 
-    /// What comes until the server hangs up.
+    /// Returns everything that comes before the server hangs up.
     fn hear(&mut self, client: &mut impl Read) -> String {
         let (mut text, mut piece, start) = (Vec::new(), vec![0; 1 << 16], Instant::now());
         loop {
@@ -165,7 +165,7 @@ fn binary_garbage_is_refused_and_other_clients_are_served() {
             .collect();
         let answer = bench.ask(&garbage);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
-        // So that the next may come in.
+        // Resets the rate, so that the next client may come in.
         bench.serving.paces[0] = Pace::new(MOST_A_SECOND[0], Instant::now());
     }
     bench.serving.deadlines = Deadlines::USUAL;
@@ -179,7 +179,7 @@ fn a_request_that_trickles_in_is_cut_off() {
     slow.write_all(b"GET /status HT").unwrap();
     let answer = bench.hear(&mut slow);
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
-    // Each byte by itself, without end: the number of pieces is bounded, too.
+    // Each byte comes separately, without end: the number of pieces is bounded, too.
     let mut bench = Bench::new(Deadlines { read: LONG, ..SHORT });
     let mut slow = bench.connect();
     let mut sent = 0;
@@ -196,7 +196,7 @@ fn silent_clients_do_not_block_others() {
     let mut bench = Bench::new(SHORT);
     let mut idle = Vec::new();
     for _ in 0..200 {
-        // Where the queue is full, the flood is held up as well.
+        // If the queue is full, the flood is held up as well.
         if let Ok(client) = connect_to(&bench.config.socket) {
             idle.push(client);
         }
@@ -222,7 +222,7 @@ fn silent_clients_do_not_block_others() {
 
 #[test]
 fn the_rate_of_connections_is_bounded() {
-    // In a second that does not end.
+    // The second does not end in this test.
     let mut bench = Bench::new(Deadlines::USUAL);
     bench.serving.paces[0] = Pace::new(2, Instant::now() + LONG);
     let _waiting = [bench.connect(), bench.connect(), bench.connect()];
@@ -239,12 +239,12 @@ fn a_client_that_hangs_up_half_way() {
     bench.round();
     bench.rounds_until(|serving| serving.connections.is_empty());
     assert_eq!(bench.dropped(), 1);
-    // One that only says that nothing more will come from it is answered.
+    // A client that only ends its side of the stream is answered.
     let mut client = bench.connect();
     client.write_all(&get("/status")).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
     assert!(bench.hear(&mut client).starts_with("HTTP/1.1 200"));
-    // One that is gone before it is answered.
+    // This client is gone before it is answered.
     let mut gone = bench.connect();
     gone.write_all(&get("/status")).unwrap();
     drop(gone);
@@ -261,7 +261,7 @@ fn a_client_that_never_reads_is_dropped_and_others_are_answered_meanwhile() {
     let mut deaf = bench.connect();
     deaf.write_all(&get("/decisions")).unwrap();
     bench.round();
-    // Only that one is short of time.
+    // Only that client is short of time.
     bench.serving.deadlines = Deadlines { write: LONG, ..Deadlines::USUAL };
     assert_eq!(bench.serving.connections.len(), 1, "the answer is larger than what a socket holds");
     assert!(bench.ask(&get("/status")).starts_with("HTTP/1.1 200"));
@@ -291,7 +291,7 @@ fn where_memory_lies_is_reported_on_the_socket_alone() {
         let answer: serde_json::Value = serde_json::from_str(body(answer)).unwrap();
         answer["decisions"][0]["region"].clone()
     };
-    // The caller is the user of the "daemon".
+    // The client is the user of the "daemon".
     assert_eq!(region(&bench.ask(&get("/decisions"))), "600000");
     let mut client = TcpStream::connect(bench.address.unwrap()).unwrap();
     client.set_nonblocking(true).unwrap();

@@ -1,4 +1,4 @@
-//! The metrics as a file, for node_exporter's textfile collector.
+//! Metrics as a file, for node_exporter's textfile collector.
 
 use crate::shared::Shared;
 use crate::telemetry::metrics::{classic, openmetrics};
@@ -8,19 +8,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Written this often at most: Prometheus rarely scrapes more often.
+/// Shortest time between two writings: Prometheus rarely scrapes more often.
 const EVERY: Duration = Duration::from_secs(5);
-/// Failures are reported this often.
+/// Shortest time between two reports of a failure.
 const REPORT_EVERY: Duration = Duration::from_secs(600);
 
-/// Whatever the umask: the collector is another user.
+/// Readable by all, with any umask: the collector is another user.
 const HOW: Replace = Replace { mode: 0o644, durable: false };
 
-/// The file.
+/// File of the metrics.
 #[derive(Debug)]
 pub(super) struct Textfile {
     path: PathBuf,
-    /// Whether something has been noted since it was written.
+    /// True if something has been noted since it was written.
     stale: bool,
     written: Option<Instant>,
     reported: Option<Instant>,
@@ -31,12 +31,12 @@ impl Textfile {
         Textfile { path, stale: true, written: None, reported: None }
     }
 
-    /// There is something new.
+    /// Notes that there is something new.
     pub(super) fn noted(&mut self) {
         self.stale = true;
     }
 
-    /// When it is to be written next.
+    /// Returns the time of the next writing.
     pub(super) fn due(&self, now: Instant) -> Instant {
         match (self.stale, self.written) {
             (false, _) => now + EVERY * 12,
@@ -58,7 +58,7 @@ impl Textfile {
         }
     }
 
-    /// Values that are no longer brought up to date are not to be collected.
+    /// Removes the file, so that outdated values are not collected.
     pub(super) fn remove(self) {
         match remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -1,4 +1,5 @@
-//! What the executor counts, as metrics: apart from what the loop counts of decisions, so that the two can be compared.
+//! Counts of the executor, as metrics. They are separate from the loop's counts of decisions, so
+//! that the two can be compared.
 
 use super::value::{Labels, Value, label, one, write};
 use megapage_act::execute::Counters;
@@ -6,7 +7,8 @@ use megapage_act::execute::counters::{BOUNDS, ERRORS, Histogram, Kind, OBTAINED}
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 
-/// Writes all of them. Those of an action are there from the start, so that the first failure is an increase.
+/// Writes all of them. Those of an action exist from the start, so that the first failure is an
+/// increase.
 pub(super) fn write_all(to: &mut DescriptorEncoder<'_>, counters: &Counters) -> fmt::Result {
     let kinds = counters.kinds();
     let each = |of: fn(&Kind) -> u64| {
@@ -30,7 +32,7 @@ pub(super) fn write_all(to: &mut DescriptorEncoder<'_>, counters: &Counters) -> 
     write(to, "executor_forgotten_total", one(Value::Count(counters.forgotten)))
 }
 
-/// One row for each action and each of `names`.
+/// Returns one row for each action and each of `names`.
 fn by<const N: usize>(
     kinds: &[(&str, &Kind)],
     names: [&'static str; N],

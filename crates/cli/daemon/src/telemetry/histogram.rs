@@ -1,16 +1,16 @@
 //! Counts by size.
 
-/// How many values lie at or below each of a few bounds.
+/// Numbers of values at or below each of a few bounds.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One for each bound, and one for what is above the last; not added up.
+    /// Counts for each bound, and for values above the last; not added up.
     counts: Vec<u64>,
     sum: f64,
 }
 
 impl Histogram {
-    /// Empty; `bounds` ascend.
+    /// Creates an empty histogram; `bounds` ascend.
     pub fn new(bounds: &'static [f64]) -> Histogram {
         Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
@@ -22,17 +22,18 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// The sum of all values.
+    /// Returns the sum of all values.
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// How many values there were.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The bounds, the last one infinite, each with the values between it and the one before.
+    /// Returns the bounds, the last one infinite, each with the number of values between it and the
+    /// one before.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         bounds.zip(self.counts.iter().copied()).collect()

@@ -1,4 +1,4 @@
-//! The text of all metrics at this moment.
+//! Text of all metrics at this moment.
 
 use super::value::{Labels, Value, label, one, write};
 use super::{Last, PARTS, Telemetry, executor};
@@ -14,23 +14,25 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The content type of the text that [`openmetrics`] gives.
+/// Content type of the text that [`openmetrics`] gives.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The content type of the text that [`classic`] gives.
+/// Content type of the text that [`classic`] gives.
 pub const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics in the OpenMetrics text format.
+/// Returns all metrics in the OpenMetrics text format.
 pub(crate) fn openmetrics(shared: &Arc<Shared>) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Everything(Arc::clone(shared))));
     let mut text = String::new();
-    // Writing to a string does not fail, and every name that is written is in the table: a test goes through them.
+    // Writing to a string does not fail, and every name that is written is in the table: a test
+    // checks each.
     let _ = text::encode(&mut text, &registry);
     text
 }
 
-/// The same metrics in Prometheus's older text format, which node_exporter's textfile collector and simple clients
-/// read: there a counter's type belongs to its full name, and `# EOF` is but a comment.
+/// Returns the same metrics in Prometheus's older text format, which node_exporter's textfile
+/// collector and simple clients read. There a counter's type belongs to its full name, and `# EOF`
+/// is only a comment.
 pub(crate) fn classic(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     let mut lines = openmetrics.lines().peekable();
@@ -60,7 +62,7 @@ pub(crate) fn classic(openmetrics: &str) -> String {
     text
 }
 
-/// What the registry asks for everything.
+/// Collector of all metrics for the registry.
 #[derive(Debug)]
 struct Everything(Arc<Shared>);
 
@@ -72,7 +74,7 @@ impl Collector for Everything {
             own(&mut encoder, &telemetry)?;
         }
         daemon(&mut encoder, shared)?;
-        // Read by itself: a scrape does not keep the loop waiting.
+        // Read without the lock: a scrape does not keep the loop waiting.
         if let Err(error) = kernel(&mut encoder, &shared.root)? {
             shared.read_errors.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(%error, "kernel metrics are left out of a scrape");
@@ -85,7 +87,7 @@ fn info(labels: &[&str]) -> [(Labels, Value<'static>); 1] {
     [(labels.iter().map(ToString::to_string).collect(), Value::Level(1.0))]
 }
 
-/// The metrics of the passes.
+/// Writes the metrics of the passes.
 fn own(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
     write(to, "build_info", info(&[env!("CARGO_PKG_VERSION")]))?;
     let last = from.last.as_ref();
@@ -151,7 +153,7 @@ fn processes(to: &mut DescriptorEncoder<'_>, from: &Telemetry) -> fmt::Result {
     each("process_freed_bytes_total", &|known| Some(Value::Count(known.done.freed_bytes)))
 }
 
-/// What the daemon itself takes.
+/// Writes the daemon's use of resources.
 fn daemon(to: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     write(to, "daemon_cpu_seconds_total", one(Value::Seconds(process_cpu_time().as_secs_f64())))?;
     let resident = shared.resident().map(|bytes| (Vec::new(), Value::Level(bytes as f64)));
@@ -169,7 +171,7 @@ fn daemon(to: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
     write(to, "helper_refusals_total", one(Value::Count(helpers.refused)))
 }
 
-/// What the kernel counts and no other exporter exports. The inner result is of reading.
+/// Writes counters of the kernel that no other exporter exports. The inner result is of reading.
 fn kernel(to: &mut DescriptorEncoder<'_>, root: &KernelRoot) -> Result<Result<(), KernelError>, fmt::Error> {
     let read = || -> Result<(Machine, Option<u64>, Vec<PoolPages>), KernelError> {
         let full_scans = thp::collapse_limits(root)?.map(|limits| limits.full_scans);
@@ -221,7 +223,7 @@ fn kernel(to: &mut DescriptorEncoder<'_>, root: &KernelRoot) -> Result<Result<()
     Ok(Ok(()))
 }
 
-/// Pages of a pool on a node that are in one state.
+/// Number of a pool's pages on a node that are in one state.
 struct PoolPages {
     size: String,
     node: u32,
@@ -240,7 +242,7 @@ fn pools(root: &KernelRoot) -> Result<Vec<PoolPages>, KernelError> {
     for size in hugetlb::page_sizes(root)? {
         for (node, scope) in &scopes {
             let counts = match hugetlb::counts(root, size, *scope) {
-                // A node without memory has no pools; one can be taken away meanwhile.
+                // A node without memory has no pools; a node can also be taken away meanwhile.
                 Err(error) if error.is_gone() => continue,
                 counts => counts?,
             };

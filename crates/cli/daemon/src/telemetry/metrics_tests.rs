@@ -1,4 +1,4 @@
-//! The text of the metrics, read as strictly as the formats say.
+//! Tests of the metrics' text, read as strictly as the formats say.
 
 use super::*;
 use crate::telemetry::table::{METRICS, Metric, PREFIX};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-/// A state with a value for every metric: two policies, processes, a captured machine.
+/// Returns a state with a value for every metric: two policies, processes, a captured machine.
 fn shared(tree: &str) -> Arc<Shared> {
     let mut telemetry = telemetry(2, 10);
     let mut first = pass(1, &[(5, "quo\"te\\\nnew"), (6, "b"), (7, "c")]);
@@ -52,8 +52,9 @@ struct Text {
     samples: Vec<(String, String, f64)>,
 }
 
-/// Reads a text and refuses what the formats forbid: a sample without its family's lines before it, a family in two
-/// places, two samples alike, a name or label that is none, a value that is no number.
+/// Reads a text, and refuses faults that the formats forbid: a sample without its family's lines
+/// before it, a family in two places, two equal samples, an invalid name or label, a value that is
+/// no number.
 fn read(text: &str, counters_end_in_total: bool) -> Text {
     let (mut types, mut samples, mut alike) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
     let mut current = String::new();
@@ -89,7 +90,7 @@ fn read(text: &str, counters_end_in_total: bool) -> Text {
     Text { types, samples }
 }
 
-/// The name in the table of what is called `name` in the classic text.
+/// Returns the metric in the table for a `name` in the classic text.
 fn of_table(name: &str) -> Option<&'static Metric> {
     let name = name.strip_prefix(PREFIX)?;
     METRICS.iter().find(|metric| matches(metric.name, name))
@@ -115,7 +116,7 @@ fn every_metric_is_reported_and_none_that_is_not_in_the_table() {
     for metric in METRICS {
         assert!(!metric.help.is_empty() && !metric.help.ends_with('.'), "{}", metric.name);
     }
-    // The same samples in both texts.
+    // Both texts have the same samples.
     let open = read(&open, true);
     assert_eq!(open.samples, classic.samples);
     let value = |name: &str, labels: &str| {
@@ -146,7 +147,7 @@ fn every_metric_is_reported_and_none_that_is_not_in_the_table() {
     assert!(!open.samples.iter().any(|one| one.1.contains("action=\"pre-zero\"")), "it was not requested");
     assert_eq!(value("megapage_pass_seconds_count", "part=\"act\""), 2.0);
     assert_eq!(value("megapage_memory_pressure_ratio", "kind=\"some\",window=\"10s\""), 0.125);
-    // Control characters have gone; a quote and a backslash are escaped.
+    // Control characters are replaced; a quote and a backslash are escaped.
     assert_eq!(value("megapage_process_translation_ratio", r#"pid="5",name="quo\"te\\?new""#), 0.25);
     let shown = open.samples.iter().filter(|one| one.0 == "megapage_process_huge_bytes").count();
     assert_eq!(shown, 2, "bounded by the configuration");

@@ -1,7 +1,7 @@
-//! The state of the passes so far: sums, the last decisions, and the processes that they were about.
+//! Summary of the passes so far: sums, the last decisions, and the processes that they were about.
 //!
-//! All of it is bounded: sums by policies, kinds of action and results; processes by [`MOST_PROCESSES`]; decisions by
-//! what the caller gives.
+//! All of it is bounded: sums by the numbers of policies, kinds of action and results; processes by
+//! [`MOST_PROCESSES`]; decisions by the caller's number.
 
 mod executor;
 mod histogram;
@@ -20,25 +20,25 @@ use megapage_units::shown::one_line;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Processes that are known with what was done to them, at most.
+/// Most processes that are known with their actions.
 const MOST_PROCESSES: usize = 4096;
 
-/// Upper bounds, in seconds, of how long one action took. The latency guard's 15 ms are one of them.
+/// Upper bounds, in seconds, for the time of one action. The latency guard's 15 ms are one of them.
 const ACTION_SECONDS: [f64; 12] =
     [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 15e-3, 50e-3, 250e-3, 1.0];
 
-/// Upper bounds, in seconds, of how long a part of a pass took.
+/// Upper bounds, in seconds, for the time of a part of a pass.
 const PASS_SECONDS: [f64; 10] = [1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1.0, 5.0];
 
 /// The parts of a pass.
 const PARTS: [&str; 3] = ["observe", "decide", "act"];
 
-/// Everything that has been noted.
+/// All notes.
 #[derive(Debug)]
 pub struct Telemetry {
-    /// Processes that are shown one by one.
+    /// Most processes that are shown one by one.
     shown: usize,
-    /// Decisions that are stored.
+    /// Most decisions that are stored.
     kept: usize,
     started: Duration,
     passes: u64,
@@ -50,11 +50,11 @@ pub struct Telemetry {
     pass_cpu: Duration,
     left: u64,
     backed_off: u64,
-    /// As the executor counts, since the daemon's start.
+    /// Executor's counts since the daemon's start.
     executor: Option<Counters>,
     processes: HashMap<ProcessId, Known>,
     decided: u64,
-    /// As they are reported, but for the time since.
+    /// Decisions as they are reported, except for their age.
     decisions: VecDeque<Decision>,
 }
 
@@ -63,7 +63,7 @@ pub struct Telemetry {
 struct Last {
     status: PassStatus,
     ended: Duration,
-    /// Since the epoch.
+    /// Time of its end, since the epoch.
     wall: Duration,
     policy: &'static str,
     dry_run: bool,
@@ -71,7 +71,7 @@ struct Last {
     costs: Option<CostSource>,
 }
 
-/// A process as the last pass saw it, and what was done to it.
+/// A process as the last pass saw it, and the sum of actions on it.
 #[derive(Debug)]
 struct Known {
     name: String,
@@ -85,14 +85,15 @@ struct Known {
 }
 
 impl Known {
-    /// Most huge memory or most acted on come first.
+    /// Returns a weight by which processes with most huge memory, or most memory moved, come first.
     fn weight(&self) -> u64 {
         self.huge.saturating_add(self.done.promoted_bytes).saturating_add(self.done.freed_bytes)
     }
 }
 
 impl Telemetry {
-    /// Nothing noted yet, at the time `now` since boot. `shown` processes are reported one by one, `kept` decisions.
+    /// Creates an empty summary, at the time `now` since boot. It reports `shown` processes one by
+    /// one, and stores `kept` decisions.
     pub fn new(now: Duration, shown: usize, kept: usize) -> Telemetry {
         Telemetry {
             shown,
@@ -114,12 +115,12 @@ impl Telemetry {
         }
     }
 
-    /// Changes how many processes are reported.
+    /// Changes the number of processes that are reported.
     pub fn resize(&mut self, shown: usize) {
         self.shown = shown;
     }
 
-    /// Passes so far.
+    /// Returns the number of passes so far.
     pub(crate) fn passes(&self) -> u64 {
         self.passes
     }
@@ -181,7 +182,7 @@ impl Telemetry {
         });
     }
 
-    /// Takes over how the processes are now; those that are not among them any longer are forgotten.
+    /// Takes over the present processes; forgets those that are no longer among them.
     fn see(&mut self, pass: &Pass) {
         let mut before = std::mem::take(&mut self.processes);
         for process in pass.snapshot.processes.iter().take(MOST_PROCESSES) {
@@ -225,7 +226,7 @@ impl Telemetry {
         });
     }
 
-    /// The processes that are reported one by one, heaviest first.
+    /// Returns the processes that are reported one by one, heaviest first.
     fn heaviest(&self) -> Vec<(&ProcessId, &Known)> {
         let mut all: Vec<_> = self.processes.iter().collect();
         all.sort_by_key(|(id, known)| (std::cmp::Reverse(known.weight()), **id));
@@ -234,7 +235,7 @@ impl Telemetry {
     }
 }
 
-/// What one action adds to the sums.
+/// Returns one action's contribution to the sums.
 pub(crate) fn totals(done: &Done) -> Totals {
     Totals {
         actions: 1,
@@ -244,7 +245,7 @@ pub(crate) fn totals(done: &Done) -> Totals {
     }
 }
 
-/// The kind of an action, as its JSON names it.
+/// Returns the kind of an action, as its JSON names it.
 pub(crate) fn kind(action: &Action) -> &'static str {
     match action {
         Action::Promote { .. } => "promote",
@@ -254,7 +255,7 @@ pub(crate) fn kind(action: &Action) -> &'static str {
     }
 }
 
-/// What was obtained, as its JSON names it.
+/// Returns the result, as its JSON names it.
 pub(crate) fn result(obtained: Obtained) -> &'static str {
     match obtained {
         Obtained::Done => "done",
@@ -267,16 +268,16 @@ pub(crate) fn result(obtained: Obtained) -> &'static str {
     }
 }
 
-/// A reason, as its JSON names it.
+/// Returns a reason, as its JSON names it.
 pub(crate) fn reason(reason: Reason) -> String {
     match serde_json::to_value(reason) {
         Ok(serde_json::Value::String(name)) => name,
-        // A reason is a bare name; were it ever more, its debug form would still show it.
+        // A reason is a bare name; if it ever held more, its debug form would still show it.
         _ => format!("{reason:?}"),
     }
 }
 
-/// A text that came from elsewhere, in one line of at most 200 characters.
+/// Returns a text from elsewhere, in one line of at most 200 characters.
 pub(crate) fn clean(text: &str) -> String {
     let cut: String = text.chars().take(200).collect();
     one_line(&cut)

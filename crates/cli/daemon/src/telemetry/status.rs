@@ -1,4 +1,4 @@
-//! The JSON that is reported over the socket.
+//! JSON that is reported over the socket.
 
 use super::Telemetry;
 use megapage_snapshot::daemon::{
@@ -7,7 +7,7 @@ use megapage_snapshot::daemon::{
 use std::time::Duration;
 
 impl Telemetry {
-    /// The state at the time `now` since boot; `cpu` and `resident` are the daemon's own.
+    /// Returns the state at the time `now` since boot; `cpu` and `resident` are the daemon's.
     pub(crate) fn status(&self, now: Duration, cpu: Duration, resident: Option<u64>) -> DaemonStatus {
         let mut totals = Totals::default();
         self.moved.values().for_each(|sum| totals.add(sum));
@@ -43,8 +43,9 @@ impl Telemetry {
         }
     }
 
-    /// The decisions after the one numbered `since`, at most the `last` of them; with the addresses of regions only
-    /// where `addresses` says so: they are the layout of other users' processes, which takes ptrace rights to read.
+    /// Returns the decisions after the one numbered `since`, at most the `last` of them. The
+    /// addresses of regions are only included if `addresses` is true: they are the layout of other
+    /// users' processes, which takes ptrace rights to read.
     pub(crate) fn decisions(&self, since: u64, last: usize, addresses: bool, now: Duration) -> Decisions {
         let after = self.decided.saturating_sub(since);
         let kept = after.min(self.decisions.len() as u64);

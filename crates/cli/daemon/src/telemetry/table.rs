@@ -1,9 +1,9 @@
-//! Every metric there is: what is exported, documented, and named by alerts and dashboards.
+//! Table of all metrics: those exported, documented, and named by alerts and dashboards.
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Its name without [`PREFIX`]; `EVENT` in it stands for what the kernel calls the event.
+    /// Its name without [`PREFIX`]; `EVENT` in it stands for the kernel's name of the event.
     pub name: &'static str,
     /// Its labels, in their order.
     pub labels: &'static [&'static str],
@@ -23,7 +23,7 @@ impl Metric {
     }
 }
 
-/// The start of every name.
+/// Start of every name.
 pub const PREFIX: &str = "megapage_";
 
 const fn metric(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {

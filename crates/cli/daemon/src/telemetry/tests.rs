@@ -1,4 +1,4 @@
-//! Synthetic passes, and what is reported of them.
+//! Tests with synthetic passes, and of the reports on them.
 
 use super::*;
 use crate::Times;
@@ -22,7 +22,8 @@ fn process(pid: i32, name: &str) -> Process {
     }
 }
 
-/// A pass that did nothing, over these processes; each has as many huge pages as its pid says.
+/// Returns a pass that did nothing, over these processes; each has as many huge pages as its pid
+/// says.
 pub fn pass(number: u64, processes: &[(i32, &str)]) -> Pass {
     Pass {
         number,
@@ -54,7 +55,7 @@ pub fn pass(number: u64, processes: &[(i32, &str)]) -> Pass {
     }
 }
 
-/// A promotion that was obtained.
+/// Returns a promotion that was obtained.
 pub fn promoted(pid: i32, region: u64) -> Done {
     let action = Action::Promote {
         process: id(pid),
@@ -71,7 +72,7 @@ pub fn promoted(pid: i32, region: u64) -> Done {
     }
 }
 
-/// A recovery that was not.
+/// Returns a recovery that was not obtained.
 pub fn refused(pid: i32, region: u64) -> Done {
     let action = Action::Recover { process: id(pid), region: region << 21, reason: Reason::Bloat };
     Done {

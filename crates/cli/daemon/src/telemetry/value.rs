@@ -11,7 +11,7 @@ pub(super) enum Value<'a> {
     Seconds(f64),
     Level(f64),
     Spread(&'a super::histogram::Histogram),
-    /// Counts by bounds in seconds, not added up, and the sum of what was counted.
+    /// Counts by bounds in seconds, not added up, and the sum of the counted values.
     Buckets(Vec<(f64, u64)>, f64),
 }
 
@@ -59,7 +59,7 @@ fn put(to: &mut MetricEncoder<'_>, value: &Value<'_>) -> fmt::Result {
     }
 }
 
-/// Whether `name` is what the table calls `pattern`.
+/// Returns true if `name` matches `pattern` in the table.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once("EVENT") {
         Some((before, after)) => name

@@ -1,4 +1,4 @@
-//! A reporter as the loop uses it, asked over its socket.
+//! Tests of a reporter as the loop uses it, asked over its socket.
 
 use megapage_daemon::client::{self, ClientError};
 use megapage_daemon::{Listen, MetricsConfig, Mode, Pass, Reporter, Times};
@@ -69,7 +69,7 @@ fn passes_are_told_until_the_reporter_goes() {
     assert_eq!(client::decisions(&config.socket, 0, 5).unwrap().newest, 0);
     let metrics = client::get(&config.socket, "/metrics").unwrap();
     assert!(metrics.contains("\nmegapage_passes_total 2\n"), "{metrics}");
-    // One that hangs on does not keep it from going.
+    // A client that stays connected does not prevent the end.
     let _hanging = UnixStream::connect(&config.socket).unwrap();
     drop(reporter);
     assert!(!config.socket.exists());
@@ -88,7 +88,7 @@ fn a_socket_that_was_left_behind_is_replaced_and_no_other() {
     let what = refused(&config);
     assert!(what.contains("another daemon answers there: stop that one, or give another path"), "{what}");
     assert!(client::status(&config.socket).is_ok(), "the first is as it was");
-    // Somebody else's by now: not ours to remove.
+    // Another process's socket is not ours to remove.
     fs::remove_file(&config.socket).unwrap();
     let other = listen_at(&config.socket, 0o600, None, 1).unwrap();
     drop(reporter);
@@ -185,7 +185,8 @@ fn an_answer_that_is_none_is_told() {
     answering.join().unwrap();
 }
 
-/// A directory that others may write to, as a collector's may be, and a file that is not theirs.
+/// Creates a directory that others may write to, as a collector's may be, and a file that is not
+/// theirs.
 fn open_directory() -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
     let tree = tempfile::tempdir().unwrap();
     let (open, victim) = (tree.path().join("open"), tree.path().join("victim"));
@@ -204,7 +205,7 @@ fn links_in_the_collectors_directory_are_not_written_through() {
     let config =
         MetricsConfig { socket: Default::default(), textfile: textfile.clone(), ..MetricsConfig::default() };
     for planted in [&draft, &textfile] {
-        // At the start, and again at each writing.
+        // The link is planted at the start, and again at each writing.
         std::os::unix::fs::symlink(&victim, planted).unwrap();
         let mut reporter = start(&config);
         reporter.note(&pass(1));

@@ -1,4 +1,5 @@
-//! What is shipped beside the program (`dist/`) and told of it (`docs/metrics.md`) is true of the code.
+//! Tests that the files shipped beside the program (`dist/`) and its description
+//! (`docs/metrics.md`) match the code.
 
 use megapage_daemon::config::Config;
 use megapage_daemon::{METRICS, PREFIX};
@@ -16,7 +17,7 @@ fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The options of a configuration, as `table.key`.
+/// Returns the options of a configuration, as `table.key`.
 fn options(table: &toml::Table) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (key, value) in table {
@@ -30,7 +31,8 @@ fn options(table: &toml::Table) -> BTreeSet<String> {
     found
 }
 
-/// A file whose options are comments, with the options in force: prose has a space after its `#`.
+/// Returns a file whose options are comments, with the options in force: prose has a space after
+/// its `#`.
 fn in_force(text: &str) -> String {
     let line = |line: &str| match line.strip_prefix('#') {
         Some(option) if !option.starts_with(' ') => format!("{option}\n"),
@@ -46,7 +48,7 @@ fn the_shipped_configuration_is_the_default_and_names_every_option() {
     let (general, claim) = shipped.split_once("#[[claim]]").expect("an example of a claim");
     let general = in_force(general);
     assert_eq!(Config::parse("daemon.toml", &general).unwrap(), Config::default(), "{general}");
-    // What has no default, a claim, is shown as an example.
+    // A claim has no default, so it is shown as an example.
     let mut expected = options(&toml::Table::try_from(Config::default()).unwrap());
     assert!(expected.remove("claim"));
     assert_eq!(options(&toml::from_str(&general).unwrap()), expected);
@@ -63,7 +65,7 @@ fn the_shipped_configuration_is_the_default_and_names_every_option() {
     assert!(shipped.lines().all(|line| line.chars().count() <= 120), "it fits a screen");
 }
 
-/// The metrics that a text names.
+/// Returns the metrics that a text names.
 fn named(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c)).filter(|word| word.starts_with("megapage_")).map(str::to_string).collect()
@@ -142,11 +144,12 @@ fn the_documentation_has_every_metric() {
 fn the_unit_is_understood_by_systemd() {
     let unit = text("dist/systemd/megapage.service");
     assert!(unit.contains("ExecStart=@PREFIX@/bin/megapage daemon --config /etc/megapage/daemon.toml\n"));
-    // Brokers and benches have files in the same directory, and what was measured is to last until the next boot.
+    // Brokers and benches have files in the same directory, and measurements are to last for the
+    // boot.
     assert!(unit.contains("RuntimeDirectory=megapage\n") && unit.contains("RuntimeDirectoryPreserve=yes\n"));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("megapage.service");
-    // A program that is there, so that only the unit is judged.
+    // An existing program, so that only the unit is judged.
     fs::write(&path, unit.replace("@PREFIX@/bin/megapage", "/bin/true")).unwrap();
     let verify = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
     let Ok(said) = verify else { return skip("there is no systemd-analyze to judge the unit") };

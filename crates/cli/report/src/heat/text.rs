@@ -6,18 +6,18 @@ use crate::value::fit;
 use crate::width;
 use megapage_snapshot::{HeatCell, HeatRow};
 
-/// Rows of the picture where nobody sets how many, at most.
+/// Most rows of the picture if the caller sets no number.
 const MOST_ROWS: usize = 48;
-/// Before the cells: the time.
+/// Columns before the cells, for the time.
 const INDENT: usize = 8;
-/// Bands that are described.
+/// Most bands that are described.
 const MOST_BANDS: usize = 8;
-/// From a little to all, as the map has them.
+/// Colours from a little to all, as the map has them.
 pub(super) const HEAT: [Colour; 10] = crate::map::HEAT;
 const COLD: Colour = crate::map::COLD;
 const KEYS: &str = "q ends it and prints what was seen";
 
-/// The whole: at most [`width`] columns and some sixty lines.
+/// Returns the whole picture: at most [`width`] columns and some sixty lines.
 pub fn text(map: &HeatMap<'_>, paint: Paint) -> String {
     let width = width();
     let (columns, bands) = columns(map.heat, width - INDENT);
@@ -29,13 +29,13 @@ pub fn text(map: &HeatMap<'_>, paint: Paint) -> String {
     line::show(&lines, paint, width)
 }
 
-/// What fits a terminal: the newest rows.
+/// Returns the part that fits a terminal: the newest rows.
 pub fn screen(map: &HeatMap<'_>, paint: Paint, size: (usize, usize)) -> Vec<Line> {
     let (width, height) = size;
     let (columns, bands) = columns(map.heat, width.saturating_sub(INDENT + 1).max(8));
     let mut lines = head(map, &map.heat.rows, &columns, paint, width);
     let below = band_lines(&bands, (height / 6).min(MOST_BANDS), width);
-    // Besides: the axis and the keys.
+    // Two more lines: the axis and the keys.
     let room = height.saturating_sub(lines.len() + below.len() + 2).max(1);
     let newest = map.heat.rows.len().saturating_sub(room);
     lines.extend(map.heat.rows[newest..].iter().map(|row| row_line(row, &columns, paint)));
@@ -104,7 +104,7 @@ fn colour(cell: HeatCell) -> Option<Colour> {
     }
 }
 
-/// A letter under the first column of each band.
+/// Returns the line with a letter under the first column of each band.
 fn axis(columns: &[Column]) -> Line {
     let mut text = " ".repeat(INDENT);
     let mut last = None;

@@ -1,4 +1,5 @@
-//! How an address space is laid out: regions to bands of cells, with what is empty between them cut out.
+//! Layout of an address space: regions become bands of cells, and empty parts between them are cut
+//! out.
 
 use megapage_snapshot::{Leaf, Mapping, MappingKind, PAGES, Process, Region};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
@@ -6,17 +7,18 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ops::AddAssign;
 
-/// An empty range of this length ends a band: program, heap, mapped memory and stack lie further apart.
+/// Length of an empty range that ends a band: program, heap, mapped memory and stack lie further
+/// apart.
 const APART: u64 = 1 << 30;
-/// Ranges of fewer regions than this are joined with their like.
+/// Number of regions below which a range is joined with others of its kind.
 const SMALL: usize = 8;
 
-/// Present pages by what maps them. In base pages.
+/// Present pages by the page-table entries that map them, in base pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
-    /// On 4 KiB pages.
+    /// Pages of 4 KiB.
     pub base: u64,
-    /// On larger folios that entries of 4 KiB map (mTHP).
+    /// Pages on larger folios that entries of 4 KiB map (mTHP).
     pub large: u64,
     /// Transparent huge pages of 2 MiB.
     pub thp: u64,
@@ -36,19 +38,20 @@ impl Pages {
             Leaf::Base => {
                 let large =
                     region.folios.map_or(0, |folios| folios[1..].iter().copied().map(u64::from).sum());
-                // The two are read one after the other: a page may have come or gone between.
+                // The two counts are read one after the other: a page may have come or gone
+                // between.
                 let large = present.min(large);
                 Pages { base: present - large, large, ..Pages::default() }
             }
         }
     }
 
-    /// All of them.
+    /// Returns the sum of all pages.
     pub fn total(self) -> u64 {
         self.base + self.large + self.huge()
     }
 
-    /// Those on entries of 2 MiB or more.
+    /// Returns the pages on entries of 2 MiB or more.
     pub fn huge(self) -> u64 {
         self.thp + self.hugetlb_2m + self.hugetlb_1g
     }
@@ -64,29 +67,29 @@ impl AddAssign for Pages {
     }
 }
 
-/// What some regions hold together. In base pages.
+/// Sum over some regions, in base pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// Present.
+    /// Present pages.
     pub pages: Pages,
-    /// Swapped out or migrating.
+    /// Pages that are swapped out or migrating.
     pub swapped: u64,
-    /// Zero-filled within transparent huge pages, as far as scanned.
+    /// Zero-filled pages within transparent huge pages, as far as scanned.
     pub bloat: u64,
     /// Regions that were sampled.
     pub sampled_regions: u64,
-    /// Present in the regions that were sampled.
+    /// Pages present in the regions that were sampled.
     pub sampled: u64,
-    /// Accessed in the last sample. A huge page has one bit for all of its 512.
+    /// Pages accessed in the last sample. A huge page has one accessed bit for its 512 base pages.
     pub accessed: u64,
-    /// The part of `accessed` that lies on entries of 2 MiB or more.
+    /// Part of `accessed` on entries of 2 MiB or more.
     pub accessed_huge: u64,
-    /// The part of `sampled` that lies on entries of 2 MiB or more.
+    /// Part of `sampled` on entries of 2 MiB or more.
     pub sampled_huge: u64,
 }
 
 impl Content {
-    /// What all regions of `process` hold.
+    /// Returns the sum over all regions of `process`.
     pub fn of_all(process: &Process) -> Content {
         Content::of_regions(&ascending(process))
     }
@@ -118,7 +121,8 @@ impl Content {
         content
     }
 
-    /// The mean coverage of the regions that were sampled, as a share of 512; `None` where none was.
+    /// Returns the mean coverage of the regions that were sampled, as a share of 512; `None` if
+    /// none was.
     pub fn heat(&self) -> Option<f64> {
         (self.sampled_regions > 0)
             .then(|| self.accessed as f64 / (self.sampled_regions * u64::from(PAGES)) as f64)
@@ -138,7 +142,7 @@ impl AddAssign for Content {
     }
 }
 
-/// Bytes of this many base pages.
+/// Returns the bytes of this many base pages.
 pub fn bytes(pages: u64) -> Bytes {
     Bytes(pages * BASE_PAGE as u64)
 }
@@ -150,42 +154,43 @@ pub enum Item {
     Cell {
         /// The first address, a multiple of the cell's length.
         start: u64,
-        /// What they hold.
+        /// Sum over these regions.
         content: Content,
     },
     /// Empty address space, cut out.
     Gap,
 }
 
-/// Neighbouring regions that belong together: of one mapping, of several of one kind, or many small ones.
+/// Neighbouring regions that form a unit: of one mapping, of several of one kind, or many small
+/// ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Band {
     /// The first address of the first region.
     pub start: u64,
-    /// The empty address space between the band before and this one.
+    /// Empty address space between the previous band and this one.
     pub gap_before: Bytes,
-    /// The kind of most of it.
+    /// Kind of most of its regions.
     pub kind: MappingKind,
-    /// Whether there are other kinds in it.
+    /// True if it has other kinds, too.
     pub mixed: bool,
-    /// The name of the mapping that holds most of it; may be empty.
+    /// Name of the mapping that holds most of it; may be empty.
     pub name: String,
     /// Mappings that hold most of some region of it.
     pub mappings: usize,
-    /// What it holds.
+    /// Sum over its regions.
     pub content: Content,
     /// Its cells and gaps, ascending.
     pub items: Vec<Item>,
 }
 
 impl Band {
-    /// What to call it: `heap`, `file redis-server`, `mixed: file libc.so.6 and 11 more`.
+    /// Returns its label: `heap`, `file redis-server`, `mixed: file libc.so.6 and 11 more`.
     pub fn label(&self) -> String {
         let name = self.name.rsplit('/').next().unwrap_or_default();
         let name = name.trim_end_matches(" (deleted)").trim_matches(['[', ']']);
         let name = name.strip_prefix("anon:").unwrap_or(name);
         let mut label = self.kind.name().to_string();
-        // The kernel names private hugetlb memory after a file that nobody can see.
+        // The kernel names private hugetlb memory after a file that no user can see.
         if !name.is_empty() && name != label && name != "anon_hugepage" {
             label = format!("{label} {name}");
         }
@@ -202,17 +207,18 @@ impl Band {
 /// An address space as bands of cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The address space of one cell: 2 MiB times a power of two.
+    /// Address space of one cell: 2 MiB times a power of two.
     pub cell: Bytes,
     /// The bands, ascending.
     pub bands: Vec<Band>,
-    /// What all hold together.
+    /// Sum over all bands.
     pub content: Content,
 }
 
 impl Layout {
-    /// Lays `process` out in at most `most_bands` bands (at least 1), with the smallest cells for which `fits`
-    /// holds of the number of items in each band. `fits` must hold for cells that are large enough.
+    /// Lays `process` out in at most `most_bands` bands (at least 1). Takes the smallest cells for
+    /// which `fits` accepts the numbers of items in the bands. `fits` must accept cells that are
+    /// large enough.
     pub fn new(process: &Process, most_bands: usize, fits: impl Fn(&[usize]) -> bool) -> Layout {
         let regions = ascending(process);
         let runs = bands(process, &regions, most_bands);
@@ -230,7 +236,8 @@ impl Layout {
     }
 }
 
-/// The regions, ascending, each once. A snapshot's are; but a picture is made of any snapshot.
+/// Returns the regions, ascending, each once. The regions of an observed snapshot already are; but
+/// any snapshot is accepted.
 fn ascending(process: &Process) -> Vec<&Region> {
     let mut regions: Vec<&Region> = process.regions.iter().collect();
     regions.sort_by_key(|region| region.start);
@@ -238,7 +245,8 @@ fn ascending(process: &Process) -> Vec<&Region> {
     regions
 }
 
-/// The regions `from..to` of a process, joined from pieces of which the longest has `longest` regions.
+/// The regions `from..to` of a process, joined from pieces; the longest piece has `longest`
+/// regions.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     from: usize,
@@ -246,7 +254,7 @@ struct Run {
     longest: usize,
 }
 
-/// What tells bands apart.
+/// Returns the values by which bands are distinguished: kind and name of the mapping.
 fn identity<'a>(process: &'a Process, region: &Region) -> Option<(MappingKind, &'a str)> {
     mapping(process, region).map(|mapping| (mapping.kind, mapping.name.as_str()))
 }
@@ -275,9 +283,9 @@ fn bands(process: &Process, regions: &[&Region], most: usize) -> Vec<Run> {
     for run in &mut runs {
         run.longest = run.to - run.from;
     }
-    // Small neighbours of one kind, such as libraries, are one band. Where there are still too many, small ones of
-    // any kind are joined, at first only where they lie close, then wherever they lie. What is at least as long as
-    // the threshold stays by itself.
+    // Small neighbours of one kind, such as libraries, are one band. If there are still too many,
+    // small ones of any kind are joined: at first only close ones, then all. A piece at least as
+    // long as the threshold stays by itself.
     let kind = |run: &Run| identity(process, regions[run.from]).map(|(kind, _)| kind);
     runs = join(&runs, SMALL, |last, run| kind(last) == kind(run) && apart(regions, last, run) < APART);
     let mut threshold = SMALL;
@@ -289,12 +297,12 @@ fn bands(process: &Process, regions: &[&Region], most: usize) -> Vec<Run> {
     runs
 }
 
-/// The empty address space between two neighbours.
+/// Returns the empty address space between two neighbours.
 fn apart(regions: &[&Region], last: &Run, run: &Run) -> u64 {
     regions[run.from].start.saturating_sub(end(regions[last.to - 1]))
 }
 
-/// Joins neighbours made of pieces shorter than `threshold` regions, where `may` holds for the two.
+/// Joins neighbours made of pieces shorter than `threshold` regions, if `may` accepts the two.
 fn join(runs: &[Run], threshold: usize, may: impl Fn(&Run, &Run) -> bool) -> Vec<Run> {
     let mut joined: Vec<Run> = Vec::new();
     for &run in runs {
@@ -331,7 +339,7 @@ fn band_values(process: &Process, regions: &[&Region], runs: &[Run], cell: u64) 
     bands
 }
 
-/// Kind and name of the mapping with the most present pages.
+/// Returns kind and name of the mapping with the most present pages.
 fn largest(process: &Process, regions: &[&Region]) -> (MappingKind, String) {
     let mut present = std::collections::BTreeMap::<u32, u64>::new();
     for region in regions {
@@ -342,7 +350,7 @@ fn largest(process: &Process, regions: &[&Region]) -> (MappingKind, String) {
         .map_or((MappingKind::Special, String::new()), |mapping| (mapping.kind, mapping.name.clone()))
 }
 
-/// How many items [`items`] would make.
+/// Returns the number of items that [`items`] would make.
 fn length(regions: &[&Region], cell: u64) -> usize {
     let (mut length, mut last) = (0, None);
     for region in regions {
@@ -375,25 +383,25 @@ fn items(regions: &[&Region], cell: u64) -> Vec<Item> {
     items
 }
 
-/// What a map's reader wants to know first. Bytes; `None` where nothing was sampled.
+/// Main values of a map, in bytes; `None` if nothing was sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Present, hugetlb included.
+    /// Present memory, hugetlb included.
     pub present_bytes: u64,
-    /// On pages of 2 MiB or more.
+    /// Memory on pages of 2 MiB or more.
     pub huge_bytes: u64,
-    /// Zero-filled within transparent huge pages, as far as scanned.
+    /// Zero-filled memory within transparent huge pages, as far as scanned.
     pub bloat_bytes: u64,
-    /// Present in regions that were sampled.
+    /// Memory present in regions that were sampled.
     pub sampled_bytes: Option<u64>,
-    /// Accessed in the last sample.
+    /// Memory accessed in the last sample.
     pub accessed_bytes: Option<u64>,
-    /// Accessed, and on pages of 2 MiB or more.
+    /// Memory that was accessed, on pages of 2 MiB or more.
     pub accessed_huge_bytes: Option<u64>,
 }
 
 impl Content {
-    /// As bytes.
+    /// Returns the sums in bytes.
     pub fn totals(&self) -> Totals {
         let sampled = |pages: u64| (self.sampled_regions > 0).then(|| bytes(pages).0);
         Totals {
@@ -479,7 +487,8 @@ mod tests {
 
     #[test]
     fn many_small_mappings_become_few_bands() {
-        // Arenas of 64 MiB, as glibc makes them, stacks between them, all small; and one large mapping.
+        // Small arenas of 64 MiB, as glibc makes them, with stacks between them; and one large
+        // mapping.
         let mut process = synthetic::process(1, "java");
         for number in 0..2000u64 {
             let start = 0x7000_0000_0000 + number * (64 << 20);

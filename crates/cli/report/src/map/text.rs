@@ -8,29 +8,30 @@ use crate::width;
 use megapage_snapshot::PAGES;
 use megapage_units::{Bytes, HUGE_2M};
 
-/// Cells in a line, at most: with cells of 2 MiB, 160 MiB.
+/// Most cells in a line: with cells of 2 MiB, 160 MiB.
 const MOST_CELLS: usize = 80;
-/// Cells that a line of this terminal has.
+/// Returns the number of cells in a line of this terminal.
 fn cells() -> usize {
     MOST_CELLS.min(width().saturating_sub(INDENT)).max(1)
 }
 
-/// Lines of cells that are aimed at: cells grow until there are no more.
+/// Most lines of cells: cells grow until this is kept.
 const MOST_LINES: usize = 36;
-/// Bands that are shown apart.
+/// Most bands that are shown.
 const MOST_BANDS: usize = 12;
-/// Where the cells begin.
+/// Column at which the cells begin.
 const INDENT: usize = 14;
 
-/// Colours of coverage, from next to nothing to all 512 pages: dark to bright, also where red and green look alike.
+/// Colours of coverage, from next to nothing to all 512 pages: dark to bright, so that they differ
+/// even if red and green look alike.
 pub const HEAT: [Colour; 10] = [53, 89, 125, 161, 197, 203, 209, 215, 221, 229];
-/// Present and not accessed.
+/// Colour of memory that is present and not accessed.
 pub const COLD: Colour = 238;
-/// Present and not sampled.
+/// Colour of memory that is present and not sampled.
 const UNKNOWN: Colour = 245;
 const SWAPPED: Colour = 175;
 
-/// What backs a cell, most first in a tie.
+/// Backings of a cell, in the order that decides a tie.
 const BACKINGS: [(char, Colour, &str); 6] = [
     ('G', 22, "1 GiB hugetlb"),
     ('H', 35, "2 MiB hugetlb"),
@@ -40,7 +41,7 @@ const BACKINGS: [(char, Colour, &str); 6] = [
     ('s', SWAPPED, "swapped out"),
 ];
 
-/// The map of at most [`width`] columns and about a hundred lines, however large the process.
+/// Returns the map: at most [`width`] columns and about a hundred lines, for a process of any size.
 pub fn text(map: &Map<'_>, paint: Paint) -> String {
     let layout = Layout::new(map.process, MOST_BANDS, |lengths| {
         lengths.iter().map(|length| length.div_ceil(cells())).sum::<usize>() <= MOST_LINES
@@ -69,7 +70,7 @@ fn head(map: &Map<'_>, layout: &Layout) -> Vec<Line> {
     lines
 }
 
-/// How much was accessed, and how that and the huge pages meet.
+/// Returns a sentence on the accessed memory, and its overlap with huge pages.
 pub fn heat_summary(content: &Content) -> Option<String> {
     (content.sampled_regions > 0).then(|| {
         let accessed = share(content.accessed, content.sampled);
@@ -175,7 +176,7 @@ fn half_blocks(items: &[Item]) -> Line {
                 let backing = backing(content).map(|index| BACKINGS[index].1);
                 match heat_colour(content) {
                     Some(heat) => line.push(Style::halves(Some(heat), backing), "▀"),
-                    // Nothing present: the upper half stays as the terminal is.
+                    // Nothing is present: the upper half keeps the terminal's default.
                     None if backing.is_some() => line.push(Style::halves(backing, None), "▄"),
                     None => line.push(Style::PLAIN, " "),
                 }
@@ -221,7 +222,8 @@ fn heat_letter(content: &Content) -> char {
     }
 }
 
-/// Which of [`BACKINGS`] holds most of a cell; `None` where nothing is present or swapped out.
+/// Returns the index in [`BACKINGS`] of the backing with most of a cell; `None` if nothing is
+/// present or swapped out.
 fn backing(content: &Content) -> Option<usize> {
     let Pages { base, large, thp, hugetlb_2m, hugetlb_1g } = content.pages;
     let amounts = [hugetlb_1g, hugetlb_2m, thp, large, base, content.swapped];

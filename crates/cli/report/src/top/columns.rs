@@ -1,4 +1,4 @@
-//! Which columns of the table fit a terminal.
+//! Selection of the table's columns that fit a terminal.
 
 use super::{Key, Row, Top, cells, daemon};
 use crate::value::{change, fit, percent, size, time};
@@ -6,16 +6,16 @@ use megapage_snapshot::{MissedWhy, PAGES};
 use megapage_units::Bytes;
 use megapage_units::shown::one_line;
 
-/// A column.
+/// A column of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     /// Its title.
     pub title: &'static str,
-    /// How wide it is at least.
+    /// Least width.
     pub width: usize,
-    /// Whether its text begins at its left edge.
+    /// True if its text begins at its left edge.
     pub left: bool,
-    /// What the table can be sorted by.
+    /// Key that sorts the table by this column.
     pub key: Option<Key>,
     /// Its text.
     text: fn(&Row) -> String,
@@ -46,7 +46,7 @@ const SWAP: usize = 11;
 const DAEMON: usize = 12;
 const SAMPLED: usize = 13;
 
-/// All of them, from the left.
+/// All columns, from the left.
 pub(super) const ALL: [Column; 14] = [
     number("PID", 7, Key::Pid, |row| row.pid.to_string()),
     words("USER", 8, Key::User, |row| row.user().into_owned()),
@@ -68,22 +68,24 @@ pub(super) const ALL: [Column; 14] = [
     last("SAMPLED", sampled),
 ];
 
-/// Where there is no room for all: the columns that are left out first. The others always stay: who it is, how large, and
-/// what the daemon did, where there is one. A process in a pod has a scope of the container runtime's for a unit.
+/// Columns that are omitted first if there is no room for all. The others always stay: the name and
+/// size of the process, and the daemon's actions if there is a daemon. The unit of a process in a
+/// pod is a scope of the container runtime.
 const LEFT_OUT_FIRST: [usize; 10] = [SAMPLED, SWAP, CHANGE, UNIT, POD, COVERAGE, USER, BLOAT, COST, HUGE];
-/// Those that get what is left, the first first; what none of them needs is the name's.
+/// Columns that get the remaining room, in this order; the name gets the rest.
 const GROW_FIRST: [usize; 4] = [USER, NAME, POD, UNIT];
 
 fn known(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".into())
 }
 
-/// The columns that are shown, each with its width.
+/// Columns that are shown, each with its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Columns([Option<usize>; ALL.len()]);
 
 impl Columns {
-    /// As many as fit so many columns. What the table is sorted by is always among them.
+    /// Returns as many columns as fit into `width`. The column that the table is sorted by is
+    /// always among them.
     pub fn of(top: &Top<'_>, key: Key, width: usize) -> Columns {
         let mut columns = Columns(ALL.map(|column| Some(column.width)));
         let is_key = |at: usize| ALL[at].key == Some(key);
@@ -116,12 +118,12 @@ impl Columns {
         columns
     }
 
-    /// What they take together.
+    /// Returns their total width.
     fn width(&self) -> usize {
         self.shown().map(|(_, width)| width + 1).sum::<usize>().saturating_sub(1)
     }
 
-    /// Those that are shown, each with its width.
+    /// Returns the columns that are shown, each with its width.
     pub fn shown(&self) -> impl Iterator<Item = (Column, usize)> {
         let widths = self.0;
         ALL.into_iter().zip(widths).filter_map(|(column, width)| width.map(|width| (column, width)))
@@ -129,12 +131,12 @@ impl Columns {
 }
 
 impl Column {
-    /// The text of a row in so many columns.
+    /// Returns the text of a row in `width` columns.
     pub fn cell(&self, row: &Row, width: usize) -> String {
         self.placed(&fit(&(self.text)(row), width), width)
     }
 
-    /// Any text at the column's edge.
+    /// Returns any text at the column's edge.
     pub fn placed(&self, text: &str, width: usize) -> String {
         if self.left { format!("{text:<width$}") } else { format!("{text:>width$}") }
     }
@@ -145,8 +147,8 @@ impl Column {
     }
 }
 
-/// How old the oldest sample is, how much of the memory was sampled, and what that costs the process; or why nothing is
-/// known.
+/// Returns the age of the oldest sample, the sampled share of the memory, and the cost of that to
+/// the process; or the reason why nothing is known.
 fn sampled(row: &Row) -> String {
     match (&row.sampling, row.sampled_ago_seconds, &row.missed) {
         (Some(own), Some(ago), _) => {
@@ -168,7 +170,8 @@ fn sampled(row: &Row) -> String {
     }
 }
 
-/// A share as whole per cent in at most three columns; 100 is all, and `<1` is something.
+/// Returns a share as whole per cent in at most three columns. Rounds down, so 100 means all; `<1`
+/// is more than zero.
 fn whole_percent(share: f64) -> String {
     match share * 100.0 {
         value if value > 0.0 && value < 1.0 => "<1".into(),

@@ -1,4 +1,4 @@
-//! What a daemon has told, in a few lines.
+//! Report of a daemon, in a few lines.
 
 use super::Row;
 use crate::value::{fit, size, time};
@@ -6,7 +6,7 @@ use megapage_snapshot::daemon::{DaemonStatus, Decision, Decisions};
 use megapage_units::Bytes;
 use megapage_units::shown::one_line;
 
-/// The daemon and its last pass.
+/// Returns a text on the daemon and its last pass.
 pub fn status(status: &DaemonStatus) -> String {
     let mut text = format!("process {}, up {}", status.pid, time(status.running_seconds));
     if !status.policy.is_empty() {
@@ -43,8 +43,8 @@ pub fn status(status: &DaemonStatus) -> String {
     text + if last.short { "; memory is short" } else { "" }
 }
 
-/// The last decisions, newest first, in at most `most` lines of at most `width` columns: those that are alike but for
-/// the region are one line.
+/// Returns the last decisions, newest first, in at most `most` lines of at most `width` columns.
+/// Decisions that differ only in the region share a line.
 pub fn decisions(decisions: &Decisions, most: usize, width: usize) -> Vec<String> {
     let mut groups: Vec<(&Decision, u64, Bytes, f64)> = Vec::new();
     for one in decisions.decisions.iter().rev() {
@@ -80,7 +80,8 @@ pub fn decisions(decisions: &Decisions, most: usize, width: usize) -> Vec<String
     groups.into_iter().map(text).collect()
 }
 
-/// What one takes is told to the hundredth of a millisecond; what many take together, in seconds.
+/// Formats a time: below one second to the hundredth of a millisecond, for one action; else as
+/// [`time`], for many.
 fn milliseconds(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.2} ms", seconds * 1e3) } else { time(seconds) }
 }
@@ -98,7 +99,8 @@ fn alike(one: &Decision, other: &Decision) -> bool {
     of(one) == of(other)
 }
 
-/// What the daemon did to one process: memory promoted and freed, or how often it tried in vain.
+/// Returns the daemon's actions on one process: memory promoted and freed, or the number of
+/// attempts in vain.
 pub fn done(row: &Row) -> String {
     let Some(done) = row.daemon else { return "-".into() };
     let parts = [('+', done.promoted_bytes), ('-', done.freed_bytes)];
@@ -232,7 +234,8 @@ mod tests {
         }
     }
 
-    /// On the smallest usual terminal: who is acted on, what was decided, and what became of it.
+    /// Checks that the smallest usual terminal shows the processes acted on, the decisions, and
+    /// their results.
     #[test]
     fn a_small_screen_shows_processes_and_what_the_daemon_did() {
         let stores = (0..12).map(|n| {
@@ -259,7 +262,7 @@ mod tests {
         assert!(text.ends_with("space refresh\n"), "{text}");
         let text = show(Key::Swap, 24, 80);
         assert!(text.contains("SWAP") && text.contains("DAEMON"), "what it is sorted by: {text}");
-        // With room for all nothing is left out.
+        // With room for all columns none is omitted.
         let text = show(Key::Resident, 60, 120);
         assert!(text.contains("SWAP") && text.contains("a note") && text.contains("Pools"), "{text}");
     }

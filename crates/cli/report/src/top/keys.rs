@@ -1,20 +1,20 @@
-//! What the keys and columns of `megapage top` mean: its last line, and its help.
+//! Explanations of the keys and columns of `megapage top`: its last line, and its help.
 
 use super::cells::{CALM, LEAST_WRAP, fields};
 use crate::WIDTH;
 use crate::line::{Line, Style};
 
-/// What the last line of the screen is for.
+/// Content of the last line of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prompt<'a> {
-    /// The keys.
+    /// List of the keys.
     Keys,
-    /// A filter that is being typed, and what is wrong with it.
+    /// Filter that is being typed, and the error in it.
     Filter(&'a str, Option<&'a str>),
 }
 
 impl Prompt<'_> {
-    /// The line, for so many columns.
+    /// Returns the line for this many columns.
     pub fn line(self, columns: usize) -> Line {
         match self {
             Prompt::Keys => keys(columns),
@@ -26,7 +26,7 @@ impl Prompt<'_> {
     }
 }
 
-/// The keys, as many as fit.
+/// Returns the keys, as many as fit.
 fn keys(columns: usize) -> Line {
     const KEYS: [&str; 7] =
         ["q quit", "? help", "/ filter", "← → sort by", "r reverse", "↑ ↓ scroll", "space refresh"];
@@ -40,7 +40,8 @@ fn keys(columns: usize) -> Line {
     Line::of(CALM, text)
 }
 
-/// What the keys and the columns mean, for a screen of so many columns and lines.
+/// Returns the explanations of the keys and the columns, for a screen of this many lines and
+/// columns.
 pub fn help(lines: usize, columns: usize) -> Vec<Line> {
     const KEYS: [(&str, &str); 8] = [
         ("q, esc", "quit"),

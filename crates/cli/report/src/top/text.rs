@@ -12,35 +12,36 @@ use megapage_snapshot::{CostSource, Missed, MissedWhy, Pool};
 use megapage_units::{Bytes, PageSize};
 use std::time::Duration;
 
-/// Decisions of the daemon that are shown, at most.
+/// Most decisions of the daemon that are shown.
 const MOST_DECISIONS: usize = 6;
-/// On a terminal, one line of so many may be a decision.
+/// Lines of a terminal for each decision that is shown.
 const LINES_TO_A_DECISION: usize = 6;
-/// Where a terminal is small, one of so many of its lines, and at least so many, are processes, if there are as many:
-/// notes and what is left out of the machine's lines make room, these first.
+/// Lines of a terminal for each process that is shown, and the least number of processes, if there
+/// are as many. On a small terminal first the notes, then the machine's lines in [`LEFT_OUT_FIRST`]
+/// make room for them.
 const LINES_TO_A_PROCESS: usize = 3;
 const LEAST_PROCESSES: usize = 6;
 const LEFT_OUT_FIRST: [&str; 7] = ["Sampling", "Pools", "Node", "THP", "Per second", "Pressure", "Decided"];
-/// Processes that are listed with the reason why they could not be observed.
+/// Most processes that are listed with the reason why they could not be observed.
 const MOST_NOTES: usize = 3;
 
-/// How the table is shown.
+/// Settings of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What it is sorted by.
+    /// Key that it is sorted by.
     pub key: Key,
-    /// Whether least comes first.
+    /// True if the least comes first.
     pub reverse: bool,
-    /// The time between two refreshes; `None` where there is only one.
+    /// Time between two refreshes; `None` if there is only one.
     pub every: Option<Duration>,
-    /// The filter, as it was given; empty where there is none.
+    /// Filter, as given; empty if there is none.
     pub filter: String,
-    /// What else is to be said, one line each.
+    /// Further remarks, one line each.
     pub notes: Vec<String>,
 }
 
 impl Head {
-    /// Sorted by this, once, with nothing else.
+    /// Returns the settings for one table, sorted by this key, without filter and remarks.
     pub fn by(key: Key) -> Head {
         Head { key, reverse: false, every: None, filter: String::new(), notes: Vec::new() }
     }
@@ -49,7 +50,7 @@ impl Head {
 /// The part of the table that a terminal shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// The first process, from 0.
+    /// Number of the first process, from 0.
     pub first: usize,
     /// Lines of the terminal.
     pub lines: usize,
@@ -57,7 +58,8 @@ pub struct Page {
     pub columns: usize,
 }
 
-/// The whole table as plain text of at most `width` columns; what is above and below the processes, of at most [`WIDTH`].
+/// Returns the whole table as plain text of at most `width` columns; the notes below it have at
+/// most [`WIDTH`], as have the lines above it.
 pub fn table(top: &Top<'_>, head: &Head, width: usize) -> String {
     let columns = Columns::of(top, head.key, width);
     let mut lines = machine_lines(top, head, MOST_DECISIONS, width);
@@ -68,13 +70,14 @@ pub fn table(top: &Top<'_>, head: &Head, width: usize) -> String {
     line::show(&lines, Paint::Plain, width)
 }
 
-/// As many lines as the terminal has, at most: the machine, then the processes from `page.first` on, then the keys.
+/// Returns at most as many lines as the terminal has: the machine, then the processes from
+/// `page.first` on, then the keys.
 pub fn screen(top: &Top<'_>, head: &Head, page: Page, prompt: Prompt<'_>) -> Vec<Line> {
     let columns = Columns::of(top, head.key, page.columns);
     let decisions = (page.lines / LINES_TO_A_DECISION).min(MOST_DECISIONS);
     let mut lines = machine_lines(top, head, decisions, page.columns);
     let mut notes = note_lines(top, head, page.columns);
-    // Beside the processes: an empty line, their head, the keys.
+    // Three more lines: an empty one, the processes' head, and the keys.
     let room = page.lines.saturating_sub(3);
     let wanted = (page.lines / LINES_TO_A_PROCESS).max(LEAST_PROCESSES).min(top.processes.len());
     while lines.len() + notes.len() + wanted > room && notes.pop().is_some() {}
@@ -96,7 +99,7 @@ pub fn screen(top: &Top<'_>, head: &Head, page: Page, prompt: Prompt<'_>) -> Vec
     lines
 }
 
-/// Takes the lines of a name away, with those that go on with it.
+/// Removes the lines with a name, and those that continue them.
 fn leave_out(lines: &mut Vec<Line>, name: &str) {
     let mut within = false;
     lines.retain(|line| {
@@ -191,10 +194,10 @@ fn pools(pools: &[Pool]) -> String {
     }
 }
 
-/// The most NUMA nodes that have a line each.
+/// Most NUMA nodes that have a line each.
 const MOST_NODES: usize = 4;
 
-/// One line for each node, or one for all where there are more than [`MOST_NODES`].
+/// Returns one line for each node, or one for all if there are more than [`MOST_NODES`].
 fn nodes(top: &Top<'_>, width: usize) -> Vec<Line> {
     let nodes = &top.machine.nodes;
     let text = |free: Bytes, huge: u64, fragmentation: String| {
@@ -228,7 +231,7 @@ fn thp(settings: &ThpSettings) -> String {
     format!("2m anonymous {huge}, shared {shared}; defrag {}{khugepaged}", settings.defrag)
 }
 
-/// How huge pages fare, by the kernel's counters: the counter, its name here, and whether it is shown at zero, too.
+/// Kernel counters of huge pages: the counter, its name here, and if it is also shown at zero.
 const RATES: [(&str, &str, bool); 9] = [
     ("thp_fault_alloc", "THP faults", true),
     ("thp_fault_fallback", "fell back", true),
@@ -298,7 +301,7 @@ fn processes(count: usize) -> String {
     if count == 1 { "1 process".into() } else { format!("{count} processes") }
 }
 
-/// What the values' marks mean, where one is shown, and who could not be observed.
+/// Returns the meaning of the marks that are shown, and the processes that could not be observed.
 fn note_lines(top: &Top<'_>, head: &Head, columns: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let marks = [

@@ -1,4 +1,4 @@
-//! What the tests of the broker share: one of their own, and users who own nothing.
+//! Shared parts of the broker's tests: a private broker, and users who own nothing.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// Two users that own nothing.
 pub const USERS: [u32; 2] = [64_123, 64_124];
 
-/// A directory that any user may go through, in which only the caller may make anything.
+/// Returns a directory that any user may pass through, but only the caller may write to, and a path
+/// in it.
 pub fn place() -> (tempfile::TempDir, PathBuf) {
     let tree = tempfile::tempdir().unwrap();
     fs::set_permissions(tree.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -28,9 +29,10 @@ pub fn serve(arguments: &[&str]) -> Command {
     command
 }
 
-/// A broker on a busy machine may take its time to answer, and what this process waits for is bounded by itself.
+/// Time-out for answers of the broker, which may be slow on a busy machine. This process bounds its
+/// own waits.
 const PATIENCE: (&str, &str) = ("MEGAPAGE_POOL_PATIENCE_MS", "60000");
-/// How long is waited for what has to come, on however busy a machine.
+/// Longest wait for something that has to come, also on a busy machine.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// A broker that runs until this is dropped.
@@ -40,16 +42,16 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// The option of `megapage run` that names it.
+    /// Returns the option of `megapage run` that names this broker.
     pub fn option(&self) -> String {
         format!("--pool={}", self.path.display())
     }
 
-    /// Starts one that serves all users, unless the arguments give a mode, and waits until it answers. What else the
-    /// machine does with its memory does not hold it up.
+    /// Starts a broker that serves all users, unless the arguments give a mode, and waits until it
+    /// answers. Memory pressure on the machine does not stop it.
     ///
     /// # Panics
-    /// Where it ends: with what it has said.
+    /// If the broker ends. The message is its standard error.
     pub fn start(path: &Path, arguments: &[&str]) -> Broker {
         assert!(set_patience(PATIENCE.1.as_bytes()));
         let socket = path.to_str().unwrap();
@@ -79,7 +81,7 @@ impl Broker {
         serde_json::from_slice(&output.stdout).ok()
     }
 
-    /// Waits until its status is so.
+    /// Waits until its status meets a condition.
     pub fn wait(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
@@ -101,7 +103,7 @@ impl Broker {
         self.child.wait().unwrap();
     }
 
-    /// Ends it as an administrator does.
+    /// Ends it as an administrator does, and returns its exit status.
     pub fn stop(mut self) -> Option<i32> {
         self.terminate();
         let status = self.child.wait().unwrap();
@@ -115,7 +117,8 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // As an administrator does, so that it puts back what it grew; else, in the end, whatever is left.
+        // Ends it as an administrator does, so that it restores the pool that it grew. Kills it if
+        // it does not end within a minute.
         if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
             self.terminate();
             let start = Instant::now();

@@ -1,4 +1,5 @@
-//! What the tests of `megapage run` share: the command with its library, and programs made by the compiler.
+//! Shared parts of the tests of `megapage run`: the command with its library, and programs that the
+//! compiler makes.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -12,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The built library. The one for text, which `--require` preloads alone, is beside it.
+/// Returns the built library. The library for text lies beside it.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -22,32 +23,32 @@ pub fn library() -> &'static Path {
     })
 }
 
-/// A broker on a busy machine may take its time.
+/// Time-out for answers of a broker, which may be slow on a busy machine.
 pub const PATIENCE: (&str, &str) = ("MEGAPAGE_POOL_PATIENCE_MS", "60000");
 
-/// The directory of profiles.
+/// Variable that names the directory of trials.
 pub const TRIALS: &str = "MEGAPAGE_TRIALS";
 
-/// `megapage run` with these arguments.
+/// Returns `megapage run` with these arguments.
 pub fn run(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
     command.arg("run").args(arguments).env("MEGAPAGE_LIBRARY", library()).stdin(Stdio::null());
-    // A JVM says on standard error that it has read these.
+    // A JVM reports on standard error that it has read these.
     for name in ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"] {
         command.env_remove(name);
     }
     command.env(PATIENCE.0, PATIENCE.1);
-    // What one test has found out about a program is not for the next one.
+    // Findings of one test about a program must not reach the next test.
     command.env(TRIALS, "none");
     command
 }
 
-/// Runs to the end.
+/// Runs `megapage run` to its end.
 pub fn output(arguments: &[&str]) -> Output {
     run(arguments).output().expect("megapage starts")
 }
 
-/// The exit status, or 1000 + the signal.
+/// Returns the exit status, or 1000 + the signal.
 pub fn status(output: &Output) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     output.status.code().unwrap_or_else(|| 1000 + output.status.signal().unwrap())
@@ -57,8 +58,8 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A program that allocates argv[1] MiB in blocks of argv[2] KiB, writes to all of it, says "ready", waits
-/// for the end of its input, and exits with 3.
+/// A program that allocates argv[1] MiB in blocks of argv[2] KiB, and writes to all of it. Then it
+/// says "ready", waits for the end of its input, and exits with 3.
 const HEAP: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,12 +80,13 @@ int main(int c, char **v) {
 }
 "#;
 
-/// The heap program, linked with these arguments. `None`, after a loud skip, where there is no compiler.
+/// Compiles the heap program with these arguments. Returns `None`, after a loud skip, if there is
+/// no compiler.
 pub fn heap_program(directory: &Path, name: &str, arguments: &[&str]) -> Option<String> {
     compile("gcc", directory, name, HEAP, arguments)
 }
 
-/// Compiles C.
+/// Compiles C. Returns the program's path; `None`, after a loud skip, if there is no compiler.
 pub fn compile(
     compiler: &str,
     directory: &Path,
@@ -105,7 +107,7 @@ pub fn compile(
     Some(program.to_str().unwrap().into())
 }
 
-/// Started with its input open, and waited for until it has said its first line.
+/// Starts a command with its input open, and waits for its first line.
 pub fn start(mut command: Command) -> Child {
     use std::io::Read;
     let mut child =
@@ -122,8 +124,8 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.success(), "kill -{name} {pid}");
 }
 
-/// The one child of `pid`, besides the helpers that read other processes' files. A helper has its parent's name until it takes its
-/// own.
+/// Returns the one child of `pid`, besides the helpers that read other processes' files. A helper
+/// has its parent's name until it sets its own.
 pub fn child_of(pid: u32) -> u32 {
     let mut child = None;
     wait_for("one child", || {
@@ -137,22 +139,23 @@ pub fn child_of(pid: u32) -> u32 {
     child.unwrap().split_whitespace().next().unwrap().parse().expect("a number")
 }
 
-/// A column of ps(1) for `pid`.
+/// Returns a column of ps(1) for `pid`.
 pub fn ps(pid: u32, column: &str) -> String {
     let listed =
         Command::new("ps").args(["-o", &format!("{column}="), "-p", &pid.to_string()]).output().unwrap();
     text(&listed.stdout).trim().to_string()
 }
 
-/// Waits until the launcher that writes its reports as JSON to `file` tells what `accept` looks for. SIGUSR1 has it
-/// look, and report, while the program runs: no time is long enough for that on every machine.
+/// Waits until `accept` is true of a report that the launcher writes as JSON to `file`. Sends
+/// SIGUSR1, upon which the launcher samples and reports while the program runs: no fixed time is
+/// long enough on every machine.
 pub fn until_reported(launcher: &Child, file: &Path, what: &str, accept: impl Fn(&Value) -> bool) {
     let mut last = String::new();
     let start = Instant::now();
     loop {
         signal(launcher.id(), "USR1");
         std::thread::sleep(Duration::from_millis(100));
-        // What is just being written is no JSON.
+        // A report that is just being written is no valid JSON.
         if let Ok(report) = serde_json::from_slice::<Value>(&fs::read(file).unwrap_or_default()) {
             if accept(&report) {
                 return;
@@ -163,8 +166,8 @@ pub fn until_reported(launcher: &Child, file: &Path, what: &str, accept: impl Fn
     }
 }
 
-/// The report of a program that says "ready" and then waits for the end of its input, which comes once a report has
-/// told what `accept` looks for.
+/// Returns the report of a program that says "ready", and then waits for the end of its input. Ends
+/// the input once `accept` is true of a report.
 pub fn held_report(
     arguments: &[&str],
     program: &[&str],
@@ -181,19 +184,20 @@ pub fn held_report(
     (status(&output), report.unwrap_or_else(|error| panic!("{error}: {output:?}")), text(&output.stderr))
 }
 
-/// Whether `pid` handles or awaits the signal with this number already, rather than ending by it.
+/// Returns true if `pid` already catches or blocks the signal with this number, so that the signal
+/// does not end it.
 pub fn takes_signal(pid: u32, number: u32) -> bool {
     let column = |name: &str| u64::from_str_radix(&ps(pid, name), 16).unwrap_or(0);
     (column("blocked") | column("caught")) >> (number - 1) & 1 == 1
 }
 
-/// Ends the program's input and waits for the end.
+/// Ends the program's input, and waits for its end.
 pub fn finish(mut child: Child) -> Output {
     drop(child.stdin.take());
     child.wait_with_output().unwrap()
 }
 
-/// The report of a run of the heap program, with its exit status.
+/// Returns the exit status of a run, its report, and its standard error.
 pub fn heap_report(arguments: &[&str], program: &[&str]) -> (i32, Value, String) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("report.json");
@@ -209,21 +213,22 @@ pub fn heap_report(arguments: &[&str], program: &[&str]) -> (i32, Value, String)
     (status(&output), report, text(&output.stderr))
 }
 
-/// A value of a report, such as `peak.heap.thp_bytes`, in MiB.
+/// Returns a value of a report, such as `peak.heap.thp_bytes`, in MiB.
 pub fn mib(report: &Value, path: &str) -> u64 {
     let value = path.split('.').fold(report, |value, key| &value[key]);
     value.as_u64().unwrap_or_else(|| panic!("{path} in {report:#}")) >> 20
 }
 
-/// Whether a program that is to end with `expected` under --require was seen to its last moment, with at least so many percent of
-/// its peak. Not each time on a busy machine: a launcher may be held up for as long as the program waits for it, and says so.
+/// Runs a program that should end with `expected` under --require. Returns true if it was seen to
+/// its last moment, with at least this percentage of its peak. On a busy machine it is not always:
+/// a launcher may be delayed for as long as the program waits for it, and says so.
 pub fn is_seen_to_its_end(program: &[&str], expected: i32, least_percent: f64) -> bool {
     let (status, report, said) = heap_report(&["--heap", "thp", "--require"], program);
     if report["end_is_final"] != true {
         assert!(status == 125 && said.contains("seen"), "{program:?}: {said}{report:#}");
         return false;
     }
-    // Other tests may have left too few free huge pages: then that is what is said.
+    // Other tests may have left too few free huge pages: then the message says that.
     assert!(status == expected || said.contains("not on huge pages"), "{program:?}: {said}{report:#}");
     assert!(report["peak"]["peak_seen_percent"].as_f64().unwrap() >= least_percent, "{report:#}");
     true

@@ -1,4 +1,5 @@
-//! What the tests of `megapage run --text` share: the program whose segments are moved, and how it is run.
+//! Shared parts of the tests of `megapage run --text`: the program whose segments are moved, and
+//! its runs.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// A program with 6 MiB of code, 5 MiB of constants, 4 MiB of data and 6 MiB of .bss, and a task for each test. Each
-/// first proves that it is whole.
+/// A program with 6 MiB of code, 5 MiB of constants, 4 MiB of data and 6 MiB of .bss, and a task
+/// for each test. Each task first proves that the program is whole.
 pub const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -101,12 +102,13 @@ pub fn text_library() -> &'static Path {
     LIBRARY.get_or_init(|| library().with_file_name("libmegapage_text.so"))
 }
 
-/// A directory on the disk: the usual place of temporary files may be in memory.
+/// Returns a directory on the disk, for the usual place of temporary files may be in memory.
 pub fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The program, linked with these options; `None`, after a loud skip, where the linker is not there.
+/// Compiles the program with these options. Returns `None`, after a loud skip, if the linker is not
+/// installed.
 pub fn program(directory: &Path, name: &str, options: &[&str]) -> Option<String> {
     let linker = options.iter().find_map(|option| option.strip_prefix("-fuse-ld="));
     if let Some(linker) = linker {
@@ -119,16 +121,17 @@ pub fn program(directory: &Path, name: &str, options: &[&str]) -> Option<String>
             return None;
         }
     }
-    // The compiler, another process, writes it: nobody here holds it open for writing (ETXTBSY).
+    // The compiler, another process, writes it, so that no test holds it open for writing
+    // (ETXTBSY).
     compile("gcc", directory, name, SOURCE, &[options, &["-rdynamic", "-ldl"]].concat())
 }
 
-/// A library with the function `answer`, for the program's task `dlopen`.
+/// Compiles a library with the function `answer`, for the program's task `dlopen`.
 pub fn answer(directory: &Path) -> Option<String> {
     compile("gcc", directory, "answer.so", "int answer(void) { return 42; }", &["-shared", "-fPIC"])
 }
 
-/// `megapage run --heap none` with the library for text.
+/// Returns `megapage run --heap none` with the library for text.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_megapage"));
     command.args(["run", "--heap", "none"]).args(arguments).stdin(Stdio::null());
@@ -136,7 +139,7 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs `words` with `--text kind`: the report and what came of the run.
+/// Runs `words` with `--text kind`. Returns the report and the output of the run.
 pub fn report(kind: &str, more: &[&str], words: &[&str]) -> (Value, Output) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("report.json");
@@ -153,8 +156,8 @@ pub fn value(file: &Value, name: &str) -> u64 {
     file[name].as_u64().unwrap_or_else(|| panic!("{name} in {file:#}"))
 }
 
-/// What the report says of the program's file, having checked that it agrees with itself: all that is possible was
-/// obtained, or the kernel had too few free blocks of 2 MiB.
+/// Returns the report's entry of the program's file. Asserts that it is consistent: all that is
+/// possible was obtained, or the kernel had too few free blocks of 2 MiB.
 pub fn consistent(report: &Value, mechanism: &str) -> Value {
     let file = report["text"]["files"][0].clone();
     assert_eq!(file["mechanism"], mechanism, "{file:#}");

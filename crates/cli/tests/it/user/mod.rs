@@ -1,4 +1,4 @@
-//! `megapage` as a user meets it: what it says, its exit status, and waiting for it.
+//! `megapage` as a user meets it: its output, its exit status, and waiting for it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 pub const MEGAPAGE: &str = env!("CARGO_BIN_EXE_megapage");
 
-/// What a command that has ended left.
+/// Output and status of a command that has ended.
 #[derive(Debug)]
 pub struct Said {
     pub status: i32,
@@ -36,19 +36,21 @@ pub fn megapage(arguments: &[&str]) -> Said {
     said(Command::new(MEGAPAGE).args(arguments).output().unwrap())
 }
 
-/// Exit status 2, nothing on standard output, and one line that starts with `megapage: ` and holds `expected`.
+/// Asserts exit status 2, no standard output, and one line that starts with `megapage: ` and
+/// contains `expected`.
 pub fn refused(arguments: &[&str], expected: &str) {
     assert_refused(&Command::new(MEGAPAGE).args(arguments).output().unwrap(), 2, expected);
 }
 
-/// Waits until nobody holds a daemon's lock: of one that was killed, a child that tries the kernel outlives it for a moment.
+/// Waits until no process holds a daemon's lock. If the daemon was killed, a child that tests the
+/// kernel outlives it for a moment.
 pub fn until_unlocked(lock: &Path) {
     until("daemon that is gone", || {
         File::open(lock).map_or(true, |file| file.try_lock_shared().is_ok()).then_some(())
     });
 }
 
-/// A program that goes over 64 MiB again and again, in the background.
+/// Starts a program that writes to 64 MiB again and again, in the background.
 pub fn busy_program() -> Child {
     let script = "my $text = 'x' x (64 << 20); $| = 1; print qq(ready\\n); \
                   while (1) { for (my $at = 0; $at < 64 << 20; $at += 4096) { substr($text, $at, 1) = 'y'; } }";
@@ -59,8 +61,8 @@ pub fn busy_program() -> Child {
     child
 }
 
-/// The same, which knows what every byte has to be, and sums all of them on each way through: it ends with status 3 where one
-/// is wrong, and on SIGTERM, after a last look, with 0.
+/// Starts the same program with a check. It knows the value of every byte, and sums all bytes on
+/// each pass. It ends with status 3 if one is wrong, and on SIGTERM, after a last pass, with 0.
 pub fn checking_program() -> Child {
     let script = "my $text = 'x' x (64 << 20); my $sum = (64 << 20) * ord('x'); my $end; $SIG{TERM} = sub { $end = 1 }; \
                   $| = 1; print qq(ready\\n); \
@@ -81,8 +83,8 @@ pub fn checking_program() -> Child {
     child
 }
 
-/// The processes that `parent` has started, each with the time of its start. What the kernel lists as
-/// children is approximate; this looks at all processes.
+/// Returns the processes that `parent` has started, each with its start time. The kernel's list of
+/// children is approximate; this reads all processes.
 pub fn children(parent: Pid) -> Vec<(Pid, u64)> {
     let root = KernelRoot::live();
     let pids = list_processes(&root).unwrap();

@@ -5,7 +5,7 @@ fn of(recordings: Vec<Recording>) -> Plan {
     plan(recordings, &Options { threads: 2, ..Options::default() }, &|_| ()).unwrap()
 }
 
-/// Kendall's tau-b.
+/// Returns Kendall's tau-b.
 fn tau_b(pairs: &[(f64, f64)]) -> f64 {
     let (mut sum, mut first, mut second) = (0.0, 0.0, 0.0);
     for (at, one) in pairs.iter().enumerate() {
@@ -34,7 +34,7 @@ fn services_of_thirty_mixed_hosts_are_ranked_as_they_gain() {
     assert!(pairs.len() >= 12, "{pairs:?}");
     let tau = tau_b(&pairs);
     assert!(tau >= 0.7, "tau {tau}: {pairs:?}");
-    // The first is one that gains, and those that gain nothing are told why.
+    // The first service gains, and those without a gain have a reason.
     assert!(known[&plan.first[0]] > 1.1, "{:?}", plan.first);
     for service in plan.services.iter().filter(|it| known.get(&it.service).is_some_and(|it| *it < 1.01)) {
         assert!(!service.verdict.is_for() && !service.why.is_empty(), "{service:?}");

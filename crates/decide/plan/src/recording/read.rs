@@ -1,66 +1,67 @@
-//! Reading recordings. Whoever collects them may be given anything: every line, list and number is bounded.
+//! Reading of recordings. A recording may come from anywhere: every line, list and number is
+//! bounded.
 
 use super::{Cost, End, HEAT_STEP, Header, Line, Moment, Recording, Service, VERSION, class};
 use thiserror::Error;
 
-/// The longest file that is read, in bytes.
+/// Maximum length of a file, in bytes.
 pub const MOST_BYTES: u64 = 256 << 20;
-/// How a header begins.
+/// Start of a header.
 const HEADER: &str = "{\"header\":";
-/// The longest line.
+/// Maximum length of a line, in bytes.
 const LONGEST_LINE: usize = 256 << 10;
-/// Moments of all recordings in one file.
+/// Maximum of moments of all recordings in one file.
 const MOST_MOMENTS: usize = 200_000;
-/// Services of one moment that are read: more than are written.
+/// Maximum of services of one moment when reading: more than are written.
 const MOST_SERVICES: usize = 256;
-/// The longest word.
+/// Maximum length of a word, in bytes.
 const LONGEST_WORD: usize = 128;
-/// The longest sentence, and how many.
+/// Maximum length of a sentence, in bytes, and maximum of sentences.
 const LONGEST_LINE_OF_TEXT: usize = 400;
 const MOST_SENTENCES: usize = 32;
-/// No size is larger: 1 PiB.
+/// Maximum size: 1 PiB.
 const MOST_MEMORY: u64 = 1 << 50;
-/// No recording is longer, in seconds: ten years.
+/// Maximum duration of a recording, in seconds: ten years.
 const LONGEST: f64 = 3.2e8;
-/// The largest share that translation may cost.
+/// Maximum share that translation may cost.
 const MOST_COST: f64 = 0.95;
-/// The most processors.
+/// Maximum of processors.
 const MOST_PROCESSORS: f64 = 65_536.0;
 
-/// Why a file is no recording.
+/// Reason for which a file is not a recording.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ReadError {
     /// It does not begin with a header.
     #[error("not a recording: it does not begin with a header; megapage record writes one")]
     NoRecording,
-    /// Written by a later megapage.
+    /// A later megapage has written it.
     #[error("line {line}: a recording of version {found}; this megapage reads version {VERSION}")]
     Version {
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// The version.
+        /// Version of the recording.
         found: u32,
     },
-    /// A line.
+    /// A line is invalid.
     #[error("line {line}: {what}")]
     Line {
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Fault of the line.
         what: String,
     },
 }
 
-/// What a reader is to know of a file that was read nevertheless: one line each.
+/// Notes about a file that was still readable, one line each.
 pub type Notes = Vec<String>;
 
-/// Reads the recordings of one file. A last line that is torn, as by a crash, is ignored with a note; so is one before a
-/// header, where a recording was gone on with after a crash.
+/// Reads the recordings of one file. Ignores a torn last line, as after a crash, with a note. It
+/// also ignores a torn line before a header, which starts a new recording after a crash.
 pub fn read(text: &str) -> Result<(Vec<Recording>, Notes), ReadError> {
     let mut recordings: Vec<Recording> = Vec::new();
     let mut notes = Notes::new();
     let mut moments = 0;
-    // The number and the fault of a line that may turn out to be torn.
+    // Number and fault of a line that may turn out to be torn.
     let mut torn: Option<(usize, String)> = None;
     for (number, line) in text.split_inclusive('\n').enumerate() {
         let number = number + 1;
@@ -122,7 +123,7 @@ fn parse(line: &str) -> Result<Line, String> {
     if line.len() > LONGEST_LINE {
         return Err(format!("it is longer than {LONGEST_LINE} bytes"));
     }
-    // What serde says of a line may quote it: the first part is enough.
+    // An error of serde may quote the line: the first part is enough.
     serde_json::from_str(line).map_err(|error| error.to_string().chars().take(120).collect())
 }
 
@@ -292,7 +293,7 @@ mod tests {
             assert_eq!(read[0].moments, whole.moments, "{end}");
             assert!(read[0].end.is_none() && notes.len() == 1 && notes[0].contains("torn"), "{notes:?}");
         }
-        // The recorder goes on in the same file.
+        // The recorder continues in the same file.
         let gone_on = format!("{}\n{text}", &text[..text.len() - 8]);
         let (read, notes) = super::read(&gone_on).unwrap();
         assert_eq!((read.len(), notes.len()), (2, 1), "{notes:?}");

@@ -1,4 +1,4 @@
-//! One host's replay, step by step.
+//! Replay of one host, step by step.
 
 use super::{Frame, LEAST_STEP, Model, Modelled};
 use crate::translation::{Translation, WalkCosts, translation};
@@ -11,62 +11,63 @@ use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Short steps within one of these in which the policy may make room for memory that grows.
+/// Short steps within one frame in which the policy may make room for memory that grows.
 const MOST_ROUNDS: u32 = 8;
-/// Costs below this share of the work are none that a policy could be judged by.
+/// Least cost, as a share of the work, by which a policy can be judged.
 const LEAST_COST: f64 = 1e-3;
-/// Below this share of free memory the kernel's reclaim makes programs wait. An assumption: without swap nothing can be
-/// reclaimed, and kswapd runs in vain (mm/vmscan.c, watermark_scale_factor).
+/// Share of free memory below which the kernel's reclaim makes programs wait. This is an
+/// assumption: without swap nothing can be reclaimed, and kswapd runs without success (mm/vmscan.c,
+/// watermark_scale_factor).
 const SHORT: f64 = 0.05;
-/// The identifier of the first service's process.
+/// Identifier of the first service's process.
 const FIRST_PID: i32 = 1000;
-/// The address of the first region of each process: 4 GiB.
+/// Address of the first region of each process: 4 GiB.
 const ORIGIN: u64 = 4 << 30;
 
-/// A replay under way.
+/// State of a replay.
 pub(super) struct Run<'a> {
     model: &'a Model,
     state: State,
     now: f64,
     pub(super) steps: u64,
-    /// The services that are there.
+    /// Services that exist now.
     live: BTreeMap<usize, Live>,
     pub(super) accounts: Vec<Account>,
     pub(super) out_of_memory: bool,
 }
 
-/// The memory of one service.
+/// Memory of one service.
 #[derive(Default)]
 struct Live {
     regions: Vec<Held>,
-    /// What translation costs as it is; `None` where regions have changed since.
+    /// Present cost of translation; `None` if regions have changed since it was computed.
     cost: Option<Costs>,
     /// Processor seconds so far.
     cpu: f64,
 }
 
-/// The memory of one region.
+/// Memory of one region.
 #[derive(Clone, Copy)]
 struct Held {
     huge: bool,
     present: u16,
-    /// Pages that hold zeros, as far as they were counted.
+    /// Zero-filled pages, if they were counted.
     zeros: Option<u16>,
 }
 
-/// What translation costs now, and would cost on base pages.
+/// Cost of translation now, and on base pages.
 #[derive(Clone, Copy)]
 struct Costs {
     now: Translation,
     on_base: Translation,
 }
 
-/// What a service went through.
+/// Account of a service over the replay.
 #[derive(Clone, Default)]
 pub(super) struct Account {
     pub(super) seconds: f64,
     pub(super) totals: Totals,
-    /// Bytes of bloat, and for how long.
+    /// Bytes of bloat, and their duration.
     pub(super) bloat: Vec<(f64, f64)>,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Returns the part of the recorded cost that goes with the policy.
+    /// Returns the part of the recorded cost that disappears under the policy.
     pub(super) fn relief(&self, service: &Modelled, seconds: f64) -> f64 {
         let each = |sum: f64| sum / self.work.max(1e-9);
         let (before, after) = (each(self.before), each(self.after));
@@ -90,7 +91,7 @@ impl Totals {
         if could > LEAST_COST {
             return ((before - after) / could).clamp(0.0, 1.0);
         }
-        // Of what costs next to nothing, the share that became huge.
+        // If the cost is next to nothing, uses the share of regions that became huge.
         (self.huge / (seconds * f64::from(service.shape.most))).clamp(0.0, 1.0)
     }
 }
@@ -114,7 +115,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Goes through a frame in steps. In each, memory grows, the policy acts, and time passes.
+    /// Runs a frame in steps. In each, memory grows, the policy acts, and time passes.
     pub(super) fn frame(&mut self, frame: &Frame) {
         let mut former = std::mem::take(&mut self.live);
         for (&at, &(regions, _)) in &frame.services {
@@ -132,7 +133,7 @@ impl<'a> Run<'a> {
                 rounds += 1;
                 length = LEAST_STEP;
             }
-            // What rounding leaves is no step.
+            // A rounding error does not count as a step.
             let length = if left - length < LEAST_STEP / 2.0 { left } else { length };
             self.decide();
             self.pass(frame, length);
@@ -146,7 +147,8 @@ impl<'a> Run<'a> {
         self.model.memory.saturating_sub(held.sum())
     }
 
-    /// Grows the memory of each service to what the frame has, as far as there is some. Returns true if it sufficed.
+    /// Grows the memory of each service to that of the frame, as far as memory is free. Returns
+    /// true if it sufficed.
     fn grow(&mut self, frame: &Frame) -> bool {
         let mut free = self.free();
         let mut suffices = true;
@@ -166,7 +168,7 @@ impl<'a> Run<'a> {
         suffices
     }
 
-    /// Lets the policy see what there is, and does what it asks for.
+    /// Runs the policy on a snapshot, and carries out its actions.
     fn decide(&mut self) {
         for (at, live) in &mut self.live {
             live.cost.get_or_insert_with(|| self.model.services[*at].costs(&live.regions, &self.model.walks));
@@ -200,7 +202,7 @@ impl<'a> Run<'a> {
         match action {
             // The kernel collapses memory to 2 MiB only.
             Action::Promote { size, .. } if *size != PageSize::HUGE_2M => return Obtained::Unsupported,
-            // Where as much is free, compaction makes a block of it.
+            // If enough base pages are free, compaction makes a block of them.
             Action::Promote { .. } if free < u64::from(PAGES) => return Obtained::NoMemory,
             Action::Promote { .. } => *held = Held { huge: true, present: PAGES, zeros: None },
             Action::Recover { .. } => *held = Held { huge: false, present: content, zeros: None },
@@ -210,7 +212,7 @@ impl<'a> Run<'a> {
         Obtained::Done
     }
 
-    /// Accounts for so many seconds of a frame.
+    /// Accounts for `seconds` of a frame.
     fn pass(&mut self, frame: &Frame, seconds: f64) {
         for (at, live) in &mut self.live {
             let (service, account) = (&self.model.services[*at], &mut self.accounts[*at]);
@@ -279,7 +281,7 @@ impl<'a> Run<'a> {
             let visits = service.rate * share / f64::from(count) / costs.seconds();
             let end = places.end.min(regions.len());
             for region in regions.get_mut(places.start..end).into_iter().flatten() {
-                // One bit stands for all pages of a huge one.
+                // One bit stands for all pages of a huge page.
                 let coverage = if region.leaf.is_huge() { PAGES } else { pages.min(region.present) };
                 let average = f32::from(coverage);
                 region.accessed = Some(Accessed { coverage, average, last: Some(now), sampled: now });

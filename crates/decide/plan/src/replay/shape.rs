@@ -1,4 +1,4 @@
-//! What a recording says of a service's memory and accesses.
+//! The memory and accesses of a service, by its recording.
 
 use crate::fleet::Host;
 use crate::recording::{Heat, Service, class};
@@ -8,16 +8,16 @@ use megapage_units::HUGE_2M;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Memory that huge pages hold or could hold, in bytes.
+/// Returns the memory that huge pages hold or could hold, in bytes.
 pub(super) fn present(service: &Service) -> u64 {
     service.huge + service.could
 }
 
-/// One service at the moments at which it was there.
+/// One service at the moments at which it existed.
 #[derive(Default)]
 pub(super) struct Series<'a> {
     there: Vec<&'a Service>,
-    /// The most regions that it ever needed.
+    /// Maximum of regions that it needed.
     pub(super) most: u32,
     pub(super) measured: bool,
 }
@@ -35,7 +35,8 @@ impl<'a> Series<'a> {
         all
     }
 
-    /// The likely cost, by the processor time of the moments at which it was known; `None` where it never was.
+    /// Returns the likely cost, weighted by the processor time of the moments at which it was
+    /// known. Without such a moment, returns `None`.
     pub(super) fn cost(&self) -> Option<f64> {
         let known: Vec<(f64, f64)> =
             self.there.iter().filter_map(|it| it.cost.map(|cost| (cost.likely, it.cpu.max(1e-9)))).collect();
@@ -44,14 +45,14 @@ impl<'a> Series<'a> {
     }
 }
 
-/// How the memory of a service is filled and accessed.
+/// Fill and accesses of a service's memory.
 pub(super) struct Shape {
-    /// Regions, at the most.
+    /// Maximum of regions.
     pub(super) most: u32,
-    /// Base pages present of each, 1 to 512.
+    /// Present base pages of each region, 1 to 512.
     pub(super) density: u16,
     pub(super) class: AccessClass,
-    /// Accessed pages, regions, and the share of all visits that go there, the least accessed first.
+    /// Accessed pages, number of regions, and their share of all visits, the least accessed first.
     heat: Vec<(u16, u32, f64)>,
 }
 
@@ -79,7 +80,7 @@ impl Shape {
         let sampled: f64 = steps.values().map(|(regions, _)| regions).sum();
         let mut heat = Vec::new();
         let mut left = most;
-        // Without estimates of visits, the accessed pages stand for them.
+        // Without estimates of visits, the number of accessed pages replaces them.
         let visits: f64 = steps.values().map(|(_, visits)| visits).sum();
         let weight = |pages: u16, (regions, of): (f64, f64)| match visits > 0.0 {
             true => of,
@@ -100,7 +101,8 @@ impl Shape {
         Shape { most, density, class, heat }
     }
 
-    /// Returns the places of the regions that are accessed alike, with their heat. The least accessed lie first.
+    /// Returns the places of regions with the same accesses, with their heat. The least accessed
+    /// lie first.
     pub(super) fn places(&self) -> impl Iterator<Item = (Range<usize>, (u16, u32, f64))> {
         let accessed: u32 = self.heat.iter().map(|(_, count, _)| count).sum();
         let mut next = self.most.saturating_sub(accessed) as usize;
@@ -111,8 +113,8 @@ impl Shape {
         })
     }
 
-    /// Returns the load on the TLB with `rate` visits a second; `counts` says how many regions of some places are on base
-    /// pages, and how many huge.
+    /// Returns the load on the TLB with `rate` visits a second. `counts` returns the number of
+    /// regions on base pages and of huge ones at the given places.
     pub(super) fn load(&self, rate: f64, counts: impl Fn(Range<usize>) -> (usize, usize)) -> Vec<Part> {
         let mut load = Vec::new();
         for (places, (pages, count, share)) in self.places() {
@@ -130,12 +132,13 @@ impl Shape {
         load
     }
 
-    /// Returns the load where all regions are there, on base pages or huge.
+    /// Returns the load if all regions exist, on base pages or huge.
     pub(super) fn whole(&self, rate: f64, huge: bool) -> Vec<Part> {
         self.load(rate, |places| if huge { (0, places.len()) } else { (places.len(), 0) })
     }
 
-    /// The visits per second of work at which the recorded cost is met on base pages; 0 where nothing was recorded.
+    /// Returns the visits per second of work at which base pages give the recorded cost; 0 if
+    /// nothing was recorded.
     pub(super) fn calibrate(&self, walks: &WalkCosts, series: &Series<'_>) -> f64 {
         let Some(share) = series.cost().filter(|share| *share > 0.0) else { return 0.0 };
         let seconds = |rate: f64, huge: bool| translation(walks, &self.whole(rate, huge), None).seconds();
@@ -144,7 +147,7 @@ impl Shape {
             let kept = if series.measured { 1.0 } else { seconds(rate, true).min(on_base) };
             (on_base - kept) / on_base
         };
-        // The cost rises with the visits, up to a bound: bisection on a logarithmic scale.
+        // The cost rises with the visits, up to a bound. Bisects on a logarithmic scale.
         let (mut low, mut high) = (1.0f64, 1e10f64);
         for _ in 0..60 {
             let middle = (low * high).sqrt();

@@ -1,43 +1,45 @@
-//! How long regions have to be full before they are collapsed, by whether those collapsed earlier have stayed huge.
+//! Time for which regions have to be full before they are collapsed. It depends on how many regions
+//! collapsed earlier have stayed huge.
 //!
-//! A collapse copies 2 MiB and pays by accesses later. A garbage collector that unmaps its pages, or an allocator that returns
-//! parts of them, splits a huge page soon after; the region fills up again, and looks as it did before.
+//! A collapse copies 2 MiB, and pays by later accesses. A garbage collector that unmaps its pages,
+//! or an allocator that returns parts of them, splits a huge page soon after. The region fills up
+//! again, and looks as it did before.
 
 use super::Ranges;
 use megapage_inside::Errno;
 use megapage_units::HUGE_2M;
 use std::time::{Duration, Instant};
 
-/// Collapsed regions are judged after this time: one look in four for memory that grows.
+/// Time after which collapsed regions are judged: one look in four for memory that grows.
 const JUDGED_AFTER: Duration = Duration::from_millis(200);
-/// Fewer collapsed regions show nothing.
+/// Fewest collapsed regions that show anything.
 const LEAST_JUDGED: usize = 4;
-/// Where a quarter of them are not huge any more, regions have to be full for this long,
+/// First required time, after more than a quarter of the collapsed regions are not huge any more.
 const FIRST: Duration = Duration::from_millis(250);
-/// and for four times as long each further time, at most this.
+/// Longest required time. Each further one is four times as long.
 const LONGEST: Duration = Duration::from_secs(4);
 const STEP: u32 = 4;
 
-/// A collapse that took so long for each region while the kernel made room, or that found no huge
-/// page, is followed by a rest,
+/// Time for each region from which on a collapse is slow: the kernel made room. A rest follows a
+/// slow collapse, or one that found no huge page.
 const SLOW: Duration = Duration::from_millis(30);
-/// of this length, twice as long each further time, at most this.
+/// First and longest rest. Each further one is twice as long.
 const FIRST_REST: Duration = Duration::from_millis(30);
 const LONGEST_REST: Duration = Duration::from_secs(600);
 
-/// See the module.
+/// State of the rule that this module describes.
 #[derive(Debug)]
 pub(super) struct Persistence {
-    /// Regions that one look has collapsed, and when.
+    /// Regions that one look has collapsed, and the time of that look.
     watched: Ranges,
     collapsed: Option<Instant>,
     /// Watched regions that this look has found huge.
     huge: usize,
-    /// How long regions have to be full.
+    /// Time for which regions have to be full.
     required: Duration,
-    /// When the current period of that length began.
+    /// Start of the current period of that length.
     began: Option<Instant>,
-    /// The length of the latest rest, and its end.
+    /// Length of the latest rest, and its end.
     rest: Duration,
     rests_until: Option<Instant>,
     /// The kernel's count of stalls after the latest slow collapse.
@@ -59,14 +61,14 @@ impl Persistence {
     }
 
     /// Returns true if the kernel's count of stalls has changed since the latest slow collapse. If
-    /// not, the processor is slow, or others have it.
+    /// not, the processor is slow, or other processes use it.
     fn has_stalled(&mut self, stalls: Option<u64>) -> bool {
         let before = std::mem::replace(&mut self.stalls, stalls);
         stalls.is_none() || stalls != before
     }
 
-    /// Notes what came of a collapse, and the time that each of its regions took. `stalls` reads the
-    /// kernel's count. Returns false if a rest begins: huge pages cost the kernel much work.
+    /// Notes the result of a collapse, and the time that each of its regions took. `stalls` reads
+    /// the kernel's count. Returns false if a rest begins: huge pages cost the kernel much work.
     pub(super) fn note_try(
         &mut self,
         took: Duration,
@@ -84,12 +86,12 @@ impl Persistence {
         !rests
     }
 
-    /// Returns how long it is until the next collapse may be tried.
+    /// Returns the time until the next collapse may be tried.
     pub(super) fn rest(&self, now: Instant) -> Duration {
         self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// The look has found huge pages from `start` to `end`.
+    /// Notes that the look has found huge pages from `start` to `end`.
     pub(super) fn note_huge(&mut self, start: usize, end: usize) {
         if self.collapsed.is_some() {
             let regions = (start..end).step_by(HUGE_2M);
@@ -97,8 +99,8 @@ impl Persistence {
         }
     }
 
-    /// The look has seen all mappings. Whether regions that were full all through the period are to be collapsed now; the next
-    /// period begins then.
+    /// Notes that the look has seen all mappings. Returns true if regions that were full all
+    /// through the period are to be collapsed now. Then the next period begins.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         if self.collapsed.is_some_and(|then| now.saturating_duration_since(then) >= JUDGED_AFTER) {
             self.judge();
@@ -113,7 +115,8 @@ impl Persistence {
         due
     }
 
-    /// The regions from `start` to `end`, behind all others of this look, were collapsed at `now`.
+    /// Notes that the regions from `start` to `end` were collapsed at `now`. They lie behind all
+    /// others of this look.
     pub(super) fn note_collapsed(&mut self, start: usize, end: usize, now: Instant) {
         if self.collapsed.is_none_or(|then| then == now) {
             self.collapsed = Some(now);
@@ -162,8 +165,8 @@ mod tests {
         assert_eq!((rests[0], rests.last()), (60, Some(&600_000)));
     }
 
-    /// Looks 50 ms apart of a program of which a look may collapse 8 regions, and of which `stay` are huge at the next look.
-    /// The number of looks in which something was collapsed.
+    /// Makes looks 50 ms apart of a program of which a look may collapse 8 regions; `stay` of them
+    /// are huge at the next look. Returns the number of looks in which something was collapsed.
     fn collapsing_looks(
         persistence: &mut Persistence,
         now: &mut Instant,

@@ -1,5 +1,5 @@
-//! Chunks that become huge behind the program: they were on base pages when it touched them first,
-//! and have filled up since. A thread of the library collapses them.
+//! Chunks that become huge behind the program. They were on base pages when the program touched
+//! them first, and have filled up since. A thread of the library collapses them.
 
 use super::HugeHeap;
 use crate::chunk::Mapping;
@@ -8,11 +8,12 @@ use megapage_inside::{Errno, ErrnoGuard, Reservation};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The heap starts on base pages until it holds this many bytes.
+/// Bytes up to which a heap stays on base pages.
 pub(super) const SMALL_HEAP: u64 = 4 << 20;
-/// Each thread besides the first may have so many more bytes on base pages: it begins with a little of each size.
+/// Further bytes on base pages for each thread besides the first: it begins with a little of each
+/// size.
 const PER_THREAD: u64 = 1 << 20;
-/// All of them together at most so many.
+/// Most of those bytes, for all threads together.
 const MOST_FOR_THREADS: u64 = 64 << 20;
 
 impl HugeHeap {
@@ -24,18 +25,18 @@ impl HugeHeap {
     }
 
     /// Collapses the chunk at `address`. For threads of the library: the kernel may have to make
-    /// room for a huge page. ENOMEM where it has none; EINVAL for a chunk that is not on base pages,
-    /// and before Linux 6.1, where khugepaged collapses the chunk later.
+    /// room for a huge page. Fails with ENOMEM if it has none. Fails with EINVAL for a chunk that
+    /// is not on base pages, and before Linux 6.1, where khugepaged collapses the chunk later.
     pub fn collapse_at(&self, address: usize) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
-        // The program may wait for the locks below, so that no room is made while they are held.
+        // The program may wait for the locks below. So room is made before they are taken.
         match make_ready() {
             Ok(()) | Err(Errno::EINVAL) => self.walks.with(|| self.collapse_chunk_at(address)),
             refused => refused,
         }
     }
 
-    /// Collapses the chunk at `address`, if it is still one on base pages. With `walks` held.
+    /// Collapses the chunk at `address`, if it is still on base pages. The caller holds `walks`.
     fn collapse_chunk_at(&self, address: usize) -> Result<(), Errno> {
         let span = self.spans.with(|spans| spans.find(address)).ok_or(Errno::EINVAL)?;
         let index = (address - span.range.start()) / HUGE_2M;
@@ -57,9 +58,9 @@ impl HugeHeap {
     }
 }
 
-/// Takes a huge page and releases it, so that the collapse that comes next finds one. The kernel
-/// holds no lock of the process while it makes room for that page; in a virtual machine the host may
-/// have to find memory, too. EINVAL where the kernel cannot collapse (before Linux 6.1).
+/// Takes a huge page and releases it, so that the next collapse finds one. The kernel holds no lock
+/// of the process while it makes room for that page. In a virtual machine, the host may have to
+/// find memory, too. Fails with EINVAL if the kernel cannot collapse (before Linux 6.1).
 pub(super) fn make_ready() -> Result<(), Errno> {
     let range = Reservation::new(HUGE_2M, HUGE_2M)?;
     range.open()?;

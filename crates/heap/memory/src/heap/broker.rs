@@ -1,11 +1,13 @@
-//! Memory from a broker of pre-zeroed pages: the first backing of the chain, where one was named.
+//! Memory from a broker of pre-zeroed pages: the first backing of the chain, if a broker was named.
 //!
-//! The library asks, when the heap grows, and not the launcher before the start: what a broker gives is its process's until
-//! that ends, and a program outlives a launcher that is killed. So a program also takes no more than it uses.
+//! The library asks when the heap grows; the launcher does not ask before the start. A broker's
+//! pages belong to a process until it ends, and a program outlives a launcher that is killed. So a
+//! program also takes no more than it uses.
 //!
-//! An extent is larger than a chunk. It is mapped beside the heap and populated, which fills page tables only; its pages are
-//! then moved behind chunks, one after the other (mremap(2)). It is mapped shared, for a private mapping would copy each
-//! page that is written to, and so a child of fork(2) must not have it: see `before_fork`.
+//! An extent is larger than a chunk. It is mapped beside the heap and populated, which fills page
+//! tables only. Its pages are then moved behind chunks, one after the other (mremap(2)). It is
+//! mapped shared, because a private mapping would copy each page that is written to. So a child of
+//! fork(2) must not have it: see `before_fork`.
 
 use super::HugeHeap;
 use crate::chunk::Mapping;
@@ -22,35 +24,38 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The longest path of a socket (`sun_path` of unix(7)), in bytes.
+/// Longest path of a socket (`sun_path` of unix(7)), in bytes.
 const MOST_PATH: usize = 108;
-/// After a broker had nothing it is left alone for this long, in milliseconds, and twice as long each further time,
+/// First back-off after a broker had nothing, in milliseconds; each further one is twice as long.
 const PAUSE_MS: u64 = 1000;
-/// up to this: one that hangs takes half a second each time.
+/// Longest back-off, in milliseconds: a broker that hangs takes half a second each time.
 const LONGEST_PAUSE_MS: u64 = 64_000;
-/// After pages came that could not be used: never again, for what was granted counts in the quota until the program ends.
+/// Back-off after pages came that could not be used: the heap never asks again. Granted pages count
+/// in the quota until the program ends.
 const FOR_EVER_MS: u64 = u64::MAX;
 
-/// What the heap knows of its broker, and has of it.
+/// The heap's broker, and the pages that the heap has from it.
 #[derive(Debug)]
 pub(super) struct Stock {
     path: [u8; MOST_PATH],
-    /// 0: none was named.
+    /// Length of the path; 0 if no broker was named.
     pub(super) path_len: usize,
-    /// The process that may ask: a child that shares this memory (vfork(2)) would get extents that end with it.
+    /// Process that may ask. A child that shares this memory (vfork(2)) would get extents that end
+    /// with the child.
     pid: u32,
-    /// This program has not asked for anything yet: what its process had before an execve(2) is no longer in use.
+    /// True until this program sends a request: the pages that its process had before an execve(2)
+    /// are no longer in use.
     fresh: bool,
-    /// Pages that are mapped and populated, and behind no chunk yet.
+    /// Pages that are mapped and populated, but behind no chunk yet.
     rest: Option<Reservation>,
-    /// Bytes of an extent: `rest` ends where one ends, and no move may go across a border.
+    /// Bytes of an extent. `rest` ends where an extent ends, and no move may cross a border.
     extent: usize,
     /// Pages that are behind chunks.
     out: usize,
     not_before: u64,
     pause: u64,
     why: (FallBack, Errno),
-    /// A fork is under way, which what is taken now would be missing from.
+    /// True while a fork is under way: it would miss pages that are taken now.
     forking: bool,
 }
 
@@ -71,7 +76,7 @@ impl Stock {
         }
     }
 
-    /// Up to `count` pages at the beginning of the remainder, of one extent.
+    /// Takes up to `count` pages, of one extent, from the beginning of the remainder.
     fn next(&mut self, count: usize) -> Option<Reservation> {
         let mut rest = self.rest.take()?;
         let within = match rest.len() % self.extent {
@@ -83,7 +88,7 @@ impl Stock {
         Some(rest)
     }
 
-    /// Whether the broker is to be asked before a chunk can have a page of it.
+    /// Returns true if the remainder is empty and the broker may be asked at `now`.
     fn is_dry(&self, now: u64) -> bool {
         self.path_len > 0
             && !self.forking
@@ -92,22 +97,22 @@ impl Stock {
             && self.pid == std::process::id()
     }
 
-    /// Nothing is asked for `pause` milliseconds from `now` on, and this is why.
+    /// Asks for nothing during `pause` milliseconds from `now` on, for the reason `why`.
     fn leave_alone(&mut self, now: u64, pause: u64, why: (FallBack, Errno)) {
         self.why = why;
         self.not_before = now.saturating_add(pause);
     }
 
-    /// In a forked child, which has nothing of what was mapped.
+    /// Forgets all pages, in a forked child: it has none of the mappings.
     pub(super) fn forget_in_child(&mut self) {
-        // Nothing is mapped there, or what others have mapped since.
+        // Nothing is mapped at these addresses, or a mapping that others have made since.
         self.rest.take().map(Reservation::keep);
         self.out = 0;
-        // Nothing was taken for it, so that there is nothing to end.
+        // The child has taken nothing, so that a broker has nothing of it to end.
         (self.pid, self.fresh) = (std::process::id(), false);
     }
 
-    /// Releases what is behind no chunk.
+    /// Releases the pages that are behind no chunk.
     fn release_remainder(&mut self) {
         while let Some(part) = self.next(usize::MAX / HUGE_2M) {
             let _ = part.remove();
@@ -115,15 +120,16 @@ impl Stock {
     }
 }
 
-/// Why nothing came of asking.
+/// Reason why a request yielded no pages.
 #[derive(Debug)]
 struct Failure {
     why: (FallBack, Errno),
-    /// Pages came, and went back, for they could not be mapped.
+    /// True if pages came and went back because they could not be mapped.
     unusable: bool,
 }
 
-/// Asks for `count` pages, and maps what comes: all of it, and the bytes of one extent. `fresh` is over once it was sent.
+/// Asks for `count` pages, and maps all that come. Returns them, and the bytes of one extent. Sets
+/// `fresh` to false once the request is sent.
 fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(Reservation, usize), Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     let granted = take_noting(path, PageSize::HUGE_2M, count as u64, fresh)
@@ -138,14 +144,14 @@ fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(Reservation, u
             Ok((all, extent))
         });
     mapped.map_err(|errno| {
-        // They would stay until the process ends.
+        // Otherwise they would stay until the process ends.
         granted.give_back(PageSize::HUGE_2M);
         Failure { why: (FallBack::Other, errno), unusable: true }
     })
 }
 
-/// Maps each extent behind the other, and has page tables filled: a page that is missing is an error here, and would be a
-/// signal later.
+/// Maps the extents one behind the other, and has page tables filled: a missing page is an error
+/// here, and would be a signal later.
 fn map(granted: &Granted, all: OwnedRange, extent: usize) -> Result<(), Errno> {
     for (at, file) in granted.extents.iter().flatten().enumerate() {
         all.part(at * extent, extent).map_extent(file.as_fd())?;
@@ -169,8 +175,8 @@ fn reason(error: &TakeError) -> (FallBack, Errno) {
 }
 
 impl HugeHeap {
-    /// Names the broker whose pages come first, by its socket; `pid` is the calling process. A path that is too long for
-    /// a socket names none.
+    /// Names the broker whose pages come first, by its socket; `pid` is the calling process.
+    /// Ignores a path that is too long for a socket.
     pub fn use_broker(&self, path: &[u8], pid: u32) {
         if path.len() > MOST_PATH {
             return;
@@ -182,20 +188,22 @@ impl HugeHeap {
         });
     }
 
-    /// Whether a page of the broker is wanted for a chunk, and the broker has to be asked for it.
+    /// Returns true if a page of the broker is wanted for a chunk, and the broker has to be asked
+    /// for it.
     pub(super) fn wants_stock(&self, span: &Span, index: usize, bulk: bool) -> bool {
         span.chunk(index).mapping() == Mapping::None
             && self.config().heap != Heap::None
             && self.stock.with(|stock| stock.is_dry(self.now_ms()))
             && (bulk || !self.is_small(self.held()))
             && !self.forked.load(Relaxed)
-            // What came could not be moved behind a chunk.
+            // An unfit kernel could not move the pages behind a chunk.
             && self.unfit().is_none()
     }
 
-    /// Asks for `count` pages, unless another thread has just done so, which is waited for. With no group locked, nor the
-    /// stock: one that hangs holds up those that need its pages, for the time that it is given, and no other thread. No signal's
-    /// handler runs meanwhile: it may fork.
+    /// Asks for `count` pages. If another thread is asking, waits for it first, and asks only if
+    /// there are still none. The caller holds neither a group's lock nor the stock's: a broker that
+    /// hangs delays only threads that need its pages, for the time that it is given. No signal
+    /// handler runs meanwhile, because it may fork.
     pub(super) fn ask_broker(&self, count: usize) {
         without_signals(|| {
             self.asking.with(|| {
@@ -212,7 +220,7 @@ impl HugeHeap {
                         }
                         Err(Failure { why, unusable: true }) => stock.leave_alone(0, FOR_EVER_MS, why),
                         Err(Failure { why, unusable: false }) => {
-                            // From now on: half a second has gone without an answer.
+                            // The back-off begins now: half a second has gone without an answer.
                             stock.leave_alone(self.now_ms(), stock.pause, why);
                             stock.pause = (stock.pause * 2).min(LONGEST_PAUSE_MS);
                         }
@@ -222,8 +230,9 @@ impl HugeHeap {
         });
     }
 
-    /// Puts pages of the stock behind up to `count` chunks from `index` on, which are not mapped. Whether the first has
-    /// one; the others are ready where all of `ahead` chunks are about to be used, and else reserved. With its group locked.
+    /// Puts pages of the stock behind up to `count` chunks from `index` on, which are not mapped.
+    /// Returns true if the first chunk has one. The others are ready if `ahead` is given (that many
+    /// chunks are about to be used), else reserved. The caller holds the lock of their group.
     pub(super) fn map_from_broker(
         &self,
         span: &Span,
@@ -252,7 +261,8 @@ impl HugeHeap {
                 let len = pages.len() as u64;
                 let _ = pages.remove();
                 drop(pages);
-                // What is refused once (no room for mappings) is so for the remainder.
+                // A move that was refused once (no room for mappings) is refused for the remainder,
+                // too.
                 stock.release_remainder();
                 stock.leave_alone(0, FOR_EVER_MS, (FallBack::Other, errno));
                 self.ledger().fell_back(FallBack::Other, len, errno.0);
@@ -270,26 +280,28 @@ impl HugeHeap {
         })
     }
 
-    /// A chunk that has its page already is in use from now on. With its group locked.
+    /// Takes a chunk that has its page already into use. The caller holds the lock of its group.
     pub(super) fn accept_from_broker(&self, span: &Span, index: usize) {
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Broker));
         self.ledger().obtained(Backing::Broker, HUGE_2M as u64);
     }
 
-    /// Releases the page behind a chunk: it would stay until the process ends, for the broker has the file. With its
-    /// group locked, and the chunk is to be closed, released or mapped over next.
+    /// Releases the page behind a chunk. Otherwise it would stay until the process ends, because
+    /// the broker has the file. The caller holds the lock of the chunk's group, and closes,
+    /// releases or maps over the chunk next.
     pub(super) fn remove_from_broker(&self, span: &Span, index: usize) {
-        // Where it fails it goes when the process ends.
+        // If this fails, the page goes when the process ends.
         let _ = span.chunk_range(index, 1).remove();
         self.gone_from_broker();
     }
 
-    /// A page of the broker is behind a chunk no longer.
+    /// Notes that a page of the broker is no longer behind a chunk.
     pub(super) fn gone_from_broker(&self) {
         self.stock.with(|stock| stock.out = stock.out.saturating_sub(1));
     }
 
-    /// From here on nothing is taken, until the fork is over; how many pages are behind chunks.
+    /// Stops taking pages until the fork is over. Returns the number of pages that are behind
+    /// chunks.
     pub(super) fn stop_taking(&self) -> usize {
         self.stock.with(|stock| {
             stock.forking = true;
@@ -297,7 +309,7 @@ impl HugeHeap {
         })
     }
 
-    /// The fork is over; `child`: this is the child, which has nothing of what was mapped.
+    /// Notes that the fork is over. `child` is true in the child, which has none of the mappings.
     pub(super) fn take_again(&self, child: bool) {
         self.stock.with(|stock| {
             stock.forking = false;
@@ -306,18 +318,18 @@ impl HugeHeap {
             }
         });
         if child {
-            // The requesting thread is of the parent, which the child does not have.
+            // A thread that was asking belongs to the parent; the child does not have it.
             self.asking.reset();
         }
     }
 
-    /// What forks has failed, perhaps before it came to fork.
+    /// Notes that a call that forks has failed, perhaps before it forked.
     pub fn fork_failed(&self) {
         let _errno = ErrnoGuard::save();
         self.take_again(false);
     }
 
-    /// Releases what is behind no chunk.
+    /// Releases the pages that are behind no chunk.
     pub(super) fn return_remainder(&self) {
         self.stock.with(Stock::release_remainder);
     }

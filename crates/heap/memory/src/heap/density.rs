@@ -1,12 +1,13 @@
-//! How much of the heap's huge pages is in use: a heap of few blocks of each of many sizes stays as small as on base pages.
+//! Use of the heap's huge pages: a heap of few blocks of each of many sizes stays as small as on
+//! base pages.
 //!
 //! The allocator commits what it has handed out, or is about to. A chunk that it commits whole
-//! costs nothing that was not asked for; one of which it commits a slice costs 2 MiB. So the huge
-//! pages that the heap has may exceed what is committed of them by a small part of what is,
-//! [`SHARE`]; beyond that a chunk gets base pages, and is collapsed once it has filled up. Where
-//! what is freed leaves more unused, the emptiest chunks give it back, which splits their huge
-//! pages. What is committed may not be touched all over, so that a heap that is small yet,
-//! [`YOUNG`], has no huge pages but those of large objects, unless they are asked for.
+//! costs nothing that was not asked for. A chunk of which it commits one slice costs 2 MiB. So the
+//! heap's huge pages may exceed the part of them that is committed, but only by a small share of
+//! all that is committed: [`SHARE`]. Beyond that a chunk gets base pages, and is collapsed once it
+//! has filled up. If frees leave more unused, the emptiest chunks give it back, which splits their
+//! huge pages. The program may not touch all that is committed. So a heap that is still small,
+//! [`YOUNG`], has huge pages only for large objects, unless huge pages are asked for.
 
 use super::HugeHeap;
 use crate::Heap;
@@ -15,33 +16,34 @@ use crate::ledger::Backing;
 use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Huge pages need not be in use by this part of what is committed. The rest of what a program may
-/// need more than without the library goes to blocks that are rounded up or wait to be used again,
-/// and to the launcher.
+/// Divisor of the committed bytes: this share may be unused in huge pages. A program may need
+/// further memory that it does not need without the library. The rest of that goes to rounded-up
+/// blocks, to blocks that wait to be used again, and to the launcher.
 const SHARE: u64 = 64;
-/// And by this, where huge pages are asked for.
+/// Bytes that may be unused besides, if huge pages are asked for.
 const SLACK: u64 = 2 << 20;
-/// Committed bytes up to which chunks get base pages whatever is committed of them. From here on
-/// the share is a huge page.
+/// Committed bytes up to which a chunk gets base pages, however much of it is committed. From here
+/// on the share is at least one huge page.
 const YOUNG: u64 = SHARE * HUGE_2M as u64;
-/// A chunk with so many slices requested at once wastes nothing, whatever others do.
+/// Slices requested at once from which on a chunk wastes nothing, whatever other chunks do.
 const NEARLY_ALL: u32 = 28;
-/// A chunk is hardly in use where no more of its 32 slices are.
+/// Slices of a chunk's 32 in use up to which the chunk is hardly in use.
 pub(super) const FEW: u32 = 8;
-/// While too much is unused, chunks with so many slices in use are split as well, the emptiest first: a huge page
-/// that is three quarters full is worth more than what it wastes.
+/// Slices in use up to which chunks are split while too much is unused, the emptiest first. A huge
+/// page that is more than three quarters full is worth more than it wastes.
 pub(super) const STEPS: [u32; 3] = [FEW, 16, 24];
-/// Bytes of huge pages beyond that for which a thread is worth having that releases them.
+/// Bytes unused beyond the share for which a thread is worth having that releases them.
 const MUCH: u64 = HUGE_2M as u64;
 
-/// The slices that are committed.
+/// Numbers of committed slices.
 #[derive(Debug)]
 pub(super) struct InUse {
-    /// In all chunks,
+    /// Committed slices of all chunks.
     all: AtomicU64,
-    /// and in those on huge pages. What a chunk on base pages holds is as large as it has to be.
+    /// Committed slices of chunks on huge pages. A chunk on base pages holds no more than it has
+    /// to.
     huge: AtomicU64,
-    /// Bytes beyond what may be unused that the last sweep has left, or fewer that were seen since.
+    /// Bytes unused beyond the share that the last sweep has left, or the fewest seen since.
     left: AtomicU64,
 }
 
@@ -50,7 +52,7 @@ impl InUse {
         InUse { all: AtomicU64::new(0), huge: AtomicU64::new(0), left: AtomicU64::new(0) }
     }
 
-    /// The slices of `mask` are committed in a chunk, and were not before.
+    /// Counts the slices of `mask`, which a chunk has committed and had not before.
     pub(super) fn add(&self, chunk: Chunk, mask: u32) {
         self.all.fetch_add(u64::from(mask.count_ones()), Relaxed);
         if chunk.mapping() != BASE {
@@ -58,7 +60,7 @@ impl InUse {
         }
     }
 
-    /// The slices of `mask` are not committed any more in a chunk.
+    /// Counts the slices of `mask` out, which a chunk has decommitted.
     pub(super) fn sub(&self, chunk: Chunk, mask: u32) {
         self.all.fetch_sub(u64::from(mask.count_ones()), Relaxed);
         if chunk.mapping() != BASE {
@@ -66,12 +68,12 @@ impl InUse {
         }
     }
 
-    /// The slices of `mask` stay committed in a chunk that was on base pages.
+    /// Counts the slices of `mask`, which stay committed in a chunk that was on base pages.
     pub(super) fn moved_to_huge(&self, mask: u32) {
         self.huge.fetch_add(u64::from(mask.count_ones()), Relaxed);
     }
 
-    /// The slices of `mask` stay committed in a chunk that is on base pages now.
+    /// Counts the slices of `mask` out, which stay committed in a chunk that is on base pages now.
     pub(super) fn moved_to_base(&self, mask: u32) {
         self.huge.fetch_sub(u64::from(mask.count_ones()), Relaxed);
     }
@@ -82,26 +84,28 @@ impl InUse {
 }
 
 impl HugeHeap {
-    /// Returns true if a further huge page, for a commit of the slices of `mask`, would leave too much
-    /// unused.
+    /// Returns true if a further huge page, for a commit of the slices of `mask`, would leave too
+    /// much unused.
     pub(super) fn is_sparse(&self, mask: u32) -> bool {
         let used = u64::from(mask.count_ones()) * SLICE as u64;
         mask.count_ones() < NEARLY_ALL && self.unused(HUGE_2M as u64, used) > self.slack()
     }
 
-    /// Bytes of huge pages that need not be in use, whatever is committed; and once more for one
-    /// that is being filled.
+    /// Returns the bytes of huge pages that may be unused, however much is committed. They are
+    /// allowed once more for a huge page that is being filled.
     fn slack(&self) -> u64 {
         if self.spares() { 0 } else { SLACK }
     }
 
-    /// Whether so much of the heap's huge pages is not in use that it is to be released soon.
+    /// Returns true if so many bytes of the heap's huge pages are unused that they are to be
+    /// released soon.
     pub fn wants_sweep(&self) -> bool {
         self.unused(0, 0) > MUCH
     }
 
-    /// Returns true if so much more than the last sweep has left is not in use that the heap is to
-    /// be swept before it grows. A sweep gets nothing of pages of a pool.
+    /// Returns true if much more is unused than the last sweep has left, so that the heap is to be
+    /// swept before it grows. Returns false if the heap has pages of a pool, for which a sweep does
+    /// nothing.
     pub(super) fn is_to_be_swept(&self) -> bool {
         let unused = self.unused(0, 0);
         let left = self.in_use.left.fetch_min(unused, Relaxed);
@@ -114,8 +118,8 @@ impl HugeHeap {
         self.in_use.left.store(self.unused(0, 0), Relaxed);
     }
 
-    /// Returns true if the heap is too small yet for a huge page that may stay empty, and its user
-    /// has not asked for huge pages.
+    /// Returns true if the heap is still too small for a huge page that may stay empty, and its
+    /// user has not asked for huge pages.
     pub(super) fn is_young(&self) -> bool {
         self.spares() && self.committed() < YOUNG
     }
@@ -135,14 +139,16 @@ impl HugeHeap {
         self.in_use.all.load(Relaxed) * SLICE as u64
     }
 
-    /// Bytes of huge pages beyond what may be unused, with so many more of them and so much more in use.
+    /// Returns the bytes of huge pages unused beyond the share, if the heap had `huge` more bytes
+    /// of them and `used` more bytes in use.
     pub(super) fn unused(&self, huge: u64, used: u64) -> u64 {
         let (held, base) = (self.held(), self.ledger().held(Backing::Base));
         let huge = held.saturating_sub(base) + huge;
         huge.saturating_sub(self.in_use.bytes() + used + self.committed() / SHARE + self.slack())
     }
 
-    /// Whether a huge page of which these slices are committed, at most `few`, is to be split, for what it does not use.
+    /// Returns true if a huge page is to be split to release its unused part: at most `few` of its
+    /// slices are committed, and the heap has too much unused.
     pub(super) fn is_worth_splitting(&self, committed: u32, few: u32) -> bool {
         committed.count_ones() <= few && self.unused(0, 0) > 0
     }
@@ -165,7 +171,7 @@ mod tests {
             return megapage_testing::skip("needs transparent huge pages");
         }
         let huge = || ledger.total_held() - ledger.held(Backing::Base);
-        // Of the chunks a quarter each keeps 4, 12, 20 and 28 slices.
+        // A quarter of the chunks each keeps 4, 12, 20 and 28 slices.
         let kept = |index: usize| 4 + index % 4 * 8;
         let freed = |index: usize| {
             arena.range.part(index * HUGE_2M + kept(index) * SLICE, HUGE_2M - kept(index) * SLICE)

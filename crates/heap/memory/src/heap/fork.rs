@@ -1,4 +1,4 @@
-//! What a fork means for private hugetlb pages, and for those of a broker.
+//! Forks of a heap with private hugetlb pages, or with those of a broker.
 
 use super::HugeHeap;
 use super::broker::Stock;
@@ -11,15 +11,16 @@ use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Pages of which a fork takes copies.
+/// Backings whose pages a fork has to copy, with their sizes.
 const PRIVATE_POOLS: [(Backing, PageSize); 2] =
     [(Backing::Hugetlb1G, PageSize::HUGE_1G), (Backing::Hugetlb2M, PageSize::HUGE_2M)];
 
-/// How many times, a millisecond apart, the threads are counted until those that are about to end have ended.
+/// Times that the threads are counted, a millisecond apart, until those that are about to end have
+/// ended.
 const COUNTS: usize = 50;
 
-/// Whether the program runs in one thread. A thread is counted until the kernel has done away with it, a moment after it
-/// was joined: with `patience` that is waited for.
+/// Returns true if the program runs in one thread. The kernel counts a thread until a moment after
+/// it was joined; with `patience` this function waits for that.
 fn is_alone(own_threads: u64, patience: bool) -> bool {
     for _ in 0..if patience { COUNTS } else { 0 } {
         if thread_count().is_none_or(|threads| threads <= own_threads) {
@@ -31,19 +32,25 @@ fn is_alone(own_threads: u64, patience: bool) -> bool {
 }
 
 impl HugeHeap {
-    /// Makes a fork safe. After it, a write by either side to a private hugetlb page needs a second page,
-    /// and the child is killed when the pool has none. So the heap moves to THP, once and for good, which
-    /// only a process with one thread can do; else the pool must be able to hold a second copy now, which
-    /// another process may still take away before it is needed; else the fork is refused with ENOMEM, as the
-    /// kernel refuses one that it cannot back. Of a broker's pages, which are mapped shared, a fork makes no copies: where
-    /// there are any it is the move, or ENOMEM. `own_threads` is how many threads the process has when the
-    /// program runs in one: more when the library has some that are known to be idle.
+    /// Makes a fork safe. After it, a write by either side to a private hugetlb page needs a second
+    /// page, and the child is killed if the pool has none. So the function does the first of these
+    /// that is possible:
+    ///
+    /// - It moves the heap to THP, once and for good. Only a process with one thread can do that.
+    /// - It makes sure that the pool can hold a second copy now. Another process may still take
+    ///   those pages before they are needed.
+    /// - It refuses the fork with ENOMEM, as the kernel refuses one that it cannot back.
+    ///
+    /// A broker's pages are mapped shared, and a fork makes no copies of them: if there are any,
+    /// the heap is moved, or the fork is refused. `own_threads` is the number of threads of the
+    /// process while the program runs in one. It is more than 1 if the library has threads that are
+    /// known to be idle.
     pub fn before_fork(&self, own_threads: u64) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let ledger = self.ledger();
         let shared = (self.stop_taking() * HUGE_2M) as u64;
         let held: u64 = PRIVATE_POOLS.iter().map(|&(backing, _)| ledger.held(backing)).sum();
-        // A broker's pages have the move alone, so that it is waited for at once.
+        // A broker's pages can only be moved, so that ending threads are waited for at once.
         let moved = |patience| self.moves_to_thp(held, shared, own_threads, patience);
         if held + shared > 0 && !moved(shared > 0) {
             let carried = shared == 0
@@ -52,10 +59,11 @@ impl HugeHeap {
                     pages == 0 || self.pool_carries(size, pages)
                 });
             if carried {
-                // What the pool holds now is for the copies.
+                // The pool's free pages are kept for the copies.
                 self.forked.store(true, Relaxed);
             } else if shared > 0 || !moved(true) {
-                // Not because of a thread that the program has just joined: that was waited for.
+                // The refusal is not due to a thread that the program has just joined: the move has
+                // waited for it.
                 self.take_again(false);
                 ledger.forked(true);
                 return Err(Errno::ENOMEM);
@@ -65,9 +73,10 @@ impl HugeHeap {
         Ok(())
     }
 
-    /// Moves the `held` bytes on private hugetlb pages and the `shared` ones of a broker to THP where memory allows it, and
-    /// it loses nothing: a broker's pages go to base pages too, for otherwise there is no fork. With `patience` threads that
-    /// are about to end are waited for.
+    /// Moves the `held` bytes on private hugetlb pages and the `shared` bytes of a broker to THP,
+    /// if memory allows it. If THP is off, it moves only a heap with a broker's pages, to base
+    /// pages: otherwise there is no fork. With `patience` it waits for threads that are about to
+    /// end. Returns true if it has moved the heap.
     fn moves_to_thp(&self, held: u64, shared: u64, own_threads: u64, patience: bool) -> bool {
         let room = memory_available_and_total()
             .is_some_and(|(available, total)| available > held + shared + total / 20);
@@ -80,8 +89,9 @@ impl HugeHeap {
         self.move_to_thp(if thp_off { Backing::Base } else { Backing::Thp }).is_ok()
     }
 
-    /// Whether `pages` further pages of `size` could be written now. Where a fault may be refused although
-    /// the pool has pages (a cgroup limit), the one way to know is to fault them in, and release them.
+    /// Returns true if `pages` further pages of `size` could be written now. A fault may be refused
+    /// although the pool has pages (a cgroup limit): then the only way to know is to fault them in,
+    /// and release them.
     fn pool_carries(&self, size: PageSize, pages: u64) -> bool {
         if hugetlb_available(size).unwrap_or(0) < pages {
             return false;
@@ -94,7 +104,8 @@ impl HugeHeap {
         trial.map_hugetlb(size).and_then(|()| trial.populate()).is_ok()
     }
 
-    /// Moves every hugetlb page of the heap to private memory, which counts as `to`. The process must have one thread.
+    /// Moves every hugetlb page of the heap to private memory, which counts as `to`. The process
+    /// must have one thread.
     fn move_to_thp(&self, to: Backing) -> Result<(), Errno> {
         let mut slot = 0;
         loop {
@@ -141,15 +152,18 @@ impl HugeHeap {
         }
     }
 
-    /// Takes every lock, so that a child of fork(2) finds none held by a thread that it does not have.
+    /// Takes every lock, so that a child of fork(2) finds none held by a thread that it does not
+    /// have.
     pub fn lock_for_fork(&self) {
-        // In the order in which they nest: a group's holder may take either of the others.
+        // In the order in which they nest: the holder of a group's lock may take any of those that
+        // follow.
         self.walks.lock();
         self.groups.iter().for_each(Lock::lock);
         self.stock.lock_for_fork();
         self.spans.lock_for_fork();
         self.config.lock_for_fork();
-        // The child goes on from here: the parent may have gone further before it looks.
+        // The child's account starts from here: the parent may have gone further before the child
+        // looks.
         if self.attached.load(Relaxed)
             && let Some(shared) = self.shared.get()
         {
@@ -157,7 +171,8 @@ impl HugeHeap {
         }
     }
 
-    /// Releases what [`HugeHeap::lock_for_fork`] took; `child` ends the child's part in the ledger.
+    /// Releases the locks of [`HugeHeap::lock_for_fork`]. `child` is true in the child, whose part
+    /// in the ledger ends.
     pub fn unlock_after_fork(&self, child: bool) {
         self.split.store(true, Relaxed);
         if child {
@@ -171,9 +186,10 @@ impl HugeHeap {
         self.take_again(child);
     }
 
-    /// As [`HugeHeap::before_fork`], for a signal's handler that has interrupted code which holds
-    /// locks: it takes none, so that nothing can be moved. ENOMEM where the heap has a broker's
-    /// pages, or more private hugetlb pages than the pool has for copies of them.
+    /// Makes a fork safe as [`HugeHeap::before_fork`] does, for a signal handler that has
+    /// interrupted code which holds locks. It takes none, so that nothing can be moved. Fails with
+    /// ENOMEM if the heap has a broker's pages, or more private hugetlb pages than the pool has for
+    /// copies of them.
     pub fn before_fork_within(&self) -> Result<(), Errno> {
         let ledger = self.ledger();
         let has = |backing, size: PageSize| ledger.held(backing).div_ceil(size.bytes().0);
@@ -201,8 +217,7 @@ impl HugeHeap {
         self.attached.store(false, Relaxed);
         self.split.store(true, Relaxed);
         self.unsure.store(true, Relaxed);
-        // The interrupted code may be in the midst of the stock: then what is there goes unused in
-        // the child.
+        // The interrupted code may be changing the stock: then its pages stay unused in the child.
         self.stock.try_with(Stock::forget_in_child);
         self.walks.reset();
         self.groups.iter().for_each(Lock::reset);

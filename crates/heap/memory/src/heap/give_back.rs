@@ -1,4 +1,5 @@
-//! Memory on its way back to the kernel: whole chunks always, single slices where that is worth a huge page.
+//! Memory on its way back to the kernel: whole chunks always, single slices where that is worth a
+//! huge page.
 
 use super::density::{FEW, STEPS};
 use super::{GROUP, HugeHeap};
@@ -11,8 +12,8 @@ use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl HugeHeap {
-    /// Takes a part of what [`HugeHeap::reserve`] returned back from the allocator. `Ok(true)` when it must be committed
-    /// again before use.
+    /// Takes a part of what [`HugeHeap::reserve`] returned back from the allocator. Returns
+    /// `Ok(true)` if it must be committed again before use.
     pub fn decommit(&self, part: OwnedRange) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
@@ -22,7 +23,8 @@ impl HugeHeap {
         let start = part.start() - span.range.start();
         for (index, mask) in masks(start, start + part.len(), true) {
             let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
-            // No other thread uses these slices before they are free: none has to wait meanwhile.
+            // No other thread uses these slices before they are free, so that they are discarded
+            // without a lock.
             let discard = |(at, count)| self.discard_slices(range.part(at * SLICE, count * SLICE)).is_ok();
             let may_discard = || chunk.mapping() == BASE && !self.by_slices.load(Relaxed);
             let gone = may_discard() && runs(mask).all(discard);
@@ -36,14 +38,14 @@ impl HugeHeap {
         Ok(true)
     }
 
-    /// Discards what lies in a part of a chunk on base pages, and splits a huge page that the
+    /// Discards the contents of a part of a chunk on base pages, and splits a huge page that the
     /// kernel has made of it.
     fn discard_slices(&self, part: OwnedRange) -> Result<(), Errno> {
         if self.given_unasked.load(Relaxed) {
             return part.discard_part();
         }
-        // Linux 6.14 frees the page table of 2 MiB that go at once, and charges the control group
-        // for it until much later: a loop of large blocks would fill it.
+        // Linux 6.14 frees the page table of 2 MiB that are discarded at once, and charges the
+        // control group for it until much later: a loop of large blocks would fill the group.
         if part.len() == HUGE_2M {
             part.part(0, HUGE_2M / 2).discard()?;
             return part.part(HUGE_2M / 2, HUGE_2M / 2).discard();
@@ -51,14 +53,14 @@ impl HugeHeap {
         part.discard()
     }
 
-    /// Gives the kernel what lies in a committed part. The part stays committed, and reads as zero or
-    /// as it was: of a transparent huge page only the whole goes, and a hugetlb page stays, for it may
-    /// not come again. Takes no group's lock: what lies there is the caller's, whatever its chunk
-    /// becomes meanwhile, and the kernel refuses a part of a hugetlb page.
+    /// Gives the kernel the contents of a committed part. The part stays committed, and reads as
+    /// zero or as it was: a transparent huge page goes only as a whole, and a hugetlb page stays,
+    /// because it may not come again. Takes no group's lock: the contents are the caller's,
+    /// whatever their chunk becomes meanwhile, and the kernel refuses a part of a hugetlb page.
     pub fn forget(&self, part: OwnedRange) {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
-            // Base pages of a mapping of its own. Where they stay, only memory is lost.
+            // The part is on base pages of a separate mapping. If they stay, only memory is lost.
             let _ = part.discard();
             return;
         };
@@ -76,7 +78,8 @@ impl HugeHeap {
         }
     }
 
-    /// The slices of `mask` are in use no longer. With the chunk's group locked.
+    /// Notes that the slices of `mask` are no longer in use, and returns what it can to the kernel.
+    /// The caller holds the lock of the chunk's group.
     pub(super) fn drop_slices(&self, span: &Span, index: usize, mask: u32) {
         let chunk = span.chunk(index);
         self.in_use.sub(chunk, chunk.committed() & mask);
@@ -88,10 +91,11 @@ impl HugeHeap {
         }
     }
 
-    /// Returns a chunk without committed slices to the kernel. With its group locked.
+    /// Returns a chunk without committed slices to the kernel. The caller holds the lock of its
+    /// group.
     fn return_chunk(&self, span: &Span, index: usize) {
         let chunk = span.chunk(index);
-        // A 1 GiB page goes back with its span only: less cannot be unmapped.
+        // A 1 GiB page goes back with its span only: a part of it cannot be unmapped.
         if let Mapping::Mapped(
             backing @ (Backing::Hugetlb2M | Backing::Thp | Backing::Base | Backing::Broker),
         ) = chunk.mapping()
@@ -101,12 +105,13 @@ impl HugeHeap {
             }
             let range = span.chunk_range(index, 1);
             let may_stay = chunk.mapping() == BASE && !chunk.is_advised() && self.ahead() > 0;
-            // Noted before it is done: a child may be forked between the two.
+            // The state changes before the mapping: a child may be forked between the two.
             chunk.set_mapping(Mapping::None);
             let stays_open = may_stay && (chunk.used() == 0 || self.discard_slices(range).is_ok());
             let gone = stays_open || range.close().is_ok();
             if !gone {
-                // A page that was released, and is still mapped, has to be populated before it is used again.
+                // A page that was released but is still mapped has to be populated before it is
+                // used again.
                 let is_released = backing == Backing::Broker;
                 let reserved = Mapping::Reserved(Backing::Hugetlb2M);
                 chunk.set_mapping(if is_released { reserved } else { Mapping::Mapped(backing) });
@@ -127,14 +132,15 @@ impl HugeHeap {
         }
     }
 
-    /// Releases the slices of a chunk that are not in use: always on base pages, and out of a
-    /// transparent huge page, which splits it, while room is short, or where at most `few` of its
-    /// slices are in use and the heap is sparse. With its group locked.
+    /// Releases the slices of a chunk that are not in use. On base pages it always does. It
+    /// releases parts of a transparent huge page, which splits it, while room is short. It does so
+    /// too if at most `few` slices of the page are in use and the heap is sparse. The caller holds
+    /// the lock of the chunk's group.
     pub(super) fn return_slices(&self, span: &Span, index: usize, few: u32) {
         let chunk = span.chunk(index);
         let unused = match chunk.mapping() {
             BASE => chunk.used() & !chunk.committed(),
-            // Slices that were never in use are there as well.
+            // A huge page holds the slices that were never in use as well.
             Mapping::Mapped(Backing::Thp)
                 if self.is_short() || self.is_worth_splitting(chunk.committed(), few) =>
             {
@@ -161,15 +167,15 @@ impl HugeHeap {
             }
         }
         if splits {
-            // When it has filled up again it is collapsed.
+            // The chunk is collapsed once it has filled up again.
             self.in_use.moved_to_base(chunk.committed());
             chunk.set_mapping(Mapping::Mapped(Backing::Base));
             self.ledger().converted(Backing::Thp, Backing::Base, HUGE_2M as u64);
         }
     }
 
-    /// Gives up the addresses of one chunk, until [`HugeHeap::take_addresses`]. Refused where
-    /// something lies there, or may: waits for no lock.
+    /// Gives up the addresses of one chunk, until [`HugeHeap::take_addresses`]. Returns false if
+    /// something lies there, or may. Waits for no lock.
     pub fn give_up(&self, part: Reservation) -> bool {
         let _errno = ErrnoGuard::save();
         let (view, mut owner) = (*part, Some(part));
@@ -192,8 +198,8 @@ impl HugeHeap {
         gone
     }
 
-    /// Reserves those addresses of a part of an arena that were given up. EEXIST where the program has
-    /// mapped something, ENOMEM where a limit refuses more.
+    /// Reserves those addresses of a part of an arena that were given up. Fails with EEXIST if the
+    /// program has mapped something there, and with ENOMEM if a limit refuses more.
     pub fn take_addresses(&self, part: OwnedRange) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else { return Ok(()) };
@@ -202,7 +208,8 @@ impl HugeHeap {
             .try_for_each(|index| self.group_lock(&span, index).with(|| self.take_chunk(&span, index)))
     }
 
-    /// Reserves the addresses of a chunk, if it was given up. With its group locked.
+    /// Reserves the addresses of a chunk, if it was given up. The caller holds the lock of its
+    /// group.
     pub(super) fn take_chunk(&self, span: &Span, index: usize) -> Result<(), Errno> {
         if span.chunk(index).mapping() != Mapping::GivenUp {
             return Ok(());
@@ -216,8 +223,8 @@ impl HugeHeap {
         Ok(())
     }
 
-    /// Releases the unused slices of every chunk, if room is short, or of those that are least in
-    /// use, until the heap is not sparse any more. For use after a purge.
+    /// Releases the unused slices of every chunk if room is short. Otherwise releases those of the
+    /// chunks that are least in use, until the heap is no longer sparse. For use after a purge.
     pub fn sweep(&self) {
         let _errno = ErrnoGuard::save();
         for few in STEPS {
@@ -229,7 +236,7 @@ impl HugeHeap {
         self.note_swept();
     }
 
-    /// Visits each chunk, with its group locked.
+    /// Visits each chunk, and holds the lock of its group meanwhile.
     pub(super) fn walk(&self, visit: impl Fn(&Span, usize)) {
         let (mut slot, mut more) = (0, true);
         while more {

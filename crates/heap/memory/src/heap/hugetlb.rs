@@ -1,5 +1,6 @@
-//! Pages of the pools behind chunks: whether the kernel lets a heap have any safely, reserved by mmap, populated before any
-//! program byte goes there, and why not where it refuses.
+//! Pages of the pools behind chunks. First the kernel must let a heap have any safely. Then pages
+//! are reserved by mmap, and populated before any program byte goes there. A refusal gets its
+//! reason.
 
 use super::{GROUP, HugeHeap};
 use crate::chunk::Mapping;
@@ -13,14 +14,14 @@ use megapage_inside::{
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// After a pool was found dry it is left alone for this long, in milliseconds.
+/// Back-off after a pool was found dry, in milliseconds.
 const DRY_MS: u64 = 1000;
 
-/// The pool of 2 MiB pages, after it was found dry.
+/// Back-off of the pool of 2 MiB pages after it was found dry.
 #[derive(Debug)]
 pub(super) struct Dry {
     until: AtomicU64,
-    /// A place in [`FallBack::ALL`].
+    /// Index of the reason in [`FallBack::ALL`].
     why: AtomicU8,
 }
 
@@ -29,7 +30,7 @@ impl Dry {
         Dry { until: AtomicU64::new(0), why: AtomicU8::new(FallBack::PoolShort2M as u8) }
     }
 
-    /// Why it is left alone at `now`; `None` where it is not.
+    /// Returns the reason of the back-off at `now`; `None` if there is no back-off.
     fn why(&self, now: u64) -> Option<FallBack> {
         if now >= self.until.load(Relaxed) {
             return None;
@@ -43,14 +44,14 @@ impl Dry {
     }
 }
 
-/// Whether the kernel lets a heap have hugetlb pages safely: tried once, and then known.
+/// The kernel's ability to let a heap have hugetlb pages safely: tried once, and then known.
 #[derive(Debug)]
 pub(super) struct Fit(AtomicU32);
 
-/// Not tried yet, and able.
+/// Values of [`Fit`]: not tried yet, and able.
 const UNKNOWN: u32 = 0;
 const ABLE: u32 = 1;
-/// Not able, for it is too old, or because of this errno.
+/// Not able: the kernel is too old, or answers the errno that is added to `REFUSED`.
 const TOO_OLD: u32 = 2;
 const REFUSED: u32 = 3;
 
@@ -59,7 +60,7 @@ impl Fit {
         Fit(AtomicU32::new(UNKNOWN))
     }
 
-    /// Why not; `None` where it is able.
+    /// Returns the reason why the kernel is not able; `None` if it is.
     fn lacks(&self) -> Option<(FallBack, Errno)> {
         let mut known = self.0.load(Relaxed);
         if known == UNKNOWN {
@@ -78,10 +79,10 @@ impl Fit {
     }
 }
 
-/// Why the kernel did not map a page of `size`, and answered `errno`.
+/// Returns the reason why the kernel did not map a page of `size` and answered `errno`.
 pub(crate) fn why_not_mapped(size: PageSize, errno: Errno) -> FallBack {
     let short = if size == PageSize::HUGE_1G { FallBack::PoolShort1G } else { FallBack::PoolShort2M };
-    // A filter of the program's own may not let files be read.
+    // A program's own filter of system calls may forbid to read files.
     if is_confined() && errno == Errno::ENOMEM {
         short
     } else if errno != Errno::ENOMEM {
@@ -95,7 +96,7 @@ pub(crate) fn why_not_mapped(size: PageSize, errno: Errno) -> FallBack {
     }
 }
 
-/// Why the kernel did not populate a page of `size` that it had reserved.
+/// Returns the reason why the kernel did not populate a page of `size` that it had reserved.
 pub(crate) fn why_not_populated(size: PageSize) -> FallBack {
     if is_confined() {
         return FallBack::Unexplained;
@@ -110,7 +111,8 @@ fn is_less(room: Option<u64>, size: PageSize) -> bool {
     room.is_some_and(|room| room < size.bytes().0)
 }
 
-/// What keeps the calling thread from the free pages of `size`, where they lie on other nodes than it may use.
+/// Returns the reason why the calling thread cannot have the free pages of `size`: they lie on
+/// nodes that it may not use. `None` if they do not, or the kernel does not say.
 fn why_not_here(size: PageSize) -> Option<FallBack> {
     let free = hugetlb_free_by_node(size)?;
     match (free.policy, free.cpuset, free.all) {
@@ -121,14 +123,15 @@ fn why_not_here(size: PageSize) -> Option<FallBack> {
 }
 
 impl HugeHeap {
-    /// Why the kernel must not be asked for hugetlb pages; `None` where it may. On a kernel that moves none the move that
-    /// fails takes the heap's own addresses along.
+    /// Returns the reason why the kernel must not be asked for hugetlb pages; `None` if it may. If
+    /// a kernel cannot move such pages, the failing move takes the heap's own addresses along.
     pub(super) fn unfit(&self) -> Option<(FallBack, Errno)> {
         self.fit.lacks()
     }
 
-    /// Reserves up to `count` 2 MiB pages for the chunks from `index` on; halves the request while the
-    /// pool is too short for it. Whether at least the first chunk has its page reserved.
+    /// Reserves up to `count` 2 MiB pages for the chunks from `index` on, and halves the request
+    /// while the pool is too short for it. Returns true if at least the first chunk has its page
+    /// reserved.
     pub(super) fn reserve_hugetlb(&self, span: &Span, index: usize, count: usize) -> bool {
         if let Some((why, errno)) = self.unfit() {
             self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
@@ -159,7 +162,8 @@ impl HugeHeap {
         false
     }
 
-    /// Takes reserved pages as they are: nothing can refuse the fault, so first touch may make it.
+    /// Takes reserved pages into use as they are: nothing can refuse the fault, so that it may come
+    /// at first touch. Returns true if the first chunk has such a page.
     pub(super) fn accept_reserved(&self, span: &Span, index: usize, count: usize) -> bool {
         let mut accepted = 0;
         for i in index..index + count {
@@ -173,7 +177,8 @@ impl HugeHeap {
         accepted > 0
     }
 
-    /// Faults a reserved chunk in. When that is refused, the chunk and its reserved neighbours go back.
+    /// Faults a reserved chunk in. If that is refused, the chunk and its reserved neighbours go
+    /// back.
     pub(super) fn populate_reserved(&self, span: &Span, index: usize, backing: Backing) -> bool {
         let range = span.chunk_range(index, 1);
         match self.populate(range) {
@@ -187,7 +192,7 @@ impl HugeHeap {
                 self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
                 if backing == Backing::Hugetlb2M {
                     self.dry.begin(self.now_ms(), why);
-                    // Where even that fails the chunk stays reserved, and is not used.
+                    // If even that fails, the chunk stays reserved, and is not used.
                     if range.close().is_ok() {
                         span.chunk(index).set_mapping(Mapping::None);
                     }
@@ -205,7 +210,7 @@ impl HugeHeap {
             let mapping = span.chunk(i).mapping();
             if mapping == Mapping::Reserved(Backing::Broker) {
                 self.remove_from_broker(span, i);
-                // Where it cannot be closed, it has to be populated before it is used.
+                // If it cannot be closed, it has to be populated before it is used.
                 span.chunk(i).set_mapping(Mapping::Reserved(Backing::Hugetlb2M));
             }
             if let Mapping::Reserved(Backing::Hugetlb2M | Backing::Broker) = mapping
@@ -216,18 +221,19 @@ impl HugeHeap {
         }
     }
 
-    /// Puts 1 GiB pages behind the chunks from `first` up to `end`, as far as whole ones fit between, nothing
-    /// is mapped there yet and the pool goes. They are populated at once: later there is no way back.
+    /// Puts 1 GiB pages behind the chunks from `first` up to `end`, as far as whole pages fit,
+    /// nothing is mapped there yet and the pool lasts. Populates them at once: later there is no
+    /// way back to another backing.
     pub(super) fn map_gigantic(&self, span: &Span, first: usize, end: usize) {
         let heap = self.config().heap;
         if !matches!(heap, Heap::Auto | Heap::Hugetlb1G) || self.forked.load(Relaxed) {
             return;
         }
-        // With a named broker its pages come first.
+        // The pages of a named broker come first.
         if heap == Heap::Auto && self.stock.with(|stock| stock.path_len > 0) {
             return;
         }
-        // A machine without such a pool, as most are, has not fallen back from one.
+        // Most machines have no such pool: that is no fall-back.
         let has_any = || !is_confined() && hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) > 0;
         if heap == Heap::Auto && !has_any() {
             return;
@@ -248,7 +254,8 @@ impl HugeHeap {
         }
     }
 
-    /// Runs `work` with every group locked, in the one order in which more than one is ever taken.
+    /// Runs `work` with every group locked, in the only order in which several groups are ever
+    /// locked.
     fn with_chunks_locked<R>(&self, work: impl FnOnce() -> R) -> R {
         self.groups.iter().for_each(Lock::lock);
         let result = work();
@@ -256,12 +263,13 @@ impl HugeHeap {
         result
     }
 
-    /// One 1 GiB page for the `chunks` chunks from `index` on. Whether to go on.
+    /// Maps one 1 GiB page for the `chunks` chunks from `index` on. Returns true if the caller may
+    /// try the next ones.
     fn map_gigantic_page(&self, span: &Span, index: usize, chunks: usize) -> bool {
         if (index..index + chunks).any(|i| span.chunk(i).mapping() != Mapping::None) {
             return true;
         }
-        // After a refusal they may be inaccessible.
+        // After a refusal the chunks may be inaccessible.
         for i in index..index + chunks {
             self.take_open(span.chunk(i));
         }

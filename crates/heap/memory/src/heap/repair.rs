@@ -1,8 +1,10 @@
-//! What writes after a fork have split is made huge again, once no other process maps it any more.
+//! Repair of huge pages that writes after a fork have split, once no other process maps them any
+//! more.
 //!
-//! The kernel splits the entry of a transparent huge page at its first write after a fork and copies 4 KiB; nothing
-//! brings it back. While a child shares the pages a collapse would copy 2 MiB that the child keeps in use, so that is
-//! left until the child has executed a program or is gone, which the page table shows exactly.
+//! The kernel splits the entry of a transparent huge page at its first write after a fork and
+//! copies 4 KiB; nothing brings it back. While a child shares the pages, a collapse would copy 2
+//! MiB that the child keeps in use. So the collapse waits until the child has executed a program or
+//! is gone, which the page table shows exactly.
 
 use super::HugeHeap;
 use super::behind::make_ready;
@@ -16,52 +18,53 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
 
-/// Where a walk over the heap is.
+/// Position of a walk over the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repair {
     slot: usize,
     index: usize,
-    /// A huge page was made ready for the chunk where the walk is.
+    /// True if a huge page was made ready for the chunk at this position.
     ready: bool,
-    /// Something was left as it is, because another process maps it,
+    /// True if a chunk was skipped because another process maps it.
     shared: bool,
-    /// or because the kernel would not repair it now.
+    /// True if the kernel refused to repair a chunk now.
     left: bool,
-    /// How many chunks the kernel would not repair.
+    /// Chunks that the kernel refused to repair.
     failures: u8,
 }
 
-/// Each failure costs a huge page that was made ready and a try of some milliseconds: a walk ends at so many.
+/// Failures at which a walk ends: each costs a huge page that was made ready and a try of some
+/// milliseconds.
 const MOST_FAILURES: u8 = 8;
 
-/// What one step came to.
+/// Result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repaired {
-    /// One chunk was looked at and is as it should be, or cannot be repaired.
+    /// No chunk was repaired: the one at this position needs no repair or cannot have it.
     Nothing,
     /// The next step will repair a chunk: a huge page was made ready for it.
     Ready,
     /// One chunk is huge again.
     Chunk,
-    /// The walk is at its end; whether anything is left to do later, because a child lives or a page was
-    /// held.
+    /// The walk is at its end.
     End {
-        /// See there.
+        /// True if something is left to do later, because a child lives or a page was held.
         left: bool,
     },
 }
 
 impl Repair {
-    /// What an error of one chunk's collapse means for the walk.
+    /// Notes that the collapse of a chunk failed. Returns the step's result.
     fn failed(&mut self, errno: Errno) -> Repaired {
         if errno == Errno::EINVAL {
-            // Not a mapping that can be huge: no later walk fares better.
+            // This mapping cannot be huge: no later walk does better.
             return Repaired::Nothing;
         }
         self.left = true;
         self.failures += 1;
-        // Without memory no other chunk fares better. All else is about this one: a page that a transfer has pinned,
-        // or that is off the lists for now, holds back no other chunk.
+        // Without memory no other chunk does better. Other errors are about this chunk alone: a
+        // page that a transfer has pinned, or that is off the lists for now, holds back no other
+        // chunk.
         if errno == Errno::ENOMEM || self.failures >= MOST_FAILURES {
             Repaired::End { left: true }
         } else {
@@ -71,13 +74,14 @@ impl Repair {
 }
 
 impl HugeHeap {
-    /// Whether a walk may find something to repair.
+    /// Returns true if a walk may find something to repair.
     pub fn may_be_split(&self) -> bool {
         self.split.load(Relaxed) && self.config().fork != Fork::Auto && !self.thp_off.load(Relaxed)
     }
 
-    /// One step of a walk: looks at one chunk, or repairs it. At most one huge page is taken or copied; for the copy the
-    /// program's faults, and its next fork, may wait. With [`Fork::Snapshot`] the walk ends where a child is seen.
+    /// Makes one step of a walk: examines one chunk, or repairs it. Takes or copies at most one
+    /// huge page; the program's faults and its next fork may wait for the copy. With
+    /// [`Fork::Snapshot`] the walk ends where a child is seen.
     pub fn repair(&self, walk: &mut Repair) -> Repaired {
         let _errno = ErrnoGuard::save();
         if *walk == Repair::default() {
@@ -108,7 +112,7 @@ impl HugeHeap {
         let found = match found {
             Repaired::Ready => {
                 walk.ready = true;
-                // Where there is no huge page the next step finds out.
+                // If there is no huge page, the next step finds out.
                 let _ = make_ready();
                 found
             }
@@ -122,7 +126,8 @@ impl HugeHeap {
         found
     }
 
-    /// With the chunk's group locked.
+    /// Examines chunk `index`, and repairs it if a huge page is `ready`. The caller holds the lock
+    /// of its group.
     fn repair_chunk(&self, span: &Span, index: usize, ready: bool, walk: &mut Repair) -> Repaired {
         if span.chunk(index).mapping() != Mapping::Mapped(Backing::Thp) {
             return Repaired::Nothing;
@@ -141,7 +146,8 @@ impl HugeHeap {
                 }
                 Err(errno) => walk.failed(errno),
             },
-            // One with holes was split on purpose, to give memory back: a collapse would fill them with zeros.
+            // A region with holes was split on purpose, to give memory back: a collapse would fill
+            // the holes with zeros.
             _ => Repaired::Nothing,
         }
     }

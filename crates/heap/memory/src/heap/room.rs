@@ -1,15 +1,15 @@
 //! The room that is left for the heap, and the one rule by which a fresh chunk gets a huge page or
 //! base pages.
 //!
-//! A program that fits without the library has to fit with it. So near a limit (of the machine, a control
-//! group, or the process) a fresh chunk gets base pages, freed memory goes back at once, and huge
-//! pages that are not full are split. Limits are read before `main` and by threads of the library.
-//! In between, the heap's own growth is what is known: [`HugeHeap::measure`] says how far it may
-//! go, and the program's own threads only compare.
+//! A program that fits without the library has to fit with it. A limit is the machine's, a control
+//! group's or the process's own. Near one, a fresh chunk gets base pages, freed memory goes back at
+//! once, and huge pages that are not full are split. Limits are read before `main` and by threads
+//! of the library. Between two readings only the heap's own growth is known. [`HugeHeap::measure`]
+//! says how far it may go, and the program's own threads only compare.
 //!
-//! Nor does a thread of the program wait where it would not without the library: a huge page at
-//! its first touch is one that the kernel has free. Where it would have to compact or reclaim
-//! memory for it, base pages come first, and are collapsed behind the program.
+//! The library also adds no waits to the program's threads. A huge page at first touch is one that
+//! the kernel has free. If the kernel would have to compact or reclaim memory for it, base pages
+//! come first, and are collapsed behind the program.
 
 use super::{Commit, HugeHeap};
 use crate::chunk::{BASE, SLICE};
@@ -20,59 +20,62 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A limit is near once less than this part of it is left,
+/// Divisor of a limit: it is near once less than this part of it is left.
 const MARGIN_SHARE: u64 = 8;
-/// but at least so many bytes of a limit, and at most so many.
+/// Bounds of that part in bytes: at least this much, and at most this much.
 const LEAST_MARGIN: u64 = 8 << 20;
 const MOST_MARGIN: u64 = 256 << 20;
-/// While memory is short, freed memory may wait to be used again up to this part of what is left.
+/// Divisor of what is left: while memory is short, this much freed memory may wait to be used
+/// again.
 const WAITING_SHARE: u64 = 4;
-/// Memory may be accessible and not in use up to this part of what is left of a limit that counts
-/// it.
+/// Divisor of what is left of a limit that counts accessible memory: this part may be accessible
+/// and not in use.
 const AHEAD_SHARE: u64 = 64;
-/// Bytes of heap from which on it is worth a thread,
+/// Bytes of heap from which on it is worth a thread.
 const THREAD_AT: u64 = 64 << 20;
-/// and this part of what a limit leaves at the start.
+/// Divisor of what a limit leaves: a heap that has grown by this part is worth a thread, too.
 const THREAD_SHARE: u64 = 4;
-/// The part of the machine's free huge pages that one process takes before it counts them again:
-/// others take some meanwhile.
+/// Divisor of the machine's free huge pages: one process takes this part before it counts them
+/// again. Others take some meanwhile.
 const FREE_SHARE: u64 = 2;
-/// Chunks are huge from their first touch on while at most so many thousandths of what is committed
-/// have not been touched.
+/// Thousandths of committed memory that may be untouched while chunks are huge from their first
+/// touch on.
 const MOST_UNTOUCHED: u64 = 62;
-/// No thread of the library looks how much was touched.
+/// Value of `untouched` before a thread of the library has looked.
 const NOT_LOOKED: u64 = u64::MAX;
-/// Bytes by which the heap grows until a look is out of date, beside those that may stay untouched
-/// until there is too much of it.
+/// Bytes that the heap may grow by until a look is out of date. Added to the bytes that could stay
+/// untouched within `MOST_UNTOUCHED`.
 const LEAST_UNSEEN: u64 = 2 << 20;
-/// Pause between two readings of the limits.
+/// Time between two readings of the limits.
 const MEASURED_EVERY: Duration = Duration::from_millis(100);
 
-/// Knowledge about the room.
+/// The room of the heap, as far as it is known.
 #[derive(Debug)]
 pub(super) struct Headroom {
     pub(super) limits: LazyLock<Limits>,
-    /// The bytes of heap at which the first limit is reached.
+    /// Bytes of heap at which the first limit is reached.
     limit: AtomicU64,
-    /// The bytes of heap from which on a limit is near, so that nothing more becomes huge;
+    /// Bytes of heap from which on a limit is near, so that nothing more becomes huge.
     ceiling: AtomicU64,
-    /// and from which on memory is short, so that what is not used goes back. No more than those.
+    /// Bytes of heap from which on memory is short, so that unused memory goes back. At most
+    /// `ceiling`.
     short_from: AtomicU64,
-    /// Bytes of the machine's free huge pages that this process may use before it counts them again.
+    /// Bytes of the machine's free huge pages that this process may use before it counts them
+    /// again.
     free: AtomicU64,
     /// Bytes that may be accessible and not in use.
     pub(super) ahead: AtomicU64,
-    /// The bytes of heap from which on a thread of the library is worth having.
+    /// Bytes of heap from which on a thread of the library is worth having.
     thread_at: AtomicU64,
-    /// Memory was short when a chunk was mapped last,
+    /// True if memory was short when a chunk was mapped last.
     was_short: AtomicBool,
-    /// and the heap has to be swept for that.
+    /// True if the heap has to be swept, because memory became short or too much is unused.
     is_due: AtomicBool,
     /// Threads of the program that use the heap.
     pub(super) threads: AtomicU64,
-    /// Thousandths of what was committed that had not been touched at the last look.
+    /// Thousandths of committed memory that had not been touched at the last look.
     untouched: AtomicU64,
-    /// Committed bytes beyond which that look is out of date.
+    /// Committed bytes beyond which the last look is out of date.
     seen_up_to: AtomicU64,
     /// True if more are committed, so that a look is wanted.
     wants_look: AtomicBool,
@@ -98,20 +101,20 @@ impl Headroom {
     }
 }
 
-/// The bytes below a limit in which it is near.
+/// Returns the bytes below a limit in which it is near.
 fn margin(limit: u64) -> u64 {
     (limit / MARGIN_SHARE).clamp(LEAST_MARGIN, MOST_MARGIN)
 }
 
-/// The size up to which a heap of `size` bytes may grow until this limit is near, and until it is
-/// reached.
+/// Returns the bytes that a heap of `size` bytes may grow to until this limit is near, and until it
+/// is reached.
 fn ceiling(size: u64, room: Room) -> (u64, u64) {
     let limit = size.saturating_add(room.left);
     (limit.saturating_sub(margin(room.limit)), limit)
 }
 
 impl HugeHeap {
-    /// Reads the limits. Before `main`, and in threads of the library.
+    /// Reads the limits. For use before `main`, and in threads of the library.
     pub fn measure(&self) {
         let size = self.size();
         let short_below = self.config().short_below;
@@ -121,8 +124,9 @@ impl HugeHeap {
             lowest = ceiling(size, room);
             short = size.saturating_add(room.left).saturating_sub(below);
         }
-        // The program may still touch what it was given. Not so of the machine's memory, of which
-        // programs may be given more than there is.
+        // The program may still touch what it was given, so that a limit on touched memory counts
+        // from the touched bytes. The machine's memory counts from the heap's size: programs may be
+        // given more than there is.
         let touched = own_resident().map_or(size, |resident| size.min(resident));
         self.room.limits.rooms(|room| {
             let (near, limit) = ceiling(if room.of_touched { touched } else { size }, room);
@@ -137,22 +141,22 @@ impl HugeHeap {
         self.room.free.store(free_huge_pages().unwrap_or(0) / FREE_SHARE, Relaxed);
     }
 
-    /// Returns the bytes that the heap takes at most: its huge pages, and what is committed on base
+    /// Returns the most bytes that the heap takes: its huge pages, and what is committed on base
     /// pages.
     pub fn size(&self) -> u64 {
         self.held().saturating_sub(self.ledger().held(Backing::Base)) + self.committed_on_base()
     }
 
-    /// Takes `bytes` of the free huge pages for memory that is about to be touched. Refused where
-    /// the kernel might have to make room for them while the program's thread waits: then base
-    /// pages come first.
+    /// Takes `bytes` of the free huge pages for memory that is about to be touched. Fails if the
+    /// kernel might have to make room for them while the program's thread waits: then base pages
+    /// come first.
     pub fn take_free(&self, bytes: usize) -> Result<(), FallBack> {
         let taken = self.room.free.fetch_update(Relaxed, Relaxed, |free| free.checked_sub(bytes as u64));
         taken.map_or(Err(FallBack::Fragmented), |_| Ok(()))
     }
 
-    /// Sets the sizes of heap at which a limit is near and at which it is reached, and from which
-    /// on memory is short.
+    /// Sets the bytes of heap at which a limit is near, at which it is reached, and from which on
+    /// memory is short.
     fn set_ceilings(&self, (ceiling, limit): (u64, u64), short: u64) {
         self.room.limit.store(limit, Relaxed);
         self.room.ceiling.store(ceiling, Relaxed);
@@ -167,25 +171,25 @@ impl HugeHeap {
         self.size() >= self.room.ceiling.load(Relaxed)
     }
 
-    /// Returns true if memory is short: what is not used is to go back.
+    /// Returns true if memory is short: unused memory is to go back.
     pub fn is_short(&self) -> bool {
         self.size() >= self.room.short_from.load(Relaxed)
     }
 
-    /// Returns how many bytes of freed memory may wait to be used again, once the heap takes so
-    /// many bytes more: a part of what is left while memory is short, and any number before.
-    /// `touched` is the share of what is committed that holds something, in thousandths; limits on
+    /// Returns the bytes of freed memory that may wait to be used again, once the heap takes `more`
+    /// bytes more. While memory is short that is a part of what is left; before, any number.
+    /// `touched` is the share of committed memory that holds something, in thousandths; limits on
     /// mappings count all of it.
     pub fn room_for_waiting(&self, more: usize, touched: usize) -> usize {
         let rest = if self.addresses_are_few() { 0 } else { 1000_u64.saturating_sub(touched as u64) };
-        // Other threads commit and release meanwhile.
+        // Other threads commit and release meanwhile, so that the difference may not fit.
         let rest = self.committed_on_base() / 1000 * rest;
         let size = self.size().saturating_add(more as u64).saturating_sub(rest);
         let left = self.room.limit.load(Relaxed).saturating_sub(size);
         if size < self.room.short_from.load(Relaxed) { usize::MAX } else { (left / WAITING_SHARE) as usize }
     }
 
-    /// The time after which a thread reads the limits again; `None` without limits.
+    /// Returns the time after which a thread reads the limits again; `None` without limits.
     pub fn measured_every(&self) -> Option<Duration> {
         self.room.limits.any().then_some(MEASURED_EVERY)
     }
@@ -227,7 +231,8 @@ impl HugeHeap {
     }
 
     /// Returns true if the program may leave much of such commits untouched, as far as a thread of
-    /// the library has seen, and its user has not asked for huge pages.
+    /// the library has seen. Returns false for a large object, and if the user has asked for huge
+    /// pages.
     fn is_hardly_touched(&self, of: Commit) -> bool {
         if of.is_bulk() || !self.spares() {
             return false;
@@ -238,20 +243,21 @@ impl HugeHeap {
     }
 
     /// Returns true if the program had touched what it was given at the last look, and the heap has
-    /// grown too much since. False if its user has asked for huge pages: they wait for no look.
+    /// grown too much since. Returns false if the user has asked for huge pages: they wait for no
+    /// look.
     pub fn is_unseen(&self) -> bool {
         self.spares()
             && self.room.untouched.load(Relaxed) <= MOST_UNTOUCHED
             && self.committed() > self.room.seen_up_to.load(Relaxed)
     }
 
-    /// Returns true, once, if chunks are on base pages because the heap has grown too much since a
-    /// thread of the library looked at what the program touches.
+    /// Returns true, once, if a look is wanted: chunks are on base pages because the heap has grown
+    /// too much since the last one.
     pub fn wants_look(&self) -> bool {
         self.room.wants_look.load(Relaxed) && self.room.wants_look.swap(false, Relaxed)
     }
 
-    /// Returns true if the program may leave much of what it is given untouched. What is freed
+    /// Returns true if the program may leave much of what it is given untouched. Freed memory
     /// should not wait then: the blocks that take its place need less of it.
     pub fn leaves_untouched(&self) -> bool {
         self.is_unseen() || (MOST_UNTOUCHED + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
@@ -274,13 +280,13 @@ impl HugeHeap {
         self.room.seen_up_to.store(self.committed() + LEAST_UNSEEN + more, Relaxed);
     }
 
-    /// Keeps the last look valid until the heap has grown by so many bytes: no look comes before.
+    /// Keeps the last look valid until the heap has grown by `bytes`: no look comes before.
     pub fn keep_seen(&self, bytes: u64) {
         self.room.seen_up_to.store(self.committed() + bytes, Relaxed);
     }
 
-    /// Sweeps the heap once memory has become short, or too much is unused. With no lock of the
-    /// heap held.
+    /// Sweeps the heap once memory has become short, or too much is unused. The caller holds no
+    /// lock of the heap.
     pub(super) fn sweep_if_due(&self) {
         if self.room.is_due.load(Relaxed) && self.room.is_due.swap(false, Relaxed) {
             self.sweep();
@@ -298,7 +304,7 @@ mod tests {
     const THP: Mapping = Mapping::Mapped(Backing::Thp);
     const NO_LIMIT: (u64, u64) = (u64::MAX, u64::MAX);
 
-    /// A heap of `chunks` chunks of which all but the last slice of each is in use.
+    /// Makes a heap of `chunks` chunks of which all but the last slice of each is in use.
     fn heap(chunks: usize) -> (HugeHeap, megapage_inside::Reservation) {
         let heap = HugeHeap::new();
         heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
@@ -321,7 +327,7 @@ mod tests {
         let used = |index: usize| heap.chunk_at(arena.start() + index * HUGE_2M).unwrap().used();
         let commit = |index: usize| heap.commit(arena.part(index * HUGE_2M, HUGE_2M)).unwrap();
         assert_eq!((mapping(10), used(10)), (THP, u32::MAX), "nearly full ones stay huge");
-        // Two chunks more may be had before the limit is near.
+        // Two more chunks fit before the limit is near.
         heap.set_ceilings((heap.held() + 2 * HUGE_2M as u64, u64::MAX), u64::MAX);
         for index in 20..23 {
             assert_eq!((heap.is_short(), heap.is_near_limit()), (index == 22, index == 22));
@@ -331,7 +337,7 @@ mod tests {
         assert_eq!(heap.ledger().fall_backs(FallBack::Room), (1, HUGE_2M as u64));
         assert_eq!((mapping(10), used(10)), (BASE, u32::MAX >> 1), "swept once, when the limit was near");
         assert_eq!((mapping(21), used(21)), (THP, u32::MAX), "one in use as a whole stays");
-        // With room again it is as before.
+        // With room again, fresh chunks are huge as before.
         heap.set_ceilings(NO_LIMIT, u64::MAX);
         commit(23);
         assert_eq!(mapping(23), THP);
@@ -370,7 +376,7 @@ mod tests {
         heap.set_ceilings((10 << 20, 18 << 20), u64::MAX);
         let waits = |more: usize| heap.room_for_waiting(more << 20, 1000);
         assert_eq!([9, 10, 14, 18, 30].map(waits), [usize::MAX, 2 << 20, 1 << 20, 0, 0]);
-        // Only what is touched counts of what is committed on base pages.
+        // Only touched memory counts of what is committed on base pages.
         heap.configure(Config { heap: Heap::None, ..Config::DEFAULT });
         let arena = heap.reserve(20 * HUGE_2M, HUGE_2M, false).unwrap();
         heap.commit(arena.range.part(0, 10 * HUGE_2M)).unwrap();
@@ -409,7 +415,7 @@ mod tests {
         heap.note_untouched(0, 1 << 40);
         assert_eq!(commit(116), THP);
         heap.note_untouched(heap.committed(), 1);
-        // One large object may be, whatever was seen.
+        // One large object may be huge, whatever was seen.
         assert_eq!(commit(92), BASE);
         heap.commit(arena.range.part(96 * HUGE_2M, 16 * HUGE_2M)).unwrap();
         assert_eq!(heap.chunk_at(arena.range.start() + 96 * HUGE_2M).unwrap().mapping(), THP);

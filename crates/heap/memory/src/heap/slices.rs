@@ -1,7 +1,7 @@
-//! Access to chunks on base pages. Usually more is accessible than is in use: each change of access
-//! holds up the program's threads. After mlockall(2), which populates what is accessible, and near
-//! a limit that counts it (RLIMIT_DATA, strict accounting), slices are accessible only while they
-//! are in use.
+//! Access to chunks on base pages. Usually more is accessible than is in use, because each change
+//! of access holds up the program's threads. After mlockall(2), which populates accessible memory,
+//! slices are accessible only while they are in use. So they are near a limit that counts
+//! accessible memory (RLIMIT_DATA, strict accounting).
 
 use super::density::FEW;
 use super::{GROUP, HugeHeap};
@@ -13,7 +13,7 @@ use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl HugeHeap {
-    /// Returns how many more chunks may be accessible while nothing is mapped there. To open one
+    /// Returns how many more chunks may be accessible while nothing is mapped there. Opening one
     /// holds up all page faults in the arena: threads that start and end at a high rate would wait
     /// for each other. A heap that is not young closes what it does not use.
     pub(super) fn ahead(&self) -> usize {
@@ -25,8 +25,8 @@ impl HugeHeap {
         most.saturating_sub(self.open.load(Relaxed)) as usize
     }
 
-    /// Makes chunk `index`, of which nothing is mapped, accessible, and others behind it in its
-    /// group. The caller holds the lock of the group.
+    /// Makes chunk `index` accessible, of which nothing is mapped, and others behind it in its
+    /// group. Returns false if that is refused. The caller holds the lock of the group.
     pub(super) fn open(&self, span: &Span, index: usize) -> bool {
         let end = index.saturating_add(self.ahead()).min((index / GROUP + 1) * GROUP).min(span.chunks());
         let is_closed = |&at: &usize| span.chunk(at).mapping() == Mapping::None && !span.chunk(at).is_open();
@@ -38,7 +38,8 @@ impl HugeHeap {
         opened
     }
 
-    /// Returns true if a chunk was accessible ahead of its use, which is over.
+    /// Ends the state of a chunk that is accessible ahead of its use. Returns true if the chunk was
+    /// in that state.
     pub(super) fn take_open(&self, chunk: Chunk) -> bool {
         let was_open = chunk.is_open();
         if was_open {
@@ -56,15 +57,17 @@ impl HugeHeap {
         }
     }
 
-    /// Opens the slices of `mask` that hold nothing yet, if slices are opened one by one. The
-    /// caller holds the lock of the chunk's group.
+    /// Opens the slices of `mask` that hold nothing yet, if slices are opened one by one. Returns
+    /// false if that fails. The caller holds the lock of the chunk's group.
     pub(super) fn open_slices(&self, span: &Span, index: usize, mask: u32) -> bool {
         let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
-        // The kernel may lock what is mapped now, and not what was.
+        // The kernel may lock a new mapping, but not an older one: so locked memory is mapped
+        // again.
         let close = |part: OwnedRange| if self.locked.load(Relaxed) { part.close() } else { Ok(()) };
         let open = |part: OwnedRange| close(part).and_then(|()| part.open()).is_ok();
         let accessible = if self.unsure.load(Relaxed) { 0 } else { chunk.used() };
-        // One part of a chunk is another mapping: a process may have too many of them.
+        // Each opened part of a chunk is a separate mapping, and a process may have too many of
+        // them.
         !self.by_slices.load(Relaxed)
             || chunk.mapping() != BASE
             || runs(mask & !accessible).all(|(first, count)| open(range.part(first * SLICE, count * SLICE)))
@@ -72,7 +75,7 @@ impl HugeHeap {
     }
 
     /// Opens slices on base pages one by one from now on, and closes those that are not in use.
-    /// Returns false if it was so before.
+    /// Returns false if this was so before.
     pub(super) fn close_unused(&self) -> bool {
         let changed = !self.by_slices.swap(true, Relaxed);
         if changed {
@@ -90,9 +93,9 @@ impl HugeHeap {
         changed
     }
 
-    /// Closes unused slices once more is accessible than a limit that counts it leaves room for: the
-    /// C library's own mappings, such as stacks of threads, must not be refused for it. The caller
-    /// holds no lock of the heap.
+    /// Closes unused slices once more is accessible than a limit that counts it leaves room for.
+    /// The C library's own mappings, such as stacks of threads, must not be refused because of it.
+    /// The caller holds no lock of the heap.
     pub(super) fn close_if_many_are_open(&self) {
         let on_base = self.ledger().held(Backing::Base) + self.open.load(Relaxed) * HUGE_2M as u64;
         if !self.by_slices.load(Relaxed)
@@ -141,7 +144,7 @@ mod tests {
         let (heap, arena) = heap(Heap::Thp);
         for used in 0..GROUP {
             let slice = arena.part(used * HUGE_2M, SLICE);
-            // Whatever opens it now is seen.
+            // If the slice is opened again, it can be populated below.
             slice.close().unwrap();
             heap.commit(slice).unwrap();
             assert_eq!(heap.open.load(Relaxed) as usize, GROUP - 1 - used);

@@ -1,11 +1,12 @@
-//! Which memory was advised, as a table of bounded size: it is looked at inside mmap(2), where nothing can be allocated.
+//! Table of advised memory, of bounded size: it is looked at inside mmap(2), where nothing can be
+//! allocated.
 
-/// How many separate ranges of advised memory are stored; no further ones are made.
+/// Separate ranges of advised memory that are stored; no further ones are made.
 const MOST_ADVISED: usize = 1024;
-/// So many of these places are reserved for ranges that munmap(2) parts in two.
+/// Places among these that are reserved for ranges that munmap(2) parts in two.
 const KEPT_FREE: usize = 64;
 
-/// An address range: the first address, and the first one after it.
+/// Address range: the first address, and the first one after it.
 pub(super) type Range = (usize, usize);
 
 /// Advised memory, as ascending ranges that do not touch each other.
@@ -20,7 +21,8 @@ impl Advised {
         Advised { ranges: [(0, 0); MOST_ADVISED], count: 0 }
     }
 
-    /// The ranges that overlap `(start, end)` or touch it, by their indices.
+    /// Returns the indices of the ranges that overlap `(start, end)` or touch it: the first, and
+    /// the end.
     fn neighbours(&self, (start, end): Range) -> (usize, usize) {
         let ranges = &self.ranges[..self.count];
         (ranges.partition_point(|range| range.1 < start), ranges.partition_point(|range| range.0 <= end))
@@ -36,12 +38,12 @@ impl Advised {
         self.ranges[first..last].iter().any(|range| range.0 < end && start < range.1)
     }
 
-    /// Whether there is room for a further range.
+    /// Returns true if there is room for a further range.
     pub(super) fn has_room(&self) -> bool {
         self.count < MOST_ADVISED - KEPT_FREE
     }
 
-    /// Adds a range. Where there is no room it is not stored.
+    /// Adds a range. Does not store it if there is no room.
     pub(super) fn insert(&mut self, range: Range) {
         let (first, last) = self.neighbours(range);
         if first == last {

@@ -1,4 +1,5 @@
-//! How densely a program fills what it maps: its probes of one kind of requests, and what they have shown.
+//! Density with which a program fills its mappings: the probes of one kind of requests, and their
+//! results.
 
 use super::Calls;
 use super::advised::Range;
@@ -13,19 +14,19 @@ struct Found {
     touched: u64,
 }
 
-/// How many probes of a kind are stored.
+/// Probes of a kind that are stored.
 const PROBES: usize = 8;
 
-/// Requests of one kind, and what is known of them.
+/// Requests of one kind, and the knowledge about them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    /// Sixteenths that are touched where requests are filled.
+    /// Sixteenths that must be touched for further requests to be served huge.
     enough: u64,
     /// Bytes mapped so far.
     pub(super) mapped: u64,
-    /// Bytes of probes since they were last looked at.
+    /// Bytes of probes since the last look at them.
     unjudged: usize,
-    /// Bytes that may still be served huge before the next probe; 0: what comes next is a probe.
+    /// Bytes that may still be served huge before the next probe; at 0 the next request is a probe.
     pub(super) left: usize,
     probes: [Range; PROBES],
     next_probe: usize,
@@ -47,7 +48,7 @@ impl Kind {
         self.unjudged = self.unjudged.saturating_add(range.1 - range.0);
     }
 
-    /// Looks at the probes, where enough of them have come since the last look.
+    /// Looks at the probes, if enough of them have come since the last look.
     pub(super) fn judge(&mut self, calls: &impl Calls) {
         if self.left > 0 || self.mapped < Kind::START || self.unjudged < self.window {
             return;
@@ -58,7 +59,7 @@ impl Kind {
         }
         let (mut looked, mut found) = (0, Found::default());
         for (start, end) in self.probes.into_iter().filter(|probe| probe.0 < probe.1) {
-            // What is gone says nothing.
+            // A probe that is gone shows nothing.
             if let Some(seen) = look(calls, start, end) {
                 looked += end - start;
                 found.seen += seen.seen;
@@ -75,8 +76,9 @@ impl Kind {
     }
 }
 
-/// How densely a mapping is filled where huge pages would back it: untouched regions of 2 MiB would cost
-/// nothing. Requests below 2 MiB share their huge pages with others, and count whole. `None`: some of it is gone.
+/// Looks how densely a mapping is filled where huge pages would back it: untouched regions of 2 MiB
+/// would cost nothing. Requests below 2 MiB share their huge pages with others, and count whole.
+/// Returns `None` if some of the mapping is gone.
 fn look(calls: &impl Calls, start: usize, end: usize) -> Option<Found> {
     let mut found = Found::default();
     let mut at = start;
@@ -92,8 +94,8 @@ fn look(calls: &impl Calls, start: usize, end: usize) -> Option<Found> {
     Some(found)
 }
 
-/// How many bytes are served huge on the strength of one look at probes, by the bytes that the program has mapped: a
-/// twentieth, within 8 MiB and 32 MiB.
+/// Returns the bytes that are served huge on the strength of one look at probes. They are a
+/// twentieth of the bytes that the program has mapped, within 8 MiB and 32 MiB.
 pub(super) fn stretch(mapped: u64) -> usize {
     (mapped / 20).clamp(8 << 20, 32 << 20) as usize
 }
@@ -113,7 +115,7 @@ mod tests {
         assert!(served(100, 8 * MIB) > 50 && served(82, 8 * MIB) > 50);
         assert_eq!(served(80, 8 * MIB), 0, "sparse where it was touched");
         assert_eq!(served(0, 8 * MIB), 0, "nothing is known");
-        // From the middle of a region that is touched to the middle of the next such one.
+        // From the middle of a touched region to the middle of the next one.
         let calls = Fake::striped(100);
         let found = |start: usize, len: usize| look(&calls, start, start + len).unwrap();
         let whole = HUGE_2M as u64;

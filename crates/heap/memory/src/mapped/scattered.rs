@@ -1,9 +1,10 @@
-//! Address hints that scatter a heap: V8 names a random address for each of its pages of 256 KiB, so that no 2 MiB of its heap
-//! lie together, and each has a page table of its own.
+//! Address hints that scatter a heap. V8 names a random address for each of its pages of 256 KiB.
+//! So no 2 MiB of its heap lie together, and each page has a separate page table.
 //!
-//! A hint is a request (mmap(2)). It is skipped where it is one of many of its kind: a small reservation without access, at
-//! an address far from those of the reservations before it and beside no mapping. The kernel then places the reservations
-//! side by side, as it does without hints. Who means an address asks for one near another, or asks once; who needs one says
+//! A hint is only a request (mmap(2)). It is skipped if it is one of many of its kind: a small
+//! reservation without access, far from the reservations before it and beside no mapping. The
+//! kernel then places the reservations side by side, as it does without hints. A program that means
+//! an address asks for one near another, or asks once. A program that needs an address says
 //! MAP_FIXED.
 
 use super::{Calls, SMALLEST};
@@ -11,9 +12,10 @@ use megapage_units::{BASE_PAGE, HUGE_2M};
 
 /// Reservations that come first, and keep the addresses that they name.
 const FIRST: u32 = 16;
-/// How many hints are stored.
+/// Hints that are stored.
 const HINTS: usize = 8;
-/// Hints at least that far apart, in bytes, are scattered: no reservation of this size fills the room between them.
+/// Bytes between hints from which on they are scattered: no reservation of this size fills the room
+/// between them.
 const FAR: usize = 64 << 20;
 
 /// The latest hints.
@@ -21,7 +23,7 @@ const FAR: usize = 64 << 20;
 pub(super) struct Scattered {
     hints: [usize; HINTS],
     next: usize,
-    /// Hints in a row that were far from all that are stored.
+    /// Hints in a row that were far from all stored ones.
     count: u32,
 }
 
@@ -30,7 +32,7 @@ impl Scattered {
         Scattered { hints: [0; HINTS], next: 0, count: 0 }
     }
 
-    /// Whether the hint of a reservation of `len` bytes may be skipped.
+    /// Returns true if the hint of a reservation of `len` bytes may be skipped.
     pub(super) fn may_pass_over(&mut self, calls: &impl Calls, hint: usize, len: usize) -> bool {
         if !(SMALLEST..HUGE_2M).contains(&len) || !hint.is_multiple_of(SMALLEST) {
             return false;
@@ -46,7 +48,7 @@ impl Scattered {
         self.count = if far { self.count.saturating_add(1) } else { 0 };
         self.count > FIRST
             && !calls.is_confined()
-            // Unmapped memory is not known to be present.
+            // `None` stands for unmapped memory.
             && calls.resident(before, BASE_PAGE).is_none()
             && calls.resident(end, BASE_PAGE).is_none()
     }
@@ -83,7 +85,7 @@ mod tests {
         let (calls, mut scattered) = (Fake::with_nothing_mapped(), Scattered::new());
         let ascending = |at: usize| (1 << 40) + at * (1 << 20);
         assert_eq!(skipped(&mut scattered, &calls, (0..1000).map(ascending)), 0);
-        // Several places in turn, as of heaps by size.
+        // Several places in turn, as of heaps that are separated by size.
         let turns = |at: usize| ((at % 4 + 1) << 40) + at * SMALLEST;
         assert_eq!(skipped(&mut scattered, &calls, (0..1000).map(turns)), 0);
     }

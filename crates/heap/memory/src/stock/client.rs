@@ -1,4 +1,4 @@
-//! Asking a broker. Bounded in time: a broker that hangs is as one that is not there.
+//! Requests to a broker. Bounded in time: a broker that hangs counts as one that is not there.
 
 use super::wire::{ANSWER, Answer, Request, Verdict};
 use megapage_inside::passing::{MOST_DESCRIPTORS, peer, receive, send};
@@ -12,17 +12,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a broker may take for each step, in milliseconds, until [`set_patience`] says otherwise.
+/// Time that a broker may take for each step, in milliseconds, until [`set_patience`] changes it.
 static PATIENCE_MS: AtomicU64 = AtomicU64::new(500);
-/// The longest that can be asked for.
+/// Longest such time, in milliseconds.
 const MOST_PATIENCE_MS: u64 = 60_000;
 
-/// Why there is nothing.
+/// Reason why there are no pages.
 #[derive(Debug)]
 pub enum TakeError {
-    /// No process answers there, not in time, or not as a broker does.
+    /// No process answers there in time, or not as a broker does.
     Io(io::Error),
-    /// The socket belongs to another user than root or the caller, who could read what is put into the memory.
+    /// The socket belongs to another user than root or the caller, who could read what is put into
+    /// the memory.
     Stranger(u32),
     /// The broker refuses.
     Refused(Answer),
@@ -54,15 +55,16 @@ impl std::fmt::Display for TakeError {
     }
 }
 
-/// Extents, whose pages are there and zero. An extent's memory is its process's until that ends, or until its pages are
-/// released ([`megapage_inside::extent::empty`]); closing the descriptor does not give it back.
+/// Extents, whose pages are present and zero. An extent's memory belongs to its process until that
+/// ends, or until its pages are released ([`megapage_inside::extent::empty`]). Closing the
+/// descriptor does not give it back.
 #[derive(Debug)]
 pub struct Granted {
-    /// From the first place on, as many as there are.
+    /// Descriptors of the extents, from the first place on.
     pub extents: [Option<OwnedFd>; MOST_DESCRIPTORS],
-    /// How many.
+    /// Number of extents.
     pub count: usize,
-    /// The length of each in bytes.
+    /// Bytes of each extent.
     pub bytes: u64,
 }
 
@@ -73,7 +75,8 @@ impl Granted {
     }
 }
 
-/// Where one is no extent, or it fails, the memory goes when the process ends.
+/// Releases the pages of all extents. If one is no extent, or if that fails, the memory goes when
+/// the process ends.
 fn empty(extents: &[Option<OwnedFd>], size: PageSize) {
     for file in extents.iter().flatten() {
         if let Ok(Some(bytes)) = extent::length(file, size) {
@@ -82,18 +85,19 @@ fn empty(extents: &[Option<OwnedFd>], size: PageSize) {
     }
 }
 
-/// Where the broker of this name listens: a NAME stands for `/run/megapage/pool-NAME.sock`, a path for itself.
+/// Returns the path at which the broker of this name listens: a NAME stands for
+/// `/run/megapage/pool-NAME.sock`, a path for itself.
 pub fn socket_path(name: &str) -> PathBuf {
     if name.contains('/') { name.into() } else { runtime_file(&format!("pool-{name}.sock")) }
 }
 
-/// How long a broker may take for each step of this process's requests.
+/// Returns the time that a broker may take for each step of this process's requests.
 pub(crate) fn patience() -> Duration {
     Duration::from_millis(PATIENCE_MS.load(Relaxed))
 }
 
-/// Takes the value of [`super::POOL_PATIENCE_VARIABLE`] for all of this process's requests. `false`, and all stays as it
-/// was, where it is no number of milliseconds from 1 to 60,000.
+/// Takes the value of [`super::POOL_PATIENCE_VARIABLE`] for all of this process's requests. Returns
+/// false if it is no number of milliseconds from 1 to 60,000; then nothing changes.
 pub fn set_patience(value: &[u8]) -> bool {
     let milliseconds = milliseconds(value);
     if let Some(milliseconds) = milliseconds {
@@ -120,14 +124,15 @@ pub fn connect(path: &Path) -> Result<UnixStream, TakeError> {
     Ok(stream)
 }
 
-/// Asks for `pages` pages of `size`: see [`Request::Take`]. What comes is looked at: that it is memory on such pages, which
-/// cannot shrink.
+/// Asks for `pages` pages of `size`: see [`Request::Take`]. Checks that the answer is memory on
+/// such pages, which cannot shrink.
 pub fn take(path: &Path, size: PageSize, pages: u64, fresh: bool) -> Result<Granted, TakeError> {
     take_noting(path, size, pages, &mut { fresh })
 }
 
-/// As [`take`]; `fresh` becomes false before the request goes, whatever comes of it: a broker may yet hear one that was given
-/// up, and the next must not end what that one was granted. What comes of a failed attempt goes back.
+/// Does the same as [`take`]. Sets `fresh` to false before the request goes, whatever its result. A
+/// broker may still read a request that was given up, and the next one must not end what that one
+/// was granted. Gives back what a failed attempt received.
 pub(crate) fn take_noting(
     path: &Path,
     size: PageSize,
@@ -157,7 +162,7 @@ fn take_from(
     }
 }
 
-/// How many extents came with an answer, and the bytes of each.
+/// Checks an answer. Returns the number of its extents, and the bytes of each.
 fn check(
     answer: &Answer,
     size: PageSize,
@@ -176,7 +181,8 @@ fn check(
     }
 }
 
-/// Sends a request and receives the answer, with the descriptors that come along. Text that follows is left to be read.
+/// Sends a request, and receives the answer with its descriptors. Does not read the text that
+/// follows.
 pub fn ask(
     stream: &UnixStream,
     request: Request,
@@ -188,7 +194,8 @@ pub fn ask(
     }
     let mut bytes = [0; ANSWER];
     let mut length = 0;
-    // For all of it: one that sends a byte at a time, or signals that interrupt, do not make it longer.
+    // The time is for the whole answer: a broker that sends single bytes, or signals that
+    // interrupt, do not make it longer.
     let end = Instant::now() + patience();
     while length < ANSWER {
         let left = end.saturating_duration_since(Instant::now());
@@ -231,7 +238,8 @@ mod tests {
         (0..2).for_each(|page| extent::fill(&file, SIZE, page).unwrap());
         extent::seal(&file).unwrap();
         let (ours, mut broker) = UnixStream::pair().unwrap();
-        // Two extents, it says, and one comes. The answer is there before it is asked for: no wait is needed.
+        // The answer names two extents, and one comes. It is there before the request: no wait is
+        // needed.
         let answer = Answer {
             verdict: Verdict::Done,
             page_bytes: SIZE.bytes().0,

@@ -1,11 +1,14 @@
-//! The messages between a broker and its clients, byte for byte. Pure. All values are little-endian.
+//! The messages between a broker and its clients, byte for byte. Pure. All values are
+//! little-endian.
 
 use megapage_units::PageSize;
 
-/// Bytes of a request: `MPQ1`, what is asked, flags, two zeros, the page size in bytes, the number of pages.
+/// Bytes of a request: `MPQ1`, its kind, flags, two zeros, the page size in bytes, the number of
+/// pages.
 pub const REQUEST: usize = 24;
-/// Bytes of an answer: `MPA1`, how it went, three zeros, the page size in bytes, the pages of an extent, the number of
-/// descriptors that come with it, the length in bytes of the text that follows it.
+/// Bytes of an answer: `MPA1`, the verdict, three zeros, the page size in bytes, the pages of an
+/// extent, the number of descriptors that come with it, the length in bytes of the text that
+/// follows it.
 pub const ANSWER: usize = 40;
 
 const REQUEST_MAGIC: [u8; 4] = *b"MPQ1";
@@ -14,24 +17,26 @@ const TAKE: u8 = 1;
 const STATUS: u8 = 2;
 const FRESH: u8 = 1;
 
-/// What a client asks.
+/// Request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Memory.
     Take {
         /// On pages of this size.
         size: PageSize,
-        /// So many, in whole extents: at least one extent, else no more than asked for.
+        /// Pages that are asked for. They come in whole extents: at least one extent, else no more
+        /// pages than asked for.
         pages: u64,
-        /// The program has just begun: what its process took before an execve(2) is no longer in use.
+        /// True if the program has just begun: the pages that its process took before an execve(2)
+        /// are no longer in use.
         fresh: bool,
     },
-    /// How the broker is, as JSON.
+    /// State of the broker, as JSON.
     Status,
 }
 
 megapage_units::named! {
-    /// How it went.
+    /// Result of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Verdict {
         /// As asked for.
@@ -44,7 +49,7 @@ megapage_units::named! {
         OtherSize = "other-size",
         /// Nothing is ready: come again later.
         Empty = "empty",
-        /// The user has as much as one may have.
+        /// The user has as much as one user may have.
         Quota = "quota",
         /// All users together have as much as the broker can look after.
         Full = "full",
@@ -54,7 +59,7 @@ megapage_units::named! {
 }
 
 impl Verdict {
-    /// In words, for a report or a message.
+    /// Returns the verdict in words, for a report or a message.
     pub const fn explain(self) -> &'static str {
         match self {
             Verdict::Done => "done",
@@ -69,10 +74,10 @@ impl Verdict {
     }
 }
 
-/// What a broker answers.
+/// Answer of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How it went.
+    /// Result of the request.
     pub verdict: Verdict,
     /// The size of the broker's pages, in bytes.
     pub page_bytes: u64,
@@ -85,7 +90,7 @@ pub struct Answer {
 }
 
 impl Request {
-    /// Reads a request; `None` where it is none.
+    /// Reads a request. Returns `None` if the bytes are none.
     pub fn decode(bytes: &[u8; REQUEST]) -> Option<Request> {
         let (magic, what, flags) = (&bytes[..4], bytes[4], bytes[5]);
         if magic != REQUEST_MAGIC || bytes[6..8] != [0, 0] {
@@ -101,7 +106,7 @@ impl Request {
         }
     }
 
-    /// The bytes of the request.
+    /// Returns the bytes of the request.
     pub fn encode(self) -> [u8; REQUEST] {
         let mut bytes = [0; REQUEST];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC);
@@ -119,7 +124,7 @@ impl Request {
 }
 
 impl Answer {
-    /// Reads an answer; `None` where it is none.
+    /// Reads an answer. Returns `None` if the bytes are none.
     pub fn decode(bytes: &[u8; ANSWER]) -> Option<Answer> {
         if bytes[..4] != ANSWER_MAGIC || bytes[5..8] != [0; 3] {
             return None;
@@ -133,7 +138,7 @@ impl Answer {
         })
     }
 
-    /// The bytes of the answer.
+    /// Returns the bytes of the answer.
     pub fn encode(self) -> [u8; ANSWER] {
         let mut bytes = [0; ANSWER];
         bytes[..4].copy_from_slice(&ANSWER_MAGIC);
@@ -184,7 +189,7 @@ mod tests {
                 bytes[5] %= 3;
                 bytes[6..8].fill(0);
             }
-            // What is taken for a request is one: there is one way to write it.
+            // There is one way to write a request, so that it encodes to the same bytes.
             if let Some(request) = Request::decode(&bytes) {
                 prop_assert_eq!(request.encode(), bytes);
             }

@@ -1,5 +1,5 @@
-//! The heap against a model, on this kernel: what is clean is zero, what is committed keeps its bytes, what
-//! the pool cannot give is had elsewhere.
+//! The heap against a model, on this kernel. Clean memory is zero, committed memory keeps its
+//! bytes, and other backings replace the pages that the pool does not have.
 
 use megapage_inside::{OwnedRange, Reservation, hugetlb_available};
 use megapage_kernel::own_memory;
@@ -19,11 +19,12 @@ fn heap(kind: Heap) -> HugeHeap {
     heap
 }
 
-/// A range of a heap, given back at the end of its test: pages kept longer would be another test's surplus.
+/// A range of a heap, given back at the end of its test: pages kept longer would be another test's
+/// surplus.
 struct Range<'a> {
     heap: &'a HugeHeap,
     range: OwnedRange,
-    /// There until it is dropped.
+    /// Present until it is dropped.
     owner: Option<Reservation>,
     clean: bool,
 }
@@ -41,14 +42,14 @@ impl Drop for Range<'_> {
     }
 }
 
-/// Outgrows the base pages that every heap starts with.
+/// Grows a heap beyond the base pages that every heap starts with.
 fn grow_past_small(heap: &HugeHeap) -> Range<'_> {
     let arena = Range::reserve(heap, ARENA, false);
     heap.commit(arena.range.part(0, 4 * HUGE_2M)).unwrap();
     arena
 }
 
-/// A pool with exactly `pages` pages to be had, for a test that must see it run dry.
+/// Makes a pool with exactly `pages` free pages, for a test that must see it run dry.
 fn exact_pool(pages: u64) -> Option<PoolGuard> {
     let pool = PoolGuard::reserve(PageSize::HUGE_2M, pages)?;
     if hugetlb_available(PageSize::HUGE_2M) == Some(pages) {
@@ -78,7 +79,7 @@ enum Step {
         first: usize,
         count: usize,
     },
-    /// Of what is committed, from `first` on.
+    /// Forgets committed slices, from `first` on.
     Forget {
         first: usize,
         count: usize,
@@ -103,7 +104,7 @@ fn check_against_model(heap: &HugeHeap, steps: &[Step]) {
     let memory = own_memory().unwrap();
     let slices = ARENA / SLICE;
     let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
-    // The byte that a committed slice must hold.
+    // Byte that each committed slice must hold.
     let mut model: Vec<Option<u8>> = vec![None; slices];
     let mut stamp = 0u8;
     for step in steps {
@@ -194,11 +195,13 @@ fn hugetlb_keeps_every_promise_with_a_pool_that_is_too_small() {
 
 #[test]
 fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
-    // The kernel may refuse to collapse: a page that something else holds for a moment, no free huge page. Not always.
+    // The kernel may refuse to collapse (a page that something else holds for a moment, no free
+    // huge page), but not always.
     assert!((0..20).any(|_| first_chunks_follow()));
 }
 
-/// Returns true if the first chunk of a heap that has grown becomes huge when a thread of the library asks for it.
+/// Returns true if the first chunk of a heap that has grown becomes huge when a thread of the
+/// library asks for it.
 fn first_chunks_follow() -> bool {
     let heap = heap(Heap::Thp);
     let arena = Range::reserve(&heap, ARENA, false);
@@ -211,7 +214,7 @@ fn first_chunks_follow() -> bool {
     assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
     assert_eq!(mapping(&heap, arena.range.start() + 4 * HUGE_2M), Mapping::Mapped(Backing::Thp));
     assert_eq!(mapping(&heap, arena.range.start() + ARENA / 2), Mapping::None);
-    // A thread of the program leaves it as it is, however large the heap becomes.
+    // A thread of the program leaves the chunk as it is, however large the heap becomes.
     heap.commit(arena.range.part(0, ARENA)).unwrap();
     assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
     let collapsed = heap.collapse_at(arena.range.start());
@@ -265,11 +268,11 @@ fn a_fork_that_the_pool_cannot_carry_is_refused_where_threads_run() {
     let _grown = grow_past_small(&heap);
     let _object = Range::reserve(&heap, 32 << 20, true);
     assert!(heap.ledger().held(Backing::Hugetlb2M) > 4 * HUGE_2M as u64);
-    // The test harness has threads of its own, so that "one thread" is false.
+    // The test harness has other threads, so that "one thread" is false.
     assert_eq!(heap.before_fork(1), Err(megapage_inside::Errno::ENOMEM));
     assert_eq!(heap.ledger().forks(), (1, 1));
-    // Told that every thread is an idle one of the library, it moves the heap instead. Other tests' threads
-    // come and go between the count and its use, so that it may take a few attempts.
+    // If every thread counts as an idle one of the library, the heap is moved instead. Other tests'
+    // threads come and go between the count and its use, so that it may take a few attempts.
     let moves = || heap.before_fork(megapage_inside::thread_count().unwrap()) == Ok(());
     assert!((0..1000).any(|_| moves()));
     assert_eq!(heap.ledger().held(Backing::Hugetlb2M), 0);

@@ -9,14 +9,14 @@ use std::process::Command;
 
 const MIB: usize = 1 << 20;
 
-/// The value of a line of /proc/self/status, in bytes.
+/// Returns the value of a line of /proc/self/status, in bytes.
 fn status(name: &str) -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// Limits this process to what it has now, and so many bytes more.
+/// Limits this process to its present value and `more` bytes.
 fn leave(option: &str, line: &str, more: usize) {
     let (limit, pid) = (status(line) + more, std::process::id().to_string());
     let set = Command::new("prlimit").args(["--pid", &pid, &format!("--{option}={limit}:{limit}")]).status();
@@ -48,11 +48,12 @@ fn an_arena_takes_addresses_as_it_needs_them_where_they_are_few() {
         }
         assert!(heap.commit(part(2, 1)).is_ok(), "also without taking addresses before");
         assert_eq!(status("VmSize"), before + 3 * HUGE_2M, "the first chunk was reserved at once");
-        // The program maps something in between: there is no memory there, and its own stays.
+        // The program maps something in between: the heap has no memory there, and the program's
+        // mapping stays.
         assert!(part(5, 1).reserve_hole());
         assert_eq!(commit(5, 1), Err(Errno::EEXIST));
         assert!(heap.chunk_at(arena.start() + 5 * HUGE_2M).is_none(), "not the heap's");
-        // The limit refuses more, until something goes.
+        // The limit refuses more, until something is decommitted.
         (6..16).take_while(|&chunk| commit(chunk, 32).is_ok()).for_each(drop);
         assert_eq!(commit(15, 1), Err(Errno::ENOMEM));
         heap.decommit(part(4, 32)).unwrap();
@@ -100,7 +101,7 @@ fn what_is_accessible_and_not_in_use_is_a_small_part_of_a_limit_on_data() {
         heap.decommit(arena.part(HUGE_2M, SLICE)).unwrap();
         assert_eq!(open(&heap, arena, 64), 15, "what is unused stays open");
         assert!(heap.commit(arena.part(HUGE_2M, SLICE)).unwrap(), "and reads as zero");
-        // The program locks its memory: nothing is accessible that is not in use.
+        // The program locks its memory: no unused chunk is accessible.
         heap.prepare_for_locks();
         assert_eq!(open(&heap, arena, 64), 0);
         // Half of a 64th of 1 GiB is for chunks: three, of which one is used.

@@ -1,4 +1,5 @@
-//! The heap on kernels that refuse: each test in a process of its own, of which the kernel refuses something.
+//! The heap on kernels that refuse: each test in a separate process, to which the kernel refuses
+//! something.
 
 use megapage_inside::{Errno, Reservation, thread_count};
 use megapage_kernel::own_memory;
@@ -19,7 +20,7 @@ fn heap(kind: Heap) -> HugeHeap {
     heap
 }
 
-/// Writes a byte of its own to each slice.
+/// Writes a distinct byte to each slice.
 fn write(address: usize, len: usize) {
     let memory = own_memory().unwrap();
     for slice in 0..len / SLICE {
@@ -27,7 +28,7 @@ fn write(address: usize, len: usize) {
     }
 }
 
-/// Whether each slice holds the byte that [`write`] wrote.
+/// Checks that each slice holds the byte that [`write`] wrote.
 fn check(address: usize, len: usize) {
     let memory = own_memory().unwrap();
     for slice in 0..len / SLICE {
@@ -37,7 +38,7 @@ fn check(address: usize, len: usize) {
     }
 }
 
-/// Events for each reason but the one that every heap has.
+/// Returns the reasons with events, except the one that every heap has.
 fn reasons(heap: &HugeHeap) -> Vec<FallBack> {
     let events = |reason: &FallBack| heap.ledger().fall_backs(*reason).0 > 0;
     FallBack::ALL.into_iter().filter(|it| *it != FallBack::TooSmall).filter(events).collect()
@@ -58,7 +59,7 @@ fn use_heap(heap: &HugeHeap) -> Reservation {
     arena.range
 }
 
-/// EPERM: what a filter of system calls answers.
+/// EPERM: the answer of a filter of system calls.
 const FORBIDDEN: Errno = Errno(1);
 
 fn takes_no_hugetlb(call: Call, errno: Errno, expected: FallBack) {
@@ -110,7 +111,8 @@ fn what_is_refused_later_loses_no_byte() {
             refuse(call, FORBIDDEN.0);
             let second = use_heap(&heap);
             check(first.start(), ARENA);
-            // Told that it runs in one thread it moves what it has on hugetlb pages, or tries to.
+            // With this count it takes the program to run in one thread: it moves its hugetlb
+            // pages, or tries to.
             let _ = heap.before_fork(thread_count().unwrap());
             check(first.start(), ARENA);
             check(second.start(), ARENA);
@@ -125,7 +127,7 @@ fn a_commit_that_fails_midway_keeps_nothing() {
     in_child("refused::a_commit_that_fails_midway_keeps_nothing", || {
         let heap = heap(Heap::Thp);
         let arena = heap.reserve(ARENA, HUGE_2M, false).unwrap();
-        // In use before, and after.
+        // In use before, and afterwards.
         heap.commit(arena.range.part(0, 2 * SLICE)).unwrap();
         heap.commit(arena.range.part(5 * HUGE_2M, SLICE)).unwrap();
         write(arena.range.start(), 2 * SLICE);
@@ -149,7 +151,7 @@ fn a_commit_that_fails_midway_keeps_nothing() {
         }
         check(arena.range.start(), 2 * SLICE);
         check(arena.range.start() + 5 * HUGE_2M, SLICE);
-        // The limit gone, it goes.
+        // Without the limit, the commit succeeds.
         heap.commit(arena.range.part(SLICE, ARENA - SLICE)).unwrap();
         heap.release(arena.range).unwrap();
         assert_eq!(heap.ledger().total_held(), 0);
@@ -159,15 +161,15 @@ fn a_commit_that_fails_midway_keeps_nothing() {
 #[test]
 fn a_thread_that_was_just_joined_refuses_no_fork() {
     in_child("refused::a_thread_that_was_just_joined_refuses_no_fork", || {
-        // Not enough for a second copy: a fork has the move, or is refused.
+        // Not enough for a second copy: the heap is moved, or the fork is refused.
         let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 40) else { return };
         let own = thread_count().unwrap();
         for round in 0..5 {
             let heap = heap(Heap::Hugetlb2M);
             let range = use_heap(&heap);
             assert!(heap.ledger().held(Backing::Hugetlb2M) > 0);
-            // The kernel counts a thread for a moment after it was joined; this one for longer. On a busy machine it may be
-            // there for longer than a fork waits.
+            // The kernel counts a thread for a moment after it was joined; this one for longer. On
+            // a busy machine it may exist for longer than a fork waits.
             let forks = |_| {
                 let _ending = std::thread::spawn(|| std::thread::sleep(Duration::from_millis(4)));
                 heap.before_fork(own) == Ok(())
@@ -180,8 +182,9 @@ fn a_thread_that_was_just_joined_refuses_no_fork() {
     });
 }
 
-/// A control group of this process's, with a limit on hugetlb pages; gone, with the process back where it was, at the end.
-/// Of version 1 where that has the controller, as after a test that has mounted it.
+/// A control group of this process, with a limit on hugetlb pages. At the end it is removed, and
+/// the process is back where it was. It is of version 1 if that has the controller, as after a test
+/// that has mounted it.
 struct Group {
     root: PathBuf,
     path: PathBuf,
@@ -214,7 +217,7 @@ impl Group {
     }
 
     fn enter_first_version(limit: Limit) -> Option<Group> {
-        // Where systemd mounts it.
+        // The directory at which systemd mounts it.
         let root = PathBuf::from("/sys/fs/cgroup/hugetlb");
         let mounted = !root.exists();
         if mounted {
@@ -261,7 +264,7 @@ impl Drop for Group {
     }
 }
 
-/// What a control group bounds: pages in use, or pages that are reserved.
+/// Object of a control group's limit: pages in use, or pages that are reserved.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     Faults,

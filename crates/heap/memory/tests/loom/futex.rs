@@ -1,13 +1,14 @@
-//! A futex in loom's terms: looking at the word and falling asleep are one step, as under the lock of the kernel's queue.
+//! A futex in loom's terms. To look at the word and to fall asleep are one step, as under the lock
+//! of the kernel's queue.
 
 use loom::sync::{Condvar, Mutex};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{self, Relaxed};
 
-/// One is as good as a hundred: each is a further look.
+/// Looks at a lock before a thread sleeps. One shows as much as a hundred: each is a further look.
 pub(crate) const SPINS: usize = 1;
 
-/// An atomic that can be made in a constant, as loom's cannot: it comes to be when it is first used.
+/// Atomic that can be made in a constant, as loom's cannot: it comes to be at its first use.
 #[derive(Debug)]
 pub(crate) struct AtomicU32 {
     initial: u32,
@@ -72,8 +73,8 @@ pub(crate) fn wake_one(word: &AtomicU32) {
     drop(queue);
 }
 
-/// Does nothing: forks alone look at what a thread holds.
+/// Does nothing: only forks look at the locks that a thread holds.
 pub(crate) fn taking() {}
 
-/// See [`taking`].
+/// Does nothing: see [`taking`].
 pub(crate) fn released() {}

@@ -1,14 +1,15 @@
-//! What the parts under test are made of: atomics of loom's, and memory that notices when it is used after its release.
+//! Building blocks of the parts under test: loom's atomics, and memory that notices its use after
+//! its release.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use megapage_inside::Errno;
 
-/// As many as fit on the small stacks of loom's threads.
+/// Spans that fit on the small stacks of loom's threads.
 pub const MAX_SPANS: usize = 4;
 
-/// An atomic that can be made in a constant, as loom's cannot: it comes to be when it is first used.
+/// Atomic that can be made in a constant, as loom's cannot: it comes to be at its first use.
 #[derive(Debug)]
 pub struct AtomicU64 {
     initial: u64,
@@ -61,7 +62,7 @@ impl AtomicU64 {
     }
 }
 
-/// `count` words, made by the calling thread.
+/// Makes `count` words in the calling thread.
 pub fn words(count: usize) -> &'static [AtomicU64] {
     let words: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
     for word in &words {
@@ -75,7 +76,7 @@ pub fn words(count: usize) -> &'static [AtomicU64] {
 pub struct SharedWords(&'static [AtomicU64]);
 
 impl SharedWords {
-    /// As many as a ledger has, at least.
+    /// Makes at least as many words as a ledger has.
     pub fn model() -> SharedWords {
         SharedWords(words(256))
     }
@@ -93,12 +94,12 @@ pub fn allocate_words(count: usize) -> Result<&'static [AtomicU64], Errno> {
     Ok(words(count))
 }
 
-/// Whoever uses them from now on fails.
+/// Releases words: each later use of them fails.
 pub fn release_words(words: &'static [AtomicU64]) {
     words.iter().for_each(|word| word.released.store(true, Ordering::Relaxed));
 }
 
-/// Addresses without memory.
+/// Range of addresses without memory.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedRange {
     start: usize,
@@ -127,7 +128,7 @@ impl OwnedRange {
     }
 }
 
-/// Their owner.
+/// Owner of such a range.
 #[derive(Debug)]
 pub struct Reservation {
     range: OwnedRange,

@@ -1,4 +1,5 @@
-//! The wrappers of the exec family (src/interpose.c), compiled by themselves under the address sanitizer.
+//! The wrappers of the exec family (src/interpose.c), compiled by themselves under the address
+//! sanitizer.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,8 +32,8 @@ fn environment_after_exec(confined: bool) -> Option<(Vec<String>, String)> {
 #[test]
 fn an_environment_that_names_ld_preload_twice_is_put_together_without_overlap() {
     let Some((lines, program)) = environment_after_exec(false) else { return };
-    // Ours first; one that is too long is left out, and those after it are not.
-    // The program stands for the library, which has to be there.
+    // The library comes first. An item that is too long is left out; later ones are kept. The
+    // program stands for the library, which has to exist.
     let libraries = format!("LD_PRELOAD={program}:/a.so:/b.so:/c.so:/d.so");
     assert_eq!(lines, ["MEGAPAGE_HEAP=2m", &libraries, "A=1", "B=2"]);
 }

@@ -92,8 +92,8 @@ fn names_that_a_program_defines_are_not_called() {
     }
 }
 
-/// The status of `program` after a program with the library has executed these words, and what was
-/// said.
+/// Runs a program with the library that executes these words. Returns the exit status, and the text
+/// on stderr.
 fn executed(starter: &Path, words: &[&str], path: &Path) -> (Option<i32>, String) {
     let mut command = preloaded::command(starter, "thp");
     let run = command.args(words).arg("look").env("PATH", path).output().expect("it starts");

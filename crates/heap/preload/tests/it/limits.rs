@@ -1,5 +1,5 @@
-//! Limits on memory and addresses: what fits without the library fits with it. In programs of their
-//! own.
+//! Limits on memory and addresses: a program that fits without the library fits with it. Each test
+//! runs separate programs.
 
 use crate::preloaded;
 
@@ -11,7 +11,8 @@ use preloaded::{built, passes, preloaded, program, text};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The program under a shell's `set-up`, with the library where a heap is named, from the shell on.
+/// Runs the program after a shell's `set_up`. If a heap is named, the shell and the program have
+/// the library.
 fn run(set_up: &str, program: &Path, arguments: &[&str], heap: Option<&str>) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{set_up}; exec \"$@\""), "sh"]).arg(program).args(arguments);
@@ -21,7 +22,8 @@ fn run(set_up: &str, program: &Path, arguments: &[&str], heap: Option<&str>) -> 
     command.output().expect("the shell starts")
 }
 
-/// The part of the program ends well after `set_up`, plain and with each heap.
+/// Checks that a part of the program ends well after `set_up`, without the library and with each
+/// heap.
 fn fits(set_up: &str, part: &str) {
     let Some(program) = program("limits", part) else { return };
     for heap in [None, Some("thp"), Some("none"), Some("auto")] {
@@ -89,7 +91,7 @@ fn a_control_group_that_holds_the_program_holds_it_with_the_library() {
     let plain = run("true", &program, &["churn"], None);
     let peak: u64 = text(&plain.stdout).trim().parse().expect("a peak in KiB");
     let limit = Bytes::kib(peak + peak / 20 + (4 << 10));
-    // Memory that was to be kept goes near the limit, too.
+    // With `never`, freed memory near the limit goes back, too.
     let set_ups =
         [None, Some("thp"), Some("auto"), Some("auto")].into_iter().zip(["1000", "1000", "1000", "never"]);
     for (heap, return_after) in set_ups {

@@ -1,6 +1,7 @@
-//! The mmap family (src/mappings.rs), compared with the kernel's own answers in a program of its own.
+//! The mmap family (src/mappings.rs), compared with the kernel's own answers in a separate program.
 //!
-//! MEGAPAGE_MAPPED_CALLS says how many calls are made; 1,000,000 take some ten minutes. MEGAPAGE_MAPPED_SEED chooses them.
+//! MEGAPAGE_MAPPED_CALLS is the number of calls; 1,000,000 take some ten minutes.
+//! MEGAPAGE_MAPPED_SEED chooses them.
 
 use crate::preloaded;
 
@@ -8,7 +9,7 @@ use preloaded::{preloaded, program, text};
 
 const CALLS: &str = "20000";
 
-/// The value before `word`.
+/// Returns the value before `word`.
 fn value(said: &str, word: &str) -> u64 {
     let words: Vec<&str> = said.split([' ', ',', '\n']).filter(|word| !word.is_empty()).collect();
     let at = words.iter().position(|it| *it == word).unwrap_or_else(|| panic!("no {word} in: {said}"));
@@ -29,7 +30,8 @@ fn the_mmap_family_answers_as_the_kernel_does() {
     } else {
         megapage_testing::skip("needs transparent huge pages");
     }
-    // Now and then the kernel does not merge what it could, by what lies beside it: on our side no more often.
+    // Now and then the kernel does not merge mappings that it could, because of a neighbour. It
+    // does so on our side no more often.
     let (ours, twin) = (value(&said, "ours"), value(&said, "twin"));
     assert!(ours <= twin + 3 + calls.parse::<u64>().unwrap() / 10_000, "{said}");
     let without = preloaded(&program, &["5000", &seed], "none");

@@ -10,9 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Names the directory of the test, in the namespace whose /etc is a copy.
+/// Variable that names the directory of the test, in the namespace whose /etc is a copy.
 const INNER: &str = "MEGAPAGE_TEST_SECURE";
-/// Is in that copy alone.
+/// File that only that copy has.
 const MARK: &str = "/etc/megapage-test-copy";
 /// A user who is not root.
 const OTHER: u32 = 65534;
@@ -29,8 +29,8 @@ fn a_program_with_more_rights_than_its_caller_is_left_alone() {
         return megapage_testing::skip("transparent huge pages are off");
     }
     let Some(built) = program("secure", "setuid") else { return };
-    // A separate file system, which every user can reach: one that is mounted nosuid would hide
-    // the defect.
+    // A separate file system, which every user can reach. A file system that is mounted nosuid
+    // would hide the defect.
     let place = "/mnt";
     let script = "mount -t tmpfs -o mode=755 none \"$1\" && cp -a /etc \"$1/etc\" && cp \"$2\" \"$1/program\" && \
                   cp \"$3\" \"$1/libmegapage.so\" && touch \"$1$5\" && mount --bind \"$1/etc\" /etc && \

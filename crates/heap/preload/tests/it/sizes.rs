@@ -1,4 +1,5 @@
-//! What a block takes beside what was asked for (patches/01-more-size-classes.patch), in a program of its own.
+//! Memory of a block beyond its requested size (patches/01-more-size-classes.patch), in a separate
+//! program.
 
 use crate::preloaded;
 

@@ -22,8 +22,8 @@ fn no_call_of_files_clocks_processes_or_memory_goes_by_a_name() {
         let names = listed.lines().filter_map(|line| line.split_whitespace().last());
         let names: BTreeSet<&str> = names.map(|name| name.split('@').next().unwrap_or(name)).collect();
         assert!(names.contains("memcpy") || names.contains("memmove"), "{library}: {names:?}");
-        // The standard library's allocator, for the message of a panic: the one allocates nothing,
-        // the other is malloc.
+        // The standard library's allocator, for the message of a panic. libmegapage_text.so
+        // allocates nothing; libmegapage.so is malloc.
         let of_text = ["malloc", "calloc", "realloc", "free", "posix_memalign"];
         let strangers: Vec<&&str> = names
             .difference(&allowed)

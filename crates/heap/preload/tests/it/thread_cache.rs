@@ -1,4 +1,4 @@
-//! The cache of freed blocks of each thread (src/thread_cache.c), in a program of its own.
+//! The cache of freed blocks of each thread (src/thread_cache.c), in a separate program.
 
 use crate::preloaded;
 

@@ -1,4 +1,4 @@
-//! What becomes of freed memory (src/waiting.c, src/thread_cache.c), in a program of its own.
+//! Freed memory that waits or goes back (src/waiting.c, src/thread_cache.c), in a separate program.
 
 use crate::preloaded;
 

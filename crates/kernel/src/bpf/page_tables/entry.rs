@@ -1,40 +1,46 @@
-//! Entries of page tables, as Linux writes them on x86-64 (arch/x86/include/asm/pgtable_types.h, pgtable_64.h) and arm64
-//! (arch/arm64/include/asm/pgtable-hwdef.h, pgtable-prot.h). Pure: values in, values out.
+//! Entries of page tables, as Linux writes them on x86-64 (arch/x86/include/asm/pgtable_types.h,
+//! pgtable_64.h) and arm64 (arch/arm64/include/asm/pgtable-hwdef.h, pgtable-prot.h). Pure: values
+//! in, values out.
 
 use megapage_snapshot::PAGES;
 
-/// The type of a marker (userfaultfd's, of a guard region, of poison): nothing is there, nor is it swapped.
-/// The last type, whatever the kernel's configuration (linux/swap.h). A type has five bits.
+/// Type of a marker (of userfaultfd, of a guard region, of poison): nothing is there, and nothing
+/// is swapped. It is the last type with every configuration of the kernel (linux/swap.h). A type
+/// has five bits.
 const SWAP_TYPE_MARKER: u64 = 31;
 
-/// Which bits of an entry mean what.
+/// Meaning of the bits of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The processor follows the entry.
+    /// Bit of an entry that the processor follows.
     pub present: u64,
-    /// The processor has used it; on arm64 the access flag.
+    /// Bit of an entry that the processor has used; on arm64 the access flag.
     pub accessed: u64,
-    /// May be written without a fault, but for one that notes that it was.
+    /// Bit of a page that may be written without a page fault, except for one that marks it as
+    /// written.
     pub writable: u64,
-    /// Of pages that the kernel does not manage (raw page frames of a device), and of the shared page of zeros.
+    /// Bit of pages that the kernel does not manage (raw page frames of a device), and of the
+    /// shared page of zeros.
     pub special: u64,
-    /// Any of these without `present`: mapped, but not to be accessed (PROT_NONE, NUMA balancing; a huge page that is
-    /// being split). Swap entries keep them clear.
+    /// Bits of a page that is mapped but may not be accessed: any of them, without `present`.
+    /// Examples are PROT_NONE, NUMA balancing, and a huge page that is being split. Swap entries
+    /// keep these bits clear.
     pub inaccessible: u64,
-    /// In a table of level 2 or above: a leaf, present or not. None where nothing shows that of an entry that is not present.
+    /// Bit of a leaf in a table of level 2 or above, present or not. 0 if no bit shows that for an
+    /// entry that is not present.
     pub leaf: u64,
-    /// One of 16 entries, aligned, that the processor may translate by one entry of its TLB, and note as accessed in any
-    /// one of them.
+    /// Bit of one of 16 aligned entries that the processor may translate by one entry of its TLB.
+    /// It may mark any one of them as accessed for all.
     pub contiguous: u64,
-    /// Where the type of a swap entry begins.
+    /// First bit of the type in a swap entry.
     pub swap_type_shift: u32,
-    /// Frames of entries that are not present are written inverted, against speculation.
+    /// True if frames of entries that are not present are written inverted, against speculation.
     pub is_inverted: bool,
 }
 
 impl Layout {
-    /// x86-64. A leaf stays one while the kernel clears the present bit for a moment; for inversion see L1TF
-    /// (arch/x86/include/asm/pgtable-invert.h).
+    /// Layout of x86-64. A leaf keeps its bit while the kernel clears the present bit for a moment.
+    /// For inversion see L1TF (arch/x86/include/asm/pgtable-invert.h).
     pub const X86_64: Layout = Layout {
         present: 1 << 0,
         accessed: 1 << 5,
@@ -47,7 +53,7 @@ impl Layout {
         is_inverted: true,
     };
 
-    /// arm64 since Linux 6.11: what is not to be accessed keeps the bit "not global".
+    /// Layout of arm64 since Linux 6.11: an inaccessible page keeps the bit "not global".
     pub const ARM64: Layout = Layout {
         present: 1 << 0,
         accessed: 1 << 10,
@@ -60,23 +66,25 @@ impl Layout {
         is_inverted: false,
     };
 
-    /// arm64 before that: PTE_PROT_NONE, and PMD_PRESENT_INVALID while a huge page is split.
+    /// Layout of arm64 before 6.11: PTE_PROT_NONE, and PMD_PRESENT_INVALID while a huge page is
+    /// split.
     pub const ARM64_BEFORE_6_11: Layout =
         Layout { inaccessible: 1 << 58 | 1 << 59, swap_type_shift: 3, ..Layout::ARM64 };
 
-    /// Which of arm64's it is, by the entry of a page that may not be accessed. `None` for neither.
+    /// Returns which of arm64's layouts the kernel uses, from the entry of a page that may not be
+    /// accessed. Returns `None` if the entry fits neither.
     #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
     pub const fn of_inaccessible(entry: u64) -> Option<Layout> {
         let old = Layout::ARM64_BEFORE_6_11.inaccessible;
         match (entry & Layout::ARM64.present, entry & old != 0, entry & Layout::ARM64.inaccessible != 0) {
-            // What is "not global" has the newer one's bit in both.
+            // An entry that is "not global" has the newer layout's bit in both layouts.
             (0, true, _) => Some(Layout::ARM64_BEFORE_6_11),
             (0, false, true) => Some(Layout::ARM64),
             _ => None,
         }
     }
 
-    /// What the entry of a page (level 1) says.
+    /// Returns the state that the entry of a page (level 1) shows.
     pub const fn state(self, entry: u64) -> State {
         if entry & (self.present | self.inaccessible) != 0 {
             State::Present
@@ -87,38 +95,41 @@ impl Layout {
         }
     }
 
-    /// What an entry of level 2 or 3 that is no table says.
+    /// Returns the state that an entry of level 2 or 3 shows, if it is no table.
     pub const fn huge_state(self, entry: u64) -> State {
         if entry & self.leaf != 0 { State::Present } else { self.state(entry) }
     }
 
-    /// Whether the page was accessed. Means nothing where none is present.
+    /// Returns true if the page was accessed. Has no meaning if no page is present.
     pub const fn is_accessed(self, entry: u64) -> bool {
         entry & self.accessed != 0
     }
 
-    /// Whether the page may be written.
+    /// Returns true if the page may be written.
     pub const fn is_writable(self, entry: u64) -> bool {
         entry & self.writable != 0
     }
 
-    /// Whether no ordinary page is there, though one is mapped. Means nothing where none is.
+    /// Returns true if the page that is mapped is no ordinary one. Has no meaning if none is
+    /// mapped.
     const fn is_special(self, entry: u64) -> bool {
         entry & self.special != 0
     }
 
-    /// Whether it is one of 16 that are accessed together. Means nothing where no page is present.
+    /// Returns true if the page is one of 16 that are accessed together. Has no meaning if no page
+    /// is present.
     pub const fn is_contiguous(self, entry: u64) -> bool {
         entry & self.contiguous != 0
     }
 
-    /// The bits of the physical address under `frame_mask`.
+    /// Returns the bits of the physical address under `frame_mask`.
     pub const fn frame(self, entry: u64, frame_mask: u64) -> u64 {
         let bits = if self.is_inverted && entry & self.present == 0 { !entry } else { entry };
         bits & frame_mask
     }
 
-    /// What `pages` of the region count for that this entry of level 2 or 3 maps. `zeros`: it is the 2 MiB page of zeros.
+    /// Counts `pages` base pages that this entry of level 2 or 3 maps. `zeros` is true if it maps
+    /// the 2 MiB page of zeros.
     pub(super) fn huge_tally(self, entry: u64, pages: u16, zeros: bool) -> Tally {
         match self.huge_state(entry) {
             State::Present if zeros => Tally { zero_page: pages, ..Tally::default() },
@@ -130,7 +141,7 @@ impl Layout {
     }
 }
 
-/// What an entry says.
+/// State that an entry shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Nothing, or a marker.
@@ -141,20 +152,23 @@ pub enum State {
     Swapped,
 }
 
-/// What entries hold, as the page map counts it (`/proc/PID/pagemap`): a marker counts as swapped.
+/// Counts of entries, as the page map has them (`/proc/PID/pagemap`): a marker counts as swapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Present pages, without the shared page of zeros, and without pages that the kernel does not manage.
+    /// Present pages, without the shared page of zeros and without pages that the kernel does not
+    /// manage.
     pub present: u16,
     /// Entries that map the shared page of zeros.
     pub zero_page: u16,
-    /// All others that are not empty.
+    /// All other entries that are not empty.
     pub swapped: u16,
 }
 
-/// Counts entries of level 1. `zero_frame` is the frame of the shared page of zeros, under `frame_mask`.
+/// Counts entries of level 1. `zero_frame` is the frame of the shared page of zeros, under
+/// `frame_mask`.
 pub(super) fn tally(layout: Layout, entries: &[u64], frame_mask: u64, zero_frame: u64) -> Tally {
-    // Nearly all tables hold ordinary pages and nothing else: without a branch, eight bytes at a time.
+    // Nearly all tables hold ordinary pages and nothing else. The loops have no branch and take
+    // eight bytes at a time.
     let Layout { present, special, .. } = layout;
     let is_plain = |entry: u64| entry & (present | special) == present && entry & frame_mask != zero_frame;
     let plain: u16 = entries.iter().map(|&entry| u16::from(is_plain(entry))).sum();
@@ -173,7 +187,7 @@ pub(super) fn tally(layout: Layout, entries: &[u64], frame_mask: u64, zero_frame
     tally
 }
 
-/// What a page table of level 1 holds.
+/// Contents of a page table of level 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Present pages, 0 to 512, without the shared page of zeros.
@@ -182,16 +196,17 @@ pub struct Contents {
     pub zero_page: u16,
     /// Pages swapped out or migrating, 0 to 512.
     pub swapped: u16,
-    /// A bit for each of the present pages that was accessed: bit `n % 64` of word `n / 64`. Of 16 contiguous pages
-    /// (arm64) all or none.
+    /// Bit for each present page that was accessed: bit `n % 64` of word `n / 64`. For 16
+    /// contiguous pages (arm64) all bits are set, or none.
     pub accessed: [u64; PAGES as usize / 64],
 }
 
-/// Decodes a table of level 1. `zero_frame` is the frame of the shared page of zeros, under `frame_mask`.
+/// Decodes a table of level 1. `zero_frame` is the frame of the shared page of zeros, under
+/// `frame_mask`.
 pub fn contents(layout: Layout, table: &[u64; PAGES as usize], frame_mask: u64, zero_frame: u64) -> Contents {
     let mut contents = Contents::default();
     for (entries, accessed) in table.chunks_exact(64).zip(&mut contents.accessed) {
-        // Tables of sparse memory hold long runs of nothing.
+        // Tables of sparse memory hold long runs of empty entries.
         if entries.iter().all(|&entry| entry == 0) {
             continue;
         }
@@ -213,7 +228,7 @@ pub fn contents(layout: Layout, table: &[u64; PAGES as usize], frame_mask: u64, 
     contents
 }
 
-/// The pages of `together` whose group of 16 has one in `accessed`.
+/// Returns the pages of `together` whose group of 16 has one in `accessed`.
 fn accessed_together(accessed: u64, together: u64) -> u64 {
     let lane = |n: u32| together & (0xffff << (16 * n));
     (0..4).map(lane).filter(|lane| accessed & lane != 0).fold(0, |all, lane| all | lane)
@@ -231,12 +246,12 @@ mod tests {
     const PROT_NONE: u64 = X86.inaccessible;
     const LEAF: u64 = X86.leaf;
 
-    /// 46 bits of physical address.
+    /// Mask for 46 bits of physical address.
     const MASK: u64 = ((1 << 46) - 1) & !0xfff;
     const ZERO: u64 = 0x1234_5000;
     const SOFT_DIRTY: u64 = 1 << 11;
 
-    /// A swap entry as __swp_entry writes it: the type above, the offset inverted below.
+    /// Makes a swap entry as __swp_entry writes it: the type above, the offset inverted below.
     fn swap(kind: u64, offset: u64) -> u64 {
         kind << X86.swap_type_shift | (!offset << 14 >> 5)
     }
@@ -267,7 +282,7 @@ mod tests {
         let frame = 0x4000_0000;
         let cases = [
             (frame | PRESENT | LEAF | ACCESSED, State::Present),
-            // While a split invalidates it.
+            // Entries that a split has made invalid for a moment.
             ((!frame & MASK) | LEAF, State::Present),
             ((!frame & MASK) | LEAF | PROT_NONE, State::Present),
             (swap(30, 0x1234), State::Swapped),
@@ -285,7 +300,7 @@ mod tests {
         table[0] = 0x7000 | PRESENT | ACCESSED;
         table[1] = 0x8000 | PRESENT | SOFT_DIRTY;
         table[63] = 0x9000 | PRESENT | ACCESSED | WRITABLE;
-        // The page of zeros was accessed too, but no clearing reaches it.
+        // The page of zeros was accessed too, but does not count: clearing does not reach it.
         table[64] = ZERO | PRESENT | ACCESSED;
         table[65] = PROT_NONE | (!ZERO & MASK);
         table[100] = swap(1, 5);

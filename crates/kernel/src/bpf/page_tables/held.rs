@@ -1,4 +1,5 @@
-//! What a process holds, by its page tables, counted as its page map counts it ([`Pagemap::held`]).
+//! Memory that a process holds, read from its page tables and counted as its page map counts it
+//! ([`Pagemap::held`]).
 //!
 //! [`Pagemap::held`]: crate::pagemap::Pagemap::held
 
@@ -15,15 +16,21 @@ const HUGE: u64 = HUGE_2M as u64;
 const PAGE: u64 = BASE_PAGE as u64;
 
 impl PageTables {
-    /// The regions that hold anything in `ranges` (ascending, disjoint, whole base pages), ascending: all that
-    /// [`Pagemap::held`](crate::pagemap::Pagemap::held) reports on a kernel since 6.7, without a lock of the process. What
-    /// lies in a region outside of `ranges` is not counted. `None` where a region changed under each of several tries, or
-    /// may map the 2 MiB page of zeros and nothing shows which page that is: not a fault of our own (none is given while
-    /// transparent_hugepage/enabled is `never`), nor `/proc/kpageflags` (which root alone may open).
-    /// About 0.6 ms for each GiB on base pages; where no fault gives the page of zeros as much for each GiB of huge pages
-    /// that may not be written to.
+    /// Returns the regions that hold anything in `ranges`, in ascending order. `ranges` must be
+    /// ascending, disjoint, and consist of whole base pages. Reports all that
+    /// [`Pagemap::held`](crate::pagemap::Pagemap::held) reports on a kernel since 6.7, without a
+    /// lock of the process. Counts only the pages of a region that lie in `ranges`.
     ///
-    /// Pages that the kernel does not manage (device memory in a mapping of raw page frames) do not count.
+    /// Returns `None` if a region changed under each of several tries. Returns `None` also if a
+    /// region may map the 2 MiB page of zeros and nothing shows which page that is. A page fault of
+    /// this process shows it, but none gives that page while transparent_hugepage/enabled is
+    /// `never`. `/proc/kpageflags` shows it too, but only root may open that.
+    ///
+    /// Takes about 0.6 ms for each GiB on base pages. Without a page fault that gives the page of
+    /// zeros, it takes as much again for each GiB of huge pages without write access.
+    ///
+    /// Pages that the kernel does not manage (device memory in a mapping of raw page frames) do not
+    /// count.
     pub fn held(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Option<Vec<Region>>, WalkError> {
         let first = self.count_held(pid, ranges, self.frames)?;
         let Some(space) = first.space.filter(|_| !first.suspects.is_empty()) else {
@@ -32,7 +39,7 @@ impl PageTables {
         let mut suspects = first.suspects;
         suspects.sort_unstable();
         suspects.dedup();
-        // The kernel gave none when it was asked for: transparent huge pages may have been off.
+        // The kernel gave none when it was asked before: transparent huge pages may have been off.
         let _ = learn::zero_pages(self);
         let zeros = match self.frames.huge_zero {
             Some(zeros) => Some(zeros),
@@ -41,15 +48,15 @@ impl PageTables {
                 Err(_) => return Ok(None),
             },
         };
-        // An address space that has once had the page of zeros keeps it in its place until it ends: as long as this one
-        // lives, what was just learnt holds for what was walked before.
+        // An address space that has once mapped the page of zeros keeps it in its place until it
+        // ends. While this one lives, the frame learnt just now is also right for the walk before.
         if self.address_space(pid)? != space {
             return Err(WalkError::Gone);
         }
         let Some(zeros) = zeros.filter(|zeros| suspects.binary_search(zeros).is_ok()) else {
             return Ok(first.complete.then_some(first.held));
         };
-        // Known for this process alone: nothing shows that the page stays when it ends.
+        // The frame is known for this process only: nothing shows that the page stays when it ends.
         let again = self.count_held(pid, ranges, Frames { huge_zero: Some(zeros), ..self.frames })?;
         if again.space != Some(space) {
             return Err(WalkError::Gone);
@@ -57,7 +64,7 @@ impl PageTables {
         Ok(again.complete.then_some(again.held))
     }
 
-    /// One walk. What may be the page of zeros counts as memory while `frames` does not report it.
+    /// Walks once. A possible page of zeros counts as memory if `frames` does not know its frame.
     fn count_held(&mut self, pid: Pid, ranges: &[VirtRange], frames: Frames) -> Result<Counted, WalkError> {
         let whole = outward(ranges);
         let mut counted = Counted { space: None, complete: true, held: Vec::new(), suspects: Vec::new() };
@@ -84,19 +91,19 @@ impl PageTables {
     }
 }
 
-/// What one walk has counted.
+/// Counts of one walk.
 struct Counted {
-    /// Of which address space; `None` where nothing was asked for.
+    /// Address space that was walked; `None` if no range was asked for.
     space: Option<AddressSpace>,
-    /// Whether no region was left out.
+    /// True if no region was left out.
     complete: bool,
     held: Vec<Region>,
-    /// Addresses of the frames that may be the 2 MiB page of zeros, while that one is not known.
+    /// Addresses of the frames that may be the 2 MiB page of zeros. Empty if that page is known.
     suspects: Vec<u64>,
 }
 
-/// Which of these huge frames is the page of zeros, by the kernel's flags of frames; there is one at most. An error
-/// where they cannot be read.
+/// Returns the one of these huge frames that is the page of zeros, by the kernel's flags of frames.
+/// There is at most one. Returns an error if the flags cannot be read.
 fn zeros_among(frames: &[u64]) -> Result<Option<u64>, KernelError> {
     let flags = FrameFlags::open(&KernelRoot::live())?;
     for &frame in frames {
@@ -108,13 +115,14 @@ fn zeros_among(frames: &[u64]) -> Result<Option<u64>, KernelError> {
 }
 
 impl Frames {
-    /// Whether an entry may map the 2 MiB page of zeros, which no process may write.
+    /// Returns true if an entry may map the 2 MiB page of zeros, which no process may write.
     fn may_be_zeros(&self, found: &Found) -> bool {
         let is_present = self.layout.huge_state(found.entry) == State::Present;
         found.size() == EntrySize::Huge2m && is_present && !self.layout.is_writable(found.entry)
     }
 
-    /// Counts what the entry says of `ranges`, of which the first ends behind its start.
+    /// Adds to `held` the pages of `ranges` that the entry maps. The first range ends after the
+    /// entry's start.
     fn count(
         &self,
         found: &Found,
@@ -139,7 +147,7 @@ impl Frames {
         }
     }
 
-    /// Counts what a huge entry says of a part of what it maps, region by region.
+    /// Adds to `held` a part of the memory that a huge entry maps, region by region.
     fn count_huge(&self, entry: u64, range: VirtRange, held: &mut Vec<Region>) {
         let zeros = self.is_huge_zero(entry);
         let mut start = range.start();
@@ -153,7 +161,7 @@ impl Frames {
     }
 }
 
-/// Adds to the last region, or begins a new one, where there is something to count.
+/// Adds `tally` to the last region, or begins a new one. Does nothing if `tally` is empty.
 fn add(held: &mut Vec<Region>, start: u64, tally: Tally, by_huge_entry: bool) {
     if tally == Tally::default() {
         return;
@@ -171,7 +179,8 @@ fn add(held: &mut Vec<Region>, start: u64, tally: Tally, by_huge_entry: bool) {
     }
 }
 
-/// The regions that `ranges` touch, as ranges: ascending and disjoint, as `ranges` are.
+/// Returns the regions that `ranges` touch, as ranges. They are ascending and disjoint, as `ranges`
+/// are.
 fn outward(ranges: &[VirtRange]) -> Vec<VirtRange> {
     let mut whole: Vec<VirtRange> = Vec::new();
     for range in ranges {

@@ -1,5 +1,5 @@
-//! What the walker has to know of the machine, learnt from this process's own memory, of which we know what it
-//! holds.
+//! Facts about the machine that the walker needs. This process learns them from its own memory,
+//! whose contents it knows.
 
 use super::program::Status;
 use super::{EntrySize, Frames, GIB, Layout, OpenError, PageTables, WalkError};
@@ -9,24 +9,26 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-/// Where the direct map begins at the earliest, by the number of levels
-/// (Documentation/arch/x86/x86_64/mm.rst). Below lies nothing that could be read by mistake.
+/// Lowest possible starts of the direct map, for 4 and for 5 levels
+/// (Documentation/arch/x86/x86_64/mm.rst). Nothing that could be read by mistake lies below.
 const FLOOR_4_LEVELS: u64 = 0xffff_8880_0000_0000;
 const FLOOR_5_LEVELS: u64 = 0xff11_0000_0000_0000;
-/// The direct map of 5 levels ends, and that of 4 begins, on either side of this.
+/// Boundary between the direct maps: that of 5 levels ends below it, that of 4 levels begins above
+/// it.
 const LEAST_OF_4_LEVELS: u64 = 0xffff_8000_0000_0000;
-/// As many as the program compares.
+/// Bytes that the BPF program compares.
 const MAGIC_BYTES: usize = 64;
 
-/// Finds where the kernel maps physical address 0, for which it shows no symbol: tries one GiB after the other,
-/// upwards, until the page tables lead from a page of ours to what we wrote there. `end` is the end of physical
-/// memory.
+/// Finds where the kernel maps physical address 0, for which it shows no symbol. Tries one GiB
+/// after the other, upwards, until the page tables lead from a page of this process to the bytes
+/// written there. `end` is the end of physical memory.
 pub fn direct_map(tables: &mut PageTables, end: u64) -> Result<(), OpenError> {
     let own = Pid(std::process::id() as i32);
     match tables.address_space(own) {
         Ok(_) => {}
         Err(WalkError::Io(source)) => return Err(source.into()),
-        // A kernel that looks pids up in its first namespace does not find us in ours.
+        // A kernel that looks pids up in its initial namespace does not find this process by its
+        // number in another namespace.
         Err(WalkError::Gone) => return Err(OpenError::NoDirectMap { tries: 0 }),
     }
     let mut magic = [0; MAGIC_BYTES];
@@ -48,7 +50,8 @@ pub fn direct_map(tables: &mut PageTables, end: u64) -> Result<(), OpenError> {
     }
     control.walk.at = written;
     control.pid = own.0;
-    // Whatever a wrong guess takes for an entry, it leads to no device.
+    // Bound for wrong guesses: if one reads something else as an entry, it still leads to no
+    // device.
     control.walk.end = end;
     for &levels in levels {
         let control = tables.program.control_mut();
@@ -58,7 +61,7 @@ pub fn direct_map(tables: &mut PageTables, end: u64) -> Result<(), OpenError> {
         tables.program.run("find_direct_map")?;
         let control = tables.program.control_mut();
         if control.status() == Status::Done {
-            // From here on entries lead where they say: memory that is added later lies past the end.
+            // From here on entries are right: memory that is added later lies past `end`.
             control.walk.end = u64::MAX;
             drop(page);
             return Ok(());
@@ -67,11 +70,13 @@ pub fn direct_map(tables: &mut PageTables, end: u64) -> Result<(), OpenError> {
     Err(OpenError::NoDirectMap { tries: tries * levels.len() as u64 })
 }
 
-/// How many levels the tables may have, the likeliest first, and where the direct map begins at the earliest.
+/// Returns the possible numbers of levels, the likeliest first, and the lowest possible start of
+/// the direct map.
 fn shapes(top: u64) -> (&'static [u32], u64) {
     if cfg!(target_arch = "aarch64") {
-        // 48, 52 and 39 bits of virtual address. The direct map of what lies below the first memory, where physical
-        // address 0 is, may begin below all kernel addresses: nothing is mapped there.
+        // For 48, 52 and 39 bits of virtual address. Memory may begin far above physical address 0.
+        // The direct map's place for address 0 may then lie below all kernel addresses, where
+        // nothing is mapped.
         (&[4, 5, 3], 0)
     } else if top >= LEAST_OF_4_LEVELS {
         (&[4], FLOOR_4_LEVELS)
@@ -80,7 +85,8 @@ fn shapes(top: u64) -> (&'static [u32], u64) {
     }
 }
 
-/// Learns how the kernel notes a page that may not be accessed, which shows its way to write entries.
+/// Learns how the kernel writes the entry of a page that may not be accessed. This shows which
+/// layout of entries it uses.
 pub fn layout(tables: &mut PageTables) -> Result<Layout, OpenError> {
     let memory = memory(BASE_PAGE)?;
     let start = memory.start() as u64;
@@ -94,7 +100,7 @@ pub fn layout(tables: &mut PageTables) -> Result<Layout, OpenError> {
     Layout::of_inaccessible(entry).ok_or(OpenError::Unknown { entry })
 }
 
-/// Learns the frames of the shared pages of zeros, which private memory that was only read maps.
+/// Learns the frames of the shared pages of zeros. Private memory that was only read maps them.
 pub fn zero_pages(tables: &mut PageTables) -> Result<(), OpenError> {
     let read = |tables: &mut PageTables, memory: &Reservation| {
         let start = memory.start() as u64;
@@ -109,11 +115,13 @@ pub fn zero_pages(tables: &mut PageTables) -> Result<(), OpenError> {
     if let Some((entry, _)) = read(tables, &memory(BASE_PAGE)?)? {
         tables.frames.zero = layout.frame(entry, mask);
     }
-    // The 2 MiB page of zeros keeps its place as long as a process that has had it lives: we do.
+    // The 2 MiB page of zeros keeps its frame while a process that has mapped it lives, as this one
+    // does.
     let region = memory(HUGE_2M)?;
     // EINVAL without transparent huge pages: then there is no such page either.
     let _ = region.advise_thp();
-    // Neither a base page's entry, where nothing huge is given, nor a huge page of our own, which we may write.
+    // Excludes the entry of a base page (the kernel gave no huge page), and a writable huge page,
+    // which belongs to this process alone.
     let is_zeros =
         |(entry, size): &(u64, EntrySize)| *size == EntrySize::Huge2m && !layout.is_writable(*entry);
     let entry = read(tables, &region)?.filter(is_zeros);
@@ -121,7 +129,7 @@ pub fn zero_pages(tables: &mut PageTables) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Private memory of ours, aligned to its length.
+/// Makes private memory of this process, aligned to its length.
 fn memory(length: usize) -> io::Result<Reservation> {
     let memory = Reservation::new(length, length)?;
     memory.open()?;

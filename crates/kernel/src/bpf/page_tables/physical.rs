@@ -1,14 +1,15 @@
-//! Physical memory, as far as page tables speak of it.
+//! Physical memory, as page tables show it.
 
 use crate::{KernelError, KernelRoot};
 
 const BASE_PAGE_SHIFT: u32 = 12;
 
-/// On arm64 with base pages of 4 KiB, whatever the processor has of them. Bits 50 and 51 of 52 lie elsewhere, and are 0 for
+/// Bits of a physical address that an entry holds in place, on arm64 with base pages of 4 KiB, for
+/// every processor. Bits 50 and 51 of a 52-bit address lie elsewhere in the entry. They are 0 for
 /// all memory below 1 PiB.
 const ARM64_BITS: u32 = 50;
 
-/// The bits of an entry that hold a physical address.
+/// Returns the mask of the bits of an entry that hold a physical address.
 pub fn frame_mask(root: &KernelRoot) -> Result<u64, KernelError> {
     if cfg!(target_arch = "aarch64") {
         return Ok((1 << ARM64_BITS) - (1 << BASE_PAGE_SHIFT));
@@ -16,7 +17,8 @@ pub fn frame_mask(root: &KernelRoot) -> Result<u64, KernelError> {
     x86_frame_mask(root)
 }
 
-/// `address sizes` of `/proc/cpuinfo`, which leaves out the bits that memory encryption uses.
+/// Computes the mask from `address sizes` of `/proc/cpuinfo`, which leaves out the bits that memory
+/// encryption uses.
 fn x86_frame_mask(root: &KernelRoot) -> Result<u64, KernelError> {
     const FILE: &str = "proc/cpuinfo";
     let text = root.read(FILE)?;
@@ -36,7 +38,8 @@ fn x86_frame_mask(root: &KernelRoot) -> Result<u64, KernelError> {
     }
 }
 
-/// The first physical address after all memory: the highest end of a zone in `/proc/zoneinfo`.
+/// Returns the first physical address after all memory: the highest end of a zone in
+/// `/proc/zoneinfo`.
 pub fn end(root: &KernelRoot) -> Result<u64, KernelError> {
     const FILE: &str = "proc/zoneinfo";
     let text = root.read(FILE)?;

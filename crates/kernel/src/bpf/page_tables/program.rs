@@ -1,8 +1,9 @@
-//! The BPF program and the memory that it shares with us. Layouts as in `bpf/page_tables.bpf.c` and `bpf/walk.h`.
+//! The BPF program and the memory that it shares with this process. Layouts are as in
+//! `bpf/page_tables.bpf.c` and `bpf/walk.h`.
 //!
-//! File-level obligation: the maps are mapped whole and as long as the kernel states; a program writes to them only
-//! while `run` holds `&mut self`, so that no reference to their contents is alive then; the structures are plain
-//! words, for which any bytes are valid.
+//! File-level obligation: the maps are mapped whole and as long as the kernel states. A program
+//! writes to them only while `run` holds `&mut self`, so that no reference to their contents is
+//! alive then. The structures are plain words, for which any bytes are valid.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 
-/// Ranges that one walk takes.
+/// Most ranges that one walk takes.
 pub const MOST_RANGES: usize = 1024;
 const MOST_FOUND: usize = 2048;
 const MOST_TABLES: usize = 512;
@@ -54,7 +55,7 @@ pub struct Control {
     pub magic: [u64; 8],
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Done,
@@ -74,7 +75,7 @@ impl Control {
     }
 }
 
-/// `struct found`: an entry, and which of the copied tables it points to, if it is a table.
+/// `struct found`: an entry, and the index of its copied table if it points to one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
@@ -114,7 +115,7 @@ struct Mapping {
     flags: u64,
 }
 
-/// The loaded program.
+/// Loaded program.
 #[derive(Debug)]
 pub struct Program {
     object: Object,
@@ -124,11 +125,11 @@ pub struct Program {
     tables: Shared<[u64; PAGES as usize]>,
 }
 
-/// The compiled program.
+/// Compiled program.
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/page_tables.bpf.o")));
 
 impl Program {
-    /// Loads it into the kernel.
+    /// Loads the program into the kernel.
     pub fn load() -> io::Result<Program> {
         let object = bpf::load(OBJECT)?;
         let control = Shared::map(&object, "control", 1)?;
@@ -142,6 +143,8 @@ impl Program {
         &mut self.control.as_mut_slice()[0]
     }
 
+    /// Sets the ranges of the next walk.
+    ///
     /// # Panics
     /// With more than [`MOST_RANGES`].
     pub fn set_ranges(&mut self, ranges: &[VirtRange]) {
@@ -150,25 +153,25 @@ impl Program {
         }
     }
 
-    /// What the last run found.
+    /// Returns the entries that the last run found.
     pub fn found(&self) -> &[Found] {
         let count = self.control.as_slice()[0].walk.found as usize;
         &self.found.as_slice()[..count.min(MOST_FOUND)]
     }
 
-    /// The tables that the last run copied.
+    /// Returns the tables that the last run copied.
     pub fn tables(&self) -> &[[u64; PAGES as usize]] {
         let count = self.control.as_slice()[0].walk.tables as usize;
         &self.tables.as_slice()[..count.min(MOST_TABLES)]
     }
 
-    /// Runs the program of this name on the control block.
+    /// Runs the program with this name on the control block.
     pub fn run(&mut self, name: &str) -> io::Result<()> {
         self.run_on(name, None)
     }
 
-    /// The mapping of `pid` at `address` and whether it is of hugetlb. ENOENT where there is none, ESRCH where
-    /// the process has gone, EBUSY while its address space changes.
+    /// Returns the mapping of `pid` at `address`, and true if it is of hugetlb. Errors: ENOENT if
+    /// there is none, ESRCH if the process has gone, EBUSY while its address space changes.
     pub fn find_mapping(&mut self, pid: Pid, address: u64) -> io::Result<(VirtRange, bool)> {
         let mut mapping = Mapping { address, pid: pid.0, ..Mapping::default() };
         // SAFETY: the structure is plain words without padding, and lives through the borrow.
@@ -189,18 +192,18 @@ impl Program {
     }
 }
 
-/// A BPF array that is mapped into our memory.
+/// BPF array that is mapped into our memory.
 #[derive(Debug)]
 struct Shared<T> {
     start: NonNull<T>,
     count: usize,
 }
 
-// SAFETY: it owns its mapping; nothing of it belongs to a thread.
+// SAFETY: the value owns its mapping, and no part of it is bound to a thread.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
-    /// The map `name`, which has `count` elements of this type.
+    /// Maps the BPF map `name`, which has `count` elements of this type.
     fn map(object: &Object, name: &str, count: usize) -> io::Result<Shared<T>> {
         let map = bpf::map(object, name)?;
         if map.value_size() as usize != size_of::<T>() || map.max_entries() as usize != count {
@@ -224,7 +227,8 @@ impl<T> Shared<T> {
     }
 
     fn as_slice(&self) -> &[T] {
-        // SAFETY: the mapping is page-aligned and holds `count` elements; only `run` lets it change.
+        // SAFETY: the mapping is page-aligned and holds `count` elements; only `run` lets it
+        // change.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 

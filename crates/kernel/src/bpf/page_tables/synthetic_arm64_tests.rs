@@ -1,10 +1,12 @@
-//! The walk and the decoding on synthetic memory, as arm64 has it: three to five levels, blocks, contiguous entries, and what
-//! kernels before and since 6.11 write for memory that may not be accessed.
+//! Tests of the walk and of the decoding on synthetic memory in the form of arm64: three to five
+//! levels, blocks, and contiguous entries. Memory that may not be accessed has the form of kernels
+//! before and since 6.11.
 
 use super::synthetic::{ARM64, HUGE, HUGE_ZERO, Synthetic, ZERO, summary};
 use super::*;
 
-/// A page, and a block: valid, normal memory, for users, inner shareable, not global, no execution.
+/// Attributes of a page and of a block: normal memory, for users, inner shareable, not global, no
+/// execution.
 const ATTRIBUTES: u64 = 3 << 53 | 1 << 11 | 3 << 8 | 1 << 6;
 const PAGE: u64 = ATTRIBUTES | 3;
 const BLOCK: u64 = ATTRIBUTES | 1;
@@ -14,12 +16,12 @@ const WRITABLE: u64 = 1 << 51;
 const CONTIGUOUS: u64 = 1 << 52;
 const SPECIAL: u64 = 1 << 56;
 
-/// A swap entry as Linux 6.11 writes it: the type from bit 6 on, the offset from bit 12.
+/// Makes a swap entry as Linux 6.11 writes it: the type from bit 6 on, the offset from bit 12.
 fn swap(kind: u64, offset: u64) -> u64 {
     kind << 6 | offset << 12
 }
 
-/// What mprotect(PROT_NONE) leaves of a page or a block.
+/// Returns the entry of a page or block after mprotect(PROT_NONE).
 fn inaccessible(entry: u64) -> u64 {
     entry & !1 | READ_ONLY
 }
@@ -28,7 +30,7 @@ fn inaccessible(entry: u64) -> u64 {
 fn every_kind_of_entry_is_read_at_three_to_five_levels() {
     for levels in [3, 4, 5] {
         let mut synthetic = Synthetic::of(&ARM64, levels);
-        // Beyond what one level less can address.
+        // An address beyond the reach of one level less.
         let base = [1 << 37, 0xffff_0000_0000, 0xf_ffff_0000_0000][levels as usize - 3];
         let mut at = |n: u64, level, entry| synthetic.map(base + n * HUGE, level, entry);
         at(1, 1, 0x7000 | PAGE | ACCESSED);
@@ -39,7 +41,7 @@ fn every_kind_of_entry_is_read_at_three_to_five_levels() {
         at(6, 2, swap(30, 0x1234));
         at(7, 2, swap(31, 1));
         at(8, 1, 0);
-        // Above 256 TiB, where a processor has as much (LPA2).
+        // A frame above 256 TiB, which a processor with LPA2 can have.
         at(9, 2, 1 << 49 | BLOCK | ACCESSED);
         at(1024, 3, 0x4000_0000 | BLOCK | ACCESSED);
         at(1536, 3, swap(30, 5));
@@ -73,7 +75,8 @@ fn every_kind_of_entry_is_read_at_three_to_five_levels() {
 #[test]
 fn contiguous_pages_are_accessed_together() {
     let mut synthetic = Synthetic::of(&ARM64, 4);
-    // Pages 16 to 31, of which the processor has noted one, and 32 to 47, of which none; 48 is one by itself.
+    // Contiguous pages 16 to 31, of which one is accessed, and 32 to 47, of which none is. Page 48
+    // is not contiguous.
     for n in 16..48 {
         let noted = if n == 21 { ACCESSED } else { 0 };
         synthetic.map(n << 12, 1, (0x10_0000 + (n << 12)) | PAGE | CONTIGUOUS | noted);
@@ -88,7 +91,7 @@ fn contiguous_pages_are_accessed_together() {
 #[test]
 fn contiguous_blocks_are_accessed_together() {
     let mut synthetic = Synthetic::of(&ARM64, 4);
-    // Two hugetlb pages of 32 MiB, beside a block that is none.
+    // Two hugetlb pages of 32 MiB, between two blocks that are not contiguous.
     for n in 16..48 {
         let noted = if n == 47 { ACCESSED } else { 0 };
         synthetic.map(n * HUGE, 2, (n * HUGE) | BLOCK | CONTIGUOUS | noted);
@@ -135,7 +138,8 @@ fn no_entry_leads_past_the_end_of_memory() {
     synthetic.map(0, 1, 0x7000 | PAGE);
     synthetic.map(HUGE, 1, 0x7000 | PAGE);
     synthetic.map(2 * HUGE, 2, 0x4000_0000 | BLOCK);
-    // The table of the second is the last page of memory's successor.
+    // The last table, of the second address, begins at `last`: memory that ends there does not hold
+    // it.
     let last = synthetic.tables.last().unwrap().2;
     let at = |address: u64, end: u64| synthetic.run(&format!("end {end:x}\ntranslate {address:x}"));
     assert_eq!(at(HUGE, last + 1).trim(), "7000");
@@ -176,7 +180,7 @@ fn an_entry_shows_how_inaccessible_pages_are_noted() {
     for unknown in [0, 0x7000 | PAGE, swap(1, 5), page & !(1 << 11)] {
         assert_eq!(Layout::of_inaccessible(unknown), None, "{unknown:#x}");
     }
-    // The same words say other things.
+    // The same words have another meaning in the other layout.
     assert_eq!(old.state(page | 1 << 58), State::Present);
     assert_eq!(
         (old.state(31 << 3 | 1 << 8), Layout::ARM64.state(31 << 3 | 1 << 8)),

@@ -1,5 +1,6 @@
-//! The walk and the decoding on synthetic memory: what this machine's page tables do not hold, such as five levels,
-//! and tables that change while they are read. `bpf/walk.h` is compiled natively for it (`bpf/synthetic.c`).
+//! Tests of the walk and of the decoding on synthetic memory. It holds cases that this machine's
+//! page tables lack, such as five levels, and tables that change while they are read. For this,
+//! `bpf/walk.h` is compiled natively (`bpf/synthetic.c`).
 
 use super::*;
 use std::fmt::Write as _;
@@ -19,13 +20,13 @@ pub(super) const ZERO: u64 = 0x3b3_4000;
 pub(super) const HUGE_ZERO: u64 = 0x1_abc0_0000;
 pub(super) const HUGE: u64 = HUGE_2M as u64;
 
-/// What differs between the architectures.
+/// Differences between the architectures.
 pub(super) struct Machine {
-    /// The compiler's option.
+    /// Option of the compiler.
     option: &'static str,
     layout: Layout,
     mask: u64,
-    /// The bits of an entry that is a table.
+    /// Bits of an entry that points to a table.
     table: u64,
 }
 
@@ -34,13 +35,13 @@ const X86_64: Machine =
 pub(super) const ARM64: Machine =
     Machine { option: "-DMEGAPAGE_ARM64", layout: Layout::ARM64, mask: (1 << 50) - (1 << 12), table: 3 };
 
-/// A machine's page tables in the making.
+/// Page tables of a machine, under construction.
 pub(super) struct Synthetic {
     machine: &'static Machine,
     levels: u32,
     script: String,
     next_frame: u64,
-    /// Tables by level and the address that they begin with.
+    /// Tables: level, first address that they map, and frame.
     pub(super) tables: Vec<(u32, u64, u64)>,
     ranges: Vec<VirtRange>,
 }
@@ -77,7 +78,7 @@ impl Synthetic {
         writeln!(self.script, "word {physical:x} {value:x}").unwrap();
     }
 
-    /// Where the entry of `level` for `address` stands; makes the tables above it.
+    /// Returns the place of the entry of `level` for `address`. Makes the tables above it.
     pub(super) fn place(&mut self, address: u64, level: u32) -> u64 {
         let mut table = self.tables[0].2;
         for above in (level + 1..=self.levels).rev() {
@@ -94,13 +95,13 @@ impl Synthetic {
         index(table, address, level)
     }
 
-    /// Writes the entry of `level` (1: of a base page) for `address`.
+    /// Writes the entry of `level` for `address`; level 1 is that of base pages.
     pub(super) fn map(&mut self, address: u64, level: u32, entry: u64) {
         let place = self.place(address, level);
         self.word(place, entry);
     }
 
-    /// `physical` becomes `value` after so many reads.
+    /// Sets the word at `physical` to `value` after `reads` reads.
     pub(super) fn change(&mut self, reads: u64, physical: u64, value: u64) {
         writeln!(self.script, "change {reads:x} {physical:x} {value:x}").unwrap();
     }
@@ -110,7 +111,7 @@ impl Synthetic {
         writeln!(self.script, "range {start:x} {end:x}").unwrap();
     }
 
-    /// Has the native program carry the script out.
+    /// Lets the native program carry out the script.
     pub(super) fn run(&self, order: &str) -> String {
         let mut child =
             Command::new(program(self.machine)).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -123,7 +124,7 @@ impl Synthetic {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The regions, how many runs they took, and how many were given up.
+    /// Returns the regions, the number of runs that they took, and the number of regions given up.
     pub(super) fn walk(&self) -> (Vec<TableRegion>, u64, u64) {
         let Machine { layout, mask, .. } = *self.machine;
         let frames = Frames { layout, mask, zero: ZERO, huge_zero: Some(HUGE_ZERO) };
@@ -163,7 +164,7 @@ fn index(table: u64, address: u64, level: u32) -> u64 {
     table + ((address >> shift(level)) & 511) * 8
 }
 
-/// The native program, compiled once for all tests of an architecture.
+/// Returns the native program, compiled once for all tests of an architecture.
 fn program(machine: &Machine) -> PathBuf {
     static PROGRAMS: [OnceLock<(tempfile::TempDir, PathBuf)>; 2] = [OnceLock::new(), OnceLock::new()];
     let (_, path) = PROGRAMS[usize::from(machine.option == ARM64.option)].get_or_init(|| {
@@ -178,7 +179,7 @@ fn program(machine: &Machine) -> PathBuf {
     path.clone()
 }
 
-/// The regions as (start, size, present, zero pages, swapped, accessed).
+/// Returns the regions as (start, size, present, zero pages, swapped, accessed).
 pub(super) fn summary(regions: &[TableRegion]) -> Vec<(u64, EntrySize, u16, u16, u16, u32)> {
     let accessed = |region: &TableRegion| region.contents.accessed.iter().map(|word| word.count_ones()).sum();
     regions
@@ -195,13 +196,14 @@ pub(super) fn summary(regions: &[TableRegion]) -> Vec<(u64, EntrySize, u16, u16,
 fn every_kind_of_entry_is_read_at_four_and_five_levels() {
     for levels in [4, 5] {
         let mut synthetic = Synthetic::new(levels);
-        // With five levels, beyond what four can address.
+        // With five levels, an address beyond the reach of four.
         let base = if levels == 5 { 0x33_0000_0000_0000 } else { 0x7f00_0000_0000 };
         let swap = 5 << 59 | 0xff_ffff << 9 & !0x1ff;
         let marker = 31 << 59 | 0xff_ffff_fe00;
         let mut at = |n: u64, level, entry| synthetic.map(base + n * HUGE, level, entry);
         at(1, 1, 0x7000 | PRESENT | ACCESSED);
-        // Two that are not huge: the second page, and those that hold nothing.
+        // Huge entries: two present ones, an inaccessible one, one that is being split, the page of
+        // zeros, a swapped one and a marker. Then a table that holds nothing.
         at(2, 2, 0x20_0000 | PRESENT | LEAF | ACCESSED);
         at(3, 2, 0x40_0000 | PRESENT | LEAF);
         at(4, 2, (!0x60_0000 & MASK) | PROT_NONE | LEAF | ACCESSED);
@@ -210,7 +212,7 @@ fn every_kind_of_entry_is_read_at_four_and_five_levels() {
         at(7, 2, swap);
         at(8, 2, marker);
         at(9, 1, 0);
-        // A 1 GiB page two GiB up, and one that is migrating.
+        // A 1 GiB page 2 GiB above `base`, and one that is migrating, 3 GiB above it.
         at(1024, 3, 0x4000_0000 | PRESENT | LEAF | ACCESSED);
         at(1536, 3, swap);
         synthetic.map(base + 10 * HUGE + 0x1000, 1, (!0x7000 & MASK) | PROT_NONE | ACCESSED);
@@ -218,7 +220,7 @@ fn every_kind_of_entry_is_read_at_four_and_five_levels() {
         synthetic.map(base + 10 * HUGE + 0x3000, 1, swap);
         synthetic.map(base + 10 * HUGE + 0x4000, 1, marker);
         synthetic.map(base + 10 * HUGE + 0x1f_f000, 1, 0x9000 | PRESENT);
-        // Far away, under another top entry.
+        // Far away, under another entry of the top table.
         let far = base + (if levels == 5 { 3 << 48 } else { 1 << 39 });
         synthetic.map(far, 1, 0x8000 | PRESENT | ACCESSED);
         synthetic.range(0, base + 1026 * HUGE);
@@ -280,7 +282,7 @@ fn a_long_walk_takes_several_runs() {
     let (regions, runs, given_up) = synthetic.walk();
     assert_eq!((regions.len(), given_up), (2700, 0));
     assert!(regions.is_sorted_by_key(|region| region.start));
-    // 512 tables, then the remainder of them with 1960 huge entries, then 140 more.
+    // 512 tables, then the other 88 with 1960 huge entries, then 140 more.
     assert_eq!(runs, 3);
 }
 
@@ -295,7 +297,7 @@ fn a_table_that_is_replaced_under_the_copy_is_read_again() {
     let other = synthetic.frame();
     synthetic.word(other, 0x9000 | PRESENT);
     synthetic.word(other + 8, 0xa000 | PRESENT);
-    // The old one is freed and filled with something that looks like pages that were accessed.
+    // The old table is freed, then filled with words that look like accessed pages.
     let old = synthetic.tables.last().unwrap().2;
     synthetic.change(3, old, u64::MAX);
     synthetic.change(4, entry, other | TABLE);
@@ -322,8 +324,8 @@ fn what_changes_without_end_is_left_out() {
     synthetic.map(HUGE, 1, 0x8000 | PRESENT | ACCESSED);
     let upper = synthetic.place(0, 3);
     let table = synthetic.tables.iter().find(|table| table.0 == 2).unwrap().2;
-    // The entry above flickers while the first region is walked: after each copy it is another. A try ends with the
-    // read that shows it, one before the last.
+    // The upper entry changes after each copy of the first region. A try ends with the read that
+    // shows the change, the last read but one.
     for change in 0..4 {
         synthetic.change(change * (READS - 1) + 4, upper, table | TABLE | 1 << (52 + change));
     }

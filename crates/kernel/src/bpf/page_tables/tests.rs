@@ -5,7 +5,7 @@ use megapage_snapshot::thp::ThpEnabled;
 use megapage_units::PageSize;
 use std::os::fd::AsFd;
 
-/// Where addresses of programs end.
+/// End of the addresses of programs.
 const USER_END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 1 << 47 };
 
 fn open() -> Option<PageTables> {
@@ -22,7 +22,7 @@ fn walk(tables: &mut PageTables, pid: Pid, range: VirtRange) -> Vec<TableRegion>
     regions
 }
 
-/// The mapping at an address, which tests beside this one can delay by changing our address space.
+/// Returns the mapping at an address. Tries again while other tests change our address space.
 fn mapping(tables: &mut PageTables, pid: Pid, address: u64) -> Option<TableMapping> {
     for _ in 0..10_000 {
         match tables.mapping(pid, address) {
@@ -43,7 +43,8 @@ fn a_captured_tree_is_refused() {
 fn pages_of_a_child_are_read() {
     let Some(mut tables) = open() else { return };
     let child = Canary::start(3, 1, true).unwrap();
-    // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does.
+    // A collapse gives a huge page even if page faults give none (transparent_hugepage/enabled is
+    // 'never').
     let pidfd = crate::spawn::open_pidfd(child.pid()).unwrap();
     let _ = crate::process_madvise::collapse(pidfd.as_fd(), &[child.huge()]);
     let regions = walk(&mut tables, child.pid(), VirtRange::new(0, USER_END).unwrap());
@@ -54,7 +55,7 @@ fn pages_of_a_child_are_read() {
     }
     assert_eq!(of_child(child.huge().start()).size, EntrySize::Huge2m);
     assert!(regions.is_sorted_by_key(|region| region.start));
-    // The same with the address space cut into more ranges than one run takes.
+    // Repeats it with the address space cut into more ranges than one run takes.
     let ranges: Vec<VirtRange> =
         (0..USER_END >> 35).map(|n| VirtRange::new(n << 35, (n + 1) << 35).unwrap()).collect();
     let mut again = Vec::new();
@@ -76,7 +77,7 @@ fn an_address_space_is_known_again() {
     drop(child);
     assert!(matches!(tables.address_space(pid), Err(WalkError::Gone)));
     assert!(matches!(tables.mapping(pid, 0), Err(WalkError::Gone)));
-    // A kernel thread has none.
+    // A kernel thread has no address space.
     assert!(matches!(tables.address_space(Pid(2)), Err(WalkError::Gone)));
 }
 
@@ -95,7 +96,7 @@ fn the_shared_pages_of_zeros_are_reported() {
     let uses_huge = KernelRoot::live().read_u64("sys/kernel/mm/transparent_hugepage/use_zero_page");
     match (tables.frames.huge_zero, uses_huge) {
         (Some(frame), _) => assert!(flags(frame).is_zero_page()),
-        // A fault gives none at 'never'.
+        // A page fault gives no such page at 'never'.
         (None, uses) => assert!(uses.ok() != Some(1) || !given),
     }
 }
@@ -124,13 +125,13 @@ fn an_address_space_that_changes_all_the_time_is_read() {
     let Some(mut tables) = open() else { return };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Tables come and go, and are collapsed and split, while they are walked.
+        // Tables are made, freed, collapsed and split while they are walked.
         scope.spawn(|| {
             for _ in 0..150 {
                 let memory = Reservation::new(4 * HUGE_2M, HUGE_2M).unwrap();
                 memory.open().unwrap();
                 memory.part(0, 2 * HUGE_2M).populate().unwrap();
-                // Refused where no huge page is free.
+                // The kernel refuses it if no huge page is free.
                 let _ = memory.part(0, HUGE_2M).collapse();
                 memory.part(4096, 4096).discard().unwrap();
                 memory.release().unwrap();
@@ -178,11 +179,12 @@ fn a_huge_entry_stands_for_its_part_of_the_ranges() {
     assert_eq!(starts, [found.start]);
 }
 
-/// A process with memory of all kinds, which does nothing more; killed when dropped. And what it has obtained.
+/// Idle process with memory of all kinds, killed when dropped, and the text by which it reports
+/// that memory.
 struct Kinds(std::process::Child, String);
 
 impl Kinds {
-    /// `None`, after a loud skip, without Python.
+    /// Starts the process. Returns `None`, after a loud skip, without Python.
     fn start() -> Option<Kinds> {
         use std::io::BufRead;
         use std::process::{Command, Stdio};
@@ -211,8 +213,8 @@ impl Drop for Kinds {
     }
 }
 
-/// The page map's answer, once the page tables give the same: another process (reclaim, khugepaged) may change memory between
-/// the two.
+/// Returns the page map's answer once the page tables give the same one. Another actor in the
+/// kernel (reclaim, khugepaged) may change memory between the two.
 fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Option<Vec<Region>> {
     let mut pagemap = crate::pagemap::Pagemap::open(&KernelRoot::live(), pid).unwrap();
     let mut differ = String::new();
@@ -222,7 +224,7 @@ fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Opti
             megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
             return None;
         }
-        // Where a region has changed under several tries nothing is reported.
+        // Nothing is reported if a region has changed under several tries.
         let Some(held) = tables.held(pid, ranges).unwrap() else { continue };
         if held == reported {
             return Some(reported);
@@ -242,7 +244,7 @@ fn page_tables_agree_with_the_page_map() {
     if !megapage_testing::require_root() {
         return;
     }
-    // First: with it no other process changes settings of huge pages.
+    // Take the pool first: while it is held no other process changes settings of huge pages.
     let Some(_pool) = megapage_testing::PoolGuard::reserve(PageSize::HUGE_2M, 2) else { return };
     let Some(mut tables) = open() else { return };
     let Some(kinds) = Kinds::start() else { return };
@@ -251,7 +253,7 @@ fn page_tables_agree_with_the_page_map() {
     let own = maps.iter().filter(|map| !special.iter().any(|name| map.name.starts_with(name)));
     let ranges: Vec<VirtRange> = own.map(|map| map.range).collect();
     let Some(reported) = held_by_both(&mut tables, kinds.pid(), &ranges) else { return };
-    // Where the huge page of zeros was not known, it is learnt with the first process that may map it.
+    // If the huge page of zeros was not known, it is learnt with the first process that may map it.
     tables.frames.huge_zero = None;
     assert_eq!(held_by_both(&mut tables, kinds.pid(), &ranges).as_ref(), Some(&reported));
     let some = |is: &dyn Fn(&Region) -> bool| reported.iter().any(is);
@@ -261,7 +263,7 @@ fn page_tables_agree_with_the_page_map() {
     );
     assert!(some(&|region| region.huge == Some(true)), "hugetlb at least: {}", kinds.1);
     assert!(some(&|region| region.swapped > 0) || !kinds.1.contains("guard"));
-    // The same of parts of each mapping: without its first and its last page, and with a hole.
+    // Repeats it for parts of each mapping: without its first and its last page, and with a hole.
     let page = BASE_PAGE as u64;
     let parts = ranges.iter().flat_map(|range| {
         let middle = (range.start() / 2 + range.end() / 2) / page * page;
@@ -272,7 +274,7 @@ fn page_tables_agree_with_the_page_map() {
     let of_parts = held_by_both(&mut tables, kinds.pid(), &parts).expect("as before");
     let pages = |regions: &[Region]| regions.iter().map(|one| u64::from(one.present)).sum::<u64>();
     assert!(pages(&of_parts) < pages(&reported));
-    // More ranges than one run takes.
+    // Takes more ranges than one run takes.
     let singles: Vec<VirtRange> = ranges
         .iter()
         .flat_map(|range| (range.start()..range.end()).step_by(3 * BASE_PAGE))

@@ -3,22 +3,23 @@
 use crate::KernelRoot;
 use std::fmt;
 
-/// A release of mainline Linux: `6.12`. What a distribution or a stable series appends is left out.
+/// Release of mainline Linux: `6.12`. Suffixes of a distribution or a stable series are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
-    /// The first number.
+    /// First number.
     pub major: u16,
-    /// The second number.
+    /// Second number.
     pub minor: u16,
 }
 
 impl Release {
-    /// The release `major`.`minor`.
+    /// Returns the release `major`.`minor`.
     pub const fn new(major: u16, minor: u16) -> Release {
         Release { major, minor }
     }
 
-    /// Reads `6.1.0-56-cloud-amd64` and the like; `None` where it does not begin with two numbers.
+    /// Reads `6.1.0-56-cloud-amd64` and the like. Returns `None` if the text does not begin with
+    /// two numbers.
     pub fn parse(text: &str) -> Option<Release> {
         let mut numbers = text.trim().splitn(3, '.');
         let major = numbers.next()?.parse().ok()?;
@@ -27,7 +28,8 @@ impl Release {
         Some(Release { major, minor: second[..digits].parse().ok()? })
     }
 
-    /// The kernel of `root` (`/proc/sys/kernel/osrelease`); `None` where that cannot be read or understood.
+    /// Returns the release of the kernel of `root` (`/proc/sys/kernel/osrelease`); `None` if it
+    /// cannot be read or understood.
     pub fn of(root: &KernelRoot) -> Option<Release> {
         Release::parse(&root.read("proc/sys/kernel/osrelease").ok()?)
     }

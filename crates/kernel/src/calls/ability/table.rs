@@ -1,4 +1,4 @@
-//! The rows.
+//! Rows of the table of abilities.
 
 use super::{Ability, Probe, Release, trial};
 use std::sync::OnceLock;

@@ -1,8 +1,8 @@
 //! Trials of abilities, on this process.
 //!
-//! File-level obligation: each call names no memory at all, or memory that the function has mapped itself and unmaps
-//! before it returns; every structure that the kernel reads is initialised and outlives the call. Nothing that another
-//! thread could see is left changed.
+//! File-level obligation: each call names no memory, memory in the function's frame, or memory that
+//! the function has mapped itself and unmaps before it returns. Every structure that the kernel
+//! reads is initialised and outlives the call. No change stays that another thread could see.
 
 #![allow(unsafe_code)]
 
@@ -12,27 +12,28 @@ use std::ptr;
 
 const HUGE: usize = megapage_units::HUGE_2M;
 
-/// What an error number says of a call: not known to the kernel; anything but that or a refusal: known.
+/// Reads from a call's result if the kernel knows the call. An error in `unknown` means no, any
+/// other error yes; `None` for a refusal.
 fn known_unless(result: libc::c_long, unknown: &[i32]) -> Option<bool> {
     if result >= 0 {
         return Some(true);
     }
     match std::io::Error::last_os_error().raw_os_error()? {
         errno if unknown.contains(&errno) => Some(false),
-        // A filter's or a security module's word, not the kernel's.
+        // The answer of a filter or of a security module, not of the kernel.
         libc::EPERM | libc::EACCES => None,
         _ => Some(true),
     }
 }
 
-/// madvise(2) of no bytes: the kernel checks the advice before it looks at the range.
+/// Tries madvise(2) of no bytes: the kernel checks the advice before the range.
 fn knows_advice(advice: i32) -> Option<bool> {
     // SAFETY: an empty range; no memory is advised.
     let result = unsafe { libc::madvise(ptr::null_mut(), 0, advice) };
     known_unless(result.into(), &[libc::EINVAL, libc::ENOSYS])
 }
 
-/// process_madvise(2), for a descriptor that is none: EBADF where the call is there.
+/// Tries process_madvise(2) with an invalid descriptor: EBADF if the kernel has the call.
 pub(super) fn process_madvise() -> Option<bool> {
     // SAFETY: no descriptor and no ranges: nothing can be advised.
     let result = unsafe {
@@ -41,12 +42,12 @@ pub(super) fn process_madvise() -> Option<bool> {
     known_unless(result, &[libc::ENOSYS])
 }
 
-/// MADV_POPULATE_WRITE.
+/// Tries MADV_POPULATE_WRITE.
 pub(super) fn populate_write() -> Option<bool> {
     knows_advice(libc::MADV_POPULATE_WRITE)
 }
 
-/// MADV_COLLAPSE. The release that brought it has it for other processes, too.
+/// Tries MADV_COLLAPSE. The release that brought it also has it for other processes.
 pub(super) fn collapse() -> Option<bool> {
     match (knows_advice(libc::MADV_COLLAPSE), process_madvise()) {
         (Some(false), _) | (_, Some(false)) => Some(false),
@@ -54,7 +55,7 @@ pub(super) fn collapse() -> Option<bool> {
     }
 }
 
-/// PAGEMAP_SCAN of one page that this process has mapped.
+/// Tries PAGEMAP_SCAN of one page that this process has mapped.
 pub(super) fn pagemap_scan() -> Option<bool> {
     let file = File::open(crate::KernelRoot::live().path("proc/self/pagemap")).ok()?;
     let mut run = megapage_inside::pagemap_scan::Run::default();
@@ -69,19 +70,21 @@ pub(super) fn pagemap_scan() -> Option<bool> {
         return_mask: megapage_inside::pagemap_scan::IS_PRESENT,
         ..Default::default()
     };
-    // SAFETY: the argument states its own size, and a vector of one element, which lives through the call.
+    // SAFETY: the argument states its own size, and a vector of one element, which lives through
+    // the call.
     let result =
         unsafe { libc::ioctl(file.as_raw_fd(), megapage_inside::pagemap_scan::PAGEMAP_SCAN, &mut argument) };
     known_unless(result.into(), &[libc::ENOTTY, libc::EINVAL, libc::ENOSYS])
 }
 
-/// mremap(2) of a hugetlb mapping that takes no page of the pool, onto a range reserved for it. `None` without a pool of
-/// 2 MiB pages.
+/// Tries mremap(2) of a hugetlb mapping, which takes no page of the pool, onto a range reserved for
+/// it. Returns `None` without a pool of 2 MiB pages.
 pub(super) fn hugetlb_mremap() -> Option<bool> {
     let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let huge = private | libc::MAP_HUGETLB | (21 << libc::MAP_HUGE_SHIFT);
-    // SAFETY: for the whole block, new mappings at addresses of the kernel's choice overlap nothing; what is replaced
-    // by MAP_FIXED and unmapped lies within them; none of it is ever accessed.
+    // SAFETY: for the whole block, new mappings at addresses of the kernel's choice overlap
+    // nothing. The ranges that MAP_FIXED replaces and that are unmapped lie within them. None of
+    // this memory is ever accessed.
     unsafe {
         let from = libc::mmap(ptr::null_mut(), HUGE, libc::PROT_NONE, huge, -1, 0);
         if from == libc::MAP_FAILED {
@@ -98,7 +101,8 @@ pub(super) fn hugetlb_mremap() -> Option<bool> {
         if moved == libc::MAP_FAILED {
             let answer = known_unless(-1, &[libc::EINVAL]);
             libc::munmap(from, HUGE);
-            // The kernel may have unmapped the target before it failed: what lies there now may be another thread's.
+            // The kernel may have unmapped the target before it failed: a mapping that lies there
+            // now may be another thread's.
             let (start, aligned) = (room.addr(), to.addr());
             libc::munmap(room, aligned - start);
             libc::munmap(to.wrapping_byte_add(HUGE), start + HUGE - aligned);
@@ -110,8 +114,8 @@ pub(super) fn hugetlb_mremap() -> Option<bool> {
     }
 }
 
-/// PR_SET_THP_DISABLE with PR_THP_DISABLE_EXCEPT_ADVISED, taken back at once; `None` where transparent huge pages are
-/// switched off for this process, which is to stay so.
+/// Tries PR_SET_THP_DISABLE with PR_THP_DISABLE_EXCEPT_ADVISED, and undoes it at once. Returns
+/// `None` if transparent huge pages are switched off for this process: that setting must stay.
 pub(super) fn thp_disable_except_advised() -> Option<bool> {
     const EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
     let none: libc::c_ulong = 0;
@@ -130,7 +134,8 @@ pub(super) fn thp_disable_except_advised() -> Option<bool> {
     }
 }
 
-/// memfd_create(2) with MFD_HUGETLB: an empty file takes no page. `None` without a pool of 2 MiB pages.
+/// Tries memfd_create(2) with MFD_HUGETLB: an empty file takes no page. Returns `None` without a
+/// pool of 2 MiB pages.
 pub(super) fn memfd_hugetlb() -> Option<bool> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
     // SAFETY: the name is a C string; the descriptor is closed below and was never anyone else's.
@@ -141,7 +146,7 @@ pub(super) fn memfd_hugetlb() -> Option<bool> {
             return Some(true);
         }
     }
-    // EINVAL and ENOENT also where the size has no pool.
+    // The kernel answers EINVAL and ENOENT also if the size has no pool.
     None
 }
 

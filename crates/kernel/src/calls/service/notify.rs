@@ -1,5 +1,6 @@
-//! Telling the service manager how the daemon is (sd_notify(3)): a datagram to the socket that `NOTIFY_SOCKET` names.
-//! Where there is none, nothing is reported. A few lines: no library is needed for that.
+//! Reports of the daemon's state to the service manager (sd_notify(3)): a datagram to the socket
+//! that `NOTIFY_SOCKET` names. Without that variable, nothing is reported. A few lines: no library
+//! is needed for that.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -7,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The service manager, if there is one.
+/// Service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notify {
     to: Option<(UnixDatagram, SocketAddr)>,
@@ -15,11 +16,11 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// As the environment says. What is wrong with it is as if no process listened.
+    /// Reads the environment. A wrong variable counts as a missing one.
     pub fn from_environment() -> Notify {
         let socket = std::env::var_os("NOTIFY_SOCKET");
         let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse::<u64>().ok());
-        // For another process of the service.
+        // The watchdog may be meant for another process of the service.
         let pid = std::env::var("WATCHDOG_PID").ok();
         let ours = pid.is_none_or(|pid| pid == std::process::id().to_string());
         Notify::to(socket.as_deref(), micros.filter(|micros| ours && *micros > 0).map(Duration::from_micros))
@@ -33,7 +34,7 @@ impl Notify {
         });
         let bound = || {
             let socket = UnixDatagram::unbound().ok()?;
-            // A manager that does not read is not to hold us up.
+            // A manager that does not read must not delay the daemon.
             socket.set_nonblocking(true).ok()?;
             Some(socket)
         };
@@ -43,12 +44,13 @@ impl Notify {
     /// Sends `state`, lines of `KEY=value`.
     pub fn send(&self, state: &str) {
         if let Some((socket, address)) = &self.to {
-            // No process there: none to notify.
+            // If no process listens there, there is none to notify.
             let _ = socket.send_to_addr(state.as_bytes(), address);
         }
     }
 
-    /// How often the watchdog wants to hear of us at least; `None` where there is none.
+    /// Returns the longest time between two reports that the watchdog allows; `None` without a
+    /// watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.to.is_some())
     }

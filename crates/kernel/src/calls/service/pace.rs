@@ -1,24 +1,24 @@
-//! How many clients are let in.
+//! Limit on the rate at which clients are accepted.
 
 use std::time::{Duration, Instant};
 
-/// How many may still be accepted in this second.
+/// Number of clients that may still be accepted in this second.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     most: u32,
     left: u32,
     since: Instant,
-    /// No client before this.
+    /// Earliest time of the next client.
     not_before: Option<Instant>,
 }
 
 impl Pace {
-    /// At most `most` in a second, of which the first begins at `since`.
+    /// Allows at most `most` clients in a second. The first second begins at `since`.
     pub fn new(most: u32, since: Instant) -> Pace {
         Pace { most, left: most, since, not_before: None }
     }
 
-    /// When the next may be accepted, at the earliest.
+    /// Returns the earliest time at which the next client may be accepted.
     pub fn next(&mut self, now: Instant) -> Instant {
         if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
             (self.left, self.since) = (self.most, now);
@@ -27,12 +27,13 @@ impl Pace {
         self.not_before.map_or(from, |not_before| from.max(not_before))
     }
 
-    /// Notes that one has come.
+    /// Counts one accepted client.
     pub fn note(&mut self) {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// No client is let in before `instant`: accepting has failed, for lack of descriptors, say.
+    /// Accepts no client before `instant`, for example after accepting has failed for lack of
+    /// descriptors.
     pub fn pause_until(&mut self, instant: Instant) {
         self.not_before = Some(instant);
     }

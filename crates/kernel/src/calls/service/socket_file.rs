@@ -1,4 +1,4 @@
-//! A socket in the file system.
+//! Socket in the file system.
 
 use crate::directory::Directory;
 use crate::socket::{FileId, connect_to, listen_at, set_rights};
@@ -10,13 +10,13 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a socket cannot be opened. The path is the caller's to name.
+/// Reason why a socket cannot be opened. The caller names the path.
 #[derive(Debug, Error)]
 pub enum SocketError {
-    /// What the system answered.
+    /// Error of the system.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// There is something else where the socket is to be.
+    /// The path holds a file that is no socket.
     #[error("it is there and no socket: remove it, or give another path")]
     NoSocket,
     /// Another process answers there.
@@ -24,7 +24,7 @@ pub enum SocketError {
     InUse,
 }
 
-/// A listening socket in the file system, ours until this is dropped.
+/// Listening socket in the file system, owned until this value is dropped.
 #[derive(Debug)]
 pub struct SocketFile {
     listener: UnixListener,
@@ -33,9 +33,10 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Listens on the absolute `path` with the rights `mode`, for `group`; as many as `backlog` connections may wait. A
-    /// socket at which no process answers, which a service that was killed has left, is replaced. The directory is made
-    /// where only that one is missing. PermissionDenied where others control the directory ([`trusted_directory`]).
+    /// Listens on the absolute `path` with the rights `mode`, for `group`. At most `backlog`
+    /// connections may wait. Replaces a socket at which no process answers, left by a service that
+    /// was killed. Makes the directory if only that one is missing. PermissionDenied if others
+    /// control the directory ([`trusted_directory`]).
     pub fn open(path: &Path, mode: u32, group: Option<u32>, backlog: i32) -> Result<SocketFile, SocketError> {
         if !path.is_absolute() {
             return Err(io::Error::new(ErrorKind::InvalidInput, "give an absolute path").into());
@@ -45,7 +46,7 @@ impl SocketFile {
             Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket),
             Ok(_) => match connect_to(path) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)?,
-                // Too many wait there already, so another process listens.
+                // Too many connections wait there already, so another process listens.
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
                 _ => return Err(SocketError::InUse),
             },
@@ -57,20 +58,20 @@ impl SocketFile {
         Ok(SocketFile { listener, path: path.to_path_buf(), id })
     }
 
-    /// Changes who may connect from now on. ESTALE where another file has taken the place of the socket: that one is
-    /// left alone, and nothing is followed to it.
+    /// Changes who may connect from now on. ESTALE if another file has taken the place of the
+    /// socket. That file is not touched, and no link to it is followed.
     pub fn set_rights(&self, mode: u32, group: Option<u32>) -> io::Result<()> {
         set_rights(&self.path, mode, group, Some(self.id))
     }
 
-    /// Where connections come in. Accepting does not wait.
+    /// Returns the listener. Accepting does not wait.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 }
 
-/// A file beside a socket, locked while this lives, and gone afterwards: of services that start together one gets it, before
-/// any looks whether the socket is in use.
+/// File beside a socket, locked while this value lives, and removed afterwards. Only one of several
+/// services that start together gets the lock, before any checks if the socket is in use.
 #[derive(Debug)]
 pub struct SocketLock {
     directory: Directory,
@@ -79,13 +80,14 @@ pub struct SocketLock {
 }
 
 impl SocketLock {
-    /// Locks `PATH.lock`. The directory, on whose path there is no symbolic link, is made where only that one is missing.
+    /// Locks `PATH.lock`. Makes the directory if only that one is missing. A symbolic link on the
+    /// directory's path is refused.
     pub fn take(path: &Path) -> Result<SocketLock, SocketError> {
         directory_of(path)?;
         let wrong = || io::Error::new(ErrorKind::InvalidInput, "it is no path of a file");
         let directory = Directory::open(path.parent().ok_or_else(wrong)?)?;
         let name = format!("{}.lock", path.file_name().and_then(|name| name.to_str()).ok_or_else(wrong)?);
-        // Its former owner removes it: then it is another file.
+        // Its former owner may remove the file: then the one of that name is another file.
         for _ in 0..16 {
             let file = match directory.create_file(&name, 0o600) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => match directory.open_file(&name) {
@@ -117,22 +119,24 @@ impl SocketLock {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        // While it is locked: a process that waits for it looks again.
+        // The file is removed while it is locked: a process that waits for the lock checks the name
+        // again.
         let _ = self.directory.remove_file(self.name.as_ref());
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another service may have put its own there meanwhile.
+        // Another service may have put its socket there meanwhile.
         if FileId::of_path(&self.path).is_ok_and(|found| found == self.id) {
-            // Left behind it does no harm: no process answers, and the next service replaces it.
+            // A socket left behind does no harm: no process answers, and the next service replaces
+            // it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Makes the directory that the socket is to lie in, where only that one is missing.
+/// Makes the directory of the socket, if only that one is missing.
 fn directory_of(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.exists() => fs::DirBuilder::new().mode(0o755).create(parent),
@@ -140,8 +144,8 @@ fn directory_of(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The number of a group that is given by number or, as in /etc/group (group(5)), by name; `None`: there is no such
-/// group.
+/// Returns the number of a group that is given by number or, as in /etc/group (group(5)), by name.
+/// Returns `None` if there is no such group.
 pub fn group_number(name: &str) -> io::Result<Option<u32>> {
     if let Ok(number) = name.parse() {
         return Ok(Some(number));
@@ -170,7 +174,7 @@ mod tests {
         let path = base.join("run/socket");
         let first = SocketFile::open(&path, 0o600, None, 4).unwrap();
         assert!(matches!(SocketFile::open(&path, 0o600, None, 4), Err(SocketError::InUse)));
-        // As a service that was killed leaves it: a socket that no process listens on.
+        // The socket is like one of a service that was killed: no process listens on it.
         let left = base.join("left");
         drop(UnixListener::bind(&left).unwrap());
         let replaced = SocketFile::open(&left, 0o640, None, 4).unwrap();

@@ -1,4 +1,5 @@
-//! What was found and what was set, in a file, for the next process after an owner that was killed together with its guard.
+//! Record of the texts found and set, in a file. It serves the next process after an owner that was
+//! killed together with its guard.
 
 use super::Group;
 use crate::runtime_directory::runtime_directory;
@@ -9,17 +10,17 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// A file that is longer is none of ours, in bytes.
+/// Longest length of a record, in bytes. A longer file is not ours.
 const LONGEST: u64 = 64 << 10;
 
-/// A setting that was put back.
+/// Setting that was put back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// The file, as the user would name it.
+    /// File, as the user would name it.
     pub path: String,
-    /// What it had been left at.
+    /// Text that the killed process had left.
     pub left: String,
-    /// What it is again.
+    /// Text that it has again.
     pub former: String,
 }
 
@@ -30,7 +31,8 @@ impl fmt::Display for Recovered {
     }
 }
 
-/// The file: the boot, and a line `SETTING FOUND SET...` for each setting. It is there from the first change on.
+/// Content of the file: the boot, and a line `SETTING FOUND SET...` for each setting. The file
+/// exists from the first change on.
 #[derive(Debug)]
 pub(super) struct Record {
     root: KernelRoot,
@@ -43,7 +45,7 @@ pub(super) struct Record {
 struct Setting {
     file: &'static str,
     former: String,
-    /// All that it was set to: the end may come between any two writes.
+    /// All texts that it was set to: the process may be killed between any two writes.
     set: Vec<String>,
 }
 
@@ -62,7 +64,8 @@ impl Record {
         runtime_directory(&self.root).join(self.group.record)
     }
 
-    /// Notes what is going to be set. Where that cannot be written nothing stands in for the guard.
+    /// Notes the texts that are going to be set. If they cannot be written, only the guard can put
+    /// the settings back.
     pub(super) fn note(&mut self, wanted: &[(&str, String)]) {
         for (file, text) in wanted {
             let setting = self.settings.iter_mut().find(|setting| setting.file == *file);
@@ -78,7 +81,7 @@ impl Record {
         for Setting { file, former, set } in &self.settings {
             text += &format!("{file} {former} {}\n", set.join(" "));
         }
-        // Whole or not at all, whenever the end comes.
+        // The file is written whole or not at all, whenever the process is killed.
         let path = std::path::absolute(self.path())?;
         make_directory_of(&path)?;
         replace_file(&path, text.as_bytes(), Replace { mode: 0o600, durable: false })
@@ -89,8 +92,9 @@ impl Record {
     }
 }
 
-/// Puts back what a record of the group lists, where it is still what it had been set to, and removes the record. The caller
-/// holds the lock: the process that wrote the record has ended.
+/// Puts back the settings that a record of the group lists, if they still have a text that the
+/// record's owner set. Removes the record. The caller holds the lock: the process that wrote the
+/// record has ended.
 pub(crate) fn recover(root: &KernelRoot, group: &Group) -> Vec<Recovered> {
     let file = runtime_directory(root).join(group.record);
     let Some(text) = read_regular(&file, LONGEST).ok().and_then(|bytes| String::from_utf8(bytes).ok()) else {

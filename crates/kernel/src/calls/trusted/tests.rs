@@ -153,7 +153,7 @@ fn what_is_no_regular_file_is_refused_and_never_opened() {
     }
     assert!(is_link_in_the_way(&open_regular_no_link(&base.join("link")).unwrap_err()));
     assert!(is_link_in_the_way(&directory.open_file("link").unwrap_err()));
-    // It would be seen.
+    // An open would be seen.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     drop(rustix::fs::open(&pipe, flags, Mode::empty()).unwrap());
     assert_eq!(events.next().unwrap().events(), ReadFlags::OPEN);
@@ -224,7 +224,7 @@ fn a_report_is_not_written_to_a_fifo_of_another_user() {
         let what = error.to_string();
         assert!(what.contains("it is a FIFO of user 4711"), "{what}");
     }
-    // The caller's own is waited for.
+    // The caller's own FIFO is waited for.
     std::os::unix::fs::lchown(&pipe, Some(0), None).unwrap();
     let reader = std::thread::spawn({
         let pipe = pipe.clone();

@@ -1,26 +1,27 @@
-//! What a helper process runs: it takes requests, makes one system call for each (or reads one
-//! file, or parts of one), and replies.
+//! Code of a helper process: it takes requests, makes one system call for each (or reads one file,
+//! or parts of one), and replies.
 //!
-//! File-level obligation: a helper shares all memory with its owner, the thread-local storage of the thread that started it
-//! included. Nothing here may use that: no allocation, no C library, no panic, only raw system calls and the helper's own
-//! region, which the owner keeps until the helper has ended. While a request is under way the slot is the helper's; before
-//! and after, the owner's; the message over the socket hands it over.
+//! File-level obligation: a helper shares all memory with its owner, including the thread-local
+//! storage of the thread that started it. Nothing here may use that storage: no allocation, no C
+//! library, no panic. Only raw system calls are made, and only the helper's own region is used,
+//! which the owner keeps until the helper has ended. During a request the slot belongs to the
+//! helper, before and after to the owner. The message over the socket hands it over.
 
 #![allow(unsafe_code)]
 
 use crate::raw_syscall::syscall;
 use std::mem::{offset_of, size_of, zeroed};
 
-/// Bytes that one request can carry, each way.
+/// Most bytes that one request carries, each way.
 pub(super) const DATA: usize = 256 << 10;
-/// The longest path of a request, its NUL included.
+/// Length of the longest path of a request, its NUL included.
 pub(super) const PATH: usize = 128;
-/// The most parts of a file that one request reads.
+/// Most parts of a file that one request reads.
 pub(super) const PARTS: usize = 16;
-/// No descriptor goes with the request.
+/// Place of a request that has no descriptor.
 pub(super) const NO_PLACE: usize = usize::MAX;
 
-/// The request.
+/// Request of the owner.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
@@ -30,14 +31,16 @@ pub(super) enum Request {
     Read = 1,
     /// Reads on in the file of the last [`Request::Read`].
     ReadOn = 2,
-    /// Makes system call `number` with `arguments`, of which the one at `place` is the descriptor that came along.
+    /// Makes system call `number` with `arguments`. The argument at `place` is replaced by the
+    /// descriptor that came along.
     Call = 3,
-    /// Reads `arguments[1]` bytes from each of the first `arguments[0]` places of the file that came along, one part behind the
-    /// other into the data, up to the first that is not there in full.
+    /// Reads `arguments[1]` bytes from each of the first `arguments[0]` places of the file that
+    /// came along. The parts go into the data, one behind the other, up to the first part that is
+    /// short.
     Parts = 4,
 }
 
-/// What owner and helper hand each other.
+/// Memory by which owner and helper exchange requests and replies.
 #[repr(C)]
 pub(super) struct Slot {
     pub(super) request: Request,
@@ -45,25 +48,26 @@ pub(super) struct Slot {
     pub(super) number: libc::c_long,
     pub(super) arguments: [usize; 6],
     pub(super) path: [u8; PATH],
-    /// Where in the file parts begin.
+    /// Offsets in the file at which parts begin.
     pub(super) places: [u64; PARTS],
-    /// The kernel's answer: a negated error number, or what the call returns. Of a read, how many bytes there are.
+    /// Kernel's answer: a negated error number, or the result of the call. For a read, the number
+    /// of bytes.
     pub(super) answer: isize,
-    /// Whether a read has come to the end of its file.
+    /// True if a read has come to the end of its file.
     pub(super) ended: bool,
     /// Processor time of the request.
     pub(super) nanoseconds: u64,
-    // The owner's and the helper's descriptors of the socket, and the owner: for the start.
+    // The helper's descriptor of the socket, and the owner's number, for the start.
     pub(super) socket: i32,
     pub(super) owner: i32,
     pub(super) data: [u8; DATA],
 }
 
-/// The helper's life. `slot` points to a [`Slot`].
+/// Runs the helper until its owner ends. `slot` points to a [`Slot`].
 pub(super) extern "C" fn body(slot: *mut libc::c_void) -> libc::c_int {
     let slot = slot.cast::<Slot>();
-    // SAFETY: the owner keeps the region for as long as this process lives; before the first request the slot is the
-    // helper's. No call is given a pointer to anything else but a constant.
+    // SAFETY: the owner keeps the region for as long as this process lives; before the first
+    // request the slot is the helper's. Pointers given to these calls lead only to constants.
     let socket = unsafe {
         let (socket, owner) = ((*slot).socket as usize, (*slot).owner);
         syscall(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0, 0, 0]);
@@ -73,7 +77,7 @@ pub(super) extern "C" fn body(slot: *mut libc::c_void) -> libc::c_int {
         let name = c"megapage-helper".as_ptr().expose_provenance();
         syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]);
         syscall(libc::SYS_chdir, [c"/".as_ptr().expose_provenance(), 0, 0, 0, 0, 0]);
-        // The owner's locks and sockets must not live on here.
+        // The owner's locks and sockets must not stay open here.
         if socket > 0 {
             syscall(libc::SYS_close_range, [0, socket.wrapping_sub(1), 0, 0, 0, 0]);
         }
@@ -100,10 +104,11 @@ pub(super) extern "C" fn body(slot: *mut libc::c_void) -> libc::c_int {
     }
 }
 
-/// Serves one request; the descriptor that goes with the reply, or -1.
+/// Serves one request. Returns the descriptor that goes with the reply, or -1.
 ///
 /// # Safety
-/// The slot is the helper's. What the arguments of a call point to lies in the slot, as its owner has seen to.
+/// The slot is the helper's. The pointers among a call's arguments lead into the slot, as its owner
+/// ensures.
 unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
     // SAFETY: as the caller promises; the path ends in a NUL within its field.
     unsafe {
@@ -142,12 +147,14 @@ unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
     -1
 }
 
-/// Reads the parts that are asked for: how many bytes came, or a negated error number where none did.
+/// Reads the parts that are asked for. Returns the number of bytes, or a negated error number if
+/// the first part failed.
 ///
 /// # Safety
 /// As for [`serve`].
 unsafe fn read_parts(slot: *mut Slot, file: isize) -> isize {
-    // SAFETY: as the caller promises; each part that is read lies within the data, however many are asked for.
+    // SAFETY: as the caller promises; each part that is read lies within the data, however many are
+    // asked for.
     unsafe {
         let data = (&raw mut (*slot).data).expose_provenance();
         let [count, length, ..] = (*slot).arguments;
@@ -179,7 +186,7 @@ unsafe fn read_parts(slot: *mut Slot, file: isize) -> isize {
 /// As for [`serve`].
 unsafe fn fill(slot: *mut Slot, file: &mut isize) {
     let mut length = 0usize;
-    // SAFETY: as the caller promises; what is read goes to the remainder of the data.
+    // SAFETY: as the caller promises; the bytes read go to the remainder of the data.
     unsafe {
         let data = (&raw mut (*slot).data).expose_provenance();
         (*slot).ended = false;
@@ -205,7 +212,7 @@ unsafe fn fill(slot: *mut Slot, file: &mut isize) {
     }
 }
 
-/// A control message with one descriptor, as `CMSG_SPACE(4)` lays it out on 64-bit machines.
+/// Control message with one descriptor, as `CMSG_SPACE(4)` lays it out on 64-bit machines.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
@@ -213,7 +220,7 @@ struct Control {
     padding: i32,
 }
 
-/// Waits for a request: the descriptor that came along, or -1. `None`: the owner is gone.
+/// Waits for a request. Returns the descriptor that came along, or -1. `None`: the owner is gone.
 ///
 /// # Safety
 /// `socket` is the helper's.
@@ -242,7 +249,7 @@ unsafe fn receive(socket: usize) -> Option<isize> {
     }
 }
 
-/// Replies, with a descriptor where `reply` is one; whether the owner is still there.
+/// Replies, with the descriptor `reply` if it is one. Returns true if the owner is still there.
 ///
 /// # Safety
 /// `socket` is the helper's.
@@ -267,6 +274,8 @@ unsafe fn send(socket: usize, reply: isize) -> bool {
     }
 }
 
+/// Closes the descriptor, if it is one.
+///
 /// # Safety
 /// The descriptor, if it is one, is used by no other code of this process.
 unsafe fn close(descriptor: isize) {
@@ -276,7 +285,7 @@ unsafe fn close(descriptor: isize) {
     }
 }
 
-/// Processor time of the helper, in nanoseconds.
+/// Returns the processor time of the helper, in nanoseconds.
 fn thread_time() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let address = (&raw mut time).expose_provenance();

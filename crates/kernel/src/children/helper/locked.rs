@@ -1,46 +1,50 @@
-//! Processes whose memory map is locked: which are left alone, until when, and what was counted.
+//! Back-off of processes whose memory map is locked: the processes, the end of each back-off, and
+//! counts.
 
 use megapage_units::Pid;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How long an answer is waited for.
+/// Longest wait for an answer.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// The same where other processes have let us wait lately: many that are locked must not stop us for minutes. What is not
-/// blocked is given more time, however short the deadline.
+/// Longest waits if other processes have missed their deadlines lately: many locked processes must
+/// not stop us for minutes. A helper that is not blocked gets more time, however short the
+/// deadline.
 const SHORT: Duration = Duration::from_millis(200);
 const SHORTEST: Duration = Duration::from_millis(50);
-/// What "lately" is, and after how many deadlines missed in it the next ones are short, and shortest.
+/// Span of time that counts as "lately". The next two are the numbers of missed deadlines in it,
+/// from which on the next ones are short, and shortest.
 const LATELY: Duration = Duration::from_secs(30);
 const FIRST_FEW: usize = 2;
 const MANY: usize = 10;
-/// For how long a process is left alone after its first missed deadline; twice as long after each further one,
+/// Back-off of a process after its first missed deadline. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
-/// and at most this long.
+/// Longest back-off of a process.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-/// Processes that are stored.
+/// Most processes whose back-off is stored.
 const MOST_REMEMBERED: usize = 4096;
 
-/// Why nothing was asked of a process: its memory map is locked, or was a moment ago. Comes within an
-/// [`std::io::Error`] of kind `TimedOut`.
+/// Reason why a process gave no answer: its memory map is locked, or was a moment ago. Comes within
+/// an [`std::io::Error`] of kind `TimedOut`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locked {
-    /// It was asked, and has not answered.
+    /// The process was asked, and has not answered.
     NoAnswer {
         /// The process.
         pid: Pid,
-        /// For how long the answer was waited for.
+        /// Time for which the answer was waited for.
         waited: Duration,
     },
-    /// It was not asked: it has not answered before.
+    /// The process was not asked, because it is backed off: it has not answered before.
     LeftAlone {
         /// The process.
         pid: Pid,
-        /// For how long it will not be asked.
+        /// Time to the end of its back-off.
         rest: Duration,
     },
-    /// It was not asked: too many calls that cannot be ended wait for processes, all or those of its user.
+    /// The process was not asked. Too many uninterruptible calls wait already, of all processes or
+    /// of its user's, or no helper became free in time.
     Refused {
         /// The process.
         pid: Pid,
@@ -77,20 +81,21 @@ fn short(time: Duration) -> String {
     }
 }
 
-/// What was counted since the program started, and how things are now.
+/// Counts since the program started, and the present state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Deadlines that were missed.
+    /// Missed deadlines.
     pub missed: u64,
-    /// Processes that are left alone at the moment.
+    /// Processes that are backed off at the moment.
     pub locked: usize,
-    /// Helpers that were killed and have not ended: they wait within the kernel for a locked memory map.
+    /// Helpers that were killed and have not ended: they wait in the kernel for a locked memory
+    /// map.
     pub stuck: usize,
-    /// Calls that were not made because too many are stuck.
+    /// Calls that were not made because too many helpers are stuck or at work.
     pub refused: u64,
 }
 
-/// One that has missed its deadline.
+/// Back-off of a process that has missed its deadline.
 #[derive(Debug)]
 struct Entry {
     start_ticks: u64,
@@ -98,7 +103,7 @@ struct Entry {
     pause: Duration,
 }
 
-/// See the module.
+/// Back-offs and counts.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     entries: BTreeMap<Pid, Entry>,
@@ -112,7 +117,8 @@ impl Table {
         Table { entries: BTreeMap::new(), lately: VecDeque::new(), missed: 0, refused: 0 }
     }
 
-    /// For how long `pid` is still left alone. `start_ticks` is asked where it matters: another process may have the number.
+    /// Returns the time that is left of the back-off of `pid`. Calls `start_ticks` only if it
+    /// matters: another process may have the number.
     pub(super) fn left_alone(
         &mut self,
         pid: Pid,
@@ -127,7 +133,7 @@ impl Table {
         Some(entry.until.saturating_duration_since(now)).filter(|rest| !rest.is_zero())
     }
 
-    /// How long the next answer is waited for.
+    /// Returns the longest wait for the next answer.
     pub(super) fn deadline(&mut self, now: Instant) -> Duration {
         while self.lately.front().is_some_and(|when| now.saturating_duration_since(*when) > LATELY) {
             self.lately.pop_front();
@@ -139,7 +145,7 @@ impl Table {
         }
     }
 
-    /// `pid` has missed its deadline.
+    /// Notes that `pid` has missed its deadline.
     pub(super) fn miss(&mut self, pid: Pid, start_ticks: u64, now: Instant) {
         self.missed += 1;
         self.lately.push_back(now);
@@ -149,14 +155,14 @@ impl Table {
         let former = self.entries.get(&pid).filter(|entry| entry.start_ticks == start_ticks);
         let pause = former.map_or(FIRST_PAUSE, |entry| (entry.pause * 2).min(LONGEST_PAUSE));
         if self.entries.len() >= MOST_REMEMBERED {
-            // The one that would be asked first.
+            // Removes the entry whose back-off ends first.
             let first = self.entries.iter().min_by_key(|(_, entry)| entry.until).map(|(pid, _)| *pid);
             first.map(|first| self.entries.remove(&first));
         }
         self.entries.insert(pid, Entry { start_ticks, until: now + pause, pause });
     }
 
-    /// `pid` has answered.
+    /// Notes that `pid` has answered.
     pub(super) fn answered(&mut self, pid: Pid) {
         self.entries.remove(&pid);
     }

@@ -1,5 +1,5 @@
-//! A process beside the caller, in its process group: it gets the signals that are sent to all of
-//! the group, and none that is sent to the caller alone.
+//! Process beside the caller, in its process group. It gets the signals that are sent to the whole
+//! group, and none that is sent to the caller alone.
 
 use super::worker::Worker;
 use crate::KernelRoot;
@@ -9,15 +9,16 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::io;
 use std::time::Duration;
 
-/// Places in the data: the set of signals ends and `siginfo_t` begins, and its fields
+/// Offsets in the data: `siginfo_t` begins at the end of the set of signals, and its fields follow
 /// (sigaction(2), 64-bit machines).
 const INFO: usize = 8;
 const CODE: usize = INFO + 8;
 const SENDER: usize = INFO + 16;
-/// How long the witness is waited for when it ends, in steps of a millisecond.
+/// Longest wait for the end of the witness, in steps of a millisecond.
 const LAST_STEPS: u32 = 100;
 
-/// See the module. It ends with this value, or with the thread that started it.
+/// Witness of the signals to the process group. It ends with this value, or with the thread that
+/// started it.
 #[derive(Debug)]
 pub struct Witness {
     worker: Worker,
@@ -25,8 +26,8 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Starts one that takes the signals of these numbers (1 to 64); all others stay pending with
-    /// it.
+    /// Starts a witness that takes the signals of these numbers (1 to 64). All other signals stay
+    /// pending with it.
     pub fn start(numbers: &[i32]) -> io::Result<Witness> {
         let set = numbers.iter().fold(0, |set, number| set | 1u64 << (number - 1).clamp(0, 63));
         let mut witness = Witness { worker: Worker::start()?, set };
@@ -53,11 +54,12 @@ impl Witness {
         }
     }
 
-    /// Returns the signals that it has got and not taken yet (a bit for each number, from 1 on);
-    /// `None` while one may be on its way: it is at work, or was stopped, which may come between
-    /// taking a signal and saying so. What it has said before the call [`Witness::take`] returns.
+    /// Returns the signals that it has got and not taken yet (a bit for each number, from 1 on).
+    /// Returns `None` while one may be on its way: the witness is at work, or was stopped, which
+    /// may come between taking a signal and reporting it. [`Witness::take`] returns the signals
+    /// that it reported before this call.
     pub fn pending(&self) -> Option<u64> {
-        // Without /proc nothing shows it.
+        // Without /proc, nothing shows pending signals.
         let Ok(text) = KernelRoot::live().read(format!("proc/{}/status", self.worker.pid())) else {
             return Some(0);
         };
@@ -76,8 +78,8 @@ impl AsFd for Witness {
 }
 
 impl Drop for Witness {
-    /// Waits for its end: who waits for the group to be empty finds it so once the caller has
-    /// ended.
+    /// Waits for its end. A process that waits for the group to be empty then finds it empty once
+    /// the caller has ended.
     fn drop(&mut self) {
         self.worker.kill();
         for _ in 0..LAST_STEPS {
@@ -107,7 +109,7 @@ mod tests {
         while witness.pending() != Some(0) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Stopped, it has the signal all the same.
+        // A stopped witness still gets the signal.
         send_signal(Pid(witness.worker.pid()), signal::SIGSTOP).unwrap();
         let status = format!("proc/{}/status", witness.worker.pid());
         while !KernelRoot::live().read(&status).unwrap().contains("T (stopped)") {

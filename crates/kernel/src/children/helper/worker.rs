@@ -1,7 +1,8 @@
-//! A helper process, seen by its owner: started, asked, killed, collected.
+//! Helper process, as its owner handles it: started, asked, killed, collected.
 //!
-//! File-level obligation: the region of a helper (its stack and its slot) is mapped before it starts and removed only after
-//! it was collected. The slot is touched by the owner only between a reply and the next request.
+//! File-level obligation: the region of a helper (its stack and its slot) is mapped before it
+//! starts and removed only after it was collected. The owner touches the slot only between a reply
+//! and the next request.
 
 #![allow(unsafe_code)]
 
@@ -22,11 +23,11 @@ use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-/// The helper's stack: its deepest call takes some hundred bytes.
+/// Size of the helper's stack: its deepest call takes some hundred bytes.
 const STACK: usize = 64 << 10;
 const REGION: usize = (STACK + size_of::<Slot>()).next_multiple_of(BASE_PAGE);
 
-/// See the module.
+/// Helper process, with its socket and its region.
 #[derive(Debug)]
 pub(super) struct Worker {
     child: Child,
@@ -38,12 +39,12 @@ pub(super) struct Worker {
 unsafe impl Send for Worker {}
 
 impl Worker {
-    /// Starts one. It ends by [`Worker::kill`], with this value, or with the thread that calls.
+    /// Starts a helper. It ends by [`Worker::kill`], with this value, or with the calling thread.
     pub(super) fn start() -> io::Result<Worker> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; its first page becomes the guard
-        // of the stack.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; its first
+        // page becomes the guard of the stack.
         let region = unsafe {
             let (protection, flags) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -56,9 +57,10 @@ impl Worker {
         };
         let mut worker = Worker { child: Child::of(0), socket: ours, region };
         let slot = worker.slot();
-        // SAFETY: the slot lies in the region, aligned to a page. The helper runs `body` alone, on a stack of its own; its
-        // signals are blocked. It does not share descriptors, so that a lock or a socket of ours ends with us though it be
-        // stuck; it shares memory, so that starting it takes no copy of our page tables.
+        // SAFETY: the slot lies in the region, aligned to a page. The helper runs `body` alone, on
+        // a separate stack; its signals are blocked. It does not share descriptors, so that our
+        // locks and sockets end with us even if it is stuck. It shares memory, so that starting it
+        // takes no copy of our page tables.
         let pid = without_signals(|| unsafe {
             (&raw mut (*slot).socket).write(theirs.as_raw_fd());
             (&raw mut (*slot).owner).write(libc::getpid());
@@ -77,19 +79,19 @@ impl Worker {
         unsafe { self.region.as_ptr().add(STACK).cast() }
     }
 
-    /// The bytes that go with a request and a reply.
+    /// Returns the bytes that go with a request and a reply.
     pub(super) fn data(&mut self) -> &mut [u8; DATA] {
         // SAFETY: between a reply and the next request the slot is ours; `&mut self` keeps it so.
         unsafe { &mut (*self.slot()).data }
     }
 
-    /// Where the data lies, for the arguments of a call.
+    /// Returns the address of the data, for the arguments of a call.
     pub(super) fn data_address(&self) -> usize {
         // SAFETY: only the address is taken.
         unsafe { (&raw mut (*self.slot()).data).expose_provenance() }
     }
 
-    /// Sends a request for a file. The path is at most [`PATH`] - 1 bytes long: ENAMETOOLONG else.
+    /// Sends a request for a file. ENAMETOOLONG if the path is longer than [`PATH`] - 1 bytes.
     pub(super) fn request_file(&mut self, request: Request, path: &[u8], flags: i32) -> io::Result<()> {
         if path.len() >= PATH || path.contains(&0) {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
@@ -109,8 +111,9 @@ impl Worker {
         self.send(Request::ReadOn, None)
     }
 
-    /// Sends a request for a system call whose first argument is `descriptor`, and the others are `rest`. What they point to
-    /// must lie in the data: the caller, [`super::Session`], sees to that.
+    /// Sends a request for a system call whose first argument is `descriptor`; the others are
+    /// `rest`. All that they point to must lie in the data: the caller, [`super::Session`], ensures
+    /// that.
     pub(super) fn request_call(
         &mut self,
         number: libc::c_long,
@@ -126,8 +129,8 @@ impl Worker {
         self.send(Request::Call, Some(descriptor))
     }
 
-    /// Sends a request for `length` bytes from each of these places of a file: EINVAL where there are more than [`PARTS`], or all
-    /// of them are larger than the data.
+    /// Sends a request for `length` bytes from each of these places of a file. `InvalidInput` if
+    /// there are more than [`PARTS`] places, or all parts together are larger than the data.
     pub(super) fn request_parts(
         &mut self,
         descriptor: BorrowedFd<'_>,
@@ -149,14 +152,14 @@ impl Worker {
     }
 
     /// Sends a request to wait for a signal of `set` (a bit for each number, from 1 on):
-    /// sigtimedwait(2). The reply's answer is its number, and `siginfo_t` lies in the data behind
-    /// the set.
+    /// sigtimedwait(2). The reply's answer is the signal's number, and `siginfo_t` lies in the data
+    /// behind the set.
     pub(super) fn request_signal(&mut self, set: u64) -> io::Result<()> {
         let bytes = set.to_ne_bytes();
         self.data()[..bytes.len()].copy_from_slice(&bytes);
         let at = self.data_address();
-        // SAFETY: the slot is ours until the request is sent. What the call is given lies in its
-        // data.
+        // SAFETY: the slot is ours until the request is sent. The pointers of the call lead into
+        // its data.
         unsafe {
             (&raw mut (*self.slot()).number).write(libc::SYS_rt_sigtimedwait);
             (&raw mut (*self.slot()).arguments).write([at, at + bytes.len(), 0, bytes.len(), 0, 0]);
@@ -181,13 +184,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits for the reply for at most `time`; whether it, or the helper's end, has come.
+    /// Waits for the reply for at most `time`. Returns true if it, or the helper's end, has come.
     pub(super) fn wait(&self, time: Duration) -> io::Result<bool> {
         wait_readable(self.socket.as_fd(), time)
     }
 
-    /// The reply that has come: the kernel's answer, and a descriptor where one was asked for. BrokenPipe: the helper has
-    /// ended without.
+    /// Returns the reply that has come: the kernel's answer, and a descriptor if one was asked for.
+    /// BrokenPipe: the helper has ended without a reply.
     pub(super) fn reply(&mut self) -> io::Result<Reply> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -221,7 +224,7 @@ impl Worker {
         self.child.pid().0
     }
 
-    /// Kills it. It ends as soon as it waits for nothing that only another process can end.
+    /// Kills it. It ends at once, unless it waits for an event that only another process can cause.
     pub(super) fn kill(&self) {
         self.child.kill();
     }
@@ -232,7 +235,7 @@ impl Worker {
     }
 }
 
-/// See [`Worker::reply`].
+/// Reply of a helper, see [`Worker::reply`].
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) answer: isize,
@@ -242,7 +245,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// The answer as the C library would give it.
+    /// Returns the answer as the C library would give it.
     pub(super) fn result(&self) -> io::Result<usize> {
         match self.answer {
             error @ ..0 => Err(io::Error::from_raw_os_error(-error as i32)),
@@ -254,7 +257,7 @@ impl Reply {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.kill();
-        // One that still lives keeps its region: for ever, should no caller look after it any more.
+        // A helper that still lives keeps its region, without end if no caller collects it later.
         if self.has_ended() {
             // SAFETY: the helper has ended, and nothing else refers to the region.
             unsafe { libc::munmap(self.region.as_ptr().cast(), REGION) };

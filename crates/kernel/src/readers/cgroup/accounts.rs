@@ -1,4 +1,4 @@
-//! What a control group of version 2 accounts for: processor time and pressure.
+//! Accounts that a control group of version 2 keeps: processor time and pressure.
 
 use super::{below, relative, version_of};
 use crate::cgroup::CgroupVersion;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 megapage_units::named! {
-    /// What tasks wait for (Documentation/accounting/psi.rst).
+    /// A resource that tasks wait for (Documentation/accounting/psi.rst).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Resource {
         /// A processor.
@@ -22,7 +22,7 @@ megapage_units::named! {
     }
 }
 
-/// For how long some task of the machine has waited so far.
+/// Returns the time for which some task of the machine has waited so far.
 pub fn machine_stalled(root: &KernelRoot, resource: Resource) -> Result<Duration, KernelError> {
     read_stalled(root, format!("proc/pressure/{}", resource.name()))
 }
@@ -43,7 +43,8 @@ pub struct GroupAccounts {
 }
 
 impl GroupAccounts {
-    /// Those of the group of `pid`, where it is of version 2 and can be seen; `None` elsewhere, and of the root of all groups.
+    /// Returns the accounts of the group of `pid`. `None` if the group is not of version 2, cannot
+    /// be seen, or is the root of all groups.
     pub fn of(root: &KernelRoot, pid: Pid) -> Result<Option<GroupAccounts>, KernelError> {
         let own = root.read(format!("proc/{pid}/cgroup"))?;
         let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) else { return Ok(None) };
@@ -54,7 +55,8 @@ impl GroupAccounts {
         Ok(accounts.filter(|it| path != "/" && it.processor(root).is_ok()))
     }
 
-    /// The processor time that the group and all below it have taken so far (`usage_usec` of `cpu.stat`).
+    /// Returns the processor time that the group and all below it have taken so far (`usage_usec`
+    /// of `cpu.stat`).
     pub fn processor(&self, root: &KernelRoot) -> Result<Duration, KernelError> {
         let path = relative(&self.directory).join("cpu.stat");
         let text = root.read(&path)?;
@@ -66,13 +68,13 @@ impl GroupAccounts {
         })
     }
 
-    /// For how long some task of the group has waited so far.
+    /// Returns the time for which some task of the group has waited so far.
     pub fn stalled(&self, root: &KernelRoot, resource: Resource) -> Result<Duration, KernelError> {
         let path = relative(&self.directory).join(format!("{}.pressure", resource.name()));
         read_stalled(root, path.display().to_string())
     }
 
-    /// The group's directory, as a user would name it.
+    /// Returns the group's directory, as a user would name it.
     pub fn directory(&self) -> &std::path::Path {
         &self.directory
     }

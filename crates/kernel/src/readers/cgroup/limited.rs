@@ -9,33 +9,34 @@ use std::collections::BTreeMap;
 /// A control group whose memory is limited, as it is at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitedGroup {
-    /// Where its files are.
+    /// Directory of its files.
     pub directory: String,
-    /// The limit: from there on processes are killed (`memory.max`), or made to wait (`memory.high`), whichever is lower.
+    /// The lower of two limits. Beyond `memory.max` processes are killed; beyond `memory.high` they
+    /// are made to wait.
     pub limit: Bytes,
-    /// What is charged, inactive page cache left out, which gives way.
+    /// Bytes charged, without inactive page cache, which gives way.
     pub usage: Bytes,
 }
 
-/// Reads the limits that apply to processes. Made for one moment: what was read of a group stays.
+/// Memory limits of many processes at one moment. Each group is read once, and its values are kept.
 #[derive(Debug)]
 pub struct MemoryLimits<'a> {
     root: &'a KernelRoot,
     mounts: Vec<Mount>,
     known: String,
-    /// By what `/proc/PID/cgroup` says.
+    /// Fullest limited group, by the text of `/proc/PID/cgroup`.
     groups: BTreeMap<String, Option<LimitedGroup>>,
 }
 
 impl<'a> MemoryLimits<'a> {
-    /// Nothing is read of any group yet.
+    /// Reads the mounts and the controllers; no group is read yet.
     pub fn new(root: &'a KernelRoot) -> Result<MemoryLimits<'a>, KernelError> {
         let known = root.read("proc/cgroups").unwrap_or_default();
         Ok(MemoryLimits { root, mounts: mounts(root)?, known, groups: BTreeMap::new() })
     }
 
-    /// Of the groups that limit the memory of `pid`, its own and those above, the one that is fullest by its share;
-    /// `None` where none that can be seen does.
+    /// Returns the fullest, by its share, of the groups that limit the memory of `pid`: its own and
+    /// those above. `None` where no visible group limits it.
     pub fn of(&mut self, pid: Pid) -> Result<Option<LimitedGroup>, KernelError> {
         let own = self.root.read(format!("proc/{pid}/cgroup"))?;
         if let Some(group) = self.groups.get(&own) {
@@ -60,14 +61,15 @@ impl LimitedGroup {
 fn limited(root: &KernelRoot, level: Level<Charge>) -> Option<LimitedGroup> {
     let Charge { limit, usage } = level.charged;
     let directory = level.directory.display().to_string();
-    // Version 2 alone has it; "max" is no number, and no bound.
+    // Only version 2 has `memory.high`. Its "max" is no number, and no bound.
     let high = root.read(format!("{}/memory.high", directory.trim_start_matches('/'))).ok();
     let high = high.and_then(|text| text.trim().parse().ok()).map(Bytes);
     let limit = limit.into_iter().chain(high).min()?;
     Some(LimitedGroup { directory, limit, usage })
 }
 
-/// What a group, given by its directory, is charged with, page cache included: one small file.
+/// Returns the memory that a group is charged with, page cache included: one small file. The group
+/// is given by its directory.
 pub fn memory_usage(root: &KernelRoot, directory: &str) -> Option<Bytes> {
     let directory = directory.trim_start_matches('/');
     let read = |name: &str| root.read_u64(format!("{directory}/{name}")).ok();

@@ -1,5 +1,6 @@
-//! Accounts by /etc/passwd and /etc/group alone, for a program that is linked statically: the modules of the name service are
-//! for the very C library that they were built with, and a static program would load the machine's into its own.
+//! Accounts by /etc/passwd and /etc/group alone, for a program that is linked statically. The
+//! modules of the name service fit only the C library that they were built with. With them a static
+//! program would load the machine's C library into itself.
 //!
 //! Source: passwd(5), group(5).
 
@@ -8,7 +9,7 @@ use crate::trusted::read_regular;
 use std::io;
 use std::path::Path;
 
-/// Which account.
+/// The account that is wanted.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted<'a> {
     /// The one with this login name.
@@ -17,7 +18,7 @@ pub(super) enum Wanted<'a> {
     Number(u32),
 }
 
-/// The account, as the files below `root` have it.
+/// Returns the account, as the files below `root` have it.
 pub(super) fn account(root: &Path, wanted: Wanted) -> io::Result<Option<Account>> {
     let found = read(root, "etc/passwd")?.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
@@ -43,7 +44,7 @@ pub(super) fn account(root: &Path, wanted: Wanted) -> io::Result<Option<Account>
     Ok(Some(account))
 }
 
-/// The name of a group.
+/// Returns the name of a group.
 pub(super) fn group_name(root: &Path, gid: u32) -> Option<String> {
     let text = read(root, "etc/group").ok()?;
     text.lines().find_map(|line| {
@@ -56,7 +57,7 @@ pub(super) fn group_name(root: &Path, gid: u32) -> Option<String> {
 /// The longest file of accounts that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// A container may have neither file.
+/// Reads a file of accounts. A missing file counts as empty: a container may have neither.
 fn read(root: &Path, path: &str) -> io::Result<String> {
     match read_regular(&root.join(path), LONGEST) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),

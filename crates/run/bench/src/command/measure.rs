@@ -1,4 +1,4 @@
-//! One run of a user's command: started, followed to its end, and what it took.
+//! One run of a user's command: starts it, follows it to its end, and measures its time and memory.
 
 use super::ways::Way;
 use crate::signals::SIGNAL_INTERVAL;
@@ -19,58 +19,58 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Between two looks at a command's memory, in the round that does not count.
+/// Time between two looks at a command's memory, in the uncounted round.
 const LOOK: Duration = Duration::from_millis(50);
-/// A look takes at most this share of the time until the next one.
+/// Least ratio of the pause after a look to the look's own time; the pause is at most a second.
 const LOOK_SHARE: u32 = 20;
-/// How long a command that is asked to end may take, then it is killed.
+/// Longest time that a command may take to end on request; then it is killed.
 const GRACE: Duration = Duration::from_secs(3);
-/// Processes of a command that are looked at.
+/// Largest number of a command's processes that a look covers.
 const MOST_PROCESSES: usize = 64;
-/// A process with more threads is taken to have no children.
+/// Largest number of threads: a process with more is taken to have no children.
 const MOST_THREADS: usize = 256;
-/// What is read of the end of a log for its last line.
+/// Bytes read from the end of a log to find its last line.
 const TAIL: u64 = 4096;
 
-/// What every run is made of.
+/// Parts that all runs share.
 pub(super) struct Runner<'a> {
     pub(super) megapage: &'a Path,
     pub(super) options: &'a [OsString],
     pub(super) command: &'a [OsString],
-    /// The exit status with which it ends well.
+    /// The exit status of a command that ends well.
     pub(super) status: i32,
     pub(super) log: PathBuf,
     pub(super) signals: &'a Signals,
 }
 
-/// What one run took.
+/// Time and memory of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Took {
     pub(super) spent: Spent,
-    /// The largest resident memory of one of its processes, without hugetlb pages.
+    /// The largest resident memory of any one of its processes, without hugetlb pages.
     pub(super) max_rss: Bytes,
 }
 
-/// The command's heap at the moment at which it was largest, of the moments that were looked at.
+/// The command's heap in the look that found it largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Heap {
     /// Resident bytes.
     pub(super) resident: u64,
-    /// Those of them on huge pages of any kind.
+    /// Resident bytes on huge pages of any kind.
     pub(super) huge: u64,
-    /// Those of them on hugetlb pages.
+    /// Resident bytes on hugetlb pages.
     pub(super) hugetlb: u64,
 }
 
 impl Heap {
-    /// The share on huge pages; `None` where nothing was seen.
+    /// Returns the share on huge pages; `None` if no look saw a heap.
     pub(super) fn huge_share(&self) -> Option<f64> {
         (self.resident > 0).then(|| self.huge as f64 / self.resident as f64)
     }
 }
 
 impl Runner<'_> {
-    /// Runs the command once. An error where it does not end with the status that it should.
+    /// Runs the command once. Fails if it does not end with the expected status.
     pub(super) fn run(&self, way: &Way, heap: Option<&mut Heap>) -> Result<Took> {
         let log = create_report(&self.log).with_context(|| self.log.display().to_string())?;
         let both = log.try_clone().context("the log")?;
@@ -100,7 +100,8 @@ impl Runner<'_> {
         Ok(Took { spent, max_rss: usage.max_rss })
     }
 
-    /// Waits for its end; looks at its memory meanwhile where `heap` is given.
+    /// Waits for the process to end. If `heap` is given, looks at the memory meanwhile and keeps
+    /// the largest heap.
     fn follow(
         &self,
         pid: Pid,
@@ -127,7 +128,7 @@ impl Runner<'_> {
                 return Ok((event, usage, wall));
             }
             if let Err(stopped) = crate::signals::check(self.signals) {
-                // SIGTERM first: a launcher passes that on.
+                // SIGTERM goes first: a launcher passes it on.
                 for number in [signal::SIGTERM, signal::SIGKILL] {
                     send_signal(pid, number).ok();
                     if wait_readable(ended.as_fd(), GRACE).unwrap_or(false) {
@@ -140,7 +141,7 @@ impl Runner<'_> {
         }
     }
 
-    /// The last line that the command wrote, for an error.
+    /// Returns the last line that the command wrote, for an error.
     fn last_words(&self) -> String {
         let tail = || -> std::io::Result<Vec<u8>> {
             let mut file = open_regular(&self.log)?;
@@ -159,7 +160,8 @@ impl Runner<'_> {
     }
 }
 
-/// The heaps of a process and all its descendants. One that ends meanwhile has none.
+/// Returns the sum of the heaps of a process and all its descendants. A process that ends meanwhile
+/// counts as 0.
 fn look(pid: Pid) -> Heap {
     let root = KernelRoot::live();
     let mut sum = Heap::default();

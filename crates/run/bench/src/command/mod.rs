@@ -1,8 +1,9 @@
-//! `megapage bench run`: the user's own command, as it is and in other ways, paired.
+//! `megapage bench run`: runs the user's own command as it is and in other ways, in pairs.
 //!
-//! A round runs the command once in each way, in a drawn order, one right after the other; ratios are taken within a
-//! round, so that what the machine does slowly cancels out. A round that does not count goes first: it warms caches and
-//! memory, and in it alone the command's memory is looked at, so that no counted run is disturbed.
+//! A round runs the command once in each way, in a drawn order, one run right after the other.
+//! Ratios are taken within a round, so that slow changes of the machine cancel out. The first round
+//! does not count: it warms caches and memory. Only this round looks at the command's memory, so
+//! that no counted run is disturbed.
 
 mod measure;
 mod report;
@@ -20,7 +21,7 @@ use measure::{Heap, Runner};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What to run.
+/// Options of a bench.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The command and its arguments.
@@ -31,17 +32,18 @@ pub struct Options {
     pub runs: u32,
     /// The clock that the finding is taken from.
     pub clock: Clock,
-    /// The exit status with which the command ends well.
+    /// The exit status of a command that ends well.
     pub status: i32,
-    /// Selects the order within each round.
+    /// Seed that selects the order within each round.
     pub seed: u64,
-    /// Options that `megapage run` is given besides.
+    /// Further options for `megapage run`.
     pub options: Vec<OsString>,
-    /// Where the output of each run goes, in place of the one before; `None`: to a file that is removed at the end.
+    /// File for the output of each run, which replaces that of the run before. `None`: a file that
+    /// is removed at the end.
     pub log: Option<PathBuf>,
 }
 
-/// What would be run, as shell lines.
+/// Returns the commands of a bench, as shell lines. Runs none of them.
 pub fn dry_run(options: &Options) -> Result<Vec<String>> {
     let ways = Way::select(&options.ways)?;
     let mut lines =
@@ -55,8 +57,8 @@ pub fn dry_run(options: &Options) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Runs the command in every way. `progress` is given a line for each run. A run that does not end as it should ends the
-/// bench, with what the command wrote last.
+/// Runs the command in every way, and calls `progress` with a line for each run. A run that does
+/// not end as expected ends the bench; the error holds the last line that the command wrote.
 pub fn run(
     options: &Options,
     megapage: &std::path::Path,
@@ -85,7 +87,7 @@ pub fn run(
     };
     let total = (options.runs as usize + 1) * present.len();
     let mut done = 0;
-    // What the command does as it is comes first: where it fails by itself, no way is to blame.
+    // The plain way comes first: if the command fails by itself, no other way is to blame.
     for way in &present {
         let mut heap = Heap::default();
         let took = runner.run(way, Some(&mut heap))?;

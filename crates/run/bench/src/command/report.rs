@@ -1,4 +1,4 @@
-//! What came of a user's command: as data, as a table, and in one sentence.
+//! The results of a user's command: as data, as a table, and in one sentence.
 
 use super::Options;
 use super::measure::{Heap, Took};
@@ -13,24 +13,24 @@ use megapage_units::shown::shell_word;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// What intervals are to cover.
+/// Coverage that intervals are to reach.
 const WANTED: f64 = 0.95;
 
 /// The whole bench: `megapage.bench/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CommandReport {
-    /// What every report begins with.
+    /// The head of every report.
     #[serde(flatten)]
     pub head: Head,
     /// The command, as shell words.
     pub command: String,
-    /// Rounds that count; one went before them.
+    /// Rounds that count. One uncounted round went before them.
     pub runs: u32,
-    /// What selected the order within each round.
+    /// The seed that selected the order within each round.
     pub seed: u64,
     /// The clock that the finding is taken from.
     pub clock: Clock,
-    /// One for each way that was asked for, in the table's order.
+    /// One entry for each requested way, in the table's order.
     pub ways: Vec<WayReport>,
     /// The verdict.
     pub finding: Option<Finding>,
@@ -41,25 +41,26 @@ pub struct CommandReport {
 pub struct WayReport {
     /// Its name.
     pub way: &'static str,
-    /// In a few words.
+    /// A description in a few words.
     pub what: &'static str,
-    /// How the command is started in it, as shell words.
+    /// The command line of this way, as shell words.
     pub recipe: String,
-    /// Why it did not run; `None` where it did.
+    /// The reason why it did not run; `None` if it did.
     pub absent: Option<String>,
     /// Seconds by the clock on the wall.
     pub wall_seconds: Option<Spread>,
     /// Processor seconds of the command and of its children that it waited for.
     pub cpu_seconds: Option<Spread>,
-    /// The largest resident memory of one of its processes, and the hugetlb pages that were seen.
+    /// The largest resident memory of any one of its processes, plus the hugetlb pages that were
+    /// seen.
     pub peak_bytes: Option<Spread>,
-    /// The same as ratios to the plain runs of the same rounds; `None` of the plain way itself.
+    /// Ratios to the plain runs of the same rounds; `None` for the plain way itself.
     pub of_plain: Option<Ratios>,
-    /// Heap that was resident when it was largest, in the round that does not count; `None` where nothing was seen.
+    /// Resident heap at its largest, in the uncounted round; `None` if no heap was seen.
     pub heap_bytes: Option<u64>,
-    /// The share of it on huge pages.
+    /// The share of that heap on huge pages.
     pub huge_share: Option<f64>,
-    /// Of that heap, on hugetlb pages, which resident memory does not count.
+    /// Bytes of that heap on hugetlb pages, which resident memory does not include.
     pub hugetlb_bytes: u64,
     /// Every counted run, by round.
     pub samples: Samples,
@@ -68,11 +69,11 @@ pub struct WayReport {
 /// Ratios to the plain runs of the same rounds: medians, with intervals of 95 %. Below 1 is less.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratios {
-    /// Of time on the wall.
+    /// Ratio of wall-clock time.
     pub wall: Interval,
-    /// Of processor time.
+    /// Ratio of processor time.
     pub cpu: Interval,
-    /// Of peak memory.
+    /// Ratio of peak memory.
     pub peak: Interval,
 }
 
@@ -90,16 +91,17 @@ pub struct Samples {
 pub struct Finding {
     /// The way that it is about.
     pub way: &'static str,
-    /// `gain`, `loss`, `none`: what the interval excludes; `too-few-rounds`: it says too little.
+    /// `gain`, `loss` or `none`, as the interval shows; `too-few-rounds` if its coverage is too
+    /// low.
     pub found: &'static str,
-    /// Time by the report's clock as a ratio to the plain runs'.
+    /// Ratio of the time by the report's clock to that of the plain runs.
     pub of_plain: Interval,
-    /// In one sentence.
+    /// The verdict in one sentence.
     pub sentence: String,
 }
 
 impl CommandReport {
-    /// A report without measurements.
+    /// Returns a report without measurements.
     pub(super) fn begin(options: &Options, ways: &[Way], head: Head) -> CommandReport {
         let words = options.command.iter().map(|word| shell_word(&word.to_string_lossy()));
         let way = |way: &Way| WayReport {
@@ -124,7 +126,7 @@ impl CommandReport {
         self.ways.iter_mut().find(|row| row.way == way.name)
     }
 
-    /// Enters what was seen of the heap.
+    /// Records the heap of the uncounted round.
     pub(super) fn note_heap(&mut self, way: &Way, heap: Heap) {
         if let Some(row) = self.row(way) {
             row.huge_share = heap.huge_share();
@@ -133,7 +135,7 @@ impl CommandReport {
         }
     }
 
-    /// Enters a counted run.
+    /// Records a counted run.
     pub(super) fn note(&mut self, way: &Way, took: &Took) {
         if let Some(row) = self.row(way) {
             row.samples.spent.push(took.spent);
@@ -152,7 +154,7 @@ impl CommandReport {
             row.peak_bytes = Spread::of(row.samples.peak_bytes.iter().map(|bytes| *bytes as f64));
             row.of_plain = (row.way != PLAIN).then(|| ratios(&row.samples, &plain)).flatten();
         }
-        // What megapage brings, or the first of what else was compared.
+        // The finding is about megapage if it ran, else about the first other way with ratios.
         let ours = ["ours", "thp"];
         let judged = ours.iter().find_map(|name| self.ways.iter().find(|row| row.way == *name));
         let judged = judged.or_else(|| self.ways.iter().find(|row| row.of_plain.is_some()));
@@ -160,10 +162,10 @@ impl CommandReport {
     }
 }
 
-/// Paired by round.
+/// Returns the ratios of two ways, paired by round.
 fn ratios(own: &Samples, plain: &Samples) -> Option<Ratios> {
     let of = |own: Vec<f64>, plain: Vec<f64>| {
-        // A clock that did not move says nothing.
+        // A clock that did not move gives no ratio.
         let pairs = own.into_iter().zip(plain).filter(|(own, plain)| *own > 0.0 && *plain > 0.0);
         Interval::of(pairs.map(|(own, plain)| own / plain), WANTED)
     };
@@ -176,7 +178,7 @@ fn ratios(own: &Samples, plain: &Samples) -> Option<Ratios> {
     })
 }
 
-/// What the ratios say of a way.
+/// Returns the finding that the ratios of a way give.
 fn finding(way: &'static str, ratios: Ratios, clock: Clock) -> Finding {
     let (ratio, time) = match clock {
         Clock::Wall => (ratios.wall, "time"),
@@ -186,7 +188,7 @@ fn finding(way: &'static str, ratios: Ratios, clock: Clock) -> Finding {
         "ours" | "thp" => "megapage",
         other => other,
     };
-    // By its inverse the interval's ends change places.
+    // The inverse swaps the interval's ends.
     let times = |value: f64| format!("{:.2}", 1.0 / value);
     let interval = format!("{:.0} % interval", 100.0 * ratio.coverage);
     let memory = match ratios.peak.median {
@@ -217,7 +219,7 @@ fn finding(way: &'static str, ratios: Ratios, clock: Clock) -> Finding {
     Finding { way, found, of_plain: ratio, sentence }
 }
 
-/// A run in a few words, for the progress line.
+/// Describes a run in a few words, for the progress line.
 pub(super) fn brief(took: &Took) -> String {
     format!(
         "{} ms, {} ms of processor time, {}",
@@ -227,7 +229,7 @@ pub(super) fn brief(took: &Took) -> String {
     )
 }
 
-/// The report as text of at most 100 columns.
+/// Returns the report as text of at most 100 columns.
 pub fn human(report: &CommandReport) -> String {
     let width = megapage_report::width();
     let wrapped = |text: &str| show(&wrap(Style::PLAIN, text, width - 2), Paint::Plain, width);
@@ -268,7 +270,7 @@ pub fn human(report: &CommandReport) -> String {
     text
 }
 
-/// Seconds in about three digits.
+/// Formats seconds with about three digits.
 fn short(seconds: f64) -> String {
     let decimals = match seconds {
         seconds if seconds >= 100.0 => 0,
@@ -284,7 +286,8 @@ mod tests {
     use super::*;
     use std::ffi::OsString;
 
-    /// A report of rounds in which the plain way takes a second, more or less, and the other `ratio` of that.
+    /// Returns a report in which the plain way takes 1 to 1.4 seconds and the other `ratio` of
+    /// that.
     fn report(ratio: f64, rounds: u32, peak: f64, clock: Clock) -> CommandReport {
         let options = Options {
             command: vec![OsString::from("sort"), OsString::from("a file")],
@@ -300,7 +303,7 @@ mod tests {
         let mut report = CommandReport::begin(&options, &ways, Head::begin("run").unwrap());
         report.note_heap(&ways[1], Heap { resident: 100, huge: 90, hugetlb: 0 });
         for round in 0..rounds {
-            // Rounds differ from each other by half; within one, by a hundredth.
+            // Rounds differ from each other by up to 40 %; within one round, by one percent.
             let pace = 1e9 * (1.0 + 0.1 * f64::from(round % 5));
             let noise = 1.0 + 0.01 * f64::from(round % 3) - 0.01;
             let took = |time: f64, bytes: f64| Took {

@@ -8,10 +8,10 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// Whom the command is started by.
+/// The starter of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
-    /// By no process: as it is.
+    /// None: the command runs as it is.
     Itself,
     /// By `megapage run` with these options.
     Run(&'static [&'static str]),
@@ -22,23 +22,23 @@ pub(super) enum By {
 /// One way to run a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// As on the command line and in every table.
+    /// Name on the command line and in every table.
     pub name: &'static str,
-    /// In a few words.
+    /// A description in a few words.
     pub what: &'static str,
     pub(super) by: By,
-    /// A variable, and what is put into it.
+    /// An environment variable, and the value that is put into it.
     variable: Option<(&'static str, &'static str)>,
 }
 
-/// The way that all others are compared with.
+/// Name of the way that all others are compared with.
 pub const PLAIN: &str = "plain";
 
 const fn way(name: &'static str, what: &'static str, by: By) -> Way {
     Way { name, what, by, variable: None }
 }
 
-/// All, in the order of the table.
+/// All ways, in the order of the table.
 pub const WAYS: [Way; 7] = [
     way(PLAIN, "the command as it is", By::Itself),
     Way {
@@ -59,7 +59,7 @@ pub const WAYS: [Way; 7] = [
 ];
 
 impl Way {
-    /// The ways of these names, in the table's order and with the plain one.
+    /// Returns the ways with these names and the plain one, in the table's order.
     pub fn select(names: &[String]) -> Result<Vec<Way>> {
         if let Some(unknown) = names.iter().find(|name| WAYS.iter().all(|way| way.name != **name)) {
             bail!("'{unknown}' is no way; the ways are {}", WAYS.map(|way| way.name).join(", "));
@@ -68,12 +68,12 @@ impl Way {
         Ok(WAYS.into_iter().filter(chosen).collect())
     }
 
-    /// Whether `megapage run` starts the command.
+    /// Returns true if `megapage run` starts the command.
     pub fn is_ours(&self) -> bool {
         matches!(self.by, By::Run(_))
     }
 
-    /// Why it cannot be had here; `None` where it can.
+    /// Returns the reason why it cannot run here; `None` if it can.
     pub fn absence(&self) -> Option<String> {
         match self.by {
             By::Library(library) if library.find().is_none() => {
@@ -83,7 +83,7 @@ impl Way {
         }
     }
 
-    /// Shell words that start `command` in this way; `options` are for `megapage run`.
+    /// Returns the shell words that start `command` in this way; `options` are for `megapage run`.
     pub fn recipe(&self, options: &[OsString], command: &[OsString]) -> String {
         let word = |word: &OsString| shell_word(&word.to_string_lossy());
         let mut words: Vec<String> =
@@ -102,8 +102,8 @@ impl Way {
         words.join(" ")
     }
 
-    /// The process that runs `command` in this way, with the caller's environment. What the way adds to a variable comes
-    /// after what is in it.
+    /// Returns the process that runs `command` in this way, with the caller's environment. A value
+    /// for GLIBC_TUNABLES or LD_PRELOAD is put behind the caller's; other variables are replaced.
     pub(super) fn command(
         &self,
         megapage: &Path,
@@ -132,7 +132,7 @@ impl Way {
     }
 }
 
-/// What is in a variable, a colon, and `more`.
+/// Returns the variable's present value, a colon, and `more`.
 fn joined(name: &str, more: OsString) -> OsString {
     match env::var_os(name).filter(|value| !value.is_empty()) {
         None => more,

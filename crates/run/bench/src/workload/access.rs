@@ -1,4 +1,5 @@
-//! Memory that is allocated, touched and then read at random: many small objects, one big array, a hash map.
+//! Memory that is allocated, touched and then read at random: many small objects, one big array, or
+//! a hash map.
 
 use super::random::mix;
 use super::{HeapBacking, Measurement, Phases, Random, scaled};
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 megapage_units::named! {
-    /// What memory is made of.
+    /// Kinds of memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Case {
         /// Two million objects of 16 to 904 bytes, 920 MB in all, each written in full.
@@ -22,7 +23,7 @@ megapage_units::named! {
 }
 
 impl Case {
-    /// Memory that it takes at this scale, allocators' overhead included.
+    /// Returns the memory that it takes at this scale, with the allocators' overhead.
     pub fn memory(self, scale: f64) -> Bytes {
         let whole = match self {
             Case::Small => Bytes::mib(1100),
@@ -35,8 +36,8 @@ impl Case {
 
 /// Runs one case. `scale` multiplies its sizes and its number of accesses; 1 is the published size.
 ///
-/// Phases: `allocate` (all memory obtained and touched) and `access` (random reads, half of the time or more
-/// each waiting for the one before it).
+/// Phases: `allocate` (obtains and touches all memory) and `access` (random reads). For half of the
+/// time of `access` or more, each read waits for the one before it.
 pub fn run(case: Case, scale: f64) -> Result<Measurement> {
     let mut phases = Phases::default();
     let (checksum, backing) = match case {
@@ -48,12 +49,12 @@ pub fn run(case: Case, scale: f64) -> Result<Measurement> {
     Ok(Measurement { workload, phases, values: BTreeMap::new(), checksum, backing })
 }
 
-/// The length in words of each small object: 16 to 904 bytes, 460 on average.
+/// Returns the length of a small object in words: 16 to 904 bytes, 460 on average.
 pub fn small_words(random: &mut Random) -> usize {
     2 + random.below(112)
 }
 
-/// A small object: `words` words, all written.
+/// Returns a small object of `words` words, all written.
 pub fn small_object(words: usize, value: u64) -> Box<[u64]> {
     let mut object = Vec::with_capacity(words);
     object.resize(words, value);
@@ -86,7 +87,7 @@ fn small(scale: f64, phases: &mut Phases) -> Result<(u64, HeapBacking)> {
         (at, sum)
     });
 
-    // One cycle through all objects: after a whole number of rounds the walk is where it began.
+    // One cycle visits all objects: after a whole number of rounds the walk is back at its start.
     let mut expected = 0;
     for _ in 0..dependent_reads % count {
         expected = objects[expected][0] as usize;
@@ -96,8 +97,8 @@ fn small(scale: f64, phases: &mut Phases) -> Result<(u64, HeapBacking)> {
     Ok((mix(last as u64) ^ sum, backing))
 }
 
-/// Writes into word 0 of each object the index of the next, such that one random cycle visits all
-/// (Sattolo's algorithm).
+/// Writes into word 0 of each object the index of the next one, such that one random cycle visits
+/// all objects (Sattolo's algorithm).
 fn link_in_one_cycle(objects: &mut [Box<[u64]>], random: &mut Random) {
     let mut order: Vec<u32> = (0..objects.len() as u32).collect();
     for index in (1..order.len()).rev() {
@@ -125,7 +126,7 @@ fn array(scale: f64, phases: &mut Phases) -> Result<(u64, HeapBacking)> {
     let (dependent_reads, updates) = (scaled(4_000_000, scale, 10_000), scaled(24_000_000, scale, 60_000));
     let mut random = Random::new(2);
     let sum = phases.time("access", || {
-        // Each place depends on the word read before, so that no read starts before the last has ended.
+        // Each place depends on the word read before: no read starts before the last one has ended.
         let (mut state, mut sum) = (Random::new(3), 0u64);
         let mut last = 0u64;
         for _ in 0..dependent_reads {
@@ -140,7 +141,7 @@ fn array(scale: f64, phases: &mut Phases) -> Result<(u64, HeapBacking)> {
         }
         sum
     });
-    // Every update added one, whatever the order: the sum of the array is known.
+    // Every update added 1, in any order: the sum of the array is known.
     let pages = (words / WORDS_PER_PAGE) as u64;
     let first_words = (WORDS_PER_PAGE as u64) * (pages * (pages - 1) / 2);
     let total = array.iter().fold(0u64, |total, word| total.wrapping_add(*word));
@@ -152,15 +153,15 @@ fn array(scale: f64, phases: &mut Phases) -> Result<(u64, HeapBacking)> {
     Ok((mix(sum) ^ total, backing))
 }
 
-/// One entry of [`Map`], in an allocation of its own.
+/// One entry of [`Map`], in a separate allocation.
 struct Node {
     key: u64,
     value: u64,
     next: Option<Box<Node>>,
 }
 
-/// A hash map as std::unordered_map is laid out: an array of buckets, each the head of a chain of nodes;
-/// the array doubles when there are more entries than buckets.
+/// A hash map laid out as std::unordered_map: an array of buckets, each the head of a chain of
+/// nodes. The array doubles when an entry comes for which there is no bucket left.
 struct Map {
     buckets: Vec<Option<Box<Node>>>,
     entries: usize,
@@ -172,7 +173,7 @@ impl Map {
     }
 
     fn bucket(&self, key: u64) -> usize {
-        // The upper half: the keys' low bits need not be random.
+        // Uses the upper half of the product: the keys' low bits need not be random.
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.buckets.len() - 1)
     }
 
@@ -187,7 +188,7 @@ impl Map {
         None
     }
 
-    /// Adds an entry unless the key is there; whether it was added.
+    /// Adds an entry unless the key is present. Returns true if it added one.
     fn insert(&mut self, key: u64, value: u64) -> bool {
         if self.get(key).is_some() {
             return false;
@@ -216,7 +217,7 @@ impl Map {
     }
 }
 
-/// `count` empty buckets; a power of two.
+/// Returns `count` empty buckets; `count` is a power of two.
 fn empty_buckets(count: usize) -> Vec<Option<Box<Node>>> {
     std::iter::repeat_with(|| None).take(count).collect()
 }

@@ -1,5 +1,5 @@
-//! What the peers are measured with. Each workload times its phases, checks its own result and says how the
-//! kernel backs its memory while it holds all of it.
+//! Workloads that measure the peers. Each times its phases, checks its own result and reports how
+//! the kernel backs its memory while it holds all of it.
 
 pub mod access;
 pub mod random;
@@ -14,41 +14,43 @@ use std::time::{Duration, Instant};
 
 pub use random::Random;
 
-/// What one run of a workload found. It is the one line that a workload program prints, as JSON.
+/// The results of one run of a workload: the one line that a workload program prints, as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// The workload and its case, such as `access small`.
     pub workload: String,
-    /// How long each phase took.
+    /// The time of each phase.
     pub phases: Phases,
-    /// What else the workload measures; the unit is in the name.
+    /// Further values that the workload measures; the unit is in the name.
     #[serde(rename = "figures")]
     pub values: BTreeMap<String, f64>,
-    /// A digest of the results: equal for equal arguments, whatever the allocator.
+    /// A digest of the results: equal arguments give equal digests with any allocator.
     pub checksum: u64,
-    /// How the heap was backed while the workload held all of its memory.
+    /// Backing of the heap while the workload held all of its memory.
     pub backing: HeapBacking,
 }
 
-/// Resident bytes of a process's heap (private, writable, anonymous mappings that are no stack, and private ones of files on a
-/// hugetlbfs), by what the kernel backs them with. They do not overlap.
+/// Resident bytes of a process's heap, by the kind of page that backs them. The kinds do not
+/// overlap. The heap is all private, writable, anonymous mappings except stacks, and private ones
+/// of files on a hugetlbfs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapBacking {
-    /// On 1 GiB hugetlb pages.
+    /// Bytes on 1 GiB hugetlb pages.
     pub hugetlb_1g: u64,
-    /// On 2 MiB hugetlb pages.
+    /// Bytes on 2 MiB hugetlb pages.
     pub hugetlb_2m: u64,
-    /// On 2 MiB transparent huge pages.
+    /// Bytes on 2 MiB transparent huge pages.
     pub thp: u64,
-    /// On base pages, and on transparent huge pages smaller than 2 MiB, which smaps does not distinguish.
+    /// Bytes on base pages, and on transparent huge pages smaller than 2 MiB, which smaps does not
+    /// distinguish.
     pub base: u64,
 }
 
 impl HeapBacking {
-    /// What the kernel says of the calling process now.
+    /// Reads the present backing of the calling process from the kernel.
     pub fn of_this_process() -> Result<HeapBacking> {
         let mappings = read_own_smaps(&KernelRoot::live()).context("how this process's memory is backed")?;
-        // An allocator may have its heap in a file on a hugetlbfs.
+        // An allocator may place its heap in a file on a hugetlbfs.
         let is_heap = |mapping: &&Mapping| {
             let on_hugetlb =
                 mapping.kernel_page_size > PageSize::BASE && mapping.permissions.starts_with("rw");
@@ -63,29 +65,30 @@ impl HeapBacking {
         })
     }
 
-    /// All resident bytes of the heap.
+    /// Returns all resident bytes of the heap.
     pub fn resident(&self) -> u64 {
         self.hugetlb_1g + self.hugetlb_2m + self.thp + self.base
     }
 
-    /// The share on pages of 2 MiB or more, 0 to 1; 0 for an empty heap.
+    /// Returns the share on pages of 2 MiB or more, 0 to 1; 0 for an empty heap.
     pub fn huge_share(&self) -> f64 {
         let huge = self.hugetlb_1g + self.hugetlb_2m + self.thp;
         if huge == 0 { 0.0 } else { huge as f64 / self.resident() as f64 }
     }
 
-    /// The share on 1 GiB pages, 0 to 1; 0 for an empty heap.
+    /// Returns the share on 1 GiB pages, 0 to 1; 0 for an empty heap.
     pub fn gigantic_share(&self) -> f64 {
         if self.hugetlb_1g == 0 { 0.0 } else { self.hugetlb_1g as f64 / self.resident() as f64 }
     }
 }
 
-/// What one phase took, in nanoseconds.
+/// The time of one phase, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
-    /// By the clock on the wall.
+    /// Time by the wall clock.
     pub wall_ns: u64,
-    /// Of the processors, by all threads of the process. It does not grow while others have the processors.
+    /// Processor time of all threads of the process. It does not grow while others have the
+    /// processors.
     pub cpu_ns: u64,
 }
 
@@ -95,7 +98,7 @@ pub struct Spent {
 pub struct Phases(pub BTreeMap<String, Spent>);
 
 impl Phases {
-    /// Does `work` and notes under `name` what it took.
+    /// Does `work` and records its time under `name`.
     pub fn time<T>(&mut self, name: &str, work: impl FnOnce() -> T) -> T {
         let (cpu, wall) = (process_cpu_time(), Instant::now());
         let result = work();
@@ -108,12 +111,13 @@ impl Phases {
     }
 }
 
-/// Nanoseconds in 64 bits: 584 years.
+/// Returns the time in nanoseconds, at most 64 bits of them: 584 years.
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// `count` scaled by `scale`, at least `floor`: the tests' way to the same work in little memory.
+/// Returns `count` scaled by `scale`, at least `floor`. Tests use it to do the same work in little
+/// memory.
 pub fn scaled(count: usize, scale: f64, floor: usize) -> usize {
     ((count as f64 * scale) as usize).max(floor)
 }

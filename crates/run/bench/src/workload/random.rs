@@ -1,43 +1,44 @@
 //! Pseudo-random numbers that are the same on every machine.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): one multiplication chain, passes the usual tests, and equal seeds
-/// give equal sequences.
+/// SplitMix64 (Steele, Lea, Flood 2014): one multiplication chain, which passes the usual tests.
+/// Equal seeds give equal sequences.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The sequence that belongs to `seed`.
+    /// Returns the sequence that belongs to `seed`.
     pub const fn new(seed: u64) -> Random {
         Random { state: seed }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
-    /// A number from 0 to `bound` - 1; 0 where `bound` is 0. The bias is below `bound` / 2^64.
+    /// Returns a number from 0 to `bound` - 1; 0 if `bound` is 0. The bias is below `bound` / 2^64.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.bits()) * bound as u128) >> 64) as usize
     }
 
-    /// Draws an order, each equally likely (Fisher and Yates).
+    /// Shuffles `items`; each order is equally likely (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }
     }
 
-    /// True with the probability `share`, of 0 to 1.
+    /// Returns true with the probability `share`, 0 to 1.
     pub fn chance(&mut self, share: f64) -> bool {
         ((self.bits() >> 11) as f64) < share * (1u64 << 53) as f64
     }
 }
 
-/// SplitMix64's finaliser: a bijection on 64 bits in which every input bit changes half of the output.
+/// Applies SplitMix64's finaliser: a bijection on 64 bits. Every input bit changes half of the
+/// output bits.
 pub const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

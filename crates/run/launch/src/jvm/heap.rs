@@ -1,34 +1,36 @@
-//! Where in a process's memory the Java heap lies.
+//! Finds the Java heap in a process's memory.
 
 use crate::memory::Memory;
 use megapage_kernel::smaps::{BackingBytes, Mapping};
 use megapage_units::{Bytes, VirtRange};
 
-/// ZGC's heap is a memory file of this name, mapped once or three times.
+/// Name of the memory file with ZGC's heap, which is mapped once or three times.
 const Z_HEAP: &str = "/memfd:java_heap";
-/// What a collector adds to the largest heap by its own alignment, at most: a region of G1's or Shenandoah's, which is of
-/// 1 to 32 MiB, and of more than 1 MiB for a heap of 2,048 of them.
+/// Returns the most that a collector adds to the largest heap by alignment: a region of G1 or
+/// Shenandoah. A region has 1 to 32 MiB; it has more than 1 MiB if the heap would otherwise have
+/// more than 2,048 regions.
 fn rounding(largest: Bytes) -> Bytes {
     Bytes(largest.0 / 1024).clamp(Bytes::mib(4), Bytes::mib(32))
 }
 
-/// Below this the heap lies where pointers into it are compressed (32 GiB), as they are unless it is larger; arenas of malloc,
-/// which may be as long, lie above.
+/// End of the addresses that compressed pointers reach (32 GiB). A heap lies below it, unless it is
+/// larger; arenas of malloc, which may be as long, lie above it.
 const COMPRESSED: u64 = 32 << 30;
-/// How much less it may be than we think, where no option gives it: both sides count the machine's memory.
+/// Most by which the heap may be shorter than estimated, if no option gives its size. The JVM and
+/// we count the machine's memory separately.
 const SHORTER: Bytes = Bytes::mib(2);
 
-/// Where the Java heap lies.
+/// Place of the Java heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JavaHeap {
     /// A series of mappings.
     At(VirtRange),
-    /// ZGC's memory file, wherever it is mapped.
+    /// ZGC's memory file, at any address.
     Z,
 }
 
 impl JavaHeap {
-    /// Whether a mapping is a part of it.
+    /// Returns true if a mapping is a part of it.
     pub fn holds(&self, mapping: &Mapping) -> bool {
         match self {
             JavaHeap::At(range) => range.intersection(mapping.range).is_some(),
@@ -36,7 +38,7 @@ impl JavaHeap {
         }
     }
 
-    /// How it is backed.
+    /// Returns its memory by the pages that back it.
     pub fn memory(&self, mappings: &[Mapping]) -> Memory {
         let own: Vec<&Mapping> = mappings.iter().filter(|it| self.holds(it)).collect();
         match self {
@@ -46,12 +48,15 @@ impl JavaHeap {
     }
 }
 
-/// Where the Java heap lies, with a heap of at most `largest`; `None` where none is found.
+/// Finds the Java heap, which has a size of at most `largest`; `None` if there is none.
 ///
-/// The JVM reserves all of the heap at the start as one piece of address space, of which it makes readable what it uses.
-/// Classes of an archive (CDS, `.jsa`) are mapped from their file into it. Its piece is a series of such mappings without a
-/// gap between them, as long as the largest heap; where there are several (the space of compressed classes is one, often
-/// behind the archive that it belongs to, or right behind the heap), the one that holds the most memory.
+/// The JVM reserves the whole heap at the start as one piece of address space, and makes the used
+/// parts readable. Classes of an archive (CDS, `.jsa`) are mapped from their file into it. The
+/// piece is a series of such mappings without a gap, as long as the largest heap.
+///
+/// Several series may fit. The space of compressed classes is one, often behind its archive, or
+/// right behind the heap. The heap is the series without an archive before it, then the one below
+/// 32 GiB, then the one with the most memory.
 pub fn java_heap(mappings: &[Mapping], largest: Bytes) -> Option<JavaHeap> {
     if mappings.iter().any(|it| it.name.starts_with(Z_HEAP)) {
         return Some(JavaHeap::Z);
@@ -68,12 +73,13 @@ pub fn java_heap(mappings: &[Mapping], largest: Bytes) -> Option<JavaHeap> {
 /// A series of mappings that may be the heap.
 struct Piece<'a> {
     mappings: &'a [&'a Mapping],
-    /// First, that no archive lies before it in its run, as before the space of classes; then where it lies; then its memory.
+    /// Order of preference: true if no archive lies before it in its run, as before the space of
+    /// classes; true if it lies below 32 GiB; its memory.
     rank: (bool, bool, Bytes),
 }
 
-/// The pieces of a run that are as long as the heap and hold memory: those that end with a mapping, too, or else the one that
-/// begins with the run.
+/// Returns the pieces of a run that are as long as the heap and hold memory. `exact`: those that
+/// also end with a mapping; otherwise only the piece at the start of the run.
 fn pieces<'a>(run: &'a [&'a Mapping], largest: Bytes, exact: bool) -> Vec<Piece<'a>> {
     let total = |mapping: &&Mapping| mapping.backing().total() + mapping.swap;
     let mut before = vec![Bytes::ZERO];
@@ -106,7 +112,7 @@ fn pieces<'a>(run: &'a [&'a Mapping], largest: Bytes, exact: bool) -> Vec<Piece<
     run.iter().enumerate().take(most).filter_map(piece).collect()
 }
 
-/// Memory that the JVM has reserved itself.
+/// Returns true for memory that the JVM has reserved itself.
 fn is_of_heap(mapping: &Mapping) -> bool {
     let name = &mapping.name;
     let nameless =
@@ -114,13 +120,14 @@ fn is_of_heap(mapping: &Mapping) -> bool {
     nameless && mapping.permissions.ends_with('p') && !mapping.permissions.contains('x')
 }
 
-/// Objects of a class data archive, which the program may write to.
+/// Returns true for objects of a class data archive, which the program may write to.
 fn is_archive(mapping: &Mapping) -> bool {
     mapping.permissions == "rw-p" && mapping.name.ends_with(".jsa")
 }
 
-/// Each view maps some of the pages, and some are mapped by several. A view shows its share of those (`Pss`); of hugetlb
-/// pages no shares are known, and the fullest view counts.
+/// Sums up ZGC's views. Each view maps some of the pages, and several may map the same page. A view
+/// counts with its share of those (`Pss`). For hugetlb pages no shares are known: the fullest view
+/// counts.
 fn z_heap(views: &[&Mapping]) -> Memory {
     let mut heap = Memory::default();
     for view in views {
@@ -135,7 +142,7 @@ fn z_heap(views: &[&Mapping]) -> Memory {
             ..BackingBytes::default()
         };
         heap.present += shared;
-        // What is swapped out is shown of each view that has not mapped it since.
+        // Each view that has not mapped a swapped page again shows it: the largest value counts.
         heap.swapped = heap.swapped.max(view.swap);
     }
     let hugetlb =
@@ -189,7 +196,7 @@ mod tests {
 
     #[test]
     fn without_them_it_is_a_run_of_pieces() {
-        // G1: what it uses, what it does not, and the class space right behind.
+        // G1: its used part, its unused part, and the class space right behind.
         let maps = [
             mapping(0x7000_0000, 0x7800_0000, "rw-p", "", 3),
             mapping(0xf000_0000, 0xf400_0000, "rw-p", "", 60),
@@ -212,8 +219,8 @@ mod tests {
         assert_eq!(backed(&maps, Bytes::mib(256)).present.hugetlb_2m, Bytes::mib(40));
     }
 
-    /// What smaps of a JVM says of its mappings; captured with 100 blocks of 1 MiB in heaps of 256 MiB, or with an empty
-    /// program in others. Lines of zeros and mappings of libraries are left out.
+    /// Reads a captured smaps of a JVM. The programs fill 100 blocks of 1 MiB in heaps of 256 MiB,
+    /// or are empty with other heaps. Lines of zeros and mappings of libraries were removed.
     fn captured(name: &str) -> Vec<Mapping> {
         let tree = tempfile::tempdir().unwrap();
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/jvm").join(name);
@@ -224,7 +231,7 @@ mod tests {
 
     #[test]
     fn the_heap_is_found_with_every_collector_with_and_without_an_archive() {
-        // The largest heap in MiB; resident KiB and those on THP at the addresses that the JVM itself logged
+        // The largest heap in MiB; KiB resident and KiB on THP. The JVM logged the addresses itself
         // (-Xlog:gc+heap+coops=debug).
         let cases = [
             ("17-g1-cds-1g", 1024, 2_996, 2_048),
@@ -245,7 +252,7 @@ mod tests {
             let heap = backed(&captured(&format!("{name}.smaps")), Bytes::mib(largest)).present;
             assert_eq!((heap.total(), heap.thp), (Bytes::kib(resident), Bytes::kib(thp)), "{name}");
         }
-        // A quarter of the machine's memory, as both sides count it.
+        // A quarter of the machine's memory, as the JVM and as we count it.
         for largest in [6026, 6029] {
             let heap = backed(&captured("25-parallel-cds-6g.smaps"), Bytes::mib(largest)).present;
             assert_eq!((heap.total(), heap.thp), (Bytes::kib(4_096), Bytes::kib(4_096)), "{largest}");
@@ -254,7 +261,8 @@ mod tests {
 
     #[test]
     fn views_of_zgcs_pages_are_not_counted_twice() {
-        // One view holds all in Java 25; in Java 17 three do, each some pages of it: 119,784 KiB with those seen twice.
+        // In Java 25 one view holds all pages. In Java 17 three views hold some pages each: 119,784
+        // KiB with pages that several show.
         let heap = |name| backed(&captured(name), Bytes::mib(256)).present;
         assert_eq!(heap("25-z-cds.smaps").base, Bytes::kib(103_484));
         let three = heap("17-z-cds.smaps");

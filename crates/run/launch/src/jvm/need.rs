@@ -1,37 +1,38 @@
-//! What a JVM takes from the pools under `-XX:+UseLargePages`.
+//! Memory that a JVM takes from the pools under `-XX:+UseLargePages`.
 
 use crate::jvm::Java;
 use crate::jvm::options::{Collector, Options};
 use megapage_units::{Bytes, PageSize};
 
-/// What the JVM reserves for compiled code (globals.hpp): with tiers, and without.
+/// Default size of the code cache (globals.hpp): with tiered compilation, and without.
 const CODE_CACHE_TIERED: Bytes = Bytes::mib(240);
 const CODE_CACHE_PLAIN: Bytes = Bytes::mib(48);
-/// Java 8 and later.
+/// Default size of the class space (Java 8 and later).
 const CLASS_SPACE: Bytes = Bytes::gib(1);
-/// Without `-XX:MaxRAM`.
+/// Default of `-XX:MaxRAM`.
 const MAX_RAM: Bytes = Bytes::gib(128);
-/// Segments of the code cache, and each table, begin on a page of their own.
+/// Bytes for alignment: segments of the code cache, and each table, begin on a new page.
 const ALIGNMENT: Bytes = Bytes::mib(8);
 
 /// Memory that a JVM maps from the pools, in bytes, before the rounding to pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// The largest heap: all of it is reserved at the start.
+    /// The largest heap, which is reserved whole at the start.
     pub heap: Bytes,
-    /// Whether an option says so; otherwise it is the JVM's own choice, a quarter of the memory.
+    /// True if an option gives the heap; otherwise the JVM chooses it, a quarter of the memory.
     pub heap_is_given: bool,
-    /// The code cache, reserved whole.
+    /// The code cache, which is reserved whole.
     pub code_cache: Bytes,
-    /// The space of classes, where an option puts it onto large pages too (Java 8 to 16). Metaspace is otherwise on base
-    /// pages.
+    /// The class space, if an option puts it onto large pages too (Java 8 to 16). Metaspace is
+    /// otherwise on base pages.
     pub class_space: Bytes,
-    /// The collector's tables, at most, with what their alignment takes.
+    /// Upper bound of the collector's tables, with their alignment.
     pub tables: Bytes,
 }
 
 impl Need {
-    /// For these options; `memory` is what the JVM takes the machine to have, that is what its control group may have.
+    /// Returns the need with these options. `memory` is the memory of the machine as the JVM sees
+    /// it: at most the limit of its control group.
     pub fn of(options: &Options, java: &Java, memory: Bytes) -> Need {
         let ram = memory.min(options.max_ram.unwrap_or(MAX_RAM));
         let quarter = Bytes((ram.0 as f64 * options.max_ram_percent.unwrap_or(25.0) / 100.0) as u64);
@@ -51,7 +52,8 @@ impl Need {
         }
     }
 
-    /// What comes from the pool of `page`, in pages: all of it from the one of 2 MiB; of pages of 1 GiB the heap alone.
+    /// Returns the pages from the pool of `page`. The pool of 2 MiB gives all of the need, the pool
+    /// of 1 GiB only the heap.
     pub fn pages(&self, page: PageSize) -> u64 {
         let size = page.bytes().0;
         if page == PageSize::HUGE_1G {
@@ -60,17 +62,17 @@ impl Need {
         [self.heap, self.code_cache, self.class_space, self.tables].iter().map(|it| it.0.div_ceil(size)).sum()
     }
 
-    /// What comes from the pool of 2 MiB where the heap lies on pages of 1 GiB.
+    /// Returns the pages from the pool of 2 MiB if the heap lies on pages of 1 GiB.
     pub fn beside_heap_pages(&self) -> u64 {
         self.pages(PageSize::HUGE_2M) - self.heap.0.div_ceil(PageSize::HUGE_2M.bytes().0)
     }
 
-    /// All of it.
+    /// Returns the sum of all parts.
     pub fn total(&self) -> Bytes {
         self.heap + self.code_cache + self.class_space + self.tables
     }
 
-    /// In words: `heap 1 GiB, code cache 240 MiB, tables 46 MiB`.
+    /// Describes the need: `heap 1 GiB, code cache 240 MiB, tables 46 MiB`.
     pub fn describe(&self) -> String {
         let mut parts = vec![format!("heap {}", self.heap), format!("code cache {}", self.code_cache)];
         if self.class_space > Bytes::ZERO {
@@ -81,8 +83,9 @@ impl Need {
     }
 }
 
-/// The collector's tables, at most: what was seen of Java 17 and 25 with heaps of 256 MiB to 1 GiB. Marks take a bit
-/// for each eight bytes, once or twice over; cards and offsets a byte for each 512.
+/// Returns an upper bound of the collector's tables, from measurements of Java 17 and 25 with heaps
+/// of 256 MiB to 1 GiB. Marks take a bit for each eight bytes, once or twice; cards and offsets
+/// take a byte for each 512 bytes.
 fn tables(options: &Options, heap: Bytes) -> Bytes {
     let marks = heap.0.div_ceil(64);
     let cards = heap.0.div_ceil(512);
@@ -103,7 +106,7 @@ mod tests {
         Java { version: Some(version), ..Java::default() }
     }
 
-    /// (collector, heap in MiB, pages that a JVM of Java 17 and one of Java 25 took, measured)
+    /// (collector, heap in MiB, measured pages of JVMs of Java 17 and 25)
     const MEASURED: [(Collector, u64, u64); 8] = [
         (Collector::Serial, 256, 249),
         (Collector::Serial, 1024, 633),

@@ -1,4 +1,5 @@
-//! What keeps a JVM from having pages of the pool, for the user that starts it. Each says how it is repaired.
+//! Obstacles to pages of the pool for a JVM and the user that starts it. Each says how to remove
+//! it.
 
 use crate::jvm::Java;
 use crate::jvm::need::Need;
@@ -7,21 +8,22 @@ use megapage_kernel::limits::{Limit, Sysctls};
 use megapage_units::{BASE_PAGE, Bytes, PageSize};
 use std::fmt;
 
-/// Address space that a JVM reserves beside what comes from the pool: class space, thread stacks, libraries.
+/// Address space that a JVM reserves beside its memory from the pool: class space, thread stacks,
+/// libraries.
 const ADDRESSES_BESIDES: Bytes = Bytes::mib(1536);
-/// Private memory that a JVM needs beside it.
+/// Private memory that a JVM needs beside its memory from the pool.
 const DATA_BESIDES: Bytes = Bytes::mib(128);
 
-/// What surrounds the run, as far as a JVM's large pages depend on it.
+/// Facts around the run on which a JVM's large pages depend.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
-    /// All memory, or what the tightest control group lets the program have of it.
+    /// Memory that the program may have: all, or the limit of its tightest control group.
     pub memory: Bytes,
-    /// The size of pages that a program gets that names none; `None`: no hugetlb pages.
+    /// The page size for programs that name none; `None`: no hugetlb pages.
     pub default_page: Option<PageSize>,
-    /// What control groups leave of pages of 2 MiB; `None`: no limit that can be seen.
+    /// Bytes of 2 MiB pages that control groups still permit; `None`: no visible limit.
     pub room_2m: Option<Bytes>,
-    /// The same of 1 GiB.
+    /// Bytes of 1 GiB pages that control groups still permit; `None`: no visible limit.
     pub room_1g: Option<Bytes>,
     /// RLIMIT_DATA.
     pub data: Limit,
@@ -29,16 +31,19 @@ pub struct Surroundings {
     pub address_space: Limit,
     /// The machine's settings.
     pub sysctls: Sysctls,
-    /// Whether shmget(SHM_HUGETLB) is permitted: CAP_IPC_LOCK, or a group in `vm.hugetlb_shm_group`.
+    /// True if shmget(SHM_HUGETLB) is permitted: by CAP_IPC_LOCK, or by a group in
+    /// `vm.hugetlb_shm_group`.
     pub shm_permitted: bool,
     /// The main group of the user.
     pub group: u32,
-    /// Tries whether the caller is given a page of 2 MiB, and says why not. A function, for a trial takes a page.
+    /// Tries to get a page of 2 MiB, and returns the reason of a refusal. It is a function because
+    /// a trial takes a page.
     pub page_refused: fn() -> Option<String>,
 }
 
 impl Surroundings {
-    /// So much memory, pages of 2 MiB by default, and nothing in the way of a user without rights: what others differ from.
+    /// Returns surroundings with this memory, default pages of 2 MiB, and no obstacle for a user
+    /// without rights. Others are made from it.
     pub fn open(memory: Bytes) -> Surroundings {
         Surroundings {
             memory,
@@ -55,12 +60,12 @@ impl Surroundings {
     }
 }
 
-/// One thing in the way.
+/// One obstacle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// What it is, in a sentence without a full stop.
+    /// A description, in a sentence without a full stop.
     pub what: String,
-    /// Shell lines that repair it; for root, unless they begin with `ulimit`.
+    /// Shell lines that remove it; they are for root, unless they begin with `ulimit`.
     pub remedy: Vec<String>,
 }
 
@@ -71,22 +76,22 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What is looked at.
+/// The case to examine.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
     /// The installation.
     pub java: &'a Java,
     /// Its options.
     pub options: &'a Options,
-    /// What it takes.
+    /// Its need of pool pages.
     pub need: &'a Need,
-    /// The pool that its heap is to come from.
+    /// The requested pool for its heap.
     pub page: PageSize,
-    /// Bytes that a new mapping can have of pages of 2 MiB, and of 1 GiB.
+    /// Bytes of 2 MiB pages, and of 1 GiB pages, that a new mapping can have.
     pub pools: (Bytes, Bytes),
 }
 
-/// Everything in the way of large pages; empty: nothing that can be known before.
+/// Returns all obstacles to large pages that can be known in advance.
 pub fn obstacles(question: &Question<'_>, around: &Surroundings) -> Vec<Obstacle> {
     let Question { java, options, need, page, .. } = *question;
     let mut found = Vec::new();
@@ -103,7 +108,7 @@ pub fn obstacles(question: &Question<'_>, around: &Surroundings) -> Vec<Obstacle
     found.extend(pools(question));
     found.extend(rooms(question, around));
     let total = need.total();
-    // Shared mappings are no data: ZGC's heap, and segments.
+    // Shared mappings do not count as data: ZGC's heap, and segments.
     if !options.shm && !around.data.admits(total + DATA_BESIDES) {
         found.push(Obstacle {
             what: format!("RLIMIT_DATA is {}, and the JVM maps {total} privately", around.data),
@@ -123,7 +128,8 @@ pub fn obstacles(question: &Question<'_>, around: &Surroundings) -> Vec<Obstacle
     if options.shm {
         found.extend(segments(need, around));
     }
-    // Where a page should be there, the kernel is asked for one: seccomp, security modules, memory policies.
+    // No obstacle is known, so this asks the kernel for a page. Seccomp, security modules or memory
+    // policies may refuse it.
     if found.is_empty() && page == PageSize::HUGE_2M {
         found.extend(
             (around.page_refused)().map(|why| plain(format!("a page was asked for and refused: {why}"))),
@@ -136,7 +142,7 @@ fn plain(what: String) -> Obstacle {
     Obstacle { what, remedy: Vec::new() }
 }
 
-/// Pages needed of each pool.
+/// Returns the pages needed of each pool.
 fn wanted(need: &Need, page: PageSize) -> Vec<(PageSize, u64)> {
     match page {
         PageSize::HUGE_1G => {
@@ -177,7 +183,7 @@ fn rooms(question: &Question<'_>, around: &Surroundings) -> Vec<Obstacle> {
     wanted(question.need, question.page).into_iter().filter_map(tight).collect()
 }
 
-/// What System V segments need beside the pool; mappings need none of it.
+/// Returns the obstacles to System V segments beside the pool; mappings do not have these.
 fn segments(need: &Need, around: &Surroundings) -> Vec<Obstacle> {
     let without = "or leave -XX:+UseSHM out: mappings of the pool need no such right";
     let mut found = Vec::new();

@@ -1,17 +1,17 @@
-//! What a JVM's options say of its memory: from the variables that it reads, its argument files and its arguments.
+//! Memory options of a JVM, from its environment variables, argument files and arguments.
 
 use crate::jvm::Java;
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 
-/// The garbage collectors that differ in what they take from the pools beside the heap.
+/// Garbage collectors that differ in the pages that they take from the pools beside the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collector {
-    /// `-XX:+UseSerialGC`, and Epsilon, which collects nothing.
+    /// `-XX:+UseSerialGC`, and Epsilon, which does not collect.
     Serial,
     /// `-XX:+UseParallelGC`.
     Parallel,
-    /// `-XX:+UseG1GC`, and any that is not known.
+    /// `-XX:+UseG1GC`, and any unknown one.
     G1,
     /// `-XX:+UseShenandoahGC`.
     Shenandoah,
@@ -19,20 +19,20 @@ pub enum Collector {
     Z,
 }
 
-/// Options, the last word of each.
+/// The JVM's options; the last value of each counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// `-Xmx` or `-XX:MaxHeapSize`.
     pub max_heap: Option<Bytes>,
     /// `-XX:MaxRAM`.
     pub max_ram: Option<Bytes>,
-    /// `-XX:MaxRAMPercentage`, or what `-XX:MaxRAMFraction` comes to; `None`: 25.
+    /// `-XX:MaxRAMPercentage`, or the value from `-XX:MaxRAMFraction`; `None`: 25.
     pub max_ram_percent: Option<f64>,
     /// `-XX:ReservedCodeCacheSize`.
     pub code_cache: Option<Bytes>,
     /// `-XX:-TieredCompilation`: the code cache is smaller.
     pub untiered: bool,
-    /// The collector, where one is named.
+    /// The collector, if one is named.
     pub collector: Option<Collector>,
     /// `-XX:CompressedClassSpaceSize`.
     pub class_space: Option<Bytes>,
@@ -40,9 +40,9 @@ pub struct Options {
     pub class_space_large: bool,
     /// `-XX:+UseSHM`: System V segments in place of mappings (until Java 21).
     pub shm: bool,
-    /// `-XX:+UseLargePages`, where the user has set it.
+    /// `-XX:+UseLargePages`, if the user has set it.
     pub large: Option<bool>,
-    /// The first word that chooses pages already.
+    /// The first option that already decides about large pages.
     pub chosen: Option<String>,
 }
 
@@ -50,13 +50,14 @@ pub struct Options {
 const WITH_VALUE: &str = "-cp -classpath --class-path -p --module-path --upgrade-module-path --add-modules \
     --enable-native-access --add-reads --add-exports --add-opens --limit-modules --patch-module \
     --source";
-/// What ends the options: the program is named by the word behind it.
+/// Words that end the options: the word behind them names the program.
 const PROGRAM_FOLLOWS: [&str; 3] = ["-jar", "-m", "--module"];
 
 impl Options {
-    /// In the order in which the JVM reads them, the later winning: JAVA_TOOL_OPTIONS, JDK_JAVA_OPTIONS (the launcher
-    /// `java` since Java 9), the command line, _JAVA_OPTIONS. `is_java`: the command is `java`; the JDK's other tools
-    /// take the JVM's options behind `-J`, and scripts take none.
+    /// Reads the options in the JVM's order: JAVA_TOOL_OPTIONS, JDK_JAVA_OPTIONS (the launcher
+    /// `java` since Java 9), the command line, _JAVA_OPTIONS. Later values replace earlier ones.
+    /// `is_java`: the command is `java`. The JDK's other tools take the JVM's options behind `-J`,
+    /// and scripts take none.
     pub fn read(
         java: &Java,
         environment: &BTreeMap<String, String>,
@@ -87,7 +88,7 @@ impl Options {
     }
 
     fn take(&mut self, word: &str) {
-        // What the launcher itself ignores.
+        // The launcher itself ignores the prefix -J.
         let word = word.strip_prefix("-J").unwrap_or(word);
         let size = |text: &str| text.parse::<Bytes>().ok();
         if let Some(number) = word.strip_prefix("-Xmx") {
@@ -136,8 +137,8 @@ impl Options {
     }
 }
 
-/// The words that the launcher reads as its own and the JVM's options: those before the class, file or module that it
-/// runs, with the argument files in their places.
+/// Returns the words that the launcher reads as its own and the JVM's options: those before the
+/// class, file or module that it runs. Argument files are replaced by their words.
 fn launcher_words(java: &Java, arguments: &[String]) -> Vec<String> {
     let mut all = Vec::new();
     for argument in arguments {
@@ -164,7 +165,7 @@ fn without_comments(text: &str) -> String {
     text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// Words between blanks; quotes hold blanks together.
+/// Splits a text at blanks; quotes keep blanks.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn releases_are_identified_by_their_files() {
-    // As Debian's and Temurin's packages have them.
+    // Texts from Debian's and Temurin's packages.
     let eight = "JAVA_VERSION=\"1.8.0_412\"\nOS_NAME=\"Linux\"\nSOURCE=\"\"\n";
     let eleven = "IMPLEMENTOR=\"Eclipse Adoptium\"\nJAVA_VERSION=\"11.0.23\"\nJVM_VARIANT=\"Hotspot\"\n";
     let later = "JAVA_VERSION=\"21.0.3\"\nJVM_VARIANT=\"Openj9\"\n";

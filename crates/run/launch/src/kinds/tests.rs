@@ -10,7 +10,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures").join(name)
 }
 
-/// Mappings of a captured process.
+/// Reads the mappings of a captured process.
 fn captured(name: &str) -> Vec<Mapping> {
     parsed(&std::fs::read_to_string(fixture(name)).unwrap())
 }
@@ -22,7 +22,7 @@ fn parsed(text: &str) -> Vec<Mapping> {
     read_smaps(&KernelRoot::captured(tree.path()), Pid(9)).unwrap()
 }
 
-/// All that a text of smaps counts, in KiB, read by nothing but its lines.
+/// Returns the KiB that a text of smaps counts, read only from its lines.
 fn counted(text: &str) -> u64 {
     let fields = ["Rss:", "Shared_Hugetlb:", "Private_Hugetlb:"];
     let lines = text.lines().filter(|line| fields.iter().any(|field| line.starts_with(field)));
@@ -33,14 +33,14 @@ fn setting() -> Setting {
     Setting { thp: Ok(None), disabled: false, promoters: Promoters::default(), preloaded_heap: false }
 }
 
-/// KiB of each kind.
+/// Returns the KiB of each kind.
 fn sums(mappings: &[Mapping], clues: &Clues<'_>) -> [u64; 7] {
     let kinds = kinds(mappings, clues, &MemoryDevices::default());
     let sums = Kinds::of(mappings, &kinds, &setting());
     Kind::ALL.map(|kind| sums.get(kind).memory.present.total().0 >> 10)
 }
 
-/// What smaps says of mappings that `accept` takes, in KiB.
+/// Returns the KiB of the mappings that `accept` takes, as smaps shows them.
 fn of(mappings: &[Mapping], accept: impl Fn(&Mapping) -> bool) -> u64 {
     mappings.iter().filter(|mapping| accept(mapping)).map(|it| it.backing().total().0 >> 10).sum()
 }
@@ -67,7 +67,7 @@ fn kinds_add_up_to_what_smaps_counts() {
 
 #[test]
 fn our_own_kinds_add_up() {
-    // Of all kinds that can be made here: a heap, a file, shared memory, the text and the stack of this test.
+    // A test can have these kinds: a heap, a file, shared memory, its text and its stack.
     let mappings = read_own_smaps(&KernelRoot::live()).unwrap();
     let whole = Memory::of(&mappings);
     let kinds = kinds(&mappings, &Clues::default(), &MemoryDevices::default());
@@ -92,7 +92,7 @@ fn python_has_a_heap_or_own_mappings() {
     assert_eq!(files, of(&maps, |it| it.name.contains("/locale/") || it.name.contains("/gconv/")));
     let in_files = of(&maps, |it| it.name.starts_with('/') || it.is_special()) - files;
     let bss = text - in_files;
-    // Behind two libraries lie arenas of Python's, of 1 and 2.4 MiB.
+    // Behind two libraries lie arenas of Python, of 1 and 2.4 MiB.
     assert!((1..200).contains(&bss), "what is behind the data of libraries and of the program: {bss}");
     assert_eq!(
         heap,
@@ -100,7 +100,7 @@ fn python_has_a_heap_or_own_mappings() {
             - bss
             - of(&maps, |it| { it.is_heap_like() && (it.name == "[stack]" || it.inode > 0) })
     );
-    // With a library of ours that has a heap elsewhere, all but brk's is the program's own.
+    // If a library of ours has a heap elsewhere, all memory but brk's is the program's own.
     let range = [VirtRange::new(0x1000_0000_0000, 0x1000_4000_0000).unwrap()];
     let preloaded = sums(&maps, &Clues { heap: Some(&range), ..Clues::default() });
     assert_eq!(preloaded[0], of(&maps, |it| it.name == "[heap]"));
@@ -109,7 +109,8 @@ fn python_has_a_heap_or_own_mappings() {
 
 #[test]
 fn a_jvm_has_a_heap_of_its_own_threads_and_mallocs_arenas() {
-    // Threads by /proc/PID/task when it was captured, without the first one; and what the JVM itself said of its code cache.
+    // Threads in /proc/PID/task at the time of the capture, without the first one; and the JVM's
+    // own log of its code cache.
     for (name, threads, code) in [
         ("java-17", 28, [0x7f32_a540_0000, 0x7f32_ac93_8000, 0x7f32_acec_7000]),
         ("java-25", 26, [0x7f9e_403f_f000, 0x7f9e_4793_8000, 0x7f9e_47ec_7000]),
@@ -140,7 +141,7 @@ fn a_jvm_has_a_heap_of_its_own_threads_and_mallocs_arenas() {
         assert!(arenas.len() > 5 && arenas.iter().all(|it| it.range.start().is_multiple_of(ARENA)));
         // 2,000 buffers of 10,000 bytes from malloc.
         assert!(of(&maps, |it| arenas.contains(&it)) > 20_000);
-        // The same without the command's knowledge: libjvm.so is mapped.
+        // The same without the command's facts: libjvm.so is mapped.
         let attached = sums(&maps, &Clues::default());
         assert!(attached[Kind::RuntimeHeap as usize] > 130 << 10, "{attached:?}");
         let heap = |sums: [u64; 7]| sums[Kind::Heap as usize];
@@ -154,7 +155,8 @@ fn v8_and_go_have_heaps_of_their_own() {
     let clues =
         Clues { runtime: Some(HeapRuntime::V8), executable: Some("/usr/bin/node"), ..Clues::default() };
     let plain = sums(&maps, &clues);
-    // 400,000 objects and strings; a buffer of 64 MiB, which glibc maps by itself, cannot be distinguished from them.
+    // 400,000 objects and strings. A buffer of 64 MiB, which glibc maps separately, cannot be
+    // distinguished from them.
     assert!(plain[Kind::RuntimeHeap as usize] > 80 << 10, "{plain:?}");
     assert!(plain[Kind::Heap as usize] >= of(&maps, |it| it.name == "[heap]"));
     let maps = captured("kinds/node-20-preloaded.smaps");
@@ -183,7 +185,7 @@ fn shared_memory_of_postgresql_is_of_its_own_kind() {
         |it: &Mapping| ["/dev/zero", "/SYSV", "/dev/shm/"].iter().any(|start| it.name.starts_with(start));
     let devices = MemoryDevices::default();
     let found = kinds(&maps, &Clues::default(), &devices);
-    // /dev/shm is known by its mount alone: without, its files are files.
+    // Only its mount identifies /dev/shm: without it, its files count as files.
     for (mapping, kind) in maps.iter().zip(&found) {
         if shared(mapping) && mapping.device == (0, 1) {
             assert_eq!(*kind, Kind::Shared, "{}", mapping.name);
@@ -219,7 +221,7 @@ fn each_mapping_is_of_one_kind() {
         mapping(80 * MIB, 81 * MIB, "rw-p", "[heap]"),
         Mapping { inode: 8, ..mapping(90 * MIB, 91 * MIB, "r-xp", "/usr/lib/b.so") },
         Mapping { inode: 8, ..mapping(91 * MIB, 92 * MIB, "rw-p", "/usr/lib/b.so") },
-        // More than a library has behind its data: joined with what lies there.
+        // Longer than a library's .bss: joined with the memory behind it.
         mapping(92 * MIB, 97 * MIB, "rw-p", ""),
         Mapping { inode: 10, ..mapping(100 * MIB, 101 * MIB, "r--p", "/var/data") },
         Mapping { inode: 10, ..mapping(101 * MIB, 102 * MIB, "rw-s", "/var/data") },
@@ -230,7 +232,7 @@ fn each_mapping_is_of_one_kind() {
         mapping(130 * MIB, 131 * MIB, "rwxp", ""),
         mapping(140 * MIB, 141 * MIB, "---p", ""),
         advised_against(mapping(141 * MIB, 142 * MIB, "rw-p", "")),
-        // Without a guard it is what a program has advised so.
+        // Without a guard, the program itself has advised against huge pages here.
         advised_against(mapping(150 * MIB, 151 * MIB, "rw-p", "")),
         mapping(160 * MIB, 161 * MIB, "rw-p", "[anon: glibc: pthread stack: 7]"),
         mapping(170 * MIB, 171 * MIB, "rw-p", "[anon: Go: heap]"),

@@ -1,4 +1,4 @@
-//! What each mechanism adds to a plan: variables, arguments, notes.
+//! Adds the variables, arguments and notes of each mechanism to a plan.
 
 use super::{Accepted, Plan, Refusal, tunable_value};
 use crate::broker::PoolPlan;
@@ -13,9 +13,9 @@ use megapage_memory::{
     SPARES_VARIABLE,
 };
 
-/// Shared memory is asked for by the preloaded library alone.
+/// Adds `--shm` to a plan: only the preloaded library asks for huge pages for shared memory.
 pub(super) fn apply_shm(plan: &mut Plan, request: &Request) -> Result<(), Refusal> {
-    // What the library does by itself is not passed to it.
+    // The library's default is not passed to it.
     if request.shm == Shm::Auto {
         return Ok(());
     }
@@ -65,7 +65,7 @@ pub(super) fn apply_preload(
         plan.environment.push((SPARES_VARIABLE.into(), "1".into()));
     }
     plan.environment.push((RETURN_AFTER_VARIABLE.into(), request.return_after.variable().into()));
-    // Children may enter a container, whose limits are not known here.
+    // Children may enter a container with unknown limits.
     let populate =
         if machine.hugetlb_may_be_refused || machine.several_nodes || request.children { "1" } else { "0" };
     plan.environment.push((POPULATE_VARIABLE.into(), populate.into()));
@@ -88,7 +88,8 @@ pub(super) fn apply_preload(
     }
 }
 
-/// Names the broker to the preloaded heap. One that has nothing, or is not there, is named too: it may be later.
+/// Names the broker to the preloaded heap. Also names one that has no pages or is not there: it may
+/// have some later.
 pub(super) fn apply_pool(
     plan: &mut Plan,
     program: &Program,
@@ -96,7 +97,7 @@ pub(super) fn apply_pool(
     machine: &Machine,
 ) -> Result<(), Refusal> {
     let Some(broker) = &machine.broker else { return Ok(()) };
-    // What they start does not pass through our fork, which sees to it that the child has all of the heap.
+    // Children made by these functions bypass our fork, which gives the child all of the heap.
     let past_us =
         program.forks.iter().find(|import| ["clone", "_Fork", "__libc_fork"].contains(&&*import.symbol));
     let refused = if !plan.uses(Mechanism::Preload) {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// As Java 11, 17 and 25 were seen to say it, and Java 6 in the beginning of it all.
+/// Lines of Java 11, 17 and 25 as they were seen, and of Java 6.
 const SAID: &str = "\
 starting
 OpenJDK 64-Bit Server VM warning: Failed to reserve and commit memory. req_addr: 0x00000000f0000000 bytes: 268435456 \
@@ -25,7 +25,7 @@ fn each_is_reported_once_with_its_number() {
     assert!(explain("all is well\n").is_empty());
 }
 
-/// One line of each, as its program wrote it.
+/// Tests one line of each program, as the program wrote it.
 #[test]
 fn messages_of_servers_and_clusters_are_known() {
     for (line, program) in [

@@ -60,7 +60,7 @@ fn a_small_heap_does_not_prove_a_program() {
     assert!(short_of_all(&end).unwrap().contains("100 MiB of 200 MiB"));
     end.anonymous = moment(0, 100, 101).anonymous;
     assert!(most_is_not_huge(&end).unwrap().contains("101 MiB of 201 MiB"));
-    // It is said of each kind, the largest first, whether it comes from malloc or not.
+    // The sentence names each kind, the largest first, from malloc or not.
     for (kind, mib, reason) in
         [(Kind::OwnMappings, 3, "sparse"), (Kind::Heap, 104, "not-advised"), (Kind::Text, 9, "x")]
     {

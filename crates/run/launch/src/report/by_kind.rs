@@ -1,4 +1,4 @@
-//! The program's memory by what it is for, as a report shows it.
+//! The program's memory by its purpose, as a report shows it.
 
 use super::{Backed, FallBackCounts, HeapAccount, SharedAccount};
 use crate::kinds::{Kind, KindMemory, Kinds};
@@ -11,34 +11,37 @@ use std::collections::BTreeMap;
 /// One kind of memory at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KindReport {
-    /// What backs it.
+    /// The memory, by the pages that back it.
     #[serde(flatten)]
     pub memory: Backed,
-    /// Why not more of it is on huge pages, what explains most bytes first; empty where all of it is.
+    /// The reasons why no more of it is on huge pages, the one for most bytes first; empty if all
+    /// of it is.
     pub why_not_more: Vec<WhyNotMore>,
 }
 
-/// A reason for memory not to be on huge pages.
+/// A reason for memory on base pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WhyNotMore {
-    /// One of `megapage doctor --why` (docs/doctor.md), or of the preloaded heap (docs/run-report.md); `unexplained` if
-    /// neither has one.
+    /// A reason of `megapage doctor --why` (docs/doctor.md), or of the preloaded heap
+    /// (docs/run-report.md); `unexplained` if neither has one.
     pub reason: &'static str,
-    /// How many bytes of the kind it explains; `None` where several reasons of the preloaded heap share them.
+    /// The bytes of the kind that it explains; `None` if several reasons of the preloaded heap
+    /// share them.
     pub bytes: Option<u64>,
 }
 
 /// The kinds with any memory.
 pub type ByKind = BTreeMap<Kind, KindReport>;
 
-/// By the kernel's values, and by the preloaded library's own accounts of why the heap, and shared memory, got no more.
+/// Returns the kinds with their reasons: from the kernel's values, and from the preloaded library's
+/// accounts of the heap and of shared memory.
 pub(super) fn by_kind(kinds: &Kinds, (heap, shm): (Option<&HeapAccount>, Option<&SharedAccount>)) -> ByKind {
     let heap = reasons(heap.map(|account| account.fall_backs.as_slice()));
     let shm = reasons(shm.map(|account| account.fall_backs.as_slice()));
     let report = |(kind, it): (Kind, &KindMemory)| {
         let mut why_not_more = why_not_more(it, &heap);
         if kind == Kind::Shared && !why_not_more.is_empty() {
-            // What it was refused first; then why what it got instead is not huge, either.
+            // The refusals come first, then the reasons why the memory got instead is not huge.
             let refused = shm.iter().map(|reason| WhyNotMore { reason, bytes: None });
             why_not_more.splice(0..0, refused);
         }
@@ -47,7 +50,7 @@ pub(super) fn by_kind(kinds: &Kinds, (heap, shm): (Option<&HeapAccount>, Option<
     kinds.present().map(report).collect()
 }
 
-/// The reasons in an account, the one for most bytes first.
+/// Returns the reasons in an account, the one for most bytes first.
 fn reasons(fall_backs: Option<&[FallBackCounts]>) -> Vec<&'static str> {
     let mut all: Vec<(u64, &'static str)> =
         fall_backs.unwrap_or_default().iter().map(|it| (it.bytes, it.reason)).collect();

@@ -1,19 +1,20 @@
-//! The program's shared memory, by the preloaded library's own account.
+//! The program's shared memory, in the preloaded library's own account.
 
 use super::{FallBackCounts, explain};
 use megapage_memory::{FallBack, Ledger, SharedBacking};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What the library asked the kernel for on the program's behalf, and was answered: over all of the run, what was freed since
-/// included. The kernel's values are those of the kind `shared`.
+/// Requests of the library to the kernel for the program's shared memory, and the answers: over the
+/// whole run, also of memory freed since. The kernel's values are those of the kind `shared`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SharedAccount {
-    /// Bytes by what they were mapped as; `thp`: where transparent huge pages can map them, and advised.
+    /// Bytes by the backing with which they were mapped. `thp`: at addresses where transparent huge
+    /// pages can map them, and advised.
     pub mapped_bytes: BTreeMap<&'static str, u64>,
     /// Bytes that were collapsed once they had filled up.
     pub collapsed_bytes: u64,
-    /// What got less than was asked for, and why.
+    /// Requests that got less, by reason.
     pub fall_backs: Vec<FallBackCounts>,
 }
 
@@ -26,13 +27,13 @@ impl SharedAccount {
         }
     }
 
-    /// Whether the library had nothing to do.
+    /// Returns true if the library did nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.mapped_bytes.values().all(|bytes| *bytes == 0) && self.fall_backs.is_empty()
     }
 }
 
-/// The reasons that occurred, by how often and for how many bytes each did.
+/// Returns the reasons that occurred, each with its number of events and bytes.
 pub(super) fn counts(counted: impl Fn(FallBack) -> (u64, u64)) -> Vec<FallBackCounts> {
     let numbers = FallBack::ALL.into_iter().map(|reason| {
         let (events, bytes) = counted(reason);

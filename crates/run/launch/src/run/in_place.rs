@@ -1,9 +1,9 @@
-//! The program in place of the launcher, under its process number, where no report is asked for.
+//! Runs the program in place of the launcher, under its process number, if no report is requested.
 //!
-//! The starter of the launcher knows the program by that number: a shell its job, a supervisor
-//! (systemd takes READY=1 from that process alone with NotifyAccess=main, hands its sockets to it
-//! by LISTEN_PID, and wants its watchdog fed by it), a container, whose first process gets the
-//! signals. All that a launcher could still do is to promote from outside: a process beside the
+//! The starter of the launcher knows the program by that number. A shell knows its job by it, and a
+//! container passes signals to its first process. A supervisor such as systemd takes READY=1 only
+//! from that process (NotifyAccess=main), passes sockets to it by LISTEN_PID, and expects its
+//! watchdog messages. Only promotion from outside would need a launcher. A process beside the
 //! program does that, and ends with it.
 
 use super::running::PROMOTE_AFTER;
@@ -16,7 +16,8 @@ use megapage_kernel::spawn::execute;
 use megapage_units::Pid;
 
 impl Prepared {
-    /// Executes the program; returns why it could not. `say` gets a line if nothing promotes it.
+    /// Executes the program; returns the reason if that fails. `say` gets a line if nothing
+    /// promotes it.
     pub(super) fn replace_us(&self, root: &KernelRoot, say: impl Fn(String)) -> RunError {
         if self.plan.uses(Mechanism::Outside) {
             let attachment = Attachment {
@@ -26,10 +27,10 @@ impl Prepared {
                 fork: self.request.fork,
                 after: PROMOTE_AFTER,
                 watched: false,
-                // The plan has heeded it.
+                // The plan has followed the verdict already.
                 heed_verdict: false,
             };
-            // Without a report promotion is not reported.
+            // Without a report, promotion is not reported.
             let begun = in_background(|| drop(attachment.run(root, |_| {})));
             if let Err(error) = begun {
                 say(format!("no external promotion: {error}"));

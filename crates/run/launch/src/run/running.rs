@@ -1,4 +1,4 @@
-//! A program that runs: signals are passed on to it, and its memory is looked at.
+//! A running program: passes signals on to it, and takes samples of its memory.
 
 use super::{ENDING, Prepared, RunError, system};
 use crate::jvm::JavaPlan;
@@ -27,35 +27,37 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// While a program is watched, the launcher looks at the ledger this often: a fiftieth of the program's age,
-/// so that what the handshake at exit adds stays below 2 % of the run, within these limits.
+/// Bounds of the time between two looks at the ledger of a watched program. The time is a fiftieth
+/// of the program's age, so that the handshake at exit adds less than 2 % to the run.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
-/// Without a ledger there is nothing to look at but `/proc/PID/status`,
+/// Longest time between two looks without a ledger: only `/proc/PID/status` is read.
 const LONGEST_STATUS_LOOK: Duration = Duration::from_millis(100);
-/// which takes some 30 us to read: it is read at intervals of a hundredth of the program's age, within these
-/// limits.
+/// Bounds of the time between two reads of that file, each of which takes some 30 us. The time is a
+/// hundredth of the program's age.
 const SHORTEST_STATUS_SPACING: Duration = Duration::from_millis(20);
 const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
-/// Before a signal that may end the program is passed on a sample is taken, where the last one took no longer than this.
+/// Largest cost of the last sample with which another is taken before a signal that may end the
+/// program.
 const MOST_EXPENSIVE_LAST_LOOK: Duration = Duration::from_millis(50);
-/// How long to wait for a signal when there is nothing else to do.
+/// Time to wait for a signal if nothing else is due.
 const IDLE: Duration = Duration::from_secs(3600);
-/// A text that is not moved by then never is: the library was not loaded, or the program was replaced.
+/// Time after which text that is not moved yet never is: the library was not loaded, or the program
+/// was replaced.
 const LONGEST_MOVE: Duration = Duration::from_secs(60);
 
-/// External promotion begins after this time: a program that ends sooner gains nothing by it.
+/// Delay of external promotion: a program that ends sooner gains nothing by it.
 pub(super) const PROMOTE_AFTER: Duration = Duration::from_millis(200);
 
-/// The map for profilers.
+/// State of the map for profilers.
 enum Map {
-    /// Not asked for.
+    /// Not requested.
     None,
-    /// It waits for the text to be moved.
+    /// Waiting for the text to be moved.
     Due,
-    /// A thread reads the names, and writes them.
+    /// In work: a thread reads the names, and writes them.
     Making(JoinHandle<(MapReport, Option<PerfMap>)>),
-    /// Its line in the report, and the file itself.
+    /// Finished: its line in the report, and the file itself.
     Made(MapReport, Option<PerfMap>),
 }
 
@@ -70,31 +72,31 @@ pub(super) struct Running<'a> {
     /// The launcher's own resident memory at the start.
     rss_at_start: Bytes,
     promoter: Option<Promoter>,
-    /// What the promoter obtained, stored when it ends before the program.
+    /// The promoter's outcome, kept for the case that it ends before the program.
     promoted: PromoteOutcome,
-    /// The shared memory that it looked at last, stored likewise.
+    /// The shared memory at the promoter's last look, kept likewise.
     shared: SharedMemory,
     /// Signals on their way to the program.
     pub(super) relay: Relay,
-    /// The terminal, or another process, has asked the job to stop.
+    /// True if the terminal, or another process, has asked the job to stop.
     stop_asked: bool,
-    /// The final sample has been taken.
+    /// True if the final sample has been taken.
     exiting: bool,
-    /// The process has become a program without the library: the ledger is not its own.
+    /// True if the process has become a program without the library: the ledger is not about it.
     replaced: bool,
-    /// The same of the library that has moved text.
+    /// True if the process has become a program without the library that moves text.
     text_replaced: bool,
-    /// The report's line on the map for profilers, and the file itself.
+    /// The map for profilers.
     map: Map,
-    /// Resident memory when it was last looked at.
+    /// Time of the last look at resident memory, and its size then.
     resident: (Instant, u64),
     pub(super) notes: Vec<String>,
-    /// Messages of the program that are known.
+    /// Known messages that the program printed.
     pub(super) runtime_log: Vec<Explained>,
 }
 
 impl<'a> Running<'a> {
-    /// A program that was started at `start` as `pid`.
+    /// Returns the state of a program that was started at `start` as `pid`.
     pub(super) fn new(
         root: &'a KernelRoot,
         run: &'a Prepared,
@@ -136,7 +138,7 @@ impl<'a> Running<'a> {
         running
     }
 
-    /// Watches it to its end: signals are passed on, and what is due is done.
+    /// Watches the program to its end: passes signals on, and does what is due.
     pub(super) fn watch(
         &mut self,
         signals: &Signals,
@@ -147,7 +149,7 @@ impl<'a> Running<'a> {
             let witness = self.relay.descriptor();
             let descriptors: Vec<BorrowedFd<'_>> = [signals.as_fd()].into_iter().chain(witness).collect();
             if spawn::wait_any_readable(&descriptors, pause).is_err() {
-                // Without a call that waits for descriptors there is only the clock.
+                // No call waits for descriptors here, so only the clock is left.
                 std::thread::sleep(pause.min(LONGEST_LOOK));
             }
             let now = Instant::now();
@@ -173,7 +175,7 @@ impl<'a> Running<'a> {
                 Some((ChildEvent::Exited(status), usage)) => return Ok((Ended::Status(status), usage)),
                 Some((ChildEvent::Died(number), usage)) => return Ok((Ended::Signal(number), usage)),
                 Some((ChildEvent::Stopped(_), _)) if self.stop_asked => {
-                    // The shell waits for us, not for the program: the job stops when we do.
+                    // The shell waits for us, not for the program: the job stops if we stop.
                     self.stop_asked = false;
                     spawn::stop_self().map_err(system("stop"))?;
                 }
@@ -182,8 +184,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Notes what a signal says about the job. What the program itself sends to its process group
-    /// it has already.
+    /// Records what a signal means for the job, and passes it to the relay. A signal that the
+    /// program itself sent to its process group has reached it already.
     fn take(&mut self, signal: Signal, now: Instant) {
         match signal.number {
             signal::SIGTSTP => self.stop_asked = true,
@@ -207,7 +209,7 @@ impl<'a> Running<'a> {
         let _ = spawn::send_signal(self.pid, signal.number);
     }
 
-    /// How long to wait for a signal before something else is due.
+    /// Returns the time to wait for a signal before something else is due.
     fn pause(&self) -> Duration {
         let open = self.relay.open(Instant::now());
         if open > Duration::ZERO {
@@ -228,13 +230,13 @@ impl<'a> Running<'a> {
         pause
     }
 
-    /// Whether a map for profilers was asked for, and the text is not moved yet.
+    /// Returns true if a requested map for profilers waits for the text to be moved.
     fn map_is_due(&self) -> bool {
         matches!(self.map, Map::Due) && self.start.elapsed() < LONGEST_MOVE
     }
 
-    /// Has the map for profilers made once the text is moved: by a thread, for reading all names of a large program takes
-    /// longer than the program waits at its end.
+    /// Starts a thread that makes the map for profilers once the text is moved. To read all names
+    /// of a large program takes longer than the program waits at its end.
     fn make_map(&mut self) {
         let (Some(plan), Some(ledger)) = (&self.run.text, &self.text_ledger) else { return };
         if matches!(self.map, Map::Due) && ledger.took().is_some() {
@@ -266,7 +268,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Does what is due: the final sample, one on the way, a pass of promotion.
+    /// Does what is due: the map, a pass of promotion, the final sample, or another sample.
     fn look(&mut self) {
         self.make_map();
         if let Some(promoter) = &mut self.promoter
@@ -305,9 +307,9 @@ impl<'a> Running<'a> {
         heap.into_iter().chain(self.text_ledger.as_ref().map(TextLedger::exit_handshake))
     }
 
-    /// Takes a sample; `false` where the process has ended.
+    /// Takes a sample; returns false if the process has ended.
     fn sample(&mut self, size: u64, thorough: bool) -> bool {
-        // What is done by now was done by a program that had the library mapped, and keeps it until it ends.
+        // If the text is moved by now, the program had the library mapped, and keeps it to its end.
         let done = self.text_ledger.as_ref().is_some_and(|ledger| ledger.took().is_some());
         let executable = read_exe(self.root, self.pid).ok();
         let replaced_by = executable.as_deref().filter(|now| !self.runs_as_started(now));
@@ -316,7 +318,7 @@ impl<'a> Running<'a> {
         if taken && done {
             self.text_replaced = self.samples.last.is_some_and(|sample| !sample.text_preloaded);
             if let (true, Map::Made(_, map)) = (self.text_replaced, &mut self.map) {
-                // What another program has at those addresses has other names.
+                // The same addresses hold other functions in another program.
                 *map = None;
             }
         }
@@ -326,8 +328,8 @@ impl<'a> Running<'a> {
         taken
     }
 
-    /// Says so where the process has replaced itself by another program (exec). The library goes along
-    /// where the new program's loader takes it.
+    /// Notes it if the process has replaced itself by another program (exec). The library stays if
+    /// the new program's loader loads it.
     fn note_replaced(&mut self, by: Option<&Path>) {
         const START: &str = "the process has replaced itself by";
         self.notes.retain(|note| !note.starts_with(START));
@@ -340,17 +342,17 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Whether this is the file that was started.
+    /// Returns true if this is the file that was started.
     fn runs_as_started(&self, now: &Path) -> bool {
         std::fs::canonicalize(&self.run.program.executable).is_ok_and(|path| path == now)
     }
 
-    /// The ledger, as long as it is of the program that the process runs.
+    /// Returns the ledger, as long as it belongs to the program that the process runs.
     pub(super) fn ledger(&self) -> Option<&Ledger> {
         self.ledger.as_ref().filter(|ledger| ledger.pid() != 0 && !self.replaced)
     }
 
-    /// A value that grows with the program's memory, cheap to read.
+    /// Returns a value that grows with the program's memory and is cheap to read.
     fn size(&mut self) -> u64 {
         let now = Instant::now();
         let (looked, resident) = self.resident;
@@ -365,7 +367,8 @@ impl<'a> Running<'a> {
         self.resident.1.max(self.ledger().map_or(0, Ledger::peak))
     }
 
-    /// The heap's ranges by the ledger, of whatever program wrote it last: whether they count is for the sample to see.
+    /// Returns the heap's ranges in the ledger, from any program that wrote it last. The sample
+    /// checks that they count.
     fn heap(&self) -> Vec<VirtRange> {
         let ledger = self.ledger.iter().filter(|ledger| ledger.pid() != 0);
         ledger.flat_map(Ledger::ranges).filter_map(|(start, end)| VirtRange::new(start, end)).collect()

@@ -1,7 +1,7 @@
 use super::*;
 use std::fs;
 
-/// A tree of processes: number, parent, name, and whether they may have transparent huge pages.
+/// Returns the result for a tree of processes: number, parent, name, and 1 if it may have THP.
 fn found(processes: &[(i32, i32, &str, u8)]) -> Option<SwitchedOff> {
     let tree = tempfile::tempdir().unwrap();
     let thp = tree.path().join("sys/kernel/mm/transparent_hugepage");
@@ -48,6 +48,6 @@ fn the_uppermost_process_is_named() {
 fn what_was_on_purpose_stays() {
     let by_unit = found(&[(30, 1, "megapage", 0), (1, 0, "systemd", 1)]).unwrap();
     assert!(by_unit.on_purpose && by_unit.note().contains("left so"), "{}", by_unit.note());
-    // A manager that has it itself sets it for no unit.
+    // A manager that has the flag itself did not set it for a unit.
     assert!(!found(&[(30, 1, "megapage", 0), (1, 0, "systemd", 0)]).unwrap().on_purpose);
 }

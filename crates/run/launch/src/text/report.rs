@@ -1,4 +1,4 @@
-//! What became of each file of the text, by the ledger and the latest sample.
+//! The result for each file of the text, by the ledger and the latest sample.
 
 use super::{PlannedFile, TextMechanism, TextPlan};
 use crate::backed::Backed;
@@ -9,61 +9,63 @@ use megapage_units::Bytes;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// What a report says of the text.
+/// The report of the text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TextReport {
     /// `--text`.
     pub asked: Text,
     /// Each file.
     pub files: Vec<TextFileReport>,
-    /// Milliseconds that the program waited before `main` for its segments to be moved; `None` where none were.
+    /// Milliseconds that the program waited before `main` for its segments to be moved; `None` if
+    /// none were.
     pub moving_ms: Option<f64>,
-    /// The part of it that the kernel took to get and zero the pages.
+    /// The part of that time in which the kernel got and zeroed the pages.
     pub pages_ms: Option<f64>,
-    /// Threads that the program had by then: with more than one, data is left where it is.
+    /// Threads that the program had by then: with more than one, data is not moved.
     pub threads: Option<u64>,
-    /// The map for profilers, where one was asked for and something was moved.
+    /// The map for profilers, if one was requested and something was moved.
     pub map: Option<MapReport>,
-    /// What the text, with the data of the same files, is mapped by in the latest sample: the kernel's values.
+    /// The kernel's values in the latest sample: the pages that back the text, and the data of the
+    /// same files.
     pub end: Option<Backed>,
 }
 
-/// What a report says of one file.
+/// The report of one file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TextFileReport {
     /// The file.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub file: PathBuf,
-    /// How it got there.
+    /// The means; `None` if there was none.
     pub mechanism: Option<TextMechanism>,
-    /// Why, or why not.
+    /// The reason for that.
     pub reason: String,
     /// Bytes of its segments that huge pages can hold this way.
     pub possible_bytes: u64,
-    /// Bytes that they hold: primed, or moved.
+    /// Bytes of them that are on huge pages: primed, or moved.
     pub obtained_bytes: u64,
-    /// Bytes of .bss that the kernel was asked to give huge pages as they are touched.
+    /// Bytes of .bss that are advised: the kernel may give them huge pages as they are touched.
     pub advised_bytes: u64,
     /// Bytes of its segments that stay on base pages.
     pub left_bytes: u64,
-    /// The options that would have its linker lay out what is left.
+    /// The linker options that would lay out the remaining bytes for huge pages.
     pub linker: String,
-    /// What is missing of the possible bytes, and why.
+    /// The bytes missing from the possible ones, and the reason.
     pub missing: Option<String>,
 }
 
-/// What a report of text is made of.
+/// The parts of a report of text.
 pub(crate) struct TextPieces<'a> {
     pub plan: &'a TextPlan,
     pub ledger: Option<&'a TextLedger>,
     /// The text in the latest sample.
     pub end: Option<Backed>,
-    /// For each entry of the ledger, the bytes of it on huge pages in that sample; of entries that it did not know yet,
-    /// none.
+    /// For each entry of the ledger, its bytes on huge pages in that sample. Entries that the
+    /// sample did not know yet have none.
     pub huge: &'a [u64],
     /// The map for profilers.
     pub map: Option<&'a MapReport>,
-    /// The process runs another program than the one whose text was moved.
+    /// True if the process runs another program than the one whose text was moved.
     pub replaced: bool,
 }
 
@@ -98,7 +100,7 @@ impl TextReport {
         }
     }
 
-    /// What was asked and not obtained, each in words.
+    /// Returns the unmet requests, each in words.
     pub(crate) fn not_obtained(&self) -> Vec<String> {
         let says = |file: &TextFileReport| match (file.mechanism, &file.missing) {
             (None, _) => Some(&file.reason).cloned(),
@@ -107,7 +109,7 @@ impl TextReport {
         let some = self.files.iter().any(|file| file.mechanism.is_some());
         self.files
             .iter()
-            // What has nothing to gain is worth a word where it is all that was asked for.
+            // A file without anything to gain is mentioned only if no file has a mechanism.
             .filter(|file| !(some && file.mechanism.is_none() && file.possible_bytes == 0))
             .filter_map(|file| Some(format!("text of {}: {}", file.file.display(), says(file)?)))
             .collect()
@@ -146,7 +148,7 @@ fn file_report(
             let own: Vec<&Entry> = entries.iter().filter(|entry| entry.object == object).collect();
             let sum = |value: fn(&Entry) -> u64| own.iter().map(|entry| value(entry)).sum::<u64>();
             report.possible_bytes = sum(|entry| entry.possible);
-            // By the library's look at the kernel's values before main, and the latest sample's.
+            // Takes the library's values from before main, lowered to those of the latest sample.
             let moved = sum(|entry| entry.moved);
             let now = |(number, entry): (usize, &Entry)| {
                 huge.get(number).map_or(entry.moved, |huge| entry.moved.min(*huge))

@@ -1,4 +1,4 @@
-//! Which processes that run are of builds that a trial speaks against.
+//! Finds the running processes whose builds a trial forbids to promote.
 
 use super::{Store, Verdict, all, processor, unit_of};
 use megapage_kernel::KernelRoot;
@@ -7,22 +7,23 @@ use megapage_units::Pid;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The store is read again when it has changed, and after this time: a program's file may have come back.
+/// Time after which the store is read again even if it has not changed: a program's file may be
+/// back.
 const REREAD: Duration = Duration::from_secs(60);
 
-/// The programs that are not to be promoted. Processes are told by the file that they execute, of which nothing is read: it may
-/// be another user's, on a file system that does not answer.
+/// The programs that are not to be promoted. A process is recognised by the file that it executes.
+/// Nothing of the file is read: it may be another user's, on a file system that does not answer.
 #[derive(Debug)]
 pub struct Forbidden {
-    /// `None`: there is none to read.
+    /// The verdicts; `None`: there are none to read.
     store: Option<Store>,
-    /// When the store was changed last, and read.
+    /// Times of the store's last change, and of its last reading.
     changed: Option<SystemTime>,
     read: Option<Instant>,
     programs: Vec<Program>,
 }
 
-/// One of them, in a unit.
+/// One such program, in a unit.
 #[derive(Debug)]
 struct Program {
     file: ProgramFile,
@@ -32,12 +33,13 @@ struct Program {
 }
 
 impl Forbidden {
-    /// By the verdicts of a store, of which it takes note when they change.
+    /// Uses the verdicts of a store, and notices when they change.
     pub fn new(store: Option<Store>) -> Forbidden {
         Forbidden { store, changed: None, read: None, programs: Vec::new() }
     }
 
-    /// Why a process is not to be promoted, in one sentence; `None` where no trial speaks against it.
+    /// Returns the reason why a process is not to be promoted, in one sentence; `None` if no trial
+    /// forbids it.
     pub fn why(&mut self, root: &KernelRoot, pid: Pid) -> Option<String> {
         self.refresh(root);
         if self.programs.is_empty() {
@@ -85,7 +87,7 @@ mod tests {
         let store = Store::at(path);
         let (unit, program) = (unit_of(&root, own), std::env::current_exe().unwrap());
         let keep = |unit: &str, decision| {
-            // The clock by which the kernel stamps directories ticks some hundred times a second.
+            // The kernel's clock for directory times ticks some hundred times a second.
             std::thread::sleep(Duration::from_millis(20));
             let build = Build::of(unit, &program).unwrap();
             Verdict { build, ..verdict(decision) }.keep(&store).unwrap()

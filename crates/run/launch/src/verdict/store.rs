@@ -1,4 +1,4 @@
-//! Files of verdicts: one small file each, in a directory of the user's own.
+//! Files of verdicts: one small file each, in a directory that belongs to the user.
 
 use megapage_kernel::directory::Directory;
 use megapage_kernel::effective_uid;
@@ -10,21 +10,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Environment variable: the directory of verdicts; `none` neither reads nor writes any.
+/// Environment variable with the directory of verdicts; with `none`, none are read or written.
 pub const TRIALS_VARIABLE: &str = "MEGAPAGE_TRIALS";
-/// Root's.
+/// Root's directory.
 const ROOTS: &str = "/var/lib/megapage/trials";
-/// Below the directory of the user's state.
+/// Directory below that of the user's state.
 const BELOW_STATE: &str = "megapage/trials";
-/// No file is longer, in bytes.
+/// Largest size of a file, in bytes.
 const MOST_BYTES: u64 = 64 << 10;
-/// Verdicts of one user; the oldest ones go.
+/// Largest number of verdicts of one user; the oldest ones are removed.
 const MOST_VERDICTS: usize = 512;
-/// Names that are looked at in the directory.
+/// Largest number of names that are read from the directory.
 const MOST_NAMES: usize = 4096;
 const END: &str = ".json";
 
-/// Returns the directory of the calling user's verdicts, or why there is none.
+/// Returns the directory of the calling user's verdicts, or the reason why there is none.
 pub fn directory() -> Result<PathBuf, String> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     directory_of(effective_uid(), variable)
@@ -50,12 +50,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Those in the directory `path`, which may be missing.
+    /// Returns the store in the directory `path`, which may be missing.
     pub fn at(path: PathBuf) -> Store {
         Store { path }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -112,7 +112,7 @@ impl Store {
         open_own_directory(&self.path)?.remove_file(OsStr::new(&format!("{key}{END}")))
     }
 
-    /// Everything that is in it, as `parse` reads it.
+    /// Returns all files of the store, each as `parse` reads it.
     pub fn all<T>(&self, parse: fn(&[u8]) -> Result<T, String>) -> std::io::Result<Vec<Stored<T>>> {
         let stored = |key: String| {
             let read = self.read(&key).map_err(|error| error.to_string());
@@ -134,7 +134,7 @@ pub struct Stored<T> {
     pub content: Result<T, String>,
 }
 
-/// The key that a file's name holds; `None` of another file.
+/// Returns the key that a file's name holds; `None` for another file.
 fn key_of(name: &OsStr) -> Option<&str> {
     let key = name.to_str()?.strip_suffix(END)?;
     (key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(key)
@@ -145,7 +145,7 @@ fn thin_out(directory: &Directory, most: usize) -> io::Result<()> {
     let (names, _) = directory.names(MOST_NAMES)?;
     let age = |name: &OsString| {
         let written = directory.open_file_to_read(name.to_str()?).and_then(|file| file.metadata());
-        // What cannot be read goes first.
+        // An unreadable file goes first.
         Some(written.map_or((i64::MIN, 0), |it| (it.mtime(), it.mtime_nsec())))
     };
     let is_ours = |name: &&OsString| key_of(name).is_some() || name.as_bytes().ends_with(b".new");

@@ -1,4 +1,4 @@
-//! The JVM's switches, on synthetic programs and machines: releases that are not here, and what stands in the way.
+//! Tests the JVM's switches on synthetic programs and machines: other releases, and obstacles.
 
 use crate::synthetic;
 
@@ -41,7 +41,7 @@ const THP: [&str; 1] = ["-XX:+UseTransparentHugePages"];
 #[test]
 fn a_pool_that_holds_heap_code_cache_and_tables_is_used() {
     let java = version("17.0.15");
-    // 1 GiB of pool: 240 MiB of code cache, and some for tables, leave 740 MiB and a little.
+    // 1 GiB of pool: 240 MiB of code cache, and some for tables, leave a little more than 740 MiB.
     for (heap, expected) in [("-Xmx740m", true), ("-Xmx770m", false)] {
         let plan = choose(&java, &request(Heap::Auto, &[heap, "Main"]), &machine()).unwrap();
         assert_eq!(plan.arguments[0] == "-XX:+UseLargePages", expected, "{heap}: {:?}", plan.arguments);

@@ -1,4 +1,4 @@
-//! The choice of mechanisms, on synthetic programs and machines.
+//! Tests the choice of mechanisms on synthetic programs and machines.
 
 use crate::synthetic;
 
@@ -99,7 +99,7 @@ fn what_forks_split_is_repaired_by_the_heap_itself_or_from_outside() {
     let asked = forks(Fork::Snapshot, Heap::Auto, None);
     let both = vec![Mechanism::Tunable, Mechanism::Outside];
     assert_eq!(choose(&fixed, &asked, &machine).unwrap().used(), both);
-    // Without the right to promote, that is said; and refused where it is required.
+    // Without the right to promote, a note says so; with --require it is a refusal.
     let plain = Machine { promotion_lacks: Some("CAP_SYS_NICE lacks".into()), ..machine };
     let plan = choose(&fixed, &asked, &plain).unwrap();
     assert_eq!(plan.used(), [Mechanism::Tunable]);
@@ -182,7 +182,7 @@ fn a_library_is_not_preloaded_where_its_loader_would_refuse_it() {
             &[newer, ("libgcc_s.so.1", &[])],
             "its libgcc_s.so.1 defines no GCC_4.2.0, and the library needs it",
         ),
-        // Something else under the name of glibc's loader.
+        // Another loader under the name of glibc's.
         (&[], "libc.so.6 is not found, and the library needs it"),
     ];
     for (offered, expected) in cases {
@@ -260,7 +260,7 @@ fn what_the_machine_cannot_give_is_refused_when_required() {
         assert!(refused.contains(expected), "{refused}");
         choose(&program(), &request(heap, None), &bare).expect("not required: it runs on what there is");
     }
-    // A collapse does not ask the settings.
+    // A collapse ignores the settings.
     let able = Machine { promotion_lacks: None, ..bare };
     let required = Request { require: true, ..request(Heap::Thp, None) };
     let plan = choose(&program(), &required, &able).unwrap();

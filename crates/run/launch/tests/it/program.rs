@@ -1,4 +1,5 @@
-//! What is told of real files: those of this machine, and those that the compiler makes here.
+//! Tests the facts found in real files: those of this machine, and those that the compiler makes
+//! here.
 
 use megapage_launch::program::{Allocator, InspectError, Linkage, Privilege, Program, Runtime};
 use megapage_launch::versions;
@@ -8,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles `source`; `None`, after a loud skip, where there is no compiler.
+/// Compiles `source`. Returns `None`, after a loud skip, if there is no compiler.
 fn compile(directory: &Path, name: &str, source: &str, arguments: &[&str]) -> Option<PathBuf> {
     compile_with("gcc", directory, name, source, arguments)
 }
@@ -86,7 +87,7 @@ fn versions_are_those_of_the_c_library_that_the_loader_belongs_to() {
     assert!(offered["libc.so.6"].contains("GLIBC_2.17"), "{offered:?}");
     assert!(offered.contains_key("libgcc_s.so.1"), "{offered:?}");
 
-    // A program names another loader, and not its directory: the C library is found beside it.
+    // The program names another loader in its directory: the C library is found beside that loader.
     let Some(_) = versioned(at, "libc.so.6", &["GLIBC_2.2.5", "GLIBC_2.12"]) else { return };
     fs::write(at.join("ld-linux-x86-64.so.2"), "").unwrap();
     let loader = format!("-Wl,--dynamic-linker={}", at.join("ld-linux-x86-64.so.2").display());

@@ -1,4 +1,5 @@
-//! The choice of a way to bring text onto huge pages, on synthetic files, programs and machines.
+//! Tests the choice of a way to bring text onto huge pages, on synthetic files, programs and
+//! machines.
 
 use crate::synthetic;
 
@@ -15,12 +16,12 @@ use synthetic::program;
 
 const MIB: u64 = 1 << 20;
 
-/// One without the library for the heap, where text may be moved.
+/// Returns a machine without the library for the heap, on which text may be moved.
 fn machine() -> Machine {
     Machine { library: Err("not installed".into()), text_refused: || None, ..synthetic::machine() }
 }
 
-/// A file with one segment of code, of which so much can be primed, and so much moved.
+/// Returns a file with one segment of code: `prime_bytes` can be primed, `anonymous_bytes` moved.
 fn file(prime_bytes: u64, anonymous_bytes: u64) -> TextFile {
     let segment = Segment {
         header: 0,
@@ -110,11 +111,11 @@ fn what_cannot_be_preloaded_keeps_its_file() {
     let short = Machine { pool_2m: Bytes::mib(60), ..machine() };
     let plan = chosen(Text::Huge2M, file(0, 62 * MIB), &program(), &short);
     assert!(plan.files[0].reason.contains("has 60 MiB available, and 62 MiB are needed"), "{plan:?}");
-    // Pages of 1 GiB for whole GiB, where the pool has them, and of 2 MiB for the rest.
+    // Whole GiB get pages of 1 GiB if the pool has them; the rest gets pages of 2 MiB.
     let long = |gib: u64| {
         let mut long = file(0, (gib << 30) + 62 * MIB);
         let segment = &mut long.check.segments[0].segment;
-        // Wherever it comes to lie, so many whole GiB are in it.
+        // At any address, it holds this number of whole GiB.
         let bytes = ((gib + 1) << 30) - 4096;
         (segment.file_size, segment.memory_size) = (bytes, bytes);
         long
@@ -188,7 +189,7 @@ fn a_limit_of_memory_that_the_copy_would_break_keeps_it_where_it_is() {
     assert!(plan.files[0].reason.contains("leaves 70 MiB, and the copy takes 62 MiB"), "{plan:?}");
     let roomy = chosen(Text::Thp, file(0, 62 * MIB), &program(), &limited(80));
     assert_eq!(roomy.files[0].mechanism, Some(TextMechanism::Thp));
-    // hugetlb pages are the pool's, and the file's own pages give way.
+    // hugetlb pages come from the pool, and the file's own pages can be evicted.
     let mechanism =
         |asked| chosen(asked, file(60 * MIB, 62 * MIB), &program(), &limited(1)).files[0].mechanism;
     assert_eq!(mechanism(Text::Huge2M), Some(TextMechanism::Huge2M));

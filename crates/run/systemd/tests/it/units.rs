@@ -1,4 +1,5 @@
-//! Units as Debian ships them, in a root of their own: what is read of them, and that switching off undoes switching on.
+//! Units as Debian ships them, in a separate root: tests how they are read, and that switching off
+//! undoes switching on.
 
 use megapage_kernel::KernelRoot;
 use megapage_launch::request::{OwnThp, Request, Text, TextRequest};
@@ -17,7 +18,7 @@ const LAUNCHER: &str = "/usr/local/bin/megapage";
 struct Root(tempfile::TempDir);
 
 impl Root {
-    /// All fixtures, and a program for each that any test looks at.
+    /// Makes a root with all fixtures, and with the programs that the tests examine.
     fn new() -> Root {
         let root = Root(tempfile::tempdir().unwrap());
         fs::create_dir_all(root.path(ETC)).unwrap();
@@ -61,7 +62,7 @@ impl Root {
         enable(&KernelRoot::live(), self.0.path(), &unit, &Asked { request, launcher: LAUNCHER.into() })
     }
 
-    /// Every path below, with what it holds.
+    /// Returns every path below the root, with its content.
     fn held(&self) -> BTreeMap<PathBuf, String> {
         let mut held = BTreeMap::new();
         let mut open = vec![self.0.path().to_path_buf()];
@@ -84,7 +85,7 @@ impl Root {
     }
 }
 
-/// What needs the launcher, whatever the program.
+/// Returns a request that needs the launcher for any program.
 fn without_thp() -> Request {
     Request {
         thp: OwnThp::Never,
@@ -99,7 +100,7 @@ fn assigned(change: &megapage_systemd::Change) -> Vec<&str> {
     text.lines().skip_while(|line| *line != "[Service]").skip(1).collect()
 }
 
-/// Lines for this service; not those that every drop-in has.
+/// Returns the lines for this service, without those that every drop-in has.
 fn added(change: &megapage_systemd::Change) -> Vec<&str> {
     let of_all = ["EnvironmentFile=-/run/megapage/", "ExecStartPre=-+", "ExecStopPost=-+"];
     let mut lines = assigned(change);
@@ -115,10 +116,10 @@ fn a_service_can_be_started_without_megapage() {
         "ExecStopPost=-+/usr/local/bin/megapage enable --ended %n",
         "ExecStartPre=-+/usr/local/bin/megapage enable --starting %n",
     ];
-    // Last, so that it comes after all that sets variables.
+    // The file is last, so that it comes after all other variables.
     let launched = root.enable("redis-server", without_thp()).unwrap();
     assert!(assigned(&launched).ends_with(&[file, after]), "{:?}", assigned(&launched));
-    // A runtime does not heed the switch by itself.
+    // A runtime does not check the switch by itself.
     let java = root.enable("elasticsearch", Request::plain("")).unwrap();
     assert!(assigned(&java).ends_with(&[file, after, before]), "{:?}", assigned(&java));
 }
@@ -134,7 +135,7 @@ fn the_launcher_goes_before_every_command_as_it_is_written() {
             "ExecStart=",
             "ExecStart=/usr/local/bin/megapage run --thp never -- /usr/bin/redis-server \
              /etc/redis/redis.conf --supervised systemd --daemonize no",
-            // No library is used, and the launcher's own calls are all among @system-service.
+            // No library is used, and the launcher's own calls are all in @system-service.
             "ExecPaths=/usr/local/bin/megapage",
         ]
     );

@@ -1,4 +1,4 @@
-//! Calls of the service's own functions, and places that it announces (USDT).
+//! Calls of the service's own functions, and passes of USDT probes (places that it announces).
 
 use super::Service;
 use crate::metric::Point;
@@ -12,7 +12,7 @@ use object::{Endianness, Object, ObjectSection, ObjectSegment, ReadCache};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Starts to count at a point of the service's processes.
+/// Starts to count at a function or probe of the service's processes.
 pub(super) fn open(service: &Service<'_>, point: &Point, timed: bool) -> Result<CallCounter, String> {
     let pid = *service.pids.first().ok_or("there is no process")?;
     let file = file_of(service.root, pid, point.file.as_deref())?;
@@ -23,7 +23,8 @@ pub(super) fn open(service: &Service<'_>, point: &Point, timed: bool) -> Result<
     CallCounter::open(service.root, service.pids, &file, &site, timed).map_err(|error| error.to_string())
 }
 
-/// The file as we can open it, wherever the process has its root: the program, a path, or the name of a mapped library.
+/// Returns a path at which we can open the file, whichever root directory the process has. The file
+/// is the program, a path, or a mapped library with this name.
 fn file_of(root: &KernelRoot, pid: Pid, name: Option<&str>) -> Result<PathBuf, String> {
     match name {
         None => Ok(path_of_its_file(root, pid, None)),
@@ -38,15 +39,16 @@ fn file_of(root: &KernelRoot, pid: Pid, name: Option<&str>) -> Result<PathBuf, S
     }
 }
 
-/// The type of a note that announces a place (`_SDT_NOTE_TYPE` of sys/sdt.h), and its owner.
+/// The type of a note that announces a probe (`_SDT_NOTE_TYPE` of sys/sdt.h), and the note's owner.
 const NOTE_TYPE: u32 = 3;
 const OWNER: &[u8] = b"stapsdt\0";
 const MOST_NOTES: u64 = 64 << 20;
 
-/// The place that the file announces as `provider:name`; the first of several.
+/// Returns the probe that the file announces as `provider:name`; the first of several.
 ///
-/// Source: "UserSpaceProbeImplementation" of SystemTap's wiki. A note holds the address of the place, that of the section
-/// `.stapsdt.base` when it was linked, that of the semaphore or 0, and three strings.
+/// Source: "UserSpaceProbeImplementation" of SystemTap's wiki. A note holds three addresses and
+/// three strings. The addresses are those of the probe, of the section `.stapsdt.base` at the time
+/// of the link, and of the semaphore (or 0).
 fn static_site(path: &Path, provider: &str, name: &str) -> Result<CallSite, String> {
     let shown = path.display();
     let file: File = trusted::open_binary(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -58,7 +60,7 @@ fn static_site(path: &Path, provider: &str, name: &str) -> Result<CallSite, Stri
     let mut known = Vec::new();
     for note in Notes(notes).filter_map(|note| Announced::parse(note, elf.is_little_endian())) {
         if (note.provider, note.name) == (provider.as_bytes(), name.as_bytes()) {
-            // A prelinked file was moved since it was linked.
+            // Prelinking has moved a file by this distance since it was linked.
             let moved = base.map_or(0, |base| base.wrapping_sub(note.base));
             let offset = |address: u64| {
                 let address = address.wrapping_add(moved);
@@ -90,7 +92,7 @@ fn static_site(path: &Path, provider: &str, name: &str) -> Result<CallSite, Stri
     })
 }
 
-/// The descriptions of the notes of our type.
+/// Iterator over the descriptions of the notes of our type and owner.
 struct Notes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Notes<'a> {
@@ -168,7 +170,7 @@ mod tests {
         assert_eq!((announced.place, announced.base, announced.semaphore), (0x1234, 0x5000, 0x6000));
         assert_eq!((announced.provider, announced.name), (&b"redis"[..], &b"call"[..]));
         for length in 0..notes.len() {
-            // Whatever is cut off: no panic, and nothing that is not there.
+            // A cut at any length causes no panic, and no more notes than there are.
             assert!(Notes(&notes[..length]).count() <= 1);
         }
         notes[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());

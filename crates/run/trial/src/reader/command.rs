@@ -8,10 +8,11 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Bytes of its output that are looked at.
+/// Largest number of bytes read from the command's output.
 const MOST: u64 = 64 << 10;
 
-/// The command. It is run anew for each reading, and killed with all that it has started where it takes too long.
+/// A shell command that runs once for each reading. At the end of a reading, or if that takes too
+/// long, it is killed with all processes that it has started.
 pub(crate) struct Command {
     shell: String,
     patience: Duration,
@@ -22,22 +23,22 @@ impl Command {
         Command { shell: shell.into(), patience }
     }
 
-    /// The first word that is a number.
+    /// Runs the command and returns the first word of its output that is a number.
     pub fn read(&mut self) -> Result<f64, String> {
         let mut command = std::process::Command::new("/bin/sh");
         command.arg("-c").arg(&self.shell).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // A group of its own: what it has started ends with it.
+        // A separate process group: all processes that the command has started end with it.
         let mut child = command.process_group(0).spawn().map_err(|error| format!("/bin/sh: {error}"))?;
         let output = child.stdout.take();
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
             let read = output.map(|output| output.take(MOST).read_to_end(&mut bytes));
-            // Who no longer waits is not told.
+            // The send fails if the reader has stopped waiting; that is no error.
             let _ = sender.send(read.is_some_and(|read| read.is_ok()).then_some(bytes));
         });
         let read = receiver.recv_timeout(self.patience);
-        // It has printed what counts, and has closed its output, or is too late.
+        // Now the command has closed its output or printed all that counts, or the time is up.
         let ended = if read.is_ok() { child.try_wait().ok().flatten() } else { None };
         let status = match ended {
             Some(status) => Some(status),
@@ -56,7 +57,7 @@ impl Command {
             }
         };
         match status {
-            // One whose output was cut has met a closed pipe.
+            // A command whose output was cut may fail, for it wrote into a closed pipe.
             Some(status) if !status.success() && (bytes.len() as u64) < MOST => {
                 let status = status.code().map_or("a signal".into(), |code| format!("status {code}"));
                 return Err(format!("it ended with {status}"));
@@ -69,7 +70,7 @@ impl Command {
     }
 }
 
-/// Its status, where it ends within the time.
+/// Waits for its end and returns its status; `None` if it does not end within the time.
 fn wait_briefly(child: &mut Child, patience: Duration) -> Option<std::process::ExitStatus> {
     const STEP: Duration = Duration::from_millis(2);
     for _ in 0..(patience.as_millis() / STEP.as_millis()).max(1) {
@@ -81,9 +82,9 @@ fn wait_briefly(child: &mut Child, patience: Duration) -> Option<std::process::E
     None
 }
 
-/// Ends what is left of it, and collects it.
+/// Kills all that is left of its process group, and reaps it.
 fn end(child: &mut Child) {
-    // Nobody may be left.
+    // Fails if no process of the group is left.
     let _ = send_signal(Pid(-(child.id().cast_signed())), signal::SIGKILL);
     let _ = child.wait();
 }

@@ -4,10 +4,10 @@ use serde_json::Value as Json;
 use std::time::Duration;
 use ureq::Agent;
 
-/// Bytes of an answer that are read.
+/// Largest number of bytes read from an answer.
 const MOST: u64 = 16 << 20;
 
-/// A number that is asked for by HTTP.
+/// A number read by HTTP.
 pub(crate) struct Source {
     agent: Agent,
     what: What,
@@ -18,7 +18,7 @@ enum What {
     Page { url: String, selector: Selector },
 }
 
-/// Series of one name: those with all of these labels.
+/// The series with one name that have all of these labels.
 #[derive(Debug, PartialEq, Eq)]
 struct Selector {
     name: String,
@@ -26,20 +26,20 @@ struct Selector {
 }
 
 impl Source {
-    /// An instant query.
+    /// Returns the source for an instant query.
     pub fn query(url: &str, query: &str, patience: Duration) -> Source {
         let url = format!("{}/api/v1/query", url.trim_end_matches('/'));
         Source { agent: agent(patience), what: What::Query { url, query: query.into() } }
     }
 
-    /// The sum of series on a page.
+    /// Returns the source for the sum of the matching series on a page.
     pub fn scrape(url: &str, name: &str, patience: Duration) -> Result<Source, String> {
         let selector = Selector::parse(name)
             .ok_or_else(|| format!("'{name}' names no series: write NAME or NAME{{label=\"value\",...}}"))?;
         Ok(Source { agent: agent(patience), what: What::Page { url: url.into(), selector } })
     }
 
-    /// The number now.
+    /// Reads the present number.
     pub fn read(&mut self) -> Result<f64, String> {
         let request = match &self.what {
             What::Query { url, query } => self.agent.get(url).query("query", query),
@@ -60,7 +60,8 @@ impl Source {
     }
 }
 
-/// No proxy, no error for a status (Prometheus says in its answer what is wrong), and not for long.
+/// Returns a client with a time limit and without a proxy. A status is no error, for Prometheus
+/// explains a failure in its answer.
 fn agent(patience: Duration) -> Agent {
     let config = Agent::config_builder()
         .timeout_global(Some(patience))
@@ -71,7 +72,7 @@ fn agent(patience: Duration) -> Agent {
     config.into()
 }
 
-/// The one sample of an answer (Prometheus, "HTTP API").
+/// Returns the one sample of an answer (Prometheus, "HTTP API").
 fn sample(text: &str) -> Result<f64, String> {
     let answer: Json = serde_json::from_str(text).map_err(|_| "the answer is not that of Prometheus")?;
     if answer["status"] != "success" {
@@ -100,7 +101,7 @@ impl Selector {
         (!name.is_empty() && name.chars().all(sound)).then(|| Selector { name: name.into(), labels })
     }
 
-    /// The sum of the series that are meant, as there are any.
+    /// Returns the sum of the matching series. Fails if there are none.
     fn sum(&self, page: &str) -> Result<f64, String> {
         let values: Vec<f64> = page.lines().filter_map(|line| self.value(line)).collect();
         match values.is_empty() {
@@ -109,11 +110,11 @@ impl Selector {
         }
     }
 
-    /// The value in a line `name{labels} value timestamp`, where that is a series meant.
+    /// Returns the value in a line `name{labels} value timestamp`, if its series matches.
     fn value(&self, line: &str) -> Option<f64> {
         let rest = line.strip_prefix(self.name.as_str())?;
         let (found, values) = match rest.strip_prefix('{') {
-            // A value may hold a brace: the last one ends the labels.
+            // A label's value may hold a brace: the last brace ends the labels.
             Some(rest) => {
                 let (labels_text, values) = rest.rsplit_once('}')?;
                 (labels(labels_text)?, values)
@@ -128,7 +129,7 @@ impl Selector {
     }
 }
 
-/// `a="b",c="d"`, with backslashes before quotes and backslashes.
+/// Reads `a="b",c="d"`, with backslashes before quotes and backslashes.
 fn labels(mut text: &str) -> Option<Vec<(String, String)>> {
     let mut found = Vec::new();
     loop {

@@ -8,21 +8,22 @@ use megapage_kernel::accounting::{io_calls, network_namespace, tcp_segments};
 use megapage_units::Pid;
 use std::time::Duration;
 
-/// How long a service is looked at to see what it counts.
+/// Time for which a service is observed to choose the count.
 const LOOK: Duration = Duration::from_secs(1);
-/// A count that grows by less than this in that time is none of requests.
+/// Least growth of a count in that time: one that grows less does not count requests.
 const LEAST: u64 = 50;
 
-/// A count of the kernel's.
+/// A count that the kernel keeps.
 pub(crate) enum Counted {
-    /// Calls that read and write, of each process, with the last count: one that has ended has done what it has.
+    /// Calls that read or write, of each process, with the last count: an ended process keeps its
+    /// count.
     Calls { root: KernelRoot, processes: Vec<(Pid, u64)> },
-    /// Segments in the network namespace of any of these processes.
+    /// TCP segments in the network namespace of the first of these processes that is left.
     Segments { root: KernelRoot, pids: Vec<Pid>, last: u64, is_own: bool },
 }
 
 impl Counted {
-    /// The count for a metric, and the clock of those whose requests it counts.
+    /// Returns the count for a metric, and the clock of the processes whose requests it counts.
     pub fn open(
         metric: &Metric,
         service: &Service<'_>,
@@ -58,7 +59,7 @@ impl Counted {
     fn of_calls(service: &Service<'_>) -> (Counted, Processor) {
         let processes = service.pids.iter().map(|pid| (*pid, 0)).collect();
         let counted = Counted::Calls { root: service.root.clone(), processes };
-        // Processes that come later are not counted, and neither is their time.
+        // Neither the calls nor the time of processes that start later count.
         (counted, Processor::of(service.root, None, service.pids))
     }
 
@@ -73,7 +74,7 @@ impl Counted {
         Ok((counted, Processor::of(root, service.group, service.pids)))
     }
 
-    /// The count so far.
+    /// Returns the count so far.
     pub fn read(&mut self) -> f64 {
         match self {
             Counted::Calls { root, processes } => {

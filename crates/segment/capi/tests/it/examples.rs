@@ -1,4 +1,5 @@
-//! The C and the C++ example: compiled as their users compile them, and run twice. The first run builds, the second finds.
+//! The C and the C++ example, compiled as their users compile them, and run twice. The first run
+//! builds, the second finds.
 
 use crate::installed;
 
@@ -18,7 +19,7 @@ fn a_c_program_finds_its_table_again() {
     let pool = [installed.path().join("pool")];
     assert_eq!(installed.run(&program, &pool), format!("built {C_SAYS}"));
     assert_eq!(installed.run(&program, &pool), format!("found {C_SAYS}"));
-    // The program asks for the library by the name that says with which versions it works.
+    // The program asks for the library by its soname, which names the compatible versions.
     let needed = done(Command::new("readelf").arg("-d").arg(&program));
     assert!(needed.contains("[libmegapage_c.so.0]"), "{needed}");
 }
@@ -56,7 +57,7 @@ fn the_same_on_huge_pages() {
 #[test]
 fn the_library_replaces_nothing_of_the_program() {
     let library = std::env::current_exe().unwrap().with_file_name("libmegapage_c.so");
-    // A program that needs a library which imports these gets no page of a broker.
+    // A program gets no page of a broker if it needs a library that imports one of these.
     let imports = done(Command::new("nm").args(["-D", "--undefined-only"]).arg(&library));
     let starts = ["fork", "vfork", "clone", "_Fork", "__fork", "__libc_fork"];
     let named: Vec<&str> = imports.split_whitespace().map(|word| word.split('@').next().unwrap()).collect();

@@ -6,7 +6,7 @@ use megapage_units::PageSize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Debian's: the package python3-numpy is of this one.
+/// Debian's Python: the package python3-numpy is built for it.
 const PYTHON: &str = "/usr/bin/python3";
 
 struct Mounted(tempfile::TempDir);
@@ -44,7 +44,7 @@ fn python(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs the package's tests; `hugetlbfs` is for those that need pages from the pool.
+/// Runs the package's tests. `hugetlbfs` serves those that need pages from the pool.
 fn run(hugetlbfs: Option<&Path>) -> Option<String> {
     if !python(&["-c", "import numpy"]).output().is_ok_and(|output| output.status.success()) {
         skip("needs python3-numpy (scripts/install-deps test)");

@@ -1,4 +1,4 @@
-//! megapage_remap_self: programs in C that move themselves, and the example.
+//! megapage_remap_self: C programs that move themselves, and the example.
 
 use crate::installed;
 
@@ -11,20 +11,20 @@ use std::process::Command;
 const MIB: u64 = 1 << 20;
 const SOURCE: &str = "crates/segment/capi/tests/programs/remapped.c";
 
-/// The program, with 6 MiB of code, 4 MiB of constants and 4 MiB of data.
+/// Compiles the program, with 6 MiB of code, 4 MiB of constants and 4 MiB of data.
 fn program(installed: &Installed, options: &[&str]) -> PathBuf {
     let large = root().join("crates/segment/capi/tests/programs/large.s");
     let all = [&["-std=c11", "-pthread", "-rdynamic", large.to_str().unwrap()], options].concat();
     installed.compile("cc", &all, SOURCE)
 }
 
-/// What it prints, line by line.
+/// Returns its output, line by line.
 fn lines(installed: &Installed, program: &Path, words: &[&str]) -> Vec<String> {
     let words: Vec<PathBuf> = words.iter().map(PathBuf::from).collect();
     installed.run(program, &words).lines().map(str::to_string).collect()
 }
 
-/// The value behind a word of a line.
+/// Returns the value behind a word of a line.
 fn value(line: &str, word: &str) -> u64 {
     let mut words = line.split(' ');
     words.find(|it| *it == word).unwrap_or_else(|| panic!("no {word} in {line}"));
@@ -36,11 +36,11 @@ fn a_program_moves_itself_and_stays_whole() {
     let installed = Installed::new();
     for options in [&[][..], &["-no-pie"], &["-Wl,-z,max-page-size=0x200000"]] {
         let said = lines(&installed, &program(&installed, options), &["alone"]);
-        // Twice the same: what was moved is found to be so.
+        // The same twice: the second call finds the segments moved.
         assert_eq!((said.len(), said[0].as_str(), said[4].as_str()), (5, "answer 0", "whole"), "{said:?}");
         let (first, second) = (&said[1], &said[3]);
         assert!(value(first, "possible") >= 8 * MIB && value(first, "threads") == 1, "{said:?}");
-        // How many free huge pages the machine has is its business.
+        // The number of free huge pages depends on the machine.
         let most = |line: &str| value(line, "huge") <= value(line, "possible");
         assert!(most(first) && most(second) && first.ends_with("took 1"), "{said:?}");
         // A last block that was filled up behind the segment is no whole block the second time.
@@ -66,7 +66,7 @@ fn threads_run_what_is_moved_and_lose_nothing() {
         assert_eq!(said[2 * number], "answer 0", "{said:?}");
         let got = &said[2 * number + 1];
         assert_eq!(value(got, "threads"), 3, "{said:?}");
-        // The data stays where it is: 4 MiB have one whole block at least.
+        // The data is not moved: 4 MiB hold at least one whole block.
         assert!(value(got, "possible") >= value(got, "huge") + 2 * MIB, "{said:?}");
     }
 }
@@ -88,8 +88,8 @@ fn what_cannot_be_done_is_refused() {
         assert_eq!(said[line + 1], "possible 0 huge 0 advised 0 threads 0 took 0");
     }
     assert_eq!((said.len(), said[10]), (11, "whole"), "{said:#?}");
-    // What was moved already stays; of the rest, the kernel gives nothing where THP are ruled out.
-    // A probe that somebody has set in the C library keeps that where it is.
+    // Segments that were moved before stay moved. For the others, the kernel gives nothing if THP
+    // are ruled out. A probe that another tool has set in the C library keeps the library in place.
     let allowed = ["answer 0", "answer -12: ", "answer -16: "];
     assert!(allowed.iter().any(|answer| said[8].starts_with(answer)), "{said:#?}");
 
@@ -98,7 +98,7 @@ fn what_cannot_be_done_is_refused() {
     assert!(said[0] == "unknown" || (said[0].starts_with(refused) && said[2] == "whole"), "{said:?}");
 
     let path = program(&installed, &["-fsanitize=address"]);
-    // Older sanitizers start at a few places only (vm.mmap_rnd_bits): at the usual one here.
+    // Older sanitizers start only at few addresses (vm.mmap_rnd_bits): here at the usual ones.
     let mut command = Command::new("setarch");
     command.arg("-R").arg(&path);
     command.env("LD_LIBRARY_PATH", installed.path().join("lib")).env("ASAN_OPTIONS", "detect_leaks=0");

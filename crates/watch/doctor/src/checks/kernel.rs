@@ -1,4 +1,4 @@
-//! What the kernel can do, as trials show it, and whom it lets.
+//! Abilities of the kernel, as trials show them, and the rights to use them.
 
 use crate::catalog;
 use crate::facts::Facts;
@@ -37,7 +37,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// A capability that does not count: it is missing, or it holds in a user namespace only.
+/// Returns why a capability does not count: it is missing, or it holds in a user namespace only.
 pub(super) fn capability_text(is_there: bool) -> &'static str {
     if is_there { "in a user namespace only" } else { "no" }
 }

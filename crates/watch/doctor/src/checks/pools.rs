@@ -17,7 +17,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Free pages that a cpuset or a memory policy keeps away.
+/// Returns the finding for free pages that a cpuset or a memory policy keeps away.
 fn elsewhere(facts: &Facts, pool: &Pool) -> Finding {
     let list = |nodes: &[u32]| nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let grammar = format!("{}=NODE:+1", pool.page_size);
@@ -43,7 +43,7 @@ fn of_pool(facts: &Facts, pool: &Pool) -> Option<Finding> {
     };
     let file = path(pool.page_size, PoolScope::Machine, PoolFile::Pages);
     let finding = Finding::new(kind, format!("/{file}"), pool.describe());
-    // The catalog's lines speak of the usual sizes.
+    // The catalog's lines name the usual sizes.
     Some(match pool.page_size {
         PageSize::HUGE_2M => finding.fill("1GB:+1", "2MB:+512"),
         PageSize::HUGE_1G => finding.fill("2MB:+512", "1GB:+1"),
@@ -54,7 +54,7 @@ fn of_pool(facts: &Facts, pool: &Pool) -> Option<Finding> {
     })
 }
 
-/// How many segments are named; the rest is counted.
+/// Most segments that are named; the others are counted.
 const MOST_NAMED: usize = 5;
 
 fn persistent_segments(facts: &Facts) -> Option<Finding> {

@@ -1,4 +1,4 @@
-//! The program: what of `megapage run` reaches it.
+//! The program: the mechanisms of `megapage run` that reach it.
 
 use crate::catalog;
 use crate::facts::{Facts, PoolState};
@@ -33,7 +33,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// What the program itself offers, and what not to do.
+/// Returns the program's settings for huge pages, and those to avoid.
 fn settings(known: &Application, path: &str, name: &str) -> Option<Finding> {
     let lines = known.lines(&Needs::default());
     let finding = Finding::new(&catalog::PROGRAM_HAS_SETTINGS, path, format!("is {name}"));
@@ -67,8 +67,8 @@ fn kind_of_file(program: &Program, path: &str) -> Vec<Finding> {
     findings
 }
 
-/// Memory that a preloaded malloc would not serve. A library that defines malloc does not count: the
-/// preloaded one comes before it.
+/// Returns memory that a preloaded malloc would not serve. A library that defines malloc does not
+/// count: the preloaded one comes before it.
 fn allocation(program: &Program, path: &str) -> Option<Finding> {
     if let Some(import) = &program.private_allocation {
         let file = import.file.display().to_string();
@@ -92,7 +92,7 @@ fn runtime(facts: &Facts, program: &Program, path: &str) -> Option<Finding> {
     if runtime != Runtime::Jvm {
         return Some(finding);
     }
-    // What -XX:+UseLargePages would have to fit into.
+    // The memory that -XX:+UseLargePages would have to fit into.
     let pool = facts.default_size.and_then(|size| facts.pool(size));
     Some(match pool {
         Some(pool) => match pool.state() {

@@ -20,7 +20,8 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// `hugetlb.2MB.max`, as the kernel spells sizes there.
+/// Returns the name of a limit's file, such as `hugetlb.2MB.max`, with sizes as the kernel spells
+/// them there.
 fn limit_file(version: CgroupVersion, size: PageSize, reservation: bool) -> String {
     let size = match size.kib() {
         kib if kib >= 1 << 20 => format!("{}GB", kib >> 20),
@@ -77,7 +78,8 @@ fn hugetlb_groups(facts: &Facts) -> Vec<Finding> {
 }
 
 fn memory_group(facts: &Facts) -> Option<Finding> {
-    // What one program of some size faults in at once; below it, huge pages are refused one by one.
+    // Memory that a program of some size faults in at once; with less room, huge pages are refused
+    // one by one.
     const LITTLE: Bytes = Bytes::mib(64);
     let lineage = facts.cgroups.memory.as_ref()?;
     let tight = |charge: Charge| {
@@ -110,7 +112,7 @@ fn confinement(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// What a virtual machine's host does with its memory.
+/// Returns the finding on the use that a virtual machine's host makes of its memory.
 fn host(facts: &Facts) -> Option<Finding> {
     let balloon = facts.reporting_balloon.as_deref()?;
     Some(Finding::new(
@@ -120,7 +122,8 @@ fn host(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-/// The tunable that glibc reads from the environment, and whether it can come true.
+/// Returns the findings on the tunable that glibc reads from the environment, and on its chance to
+/// work.
 fn glibc(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let too_old = facts.glibc.is_some_and(|version| version < (2, 35));
@@ -139,11 +142,11 @@ fn glibc(facts: &Facts) -> Vec<Finding> {
             Some(_) if facts.thp_allowed == Some(false) => {
                 Some(("THP_enabled in the status of this process".into(), "0".into()))
             }
-            // glibc itself asks only under 'madvise'; under 'always' it need not.
+            // Under 'madvise' glibc asks for huge pages; under 'always' it need not ask.
             Some(thp) => (thp.anonymous(PageSize::HUGE_2M) == ThpEnabled::Never)
                 .then(|| (path("enabled"), thp.enabled.to_string())),
         },
-        // 2 means the default size, anything larger a size in bytes.
+        // The value 2 means the default size, and a larger one a size in bytes.
         size => {
             let size = match size {
                 "2" => facts.default_size,
@@ -167,10 +170,11 @@ fn glibc(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The first glibc without __morecore.
+/// First glibc without __morecore.
 const WITHOUT_MORECORE: (u32, u32) = (2, 34);
 
-/// libhugetlbfs' variable where nothing heeds it any more. With another C library nothing ever did.
+/// Returns the finding for libhugetlbfs' variable if nothing reads it: glibc no longer does, and
+/// another C library never did.
 fn morecore(facts: &Facts) -> Option<Finding> {
     let value = facts.morecore.as_deref().filter(|value| asks_for_heap(value))?;
     let version = match facts.glibc {
@@ -182,12 +186,13 @@ fn morecore(facts: &Facts) -> Option<Finding> {
     Some(finding.and("the version of glibc", version))
 }
 
-/// Whether HUGETLB_MORECORE=`value` asks for anything; see libhugetlbfs(7).
+/// Returns true if HUGETLB_MORECORE=`value` asks for anything; see libhugetlbfs(7).
 pub(crate) fn asks_for_heap(value: &str) -> bool {
     !value.eq_ignore_ascii_case("no") && value != "0"
 }
 
-/// The last setting of `glibc.malloc.hugetlb` in the colon-separated list, as the loader takes it.
+/// Returns the last setting of `glibc.malloc.hugetlb` in the colon-separated list: the one that the
+/// loader takes.
 fn heap_tunable(tunables: &str) -> Option<&str> {
     tunables.split(':').filter_map(|entry| entry.strip_prefix("glibc.malloc.hugetlb=")).next_back()
 }

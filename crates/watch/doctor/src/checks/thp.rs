@@ -40,7 +40,7 @@ fn settings_findings(settings: &ThpSettings) -> Vec<Finding> {
     match anonymous {
         ThpEnabled::Never => {
             let mut finding = with_both(&catalog::THP_NEVER);
-            // The size's own setting beats the global one.
+            // The size's setting overrides the global one.
             if by_size.is_some_and(|entry| entry.enabled == ThpEnabled::Never) {
                 let own = path(&format!("hugepages-{}kB/enabled", size.kib()));
                 finding.remedy.insert(0, format!("echo inherit > {own}"));
@@ -75,7 +75,7 @@ fn settings_findings(settings: &ThpSettings) -> Vec<Finding> {
     findings
 }
 
-/// Memory that is short, or there but in pieces.
+/// Returns the finding for memory that is short, or free only in small pieces.
 fn memory(facts: &Facts) -> Option<Finding> {
     let memory = &facts.memory;
     let available = format!("{} of {}", memory.available, memory.total);

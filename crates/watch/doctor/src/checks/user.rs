@@ -1,4 +1,4 @@
-//! What the user may do, and the limits that the user's processes run with.
+//! Rights of the user, and the limits that the user's processes run with.
 
 use super::kernel::capability_text;
 use crate::catalog::{self, Severity};
@@ -9,7 +9,8 @@ use megapage_kernel::limits::Limit;
 use megapage_kernel::probe::{Answer, Trial};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
 
-/// Limits on locked memory below this are worth a note: what a database or a JVM of some size locks.
+/// Limit on locked memory below which a note is given: a database or a JVM of some size locks as
+/// much.
 const MUCH_LOCKED: Bytes = Bytes::gib(1);
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -45,7 +46,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// SHM_HUGETLB: the permission, and the old kernels' exception to it.
+/// Checks SHM_HUGETLB: the permission, and the exception to it in old kernels.
 fn shm(facts: &Facts) -> Option<Finding> {
     let size = facts.default_size?;
     shm_permission(facts).err()?;
@@ -68,11 +69,11 @@ fn shm(facts: &Facts) -> Option<Finding> {
     if let Some(answer) = answer {
         finding = finding.and("trial: shmget(SHM_HUGETLB) without taking a page", describe(answer));
     }
-    // Nobody misses the right to pages that nobody has reserved.
+    // The missing right matters only if pages are reserved.
     if facts.pool(size).is_none_or(|pool| pool.state() == PoolState::Empty) {
         finding.severity = Severity::Note;
     }
-    // Where a group is named already, joining it is enough.
+    // If a group is named already, joining it is enough.
     if let Some(group @ 1..) = group
         && kind.id == catalog::SHM_NOT_PERMITTED.id
     {
@@ -86,7 +87,8 @@ fn list(groups: &[u32]) -> String {
     groups.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// kernel.shmmax and kernel.shmall against what a segment could have: the default pool, or a gigabyte.
+/// Compares kernel.shmmax and kernel.shmall with the possible size of a segment: the default pool,
+/// or a gigabyte.
 fn shm_sizes(facts: &Facts) -> Option<Finding> {
     let pool = facts.pool(facts.default_size?)?;
     let held = Bytes(pool.page_size.bytes().0.saturating_mul(pool.counts.total));

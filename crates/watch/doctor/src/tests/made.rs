@@ -1,4 +1,4 @@
-//! A healthy machine, and for each kind of finding one with that fault.
+//! Facts of a healthy machine, and for each kind of finding the fault that causes it.
 
 use crate::catalog::{self, Kind};
 use crate::facts::*;
@@ -18,7 +18,7 @@ pub(super) const SIZE: PageSize = PageSize::HUGE_2M;
 pub(super) const SYS_NICE: Capabilities = Capabilities(1 << 23);
 pub(super) const UNLIMITED: Limit = Limit(None);
 
-/// A machine and a user for whom everything works.
+/// Returns a machine and a user for whom everything works.
 pub(super) fn healthy() -> Facts {
     Facts {
         user: User {
@@ -122,7 +122,7 @@ pub(super) fn refused(call: &'static str, errno: i32) -> Answer {
     Answer::Refused { call, errno }
 }
 
-/// A hugetlb limit on the user's group. `None`: unlimited.
+/// Sets a hugetlb limit on the user's group; `None` for unlimited.
 pub(super) fn limited(facts: &mut Facts, fault: Option<Bytes>, reservation: Option<Bytes>, usage: Bytes) {
     facts.cgroups.hugetlb = Some(Lineage {
         version: CgroupVersion::V2,
@@ -149,13 +149,13 @@ pub(super) fn import(symbol: &str) -> Import {
     Import { symbol: symbol.into(), file: PathBuf::from("/usr/lib/libx.so") }
 }
 
-/// A kernel that was built without transparent huge pages.
+/// Makes the kernel one that was built without transparent huge pages.
 pub(super) fn without_thp(facts: &mut Facts) {
     facts.thp = None;
     facts.kernel.abilities = vec![(&THP, Standing { present: false, known_by: KnownBy::Trial })];
 }
 
-/// What is wrong where each kind of finding is to appear.
+/// Kind of finding, and the fault that causes it.
 pub(super) type Case = (&'static Kind, fn(&mut Facts));
 
 pub(super) fn cases() -> Vec<Case> {

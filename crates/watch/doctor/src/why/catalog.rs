@@ -1,7 +1,7 @@
-//! Every reason for which a range of a running process is not on huge pages, besides the kinds of
-//! [`crate::catalog`] that are reasons, too.
+//! Reasons why a range of a running process is not on huge pages. Some kinds of [`crate::catalog`]
+//! are reasons, too.
 //!
-//! docs/doctor.md is written from this list, and a test compares the two.
+//! A test compares docs/doctor.md with this list, from which it is written.
 
 use crate::catalog::kinds;
 
@@ -9,7 +9,7 @@ kinds! {
     /// The reasons, in the order of docs/doctor.md.
     REASONS;
 
-    // What can never be huge as it is mapped.
+    // Memory that can never be huge as it is mapped.
     SPECIAL_MAPPING, "special-mapping", Note, "The kernel or a device put this there",
         "vdso, vvar, device memory and raw page frames are not the program's memory; nothing can be promoted.",
         [];
@@ -29,7 +29,7 @@ kinds! {
         "Its pages are huge only where the file system reads large folios, or where CONFIG_READ_ONLY_THP_FOR_FS collapses a file that is mapped executable and nowhere open for writing. Pages that the program wrote to in a private mapping are small copies.",
         ["mount --mkdir -t tmpfs -o huge=always none DIRECTORY    # copy the file there, and use it from there"];
 
-    // What the program or an ancestor asked for.
+    // Requests of the program or of an ancestor.
     ADVISED_AGAINST, "advised-against", Blocker, "The program asked for base pages here",
         "madvise(MADV_NOHUGEPAGE) excludes page faults, khugepaged and external promotion. Allocators that release memory in small pieces call it (jemalloc with thp:never, Go before 1.21.4), the JVM for stacks, QEMU when it migrates.",
         ["madvise(ADDRESS, LENGTH, MADV_HUGEPAGE)    # in the program, in place of MADV_NOHUGEPAGE"];
@@ -49,7 +49,7 @@ kinds! {
         "THPeligible in smaps is 0, for a reason that cannot be read: a temporary stack during execve(2), a file system without support, a security module.",
         [];
 
-    // What is in the range.
+    // Content of the range.
     NEVER_TOUCHED, "never-touched", Note, "Nothing is present here",
         "The range was never touched, or its memory was released or swapped out. The next touch may get a huge page.",
         [];
@@ -69,7 +69,7 @@ kinds! {
         "Pages that the kernel holds for a device or io_uring can be neither moved nor collapsed. It shows only how many there are.",
         [];
 
-    // Why it has not happened yet.
+    // Reasons why it has not happened yet.
     NONE_FREE, "none-free", Warning, "No free memory in blocks of 2 MiB",
         "Neither a fault nor khugepaged gets a huge page before the kernel has compacted or reclaimed memory.",
         ["sysctl -w vm.compact_memory=1"];

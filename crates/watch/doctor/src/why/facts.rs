@@ -1,4 +1,5 @@
-//! What is known of a running process, its mappings and the machine: plain data, from which the reasons follow.
+//! Facts about a running process, its mappings and the machine: plain data, from which the reasons
+//! follow.
 
 use megapage_kernel::cgroup::Charge;
 use megapage_kernel::cgroup::Lineage;
@@ -7,67 +8,68 @@ use megapage_observe::{Machine, Mapping, Process, Region};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
 use std::path::{Path, PathBuf};
 
-/// What a snapshot does not tell of one mapping.
+/// Values of one mapping that a snapshot lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MappingExtra {
-    /// Where in the file it starts, in bytes; `None` for anonymous memory.
+    /// Start of the mapping in its file, in bytes; `None` for anonymous memory.
     pub offset: Option<u64>,
-    /// What KSM has merged of it.
+    /// Memory of the mapping that KSM has merged.
     pub merged: Bytes,
 }
 
 /// A tmpfs and its option `huge=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tmpfs {
-    /// Where it is mounted.
+    /// Mount point.
     pub point: PathBuf,
-    /// `never` where the option is not given.
+    /// Value of the option; `never` if it is not given.
     pub huge: String,
 }
 
-/// That a process was started with libhugetlbfs' HUGETLB_MORECORE.
+/// Start of a process with libhugetlbfs' HUGETLB_MORECORE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Morecore {
-    /// Its value.
+    /// Value of the variable.
     pub value: String,
-    /// The C library that the process has mapped, where one is found.
+    /// C library that the process has mapped, if one is found.
     pub libc: Option<String>,
 }
 
-/// Everything that the reasons are found in.
+/// All facts that the reasons follow from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WhyFacts {
     /// The machine.
     pub machine: Machine,
     /// The process, with its mappings and regions.
     pub process: Process,
-    /// For each of the process's mappings, in their order.
+    /// Further values of the process's mappings, in their order.
     pub extras: Vec<MappingExtra>,
-    /// For each of the process's regions, in their order: present base pages that other processes map, too.
-    /// `None` where they were not counted.
+    /// Present base pages, for each of the process's regions in their order, that other processes
+    /// map, too. `None` if they were not counted.
     pub shared: Vec<Option<u16>>,
     /// Memory that is pinned for the process.
     pub pinned: Bytes,
-    /// How far khugepaged goes; `None` where the kernel does not show it.
+    /// Limits of khugepaged; `None` if the kernel does not show them.
     pub limits: Option<CollapseLimits>,
-    /// The memory controller's limits; `None` where there is none.
+    /// Limits of the memory controller; `None` if there are none.
     pub memory_group: Option<Lineage<Charge>>,
     /// The tmpfs mounts.
     pub tmpfs: Vec<Tmpfs>,
-    /// Presence of transparent huge pages in the kernel, also where their settings cannot be read.
+    /// Presence of transparent huge pages in the kernel, even if their settings cannot be read.
     pub has_thp: bool,
-    /// Whether the kernel promotes memory of a running process on request.
+    /// True if the kernel promotes memory of a running process on request.
     pub collapse: bool,
-    /// HUGETLB_MORECORE in the environment that the process was started with; `None` also where that may not be read.
+    /// HUGETLB_MORECORE in the environment that the process was started with; `None` also if the
+    /// environment may not be read.
     pub morecore: Option<Morecore>,
 }
 
-/// One region and the mapping that it is looked at for.
+/// One region, and the mapping for which it is examined.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) mapping: &'a Mapping,
     pub(super) extra: &'a MappingExtra,
-    /// `None`: it holds nothing.
+    /// `None` if it holds nothing.
     pub(super) region: Option<&'a Region>,
     pub(super) shared: Option<u16>,
     /// The first address of the region.
@@ -75,8 +77,8 @@ pub(super) struct Place<'a> {
 }
 
 impl WhyFacts {
-    /// Region number `index` of the process, for the mapping that holds most of it; `None` where a mapping is not
-    /// known (it came or went while the process was read).
+    /// Returns region number `index` of the process, for the mapping that holds most of it. Returns
+    /// `None` if the mapping is unknown (it came or went while the process was read).
     pub(super) fn place(&self, index: usize) -> Option<Place<'_>> {
         let region = self.process.regions.get(index)?;
         let mapping = region.mapping as usize;
@@ -89,7 +91,8 @@ impl WhyFacts {
         })
     }
 
-    /// The region around `address`, for the mapping that holds the address; `None` where nothing is mapped there.
+    /// Returns the region around `address`, for the mapping that holds the address; `None` if
+    /// nothing is mapped there.
     pub(super) fn place_at(&self, address: u64) -> Option<Place<'_>> {
         let mapping = self
             .process
@@ -107,7 +110,7 @@ impl WhyFacts {
         })
     }
 
-    /// The mapping that is nearest to an address at which there is none.
+    /// Returns the mapping that is nearest to an address without a mapping.
     pub(super) fn nearest(&self, address: u64) -> Option<VirtRange> {
         let ranges = self.process.mappings.iter().map(|mapping| mapping.range);
         ranges.min_by_key(|range| {
@@ -119,7 +122,7 @@ impl WhyFacts {
         })
     }
 
-    /// The tmpfs that holds the file `name`: the one mounted deepest.
+    /// Returns the tmpfs that holds the file `name`: the one mounted deepest.
     pub(super) fn tmpfs_of(&self, name: &str) -> Option<&Tmpfs> {
         let path = Path::new(name.strip_suffix(" (deleted)").unwrap_or(name));
         let holding = self.tmpfs.iter().filter(|tmpfs| path.starts_with(&tmpfs.point));
@@ -128,24 +131,25 @@ impl WhyFacts {
 }
 
 impl Place<'_> {
-    /// Whether the mapping holds the region whole.
+    /// Returns true if the mapping holds the whole region.
     pub(super) fn is_whole(&self) -> bool {
         let range = self.mapping.range;
         range.start() <= self.start && self.start + HUGE_2M as u64 <= range.end()
     }
 
-    /// Base pages of the region that hold nothing of the program's: absent, or the shared page of zeros.
+    /// Returns the base pages of the region without data of the program: absent, or the shared page
+    /// of zeros.
     pub(super) fn absent(&self) -> u16 {
         self.region.map_or(512, |region| 512u16.saturating_sub(region.present + region.swapped))
     }
 
-    /// The region, or what the mapping holds of it.
+    /// Returns the region, or the part of it that the mapping holds.
     pub(super) fn range(&self) -> VirtRange {
         let region = VirtRange::new(self.start, self.start + HUGE_2M as u64).expect("a process's address");
         region.intersection(self.mapping.range).unwrap_or(region)
     }
 
-    /// Present bytes of the region; never more than the mapping holds of it.
+    /// Returns the present bytes of the region; never more than the mapping holds of it.
     pub(super) fn present(&self) -> Bytes {
         let present = self.region.map_or(0, |region| u64::from(region.present)) * BASE_PAGE as u64;
         Bytes(present).min(self.range().len())

@@ -1,4 +1,4 @@
-//! Gathers what the reasons are found in. Changes nothing, not even a bit of the process.
+//! Gathers the facts for the reasons. Changes nothing, not even a bit of the process.
 
 use super::Target;
 use super::facts::{MappingExtra, Morecore, Tmpfs, WhyFacts};
@@ -18,13 +18,13 @@ use megapage_observe::{
 use megapage_units::{Bytes, Pid, VirtRange};
 use thiserror::Error;
 
-/// Regions of which the shared pages are counted: 16 GiB. About 15 ms for each GiB.
+/// Most regions whose shared pages are counted: 16 GiB, at about 15 ms for each GiB.
 const MOST_COUNTED: usize = 8192;
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, Error)]
 pub enum WhyError {
-    /// The process has ended, is denied to us, or is a kernel thread.
+    /// The process has ended, may not be read by us, or is a kernel thread.
     #[error("--why {}: {}", .0.pid, .0.what)]
     Missed(Missed),
     /// No process has this identifier.
@@ -52,8 +52,8 @@ fn hint(nearest: Option<VirtRange>) -> String {
     nearest.map(|range| format!("; the nearest mapping is {range}")).unwrap_or_default()
 }
 
-/// Reads the machine and the process; for an address also on what folios its memory lies, as far as that is shown.
-/// `root` may be a captured tree.
+/// Reads the machine and the process. For an address, also reads the folios under its memory, as
+/// far as the kernel shows them. `root` may be a captured tree.
 pub fn gather_why(root: &KernelRoot, target: Target) -> Result<WhyFacts, WhyError> {
     let pid = target.pid;
     if let Err(error) = read_status(root, pid)
@@ -94,7 +94,8 @@ fn gone(pid: Pid) -> Missed {
     Missed { pid, why: MissedWhy::Gone, what: format!("process {pid} has ended") }
 }
 
-/// What the process was started with. Readable with the right that its page tables take, too.
+/// Reads the HUGETLB_MORECORE that the process was started with. The right to read the page tables
+/// is enough for this.
 fn morecore(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Option<Morecore> {
     let value = read_environment_variable(root, pid, MORECORE).ok()??;
     let is_libc = |name: &str| {
@@ -105,7 +106,8 @@ fn morecore(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Option<Morecor
     Some(Morecore { value, libc })
 }
 
-/// A mapping that has changed since it was observed has no extras.
+/// Reads further values of the mappings. A mapping that has changed since it was observed gets
+/// none.
 fn extras(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Result<Vec<MappingExtra>, KernelError> {
     let maps = read_maps(root, pid)?;
     let smaps = read_smaps(root, pid)?;
@@ -123,7 +125,8 @@ fn extras(root: &KernelRoot, pid: Pid, mappings: &[Mapping]) -> Result<Vec<Mappi
         .collect())
 }
 
-/// Of each region of anonymous memory on base pages, the present pages that others map, too.
+/// Counts, for each region of anonymous memory on base pages, the present pages that other
+/// processes map, too.
 fn shared(
     root: &KernelRoot,
     pid: Pid,

@@ -1,7 +1,8 @@
-//! Why one region is not on a huge page: facts to reasons, the decisive one first.
+//! Reasons why one region is not on a huge page: derives them from facts, the decisive one first.
 //!
-//! The order is that of necessity: what can never be huge as it is mapped, then what the program, its ancestors or the
-//! machine have asked for, then what the range holds, and last what the kernel has not got round to.
+//! The order is by necessity. First comes memory that can never be huge as it is mapped. Then come
+//! the requests of the program, its ancestors and the machine, then the content of the range. Last
+//! comes work that the kernel has not done yet.
 
 use super::catalog as why;
 use super::facts::{Place, WhyFacts};
@@ -13,10 +14,10 @@ use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
 use std::time::Duration;
 
 const SIZE: PageSize = PageSize::HUGE_2M;
-/// Less room than this below a memory limit, and huge pages are refused before base pages are.
+/// Room below a memory limit at which huge pages are refused, but not yet base pages.
 const LITTLE_ROOM: Bytes = Bytes::mib(4);
 
-/// The reasons, the decisive one first; empty where the region is on a huge page, and only there.
+/// Returns the reasons, the decisive one first; empty only if the region is on a huge page.
 pub(super) fn reasons(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     if is_huge(place) {
         return Vec::new();
@@ -32,7 +33,7 @@ pub(super) fn reasons(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
         reasons = pace(facts, place);
     }
     let pid = facts.process.id.pid.to_string();
-    // Memory that KSM has merged stays as it is.
+    // A collapse would undo KSM's merging, so promotion is not offered.
     let attaches = facts.collapse && !reasons.iter().any(|reason| reason.id == why::MERGED.id);
     let is_possible = |line: &String| attaches || !line.contains("run --attach");
     reasons
@@ -44,12 +45,13 @@ pub(super) fn reasons(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether the region is on a huge page, or will be as soon as it is touched, as hugetlb memory is.
+/// Returns true if the region is on a huge page, or will be at the first touch, as hugetlb memory
+/// is.
 pub(super) fn is_huge(place: &Place<'_>) -> bool {
     place.mapping.kind == MappingKind::Hugetlb || place.region.is_some_and(|region| region.leaf != Leaf::Base)
 }
 
-/// What the mapping is, and whether a huge page fits into it.
+/// Returns the reasons in the mapping itself: its kind, and no room for a huge page.
 fn shape(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     let mapping = place.mapping;
     let what = || format!("{} ({})", mapping.range, mapping.kind.name());
@@ -63,7 +65,7 @@ fn shape(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     if mapping.range.aligned_interior(HUGE_2M as u64).is_none() {
         let mut small = Finding::new(&why::MAPPING_SMALL, what(), mapping.range.len().to_string());
         if !matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous) {
-            // An allocator has no say in these.
+            // An allocator cannot change these mappings.
             small.remedy.clear();
         }
         reasons.push(small);
@@ -85,7 +87,7 @@ fn shape(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
             );
         }
     }
-    // Where the kernel itself says that the file takes part, it does.
+    // If the kernel itself calls the file eligible, it is.
     if mapping.kind == MappingKind::File && mapping.thp_eligible != Some(true) {
         reasons.push(Finding::new(&why::FILE_PAGES, what(), named(&mapping.name)));
     }
@@ -100,7 +102,8 @@ fn beyond(bytes: Bytes) -> String {
     format!("{bytes} beyond a multiple of 2 MiB")
 }
 
-/// What the program, its ancestors and the machine's settings say.
+/// Returns the reasons in the requests of the program and its ancestors, and in the machine's
+/// settings.
 fn asked(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     let mapping = place.mapping;
     let mut reasons = Vec::new();
@@ -149,7 +152,7 @@ fn shared_setting(facts: &WhyFacts, place: &Place<'_>, thp: &ThpSettings) -> Opt
     let name = &place.mapping.name;
     let setting = thp.shared(SIZE);
     let source = path("shmem_enabled");
-    // Files of a mount have their own switch, unless the setting overrides all.
+    // The files of a mount follow the mount's option, unless the setting overrides all.
     let mount = facts.tmpfs_of(name).filter(|_| !matches!(setting, ThpShmem::Deny | ThpShmem::Force));
     if let Some(tmpfs) = mount {
         let point = tmpfs.point.display().to_string();
@@ -174,20 +177,21 @@ fn shared_setting(facts: &WhyFacts, place: &Place<'_>, thp: &ThpSettings) -> Opt
         Finding::new(kind, source, thp.shmem.map_or("no such file".into(), |shmem| shmem.to_string()));
     let own = thp.sizes.iter().find(|entry| entry.page_size == SIZE).and_then(|entry| entry.shmem);
     if thp.shmem == Some(ThpShmem::Never) && own.is_none_or(|own| own == ThpShmem::Inherit) {
-        // 'never' is about faults and khugepaged; promotion looks at 'deny' alone, and at the size's own setting.
+        // 'never' concerns faults and khugepaged; promotion heeds only 'deny', and the setting for
+        // the size.
         finding.remedy.insert(0, "megapage run --attach PROCESS".into());
     }
     Some(finding)
 }
 
-/// What the range holds.
+/// Returns the reasons in the content of the range.
 fn content(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     let Some(region) = place.region.filter(|region| region.present + region.swapped > 0) else {
         let zeros = place.region.map_or(0, |region| region.zero_page);
         let value = format!("0 of {PAGES}, {zeros} on the shared page of zeros");
         return vec![Finding::new(&why::NEVER_TOUCHED, present_at(place), value)];
     };
-    // The counts are the region's; where neighbours share it they are not the mapping's.
+    // The counts are for the region: if neighbours share it, they are not the mapping's.
     if !place.is_whole() {
         return Vec::new();
     }
@@ -241,7 +245,7 @@ fn present_at(place: &Place<'_>) -> String {
     format!("base pages present at {:x}", place.start)
 }
 
-/// Why the kernel has not got round to it: only for what could be huge.
+/// Returns the reasons why the kernel has not made it huge yet: only for memory that could be huge.
 fn pace(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     let mut reasons = Vec::new();
     let machine = &facts.machine;
@@ -313,14 +317,15 @@ fn not_yet(facts: &WhyFacts, place: &Place<'_>, khugepaged: Option<Khugepaged>) 
     finding
 }
 
-/// How long khugepaged takes to get through `memory` once, if that is all there is; `None` where it never does.
+/// Returns how long khugepaged takes to scan `memory` once, if it scans nothing else; `None` if it
+/// does not scan.
 fn pass(khugepaged: &Khugepaged, memory: Bytes) -> Option<Duration> {
     let round = khugepaged.pages_to_scan.checked_mul(BASE_PAGE as u64).filter(|bytes| *bytes > 0)?;
     let pauses = memory.0.div_ceil(round);
     Some(Duration::from_millis(khugepaged.scan_sleep_ms.saturating_mul(pauses)))
 }
 
-/// `10 s`, `21 min`, `3 h`: two digits at least.
+/// Formats a time, such as `10 s`, `21 min` or `3 h`. The next unit begins at two.
 fn seconds(time: Duration) -> String {
     match time.as_secs() {
         0..=119 => format!("{} s", time.as_secs_f64()),

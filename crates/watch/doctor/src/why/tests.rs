@@ -1,4 +1,5 @@
-//! Every reason on fabricated facts: a region that only waits for khugepaged, and one thing changed.
+//! Tests of every reason on fabricated facts: a region that only waits for khugepaged, with one
+//! thing changed.
 
 use super::catalog::*;
 use super::facts::{MappingExtra, Morecore, Tmpfs, WhyFacts};
@@ -16,7 +17,8 @@ use megapage_units::{HUGE_2M, PageSize};
 const REGION: u64 = HUGE_2M as u64;
 const START: u64 = 0x7f00_0000_0000;
 
-/// One anonymous mapping of four regions, all on base pages, of which nothing stands in the way.
+/// Returns one anonymous mapping of four regions, all on base pages, for which there is no
+/// obstacle.
 fn waiting() -> WhyFacts {
     let id = ProcessId { pid: Pid(4711), start_ticks: 1, start_stack: 1 };
     WhyFacts {
@@ -109,7 +111,7 @@ fn shared_memory(facts: &mut WhyFacts, name: &str) {
 
 type Case = (&'static Kind, fn(&mut WhyFacts));
 
-/// What is changed of [`waiting`], and the reason that is then decisive.
+/// Returns changes of [`waiting`], each with the reason that is then decisive.
 fn cases() -> Vec<Case> {
     vec![
         (&NOT_COLLAPSED_YET, |_| ()),
@@ -180,7 +182,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Reasons that come after a decisive one.
+/// Returns reasons that come after a decisive one.
 fn further_cases() -> Vec<Case> {
     vec![
         (&PINNED, |facts| facts.pinned = Bytes::mib(64)),
@@ -191,7 +193,7 @@ fn further_cases() -> Vec<Case> {
     ]
 }
 
-/// The identifiers of the reasons for the region at [`START`].
+/// Returns the identifiers of the reasons for the region at [`START`].
 fn found(facts: &WhyFacts) -> Vec<&'static str> {
     let why = Why::of(facts, Some(START + 0x1234)).unwrap();
     why.groups.first().map(|group| group.reasons.iter().map(|reason| reason.id).collect()).unwrap_or_default()
@@ -234,7 +236,7 @@ fn who_runs_a_database_is_offered_what_needs_no_change_of_it() {
 
 #[test]
 fn what_ksm_has_merged_is_not_offered_for_promotion() {
-    // Fewer than khugepaged would refuse, and the program has not asked.
+    // KSM merged fewer pages than khugepaged would refuse, and the program has not asked.
     let facts = changed(|facts| {
         facts.shared[0] = Some(3);
         facts.extras[0].merged = Bytes::mib(1);
@@ -305,7 +307,7 @@ fn the_report_of_a_run_has_no_reasons_of_its_own() {
     use megapage_launch::why::Why;
     for why in Why::ALL {
         let known = REASONS.iter().chain(crate::catalog::ALL).any(|kind| kind.id == why.name());
-        // The heap's own reasons stand for the one, and nothing for the other.
+        // The heap's reasons stand for the former; the latter has none.
         assert_eq!(known, !matches!(why, Why::HeapsChoice | Why::Unexplained), "{}", why.name());
     }
 }
@@ -432,7 +434,7 @@ fn ranges_are_grouped_by_mapping_and_decisive_reason() {
             swapped: 9,
             ..template.clone()
         });
-        // Two small mappings of one kind are taken together.
+        // Two small mappings of one kind form one group.
         for number in [10, 20] {
             let start = START + number * REGION;
             let small = Mapping {

@@ -1,4 +1,4 @@
-//! The whole way from a captured tree to the diagnosis.
+//! Tests of the whole way from a captured tree to the diagnosis.
 
 use megapage_doctor::finding::{Basis, Outcome};
 use megapage_doctor::{Diagnosis, GatherError, Request, SCHEMA, gather};
@@ -52,12 +52,12 @@ fn a_container_where_everything_is_wrong() {
     assert_eq!(errno("MAP_HUGETLB"), (Outcome::Fails, Some(12)));
     assert_eq!(errno("SHM_HUGETLB"), (Outcome::Fails, Some(1)));
     assert_eq!(errno("MADV_HUGEPAGE"), (Outcome::BasePages, None));
-    // What explains a verdict is among the findings.
+    // The explanations of a verdict are among the findings.
     let because = diagnosis.verdicts.iter().flat_map(|verdict| &verdict.because);
     because.for_each(|id| assert!(ids.contains(id), "{id} is not in {ids:?}"));
 }
 
-/// A copy of the container's tree, without the settings of transparent huge pages.
+/// Returns a copy of the container's tree, without the settings of transparent huge pages.
 fn without_settings(sys: bool) -> (tempfile::TempDir, KernelRoot) {
     let tree = tempfile::tempdir().unwrap();
     let source = container().path("");
@@ -135,7 +135,7 @@ fn of_other_base_pages_nothing_else_is_said() {
         ("proc/self/status", b"Name:\ta\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n".as_slice()),
         ("proc/sys/kernel/osrelease", b"7.3.4+deb13-arm64-16k\n"),
         ("proc/cpuinfo", b"processor\t: 0\n"),
-        // AT_PAGESZ, 16 KiB, and the end.
+        // An entry AT_PAGESZ of 16 KiB, and the end.
         ("proc/self/auxv", &[6u64, 16 << 10, 0, 0].map(u64::to_ne_bytes).concat()),
     ] {
         let path = tree.path().join(path);

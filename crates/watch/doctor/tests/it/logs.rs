@@ -1,10 +1,10 @@
-//! What programs log where huge pages fail them, captured from the programs themselves, and as articles quote it: each
-//! is known to `megapage doctor --log`.
+//! Messages that programs log when huge pages fail them, captured from the programs, and as
+//! articles quote them: `megapage doctor --log` knows each.
 
 use megapage_launch::messages::explain;
 use std::path::Path;
 
-/// The programs and numbers of messages in a captured log, with a part of the first one's meaning.
+/// Returns the programs and numbers of messages in a captured log, and the first one's meaning.
 fn found(file: &str) -> (Vec<(&'static str, u64)>, &'static str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/logs").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

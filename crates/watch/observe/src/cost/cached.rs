@@ -1,5 +1,5 @@
-//! Timings that are cached until the next boot, so that not every command has to make them, and a busy moment does not
-//! spoil them: the median of the last few counts.
+//! Timings that are cached until the next boot, so that not every command has to make them. The
+//! median of the last few counts, so that a busy moment does not spoil them.
 
 use super::calibrate::{AccessTimes, MOST_MEMORY, MOST_UNASKED, NoTimes};
 use crate::cached::{Cached, MOST};
@@ -7,15 +7,15 @@ use megapage_kernel::KernelRoot;
 use megapage_tlb::Geometry;
 use serde::{Deserialize, Serialize};
 
-/// So many timings are enough for a caller that does not need the latest.
+/// Enough timings for a caller that does not need the latest.
 const ENOUGH: u32 = 3;
-/// A timing that is to say what accesses take at the moment is not older, in seconds: what else a machine does, and what
-/// that leaves of its caches, changes.
+/// Greatest age of a timing of the present state, in seconds. The other load of the machine, and
+/// its use of the caches, changes.
 const FRESH: u64 = 300;
 const FILE: &str = "access-times.json";
 const SCHEMA: &str = "megapage.access-times/3";
 
-/// What timings hold for.
+/// Processor for which timings hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Key {
     geometry: Geometry,
@@ -24,35 +24,37 @@ struct Key {
 type Cache = Cached<Key>;
 
 impl AccessTimes {
-    /// Times of this machine: made now on at most 256 MiB, or at up to three moments since
-    /// it was booted. Root keeps the timings in `/run/megapage/access-times.json`; others read them
-    /// there. A debug build, which is slower, keeps none.
+    /// Returns the access times of this machine. It uses the cached timings if there are at least
+    /// three since boot, or any if the caller cannot write the cache. Otherwise it makes one more
+    /// timing on at most 256 MiB. Root keeps the timings in `/run/megapage/access-times.json`;
+    /// others read them there. A debug build is slower and keeps none.
     pub fn known(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
         let measure = || AccessTimes::measure(root, geometry, MOST_UNASKED);
         let Some(cache) = cache(root, geometry) else { return measure() };
         known_in(&cache, Cache::may_keep(), measure)
     }
 
-    /// What is cached, and nothing is timed; `None` where nothing is.
+    /// Returns the cached times, and times nothing; `None` if nothing is cached.
     pub fn cached(root: &KernelRoot, geometry: &Geometry) -> Option<AccessTimes> {
         AccessTimes::median(&read(&cache(root, geometry)?))
     }
 
-    /// What the `times` of such a file come to, given as JSON; `None` where they make no sense. For the fuzz targets.
+    /// Returns the median of the `times` of such a file, given as JSON; `None` if they make no
+    /// sense. For the fuzz targets.
     #[doc(hidden)]
     pub fn of_cached(times: &[u8]) -> Option<AccessTimes> {
         let all: Vec<AccessTimes> = serde_json::from_slice(times).ok()?;
         (all.len() <= MOST && all.iter().all(is_sound)).then(|| AccessTimes::median(&all)).flatten()
     }
 
-    /// Whether [`AccessTimes::known`] would time nothing more.
+    /// Returns true if [`AccessTimes::known`] would make no further timing.
     pub fn is_enough(&self) -> bool {
         self.times() >= ENOUGH
     }
 
-    /// Times of accesses at the moment: one timing more, made now on at most 1 GiB, and those of
-    /// the last five minutes. What else the machine does takes the caches that page tables lie in
-    /// from every program.
+    /// Returns the present access times: from one more timing, made now on at most 1 GiB, and those
+    /// of the last five minutes. The other load of the machine takes cache space from the page
+    /// tables of every program.
     pub fn renewed(root: &KernelRoot, geometry: &Geometry) -> Result<AccessTimes, NoTimes> {
         let measure = || AccessTimes::measure(root, geometry, MOST_MEMORY);
         let Some(cache) = cache(root, geometry) else { return measure() };
@@ -60,12 +62,12 @@ impl AccessTimes {
     }
 }
 
-/// `None` where nothing is cached.
+/// Returns the cache; `None` if nothing is cached.
 fn cache(root: &KernelRoot, geometry: &Geometry) -> Option<Cache> {
     Cached::of(root, FILE, SCHEMA, Key { geometry: *geometry })
 }
 
-/// Those that are cached and make sense.
+/// Returns the cached timings that make sense.
 fn read(cache: &Cache) -> Vec<AccessTimes> {
     cache.read(is_sound)
 }
@@ -98,7 +100,7 @@ fn renewed_in(
     AccessTimes::median(&all).ok_or(NoTimes::Senseless)
 }
 
-/// What was cached, with one timing more; without it where it failed and others are there.
+/// Returns the cached timings, with one more. If that one fails, the cached ones are enough.
 fn with_one_more(
     cache: &Cache,
     may_keep: bool,
@@ -110,7 +112,7 @@ fn with_one_more(
             all.push(now);
             all.drain(..all.len().saturating_sub(MOST));
             if may_keep {
-                // A process that cannot write the file makes them again.
+                // A later process makes a timing again if this one cannot write the file.
                 let _ = cache.write(&all);
             }
         }
@@ -126,7 +128,7 @@ mod tests {
     use crate::cost::calibrate::synthetic;
     use std::cell::Cell;
 
-    /// A directory as `/run/megapage` is, and in it the file of a machine.
+    /// Returns a directory like `/run/megapage`, and the file of a machine in it.
     fn synthetic_file() -> (tempfile::TempDir, Cache) {
         let top = tempfile::tempdir().unwrap();
         let key = Key { geometry: Geometry::FALLBACK };

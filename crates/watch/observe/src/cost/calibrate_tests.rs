@@ -1,4 +1,4 @@
-//! Timings that were disturbed, ended or given up, and what is made of several.
+//! Timings that were disturbed, ended or given up, and the median of several.
 
 use super::*;
 
@@ -49,7 +49,8 @@ fn one_disturbed_timing_of_several_changes_nothing() {
     assert!(AccessTimes::median(&[]).is_none());
 }
 
-/// Several timings say more than one where they agree, and less than each claims where they do not.
+/// Checks that several timings are more certain than one if they agree, and less certain than each
+/// claims if they differ.
 #[test]
 fn timings_that_differ_are_as_unsure_as_they_differ() {
     let with = |ratio: f64| {
@@ -73,7 +74,7 @@ fn timings_that_differ_are_as_unsure_as_they_differ() {
     assert!((middle - 1.4).abs() < 1e-9 && low > 1.3 && high < 1.5, "{low} {high}");
     let (middle, [low, high]) = of(&[1.0, 1.2, 1.4, 1.6, 1.8]);
     assert!((middle - 1.4).abs() < 1e-9 && low < 1.15 && high > 1.7, "{low} {high}");
-    // Two that differ say little.
+    // Two different timings say little.
     assert!(of(&[1.3, 1.5]).1[0] < 1.0);
 }
 
@@ -121,12 +122,12 @@ fn sizes_ascend_within_what_is_allowed() {
 fn this_machine_is_timed_or_says_why_not() {
     let root = KernelRoot::live();
     let room = room(&Spare::read(&root).unwrap(), MOST_UNASKED);
-    // Whether others need the memory at the moment is not the question here.
+    // Memory pressure by other programs is not part of this test.
     let measure = || match room < LEAST_MEMORY {
         true => Err(NoTimes::Memory("too little".into())),
         false => AccessTimes::measure_within(&root, &Geometry::FALLBACK, room, LONGEST, &|_| true),
     };
-    // Fragmented memory, or a machine that is taken away in most of the timings, is a matter of the moment.
+    // Fragmented memory, or a machine that was busy in most timings, is a passing state: try again.
     let found = (0..5).map(|_| measure()).find(Result::is_ok).unwrap_or_else(measure);
     match found {
         Ok(times) => assert!(times.is_sound() && !times.is_guess() && times.times() == 1),
@@ -153,7 +154,7 @@ fn a_timing_that_takes_too_long_is_given_up() {
     let root = KernelRoot::live();
     let geometry = Geometry::FALLBACK;
     let found = AccessTimes::measure_within(&root, &geometry, LEAST_MEMORY, Duration::ZERO, &|_| true);
-    // Before that it may turn out that no huge pages are to be had.
+    // Before that, huge pages may turn out to be unavailable.
     assert!(matches!(found, Err(NoTimes::Slow(0) | NoTimes::NoHugePages(_))), "{found:?}");
 }
 
@@ -166,7 +167,7 @@ fn little_memory_is_left_alone() {
     let found = AccessTimes::measure(&KernelRoot::captured(tree.path()), &Geometry::FALLBACK, MOST_UNASKED);
     let why = found.unwrap_err().to_string();
     assert!(why.contains("takes 128 MiB") && why.contains("781 MiB is available"), "{why}");
-    // As much memory, but no more of it free than the page cache of others leaves.
+    // Enough memory is available, but less of it is free: the page cache of others stays.
     let room = |free: u64, available: u64| {
         let text = format!("MemTotal: 1 kB\nMemFree: {free} kB\nMemAvailable: {available} kB\n");
         std::fs::write(tree.path().join("proc/meminfo"), text).unwrap();

@@ -1,4 +1,5 @@
-//! How far neighbours among a process's base pages are neighbours in physical memory, too.
+//! The share of neighbours among a process's base pages that are neighbours in physical memory,
+//! too.
 
 use super::touches::Touches;
 use megapage_kernel::KernelRoot;
@@ -6,11 +7,12 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::collections::BTreeSet;
 
-/// Regions that are looked at: about 1 ms.
+/// Most regions that are read: about 1 ms.
 const MOST_REGIONS: usize = 64;
 
-/// The share of pages that lie right behind the page before them, 0 to 1, in those regions on base pages that were sampled.
-/// `None` where there are none, where numbers of page frames are not to be read (CAP_SYS_ADMIN), or the process has ended.
+/// Returns the share of pages that lie right behind the page before them, 0 to 1, in the sampled
+/// promotable regions on base pages. `None` if there are no such regions, the numbers of page
+/// frames are hidden (CAP_SYS_ADMIN), or the process has ended.
 pub(super) fn of_sampled(root: &KernelRoot, pid: Pid, touches: &Touches) -> Option<f64> {
     let starts: BTreeSet<u64> =
         touches.histories.iter().filter(|it| it.promotable && !it.huge).map(|it| it.start).collect();

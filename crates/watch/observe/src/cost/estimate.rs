@@ -1,12 +1,15 @@
-//! Translation cost without a performance monitoring unit: from when pages are first touched after their bits were
-//! cleared. Pure.
+//! Translation cost without a performance monitoring unit, from the times of first touches after a
+//! clearing of accessed bits. Pure.
 //!
-//! First touches give the rates at which pages are visited ([`Rates`]). What visits cost was timed on this machine, on
-//! base pages and on huge ones, by the memory over which they spread and by how many are under way at once
-//! ([`AccessTimes`]). A page that is visited as seldom as a page of so much memory would be, all of it visited alike, is
-//! taken to cost as much as one of those. The visits come at some rate; were each waited for, they would take more time
-//! than there is, or less: that shows how many must be under way at once, at the least, and with it what huge pages
-//! would save. How often the TLB is missed ([`tlb`](megapage_tlb)) is reported beside it.
+//! First touches give the rates of visits to pages ([`Rates`]). The cost of a visit was timed on
+//! this machine, on base pages and on huge pages ([`AccessTimes`]). It depends on the memory over
+//! which visits spread, and on the number of visits under way at once. Each page is compared with
+//! evenly visited memory in which a page is visited equally seldom. It is taken to cost as much as
+//! a page of that memory.
+//!
+//! If each visit were waited for, all of them might take more time than there is. That gives the
+//! least number of visits under way at once, and with it the saving by huge pages. The number of
+//! TLB misses ([`tlb`](megapage_tlb)) is reported beside it.
 
 use super::calibrate::{AccessTimes, OVERLAPS, Step, Timed};
 use super::rates::Rates;
@@ -16,54 +19,55 @@ use megapage_tlb::{Class, EntrySize, Geometry, walks};
 use megapage_units::BASE_PAGE;
 use serde::Serialize;
 
-/// A factor, with an interval of about 90 %: `low <= likely <= high`.
+/// Factor with an interval of about 90 %: `low <= likely <= high`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Factor {
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The best guess.
+    /// Best guess.
     pub likely: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
 }
 
-/// An estimate, with its basis.
+/// Estimate, with its basis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The share of its processor time that the process spends in page walks.
+    /// Share of its processor time that the process spends in page walks.
     pub cost: TranslationCost,
-    /// How many times as fast it would be with huge pages wherever they can be.
+    /// Speed-up by huge pages wherever they can be.
     pub gain: Factor,
     /// Page walks per second of processor time, of all sizes.
     pub walks: f64,
-    /// The same if all that can be huge were.
+    /// Page walks per second of processor time if all memory that can be huge were.
     pub walks_when_huge: f64,
-    /// Visits of base pages per second of processor time that the first level of the TLB does not answer.
+    /// Visits of base pages per second of processor time that the first level of the TLB does not
+    /// answer.
     pub visits: f64,
-    /// What huge pages would save each of them, in nanoseconds: the best guess.
+    /// Time that huge pages would save each of these visits, in nanoseconds: the best guess.
     pub saved_ns: f64,
-    /// Whether times are a guess, for this machine could not be timed.
+    /// True if access times are a guess, because this machine could not be timed.
     pub is_guess: bool,
-    /// The memory over which the visits spread that matter, in bytes.
+    /// Memory over which the relevant visits spread, in bytes.
     pub footprint: f64,
-    /// The share of the visits that come in the order of addresses, 0 to 1.
+    /// Share of the visits that come in the order of addresses, 0 to 1.
     pub streaming: f64,
-    /// Visits that would be under way at once, were each waited for: above 1 they overlap at least so far.
+    /// Visits under way at once if each were waited for; above 1 they overlap at least so far.
     pub under_way: f64,
-    /// The way that the process goes through its memory for the most part.
+    /// Main access pattern of the process.
     pub class: AccessClass,
-    /// Regions that were sampled.
+    /// Number of sampled regions.
     pub regions: usize,
-    /// Pages whose first touch was seen.
+    /// Number of pages with an observed first touch.
     pub touches: f64,
     /// Processor seconds that the process took while it was sampled.
     pub cpu_seconds: f64,
-    /// The sampled regions' profiles, by first address.
+    /// Profiles of the sampled regions, by first address.
     #[serde(skip)]
     pub profiles: Vec<(u64, AccessProfile)>,
 }
 
-/// Why there is no estimate.
+/// Reason why there is no estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEstimate {
     /// The process was idle.
@@ -78,22 +82,24 @@ pub enum NoEstimate {
 
 const LEAST_CPU_MS: u64 = 20;
 
-/// Up to so many visits under way at once, they are taken for dependent ones.
+/// Most visits under way at once that are taken for dependent ones.
 const MOST_DEPENDENT: f64 = 1.5;
-/// Timed accesses, in bursts after others, find less in the caches than those of a program at its steady work: up to so
-/// many times as much time as there is, is no proof of overlap.
+/// Least proof of overlap: the visits need this many times as much time as there is. Timed accesses
+/// come in bursts after others, and find less in the caches than a program at steady work.
 const TOLERANCE: f64 = 1.5;
-/// How far a program may hide what it waits for, beyond what its rate of visits proves: so many times as many visits
-/// at once. A processor looks some hundred instructions ahead; visits that come seldomer overlap only where they come in
-/// bunches.
+/// Further factor by which visits of a program may overlap, beyond the overlap that their rate
+/// proves. A processor looks some hundred instructions ahead. Rarer visits overlap only if they
+/// come in bunches.
 const BUNCH: f64 = 3.0;
-/// The timed accesses leave the caches to the page tables and to the lines that are read; a program's other data push
-/// the tables out: a walk of its costs up to so many times as much.
+/// Greatest factor on the cost of a page walk by the program's other data, which push page tables
+/// out of the caches. Timed accesses leave the caches to the page tables and to the lines that are
+/// read.
 const CACHE_SPREAD: f64 = 1.5;
-/// The largest share that translation may take: the worst that is known of, nested paging and all, stays below it.
+/// Largest share that translation may take. The worst known share, with nested paging, stays below
+/// it.
 const LARGEST_SHARE: f64 = 0.8;
 
-/// Estimates from what was sampled.
+/// Estimates the cost and the gain from sampled touches.
 pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> Result<Estimate, NoEstimate> {
     if touches.cpu_seconds * 1000.0 < LEAST_CPU_MS as f64 {
         return Err(NoEstimate::Idle);
@@ -108,7 +114,7 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
         return Err(NoEstimate::NoSample);
     }
 
-    // Each thread has a TLB of its own, and the rates are per second of all threads together.
+    // Each thread has its own TLB. The rates are per second of all threads together.
     let parallel = touches.parallel.max(1.0);
     let mine = |classes: Vec<Class>| -> Vec<Class> {
         classes.into_iter().map(|class| Class { pages: class.pages / parallel, ..class }).collect()
@@ -133,7 +139,7 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
     let when_huge: Vec<Class> = promoted.iter().chain(&fixed).copied().collect();
 
     let order = Order::of(touches);
-    // In order, every page but those that the TLB holds walks once a round.
+    // In a stream, every page that the TLB does not hold walks once a round.
     let in_order = if by_chance > 0.0 { touches.rate_in_order().min(by_chance) } else { 0.0 };
     let now = order.streaming * in_order + (1.0 - order.streaming) * by_chance;
     let walks_when_huge = (walks(geometry, &when_huge).total() * parallel).min(now);
@@ -148,7 +154,7 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
         })
         .collect();
     let mut visits = possible(visits, times.least());
-    // While a program does something else, its other data push page tables out of the caches.
+    // While a program does other work, its other data push page tables out of the caches.
     let elsewhere = (1.0 - waited(&visits)).max(0.0);
     let in_a_second = |class: &Class| class.pages * parallel * (1.0 - (-class.rate).exp());
     let visited = load[..movable.len() + fixed_base].iter().map(in_a_second).sum::<f64>() * BASE_PAGE as f64;
@@ -171,7 +177,7 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
         () if found.under_way < MOST_DEPENDENT => AccessClass::Dependent,
         () => AccessClass::Random,
     };
-    // What is guessed may be nothing, or twice as much.
+    // Guessed times may save nothing, or twice as much.
     let (least, most) = if times.is_guess() { (0.0, 2.0) } else { (1.0 - noise, 1.0 + noise) };
     let spread = |share: f64, factor: f64| (share * factor).clamp(0.0, LARGEST_SHARE);
     let low = spread(found.low.all, least);
@@ -180,7 +186,7 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
     let gain = |share: f64| 1.0 / (1.0 - share);
     let gain_low = gain(spread(found.low.movable, least));
     let gain_high = gain(spread(found.high.movable, most));
-    // The sum of nothing is a negative zero.
+    // An empty sum is a negative zero.
     let all_visits = visits.iter().map(|it| it.rate).sum::<f64>() + 0.0;
     Ok(Estimate {
         cost: TranslationCost { share: likely, low, high, source: CostSource::Estimated },
@@ -207,23 +213,23 @@ pub fn estimate(touches: &Touches, geometry: &Geometry, times: &AccessTimes) -> 
 
 /// Visits of pages of one rate that miss the first level of the TLB and do not come in order.
 struct Visits {
-    /// Per second of processor time.
+    /// Visits per second of processor time.
     rate: f64,
-    /// Whether the pages could be huge.
+    /// True if the pages could be huge.
     movable: bool,
-    /// Whether the pages, few enough for that, were all touched by the first look, so that `rate` is what it is at
-    /// least. Visits that come so fast do not wait for each other.
+    /// True if the regions were full at the first reading, and the pages are few. Then `rate` is a
+    /// lower bound. Such fast visits do not wait for each other.
     at_least: bool,
-    /// The most of them that there is time for: `rate`, but where that is known from below alone.
+    /// Greatest rate for which there is time if `rate` is a lower bound; otherwise `rate`.
     most: f64,
-    /// The memory that would be visited as seldom, page by page, were all of it visited alike.
+    /// Amount of evenly visited memory with equally seldom visits of each page.
     bytes: f64,
-    /// What such visits take.
+    /// Times of such visits.
     step: Step,
 }
 
 impl Visits {
-    /// How far these overlap where others do by `overlap`.
+    /// Returns the overlap of these visits if others overlap by `overlap`.
     fn overlap(&self, overlap: f64) -> f64 {
         if self.at_least { (OVERLAPS - 1) as f64 } else { overlap }
     }
@@ -237,12 +243,12 @@ impl Visits {
         geometry: &Geometry,
         times: &AccessTimes,
     ) -> Visits {
-        // Pages that are visited, on average, between two visits of one of these.
+        // Pages visited, on average, between two visits of one of these.
         let between: f64 = match class.rate > 0.0 {
             true => load.iter().map(|it| it.pages * (1.0 - (-it.rate / class.rate).exp())).sum(),
             false => 0.0,
         };
-        // Of pages visited alike, a part of 1 - 1/e is.
+        // With even visits, a part of 1 - 1/e of the pages is visited in between.
         let pages = between / (1.0 - (-1.0f64).exp());
         let bytes = pages * BASE_PAGE as f64;
         let missed = (1.0 - f64::from(geometry.first_base) / pages.max(1.0)).max(0.0);
@@ -251,10 +257,10 @@ impl Visits {
     }
 }
 
-/// Leaves out visits to less memory than was timed (`least`, in bytes: a half of what the second level of the TLB reaches),
-/// which huge pages save next to nothing, and those that there is no time for: of the fastest, which are known least. A page
-/// that was found touched a moment after its clearing may be visited a million times a second, or have been touched just
-/// then.
+/// Leaves out visits to at most `least` bytes, the least timed memory: half the reach of the second
+/// level of the TLB. Huge pages save next to nothing there. Limits the rates to the time there is,
+/// the slowest visits first. So the limit falls on the fastest, which are known least. A page that
+/// was touched a moment after its clearing may be visited a million times a second, or only then.
 fn possible(mut visits: Vec<Visits>, least: f64) -> Vec<Visits> {
     visits.retain(|it| it.bytes > least);
     visits.sort_by(|one, other| other.bytes.total_cmp(&one.bytes));
@@ -269,32 +275,33 @@ fn possible(mut visits: Vec<Visits>, least: f64) -> Vec<Visits> {
     visits
 }
 
-/// The share of the time that visits would take, were each waited for: without those that are not.
+/// Returns the share of the time that visits would take if each were waited for. Leaves out those
+/// with `at_least`, which are not waited for.
 fn waited(visits: &[Visits]) -> f64 {
     visits.iter().filter(|it| !it.at_least).map(|it| it.rate * it.step.overlapping[0].base).sum::<f64>()
         * 1e-9
 }
 
-/// What the visits of a program ask for.
+/// Visits of a program.
 struct Demand<'a> {
     visits: &'a [Visits],
     /// Pages per second that are visited in order.
     stream: f64,
-    /// How far these lie side by side in physical memory.
+    /// Share of these that lie side by side in physical memory.
     contiguity: Option<f64>,
-    /// The share of base pages that could be huge.
+    /// Share of base pages that could be huge.
     could_be_huge: f64,
     times: &'a AccessTimes,
 }
 
-/// A share of the processor time: of all base pages, and of those that could be huge.
+/// Share of the processor time: for all base pages, and for those that could be huge.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     all: f64,
     movable: f64,
 }
 
-/// What of the processor time huge pages would save.
+/// Shares of the processor time that huge pages would save.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
     low: Share,
@@ -304,7 +311,8 @@ struct Shares {
 }
 
 impl Demand<'_> {
-    /// The time that the visits take for each second, `overlap` (from 0: each waited for) as in [`OVERLAPS`].
+    /// Returns the time of the visits in each second. `overlap` is an index as in [`OVERLAPS`]; 0:
+    /// each visit is waited for.
     fn time(&self, overlap: f64) -> f64 {
         let time = |it: &Visits| it.rate * at_overlap(&it.step, it.overlap(overlap), |timed| timed.base);
         self.visits.iter().map(time).sum::<f64>() * 1e-9
@@ -314,7 +322,7 @@ impl Demand<'_> {
         self.saved_at(|visits| visits.rate, overlap, of)
     }
 
-    /// As `saved`, of so many visits.
+    /// Returns the same as `saved`, for visits at other rates.
     fn saved_at(
         &self,
         rate: impl Fn(&Visits) -> f64,
@@ -333,7 +341,7 @@ impl Demand<'_> {
     fn shares(&self) -> Shares {
         let last = (OVERLAPS - 1) as f64;
         let under_way = waited(self.visits);
-        // The least overlap at which there is time enough: time falls as overlap rises.
+        // Finds the least overlap with enough time: time falls as overlap rises.
         let (mut low, mut high) = (0.0, last);
         if under_way <= TOLERANCE {
             high = 0.0;
@@ -343,12 +351,13 @@ impl Demand<'_> {
             if self.time(middle) > TOLERANCE { low = middle } else { high = middle }
         }
         let least = high;
-        // More than there is time for is more than the timed accesses do: it shares what time there is.
+        // If the visits take more than the whole time, the savings shrink in proportion.
         let fits = |overlap: f64| 1.0 / self.time(overlap).max(1.0);
         let deepest = (least + BUNCH.log2()).min(last);
         let dependent = self.saved(least, Timed::saving).by(fits(least));
         let bunched = self.saved(deepest, Timed::saving).by(fits(deepest));
-        // Visits that overlap for certain may do so just enough, or as far as the processor can, with computing between.
+        // Visits that certainly overlap may do so just enough, or as far as the processor can, with
+        // computing between.
         let apart = 0.5 * (under_way / TOLERANCE).max(1.0).log2().min(1.0);
         let likely = dependent.by(1.0 - apart).with(bunched.by(apart));
         let low =
@@ -364,11 +373,12 @@ impl Demand<'_> {
         }
     }
 
-    /// What a stream would save: at full speed what was timed; the slower it is, the more of it is fetched ahead of its
-    /// use. What was timed are pages that lie apart: at each the processor has to begin anew with fetching ahead, which it
-    /// has not where the next page lies right behind.
+    /// Returns the savings of a stream: low, likely and high. At full speed they are as timed. The
+    /// slower the stream, the more of it is prefetched in time. Timed pages lie apart in physical
+    /// memory, and the processor restarts its prefetching at each. It does not if the next page
+    /// lies right behind.
     fn stream(&self) -> [f64; 3] {
-        // Of the two largest: both lie in memory, and the differences are small.
+        // The mean of the two largest steps is used: both lie in memory, and they differ little.
         let steps = self.times.steps();
         let large = &steps[steps.len().saturating_sub(2)..];
         let mean = |of: fn(&Timed) -> f64| {
@@ -377,8 +387,8 @@ impl Demand<'_> {
         let base = mean(|timed| timed.base);
         let busy = (self.stream * base * 1e-9).min(1.0);
         let apart = self.contiguity.map(|share| (1.0 - share).clamp(0.0, 1.0));
-        // How much of it is not hidden behind computing: nothing up to a share of its full speed, all from another on. The
-        // rate is an estimate from below.
+        // Share not hidden behind computing: none up to a first part of full speed, all from a
+        // second part on. The rate is an estimate from below.
         let of = |ratio: f64, (none, all): (f64, f64)| {
             let shows = ((busy - none) / (all - none)).clamp(0.0, 1.0);
             busy * (1.0 - 1.0 / ratio.max(1.0)) * shows
@@ -386,7 +396,7 @@ impl Demand<'_> {
         [
             apart.unwrap_or(0.0) * of(mean(|timed| timed.ratio[0]), (0.7, 1.0)),
             apart.unwrap_or(0.5) * of(mean(|timed| timed.base / timed.huge), (0.4, 0.8)),
-            // A break costs more than its share where the pieces between breaks are short.
+            // A break costs more than its share if the pieces between breaks are short.
             apart.unwrap_or(1.0).sqrt() * of(mean(|timed| timed.ratio[1]), (0.0, 0.5)),
         ]
     }
@@ -414,7 +424,7 @@ impl Share {
     }
 }
 
-/// Between two overlaps that were timed.
+/// Interpolates between two timed overlaps.
 fn at_overlap(step: &Step, overlap: f64, of: impl Fn(&Timed) -> f64) -> f64 {
     let low = (overlap as usize).min(OVERLAPS - 2);
     let along = overlap - low as f64;
@@ -422,19 +432,20 @@ fn at_overlap(step: &Step, overlap: f64, of: impl Fn(&Timed) -> f64) -> f64 {
     one + (other - one) * along
 }
 
-/// The memory over which visits spread: the mean of what they spread over each, by how often they come.
+/// Returns the memory over which visits spread: the mean over all visits, weighted by their rates.
 fn footprint(visits: &[Visits]) -> f64 {
     let all: f64 = visits.iter().map(|it| it.rate).sum();
     let sum: f64 = visits.iter().map(|it| it.rate * it.bytes).sum();
     if all > 0.0 { sum / all } else { 0.0 }
 }
 
-/// Histories of one kind, and of how many pages (or regions) they are a sample.
+/// Histories of one kind, with the number of pages (or regions) of the process that they sample.
 struct Stratum<'a> {
-    /// Those whose readings give rates, and the rates.
+    /// Histories with readings that give rates, and the rates.
     histories: Vec<&'a History>,
     rates: Option<Rates>,
-    /// Those that were full at the first reading, and the rates of their pages as far as closer looks show them.
+    /// Histories that were full at the first reading. Their rates come from closer looks, as far as
+    /// there are any.
     full: Vec<&'a History>,
     full_rates: Option<Rates>,
     /// Pages, or huge regions, of the process.
@@ -451,7 +462,7 @@ impl<'a> Stratum<'a> {
         let all: Vec<Record> = histories.iter().chain(&full).flat_map(|it| it.records()).collect();
         let sampled: f64 = all.iter().map(|it| it.count).sum();
         let records: Vec<Record> = histories.iter().flat_map(|it| it.records()).collect();
-        // Of full regions the closest looks show the most.
+        // For full regions, closer looks show the most.
         let close: Vec<Record> = kind().filter(|it| it.close).flat_map(History::records).collect();
         let looked = if close.is_empty() { full.iter().flat_map(|it| it.records()).collect() } else { close };
         (population > 0.0 && sampled > 0.0).then(|| Stratum {
@@ -465,12 +476,12 @@ impl<'a> Stratum<'a> {
         })
     }
 
-    /// How many of the process's pages each sampled one stands for.
+    /// Returns the number of the process's pages for which each sampled one stands.
     fn weight(&self) -> f64 {
         self.population / self.sampled
     }
 
-    /// Pages by rate, and whether that is known from below alone.
+    /// Returns the pages by rate, each with true if the rate is a lower bound.
     fn classes(&self, size: EntrySize) -> Vec<(Class, bool)> {
         let count = |histories: &[&History]| -> f64 {
             histories.iter().flat_map(|it| it.records()).map(|it| it.count).sum()
@@ -494,7 +505,8 @@ impl<'a> Stratum<'a> {
         history.records().iter().map(visits).sum()
     }
 
-    /// One entry for each sampled region, standing for as many as were not sampled, with all its pages' visits.
+    /// Returns one entry for each sampled region, with the visits of all its pages. It stands for
+    /// the regions that were not sampled, too.
     fn classes_when_huge(&self) -> Vec<Class> {
         let of =
             |it: &&History| Class { size: EntrySize::Huge2m, pages: self.weight(), rate: self.visits(it) };
@@ -502,10 +514,10 @@ impl<'a> Stratum<'a> {
     }
 }
 
-/// The order in which pages are touched.
+/// Order in which pages are touched.
 #[derive(Clone, Copy, Debug)]
 struct Order {
-    /// The share of walks that come in the order of addresses.
+    /// Share of walks that come in the order of addresses.
     streaming: f64,
 }
 
@@ -520,7 +532,7 @@ impl Order {
     }
 }
 
-/// The relative error, at 90 %, that comes of sampling: regions differ, and few were looked at.
+/// Returns the relative sampling error, at 90 %: regions differ, and only few were sampled.
 fn statistical(strata: [&Option<Stratum>; 4]) -> f64 {
     let Some(largest) = strata.into_iter().flatten().max_by(|a, b| a.touched.total_cmp(&b.touched)) else {
         return 1.0;
@@ -549,7 +561,8 @@ fn profiles(strata: [&Option<Stratum>; 4], class: AccessClass, order: Order) -> 
         }
     }
     found.sort_by_key(|(start, _)| *start);
-    // The last of several histories of one region stands for all.
+    // Several histories of one region become one: their visits are averaged, with more weight for
+    // later ones.
     found.dedup_by(|later, kept| {
         let same = later.0 == kept.0;
         if same {

@@ -1,5 +1,5 @@
-//! The estimator against programs that are synthetic: each is a function from a page and a moment to the page's next
-//! touch, sampled as a tracker would.
+//! The estimator against synthetic programs. Each is a function from a page and a moment to the
+//! page's next touch, sampled as a tracker would.
 
 use super::super::touches::{Reading, neighbours_among};
 use super::*;
@@ -7,7 +7,7 @@ use megapage_snapshot::PAGES;
 
 const REGION: usize = PAGES as usize;
 
-/// SplitMix64, as a number from 0 to 1.
+/// SplitMix64 generator of numbers from 0 to 1.
 struct Random(u64);
 
 impl Random {
@@ -19,11 +19,11 @@ impl Random {
     }
 }
 
-/// Seconds of processor time at which a region is read after its clearing.
+/// Seconds of processor time from the clearing of a region to each reading.
 const READ_AT: [f64; 9] = [1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2, 3.16e-2, 0.1, 0.2, 0.3];
 
-/// Samples `regions` of `count` regions of a program whose pages are next touched `next(page, random, moment)` seconds
-/// after a moment of clearing.
+/// Samples `regions` of the `count` regions of a program. Its pages are next touched
+/// `next(page, random, moment)` seconds after they are cleared at `moment`.
 fn sample(
     count: usize,
     regions: usize,
@@ -77,12 +77,12 @@ fn sample(
     }
 }
 
-/// Each page visited at random moments, at `rate(page)` per second.
+/// Visits each page at random moments, `rate(page)` times a second.
 fn at_random(count: usize, rate: impl Fn(usize) -> f64) -> Touches {
     sample(count, count.min(100), false, |page, random, _| -random.unit().max(1e-300).ln() / rate(page))
 }
 
-/// Pages in order, `speed` of them a second, round and round.
+/// Visits pages in order, `speed` of them a second, round and round.
 fn in_order(count: usize, speed: f64) -> Touches {
     let pages = (count * REGION) as f64;
     sample(count, count.min(100), false, |page, _, moment| {
@@ -90,7 +90,7 @@ fn in_order(count: usize, speed: f64) -> Touches {
     })
 }
 
-/// As timed on a busy virtual machine with nested paging (Zen 5 under KVM), in nanoseconds.
+/// Returns times as on a busy virtual machine with nested paging (Zen 5 under KVM), in nanoseconds.
 fn costs() -> AccessTimes {
     let timed =
         |(base, huge): (f64, f64)| Timed { base, huge, ratio: [0.95 * base / huge, 1.05 * base / huge] };
@@ -127,7 +127,7 @@ fn brief(found: &Estimate) -> String {
     format!("{:?}", Estimate { profiles: Vec::new(), ..found.clone() })
 }
 
-/// 1 GiB.
+/// Regions in 1 GiB.
 const GIB: usize = 512;
 
 fn chase() -> Touches {
@@ -138,12 +138,13 @@ fn random() -> Touches {
     at_random(GIB, |_| 25e6 / (GIB * REGION) as f64)
 }
 
-/// 10 GB a second.
+/// Reads 10 GB a second in order.
 fn scan() -> Touches {
     in_order(GIB, 2.5e6)
 }
 
-/// 16 MiB at random in 1 GiB. What is cold costs nothing to sample, so that all of it is.
+/// Visits 16 MiB at random in 1 GiB. Cold memory costs nothing to sample, so that all of it is
+/// sampled.
 fn hot() -> Touches {
     sample(GIB, GIB, false, |page, random, _| match page / REGION % 64 {
         0 => -random.unit().max(1e-300).ln() / (2e8 / 4096.0),
@@ -151,7 +152,7 @@ fn hot() -> Touches {
     })
 }
 
-/// All in the first-level caches.
+/// Stays in the first-level caches.
 fn compute() -> Touches {
     at_random(GIB / 16, |page| if page < 40 { 1e6 } else { 0.0 })
 }
@@ -181,7 +182,8 @@ fn the_order_of_touches_separates_streaming_from_chasing_at_equal_coverage() {
 
 #[test]
 fn a_stream_gains_where_its_pages_lie_apart_and_it_waits_for_memory() {
-    // As on a machine whose prefetchers stop where page frames do: 195 ns a page, and 128.
+    // Uses a machine with prefetchers that stop at the end of a page frame: 195 ns a page on base
+    // pages, 128 ns on huge ones.
     let mut times = AccessTimes::guessed();
     times = AccessTimes::from_table(times.steps().to_vec()).unwrap();
     let gain = |speed: f64, contiguity: Option<f64>| {
@@ -193,7 +195,7 @@ fn a_stream_gains_where_its_pages_lie_apart_and_it_waits_for_memory() {
     assert!((1.25..1.6).contains(&apart.likely) && apart.low > 1.05, "{apart:?}");
     assert!(half.likely < apart.likely && half.high >= half.likely, "{half:?}");
     assert!(beside.high < 1.02, "{beside:?}");
-    // One that computes for as long again hides it.
+    // A program that computes for as long again hides it.
     assert!(gain(full / 2.0, Some(0.0)).likely < 1.05);
     let unknown = gain(full, None);
     assert!(unknown.low < 1.001 && unknown.likely < apart.likely && unknown.high > 1.25, "{unknown:?}");
@@ -205,7 +207,7 @@ fn slow_streams_and_blocks_are_recognised_too() {
         let found = of(&in_order(GIB, speed));
         assert!(found.streaming > 0.7, "{speed}: {}", brief(&found));
     }
-    // Runs of 64 KiB at random.
+    // Runs of 64 KiB come at random.
     let runs = sample(GIB, 100, false, |page, _, moment| {
         let mut random = Random((page / 16) as u64 ^ (moment * 1e6) as u64);
         -random.unit().max(1e-300).ln() / 4.0
@@ -233,7 +235,7 @@ fn small_hot_sets_and_computing_cost_little() {
 
 #[test]
 fn skewed_accesses_cost_less_than_even_ones() {
-    // Zipf over scattered pages: the same accesses a second, of which most go to few pages.
+    // Zipf over scattered pages: equally many accesses a second, most of them to few pages.
     let pages = GIB * REGION;
     let sum: f64 = (1..=pages).map(|rank| (rank as f64).powf(-0.99)).sum();
     let scattered = |page: usize| (page.wrapping_mul(2_654_435_761) % pages + 1) as f64;
@@ -249,30 +251,31 @@ fn history(readings: &[(f64, f64, u16)]) -> History {
     History { start: 0, huge: false, promotable: true, close: false, quiet: false, present: PAGES, readings }
 }
 
-/// The reader loses the processor in between: all pages are new in one reading, in any order.
+/// Checks readings by a thread that loses the processor in between: all pages are new in one
+/// reading, in any order.
 #[test]
 fn an_early_or_late_reading_shows_neither_order_nor_rate() {
     let late = history(&[(0.0, 0.0, 0), (8e-3, 0.0, 512), (3e-2, 0.0, 512)]);
     assert_eq!((late.order(), late.is_full_at_once()), (None, true));
     let unsure = history(&[(6e-3, 9e-3, 0), (1.1e-2, 9e-3, 512), (3e-2, 9e-3, 512)]);
     assert_eq!((unsure.order(), unsure.is_full_at_once()), (None, true));
-    // The same seen in time: that is a stream, and not hot.
+    // Seen in time, the same touches are a stream, and not hot.
     let stream = history(&[(1e-3, 0.0, 0), (3.16e-3, 0.0, 0), (1e-2, 0.0, 512)]);
     assert!(stream.order().is_some_and(|(score, _)| score > 0.9), "{:?}", stream.order());
     assert!(!stream.is_full_at_once());
 }
 
-/// What about fills the TLB, visited faster than can be determined.
+/// Checks memory that roughly fills the TLB, and is visited faster than can be determined.
 #[test]
 fn a_hot_set_of_the_size_of_the_tlb_gains_at_most_what_was_timed_of_so_much() {
-    // 8 MiB, the reach of this TLB, all touched within the first 0.1 ms.
+    // 8 MiB is the reach of this TLB. All of it is touched within the first 0.1 ms.
     let hot = sample(GIB, GIB, false, |page, random, _| match page / REGION % 128 {
         0 => -random.unit().max(1e-300).ln() / 1e5,
         _ => f64::INFINITY,
     });
     let found = of(&hot);
-    // How often they come is not known, and the timings of so much are not sure: no gain is claimed, and it is not ruled
-    // out that the process does nothing else.
+    // The rate of visits is unknown, and timings for so little memory are uncertain. So no gain is
+    // claimed. The high end still allows that the process does nothing else.
     assert!(found.gain.low == 1.0 && found.gain.likely < 1.02, "{}", brief(&found));
     assert!((1.03..2.0).contains(&found.gain.high) && found.streaming < 0.1, "{}", brief(&found));
 }
@@ -287,7 +290,8 @@ fn a_program_on_huge_pages_has_nothing_to_gain() {
 
 #[test]
 fn threads_have_a_tlb_each() {
-    // Four threads on 24 MiB: one TLB does not hold it, and neither do four that each see all of it.
+    // Four threads share 24 MiB. One TLB does not hold it, and neither do four that each see all of
+    // it.
     let mut touches = at_random(12, |_| 1e7 / (12 * REGION) as f64);
     let one = of(&touches);
     touches.parallel = 4.0;
@@ -337,7 +341,8 @@ fn intervals_hold_their_guess_and_few_regions_widen_them() {
     }
 }
 
-/// What is full at the first reading is hot; how hot, only a closer look shows it.
+/// Checks that closer looks add to the first reading. A region that is full at it is hot, but only
+/// a closer look shows how hot.
 #[test]
 fn closer_looks_show_how_hot_the_hot_is() {
     // All of 32 MiB is touched within the first 0.1 ms.
@@ -346,7 +351,7 @@ fn closer_looks_show_how_hot_the_hot_is() {
     let look = sample(16, 4, false, |_, random, _| -random.unit().max(1e-300).ln() / 1e5);
     near.histories.extend(look.histories.into_iter().map(|mut look| {
         look.close = true;
-        // Read sooner, by a factor of 10.
+        // These readings come sooner, by a factor of 10.
         for reading in &mut look.readings {
             let touched = 1.0 - (-1e5 * reading.cpu / 10.0).exp();
             *reading = Reading {
@@ -359,13 +364,14 @@ fn closer_looks_show_how_hot_the_hot_is() {
         look
     }));
     let (far, near) = (of(&far), of(&near));
-    // A TLB of a quarter of the pages: three of four visits walk.
+    // The TLB holds a quarter of the pages: three of four visits walk.
     let truth = 0.75 * 1e5 * 8192.0;
     assert!((0.6..1.4).contains(&(near.walks / truth)), "{} {truth}", near.walks);
     assert!(far.walks < 0.5 * near.walks, "{} {}", far.walks, near.walks);
 }
 
-/// A sixteenth of 2 GiB is hot: of the other regions few are looked at, each of which stands for more.
+/// Checks a sample by strata: a sixteenth of 2 GiB is hot. Few of the other regions are sampled,
+/// and each of these stands for more.
 #[test]
 fn a_few_regions_of_each_stratum_say_what_all_do() {
     let all = at_random(1024, |page| if page < 64 * REGION { 2000.0 } else { 0.01 });
@@ -385,7 +391,7 @@ fn a_few_regions_of_each_stratum_say_what_all_do() {
     assert!(alike > 3.0 * all.walks, "{alike} {}", all.walks);
 }
 
-/// What is visited in order was mostly not touched a moment ago, and will be.
+/// Checks a stream: memory visited in order was mostly not touched a moment ago, but will be.
 #[test]
 fn a_stream_is_one_though_most_of_it_is_quiet() {
     let all = in_order(128, 1e6);
@@ -407,7 +413,7 @@ fn what_cannot_be_huge_gains_nothing() {
     assert!(found.cost.share > 0.1, "{}", brief(&found));
     assert_eq!(found.gain, Factor { low: 1.0, likely: 1.0, high: 1.0 });
     assert_eq!(found.walks, found.walks_when_huge);
-    // A half that can: about half of the walks stay.
+    // If a half can be huge, about half of the walks stay.
     let mut touches = random();
     let pages = touches.promotable_pages;
     (touches.promotable_pages, touches.other_pages) = (pages / 2, pages / 2);

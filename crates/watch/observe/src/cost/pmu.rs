@@ -1,8 +1,8 @@
-//! Translation cost from the processor's performance monitoring unit: the cycles in which a page walk was under
-//! way, over all unhalted cycles of a process and its threads.
+//! Translation cost from the processor's performance monitoring unit: the cycles with a page walk
+//! under way, over all unhalted cycles of a process and its threads.
 //!
-//! That is what the hardware says, not what huge pages would gain: out-of-order execution hides a part of a walk,
-//! and a walk on huge pages is shorter, not absent.
+//! This is the value of the hardware, not the gain by huge pages. Out-of-order execution hides a
+//! part of a walk. On huge pages a walk is shorter, not absent.
 
 mod calibrate;
 mod counters;
@@ -21,10 +21,10 @@ pub use calibrate::Calibration;
 pub use events::{Counted, Recipe, recipe};
 pub use share::{Interval, NoCost, interval, share};
 
-/// Intervals that a value is computed from, at most: older ones are forgotten.
+/// Most intervals from which a value is computed: older ones are forgotten.
 const MOST_INTERVALS: usize = 32;
 
-/// Why there is no number from the performance monitoring unit.
+/// Reason why the performance monitoring unit gives no value.
 #[derive(Debug, Error)]
 pub enum PmuError {
     /// The kernel offers no hardware counters.
@@ -33,46 +33,46 @@ pub enum PmuError {
          ({0}); the cost is estimated instead"
     )]
     Absent(String),
-    /// Which events count page walks on this processor is unknown.
+    /// The events for page walks on this processor are unknown.
     #[error("no events for page walks are known for this processor ({0}); the cost is estimated instead")]
     Unknown(String),
-    /// The kernel refuses.
+    /// The kernel refuses to count.
     #[error(
         "counting events of process {pid} is refused (kernel.perf_event_paranoid is {paranoia}): run as root, or \
          with CAP_PERFMON and CAP_SYS_PTRACE"
     )]
     Denied {
-        /// Of which process.
+        /// Process.
         pid: Pid,
-        /// The setting, `-` where it cannot be read.
+        /// Value of the setting; `-` if it cannot be read.
         paranoia: String,
     },
-    /// Too many threads for our descriptors.
+    /// The process has too many threads for our descriptors.
     #[error(
         "process {pid} has more threads than can be counted at {events} descriptors each: raise 'ulimit -n' and try \
          again"
     )]
     TooManyThreads {
-        /// Which.
+        /// Process.
         pid: Pid,
         /// Descriptors for each thread.
         events: usize,
     },
-    /// The process has ended: normal.
+    /// The process has ended. This is normal.
     #[error("process {0} has ended")]
     Gone(Pid),
-    /// AMD: the cost of a miss could not be measured.
+    /// On AMD, the cost of a miss could not be measured.
     #[error("the cost of a TLB miss could not be measured: {0}; the cost is estimated instead")]
     Uncalibrated(String),
-    /// Anything else that the kernel answered.
+    /// The kernel gave another error.
     #[error("perf_event_open: {0}")]
     Failed(std::io::Error),
-    /// A kernel file.
+    /// A kernel file could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
-/// Counts page walks of processes.
+/// Counter of the page walks of processes.
 #[derive(Debug)]
 pub struct Pmu {
     root: KernelRoot,
@@ -90,8 +90,8 @@ struct Watched {
 }
 
 impl Pmu {
-    /// Looks up which events count page walks on this processor, and tries them on the calling thread. On AMD's it
-    /// then measures for about 10 ms what a miss costs.
+    /// Looks up the events for page walks on this processor, and tries them on the calling thread.
+    /// On AMD processors it then measures the cost of a miss, for about 10 ms.
     pub fn open(root: &KernelRoot) -> Result<Pmu, PmuError> {
         let which = processor(root)?;
         let unit = hardware_unit(root)?.ok_or_else(|| PmuError::Absent("no counting unit 'cpu'".into()))?;
@@ -111,7 +111,7 @@ impl Pmu {
         Ok(Pmu { root: root.clone(), recipe, events, scope, calibration, watched: BTreeMap::new() })
     }
 
-    /// Which events are counted, in one line for the user.
+    /// Returns the counted events, in one line for the user.
     pub fn describe(&self) -> String {
         let scope = if self.scope.user_only { ", user mode only" } else { "" };
         let threads =
@@ -129,7 +129,8 @@ impl Pmu {
         }
     }
 
-    /// Starts to count a process; nothing where it is counted already. Each thread takes two or three descriptors.
+    /// Starts to count a process. Does nothing if it is counted already. Each thread takes two or
+    /// three descriptors.
     pub fn watch(&mut self, id: ProcessId) -> Result<(), PmuError> {
         if self.watched.contains_key(&id) {
             return Ok(());
@@ -140,8 +141,9 @@ impl Pmu {
         Ok(())
     }
 
-    /// Ends the current interval of a process, and says what translation costs it over the last 32: `Ok(None)`
-    /// where it is not watched, or was counted for too short a time to say.
+    /// Ends the current interval of a process. Returns its translation cost over the last 32
+    /// intervals. Returns `Ok(None)` if the process is not watched, or was counted for too short a
+    /// time.
     pub fn read(&mut self, id: ProcessId) -> Result<Option<TranslationCost>, PmuError> {
         let Some(watched) = self.watched.get_mut(&id) else { return Ok(None) };
         let threads = watched
@@ -156,14 +158,14 @@ impl Pmu {
         Ok(share(self.recipe, self.calibration, intervals).ok())
     }
 
-    /// Stops counting every process that is not among `alive`.
+    /// Stops counting all processes except those in `alive`.
     pub fn retain(&mut self, alive: &[ProcessId]) {
         self.watched.retain(|id, _| alive.contains(id));
     }
 }
 
-/// The unit that counts cycles and page walks: `cpu`, or the fast cores of a processor with two kinds. What runs on
-/// slow cores is then not counted, neither walks nor cycles.
+/// Returns the unit that counts cycles and page walks: `cpu`, or the fast cores of a processor with
+/// two kinds. Then neither walks nor cycles on slow cores are counted.
 fn hardware_unit(root: &KernelRoot) -> Result<Option<u32>, KernelError> {
     match perf::unit(root, "cpu")? {
         Some(unit) => Ok(Some(unit)),

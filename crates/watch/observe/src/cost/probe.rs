@@ -1,8 +1,10 @@
-//! Samples when pages are first touched: clears a few regions at a time and reads them again and again.
+//! Samples of the times of first touches: clears a few regions at a time, and reads them several
+//! times.
 //!
-//! A first touch after a clearing costs the target about as much as ten TLB misses, whenever it comes: also long after
-//! the last reading. So every bit that is cleared is charged as if its page were touched, and no more bits are cleared
-//! than keep the target's slow-down within the budget even then. Reading costs it nothing.
+//! A first touch after a clearing costs the target about as much as ten TLB misses. It may come
+//! long after the last reading. So every cleared bit is charged as if its page were touched. The
+//! number of cleared bits keeps the slow-down of the target within the budget even then. Reading
+//! costs the target nothing.
 
 use super::contiguity;
 use super::touches::{History, Reading, Touches, neighbours_among};
@@ -15,16 +17,16 @@ use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How a process is probed.
+/// Options of a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeOptions {
-    /// For how long.
+    /// Duration of the probe.
     pub time: Duration,
-    /// The largest slow-down of the target, as a share of its processor time.
+    /// Largest slow-down of the target, as a share of its processor time.
     pub budget: f64,
-    /// What a first touch after a clearing costs the target, in nanoseconds.
+    /// Cost of a first touch after a clearing to the target, in nanoseconds.
     pub first_access_ns: f64,
-    /// Chooses the regions.
+    /// Seed for the choice of regions.
     pub seed: u64,
 }
 
@@ -32,44 +34,51 @@ const fn us(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// When a region is read again after its clearing. Steps grow by 3.16 each; a tracker that needs longer for one reading
-/// leaves some out.
+/// Times of the readings after the clearing, in a quick round and in a slow one. Steps grow by 3.16
+/// each; a tracker that needs longer for one reading skips some.
 const QUICK: [Duration; 5] = [us(0), us(100), us(316), us(1000), us(3160)];
 const SLOW: [Duration; 6] = [us(1000), us(3160), us(10_000), us(31_600), us(100_000), us(316_000)];
-/// When shared memory is read, all of it.
+/// Times of the readings after the clearing of shared memory, which is read as a whole.
 const WHOLE: [Duration; 7] = [us(0), us(1000), us(3160), us(10_000), us(31_600), us(100_000), us(316_000)];
 /// Regions in a quick round: few, so that clearing and reading them takes less than a step.
 const QUICK_REGIONS: usize = 2;
-/// Quick rounds to each slow one.
+/// Quick rounds for each slow one.
 const QUICK_ROUNDS: usize = 2;
-/// Regions in a slow round, at most. A process that visits 16,000 cleared pages within some milliseconds is delayed by a
-/// part of those, and seems slower than it is; and reading must not take longer than the first step.
+/// Most regions in a slow round. First touches of 16,000 cleared pages within some milliseconds
+/// delay a process by a part of these, and it seems slower than it is. Also, reading must not take
+/// longer than the first step.
 const MOST_REGIONS: usize = 32;
-/// Regions mapped huge in a slow round: one bit each.
+/// Regions on huge pages in a slow round: one bit each.
 const HUGE_REGIONS: usize = 64;
-/// One in so many regions that are looked at is a quiet one: mostly they are alike, and a few say what they are like.
+/// One in this many probed regions is a quiet one. Quiet regions are mostly alike, so that a few
+/// stand for all.
 const QUIET_TURN: usize = 4;
-/// Regions that wait for a closer look.
+/// Most regions that wait for a closer look.
 const MOST_HOT: usize = 64;
-/// For how many times the time asked for the first round of a process of shared memory is waited for.
+/// Longest wait for the first round of a process of shared memory, in multiples of the requested
+/// time.
 const LONGEST_WAIT: f64 = 4.0;
-/// A process that uses less of a processor is not waited for.
+/// Least usage, in processors, of a process that is waited for.
 const LEAST_USAGE: f64 = 0.05;
-/// However much first touches delay a process, it is taken to get on by this part of its time.
+/// Least part of its time in which a process is taken to progress, however much first touches delay
+/// it.
 const LEAST_PROGRESS: f64 = 0.2;
-/// The part of a first touch's cost that is not in the process's other visits anyway: those take page walks, too, and
-/// some of it overlaps.
+/// Part of the cost of a first touch that counts as delay. Other visits of the process take page
+/// walks, too, and a part of the cost overlaps.
 const DELAYED: f64 = 0.5;
-/// A target that runs for a part of the time is watched for longer, at most by this factor.
+/// Greatest factor by which slow rounds of a target that runs only part of the time are stretched.
 const LONGEST_STRETCH: f64 = 8.0;
 
-/// Probes `process`, whose regions `process.regions` are, with `tracker`. `wait` sleeps for a time, and says whether to
-/// go on. Of the regions `quiet`, of which no sample of accesses has found a page touched, fewer are looked at
-/// ([`Touches::stratify`]). What was sampled until the process ended is returned; an error is one of the first clearing.
+/// Probes `process`, with the regions `process.regions`, using `tracker`. `wait` sleeps for a time,
+/// and returns true to go on. Probes fewer of the `quiet` regions, in which no sample of accesses
+/// has found a touched page ([`Touches::stratify`]). Returns the samples until the process ended.
+/// Fails if the first cycle of rounds fails, or a later one for a reason other than the end of the
+/// process.
 ///
-/// Memory that other processes map, too, is left out, for MADV_COLD leaves it as it is. A process that uses mostly shared
-/// memory ([`uses_shared`]) is judged by that alone, where the tracker reads page tables: its own accessed bits are
-/// cleared all at once (`clear_refs`), at the price of every page that it has.
+/// Leaves out memory that other processes map, too, because MADV_COLD does not touch it. A process
+/// that mostly uses shared memory ([`uses_shared`]) is judged by that alone, if the tracker reads
+/// page tables. Its accessed bits are cleared all at once (`clear_refs`), at the cost of every page
+/// that it has.
 pub fn probe(
     root: &KernelRoot,
     tracker: &mut dyn Tracker,
@@ -117,18 +126,19 @@ pub fn probe(
     let mut huge = Deck::new(huge, options.seed ^ 1);
     let whole = options.time.as_secs_f64();
     let allowance = |run: &Run| {
-        // What the target will have taken in the end, if it goes on as it does.
+        // Mean of the processor time so far and of the projected total: in the end it is the total.
         let ahead = (run.now().map_or(0.0, |now| now.cpu) + whole * run.usage()) / 2.0;
         (options.budget * ahead.max(0.0) / (options.first_access_ns.max(1.0) * 1e-9)) - run.spent
     };
     let mut first = true;
-    // A round that the budget does not pay for in the time is waited for a while longer: else nothing is known.
+    // If the budget does not pay for the first round in the requested time, the probe goes on for
+    // longer: otherwise it would find nothing.
     let longest = |first: bool, run: &Run| match first && run.usage() > LEAST_USAGE {
         true => options.time.mul_f64(LONGEST_WAIT),
         false => options.time,
     };
     while shared && start.wall.elapsed() < longest(first, &run) {
-        // All or nothing: where there is not enough for a round yet, it is waited for.
+        // A round takes all regions or none: it waits until the budget pays for all.
         let paid = allowance(&run) >= resident_pages(process);
         let chosen = if paid { &all[..] } else { &[] };
         match run.round(process, chosen, &WHOLE, 1.0, false) {
@@ -141,7 +151,8 @@ pub fn probe(
     while !shared && start.wall.elapsed() < options.time {
         let outcome = (0..QUICK_ROUNDS)
             .try_for_each(|_| {
-                // In turn any regions, and one that was full at once: the fewer, the sooner they are read.
+                // Random regions alternate with one that was full at the first reading: with fewer
+                // regions, readings come sooner.
                 if run.affordable(allowance(&run)) > 0
                     && let Some(hot) = run.next_hot(&process.regions)
                 {
@@ -173,12 +184,12 @@ pub fn probe(
     Ok(touches)
 }
 
-/// Whether the process ended or was replaced: what was sampled until then holds.
+/// Returns true if the process ended or was replaced. Samples until then hold.
 fn is_end(error: &TrackError) -> bool {
     matches!(error, TrackError::Gone(_)) || matches!(error, TrackError::Kernel(error) if error.is_gone())
 }
 
-/// Whether a process uses shared memory rather than memory of its own: four times as much.
+/// Returns true if a process has more than four times as much shared memory as private memory.
 pub fn uses_shared(process: &Process) -> bool {
     let pages = |which: &dyn Fn(&Region) -> bool| -> u64 {
         let counted = process.regions.iter().filter(|region| which(region));
@@ -187,19 +198,20 @@ pub fn uses_shared(process: &Process) -> bool {
     pages(&|region| is_shared(process, region)) > 4 * pages(&|region| is_private(process, region))
 }
 
-/// Shared memory on base pages, or mapped huge.
+/// Returns true for shared memory that can be sampled, on base pages or huge ones.
 fn is_shared(process: &Process, region: &Region) -> bool {
     process.mappings.get(region.mapping as usize).is_some_and(|mapping| {
         mapping.kind == MappingKind::Shared && region.present > 0 && !mapping.flags.locked
     })
 }
 
-/// Every page that a process has present: what clearing all of its bits costs, at most.
+/// Returns the number of present pages of a process: the most that clearing all of its bits can
+/// cost.
 fn resident_pages(process: &Process) -> f64 {
     process.regions.iter().map(|region| f64::from(region.present)).sum()
 }
 
-/// Private anonymous memory that can be sampled.
+/// Returns true for private anonymous memory that can be sampled.
 fn is_private(process: &Process, region: &Region) -> bool {
     process.mappings.get(region.mapping as usize).is_some_and(|mapping| {
         let kind = matches!(mapping.kind, MappingKind::Heap | MappingKind::Anonymous | MappingKind::Hugetlb);
@@ -207,7 +219,8 @@ fn is_private(process: &Process, region: &Region) -> bool {
     })
 }
 
-/// Whether a huge page could map the region, would the settings and prctl(2) allow it.
+/// Returns true if a huge page could map the region, provided that the settings and prctl(2) allow
+/// it.
 pub fn is_promotable(process: &Process, region: &Region) -> bool {
     is_private(process, region)
         && process.mappings.get(region.mapping as usize).is_some_and(|mapping| {
@@ -218,7 +231,7 @@ pub fn is_promotable(process: &Process, region: &Region) -> bool {
         })
 }
 
-/// A moment: by the clock on the wall, and by the processor time of the target.
+/// Moment, in wall clock time and in processor time of the target.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     wall: Instant,
@@ -240,7 +253,7 @@ struct Deck<'a> {
 
 impl<'a> Deck<'a> {
     fn new(mut regions: Vec<&'a Region>, seed: u64) -> Deck<'a> {
-        // Fisher and Yates, with SplitMix64.
+        // Fisher-Yates shuffle with SplitMix64.
         let mut state = seed;
         for at in (1..regions.len()).rev() {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -251,7 +264,7 @@ impl<'a> Deck<'a> {
         Deck { regions, next: 0 }
     }
 
-    /// The next `count`, each once.
+    /// Returns the next `count` regions, each once.
     fn deal(&mut self, count: usize) -> Vec<&'a Region> {
         let count = count.min(self.regions.len());
         let dealt = (0..count).map(|n| self.regions[(self.next + n) % self.regions.len()]).collect();
@@ -264,7 +277,7 @@ impl<'a> Deck<'a> {
 struct Decks<'a> {
     quiet: Deck<'a>,
     others: Deck<'a>,
-    /// Regions dealt since a quiet one was.
+    /// Regions dealt since the last turn of a quiet one.
     since: usize,
 }
 
@@ -274,7 +287,8 @@ impl<'a> Decks<'a> {
         Decks { quiet: Deck::new(quiet, seed), others: Deck::new(others, seed), since: 0 }
     }
 
-    /// The next `count`, each once: one in [`QUIET_TURN`] of the quiet ones, as far as there are.
+    /// Returns the next `count` regions, each once. One in [`QUIET_TURN`] is a quiet one if there
+    /// are any.
     fn deal(&mut self, count: usize) -> Vec<&'a Region> {
         self.since += count;
         let turns = self.since / QUIET_TURN;
@@ -305,25 +319,25 @@ struct Run<'a> {
     start: Moment,
     touches: Touches,
     wait: &'a mut dyn FnMut(Duration) -> bool,
-    /// First touches that were charged: one for each page cleared.
+    /// First touches charged so far: one for each cleared page.
     spent: f64,
-    /// Processor time of the target when it was last looked at, since the start.
+    /// Processor time of the target at the last reading, since the start.
     cpu: f64,
     /// Regions that were full at the first reading, for a closer look at each.
     hot: VecDeque<u64>,
-    /// Whether it is shared memory that is sampled.
+    /// True if shared memory is sampled.
     shared: bool,
-    /// What a first touch takes, in seconds.
+    /// Time of a first touch, in seconds.
     first_access: f64,
 }
 
 impl Run<'_> {
-    /// Time since the start.
+    /// Returns the present moment, with processor time since the start.
     fn now(&self) -> Result<Moment, TrackError> {
         Moment::now(self.clock, self.pid).map(|now| Moment { cpu: now.cpu - self.start.cpu, ..now })
     }
 
-    /// Processors that the target keeps busy; 1 as long as too little was seen.
+    /// Returns the number of processors that the target keeps busy; 1 in the first 50 ms.
     fn usage(&self) -> f64 {
         let wall = self.start.wall.elapsed().as_secs_f64();
         match self.now() {
@@ -332,12 +346,12 @@ impl Run<'_> {
         }
     }
 
-    /// Regions that so many first touches pay for.
+    /// Returns the number of regions for which this many first touches pay.
     fn affordable(&self, touches: f64) -> usize {
         (touches / f64::from(PAGES)).clamp(0.0, 1e6) as usize
     }
 
-    /// A region for a closer look. `regions`: ascending.
+    /// Returns a region for a closer look. `regions` is ascending.
     fn next_hot<'r>(&mut self, regions: &'r [Region]) -> Option<&'r Region> {
         let start = self.hot.pop_front()?;
         let at = regions.binary_search_by_key(&start, |region| region.start).ok()?;
@@ -362,14 +376,14 @@ impl Run<'_> {
         sorted.dedup_by_key(|region| region.start);
         let ranges: Vec<VirtRange> = sorted.iter().map(|region| region.range()).collect();
         let before = Moment::now(self.clock, self.pid)?;
-        // Charged before it is done, for it may be done in part and fail.
+        // The charge comes first, because the clearing may fail half-way.
         self.spent += match self.shared {
             true => resident_pages(process),
             false => self.charge(&sorted, &ranges),
         };
         self.tracker.clear(self.pid, &ranges)?;
         if self.shared {
-            // What the tracker has left out because others map it too.
+            // Clears the bits that the tracker skipped because other processes map the pages, too.
             clear_accessed(self.root, self.pid).map_err(TrackError::from)?;
         }
         let after = Moment::now(self.clock, self.pid)?;
@@ -391,7 +405,7 @@ impl Run<'_> {
         for step in steps {
             let next = step.mul_f64(stretch);
             let elapsed = after.wall.elapsed();
-            // A reading that is late would come in the next step.
+            // A late reading is skipped: it would fall into the next step.
             if elapsed > next.mul_f64(2.0).max(due) && !next.is_zero() {
                 continue;
             }
@@ -417,8 +431,9 @@ impl Run<'_> {
         if asked { Err(Stop::Asked) } else { Ok(()) }
     }
 
-    /// The bits that clearing `regions` clears, each of which is a first touch sooner or later; those that are clear
-    /// already were charged when they were cleared. All pages, where the tracker cannot say beforehand at no cost.
+    /// Returns the number of bits that clearing `regions` clears: each causes a first touch sooner
+    /// or later. Bits that are clear already were charged when they were cleared. Counts all pages
+    /// if the tracker cannot report the bits beforehand at no cost.
     fn charge(&mut self, regions: &[&Region], ranges: &[VirtRange]) -> f64 {
         let whole = |region: &Region| if region.leaf.is_huge() { 1.0 } else { f64::from(region.present) };
         let found = match self.tracker.kind() {
@@ -444,19 +459,19 @@ impl Run<'_> {
         let found = self.tracker.read(self.pid, ranges)?;
         let after = Moment::now(self.clock, self.pid)?.cpu;
         self.cpu = after - self.start.cpu;
-        // First touches take time in which the process gets no further.
+        // The process does not progress during first touches.
         let touched: f64 = found.iter().filter_map(|region| region.accessed).map(f64::from).sum();
         let delay = touched * self.first_access * DELAYED;
         let count = histories.len() as f64;
         for (number, (history, bits)) in histories.iter_mut().zip(bits).enumerate() {
             let Ok(at) = found.binary_search_by_key(&history.start, |region| region.start) else { continue };
             let region = &found[at];
-            // What was split or promoted meanwhile has no history.
+            // A region that was split or promoted meanwhile has no history.
             let (Some(touched), true) = (region.accessed, region.leaf.is_huge() == history.huge) else {
                 history.present = 0;
                 continue;
             };
-            // Regions are cleared, and read, one after the other.
+            // Regions are cleared, and read, one after the other: times are interpolated.
             let along = (number as f64 + 0.5) / count;
             let between = |start: f64, end: f64| start + (end - start) * along;
             let cpu = (between(before, after) - between(cleared.0, cleared.1)).max(0.0);
@@ -469,7 +484,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Leaves out pages that others map too, where the tracker does not clear those.
+    /// Leaves out pages that others map too, if the tracker does not clear those.
     fn mask(&self, histories: &mut [History], bits: &mut [Vec<Option<PageBits>>]) {
         if self.shared || !self.tracker.leaves_shared() {
             return;
@@ -500,7 +515,7 @@ impl Run<'_> {
     fn finish(mut self) -> Touches {
         let seconds = self.start.wall.elapsed().as_secs_f64();
         self.touches.seconds = seconds;
-        // A process that has ended has no clock any more.
+        // An ended process has no clock any more.
         self.touches.cpu_seconds = self.now().map_or(self.cpu, |now| now.cpu);
         self.touches.parallel = (self.touches.cpu_seconds / seconds.max(1e-6)).max(1.0);
         self.touches.contiguity = contiguity::of_sampled(self.root, self.pid, &self.touches);
@@ -508,7 +523,8 @@ impl Run<'_> {
     }
 }
 
-/// How many new pages of each reading have a new neighbour. `bits`: what was touched by each reading.
+/// Counts, for each reading, the new pages with a new neighbour. `bits`: the touched pages of each
+/// reading.
 fn note_neighbours(history: &mut History, bits: &[Option<PageBits>]) {
     let mut former: PageBits = [0; PAGES as usize / 64];
     for (reading, bits) in history.readings.iter_mut().zip(bits) {

@@ -1,4 +1,4 @@
-//! The probe on a tracker that is synthetic: the test process itself is the target, for its clock.
+//! The probe on a synthetic tracker. The test process itself is the target, for its clock.
 
 use super::*;
 use megapage_snapshot::{Mapping, MappingFlags, ProcessId, TrackerKind};
@@ -8,7 +8,7 @@ use crate::tracker::RegionBits;
 
 const BASE: u64 = 0x7000_0000_0000;
 
-/// Answers that of each region the first `touched` pages were touched, and notes what was cleared.
+/// Reports the first `touched` pages of each region as touched, and notes the cleared ranges.
 struct Made {
     touched: u16,
     cleared: Vec<VirtRange>,
@@ -31,7 +31,7 @@ impl Tracker for Made {
     }
 
     fn read(&mut self, _: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
-        // A little work, for the target's clock to go on.
+        // A little work moves the target's clock.
         std::hint::black_box((0..20_000u64).sum::<u64>());
         let bits = |touched: u16| {
             let mut bits: PageBits = [0; PAGES as usize / 64];
@@ -73,7 +73,7 @@ fn process(regions: u64) -> Process {
     }
 }
 
-/// Probes with a clock on the wall that does not wait: the rounds follow each other as fast as they can.
+/// Probes with waits that return at once: the rounds follow each other as fast as they can.
 fn run(
     tracker: &mut Made,
     process: &Process,
@@ -81,7 +81,7 @@ fn run(
     first_access_ns: f64,
 ) -> Result<Touches, TrackError> {
     let options = ProbeOptions { time: Duration::from_secs(3600), budget: 0.01, first_access_ns, seed: 5 };
-    // The waits of a cycle: those of the quick rounds, and of the slow one.
+    // Waits of a cycle: those of the quick rounds, and of the slow one.
     let mut left = rounds * (QUICK_ROUNDS * QUICK.len() + SLOW.len());
     let mut wait = |time: Duration| {
         assert!(time <= SLOW[SLOW.len() - 1].mul_f64(LONGEST_STRETCH));
@@ -113,8 +113,9 @@ fn what_is_cleared_is_paid_for_whether_or_not_it_is_touched_while_watched() {
     let process = process(4000);
     let mut tracker = Made { touched: PAGES, cleared: Vec::new(), fail: false };
     run(&mut tracker, &process, 4, 5e6).unwrap();
-    // 36 s of slow-down, of which half is given in advance, at 5 ms a first touch: 3600 to 7200 pages, fewer where this
-    // process does not get the processor. The first round is made in any case.
+    // 36 s of slow-down, half of it in advance, pay for 3600 to 7200 pages at 5 ms a first touch.
+    // There are fewer if this process does not get the processor. The first round is made in any
+    // case.
     let pages = tracker.cleared.len() * usize::from(PAGES);
     assert!((512..7200 + QUICK_ROUNDS * QUICK_REGIONS * 512).contains(&pages), "{pages}");
 }
@@ -143,7 +144,7 @@ fn bits_that_are_clear_already_are_not_paid_for_again() {
             first_access: 1e-7,
         };
         assert_eq!(run.charge(&regions, &ranges), 40.0 * f64::from(touched));
-        // What the tracker does not find is charged whole.
+        // A region that the tracker does not find is charged whole.
         assert_eq!(run.charge(&regions, &ranges[..10]), f64::from(10 * touched + 30 * PAGES));
     }
 }
@@ -176,7 +177,7 @@ fn use_of_mostly_shared_memory_is_reported() {
     assert!(!uses_shared(&shared));
     shared.mappings[0].kind = MappingKind::Shared;
     assert!(uses_shared(&shared));
-    // 64 of its own beside 8 of them.
+    // It has 64 private regions beside one shared region.
     let mut private = process(64);
     private.mappings[1].kind = MappingKind::Shared;
     private.mappings[1].flags.locked = false;
@@ -195,7 +196,7 @@ fn one_region_in_four_is_quiet() {
         (dealt.len(), seldom)
     };
     assert_eq!([2, 2, 1, 3].map(&mut count), [(2, 0), (2, 1), (1, 0), (3, 1)]);
-    // More than the others are.
+    // More are dealt than there are other regions.
     assert_eq!([32, 100].map(&mut count), [(32, 24), (40, 32)]);
     let mut all = Decks::new(regions, &BTreeMap::new(), 5);
     assert_eq!([all.deal(9).len(), all.deal(41).len()], [9, 40]);

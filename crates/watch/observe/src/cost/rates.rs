@@ -1,30 +1,32 @@
-//! From first touches to rates of visits.
+//! Rates of visits from first touches.
 
 use super::touches::Record;
 
-/// The slowest rate that is distinguished from none: a visit in 20 s.
+/// Slowest rate that is distinguished from none: a visit in 20 s.
 const SLOWEST: f64 = 0.05;
-/// Each rate of the grid is twice the one before, up to 13 million visits of a page a second, or to where nine of ten
-/// pages are touched before the first reading: what is faster cannot be determined.
+/// Most rates of the grid, each twice the one before, up to 13 million visits of a page a second.
+/// The grid ends earlier if nine of ten pages are touched before the first reading: faster rates
+/// cannot be determined.
 const MOST_RATES: usize = 29;
-/// Steps of the fit. It converges from above; more change the sum of rates by less than 1 %.
+/// Most steps of the fit. It converges from above; further steps change the sum of rates by less
+/// than 1 %.
 const STEPS: usize = 400;
-/// A step that moves less of the pages from rate to rate is the last.
+/// Share of the pages moved from rate to rate below which the fit ends.
 const SETTLED: f64 = 1e-5;
 
-/// How many pages are visited how often: shares of a grid of rates.
+/// Distribution of pages over rates of visits: shares of a grid of rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rates {
-    /// For each rate of the grid, ascending and starting with 0, the share of pages.
+    /// Share of pages for each rate of the grid, ascending from rate 0.
     shares: Vec<f64>,
 }
 
-/// Rate number `index` of the grid.
+/// Returns rate number `index` of the grid.
 fn rate(index: usize) -> f64 {
     if index == 0 { 0.0 } else { SLOWEST * 2f64.powi(index as i32 - 1) }
 }
 
-/// The chance that a page of this rate is first touched as `record` says.
+/// Returns the chance that a page of this rate is first touched as in `record`.
 fn chance(record: &Record, rate: f64) -> f64 {
     let upto = if record.before.is_finite() { (-rate * record.before).exp() } else { 0.0 };
     match rate {
@@ -34,8 +36,8 @@ fn chance(record: &Record, rate: f64) -> f64 {
 }
 
 impl Rates {
-    /// The mixture of rates that makes `records` most likely (EM over the shares of the grid; each page is visited at
-    /// random moments). `None` without records.
+    /// Fits the mixture of rates that makes `records` most likely (EM over the shares of the grid;
+    /// each page is visited at random moments). Returns `None` without records.
     pub fn fit(records: &[Record]) -> Option<Rates> {
         let total: f64 = records.iter().map(|record| record.count).sum();
         if total <= 0.0 {
@@ -47,8 +49,8 @@ impl Rates {
         let rates: Vec<f64> = (0..known).map(rate).collect();
         let chances: Vec<Vec<f64>> =
             records.iter().map(|record| rates.iter().map(|&rate| chance(record, rate)).collect()).collect();
-        // Each rate begins with as many visits as any other: what the records do not need fades from there, and a
-        // rest of fast rates would make up many visits.
+        // Each rate begins with equally many visits. Shares that the records do not need fade from
+        // there. A large start at fast rates would leave many visits.
         let mut shares: Vec<f64> = rates.iter().map(|&rate| 1.0 / rate.max(SLOWEST)).collect();
         for _ in 0..STEPS {
             let mut next = vec![0.0; shares.len()];
@@ -73,7 +75,8 @@ impl Rates {
         Some(Rates { shares })
     }
 
-    /// The classes: share of pages and visits of each per second of processor time. Those that hold none are left out.
+    /// Returns the classes: the share of pages, and their visits per second of processor time.
+    /// Leaves out empty ones.
     pub fn classes(&self) -> impl Iterator<Item = (f64, f64)> + Clone {
         self.shares
             .iter()
@@ -82,12 +85,13 @@ impl Rates {
             .map(|(index, &share)| (share, rate(index)))
     }
 
-    /// The visits per second of a page, on average.
+    /// Returns the mean visits of a page per second.
     pub fn mean(&self) -> f64 {
         self.classes().map(|(share, rate)| share * rate).sum()
     }
 
-    /// The visits per second to expect of pages of which one record is known, all of its count together.
+    /// Returns the expected visits per second of the pages of one record, all of its count
+    /// together.
     pub fn visits(&self, record: &Record) -> f64 {
         let (mut sum, mut weight) = (0.0, 0.0);
         for (share, rate) in self.classes() {
@@ -103,7 +107,7 @@ impl Rates {
 mod tests {
     use super::*;
 
-    /// The records of `count` pages of one rate, read at `times`.
+    /// Returns the records of `count` pages of one rate, read at `times`.
     fn records(count: f64, rate: f64, times: &[f64]) -> Vec<Record> {
         let mut after = 0.0;
         let mut records = Vec::new();

@@ -1,5 +1,6 @@
-//! What an estimate was made from, to be made again: what a program was seen to touch, on which machine, and what huge
-//! pages then gained it. Fixtures under `fixtures/advice` are such.
+//! The basis of an estimate, from which it can be made again: the touches of a program, the
+//! machine, and the measured gain by huge pages. The fixtures under `fixtures/advice` are
+//! recordings.
 
 use super::calibrate::AccessTimes;
 use super::estimate::{Estimate, NoEstimate, estimate};
@@ -10,29 +11,29 @@ use serde::{Deserialize, Serialize};
 /// One program, observed once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
-    /// Its name.
+    /// Name of the program.
     pub program: String,
-    /// The TLBs of the machine.
+    /// TLBs of the machine.
     pub geometry: Geometry,
-    /// What accesses took there.
+    /// Access times of the machine.
     pub times: AccessTimes,
-    /// What was sampled.
+    /// Sampled touches.
     pub touches: Touches,
-    /// How many times as fast it was on huge pages, where that was measured.
+    /// Speed-up on huge pages, if it was measured.
     pub measured: Option<Measured>,
 }
 
-/// A gain that was measured.
+/// Measured gain.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The median of the turns.
+    /// Median over the turns.
     pub median: f64,
-    /// What holds it with 90 %.
+    /// Interval that holds it with 90 %.
     pub interval: [f64; 2],
 }
 
 impl Recording {
-    /// Estimates again.
+    /// Makes the estimate again.
     pub fn estimate(&self) -> Result<Estimate, NoEstimate> {
         estimate(&self.touches, &self.geometry, &self.times)
     }

@@ -1,28 +1,31 @@
-//! When pages are first touched after their bits were cleared. Pure values: observed by [`super::probe`], or synthetic.
+//! Times of the first touches of pages after a clearing of their bits. Pure values: observed by
+//! [`super::probe`], or synthetic.
 
 use crate::tracker::PageBits;
 use megapage_snapshot::PAGES;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One reading of one region. Written as `[cpu, unsure, touched, neighbours]`, the times in units
-/// of 100 ns.
+/// One reading of one region. Its written form is `[cpu, unsure, touched, neighbours]`, with times
+/// in units of 100 ns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, u16, Option<u16>)", into = "(u64, u64, u16, Option<u16>)")]
 pub struct Reading {
-    /// Processor time that the process took since the region was cleared, in seconds: as regions are cleared, and read,
-    /// one after the other at an even pace; without what first touches took of it.
+    /// Processor time of the process since the region was cleared, in seconds, without the delay by
+    /// first touches. Regions are taken to be cleared, and read, one after the other at an even
+    /// pace.
     pub cpu: f64,
-    /// By how much it may be less or more at most: the thread that clears and reads may lose the processor in between.
+    /// Greatest error of `cpu` in either direction: the thread that clears and reads may lose the
+    /// processor in between.
     pub unsure: f64,
-    /// Pages touched since then, 0 to 512. Never falls from one reading to the next.
+    /// Pages touched since the clearing, 0 to 512. Never falls from one reading to the next.
     pub touched: u16,
-    /// Of the pages that are new since the reading before, how many have a next page that is new, too; `None` where the
-    /// tracker only counts.
+    /// Number of new pages since the reading before with a next page that is new, too; `None` if
+    /// the tracker only counts.
     pub neighbours: Option<u16>,
 }
 
-/// Units of 100 ns in a second: what a reading is written in.
+/// Units of 100 ns in a second, for the written form of a reading.
 const WRITTEN: f64 = 1e7;
 
 impl From<(u64, u64, u16, Option<u16>)> for Reading {
@@ -40,46 +43,49 @@ impl From<Reading> for (u64, u64, u16, Option<u16>) {
 /// One region, cleared once and read several times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct History {
-    /// The region's first address.
+    /// First address of the region.
     pub start: u64,
-    /// Whether one entry of 2 MiB or more maps it: then there is one bit, and `touched` is 0 or 512.
+    /// True if one entry of 2 MiB or more maps it: then there is one bit, and `touched` is 0
+    /// or 512.
     pub huge: bool,
-    /// Whether a huge page could map it: private anonymous memory on base pages.
+    /// True if a huge page could map it: whole private anonymous memory, or any region in a probe
+    /// of shared memory.
     pub promotable: bool,
-    /// A closer look at a region that was full at the first reading: it says how hot such regions are, and nothing of
-    /// how many there are.
+    /// True for a closer look at a region that was full at the first reading. It shows how hot such
+    /// regions are, but not their number.
     pub close: bool,
-    /// Whether no sample of accesses had found a page of the region touched: see [`Touches::stratify`].
+    /// True if no sample of accesses had found a touched page in the region: see
+    /// [`Touches::stratify`].
     #[serde(default)]
     pub quiet: bool,
     /// Present base pages, 1 to 512.
     pub present: u16,
-    /// The readings, in order of time.
+    /// Readings, in order of time.
     pub readings: Vec<Reading>,
 }
 
-/// What was sampled of a process, and of how much.
+/// Samples of a process, and the amounts of memory for which they stand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Touches {
-    /// The sampled regions; a region may be there several times.
+    /// Sampled regions; a region may be there several times.
     pub histories: Vec<History>,
     /// Base pages of the process that could have been sampled and that a huge page could map.
     pub promotable_pages: u64,
-    /// Those of them in regions of which no sample of accesses had found a page touched.
+    /// Those pages in regions in which no sample of accesses had found a touched page.
     #[serde(default)]
     pub quiet_pages: u64,
-    /// Those on base pages that none could.
+    /// Base pages of the process that could have been sampled and that no huge page could map.
     pub other_pages: u64,
-    /// Regions that are mapped huge.
+    /// Regions on huge pages.
     pub huge_regions: u64,
-    /// Threads that ran at once on average while it was sampled, at least 1: each has a TLB of its own.
+    /// Mean number of threads that ran at once during sampling, at least 1: each has its own TLB.
     pub parallel: f64,
-    /// Processor seconds that the process took while it was sampled.
+    /// Processor seconds of the process during sampling.
     pub cpu_seconds: f64,
-    /// Seconds that this took.
+    /// Seconds of sampling.
     pub seconds: f64,
-    /// How far neighbours among its base pages are neighbours in physical memory, too, 0 to 1; `None` where that is not
-    /// known.
+    /// Share of neighbours among its base pages that are neighbours in physical memory, too, 0 to
+    /// 1; `None` if unknown.
     #[serde(default)]
     pub contiguity: Option<f64>,
 }
@@ -87,24 +93,24 @@ pub struct Touches {
 /// Pages (or huge regions) that were first touched between two moments, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
-    /// Not before this processor time after the clearing, in seconds.
+    /// Lower bound of the first touch, in seconds of processor time after the clearing.
     pub after: f64,
-    /// Not after this; infinite: not as long as it was watched.
+    /// Upper bound of it; infinite if there was no touch during sampling.
     pub before: f64,
-    /// How many.
+    /// Number of pages.
     pub count: f64,
 }
 
 impl History {
-    /// Whether (nearly) all pages were touched by the first reading that is known to come after the clearing: that they
-    /// are hot is all that it shows.
+    /// Returns true if nine tenths of the pages were touched by the first reading that certainly
+    /// came after the clearing. Then the readings show only that they are hot.
     pub fn is_full_at_once(&self) -> bool {
         let full = |first: &Reading| 10 * u32::from(first.touched) >= 9 * u32::from(self.present);
         let first = self.readings.iter().find(|reading| reading.cpu > reading.unsure);
         !self.huge && first.or(self.readings.last()).is_some_and(full)
     }
 
-    /// What the readings say about each page's first touch.
+    /// Returns the bounds of the first touches of all pages, from the readings.
     pub fn records(&self) -> Vec<Record> {
         let scale = if self.huge { 1.0 / f64::from(PAGES) } else { 1.0 };
         let (mut after, mut touched) = (0.0, 0u16);
@@ -126,12 +132,16 @@ impl History {
         records
     }
 
-    /// How far the first touches came in the order of addresses, 0 (anywhere) to 1 (one page after the other), and
-    /// how many touches say so. `None` where nothing shows it: all pages were touched before the first reading, or none.
+    /// Returns the degree to which first touches came in the order of addresses, 0 (anywhere) to 1
+    /// (one page after the other). Also returns the number of touches that show it. `None` if none
+    /// does: all pages were touched before the first reading, or none was.
     ///
-    /// Two signs. Neighbours are touched in the same step: among the pages that are new in a step, more have a new
-    /// neighbour than chance would give. And the whole region is new in one step: pages that are touched at random,
-    /// each at its own time, spread over several steps ([`most_in_a_step`]).
+    /// There are two signs:
+    ///
+    /// - Neighbours are touched in the same step: more of the new pages in a step have a new
+    ///   neighbour than chance would give.
+    /// - The whole region is new in one step. Random touches spread over several steps
+    ///   ([`most_in_a_step`]).
     pub fn order(&self) -> Option<(f64, f64)> {
         if self.huge || self.close {
             return None;
@@ -143,8 +153,8 @@ impl History {
             let new = f64::from(reading.touched.saturating_sub(former));
             let open = f64::from(self.present.saturating_sub(former));
             let former_share = f64::from(former) / f64::from(self.present.max(1));
-            // The first step begins at once, and so does one after a reading that came too soon to say: a hot region is
-            // full in it, in any order.
+            // The first step begins at the clearing, and so does one after a reading that came too
+            // soon. A hot region is full in it, in any order.
             let most = most_in_a_step(begun, reading.cpu + reading.unsure) + STEP_MARGIN;
             let jumped = most < MOST_TELLING && former_share < 0.1 && new >= LEAST_TO_TELL;
             let mut score = 0.0f64;
@@ -152,7 +162,8 @@ impl History {
                 score = ((new / open - most) / (1.0 - most)).clamp(0.0, 1.0);
             }
             let chance = new / open.max(1.0);
-            // Hot pages side by side are new side by side in the first step, in whatever order they are visited.
+            // Hot neighbours are new together in the first step, in whatever order they are
+            // visited.
             let goes_on = step > 0 || end >= 1.5 * new;
             let tells = new >= LEAST_TO_TELL && chance < 0.9 && goes_on;
             let neighbours = reading.neighbours.filter(|_| tells);
@@ -172,13 +183,15 @@ impl History {
 }
 
 impl Touches {
-    /// Whether the process has grown by more than a quarter since `former` was sampled: it was still starting then.
+    /// Returns true if the process has grown by more than a quarter since `former` was sampled: it
+    /// was still starting then.
     pub fn grew_from(&self, former: &Touches) -> bool {
         4 * (self.promotable_pages + self.other_pages) > 5 * (former.promotable_pages + former.other_pages)
     }
 
-    /// Says which regions (by first address; with their present pages) are quiet: of which no sample of accesses had found a
-    /// page touched. They are a stratum of their own: fewer of them are looked at, each of which stands for more.
+    /// Marks the quiet regions, in which no sample of accesses had found a touched page. `quiet`
+    /// gives their first addresses and present pages. They form a separate stratum: fewer of them
+    /// are sampled, and each stands for more.
     pub fn stratify(&mut self, quiet: &BTreeMap<u64, u16>) {
         let pages = quiet.values().map(|present| u64::from(*present)).sum::<u64>();
         self.quiet_pages = pages.min(self.promotable_pages);
@@ -187,7 +200,7 @@ impl Touches {
         }
     }
 
-    /// Adds a later sample of the same process. The values of the whole are those of the later.
+    /// Adds a later sample of the same process. Takes the totals from the later one.
     pub fn add(&mut self, later: Touches) {
         let seconds = self.seconds + later.seconds;
         self.parallel = (self.parallel * self.seconds + later.parallel * later.seconds) / seconds.max(1e-9);
@@ -201,9 +214,9 @@ impl Touches {
         self.contiguity = later.contiguity.or(self.contiguity);
     }
 
-    /// The rate at which pages are touched that were not for a while, for a process that goes through its memory in
-    /// order: the share touched grows evenly with time then, so that the whole of it up to the half shows the slope.
-    /// Of base pages, all of them, per second of processor time.
+    /// Returns the rate at which a process that goes through its memory in order touches pages not
+    /// touched for a while. The touched share then grows evenly with time, so that the readings up
+    /// to one half show the slope. The rate is for all base pages, per second of processor time.
     pub fn rate_in_order(&self) -> f64 {
         let base = || self.histories.iter().filter(|history| !history.huge && !history.close);
         let present = |of: &dyn Fn(&History) -> bool| -> f64 {
@@ -211,7 +224,7 @@ impl Touches {
         };
         let pages = present(&|_| true);
         let steps = base().map(|history| history.readings.len()).max().unwrap_or(0);
-        // Of the two strata each counts by what it stands for.
+        // Each of the two strata has the weight of the pages for which it stands.
         let quiet = present(&|history| history.quiet);
         let [of_quiet, of_others] = [
             (quiet, self.quiet_pages),
@@ -238,18 +251,20 @@ impl Touches {
     }
 }
 
-/// A moment is known no better, in seconds: a call takes as long to come back.
+/// Least error of a moment, in seconds: a call takes as long to return.
 const LEAST_UNSURE: f64 = 10e-6;
-/// New pages in a step below which neighbours say nothing.
+/// Least number of new pages in a step from which neighbours show an order.
 const LEAST_TO_TELL: f64 = 8.0;
-/// What chance may add to the largest share of touches that a step holds.
+/// Margin for chance on the largest share of touches in a step.
 const STEP_MARGIN: f64 = 0.05;
-/// A step that may hold so large a share of touches at random times says nothing of their order.
+/// Largest possible share of random touches in a step that still shows an order.
 const MOST_TELLING: f64 = 0.75;
 
-/// The largest share of first touches at random times that can fall between two moments after the clearing, in seconds,
-/// whatever the rate: the largest of `exp(-rate begin) - exp(-rate end)`, where `rate = ln(end / begin) / (end - begin)`.
-/// 0.40 where the second comes 3.16 times as late as the first; all of them where the first is the clearing itself.
+/// Returns the largest share of random first touches that can fall between two moments after the
+/// clearing, in seconds, whatever the rate. It is the largest of
+/// `exp(-rate begin) - exp(-rate end)`, where `rate = ln(end / begin) / (end - begin)`. It is 0.40
+/// if the second moment is 3.16 times as late as the first, and 1 if the first is the clearing
+/// itself.
 fn most_in_a_step(begin: f64, end: f64) -> f64 {
     if begin <= 0.0 {
         return 1.0;
@@ -259,7 +274,7 @@ fn most_in_a_step(begin: f64, end: f64) -> f64 {
     (-log).exp() - (-log * factor).exp()
 }
 
-/// How many of the pages that are set in `bits` and not in `former` have a next page that is too.
+/// Returns the number of pages set in `bits` and not in `former` with a next page that is so, too.
 pub(super) fn neighbours_among(bits: &PageBits, former: &PageBits) -> u16 {
     let mut count = 0;
     let new = |word: usize| bits.get(word).map_or(0, |bits| bits & !former[word]);

@@ -1,4 +1,4 @@
-//! Which regions may be sampled, and which of them others may share.
+//! The regions that may be sampled, and those of them that other processes may share.
 
 use super::budget::Candidate;
 use crate::tracker::{RegionBits, TrackError};
@@ -23,13 +23,13 @@ pub(super) fn candidate(region: &Region) -> Candidate {
     Candidate { start: region.start, entries, last: accessed }
 }
 
-/// Whether a region's mapping may share pages with others without a fork.
+/// Returns true if a region's mapping may share pages with others without a fork.
 pub(super) fn maps_shared(process: &Process, region: &Region) -> bool {
     let mapping = process.mappings.get(region.mapping as usize);
     mapping.is_none_or(|mapping| mapping.kind == MappingKind::Shared || mapping.flags.mergeable)
 }
 
-/// Regions, given by ascending first addresses, as ranges.
+/// Returns regions, given by ascending first addresses, as ranges.
 pub(super) fn merge(starts: &[u64]) -> Vec<VirtRange> {
     let mut ranges: Vec<VirtRange> = Vec::new();
     for start in starts {
@@ -43,8 +43,9 @@ pub(super) fn merge(starts: &[u64]) -> Vec<VirtRange> {
     ranges
 }
 
-/// Takes what other processes map, too, out of what was read of the regions in `shared` (ascending), and says how
-/// much of the present memory that was. A region of which nothing is left was not sampled.
+/// Removes pages that other processes map, too, from the results for the regions in `shared`
+/// (ascending). Returns the present memory that this removes. A region without remaining pages
+/// counts as not sampled.
 pub(super) fn leave_out_shared(
     root: &KernelRoot,
     id: ProcessId,

@@ -5,41 +5,44 @@ use megapage_kernel::cpu_time_of;
 use megapage_units::{Pid, VirtRange};
 use std::time::Duration;
 
-/// Bits that were cleared.
+/// Cleared bits of one sample.
 #[derive(Debug)]
 pub(super) struct Cycle {
-    /// The first addresses of its regions, ascending.
+    /// First addresses of its regions, ascending.
     pub(super) starts: Vec<u64>,
-    /// The same as ranges.
+    /// The same regions as ranges.
     pub(super) ranges: Vec<VirtRange>,
-    /// How many bits that makes, how many of them were set at the end of the window, and how many so far.
+    /// Number of cleared bits, and below those set at the end of the window, and those set so far.
     pub(super) entries: u64,
     pub(super) in_window: u64,
     pub(super) by_now: u64,
-    /// The first addresses of regions that others may share.
+    /// First addresses of regions that others may share.
     pub(super) shared: Vec<u64>,
-    /// Whether of regions on base pages a part was cleared that stands for all of it ([`part`](crate::tracker::part)).
+    /// True if only a part of each region on base pages was cleared, which stands for all of it
+    /// ([`part`](crate::tracker::part)).
     pub(super) in_part: bool,
     pub(super) cleared: Duration,
     pub(super) read: bool,
-    /// The process's processor time before and after the clearing, where rates are to be reported.
+    /// Processor time of the process before and after the clearing, if rates are to be reported.
     pub(super) cpu: Option<(Duration, Duration)>,
-    /// When the clearing was done.
+    /// Time at the end of the clearing.
     pub(super) done: Duration,
-    /// How long the window is: longer where the process has not run yet.
+    /// Length of the window; longer if the process has not run yet.
     pub(super) window: Duration,
-    /// What was accessed early in it, where rates are to be reported.
+    /// Accesses early in the window, if rates are to be reported.
     pub(super) early: Option<PartialWindow>,
 }
 
 impl Cycle {
-    /// The processor time that the process has taken since the clearing was done; `None` where rates are not asked for.
+    /// Returns the processor time of the process since the end of the clearing; `None` if rates are
+    /// not asked for.
     pub(super) fn worked(&self, pid: Pid) -> Option<Duration> {
         let (_, done) = self.cpu?;
         Some(cpu_time_of(pid).ok()?.saturating_sub(done))
     }
 
-    /// What of the clearing it has worked after the region at this place was cleared: one after the other was.
+    /// Returns the processor time of the process during the clearing, after the region at this
+    /// place was cleared. Regions are cleared one after the other.
     pub(super) fn worked_before(&self, place: usize) -> Duration {
         let (begun, done) = self.cpu.unwrap_or_default();
         let left = 1.0 - place as f64 / self.starts.len().max(1) as f64;

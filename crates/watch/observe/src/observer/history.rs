@@ -5,25 +5,26 @@ use megapage_snapshot::{AccessProfile, Accessed, Leaf, Region};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How much a new sample counts in the moving average: HawkEye's released code weighs (6 old + 4 new) / 10
-/// (Panwar et al., ASPLOS 2019).
+/// Weight of a new sample in the moving average. HawkEye's released code weighs (6 old + 4 new) /
+/// 10 (Panwar et al., ASPLOS 2019).
 pub const NEW_WEIGHT: f32 = 0.4;
 
-/// By the first address of the region.
+/// Results by the first address of the region.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     accessed: HashMap<u64, Accessed>,
     zeros: HashMap<u64, u16>,
     profiles: HashMap<u64, AccessProfile>,
-    /// What a sample of a short window says of rates, where no estimator has found anything.
+    /// Rates from a sample with a short window, used if no estimator has found any.
     rates: HashMap<u64, AccessProfile>,
 }
 
-/// The share of a region's pages that a later sample must find accessed for an earlier one's rate to hold on.
+/// Least share of a region's pages that a later sample must find accessed to confirm an earlier
+/// rate.
 const STILL: f32 = 0.9;
 
 impl History {
-    /// One region was read at `now`.
+    /// Notes a reading of one region at `now`.
     pub(crate) fn note(&mut self, start: u64, coverage: u16, now: Duration) {
         let former = self.accessed.get(&start);
         let fresh = f32::from(coverage);
@@ -32,36 +33,37 @@ impl History {
         self.accessed.insert(start, Accessed { coverage, average, last, sampled: now });
     }
 
-    /// What the last sample said of the region at `start`.
+    /// Returns the result of the last sample for the region at `start`.
     pub(crate) fn accessed(&self, start: u64) -> Option<&Accessed> {
         self.accessed.get(&start)
     }
 
-    /// The zero scan found so many zero pages in the huge page at `start`.
+    /// Notes the number of zero pages that the zero scan found in the huge page at `start`.
     pub(crate) fn note_zeros(&mut self, start: u64, zeros: u16) {
         self.zeros.insert(start, zeros);
     }
 
-    /// An estimator found the region at `start` to be accessed so.
+    /// Notes the profile that an estimator found for the region at `start`.
     pub(crate) fn note_profile(&mut self, start: u64, profile: AccessProfile) {
         self.profiles.insert(start, profile);
     }
 
-    /// A sample whose window was short enough for a rate found the region at `start` to be visited so often.
+    /// Notes the rate of the region at `start`, from a sample with a window short enough for a
+    /// rate.
     pub(crate) fn note_rate(&mut self, start: u64, rate: AccessProfile) {
         self.rates.insert(start, rate);
     }
 
-    /// A sample whose window was too long for a rate found `coverage` of the `present` pages at `start` accessed:
-    /// what was known of its rate holds on where that is nearly all of them.
+    /// Checks an earlier rate. A sample with a window too long for a rate found `coverage` of the
+    /// `present` pages at `start` accessed. The rate holds if these are nearly all.
     pub(crate) fn confirm_rate(&mut self, start: u64, coverage: u16, present: u16) {
         if f32::from(coverage) < STILL * f32::from(present) {
             self.rates.remove(&start);
         }
     }
 
-    /// Fills in what is known of `regions`, and forgets the regions that are no more: one that comes back later is
-    /// another.
+    /// Fills in the known results of `regions`, and forgets regions that no longer exist: one that
+    /// returns later is another.
     pub(crate) fn fill(&mut self, regions: &mut [Region]) {
         let mut accessed = HashMap::with_capacity(self.accessed.len());
         let mut zeros = HashMap::with_capacity(self.zeros.len());
@@ -72,12 +74,12 @@ impl History {
                 region.accessed = Some(known);
                 accessed.insert(region.start, known);
             }
-            // Zeros are looked for in huge pages; once it is split, base pages may have been freed.
+            // Zeros are counted in huge pages only: after a split, base pages may have been freed.
             if let Some(known) = self.zeros.remove(&region.start).filter(|_| region.leaf == Leaf::Huge2m) {
                 region.zeros = Some(known);
                 zeros.insert(region.start, known);
             }
-            // One entry stands for all of a huge page: its rate is another.
+            // One entry stands for all of a huge page: the rate of base pages does not hold for it.
             if let Some(known) = self.rates.remove(&region.start).filter(|_| !region.leaf.is_huge()) {
                 region.profile = Some(known);
                 rates.insert(region.start, known);
@@ -94,12 +96,12 @@ impl History {
     }
 }
 
-/// How many entries with an accessed bit a region has that was read: 1 where a huge page is.
+/// Returns the number of entries with an accessed bit in a region that was read: 1 for a huge page.
 pub(crate) fn entries(bits: &RegionBits) -> u64 {
     if bits.leaf.is_huge() { 1 } else { u64::from(bits.present) }
 }
 
-/// How many of those were accessed; all of them where the tracker cannot say.
+/// Returns the number of those that were accessed; all if the tracker cannot report it.
 pub(crate) fn accessed_entries(bits: &RegionBits) -> u64 {
     match bits.accessed {
         None => entries(bits),
@@ -120,7 +122,7 @@ mod tests {
         history.note(0, 500, at(1));
         history.note(0, 0, at(31));
         let accessed = *history.accessed(0).unwrap();
-        // (6 x 500 + 4 x 0) / 10.
+        // The average is (6 x 500 + 4 x 0) / 10.
         assert_eq!((accessed.coverage, accessed.average), (0, 300.0));
         assert_eq!((accessed.last, accessed.sampled), (Some(at(1)), at(31)));
         history.note(0, 512, at(61));

@@ -1,22 +1,22 @@
-//! Bits that were cleared, and of which it is still to be charged who sets them again.
+//! Cleared bits whose next accesses are still to be charged.
 
 use super::history::{accessed_entries, entries};
 use super::part::{both, ones};
 use crate::tracker::{PageBits, RegionBits};
 
-/// Bits of a region that were cleared.
+/// Cleared bits of a region.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outstanding {
-    /// Which pages: others have old bits. `None`: all of them.
+    /// Pages with cleared bits; the other bits are old. `None`: all pages.
     pub(super) pages: Option<PageBits>,
-    /// How many of them were found accessed, and charged.
+    /// Number of these pages that were found accessed, and charged.
     pub(super) charged: u64,
 }
 
 impl Outstanding {
     pub(super) const WHOLE: Outstanding = Outstanding { pages: None, charged: 0 };
 
-    /// How many of the bits are set now, and how many there are.
+    /// Returns the number of the bits that are set now, and the number of all.
     pub(super) fn count(&self, read: &RegionBits) -> (u64, u64) {
         match (self.pages, read.bits) {
             (Some(pages), Some(bits)) if !read.leaf.is_huge() => {
@@ -26,7 +26,8 @@ impl Outstanding {
         }
     }
 
-    /// After the bits of `part` were cleared, too; `bits` are those of the region before.
+    /// Returns the state after the bits of `part` were cleared, too. `bits` are those of the region
+    /// before.
     pub(super) fn cleared_again(&self, part: &PageBits, bits: Option<&PageBits>) -> Outstanding {
         let rest = match (self.pages, bits) {
             (Some(pages), _) if pages == *part => None,
@@ -86,7 +87,7 @@ mod tests {
         let bits = read(start, 0..512).bits;
         let again = Outstanding { pages: None, charged: 512 }.cleared_again(&part_bits(start), bits.as_ref());
         assert_eq!((again.pages, again.charged), (None, 512 - 16));
-        // The part is accessed again: 16 new ones.
+        // The part is accessed again: 16 new bits.
         assert_eq!(again.count(&read(start, 0..512)).0 - again.charged, 16);
         let same = Outstanding { pages: Some(part_bits(start)), charged: 16 };
         assert_eq!(same.cleared_again(&part_bits(start), bits.as_ref()).charged, 0);

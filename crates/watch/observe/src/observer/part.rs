@@ -1,15 +1,15 @@
-//! What a part of a region's pages says of all of them, and how often they are visited.
+//! The extrapolation from a part of a region's pages to all of them, and the rates of their visits.
 
 use super::budget::Candidate;
 use crate::tracker::{PART_PAGES, PageBits, RegionBits, part};
 use megapage_snapshot::{AccessClass, AccessProfile, Leaf, PAGES, Region};
 use std::time::Duration;
 
-/// Base pages in a region from which on its part is likely to hold some.
+/// Least present pages of a region from which its part is likely to hold some.
 const LEAST_FOR_PART: u16 = PAGES / 4 * 3;
 
-/// The candidates as far as a part of each stands for it. Those that are hardly populated are left out: there may be
-/// nothing in their part.
+/// Returns the candidates as far as a part of each stands for it. Leaves out sparsely populated
+/// ones: their part may be empty.
 pub(super) fn in_part(list: &[Candidate], regions: &[&Region]) -> Vec<Candidate> {
     let share = f32::from(PART_PAGES) / f32::from(PAGES);
     let parts = list.iter().zip(regions).filter_map(|(whole, region)| match region.leaf {
@@ -24,13 +24,14 @@ pub(super) fn in_part(list: &[Candidate], regions: &[&Region]) -> Vec<Candidate>
     parts.collect()
 }
 
-/// Whether parts stand for all of these regions: of those on base pages next to none is hardly populated.
+/// Returns true if parts stand for all of these regions: at most one in eight regions on base pages
+/// is sparsely populated.
 pub(super) fn stand_for_all(regions: &[&Region]) -> bool {
     let on_base = || regions.iter().filter(|region| !region.leaf.is_huge());
     8 * on_base().filter(|region| region.present >= LEAST_FOR_PART).count() >= 7 * on_base().count()
 }
 
-/// The pages of a region's [`part`], as bits.
+/// Returns the pages of a region's [`part`], as bits.
 pub(super) fn part_bits(start: u64) -> PageBits {
     let mut bits: PageBits = [0; PAGES as usize / 64];
     part(start).for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
@@ -45,7 +46,7 @@ pub(super) fn ones(bits: &PageBits) -> u64 {
     bits.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
-/// Leaves out the bits that were not cleared.
+/// Removes the bits that were not cleared.
 pub(super) fn keep_part(read: &mut RegionBits) {
     if let (Some(bits), false) = (read.bits, read.leaf.is_huge()) {
         let kept = both(&bits, &part_bits(read.start));
@@ -54,7 +55,7 @@ pub(super) fn keep_part(read: &mut RegionBits) {
     }
 }
 
-/// What the part of a region says of all of it: the same share of its pages was accessed.
+/// Returns the accessed pages of a whole region, at the share of its part.
 pub(super) fn accessed_by_part(read: &RegionBits) -> Option<u16> {
     match read.leaf.is_huge() {
         true => read.accessed,
@@ -62,23 +63,23 @@ pub(super) fn accessed_by_part(read: &RegionBits) -> Option<u16> {
     }
 }
 
-/// What was accessed early in the window of a process's first sample.
+/// Accesses early in the window of a process's first sample.
 #[derive(Debug)]
 pub(super) struct PartialWindow {
-    /// The regions of which something was, ascending.
+    /// Regions with some accessed page, ascending.
     touched: Vec<u64>,
-    /// Those of which all was, ascending.
+    /// Regions with all pages accessed, ascending.
     whole: Vec<u64>,
-    /// The processor time that the process had taken by then.
+    /// Processor time of the process from the clearing to this look.
     pub(super) worked: Duration,
 }
 
-/// Of the regions that were accessed whole at the end of the window, so many must have been accessed early in it, a
-/// quarter through, for the process to come back to them; a single pass has reached a quarter.
+/// Least share, among regions accessed whole by the end of the window, of those accessed a quarter
+/// through it. Then the process returns to its memory. A single pass has reached a quarter.
 const COMES_BACK: f64 = 0.9;
 
 impl PartialWindow {
-    /// From what was read of all regions of the sample.
+    /// Returns the early accesses, from a reading of all regions of the sample.
     pub(super) fn new(read: &[RegionBits], in_part: bool, worked: Duration) -> PartialWindow {
         let touched = |bits: &RegionBits| match bits.bits.filter(|_| in_part && !bits.leaf.is_huge()) {
             Some(all) => (ones(&both(&all, &part_bits(bits.start))) as u16, PART_PAGES.min(bits.present)),
@@ -98,7 +99,8 @@ impl PartialWindow {
         self.touched.binary_search(&start).is_ok()
     }
 
-    /// Whether the process comes back to what it accesses, by the regions that were accessed whole (`whole`) in the end.
+    /// Returns true if the process returns to its memory, judged by the regions accessed whole
+    /// (`whole`) in the end.
     pub(super) fn comes_back(&self, whole: impl Iterator<Item = u64>) -> bool {
         let (mut early, mut all) = (0u32, 0u32);
         for start in whole {
@@ -108,36 +110,39 @@ impl PartialWindow {
         f64::from(early) >= COMES_BACK * f64::from(all)
     }
 
-    /// Whether a region that was accessed whole is one that the process comes back to.
+    /// Returns true if the process returns to a region that was accessed whole.
     pub(super) fn is_visited_again(&self, start: u64, comes_back: bool) -> bool {
         comes_back && self.has(start)
     }
 }
 
-/// What a first sample found of one region on base pages, some of which were accessed.
+/// Result of a first sample for one region on base pages with some accessed pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) start: u64,
     pub(super) present: u16,
     pub(super) accessed: u16,
-    /// How many of the pages were looked at.
+    /// Number of the pages that were looked at.
     pub(super) seen: u16,
-    /// What the process has worked while it was looked at.
+    /// Processor time of the process while the region was sampled.
     pub(super) worked: Duration,
 }
 
-/// A read that waits for a page walk and for memory takes so long at least.
+/// Least time of a read that waits for a page walk and for memory.
 const LEAST_WAIT: Duration = Duration::from_nanos(150);
 
-/// How often the regions of a first sample are visited, and how. `untouched`: sampled regions of which nothing was
-/// accessed. `sampled`: the part of the process's memory that was sampled, 0 to 1.
+/// Returns the rate of visits and the access class for the regions of a first sample. `untouched`
+/// is the number of sampled regions without an access. `sampled` is the part of the process's
+/// memory that was sampled, 0 to 1.
 ///
-/// Visits that come at random leave out exp(-rate) of the pages. Where all were accessed, half a page of those that were
-/// looked at is taken to be left out; where all were early, it is one visit each until then. A process that goes through its memory
-/// in order has visited once what it has reached, and will come to the remainder: what was visited is shared out among both.
+/// Random visits miss exp(-rate) of the pages. If all pages that were looked at were accessed, half
+/// a page is taken as missed. If all were accessed at the early look, one visit to each until then
+/// is taken. A process that goes through its memory in order has visited the reached regions once,
+/// and will reach the others. Then the visits are shared out among both.
 ///
-/// Where pages were left out, so that the number of visits is known, and there are so few of them that each may have been
-/// waited for, they are taken to be: a program that takes so long between two visits has nothing under way beside them.
+/// In regions with missed pages, the number of visits is known. If most visits are to these, and
+/// there is time to wait for each visit, all are taken as waited for. A program with so much time
+/// between two visits has nothing under way beside them.
 pub(super) fn profiles(
     found: &[Found],
     untouched: usize,
@@ -173,12 +178,13 @@ pub(super) fn profiles(
     found.iter().map(|it| (it.start, AccessProfile { visits: visits(it), class: class(it) })).collect()
 }
 
-/// The share of the pages that were looked at which visits at random reach at most: all but half a page.
+/// Returns the largest share of the `seen` pages that random visits reach: all but half a page.
 fn most(seen: u16) -> f64 {
     1.0 - 0.5 / f64::from(seen.max(1))
 }
 
-/// The visits of a region per second of processor time, with so many to each page in the sample.
+/// Returns the visits of a region per second of processor time, for `each` visits to each page in
+/// the sample.
 fn rate(found: &Found, each: f64) -> f64 {
     f64::from(found.present) * each / found.worked.as_secs_f64().max(1e-6)
 }
@@ -206,7 +212,7 @@ mod tests {
         Found { start: start * HUGE_2M as u64, present: 512, accessed, seen, worked }
     }
 
-    /// What was read of so many regions a quarter through.
+    /// Returns a reading of 256 regions a quarter through.
     fn a_quarter_through(pages: impl Fn(u64) -> u16) -> PartialWindow {
         let early: Vec<RegionBits> = (0..256).map(|n| read(n, pages(n))).collect();
         PartialWindow::new(&early, false, Duration::from_millis(20))
@@ -218,16 +224,16 @@ mod tests {
             let window = a_quarter_through(|_| early);
             profiles(&[found(0, accessed, seen)], 0, 1.0, Some(&window))[0].1.visits
         };
-        // Half of the pages: ln 2 visits to each.
+        // Half of the pages have ln 2 visits each.
         let half = 512.0 * 2f64.ln() / 0.08;
         assert!((visits(256, 512, 90) - half).abs() < 1e-6 * half);
-        // All of sixteen: half a page of them may have been missed.
+        // All of sixteen pages: half a page of them may have been missed.
         let all = 512.0 * 32f64.ln() / 0.08;
         assert!((visits(512, 16, 300) - all).abs() < 1e-6 * all);
         assert!(visits(512, 512, 300) > visits(512, 16, 300));
-        // All of them a quarter through already: once each by then, at least.
+        // All were accessed a quarter through already: at least once each by then.
         assert!((visits(512, 16, 512) - 512.0 / 0.02).abs() < 1e-6);
-        // Not there at all by then: it may have been one visit to each.
+        // None was accessed by then: it may have been one visit to each.
         assert!((visits(512, 16, 0) - 512.0 / 0.08).abs() < 1e-6);
         let unknown = profiles(&[found(0, 512, 16)], 0, 1.0, None)[0].1;
         assert!((unknown.visits - 512.0 / 0.08).abs() < 1e-6);
@@ -256,7 +262,8 @@ mod tests {
             let found: Vec<Found> = (0..regions).map(|n| found(n, accessed, 512)).collect();
             profiles(&found, 0, sampled, Some(&early))[0].1.class
         };
-        // 256 regions, a fifth of their pages: 366,000 visits a second; nine tenths: 3.8 million of them, 265 ns each.
+        // A fifth of the pages of 256 regions gives 366,000 visits a second. Nine tenths give 3.8
+        // million, 265 ns each.
         assert_eq!(class(256, 102, 1.0), AccessClass::Dependent);
         assert_eq!(class(256, 461, 1.0), AccessClass::Dependent);
         assert_eq!(
@@ -265,20 +272,20 @@ mod tests {
             "four times as many, with what was not sampled"
         );
         assert_eq!(class(1024, 500, 1.0), AccessClass::Random);
-        // The rate of what was accessed whole is unknown.
+        // The rate of a region accessed whole is unknown.
         assert_eq!(class(256, 512, 1.0), AccessClass::Random);
     }
 
     #[test]
     fn one_pass_is_distinguished_from_repeated_passes() {
         let starts = |count: u64| (0..count).map(|n| n * HUGE_2M as u64);
-        // A scan has reached 20 of 80 regions a quarter through, and half of the next one.
+        // A scan has reached 20 of 80 regions a quarter through, and a part of the next one.
         let early: Vec<RegionBits> =
             (0..80).map(|n| read(n, if n < 20 { 512 } else { 200 * u16::from(n == 20) })).collect();
         let scan = PartialWindow::new(&early, false, Duration::from_millis(16));
         assert!(!scan.comes_back(starts(80)));
         assert!(!scan.is_visited_again(0, false));
-        // Reads at random reach all that is in use from the start.
+        // Random reads reach all memory in use from the start.
         let early: Vec<RegionBits> = (0..80).map(|n| read(n, 130)).collect();
         let random = PartialWindow::new(&early, false, Duration::from_millis(16));
         assert!(random.comes_back(starts(80)));

@@ -1,5 +1,5 @@
-//! What a caller asks of the observer between two snapshots: reading samples in time, and looking for zeros where
-//! a policy wants to know.
+//! Requests of a caller between two snapshots: to read samples in time, and to scan for zeros for a
+//! policy.
 
 use super::zero_scan::{self, Thoroughness};
 use super::{Observer, target};
@@ -8,22 +8,23 @@ use megapage_snapshot::{AccessProfile, ProcessId};
 use megapage_units::Bytes;
 use std::time::Duration;
 
-/// What became of a zero scan that was asked for.
+/// Result of a requested zero scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroScanned {
     /// Regions that were read.
     pub regions: usize,
-    /// Regions that are read with the next snapshot, since a sample of them is under way.
+    /// Regions that the next snapshot reads, because a sample of them is under way.
     pub later: usize,
     /// Regions that the budget deferred, or that could not be read whole.
     pub left: usize,
-    /// Whether the process is another by now, or has gone, or is not observed.
+    /// True if the process has been replaced, has ended, or is not observed.
     pub gone: bool,
 }
 
 impl Observer {
-    /// Completes the samples whose window is over, and nothing else: a fraction of what a snapshot costs. A process that
-    /// has gone is reported by the next snapshot. Answers whether one of them was the first of its process.
+    /// Completes the samples with a finished window, and does nothing else, at a fraction of the
+    /// cost of a snapshot. The next snapshot reports a process that has ended. Returns true if one
+    /// of them was the first sample of its process.
     pub fn complete_samples(&mut self) -> bool {
         let now = self.clock.now();
         let root = self.reader.root.clone();
@@ -48,7 +49,7 @@ impl Observer {
                 target::Pass { tracker: tracker.as_mut(), now: &clock_now, root: &root, cpu: None };
             let former = target.is_sampled();
             target.earn(&pass, stat.cpu);
-            // What could not be read is not due any longer. The next snapshot finds out why.
+            // A failed reading is no longer due. The next snapshot finds the reason.
             let read = target.read_if_due(&mut pass, count);
             if read.is_err() || target.read_due().is_some_and(|due| due <= clock_now()) {
                 target.abandon();
@@ -58,16 +59,17 @@ impl Observer {
         first
     }
 
-    /// How long until a sample that is under way must be read; `None` where none is.
+    /// Returns the time until a sample under way must be read; `None` if none is under way.
     pub fn next_read(&self) -> Option<Duration> {
         let due = self.targets.values().filter_map(target::Target::read_due).min()?;
         Some(due.saturating_sub(self.clock.now()))
     }
 
-    /// Counts the zero-filled base pages of these huge pages of a process that was in the last snapshot, within `rest`,
-    /// which it lowers. Reading marks pages as accessed: regions of which a sample is under way are read with the
-    /// next snapshot, after the sample; or, where the matter is `urgent`, at once, left out of the sample, and by a part
-    /// of the pages ([`Thoroughness::Part`]). The counts are in the next snapshot.
+    /// Counts the zero-filled base pages of these huge pages of a process in the last snapshot,
+    /// within `rest`, which it lowers. Reading marks pages as accessed. So the next snapshot reads
+    /// regions with a sample under way, after the sample. If `urgent`, they are read at once and
+    /// left out of the sample, and only a part of the pages is read ([`Thoroughness::Part`]). The
+    /// next snapshot shows the counts.
     pub fn zero_scan(
         &mut self,
         id: ProcessId,
@@ -86,13 +88,13 @@ impl Observer {
         }
         let (later, now): (Vec<u64>, Vec<u64>) =
             regions.iter().partition(|region| !urgent && target.is_being_sampled(**region));
-        // A caller in a hurry has the kernel look through what is split.
+        // For an urgent caller, the kernel checks all pages when it splits a region.
         let thoroughness = if urgent { Thoroughness::Part } else { Thoroughness::All };
         let found = zero_scan::scan_these(&root, id.pid, &now, thoroughness, rest);
         if urgent {
             target.leave_out(&now);
         }
-        // Of another program that has the number now, nothing is noted.
+        // Nothing is noted if another program has the number now.
         if !is_still() {
             return gone;
         }
@@ -101,8 +103,8 @@ impl Observer {
         ZeroScanned { regions: found.len(), later: later.len(), left: now.len() - found.len(), gone: false }
     }
 
-    /// How regions of the process are accessed, as a source outside has found: shown from the next snapshot on, each
-    /// until another is noted or its region is gone.
+    /// Notes the access profiles of regions of the process, as found by another source. Snapshots
+    /// show each from the next one on, until another is noted or its region is gone.
     pub fn note_profiles(&mut self, id: ProcessId, profiles: &[(u64, AccessProfile)]) {
         if let Some(target) = self.targets.get_mut(&id.pid).filter(|target| target.id == id) {
             profiles.iter().for_each(|(start, profile)| target.history.note_profile(*start, *profile));

@@ -1,4 +1,4 @@
-//! What the observer keeps of one process, and the steps of its samples.
+//! The state of one process, and the steps of its samples.
 
 mod rest;
 
@@ -21,82 +21,84 @@ use rest::Waiting;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// After the kernel has refused a sample, it is not asked for another before this time.
+/// Pause of sampling a process after the kernel has refused it.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
-/// From one sample of a process that is nearly all on huge pages to the next, where it is about promotion.
+/// Least time between two samples for promotion of a process that is nearly all on huge pages.
 const HUGE_PAUSE: Duration = Duration::from_secs(60);
-/// The part of a process's memory that is on base pages then, at most: 1 in so many.
+/// Least ratio of huge to base pages, in memory, of such a process.
 const HUGE_REST: u64 = 32;
-/// The window of a process's first sample, where it is about promotion, is so much shorter. What is hot shows soon, and a
-/// window in which every page is accessed says nothing of how often.
+/// Divisor of the window for the first sample of a process for promotion. Hot pages show soon. A
+/// window in which every page is accessed says nothing about the rate.
 const FIRST_WINDOW: u32 = 16;
-/// A quarter through it is looked at what was accessed by then.
+/// Divisor of that window for an early look at the accessed pages: a quarter through.
 const EARLY: u32 = 4;
-/// A process must have taken so much processor time by the early look for rates to be reported. The kernel counts it in steps of
-/// up to 10 ms: one step may have been worked before the clearing.
+/// Least processor time of a process by the early look for a report of rates. The kernel counts it
+/// in steps of up to 10 ms, and one step may have been before the clearing.
 const LEAST_WORK: Duration = Duration::from_millis(20);
 
-/// One in so many samples is whole where parts are taken to avoid a burst only.
+/// One in this many samples is whole while parts are taken only to avoid a burst.
 const WHOLE_EACH: u64 = 16;
 
-/// What a step of a sample needs from outside.
+/// Means for a step of a sample.
 pub(super) struct Pass<'a> {
     pub(super) tracker: &'a mut dyn Tracker,
     pub(super) now: &'a dyn Fn() -> Duration,
     pub(super) root: &'a KernelRoot,
-    /// The processor time that the process had taken before anything of it was read in this pass; `None`: not known.
+    /// Processor time of the process before it was read in this pass; `None`: not known.
     pub(super) cpu: Option<Duration>,
 }
 
-/// What was read of all that is outstanding.
+/// Reading of all outstanding regions.
 #[derive(Default)]
 struct Settled {
-    /// As far as it counts.
+    /// Results as far as they count.
     found: Vec<RegionBits>,
-    /// As it was read.
+    /// Results as read.
     raw: Vec<RegionBits>,
-    /// How much others share.
+    /// Memory that others share.
     shared: Bytes,
 }
 
-/// One process.
+/// State of one process.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) id: ProcessId,
     pub(super) details: Details,
     pub(super) history: History,
-    /// Where the last zero scan ended.
+    /// Address of the region at which the last zero scan ended.
     pub(super) zero_cursor: u64,
-    /// Regions to be scanned for zeros once the sample that is under way was read.
+    /// Regions to scan for zeros after the sample under way.
     zero_wanted: Vec<u64>,
     pub(super) translation: Option<TranslationCost>,
-    /// How it was sampled, as of the last sample.
+    /// Description of its sampling, as of the last sample.
     shown: Option<ProcessSampling>,
-    /// Why it cannot be sampled, and when that is tried again.
+    /// Reason why it cannot be sampled, and the time of the next attempt.
     pub(super) refused: Option<(Missed, Duration)>,
-    /// When the next step of sampling is due.
+    /// Time at which the next step of sampling is due.
     pub(super) due: Option<Duration>,
     account: Option<Account>,
     window: Duration,
     /// See [`super::Options::promotes`].
     promotes: bool,
-    /// Whether no caller comes again: what is under way is read when its window is over, come what may.
+    /// True if no further call follows: a sample under way is read at the end of its window in any
+    /// case.
     once: bool,
     cycle: Option<Cycle>,
-    /// Whether one was read.
+    /// True if a sample was read.
     was_read: bool,
-    /// A sample whose clearing waits for the process to run.
+    /// Sample whose clearing waits for the process to run.
     waiting: Option<Waiting>,
-    /// The processor time that the process had taken when the last pass began to look at it.
+    /// Processor time of the process at the start of the last pass over it.
     cpu_before: Option<Duration>,
-    /// Regions that were cleared and not accessed whole yet: what is still to be charged. By first address.
+    /// Cleared regions that were not accessed whole yet, by first address: their further accesses
+    /// are still to be charged.
     outstanding: BTreeMap<u64, Outstanding>,
     resident: Bytes,
 }
 
 impl Target {
-    /// `terms`: of sampling, `None` where there is none; `rate`: processor seconds that it took per second so far;
-    /// `lived`: all that it has taken.
+    /// Creates the state of a process. `terms` are those of sampling; `None`: no sampling. `rate`
+    /// is its processor seconds per second so far; `lived` is all its processor time.
     pub(super) fn new(id: ProcessId, terms: Option<Terms>, rate: f64, lived: Duration) -> Target {
         Target {
             id,
@@ -121,29 +123,29 @@ impl Target {
         }
     }
 
-    /// When a sample that was started must be read; `None` where none is under way.
+    /// Returns the time at which a started sample must be read; `None` if none is under way.
     pub(super) fn read_due(&self) -> Option<Duration> {
         let cycle = self.cycle.as_ref().filter(|cycle| !cycle.read);
         let waiting = self.waiting.as_ref().map(|waiting| waiting.next);
         waiting.or(cycle.map(|cycle| cycle.cleared + cycle.window))
     }
 
-    /// Whether bits of it were cleared and are still to be read.
+    /// Returns true if bits of it were cleared and are still to be read.
     pub(super) fn is_cleared(&self) -> bool {
         self.cycle.as_ref().is_some_and(|cycle| !cycle.read)
     }
 
-    /// Whether a sample of it was read, for which bits were cleared.
+    /// Returns true if a sample of it was cleared and read.
     pub(super) fn is_sampled(&self) -> bool {
         self.was_read
     }
 
-    /// Whether nothing was cleared yet of a process of which it is asked what to promote.
+    /// Returns true if samples are for promotion and no bits of the process were cleared yet.
     fn is_first(&self) -> bool {
         self.promotes && self.cycle.is_none()
     }
 
-    /// Whether a sample of these regions would show little, and the last one is not old.
+    /// Returns true if a sample of these regions would show little, and the last one is recent.
     fn is_settled(&self, now: Duration, regions: &[&Region]) -> bool {
         let last = self.cycle.as_ref().filter(|_| self.promotes).map(|cycle| cycle.cleared);
         let pages = |leaf: Leaf| -> u64 {
@@ -154,7 +156,7 @@ impl Target {
             && pages(Leaf::Base) * HUGE_REST <= pages(Leaf::Huge2m)
     }
 
-    /// Gives up the sample that is under way: its process is gone.
+    /// Gives up the sample under way, because its process is gone or cannot be read.
     pub(super) fn abandon(&mut self) {
         self.cycle = None;
         self.waiting = None;
@@ -162,13 +164,13 @@ impl Target {
         self.due = None;
     }
 
-    /// Whether the bits of this region were cleared and are still to be read.
+    /// Returns true if the bits of this region were cleared and are still to be read.
     pub(super) fn is_being_sampled(&self, start: u64) -> bool {
         let cycle = self.cycle.as_ref().filter(|cycle| !cycle.read);
         cycle.is_some_and(|cycle| cycle.starts.binary_search(&start).is_ok())
     }
 
-    /// Leaves these regions out of the sample that is under way: something else than the process has accessed them.
+    /// Leaves these regions out of the sample under way, because another process has accessed them.
     pub(super) fn leave_out(&mut self, starts: &[u64]) {
         if let Some(cycle) = self.cycle.as_mut().filter(|cycle| !cycle.read) {
             let left_out: std::collections::BTreeSet<&u64> = starts.iter().collect();
@@ -176,25 +178,25 @@ impl Target {
         }
     }
 
-    /// Has these regions scanned for zeros after the sample that is under way.
+    /// Requests a zero scan of these regions after the sample under way.
     pub(super) fn want_zeros(&mut self, starts: &[u64]) {
-        // What was not scanned is asked for anew.
+        // Regions that were not scanned must be requested again.
         self.zero_wanted = starts.to_vec();
     }
 
-    /// The regions that wait for it, if no sample is under way.
+    /// Takes the regions that wait for a zero scan, unless a sample is under way.
     pub(super) fn wanted_zeros(&mut self) -> Vec<u64> {
         if self.is_cleared() { Vec::new() } else { std::mem::take(&mut self.zero_wanted) }
     }
 
-    /// See [`Account::hurry`].
+    /// Makes the next sample start at once: see [`Account::hurry`].
     pub(super) fn hurry(&mut self) {
         if let Some(account) = &mut self.account {
             account.hurry();
         }
     }
 
-    /// There is no later sample: the window of the first is not that short.
+    /// Prepares for a single sample: its window is at least a quarter of the usual one.
     pub(super) fn only_once(&mut self) {
         self.once = true;
         self.wait_no_longer();
@@ -203,14 +205,14 @@ impl Target {
         }
     }
 
-    /// The process has taken `cpu` so far.
+    /// Notes that the process has taken `cpu` of processor time so far.
     pub(super) fn earn(&mut self, pass: &Pass<'_>, cpu: Duration) {
         if let Some(account) = &mut self.account {
             account.earn((pass.now)(), cpu);
         }
     }
 
-    /// Completes the sample that is under way, if its window is over. An error is of a process that has ended.
+    /// Completes the sample under way if its window is over. Fails if the process has ended.
     pub(super) fn read_if_due(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), Missed> {
         match self.read_due() {
             Some(due) if (pass.now)() >= due => {}
@@ -228,8 +230,8 @@ impl Target {
         self.unless_refused((pass.now)(), result)
     }
 
-    /// Where rates are to be reported: looks early at what was accessed, and puts the end of the window off as long as the
-    /// process has not run enough. Whether the window goes on.
+    /// Looks early at the accessed pages, if rates are to be reported. Extends the window while the
+    /// process has not run enough. Returns true if the window continues.
     fn wait_for_rates(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<bool, TrackError> {
         let (pid, most) = (self.id.pid, self.window);
         let Some(cycle) = self.cycle.as_mut().filter(|_| !self.once) else { return Ok(false) };
@@ -239,7 +241,7 @@ impl Target {
         let passed = begin.saturating_sub(cycle.done);
         let wanted = cycle.early.as_ref().map_or(LEAST_WORK, |early| early.worked * (EARLY - 1));
         if worked < wanted {
-            // Where others have the processors, it has not accessed anything yet.
+            // A process that got no processor has not accessed anything yet.
             cycle.window = (clearing + passed + most / FIRST_WINDOW / EARLY).min(most);
             return Ok(true);
         }
@@ -302,8 +304,9 @@ impl Target {
         Ok(())
     }
 
-    /// Reads everything that was cleared and not accessed whole yet, and charges what is new. The first time after a
-    /// clearing what others share, and what was not cleared, is left out of what was read.
+    /// Reads all regions that were cleared and not accessed whole yet, and charges new accesses.
+    /// The first time after a clearing, the results leave out shared pages and pages that were not
+    /// cleared.
     fn settle(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<Settled, TrackError> {
         let (Some(cycle), Some(account)) = (&mut self.cycle, &mut self.account) else {
             return Ok(Settled::default());
@@ -328,7 +331,7 @@ impl Target {
         for (bits, (read, most)) in found.iter().zip(read) {
             let Some(&Outstanding { pages, charged }) = self.outstanding.get(&bits.start) else { continue };
             let is_shared = !cycle.read && cycle.shared.binary_search(&bits.start).is_ok();
-            // A page that others share kept its bit: nothing was cleared, and nothing costs anything.
+            // A page that others share kept its bit: it was not cleared, and costs nothing.
             let counted = if is_shared && bits.accessed.is_none() { 0 } else { accessed_entries(bits) };
             let new = if is_shared { counted } else { read.saturating_sub(charged) };
             fresh += new;
@@ -354,7 +357,7 @@ impl Target {
         Ok(Settled { found, raw, shared })
     }
 
-    /// How it was sampled, with what that has cost by now.
+    /// Returns the description of its sampling, with the cost so far.
     pub(super) fn shown(&self) -> Option<ProcessSampling> {
         let mut shown = self.shown.clone()?;
         if let Some(account) = &self.account {
@@ -365,7 +368,8 @@ impl Target {
         Some(shown)
     }
 
-    /// Starts a sample if none is under way and the account allows it. `candidates` says it for each mapping.
+    /// Starts a sample if none is under way and the account allows it. `candidates` is true for
+    /// each mapping that may be sampled.
     pub(super) fn start_if_due(
         &mut self,
         pass: &mut Pass<'_>,
@@ -392,7 +396,8 @@ impl Target {
         let expensive = account.is_too_expensive(&list);
         if pass.tracker.clears_parts() && (expensive || account.is_burst(&list)) {
             let parts = super::part::in_part(&list, &regions);
-            // Now and then all is looked at: subsamples show nothing of small hot spots beside them.
+            // Now and then whole regions are sampled: parts do not show small hot spots beside
+            // them.
             let whole = self.shown.as_ref().is_some_and(|shown| shown.samples % WHOLE_EACH == WHOLE_EACH - 1);
             in_part = if expensive { !parts.is_empty() } else { !whole && stand_for_all(&regions) };
             list = if in_part { parts } else { list };
@@ -400,7 +405,7 @@ impl Target {
         let idle = self.may_wait(pass);
         let may_wait = idle.is_some() && account.may_wait(now) && !list.is_empty();
         let may_start = may_wait || account.may_start(now, &list);
-        // Of a process that does not run, one look shows all.
+        // One sample of a process that does not run shows everything.
         let is_known = self.once && idle.is_some() && self.shown.is_some();
         if round.start && !self.is_settled(now, &regions) && may_start && !is_known {
             let shared = |region: &&&Region| shares || maps_shared(process, region);
@@ -428,7 +433,7 @@ impl Target {
         Ok(())
     }
 
-    /// Charges what was accessed since the window, and clears again if that leaves enough.
+    /// Charges the accesses since the window, and clears again if enough tokens are left.
     fn start(
         &mut self,
         pass: &mut Pass<'_>,
@@ -458,7 +463,8 @@ impl Target {
         let is_asked = self.is_first() && pass.root.is_live();
         let cpu = if is_asked { cpu_time_of(self.id.pid).ok() } else { None };
         let Some(account) = &mut self.account else { return Ok(()) };
-        // From the start of the clearing: a page may be accessed as soon as it was cleared.
+        // The window starts with the clearing: a page may be accessed as soon as its bit is
+        // cleared.
         let cleared = (pass.now)();
         match in_part {
             true => pass.tracker.clear_part(self.id.pid, &ranges)?,
@@ -468,7 +474,8 @@ impl Target {
         account.cleared(end);
         account.worked(end, end.saturating_sub(cleared), targets);
         if in_part {
-            // A flush of the TLB for each, which is taken to cost as much as one first access.
+            // Each region needs a flush of the TLB, which is taken to cost as much as one first
+            // access.
             account.charge(starts.len() as u64);
         }
         for start in &starts {
@@ -509,8 +516,8 @@ impl Target {
         Ok(())
     }
 
-    /// A process that has ended is the caller's matter; any other failure ends sampling for a while, but not
-    /// the observation.
+    /// Handles the result of a step. Returns an error if the process has ended. Any other failure
+    /// stops sampling for a while, but not the observation.
     fn unless_refused(&mut self, now: Duration, result: Result<(), TrackError>) -> Result<(), Missed> {
         let pid = self.id.pid;
         match result {

@@ -1,6 +1,7 @@
-//! Counting the zero-filled base pages of huge pages: bloat that a demotion would release.
+//! Counts of the zero-filled base pages of huge pages: bloat that a demotion would release.
 //!
-//! Reading marks pages as accessed, so that it is never done between clearing and reading access bits.
+//! Reading marks pages as accessed. So it is never done between clearing and reading access bits,
+//! except for an urgent caller.
 
 use super::history::History;
 use megapage_kernel::KernelRoot;
@@ -8,19 +9,21 @@ use megapage_kernel::remote_read::{self, MOST_PARTS, RemoteMemory};
 use megapage_snapshot::{Leaf, MappingKind, Process, Region};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
 
-/// What one snapshot reads at most, of all processes together: about 20 ms of our time.
+/// Most bytes that one snapshot reads, of all processes together: about 20 ms of our time.
 pub(super) const MOST_BYTES: Bytes = Bytes::mib(128);
 
-/// Read at once: what one request for another process's memory brings, and small enough for the second-level cache.
+/// Bytes read at once: the size of one request for another process's memory, small enough for the
+/// second-level cache.
 const AT_ONCE: usize = remote_read::MOST_BYTES;
-/// Where a part stands for the whole: of each such piece an eighth is read, so that all samples of a huge page come at once.
-/// Memory that was freed lies in runs that are longer as a rule.
+/// Pieces of a huge page, of which a partial scan reads an eighth each: all samples of a huge page
+/// fit one request. Runs of freed memory are usually longer.
 const PIECE: usize = HUGE_2M / MOST_PARTS;
 const SAMPLE: usize = PIECE / PLACES;
 const PLACES: usize = 8;
 const _: () = assert!(SAMPLE * MOST_PARTS == AT_ONCE && SAMPLE.is_multiple_of(BASE_PAGE));
 
-/// Scans huge pages of `process`, from the one after `cursor` on and round again, within `rest`, which it lowers.
+/// Scans huge pages of `process`, beginning after `cursor` and continuing at the start, within
+/// `rest`, which it lowers.
 pub(super) fn scan(
     root: &KernelRoot,
     process: &Process,
@@ -38,32 +41,32 @@ pub(super) fn scan(
     if starts.is_empty() {
         return;
     }
-    // A process that has gone, or is denied to us, has no number; the caller finds out.
+    // A process that has ended or denies access is not scanned; the caller finds out.
     let Ok(memory) = RemoteMemory::open(root, process.id.pid) else { return };
     let mut buffer = vec![0u8; AT_ONCE];
     for start in starts[first..].iter().chain(&starts[..first]) {
         let Some(left) = rest.0.checked_sub(HUGE_2M as u64) else { return };
         *rest = Bytes(left);
         *cursor = *start;
-        // So has a page that has gone.
+        // A page that cannot be read gets no count.
         if let Some(zeros) = zero_pages(&memory, *start, &mut buffer) {
             history.note_zeros(*start, zeros);
         }
     }
 }
 
-/// How thoroughly is looked for zeros.
+/// Thoroughness of a zero scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thoroughness {
-    /// Every byte is read.
+    /// Reads every byte.
     All,
-    /// An eighth of the base pages is read, and stands for the others: eight times as fast. For a caller in a hurry, and
-    /// has the kernel look through all of it when it splits the page.
+    /// Reads an eighth of the base pages, which stands for the others: eight times as fast. For a
+    /// caller in a hurry that lets the kernel check all pages when it splits the huge page.
     Part,
 }
 
-/// How many base pages of each of these huge pages of `pid` hold only zeros: of those that could be read, in their order.
-/// Reading marks pages as accessed.
+/// Counts the zero-filled base pages of each of these huge pages of `pid`. Returns those that could
+/// be read, in their order. Reading marks pages as accessed.
 pub fn count_zeros(
     root: &KernelRoot,
     pid: Pid,
@@ -73,8 +76,8 @@ pub fn count_zeros(
     scan_these(root, pid, starts, thoroughness, &mut Bytes(u64::MAX))
 }
 
-/// Scans these regions of `pid`, in their order, within `rest`, which it lowers. Answers those that could be read, each
-/// with its number of zero pages.
+/// Scans these regions of `pid`, in their order, within `rest`, which it lowers. Returns those that
+/// could be read, each with its number of zero pages.
 pub(super) fn scan_these(
     root: &KernelRoot,
     pid: Pid,
@@ -100,7 +103,8 @@ pub(super) fn scan_these(
     found
 }
 
-/// Base pages that hold only zeros in the 2 MiB from `start` on; `None` where not all of it could be read.
+/// Returns the number of zero-filled base pages in the 2 MiB from `start` on; `None` if not all of
+/// it could be read.
 fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u16> {
     let mut zeros = 0;
     for piece in (start..start + HUGE_2M as u64).step_by(AT_ONCE) {
@@ -112,11 +116,11 @@ fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u1
     Some(zeros as u16)
 }
 
-/// The same, by an eighth of the pages. Which, differs from piece to piece and from region to region, so that what lies at
-/// equal distances is met as often as it is there.
+/// Returns the same, by an eighth of the pages. Their places differ from piece to piece and from
+/// region to region, so that memory in use at equal distances is not over- or undercounted.
 fn zero_pages_by_part(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u16> {
     let from = (start / HUGE_2M as u64) as usize;
-    // 5 has no common divisor with the number of places: all get their turn.
+    // 5 and the number of places have no common divisor: all places are used.
     let place = |number: usize| start + (number * PIECE + (from + 5 * number) % PLACES * SAMPLE) as u64;
     let places: [u64; MOST_PARTS] = std::array::from_fn(place);
     if !memory.read_parts(&places, buffer).ok()? {
@@ -126,7 +130,8 @@ fn zero_pages_by_part(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> O
     Some((zeros * PLACES) as u16)
 }
 
-/// Ends soon after the first byte that is not zero: in a page in use that is the 9th on average (HawkEye, section 3.2).
+/// Returns true for a page of zeros. Ends soon after the first other byte: in a page in use that is
+/// the 9th on average (HawkEye, section 3.2).
 fn is_zero(page: &[u8]) -> bool {
     const ZERO: [u8; BASE_PAGE] = [0; BASE_PAGE];
     // A comparison of two slices of bytes is memcmp(3), as fast as any.
@@ -142,7 +147,8 @@ mod tests {
         let mut memory = vec![0u8; 2 * HUGE_2M];
         let address = memory.as_ptr().addr();
         let offset = address.next_multiple_of(HUGE_2M) - address;
-        // Present everywhere, and not zero at the first byte, at the last, and in the middle of three pages.
+        // All pages are present. Three are not zero: at the first byte, at the last, and in the
+        // middle.
         memory.iter_mut().step_by(BASE_PAGE).for_each(|byte| *byte = std::hint::black_box(0));
         for (page, byte) in [(0, 0), (31, BASE_PAGE - 1), (511, 2000)] {
             memory[offset + page * BASE_PAGE + byte] = 1;

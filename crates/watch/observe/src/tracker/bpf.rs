@@ -1,4 +1,5 @@
-//! The preferred tracker: a BPF program reads the page tables, madvise(MADV_COLD) clears the bits.
+//! The preferred tracker: a BPF program reads the page tables, and madvise(MADV_COLD) clears the
+//! bits.
 
 mod clear;
 
@@ -13,13 +14,13 @@ use megapage_snapshot::{Leaf, TrackerKind};
 use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::collections::BTreeMap;
 
-/// Processes whose last clearing is stored. Past that, the one with the lowest pid is forgotten, so that its
-/// next reading says nothing of accesses.
+/// Most processes with a stored clearing. Beyond that, the one with the lowest pid is forgotten.
+/// Its next reading then shows no accesses.
 const MOST_PROCESSES: usize = 4096;
-/// Tries to look a mapping up while its process changes its address space.
+/// Most attempts to look a mapping up while its process changes its address space.
 const MOST_LOOKUPS: usize = 3;
 
-/// Reads by BPF, clears by MADV_COLD.
+/// Tracker that reads by BPF and clears by MADV_COLD.
 #[derive(Debug)]
 pub struct BpfTracker {
     root: KernelRoot,
@@ -28,16 +29,18 @@ pub struct BpfTracker {
     cleared: BTreeMap<Pid, Cleared>,
 }
 
-/// What the clearings of a process reached: the bits of each region count from its own last one.
+/// Regions that the clearings of a process reached. The bits of each region count from its last
+/// clearing.
 #[derive(Debug)]
 struct Cleared {
     space: AddressSpace,
-    /// Sorted, disjoint, whole regions.
+    /// Ranges that are sorted, disjoint, and consist of whole regions.
     ranges: Vec<VirtRange>,
 }
 
 impl Cleared {
-    /// Adds what `former` reached, but for what was to be cleared again (`asked`, sorted and disjoint).
+    /// Adds the regions that `former` reached, except those that were to be cleared again (`asked`,
+    /// sorted and disjoint).
     fn add(&mut self, former: &Cleared, asked: &[VirtRange]) {
         let is_asked = |start: u64| {
             let index = asked.partition_point(|range| range.end() <= start);
@@ -74,7 +77,7 @@ impl BpfTracker {
         })
     }
 
-    /// Walks the tables, and forgets the process where it has another address space than was cleared.
+    /// Walks the tables. Forgets the process if its address space differs from the cleared one.
     fn walk(
         &mut self,
         pid: Pid,
@@ -96,8 +99,8 @@ impl BpfTracker {
         }
     }
 
-    /// Whether hugetlb pages back `address`; `None` where that is unknown, because the mapping has gone or its
-    /// process does not stop changing it. `last` is the mapping that was found last.
+    /// Returns true if hugetlb pages back `address`. `None` if that is unknown, because the mapping
+    /// has gone or its process keeps changing it. `last` is the mapping found last.
     fn is_hugetlb(
         &mut self,
         pid: Pid,
@@ -114,7 +117,7 @@ impl BpfTracker {
                 Ok(None) => return Ok(None),
                 Ok(found) => *last = found,
                 Err(WalkError::Gone) => return Err(TrackError::Gone(pid)),
-                // EBUSY.
+                // The error is EBUSY.
                 Err(WalkError::Io(_)) => {}
             }
         }
@@ -167,7 +170,7 @@ impl Tracker for BpfTracker {
             let leaf = match region.size {
                 EntrySize::Base => Leaf::Base,
                 EntrySize::Huge1g => Leaf::Hugetlb1g,
-                // MADV_COLD refuses hugetlb.
+                // A cleared region is no hugetlb page, because MADV_COLD refuses these.
                 EntrySize::Huge2m if reached => Leaf::Huge2m,
                 EntrySize::Huge2m => match self.is_hugetlb(pid, region.start, &mut last)? {
                     Some(true) => Leaf::Hugetlb2m,
@@ -193,7 +196,7 @@ impl Tracker for BpfTracker {
 
 impl BpfTracker {
     fn clear_and_remember(&mut self, pid: Pid, ranges: &[VirtRange], part: bool) -> Result<(), TrackError> {
-        // Where this one fails, it is unknown what it reached: then earlier ones do not count either.
+        // If this clearing fails, its reach is unknown: then earlier ones do not count either.
         let former = self.cleared.remove(&pid);
         let mut cleared = self.clear_ranges(pid, ranges, part)?;
         if let Some(former) = former.filter(|former| former.space == cleared.space) {
@@ -216,7 +219,7 @@ fn walk_error(pid: Pid, error: WalkError) -> TrackError {
     }
 }
 
-/// The whole regions in `range`.
+/// Returns the starts of the whole regions in `range`.
 fn regions(range: VirtRange) -> impl Iterator<Item = u64> {
     (range.start()..range.end()).step_by(HUGE_2M)
 }

@@ -1,4 +1,5 @@
-//! What clearing accessed bits costs a target: the first access to each page afterwards takes longer.
+//! The cost of clearing accessed bits to a target: the first access to each page afterwards takes
+//! longer.
 
 use super::Tracker;
 use super::self_test::{REGION_PAGES, clear, start_child, whole};
@@ -9,30 +10,31 @@ use megapage_kernel::spare::Spare;
 use megapage_units::{Bytes, HUGE_2M};
 use serde::{Deserialize, Serialize};
 
-/// Memory that is measured on. Less stays in the caches with its page tables: a first access costs
-/// less there.
+/// Regions of memory for the measurement. Fewer stay in the caches with their page tables: a first
+/// access costs less there.
 const REGIONS: usize = 64;
-/// Memory that is measured on where [`Spare::budget`] does not allow that, and what a first access
-/// costs in the larger, as a multiple of what it costs in this: 335 and 245 ns.
+/// Regions for the measurement if [`Spare::budget`] does not allow that many. Below, the cost of a
+/// first access in the larger memory (335 ns) over that in this one (245 ns).
 const FEW_REGIONS: usize = 4;
 const OF_FEW: f64 = 335.0 / 245.0;
-/// So many measurements are enough: then they are cached until the next boot.
+/// Enough measurements, which are then cached until the next boot.
 const ENOUGH: usize = 3;
-/// A measurement of less was disturbed: not even a bit in a cache is set in that time, in nanoseconds. It is discarded.
+/// Least plausible result, in nanoseconds: not even a bit in a cache is set in that time. A smaller
+/// one was disturbed and is discarded.
 const LEAST: f64 = 20.0;
 const FILE: &str = "first-access.json";
 const SCHEMA: &str = "megapage.first-access/1";
 
-/// What measurements hold for.
+/// Tracker for which measurements hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Key {
     tracker: String,
 }
 
-/// Cost of the first access to a base page after a clearing, in nanoseconds of the target's
-/// processor time: measured now, or at up to three moments since the machine was booted; the
-/// median. Root keeps what was measured in `/run/megapage/first-access.json`, for the tracker that
-/// was measured last; not what was measured on little memory.
+/// Returns the cost of the first access to a base page after a clearing, in nanoseconds of the
+/// target's processor time. It is measured now, or at up to three moments since boot; the median
+/// counts. Root keeps the measurements in `/run/megapage/first-access.json`, for the tracker
+/// measured last. It does not keep measurements on little memory.
 pub(super) fn known(root: &KernelRoot, tracker: &mut dyn Tracker) -> Result<f64, String> {
     let budget = Spare::read(root).map_err(|error| error.to_string())?.budget();
     let large = budget >= Bytes((REGIONS * HUGE_2M) as u64);
@@ -65,9 +67,10 @@ fn known_in(
     Ok(all[all.len() / 2])
 }
 
-/// The time of touching pages after a clearing less that of touching them again. The median of several tries; 0 only for a
-/// tracker that clears nothing (on a machine that is taken away in between, the least times show it). Takes about 0.15 s,
-/// and meanwhile 128 MiB of memory where it is `large`, else 8 MiB.
+/// Measures the time of touching pages after a clearing, less that of touching them again. Returns
+/// the median of several tries. It is 0 only for a tracker that clears nothing. If the machine is
+/// disturbed in between, the least times are used. Takes about 0.15 s, and meanwhile 128 MiB of
+/// memory if `large`, else 8 MiB.
 fn measure(tracker: &mut dyn Tracker, large: bool) -> Result<f64, String> {
     const TRIES: usize = 3;
     let (regions, scale) = if large { (REGIONS, 1.0) } else { (FEW_REGIONS, OF_FEW) };
@@ -85,8 +88,9 @@ fn measure(tracker: &mut dyn Tracker, large: bool) -> Result<f64, String> {
     Ok(scale * extra(&times) / pages as f64)
 }
 
-/// What the first of each pair takes longer than the second: the median, or, where the second of most was disturbed,
-/// the difference of the least, for a disturbance only adds. Not below 0.
+/// Returns the additional time of the first of each pair over the second: the median. If the second
+/// of most was disturbed, it is the difference of the least times, because a disturbance only adds.
+/// Never below 0.
 fn extra(pairs: &[[f64; 2]]) -> f64 {
     let mut extra: Vec<f64> = pairs.iter().map(|[first, again]| first - again).collect();
     extra.sort_by(f64::total_cmp);

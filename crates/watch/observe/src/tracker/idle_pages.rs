@@ -1,4 +1,5 @@
-//! The idle-page bitmap: one bit for each page frame, cleared and read by the frames of the process's pages.
+//! The idle-page bitmap: one bit for each page frame, cleared and read by the frames of the
+//! process's pages.
 
 use super::usage::{open, track_error, usage};
 use super::{PageBits, RegionBits, TrackError, Tracker};
@@ -11,10 +12,10 @@ use megapage_units::{HUGE_2M, Pid, VirtRange};
 use std::collections::HashMap;
 use std::io;
 
-/// Regions whose frames are looked up at once: 128 MiB.
+/// Regions with frames that are looked up at once: 128 MiB.
 const REGIONS_AT_ONCE: usize = 64;
 
-/// The tracker by page frames. Needs root, and CAP_SYS_ADMIN for the frames.
+/// Tracker by page frames. Needs root, and CAP_SYS_ADMIN for the frames.
 #[derive(Debug)]
 pub struct IdlePages {
     root: KernelRoot,
@@ -23,7 +24,7 @@ pub struct IdlePages {
 }
 
 impl IdlePages {
-    /// Opens the bitmap and the page flags; the error says what lacks.
+    /// Opens the bitmap and the page flags. The error names what is missing.
     pub fn new(root: &KernelRoot) -> Result<IdlePages, TrackError> {
         let bitmap = IdleBitmap::open(root).map_err(|error| match error {
             error if error.is_gone() => TrackError::Failed(format!(
@@ -35,7 +36,8 @@ impl IdlePages {
         Ok(IdlePages { root: root.clone(), bitmap, flags: FrameFlags::open(root).map_err(needs_root)? })
     }
 
-    /// Fills in the accesses of `regions`, whose entries are `pages`, and what maps them unless `leaves_are_known`.
+    /// Fills in the accesses of `regions`, with the entries `pages`. Fills in the kind of entries,
+    /// too, unless `leaves_are_known`.
     fn judge(
         &self,
         pid: Pid,
@@ -73,7 +75,7 @@ impl IdlePages {
                 region.leaf = self.leaf(pages).map_err(lift)?;
             }
             match region.leaf {
-                // Not user memory in the bitmap's sense.
+                // These pages are not user memory in the sense of the bitmap.
                 Leaf::Hugetlb2m | Leaf::Hugetlb1g => {}
                 Leaf::Huge2m => {
                     let accessed = pages[0].frame().is_some_and(is_accessed);
@@ -95,8 +97,8 @@ impl IdlePages {
         Ok(())
     }
 
-    /// What maps a region where the page map does not report it (before Linux 6.7): a huge page whose 512 frames lie in
-    /// order is taken to be mapped by one entry.
+    /// Returns the kind of entries of a region if the page map does not report it (before Linux
+    /// 6.7). One entry is taken to map a huge page with 512 frames in order.
     fn leaf(&self, pages: &[Entry]) -> Result<Leaf, KernelError> {
         let Some(frame) = pages.first().and_then(|entry| entry.frame()) else { return Ok(Leaf::Base) };
         if frame % u64::from(PAGES) != 0
@@ -155,7 +157,7 @@ impl Tracker for IdlePages {
     }
 }
 
-/// The page flags of the frames in question.
+/// Page flags of the frames in question.
 struct Flags<'a> {
     file: &'a FrameFlags,
     known: HashMap<u64, PageFlags>,
@@ -177,7 +179,8 @@ impl Flags<'_> {
         Ok(self.known[&frame])
     }
 
-    /// The first frame of the folio, where `frame` is a later one. A folio lies at a multiple of its length.
+    /// Returns the first frame of the folio if `frame` is a later one. A folio lies at a multiple
+    /// of its length.
     fn head(&mut self, frame: u64) -> Result<Option<u64>, KernelError> {
         if !self.get(frame)?.is_tail() {
             return Ok(None);
@@ -203,7 +206,7 @@ fn range_of(region: &RegionBits) -> VirtRange {
     VirtRange::new(region.start, region.start + HUGE_2M as u64).expect("a region of a process")
 }
 
-/// `range` in pieces of at most [`REGIONS_AT_ONCE`] regions.
+/// Cuts `range` into pieces of at most [`REGIONS_AT_ONCE`] regions.
 fn pieces(range: VirtRange) -> impl Iterator<Item = VirtRange> {
     let step = (REGIONS_AT_ONCE * HUGE_2M) as u64;
     (range.start()..range.end())

@@ -1,6 +1,6 @@
-//! Utilisation alone: what is present and not the shared page of zeros, region by region, exactly.
-//! This tracker knows nothing of accesses: policies that go by use (Ingens, FreeBSD, khugepaged)
-//! need no more.
+//! Utilisation alone: the present pages except the shared page of zeros, region by region, exactly.
+//! This tracker knows nothing of accesses. Policies that go by utilisation (Ingens, FreeBSD,
+//! khugepaged) need no more.
 
 use super::usage::{open, usage};
 use super::{RegionBits, TrackError, Tracker};
@@ -8,14 +8,14 @@ use megapage_kernel::KernelRoot;
 use megapage_snapshot::TrackerKind;
 use megapage_units::{Pid, VirtRange};
 
-/// The tracker of utilisation. It changes nothing in its targets. About 2 ms for each GiB read.
+/// Tracker of utilisation. It changes nothing in its targets. Takes about 2 ms for each GiB read.
 #[derive(Debug)]
 pub struct PagemapTracker {
     root: KernelRoot,
 }
 
 impl PagemapTracker {
-    /// Ready at once. Each process needs the right to trace it.
+    /// Creates the tracker. Each process needs the right to trace it.
     pub fn new(root: &KernelRoot) -> Result<PagemapTracker, TrackError> {
         Ok(PagemapTracker { root: root.clone() })
     }
@@ -33,7 +33,7 @@ impl Tracker for PagemapTracker {
     }
 
     fn clear(&mut self, pid: Pid, _ranges: &[VirtRange]) -> Result<(), TrackError> {
-        // Nothing is cleared. But a process that has gone, or is not ours to look at, is to be reported now.
+        // Nothing is cleared. But a process that has gone, or is denied to us, is reported now.
         open(&self.root, pid).map(drop)
     }
 

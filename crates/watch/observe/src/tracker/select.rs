@@ -1,4 +1,4 @@
-//! The choice of a tracker: the best one that this machine and user can have, and that is accurate.
+//! The choice of a tracker: the best one that this machine and user can use, and that is accurate.
 
 use super::idle_pages::IdlePages;
 use super::pagemap::PagemapTracker;
@@ -10,14 +10,14 @@ use megapage_snapshot::TrackerKind;
 use std::fmt;
 use thiserror::Error;
 
-/// A tracker that passed its self-test, and what is known of it.
+/// Tracker that passed its self-test, with its properties.
 pub struct Selected {
-    /// It.
+    /// Selected tracker.
     pub tracker: Box<dyn Tracker>,
-    /// Those that were tried before it, best first, with the reason why not.
+    /// Trackers that were tried before it, best first, with the reason why each failed.
     pub skipped: Vec<(TrackerKind, String)>,
-    /// What a first access to a base page after a clearing costs a target, in nanoseconds of its processor time; 0
-    /// where the tracker clears nothing.
+    /// Cost of a first access to a base page after a clearing to a target, in nanoseconds of its
+    /// processor time; 0 if the tracker clears nothing.
     pub first_access_ns: f64,
 }
 
@@ -31,32 +31,32 @@ impl fmt::Debug for Selected {
     }
 }
 
-/// Why no tracker was selected.
+/// Reason why no tracker was selected.
 #[derive(Debug, Error)]
 pub enum SelectError {
-    /// On a captured tree nothing is accessed.
+    /// A captured tree has no accesses.
     #[error("a captured tree has no processes whose accesses could be tracked")]
     NotLive,
-    /// The tracker that was asked for cannot be used.
+    /// The requested tracker cannot be used.
     #[error("the tracker {} cannot be used: {why}", .kind.name())]
     Unusable {
-        /// Which.
+        /// Kind of the tracker.
         kind: TrackerKind,
-        /// Why not, in one line.
+        /// Reason, in one line.
         why: String,
     },
-    /// There is too little memory to test any.
+    /// There is too little memory to test any tracker.
     #[error("no tracker can be tested: {0}")]
     Memory(String),
-    /// None can be used.
+    /// No tracker can be used.
     #[error("no tracker can be used: {}", listed(.0))]
     NoneUsable(Vec<(TrackerKind, String)>),
 }
 
-/// Selects `forced`, or the best tracker that can be used: each is tried on a child whose accesses
-/// are known. About 10 ms and 10 MiB of memory where the first one passes; the first three times
-/// after a boot 0.2 s, and 8 to 128 MiB as there is to spare. Where 10 MiB may not be taken, none
-/// is used.
+/// Selects `forced`, or the best tracker that can be used. Each is tried on a child with known
+/// accesses. Takes about 10 ms and 10 MiB of memory if the first one passes. The first three times
+/// after a boot it takes 0.2 s, and 8 to 128 MiB depending on the spare memory. Selects none if 10
+/// MiB may not be taken.
 pub fn select(root: &KernelRoot, forced: Option<TrackerKind>) -> Result<Selected, SelectError> {
     if !root.is_live() {
         return Err(SelectError::NotLive);
@@ -78,11 +78,11 @@ pub fn select(root: &KernelRoot, forced: Option<TrackerKind>) -> Result<Selected
     Err(SelectError::NoneUsable(skipped))
 }
 
-/// Opens a tracker, tests it, and measures what its clearing costs a target.
+/// Opens a tracker, tests it, and measures the cost of its clearing to a target.
 fn prove(root: &KernelRoot, kind: TrackerKind) -> Result<(Box<dyn Tracker>, f64), String> {
     let mut tracker = open(root, kind)?;
     self_test::self_test(&mut *tracker).map_err(|what| format!("it failed its self-test: {what}"))?;
-    // What differs where nothing is cleared is noise.
+    // If nothing is cleared, any difference is noise.
     let cost = if kind.tells_accesses() { first_access::known(root, &mut *tracker)? } else { 0.0 };
     Ok((tracker, cost))
 }
@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(selected.tracker.kind(), kind);
             assert_eq!(selected.first_access_ns > 0.0, kind.tells_accesses(), "{selected:?}");
         }
-        // One that this kernel may lack either works or says what lacks.
+        // A tracker that this kernel may lack either works or names what is missing.
         match select(&KernelRoot::live(), Some(TrackerKind::IdlePages)) {
             Ok(selected) => assert_eq!(selected.tracker.kind(), TrackerKind::IdlePages),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! Whether a tracker is accurate on this machine: tried on a child whose every access is known.
+//! The self-test of a tracker on this machine: a try on a child with known accesses.
 
 use super::{PageBits, RegionBits, Tracker};
 use megapage_kernel::KernelRoot;
@@ -14,20 +14,20 @@ use std::time::Duration;
 
 /// Base pages of a region.
 pub const REGION_PAGES: usize = PAGES as usize;
-/// The child's regions: one that is not touched, one that is touched in parts, one that is touched whole; then a
-/// huge one that is not touched, and one that is. 10 MiB.
+/// Regions of the child, 10 MiB: one untouched, one touched in parts, one touched whole. Below, two
+/// huge ones: one untouched, one touched.
 const BASE_REGIONS: usize = 3;
 const HUGE_REGIONS: usize = 2;
 /// Memory that the child takes.
 pub const TAKES: Bytes = Bytes(((BASE_REGIONS + HUGE_REGIONS) * HUGE_2M) as u64);
-/// Pauses before the tries until a tracker is given up, in milliseconds: others who clear accessed bits meanwhile (DAMON, reclaim)
-/// can spoil one, and as long as they are at it the next.
+/// Pauses before the tries until a tracker is given up, in milliseconds. Other users that clear
+/// accessed bits meanwhile (DAMON, reclaim) can spoil a try, and the next while they continue.
 const TRIES: [u64; 5] = [0, 1, 5, 25, 125];
 
-/// Checks that `tracker` reads what a child did: nothing where nothing was touched, the touched
-/// pages where they were, one bit for a huge page; that clearing has split no huge page; and that
-/// no byte was lost. What a tracker leaves open (`None`) is not checked, except where telling it is
-/// what the tracker is for. About 10 ms and 10 MiB. The error says what was wrong.
+/// Checks the readings of `tracker` against the accesses of a child. They must show no access to
+/// untouched memory, exactly the touched pages, and one bit for a huge page. Clearing must not
+/// split a huge page, and no byte may be lost. A result of `None` is not checked, unless the
+/// tracker exists to report it. Takes about 10 ms and 10 MiB. The error describes the fault.
 pub fn self_test(tracker: &mut dyn Tracker) -> Result<(), String> {
     let mut child = start_child(BASE_REGIONS, HUGE_REGIONS)?;
     let mut found = Ok(());
@@ -42,7 +42,7 @@ pub fn self_test(tracker: &mut dyn Tracker) -> Result<(), String> {
     touch(&mut child, &(0..(BASE_REGIONS + HUGE_REGIONS) * REGION_PAGES).collect::<Vec<_>>())
 }
 
-/// What is expected of one region.
+/// Expected result for one region.
 struct Expected {
     bits: PageBits,
     leaf: Leaf,
@@ -54,7 +54,7 @@ fn attempt(tracker: &mut dyn Tracker, child: &mut Canary) -> Result<(), String> 
     if before.len() != BASE_REGIONS + HUGE_REGIONS {
         return Err(format!("it saw {} of {} regions", before.len(), BASE_REGIONS + HUGE_REGIONS));
     }
-    // A fragmented machine may have had no huge page to give.
+    // A fragmented machine may have had no free huge page.
     let leaves: Vec<Leaf> = before.iter().map(|region| region.leaf).collect();
     if let Some(region) = before.iter().find(|region| region.present != PAGES) {
         return Err(format!("it saw {} of 512 pages that are present", region.present));
@@ -65,7 +65,7 @@ fn attempt(tracker: &mut dyn Tracker, child: &mut Canary) -> Result<(), String> 
     let idle: Vec<Expected> = (0..leaves.len()).map(|n| expected([0; 8], n)).collect();
     compare(tracker.kind(), &read(tracker, child, &ranges)?, &idle, "before anything was touched")?;
 
-    // Every seventh page: no multiple of what the kernel batches by.
+    // Every seventh page is no multiple of the batch sizes of the kernel.
     let sparse = |page: usize| page.is_multiple_of(7);
     let touched = (0..REGION_PAGES).filter(|&page| sparse(page)).map(|page| REGION_PAGES + page);
     let touched: Vec<usize> = touched
@@ -74,7 +74,7 @@ fn attempt(tracker: &mut dyn Tracker, child: &mut Canary) -> Result<(), String> 
         .collect();
     clear(tracker, child, &ranges)?;
     if matches!(tracker.kind(), TrackerKind::Smaps | TrackerKind::IdlePages) {
-        // The kernel clears without a flush for them.
+        // The kernel clears without a flush for these trackers.
         child.flush_tlb().map_err(|error| error.to_string())?;
     }
     touch(child, &touched)?;
@@ -131,8 +131,8 @@ fn compare(kind: TrackerKind, read: &[RegionBits], expected: &[Expected], when: 
     Ok(())
 }
 
-/// The regions that the child has on huge pages, by the kernel's word: its page map, and before Linux 6.7 all that were
-/// asked for.
+/// Returns the regions of the child on huge pages, as its page map shows them. Before Linux 6.7
+/// these are all regions that were to be huge.
 pub fn huge_regions_of(child: &Canary) -> Result<HashSet<u64>, String> {
     let looked =
         Pagemap::open(&KernelRoot::live(), child.pid()).and_then(|mut map| map.regions(child.huge()));
@@ -146,13 +146,14 @@ pub fn count(bits: &PageBits) -> u16 {
     bits.iter().map(|word| word.count_ones() as u16).sum()
 }
 
-/// Starts a child with regions on base pages, and behind them regions on huge pages as far as there
-/// are any.
+/// Starts a child with regions on base pages, and behind them regions on huge pages, as far as
+/// there are any.
 pub fn start_child(base_regions: usize, huge_regions: usize) -> Result<Canary, String> {
     let child = Canary::start(base_regions, huge_regions, true)
         .map_err(|error| format!("it cannot be tried on a child: {error}"))?;
-    // Where faults give no huge pages (transparent_hugepage/enabled is 'never') a collapse still does. Which are huge is
-    // looked up by callers that need it: without the right to it, all are tried on base pages.
+    // If page faults give no huge pages (transparent_hugepage/enabled is 'never'), a collapse still
+    // does. Callers that need it look up which regions are huge. Without the right to that, all
+    // tests run on base pages.
     if huge_regions_of(&child).is_ok_and(|huge| huge.len() < huge_regions) {
         let _ = open_pidfd(child.pid()).and_then(|pidfd| collapse(pidfd.as_fd(), &[child.huge()]));
     }

@@ -1,9 +1,9 @@
 //! The last resort, on every kernel: `/proc/PID/clear_refs` and `Referenced` in `/proc/PID/smaps`.
 //!
-//! The kernel counts referenced bytes for each mapping, not for each region. A count for a region is given only
-//! where the mapping's determines it: nothing of the mapping was referenced, all of it was, or the mapping lies
-//! within the region. Everywhere else it is unknown: spreading a mapping's count evenly over its regions would be
-//! a guess that looks like a measurement.
+//! The kernel counts referenced bytes for each mapping, not for each region. A mapping's count
+//! gives that of a region only if nothing of the mapping was referenced, all of it was, or the
+//! mapping lies within the region. Elsewhere the count is unknown. To spread a mapping's count
+//! evenly over its regions would be a guess that looks like a measurement.
 
 use super::usage::{open, track_error, usage};
 use super::{RegionBits, TrackError, Tracker};
@@ -12,14 +12,15 @@ use megapage_kernel::{KernelRoot, clear_refs};
 use megapage_snapshot::{Leaf, TrackerKind};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
 
-/// The tracker by mapping. About 9 ms for each GiB read; the clearing is of the whole process.
+/// Tracker by mapping. Takes about 9 ms for each GiB read; a clearing is of the whole process.
 #[derive(Debug)]
 pub struct SmapsTracker {
     root: KernelRoot,
 }
 
 impl SmapsTracker {
-    /// Ready at once. Each process needs the right to trace it, and the right to write its `clear_refs`.
+    /// Creates the tracker. Each process needs the right to trace it, and the right to write its
+    /// `clear_refs`.
     pub fn new(root: &KernelRoot) -> Result<SmapsTracker, TrackError> {
         Ok(SmapsTracker { root: root.clone() })
     }
@@ -59,7 +60,8 @@ impl Tracker for SmapsTracker {
     }
 }
 
-/// How many base pages of the region were accessed, where the values of its mappings determine it.
+/// Returns the number of accessed base pages of the region, if the values of its mappings determine
+/// it.
 fn accessed(mappings: &[Mapping], region: &RegionBits) -> Option<u16> {
     let whole = VirtRange::new(region.start, region.start + HUGE_2M as u64)?;
     let first = mappings.partition_point(|mapping| mapping.range.end() <= whole.start());
@@ -75,7 +77,7 @@ fn accessed(mappings: &[Mapping], region: &RegionBits) -> Option<u16> {
             _ => return None,
         };
     }
-    // The two files were read one after the other: never more than what is there.
+    // The two files were read one after the other: the result is at most the present pages.
     Some(pages.min(u64::from(region.present)) as u16)
 }
 

@@ -1,4 +1,5 @@
-//! What regions hold, whatever a tracker then learns about accesses: the page map, and smaps for hugetlb pages.
+//! The contents of regions, apart from accesses: from the page map, and from smaps for hugetlb
+//! pages.
 
 use super::{RegionBits, TrackError};
 use megapage_kernel::pagemap::Pagemap;
@@ -8,7 +9,7 @@ use megapage_snapshot::Leaf;
 use megapage_units::{PageSize, Pid, VirtRange};
 use std::io;
 
-/// An error of the kernel's about process `pid`, as a tracker's.
+/// Converts an error of the kernel about process `pid` to one of a tracker.
 pub(super) fn track_error(pid: Pid, error: KernelError) -> TrackError {
     let kind = match &error {
         KernelError::Io { source, .. } => source.kind(),
@@ -16,7 +17,7 @@ pub(super) fn track_error(pid: Pid, error: KernelError) -> TrackError {
     };
     match kind {
         _ if error.is_gone() => TrackError::Gone(pid),
-        // The page map of a process whose address space has gone is empty.
+        // The page map of a process without an address space is empty.
         io::ErrorKind::UnexpectedEof => TrackError::Gone(pid),
         io::ErrorKind::PermissionDenied => {
             TrackError::Denied { pid, what: format!("{error}; run as its user, or as root") }
@@ -30,8 +31,8 @@ pub(super) fn open(root: &KernelRoot, pid: Pid) -> Result<Pagemap, TrackError> {
     Pagemap::open(root, pid).map_err(|error| track_error(pid, error))
 }
 
-/// The regions of `ranges` that hold anything, ascending, without a word on accesses. A leaf of 2 MiB or more is
-/// set where the kernel reports it (Linux 6.7); before, every leaf is [`Leaf::Base`].
+/// Returns the non-empty regions of `ranges`, ascending, without accesses. A leaf of 2 MiB or more
+/// is set if the kernel reports it (Linux 6.7). Before, every leaf is [`Leaf::Base`].
 pub(super) fn usage(
     root: &KernelRoot,
     pid: Pid,
@@ -69,7 +70,7 @@ pub(super) fn usage(
     Ok(found)
 }
 
-/// The mapping that holds `address`; `mappings` ascend.
+/// Returns the mapping that holds `address`; `mappings` ascend.
 pub(super) fn mapping_at(mappings: &[Mapping], address: u64) -> Option<&Mapping> {
     let after = mappings.partition_point(|mapping| mapping.range.end() <= address);
     mappings.get(after).filter(|mapping| mapping.range.start() <= address)

@@ -1,5 +1,5 @@
-//! What translation costs the processes that are watched: counted, where the processor counts; else estimated, one
-//! process at a time.
+//! The translation cost of the watched processes: counted if the processor counts it, else
+//! estimated, one process at a time.
 
 use crate::cost::calibrate::{AccessTimes, NoTimes};
 use crate::cost::estimate::estimate;
@@ -15,30 +15,31 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// Processes whose page walks are counted at most: each thread takes descriptors.
+/// Most processes with counted page walks: each thread takes descriptors.
 const MOST_COUNTED: usize = 32;
-/// Processes whose cost is estimated at most, those that take most processor time.
+/// Most processes with an estimated cost: those that take most processor time.
 const MOST_ESTIMATED: usize = 8;
-/// A process with less memory than this is not worth a probe: a TLB of today reaches as far, nearly.
+/// Least memory of a process for a probe: the TLBs of today reach nearly as far.
 const LEAST_RESIDENT: Bytes = Bytes::mib(16);
-/// One that takes less of a processor has too few page walks to be seen, and too small a budget.
+/// Least usage of a processor for a probe. With less, page walks are too few to be seen, and the
+/// budget is too small.
 const LEAST_USAGE: f64 = 0.05;
-/// A probe is not shorter than this: its slowest reading is 316 ms after the clearing.
+/// Shortest probe: its slowest reading is 316 ms after the clearing.
 pub const LEAST_PROBE: Duration = Duration::from_millis(500);
-/// Nor longer: the user waits for a refresh meanwhile.
+/// Longest probe: the user waits for a refresh meanwhile.
 const LONGEST_PROBE: Duration = Duration::from_secs(2);
-/// Probes that an estimate is based on: older ones are forgotten.
+/// Most probes behind an estimate: older ones are forgotten.
 const MOST_PROBES: usize = 4;
-/// Where it is about what could be promoted: a process with less than [`LEAST_RESIDENT`] of memory on base pages has little
-/// to gain, and is probed again only after so long.
+/// Least time between probes, for promotion, of a process with less than [`LEAST_RESIDENT`] of
+/// memory on base pages: it has little to gain.
 const SETTLED_PAUSE: Duration = Duration::from_secs(300);
 
-/// See the module.
+/// Source of the translation costs; see the module.
 #[derive(Debug)]
 pub struct Costs {
     root: KernelRoot,
     source: Source,
-    /// Whether it is about gains that are not had yet.
+    /// True if only possible gains by promotion matter.
     gains_only: bool,
 }
 
@@ -46,7 +47,7 @@ pub struct Costs {
 enum Source {
     Counted(Pmu),
     Estimated(Box<Model>),
-    /// Nothing is to be changed about the processes, or there is no tracker.
+    /// No source: the processes are not to be changed, or there is no tracker.
     None,
 }
 
@@ -54,48 +55,50 @@ enum Source {
 struct Model {
     geometry: Geometry,
     times: AccessTimes,
-    /// Why they are a guess, where timing was tried in vain.
+    /// Reason why the times are a guess, after a failed timing.
     not_timed: Option<String>,
-    /// Set until a caller has taken that.
+    /// True until a caller has taken that reason.
     failed: bool,
-    /// Times that are still to come, where they were not waited for.
+    /// Timing that is still to come, if it was not waited for.
     timing: Timing,
-    /// The largest slow-down of a process by probes.
+    /// Largest slow-down of a process by probes.
     budget: f64,
     probes: BTreeMap<ProcessId, VecDeque<Probe>>,
-    /// When each was probed last, since boot; by the snapshots.
+    /// Time since boot of the snapshot before the last probe of each process.
     probed: BTreeMap<ProcessId, Duration>,
-    /// Counts the probes: the one whose turn was longest ago is next.
+    /// Number of the last probe of each process: the one with the lowest is next.
     turns: BTreeMap<ProcessId, u64>,
     turn: u64,
 }
 
-/// A probe that was made.
+/// Probe that was made.
 #[derive(Debug)]
 struct Probe {
-    /// How much memory the process had.
+    /// Memory of the process at the time.
     resident: Bytes,
     touches: Touches,
 }
 
-/// Timing what accesses take, beside everything else.
+/// State of timing accesses, which goes on in the background.
 #[derive(Debug)]
 enum Timing {
     /// Nothing is to be timed, or no more.
     Done,
-    /// It begins at this moment, or when there is a process that could be probed, right after the start: later it would be
-    /// work at a time at which there is nothing to do. So many times it was tried in vain.
+    /// Timing begins at this moment at the earliest, once there is a process that could be probed.
+    /// Right after the start is best: later it would disturb an idle time. The number counts failed
+    /// attempts.
     Due(Instant, u32),
-    /// A thread does it, after so many in vain.
+    /// A thread times, after this number of failed attempts.
     UnderWay(Receiver<Result<AccessTimes, NoTimes>>, u32),
 }
 
-/// Where memory is short, as it can be while a machine boots, it is tried again after so long, and so often in all.
+/// Pause after an attempt without enough memory, as can happen while a machine boots; and below the
+/// most attempts.
 const TRIED_AGAIN: Duration = Duration::from_secs(600);
 const MOST_TRIES: u32 = 6;
 
 impl Timing {
-    /// Starts it, or takes what it has found.
+    /// Starts the timing, or takes its result.
     fn go_on(&mut self, root: &KernelRoot, geometry: &Geometry) -> Option<Result<AccessTimes, NoTimes>> {
         match self {
             Timing::Done => None,
@@ -103,15 +106,16 @@ impl Timing {
             Timing::Due(_, tries) => {
                 let (found, times) = channel();
                 let (root, geometry) = (root.clone(), *geometry);
-                // With the caller's priority: it maps and faults memory in, and a thread that waits for the lock of this address
-                // space would wait for as long as programs with more priority keep it from going on.
+                // The thread has the caller's priority. It maps memory and takes page faults. At a
+                // lower priority, other programs could hold it up, and with it any thread that
+                // waits for the lock of this address space.
                 let timer = move || {
                     // The receiver may have gone.
                     let _ = found.send(AccessTimes::known(&root, &geometry));
                 };
                 let named = std::thread::Builder::new().name("timing".into());
                 let tries = *tries;
-                // Without a thread the values stay wide.
+                // Without a thread the values stay uncertain.
                 *self = named.spawn(timer).map_or(Timing::Done, |_| Timing::UnderWay(times, tries));
                 None
             }
@@ -125,7 +129,7 @@ impl Timing {
         }
     }
 
-    /// Takes what was found, and tries again later where only the moment was the wrong one.
+    /// Takes the result, and tries again later if only the moment was unsuitable.
     fn take(
         &mut self,
         found: Option<Result<AccessTimes, NoTimes>>,
@@ -141,9 +145,12 @@ impl Timing {
 }
 
 impl Costs {
-    /// `budget`: what probes may slow a process by; `None` where it is not to be touched. Without a performance
-    /// monitoring unit accesses are timed, unless that was done before: by a thread, about three seconds of processor
-    /// time, once there is a process that could be probed. No caller waits for it; until then the times are a guess.
+    /// Opens the source of costs. `budget` is the largest slow-down of a process by probes; `None`:
+    /// processes are not to be touched.
+    ///
+    /// Without a performance monitoring unit, a thread times accesses, unless that was done before.
+    /// It takes about three seconds of processor time, once there is a process that could be
+    /// probed. No caller waits for it; until then the times are a guess.
     pub fn new(root: &KernelRoot, budget: Option<f64>) -> Costs {
         Costs::with_times(root, budget, |geometry| {
             let times = AccessTimes::cached(root, geometry).unwrap_or_else(AccessTimes::guessed);
@@ -152,18 +159,19 @@ impl Costs {
         })
     }
 
-    /// The same, but processes that have little to gain are probed rarely.
+    /// Opens the same source, which probes processes with little to gain only rarely.
     pub fn for_promotion(root: &KernelRoot, budget: Option<f64>) -> Costs {
         Costs { gains_only: true, ..Costs::new(root, budget) }
     }
 
-    /// Takes why this machine could not be timed: once for each time that it was tried in vain.
+    /// Takes the reason why this machine could not be timed: once for each failed attempt.
     pub fn take_failure(&mut self) -> Option<String> {
         let Source::Estimated(model) = &mut self.source else { return None };
         std::mem::take(&mut model.failed).then(|| model.not_timed.clone()).flatten()
     }
 
-    /// Why estimates are based on a guess: this machine was not timed. `None` where they are not.
+    /// Returns the reason why estimates rest on a guess: this machine was not timed. `None` if they
+    /// do not.
     pub fn why_guessed(&self) -> Option<&str> {
         match &self.source {
             Source::Estimated(model) if model.times.is_guess() => {
@@ -201,7 +209,7 @@ impl Costs {
         Costs { root: root.clone(), source, gains_only: false }
     }
 
-    /// How costs are found out; `None` where nothing reports them.
+    /// Returns the kind of source of the costs; `None` if there is none.
     pub fn source(&self) -> Option<CostSource> {
         match self.source {
             Source::Counted(_) => Some(CostSource::Measured),
@@ -210,22 +218,22 @@ impl Costs {
         }
     }
 
-    /// The processes that a probe chooses from, by these snapshots, and by which snapshot (its time since boot) a probe of each was
-    /// tried last: none where costs are not estimated.
+    /// Returns the processes among which a probe chooses, by these snapshots. Each has the time
+    /// since boot of the snapshot of its last probe. Returns none if costs are not estimated.
     pub fn working(&self, before: Option<&Snapshot>, now: &Snapshot) -> Vec<(ProcessId, Option<Duration>)> {
         let Source::Estimated(model) = &self.source else { return Vec::new() };
         let ids = busiest(before, now).into_iter().map(|process| process.id);
         ids.map(|id| (id, model.probed.get(&id).copied())).collect()
     }
 
-    /// From now on nothing is estimated: there is no tracker that could probe.
+    /// Stops estimating, because no tracker can probe.
     pub fn leave_estimates(&mut self) {
         if matches!(self.source, Source::Estimated(_)) {
             self.source = Source::None;
         }
     }
 
-    /// What probes may slow a process by; `None` where costs are not estimated.
+    /// Returns the largest slow-down of a process by probes; `None` if costs are not estimated.
     pub fn budget(&self) -> Option<f64> {
         match &self.source {
             Source::Estimated(model) => Some(model.budget),
@@ -233,7 +241,8 @@ impl Costs {
         }
     }
 
-    /// Notes what the processor has counted for the largest processes of `now`, and forgets those that have gone.
+    /// Notes the counts of the processor for the largest processes of `now`, and forgets those that
+    /// have gone.
     pub fn refresh(&mut self, now: &Snapshot, observer: &mut Observer) {
         let ids: Vec<ProcessId> = now.processes.iter().map(|process| process.id).collect();
         match &mut self.source {
@@ -244,7 +253,7 @@ impl Costs {
                 let ids: Vec<ProcessId> = largest.iter().map(|process| process.id).collect();
                 pmu.retain(&ids);
                 for id in ids {
-                    // That one cannot be counted is no error: its cost is not known.
+                    // A process that cannot be counted is no error: its cost is unknown.
                     if let Ok(Some(cost)) = pmu.watch(id).and_then(|()| pmu.read(id)) {
                         observer.note_translation(id, cost);
                     }
@@ -254,7 +263,8 @@ impl Costs {
                 model.probes.retain(|id, _| ids.contains(id));
                 model.turns.retain(|id, _| ids.contains(id));
                 model.probed.retain(|id, _| ids.contains(id));
-                // A single look begins with the first probe: it has no use for the timing.
+                // Outside of promotion the first probe starts the timing: a single look has no use
+                // for it.
                 let begins = self.gains_only || !matches!(model.timing, Timing::Due(..));
                 if begins && now.processes.iter().any(|process| process.backing.base >= LEAST_RESIDENT) {
                     model.go_on_timing(&self.root);
@@ -264,9 +274,10 @@ impl Costs {
         }
     }
 
-    /// Probes one process, whose turn it is, for at most `limit`, and notes what is estimated of it. `wait` sleeps for
-    /// a time, and returns whether to go on. A process of which the observer has a sample under way is not probed: each
-    /// would clear what the other is to read. Answers whether there was one to probe; if not, no time has passed.
+    /// Probes the next process for at most `limit`, and notes its estimate. `wait` sleeps for a
+    /// time, and returns true to go on. Skips a process with a sample of the observer under way:
+    /// each would clear the bits of the other. Returns true if there was a process to probe; if
+    /// not, no time has passed.
     pub fn probe(
         &mut self,
         before: Option<&Snapshot>,
@@ -297,15 +308,16 @@ impl Costs {
         let quiet = quiet(&sampled);
         let Some(tracker) = observer.tracker() else { return false };
         model.probed.insert(process.id, now.taken);
-        // A process that has ended or is denied is reported by the next snapshot.
+        // The next snapshot reports a process that has ended or is denied.
         let probed = probe(&self.root, tracker, process, &quiet, &options, wait);
         let Ok(touches) = probed else { return true };
         let probes = model.probes.entry(process.id).or_default();
-        // Those that looked at few of the quiet regions say too much where it is not known any more which those are.
+        // Earlier probes sampled few of the quiet regions. If the quiet regions are no longer
+        // known, they would give too much weight to the others.
         if quiet.is_empty() && probes.back().is_some_and(|last| last.touches.quiet_pages > 0) {
             probes.clear();
         }
-        // And those of a process less than half as large are of another time.
+        // Probes of the process when it was less than half as large are outdated.
         let resident = process.backing.total();
         probes.retain(|probe| 2 * probe.resident.0 >= resident.0);
         probes.push_back(Probe { resident, touches });
@@ -314,7 +326,7 @@ impl Costs {
         }
         let mut all = Touches::default();
         probes.iter().for_each(|probe| all.add(probe.touches.clone()));
-        // Those of earlier probes, too.
+        // This includes the regions of earlier probes.
         all.stratify(&quiet);
         if let Ok(estimate) = estimate(&all, &model.geometry, &model.times) {
             observer.note_translation(process.id, estimate.cost);
@@ -325,7 +337,7 @@ impl Costs {
 }
 
 impl Model {
-    /// Starts to time accesses, or takes what came of it.
+    /// Starts to time accesses, or takes the result.
     fn go_on_timing(&mut self, root: &KernelRoot) {
         match self.timing.go_on(root, &self.geometry) {
             Some(Ok(times)) => self.times = times,
@@ -337,7 +349,8 @@ impl Model {
         }
     }
 
-    /// Whether a probe of the process can report a gain that is not had yet, or the last one is old.
+    /// Returns true if a probe of the process can show a gain by promotion, or the last probe is
+    /// old.
     fn is_worth(&self, process: &Process, now: Duration) -> bool {
         let last = self.probed.get(&process.id);
         process.backing.base >= LEAST_RESIDENT
@@ -345,12 +358,15 @@ impl Model {
     }
 }
 
-/// The regions that could be huge of which the last sample has not found a page touched, or that it has not reached, where it found
-/// others touched; each with its present pages. A probe looks at a few regions at a time, and would rarely meet the hot ones of
-/// a process that uses a small part of its memory. It looks at quiet ones all the same: what moves is touched elsewhere by
-/// now, and a first sample looks at a few pages of each region for a short time.
+/// Returns the quiet regions with their present pages. They could be huge, and the last sample has
+/// found no touched page in them, or has not reached them. There are none unless it found others
+/// touched.
+///
+/// A probe reads a few regions at a time, and would rarely meet the hot ones of a process that uses
+/// a small part of its memory. It still reads some quiet ones: accesses move, and a first sample
+/// covers only a few pages of each region for a short time.
 fn quiet(process: &Process) -> BTreeMap<u64, u16> {
-    // Of memory that is shared all is probed at once.
+    // All shared memory is probed at once.
     if uses_shared(process) {
         return BTreeMap::new();
     }
@@ -365,8 +381,8 @@ fn quiet(process: &Process) -> BTreeMap<u64, u16> {
     }
 }
 
-/// The processes with memory to speak of that took most processor time between the two snapshots, or since they were
-/// started where there is but one.
+/// Returns the processes with enough memory that took most processor time between the two
+/// snapshots. With one snapshot only, the time since their start counts.
 fn busiest<'a>(before: Option<&Snapshot>, now: &'a Snapshot) -> Vec<&'a Process> {
     let usage = |process: &Process| {
         let Some(before) = before else { return Some(process.cpu.as_secs_f64()) };
@@ -392,7 +408,7 @@ mod tests {
     use crate::Options;
     use megapage_units::Pid;
 
-    /// This process at two moments, a second apart, with synthetic values.
+    /// Returns this process at two moments, a second apart, with synthetic values.
     fn two() -> (Snapshot, Snapshot) {
         let root = KernelRoot::live();
         let options = Options { sample: false, ..Options::default() };
@@ -472,7 +488,7 @@ mod tests {
         assert!(matches!(timing, Timing::Due(_, 1)), "not yet");
         for (found, tries) in [
             (Some(Err(NoTimes::Short)), MOST_TRIES - 1),
-            // There will not be more memory, and the thread will not come back.
+            // There will not be more memory, and the thread will not return.
             (Some(Err(NoTimes::Memory(String::new()))), 0),
             (None, 0),
         ] {

@@ -1,4 +1,4 @@
-//! The BPF tracker on children whose accesses are known.
+//! The BPF tracker on children with known accesses.
 
 use megapage_kernel::canary::Canary;
 use megapage_kernel::kpageflags::FrameFlags;
@@ -18,7 +18,8 @@ use std::sync::{Mutex, MutexGuard};
 const REGIONS: usize = 16;
 const HUGE_REGIONS: usize = 2;
 
-/// One test at a time: a child that one forks shares the memory of the others, which then cannot be cleared.
+/// Lock for one test at a time: a forked child shares the memory of the other tests, which then
+/// cannot be cleared.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn open() -> Option<(MutexGuard<'static, ()>, BpfTracker)> {
@@ -30,7 +31,7 @@ fn all(child: &Canary) -> [VirtRange; 1] {
     [VirtRange::new(child.base().start(), child.huge().end()).unwrap()]
 }
 
-/// The accessed pages, numbered from the first region.
+/// Returns the accessed pages, numbered from the first region.
 fn pages(read: &[RegionBits]) -> BTreeSet<usize> {
     let mut pages = BTreeSet::new();
     for region in read {
@@ -42,7 +43,7 @@ fn pages(read: &[RegionBits]) -> BTreeSet<usize> {
     pages
 }
 
-/// Whether somebody else has cleared the accessed bit of a page: DAMON, which marks it so.
+/// Returns true if another user has cleared the accessed bit of a page: DAMON, which marks it so.
 fn cleared_by_others(child: &Canary, page: usize) -> bool {
     let root = KernelRoot::live();
     let start = child.base().start() + 4096 * page as u64;
@@ -64,7 +65,7 @@ fn known_accesses_are_read_exactly() {
         let base = REGIONS * usize::from(PAGES);
         let mut touched: BTreeSet<usize> =
             (0..base).filter(|page| page * 7919 % 11 == round || page % 97 == round).collect();
-        // One page of the last huge region: its one bit is that of all 512.
+        // One page of the last huge region is touched: its one bit stands for all 512.
         touched.insert(base + 512 + round);
         assert_eq!(child.touch(touched.iter().copied()).unwrap().wrong, 0);
         touched.extend(base + 512..base + 1024);
@@ -92,7 +93,7 @@ fn a_part_of_a_region_is_cleared_alone_and_a_huge_page_whole() {
     tracker.clear_part(child.pid(), &all(&child)).unwrap();
     let read = tracker.read(child.pid(), &all(&child)).unwrap();
     assert!(pages(&read).is_disjoint(&in_part));
-    // Of the others few have lost their bit, to whoever else clears it.
+    // Few of the other pages have lost their bit, to other users that clear it.
     let kept = pages(&read).iter().filter(|page| base.contains(page)).count();
     assert!(kept >= (base.len() - in_part.len()) * 9 / 10, "{kept}");
     assert!(read[REGIONS..].iter().all(|region| (region.leaf, region.accessed) == (Leaf::Huge2m, Some(0))));
@@ -150,7 +151,7 @@ fn memory_that_cannot_be_cleared_is_not_told() {
     let Some((_alone, mut tracker)) = open() else { return };
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, 1) else { return };
     let memory = Memory::new(3);
-    // Base pages, hugetlb, base pages.
+    // The memory has base pages, hugetlb pages, and base pages.
     memory.0.part(HUGE_2M, HUGE_2M).map_hugetlb(PageSize::HUGE_2M).unwrap();
     for part in [memory.0.part(0, HUGE_2M), memory.0.part(2 * HUGE_2M, HUGE_2M)] {
         part.open().unwrap();
@@ -168,19 +169,20 @@ fn memory_that_cannot_be_cleared_is_not_told() {
 fn smaller_folios_stay_whole() {
     let Some((_alone, mut tracker)) = open() else { return };
     let Some(setting) = ThpSetting::write("hugepages-64kB/enabled", "madvise") else { return };
-    // The middle one of three: at an edge a half would join a neighbour, and not the other half.
+    // The middle one of three is used: at an edge a half would join a neighbour, and not the other
+    // half.
     let memory = Memory::new(3);
     let half = HUGE_2M / 2;
     let start = memory.0.start() + HUGE_2M;
     let range = VirtRange::new(start as u64, (start + HUGE_2M) as u64).unwrap();
-    // Half by half: the whole would get one huge page.
+    // The halves are populated one by one: the whole would get one huge page.
     for part in [memory.0.part(HUGE_2M, half), memory.0.part(HUGE_2M + half, half)] {
         part.open().unwrap();
         part.advise_thp().unwrap();
         part.populate().unwrap();
     }
     drop(setting);
-    // Or khugepaged, which comes every 10 s, may collapse them between the two readings.
+    // Otherwise khugepaged, which runs every 10 s, may collapse them between the two readings.
     own_advice::give(range, Advice::NoHuge).unwrap();
     let orders = || -> Vec<u32> {
         let root = KernelRoot::live();
@@ -198,7 +200,7 @@ fn smaller_folios_stay_whole() {
     assert_eq!((read[0].leaf, read[0].present, read[0].accessed), (Leaf::Base, 512, Some(0)));
 }
 
-/// A child that is killed when dropped.
+/// Child that is killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -243,7 +245,7 @@ fn one_that_executes_another_program_is_another() {
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     wait_for("sleep", || is("sleep"));
     assert!(matches!(tracker.read(pid, &ranges), Err(TrackError::Gone(_))));
-    // From then on it is a process of which nothing has been cleared. Its name comes before its memory.
+    // From then on nothing of the process has been cleared. Its name appears before its memory.
     let read = until("its memory", || {
         let read = tracker.read(pid, &mappings(pid)).unwrap();
         (!read.is_empty()).then_some(read)
@@ -251,13 +253,13 @@ fn one_that_executes_another_program_is_another() {
     assert!(read.iter().all(|region| region.accessed.is_none()));
 }
 
-/// Set in the child of the next tests.
+/// Variable that is set in the child of the next tests.
 const AS_NOBODY: &str = "MEGAPAGE_TEST_AS_NOBODY";
 
 /// Runs `test` of this program as another user, with `setpriv`'s further arguments.
 fn run_as_nobody(test: &str, further: &[&str]) {
-    // Where nobody may go, a copy of this program: made by another process, for one that is open for writing
-    // anywhere cannot be executed.
+    // Another user may not enter our directory and gets a copy of this program. Another process
+    // makes it: a program that is open for writing anywhere cannot be executed.
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = directory.path().join("bpf");
@@ -306,7 +308,7 @@ fn four_capabilities_suffice() {
 #[test]
 fn without_the_right_to_clear_a_process_is_denied() {
     if std::env::var_os(AS_NOBODY).is_some() {
-        // CAP_SYS_NICE lacks.
+        // CAP_SYS_NICE is missing.
         let mut tracker = BpfTracker::open(&KernelRoot::live()).unwrap();
         let mut child = Canary::start(1, 0, true).unwrap();
         let range = all(&child);

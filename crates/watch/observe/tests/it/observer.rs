@@ -27,7 +27,7 @@ fn observer(options: Options) -> Observer {
     Observer::start(&KernelRoot::live(), Options { sample: false, ..options }).unwrap()
 }
 
-/// Memory of this process: some regions, at a multiple of 2 MiB, with a mapping of their own.
+/// Memory of this process: some regions, at a multiple of 2 MiB, in a separate mapping.
 struct Memory {
     _all: Reservation,
     range: OwnedRange,
@@ -35,7 +35,7 @@ struct Memory {
 
 impl Memory {
     fn new(regions: usize) -> Memory {
-        // What lies around it is not accessible, so that the kernel joins it to no other mapping.
+        // The memory around it is not accessible, so that the kernel joins it to no other mapping.
         let all = Reservation::new((regions + 2) * HUGE_2M, HUGE_2M).unwrap();
         Memory { range: all.part(HUGE_2M, regions * HUGE_2M), _all: all }
     }
@@ -51,7 +51,7 @@ impl Memory {
     }
 
     fn write(&self, region: usize, page: usize) {
-        // The last bytes of the page: a scan for zeros must look at all of it.
+        // The last byte of the page is written: a scan for zeros must read all of it.
         let at = self.address(region, page) + BASE_PAGE as u64 - 1;
         own_memory().unwrap().write_all_at(b"x", at).unwrap();
     }
@@ -68,7 +68,7 @@ impl Memory {
     }
 }
 
-/// A child that is killed when the test is over, also when it fails.
+/// Child that is killed at the end of the test, even if it fails.
 struct Killed(Child);
 
 impl Killed {
@@ -81,7 +81,7 @@ impl Killed {
     }
 
     fn kill(&mut self) {
-        // The whole group: a shell's children outlive it otherwise.
+        // The whole group is killed: a shell's children would outlive it otherwise.
         let _ = Command::new("kill")
             .args(["-9", "--", &format!("-{}", self.0.id())])
             .stderr(Stdio::null())
@@ -134,7 +134,8 @@ fn base_pages_zero_pages_and_holes_are_told_apart() {
     assert_eq!((mapping.kind, mapping.range.start()), (MappingKind::Anonymous, memory.address(0, 0)));
     assert!(mapping.flags.read && mapping.flags.write && !mapping.flags.shared && !mapping.flags.huge);
     assert!(mapping.thp_eligible.is_some());
-    // What the regions add up to is what the kernel counts, give or take what other threads do meanwhile.
+    // The sum over the regions equals the kernel's count, except for the work of other threads
+    // meanwhile.
     let (sum, rss) = (process.backing.total() - process.backing.hugetlb(), process.rss);
     assert!(sum.0.abs_diff(rss.0) < Bytes::mib(64).0, "{sum} by regions, {rss} by the kernel");
     if require_root() {
@@ -168,7 +169,8 @@ fn huge_pages_and_the_zeros_in_them_are_counted() {
     assert!(process.mappings[regions[0].mapping as usize].flags.huge);
     assert!(process.backing.thp >= Bytes::mib(4) && process.huge_regions() >= 2);
 
-    // Split, and what was known of its zeros holds no longer. khugepaged may not put it together again before it is read.
+    // After a split, the former count of zeros is not shown. khugepaged may not collapse the region
+    // before it is read.
     let both = VirtRange::new(memory.address(0, 0), memory.address(2, 0)).unwrap();
     own_advice::give(both, Advice::NoHuge).unwrap();
     memory.range.part(0, BASE_PAGE).discard().unwrap();
@@ -181,7 +183,7 @@ fn huge_pages_and_the_zeros_in_them_are_counted() {
 fn smaller_folios_are_told_by_their_order() {
     let Some(_setting) = ThpSetting::write("hugepages-64kB/enabled", "madvise") else { return };
     let mut observer = observer(Options { folios: true, ..Options::default() });
-    // Where memory is fragmented the kernel may have had to give base pages for some. Not each time.
+    // With fragmented memory the kernel may have given base pages for some, but not each time.
     let mut halves = (0..20).map(|_| {
         let memory = Memory::new(1);
         // A part of a region cannot be one huge page.
@@ -249,11 +251,11 @@ fn a_child_that_ends_is_gone() {
     let mut child = Killed::sleep();
     let pid = pid_of(&child.0);
     let mut observer = observer(Options::default());
-    // At first it may be in the midst of its exec.
+    // At first it may be in its exec.
     let parent = |snapshot: &Snapshot| snapshot.processes.first().map(|one| one.parent);
     assert_eq!(until(&mut observer, pid, parent), own_pid());
     child.kill();
-    // First a zombie, then nothing at all.
+    // It is first a zombie, then gone.
     let gone = |snapshot: &Snapshot| snapshot.missed.first().map(|missed| (missed.why, missed.what.clone()));
     let expected = (MissedWhy::Gone, format!("process {pid} has ended"));
     assert_eq!(until(&mut observer, pid, gone), expected);
@@ -294,7 +296,7 @@ fn observer_of(child: &Killed) -> Process {
     until(&mut observer, pid_of(&child.0), |snapshot| snapshot.processes.first().cloned())
 }
 
-/// Set in the child of the next test: the process that it is to observe.
+/// Variable with the process that the child of the next test is to observe.
 const OBSERVE: &str = "MEGAPAGE_TEST_OBSERVE";
 
 #[test]
@@ -310,13 +312,13 @@ fn another_users_process_is_denied_with_what_helps() {
     if !require_root() {
         return;
     }
-    // Where nobody may go, a copy of this program.
+    // Another user may not enter our directory and gets a copy of this program.
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let program = directory.path().join("observer");
     copied(std::env::current_exe().unwrap(), &program);
     let target = Killed::sleep();
-    // Not by CommandExt::uid: that forks, and a fork may split the huge pages of the tests beside this one.
+    // CommandExt::uid would fork, and a fork may split the huge pages of the tests beside this one.
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
         .arg(&program)
@@ -362,7 +364,7 @@ fn a_running_program_is_selected_by_its_name() {
     let program = directory.path().join(&name);
     let places = ["/bin/sleep", "/usr/bin/sleep"].map(Path::new);
     copied(places.iter().find(|place| place.exists()).expect("sleep(1)"), &program);
-    // Where sleep is a part of a larger program, it goes by the name that it was called by.
+    // If sleep is a part of a larger program, that program goes by the name of the call.
     let child = Killed::spawn(Command::new(&program).arg0("sleep").arg("600"));
     let root = KernelRoot::live();
     let end = Instant::now() + Duration::from_secs(60);

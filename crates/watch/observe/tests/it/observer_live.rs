@@ -1,5 +1,5 @@
-//! The observer with a real tracker, on children of which every access is known. Apart from the other tests: each
-//! child is forked from this process, and shares its memory.
+//! The observer with a real tracker, on children with known accesses. These tests run one at a
+//! time: each child is forked from this process, and shares its memory.
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::canary::Canary;
@@ -11,19 +11,20 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// One test at a time forks.
+/// Lock so that one test at a time forks.
 static FORKING: Mutex<()> = Mutex::new(());
 
 fn own_pid() -> Pid {
     Pid(std::process::id().cast_signed())
 }
 
-/// Samples with the BPF tracker; `None`, after a loud skip, where it cannot be had.
+/// Returns an observer with the BPF tracker. Returns `None`, after a loud skip, if that cannot be
+/// used.
 fn sampling_observer(window: Duration) -> Option<Observer> {
     sampling_at(window, 470.0)
 }
 
-/// The same, at so many nanoseconds for a first access.
+/// Returns the same, with this number of nanoseconds for a first access.
 fn sampling_at(window: Duration, first_access_ns: f64) -> Option<Observer> {
     let root = KernelRoot::live();
     let tracker = match BpfTracker::open(&root) {
@@ -34,12 +35,12 @@ fn sampling_at(window: Duration, first_access_ns: f64) -> Option<Observer> {
         }
     };
     let selected = Selected { tracker, skipped: Vec::new(), first_access_ns };
-    // All of a small process at once.
+    // The budget allows all of a small process at once.
     let options = Options { window, budget: 1.0, ..Options::default() };
     Some(Observer::with_parts(&root, options, Some(selected), Box::new(BootClock)).unwrap())
 }
 
-/// By region of the child: what maps it, and its coverage.
+/// Returns the kind of entries and the coverage of each region of the child.
 fn sampled(snapshot: &Snapshot, child: &Canary) -> Vec<(Leaf, Option<u16>)> {
     let regions = &snapshot.process(child.pid()).expect("observed").regions;
     let inside = |region: &&Region| child.base().start() <= region.start && region.start < child.huge().end();
@@ -74,7 +75,7 @@ fn what_a_child_accesses_between_two_snapshots_is_seen() {
 fn memory_that_a_fork_shares_is_not_shown_as_hot() {
     let window = Duration::from_millis(20);
     let _alone = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
-    // A vector: writes through a file would leave no accessed bits.
+    // A vector is used: writes through a file would leave no accessed bits.
     let mut memory = vec![0u8; 3 * HUGE_2M];
     let address = memory.as_ptr().addr();
     let first = address.next_multiple_of(HUGE_2M);
@@ -84,7 +85,7 @@ fn memory_that_a_fork_shares_is_not_shown_as_hot() {
     write(0..1024, 1);
     // The child has this process's memory as it was, copy-on-write.
     let child = Canary::start(1, 0, true).unwrap();
-    // Copied again, for a part of the second region: the process's own.
+    // A part of the second region is copied again and belongs to this process alone.
     write(512..562, 2);
     let Some(mut observer) = sampling_observer(window) else { return };
     observer.snapshot(&[own_pid()]);

@@ -1,4 +1,4 @@
-//! Translation cost from counters that were made by hand from published figures: the formulas are
+//! Translation cost from counts that were made by hand from published figures. The formulas are
 //! checked, not a processor (fixtures/perf/README.md).
 
 use megapage_kernel::Processor;
@@ -101,8 +101,8 @@ fn haswell_tells_the_published_costs_apart() {
 fn skylake_scales_what_others_kept_from_being_counted() {
     let value = cost("skylake-shared-counters");
     assert!((value.share - 0.49).abs() < 0.01, "{value:?}");
-    // Walks for loads and stores may fall into the same cycles, and 40 % of the time was not counted (half of it:
-    // 20 % either way).
+    // Walks for loads and stores may fall into the same cycles. Also, 40 % of the time was not
+    // counted (half of it: 20 % either way).
     assert!((0.22..0.28).contains(&value.low), "{value:?}");
     assert!((0.57..0.61).contains(&value.high), "{value:?}");
 }
@@ -117,7 +117,8 @@ fn sapphire_rapids_phases_widen_the_interval() {
 #[test]
 fn zen_counts_misses_and_is_less_sure() {
     let value = cost("zen-3-random");
-    // 36 / 160 if each access waits, a sixth of that if six walks are always under way.
+    // The share is 36 / 160 if each access waits, and a sixth of that if six walks are always under
+    // way.
     assert!((value.share - 36.0 / 6f64.sqrt() / 160.0).abs() < 0.005, "{value:?}");
     assert!((0.03..0.04).contains(&value.low) && (0.22..0.24).contains(&value.high), "{value:?}");
 }

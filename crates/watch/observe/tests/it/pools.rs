@@ -31,7 +31,7 @@ fn every_way_to_hold_a_page_is_told_apart() {
             (MappingKind::Private, PageSize::HUGE_1G, Bytes::gib(1), Bytes::gib(1), ""),
         ]
     );
-    // What the process has mapped and not touched is what the pool has reserved.
+    // The pool has reserved the pages that the processes have mapped and not touched.
     let reserved: u64 = snapshot
         .processes
         .iter()

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_millis(300);
-/// Longer than anything takes on a machine that works.
+/// Longer than any step takes on a working machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Counts clearings, and finds every region accessed whole.
+/// Tracker that counts clearings, and finds every region accessed whole.
 struct Counting(Arc<AtomicUsize>);
 
 impl Tracker for Counting {
@@ -52,7 +52,8 @@ impl Tracker for Counting {
     }
 }
 
-/// A process with 8 MiB that runs when it is given a line, and answers then; killed when dropped.
+/// Process with 10 MiB that runs once for each byte of input, and answers with a line; killed when
+/// dropped.
 struct Sleeper(Child, BufReader<ChildStdout>);
 
 const SCRIPT: &str = "import mmap, os
@@ -66,7 +67,7 @@ while True:
 ";
 
 impl Sleeper {
-    /// `None`, after a loud skip, without Python.
+    /// Starts the process. Returns `None`, after a loud skip, without Python.
     fn start() -> Option<Sleeper> {
         let mut command = Command::new("python3");
         command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -84,7 +85,7 @@ impl Sleeper {
         Pid(self.0.id() as i32)
     }
 
-    /// Until it has answered, and sleeps.
+    /// Waits until it has answered, and sleeps.
     fn wait_until_asleep(&mut self) {
         let mut line = String::new();
         self.1.read_line(&mut line).unwrap();
@@ -125,14 +126,14 @@ fn observer(promotes: bool) -> (Observer, Arc<AtomicUsize>) {
     (observer, clearings)
 }
 
-/// Coverages of the regions that were sampled, and how many samples there were.
+/// Returns the coverages of the sampled regions, and the number of samples.
 fn sampled(snapshot: &Snapshot, pid: Pid) -> (Vec<u16>, u64) {
     let process = snapshot.process(pid).expect("it lives");
     let coverages = process.regions.iter().filter_map(|region| region.accessed).map(|one| one.coverage);
     (coverages.collect(), process.sampling.as_ref().map_or(0, |sampling| sampling.samples))
 }
 
-/// What `look` finds of a process that takes no processor time meanwhile.
+/// Returns the result of `look` at a process that takes no processor time meanwhile.
 fn at_rest<T>(look: impl Fn(Pid) -> T) -> Option<T> {
     let sleeper = Sleeper::start()?;
     for _ in 0..20 {
@@ -177,7 +178,7 @@ fn what_waits_is_cleared_once_its_process_runs() {
         std::thread::sleep(WINDOW / 10);
         observer.complete_samples();
     }
-    // In the window of that clearing it sleeps, but what was cleared is read.
+    // It sleeps in the window of that clearing, but the cleared bits are read.
     let coverages = loop {
         let (coverages, samples) = sampled(&observer.snapshot(&pids), sleeper.pid());
         if samples > 0 || start.elapsed() > PATIENCE {
@@ -185,7 +186,7 @@ fn what_waits_is_cleared_once_its_process_runs() {
         }
         std::thread::sleep(WINDOW / 10);
     };
-    // Of a region that is present in part, all that is.
+    // In a region that is partly present, all present pages are accessed.
     assert!(coverages.len() >= 4 && coverages.iter().all(|coverage| *coverage > 0), "{coverages:?}");
     assert!(coverages.contains(&512), "{coverages:?}");
     assert!(clearings.load(Ordering::Relaxed) >= 1);

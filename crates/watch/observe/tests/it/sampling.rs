@@ -1,4 +1,5 @@
-//! Sampling on synthetic processes, with a synthetic tracker and clock: budgets, histories, and processes that go away.
+//! Sampling on synthetic processes, with a synthetic tracker and clock: budgets, histories, and
+//! processes that go away.
 
 use crate::synthetic;
 
@@ -10,7 +11,7 @@ use synthetic::{BASE, EXCLUSIVE, Fault, PID, PRESENT, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Takes snapshots whenever one is due, for `time`; all of them.
+/// Takes snapshots whenever one is due, for `time`. Returns all of them.
 fn watch(world: &World, observer: &mut Observer, time: Duration) -> Vec<Snapshot> {
     let end = world.now() + time;
     let mut snapshots = Vec::new();
@@ -34,9 +35,10 @@ fn a_target_that_touches_everything_stays_within_its_budget() {
     let snapshots = watch(&world, &mut observer, 200 * SECOND);
     let (lost, cpu) = (world.lost(), world.cpu());
     assert!(lost <= 0.0101 * cpu, "{lost:.3} s lost in {cpu} s");
-    // Nor is the budget left unused.
+    // The budget is not left unused either.
     assert!(lost >= 0.005 * cpu, "{lost:.3} s lost in {cpu} s");
-    // No sample takes more at once than ten seconds' budget, the first not more than one second's.
+    // No sample takes more at once than the budget of ten seconds, and the first no more than that
+    // of one second.
     assert!(world.samples().iter().all(|sample| *sample <= 0.1), "{:?}", world.samples());
     assert!(world.samples()[0] <= 0.01);
     let last = snapshots.last().unwrap();
@@ -52,12 +54,12 @@ fn the_first_sample_lies_evenly_over_the_address_space() {
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
     let starts = world.cleared_regions();
-    // 10 ms at 9.4 us a page are 1063 pages.
+    // 10 ms at 9.4 us a page pay for 1063 pages.
     assert_eq!(starts.len(), 2);
     assert!(starts[0].abs_diff(starts[1]) >= 32 * HUGE_2M as u64, "{starts:x?}");
 }
 
-/// Where it is about promotion.
+/// Returns options for promotion.
 fn promotes() -> Options {
     Options { promotes: true, ..Options::default() }
 }
@@ -67,11 +69,11 @@ fn the_first_sample_for_promotion_is_early_and_within_what_was_earned() {
     let world = World::new();
     world.map_base(128);
     world.set_touched_per_second(128 * 512);
-    // It has worked for a minute before anybody looked.
+    // It has worked for a minute before the observer started.
     world.pass(60 * SECOND);
     let mut observer = world.observer(promotes());
     observer.snapshot(&[PID]);
-    // What ten seconds earn, 100 ms at 9.4 us a page: 10 times as much as in advance of a window.
+    // Ten seconds earn 100 ms, at 9.4 us a page: 10 times the advance of a window.
     assert_eq!(world.cleared_regions().len(), 20);
     assert_eq!(observer.next_due(), Some(SECOND / 16));
     let snapshots = watch(&world, &mut observer, 200 * SECOND);
@@ -83,7 +85,8 @@ fn the_first_sample_for_promotion_is_early_and_within_what_was_earned() {
 
 #[test]
 fn a_sample_for_promotion_is_no_burst() {
-    // All 16 regions would cost 62 ms, which ten seconds earn; before anybody looked it has worked for longer.
+    // All 16 regions would cost 62 ms, which ten seconds earn. It has worked for longer before the
+    // observer started.
     let sampled = |options: Options| {
         let world = World::of_base(16, 16 * 512);
         world.set_clears_parts(true);
@@ -97,9 +100,9 @@ fn a_sample_for_promotion_is_no_burst() {
         (samples.iter().filter(|sample| **sample > 0.0125).count(), samples.len())
     };
     let (bursts, samples) = sampled(promotes());
-    // Now and then, and never at first, all of it is looked at.
+    // Whole samples come now and then, but never at first.
     assert!(bursts > 0 && bursts == samples / 16, "{bursts} of {samples}");
-    // Whoever wants to know which pages are in use has them all looked at.
+    // An observer of the pages in use samples all of them.
     let (bursts, samples) = sampled(Options::default());
     assert!(bursts + 1 >= samples, "{bursts} of {samples}");
 }
@@ -165,7 +168,8 @@ fn a_region_that_is_not_sampled_keeps_its_old_figures_with_their_time() {
     assert!(times.len() >= 3, "{times:?}");
 }
 
-/// So many huge regions, all in use, and an observer whose first samples are due.
+/// Returns a world of `regions` huge regions, all in use, and an observer with its first samples
+/// due.
 fn sampled_for_a_second(regions: usize) -> (World, Observer) {
     let world = World::of_huge(regions, 100_000);
     let mut observer = world.observer(Options::default());
@@ -305,16 +309,16 @@ fn a_process_that_may_not_be_sampled_is_still_observed() {
     assert_eq!(coverages(&observer.snapshot(&[PID])), [Some(512); 2]);
 }
 
-/// What is accessed long after the window costs as much, and the regions of former samples as well.
+/// Accesses long after the window cost as much, and so do those to regions of former samples.
 #[test]
 fn a_target_that_comes_round_slowly_stays_within_its_budget() {
     let world = World::of_base(128, 128 * 512 / 40);
-    // So little that the regions are sampled in turns.
+    // The budget is so small that the regions are sampled in turns.
     let budget = 0.0025;
     let mut observer = world.observer(Options { budget, ..Options::default() });
     let snapshots = watch(&world, &mut observer, 160 * SECOND);
     let (lost, cpu) = (world.lost(), world.cpu());
-    // What was accessed since the last reading is not charged yet.
+    // Accesses since the last reading are not charged yet.
     assert!(lost <= 1.1 * budget * cpu && lost >= 0.4 * budget * cpu, "{lost:.3} s lost in {cpu} s");
     let sampling = snapshots.last().unwrap().process(PID).unwrap().sampling.clone().unwrap();
     let (shown, really) = (sampling.cost.as_secs_f64(), lost);
@@ -327,7 +331,7 @@ fn what_a_sample_took_is_shown_even_above_the_budget() {
     let world = World::of_base(128, 128 * 512);
     let mut observer = world.observer(Options::default());
     observer.snapshot(&[PID]);
-    // It was on a processor all the time before, and is no longer.
+    // It was on a processor all the time before, but is no longer.
     world.set_processors(0.2);
     world.pass(SECOND);
     let sampling = observer.snapshot(&[PID]).processes[0].sampling.clone().unwrap();
@@ -360,13 +364,13 @@ fn one_shot_stays_within_the_budget_and_says_what_it_took() {
     assert!((35..=45).contains(&sampled), "{sampled} regions");
     assert!(world.lost() <= 0.0101 * world.cpu());
 
-    // A process that accesses little is known to more than that after the second.
+    // More regions of a process that accesses little are known after the second sample.
     let world = World::of_base(16, 500);
     let mut observer = world.observer(Options::default());
     let sampled = coverages(&observer.sample_once(&[PID])).iter().flatten().count();
     assert!(sampled >= 12, "{sampled} regions");
 
-    // A process of huge pages is known after the first, and nothing is left to do.
+    // All huge pages are known after the first sample, and none is deferred.
     let world = World::of_huge(8, 100_000);
     let mut observer = world.observer(Options::default());
     assert_eq!(coverages(&observer.sample_once(&[PID])), [Some(512); 8]);
@@ -389,7 +393,8 @@ fn what_others_share_is_left_out_where_the_tracker_cannot_clear_it() {
     let world = World::of_base(3, 1_000_000);
     world.set_leaves_shared(true);
     world.fork();
-    // Region 0: shared but for 12 pages; region 1: shared; region 2: the process's own.
+    // Region 0 is shared except for 12 pages, region 1 is shared, and region 2 belongs to the
+    // process alone.
     world.set_pages(0, 0..500, PRESENT);
     world.set_pages(0, 500..512, PRESENT | EXCLUSIVE);
     world.set_pages(1, 0..512, PRESENT);
@@ -412,7 +417,8 @@ fn a_tracker_that_clears_everything_is_charged_for_everything() {
     world.set_clears_whole(true);
     let mut observer = world.observer(Options::default());
     let snapshots = watch(&world, &mut observer, 60 * SECOND);
-    // 8192 pages at 7.5 us, and a quarter more for large programs, are 77 ms: at 1 % worth 7.7 s of the target.
+    // 8192 pages at 7.5 us, and a quarter more for large programs, are 77 ms: at 1 % worth 7.7 s of
+    // the target.
     let sampling = snapshots.last().unwrap().process(PID).unwrap().sampling.clone().unwrap();
     assert!((Some(7 * SECOND)..Some(9 * SECOND)).contains(&sampling.period), "{sampling:?}");
     assert_eq!(sampling.bytes, Bytes::mib(32));
@@ -456,7 +462,8 @@ fn only_memory_that_may_become_huge_is_sampled() {
     assert_eq!(regions, [0, 1, 10, 11, 12, 13]);
 }
 
-/// The kernel gives out maps in pieces: a mapping that grows between two of them is listed twice, with other ends.
+/// Checks overlapping mappings. The kernel lists maps in pieces: a mapping that grows between two
+/// of them is listed twice, with other ends.
 #[test]
 fn mappings_that_change_while_they_are_listed_stay_apart() {
     let world = World::new();

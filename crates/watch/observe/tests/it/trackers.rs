@@ -1,5 +1,5 @@
-//! The trackers that a kernel without BPF falls back on: on captured trees what this kernel lacks, on this process
-//! what it has.
+//! The trackers for a kernel without BPF. The features that this kernel lacks are tested on
+//! captured trees, the others on this process.
 
 use megapage_kernel::{KernelRoot, Reservation, own_memory};
 use megapage_observe::tracker::idle_pages::IdlePages;
@@ -20,7 +20,7 @@ fn range(start: u64, end: u64) -> VirtRange {
     VirtRange::new(start * MIB, end * MIB).unwrap()
 }
 
-/// A captured tree that a test may write to.
+/// Captured tree that a test may write.
 struct Tree {
     directory: tempfile::TempDir,
 }
@@ -34,7 +34,8 @@ impl Tree {
         KernelRoot::captured(self.directory.path())
     }
 
-    /// Writes 64-bit words of a kernel file at places counted in words; what lies between reads as zero.
+    /// Writes 64-bit words of a kernel file at places counted in words. Words in between read as
+    /// zero.
     fn words(&self, path: &str, words: impl IntoIterator<Item = (u64, u64)>) {
         let path = self.directory.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -58,11 +59,12 @@ const HUGETLB: u64 = 1 << 17;
 const THP: u64 = 1 << 22;
 const ZERO_PAGE: u64 = 1 << 24;
 
-/// A kernel with the bitmap: the page map of [`PID`] from 2 MiB to 10 MiB, and the flags of 4096 frames.
+/// Returns a kernel with the bitmap: the page map of [`PID`] from 2 MiB to 10 MiB, and the flags of
+/// 4096 frames.
 ///
 /// | region | what it holds |
 /// |---|---|
-/// | 2-4 MiB | five base pages at frames 70, 71, 130, 3 (twice); the page of zeros at 9; one page in swap |
+/// | 2-4 MiB | base pages at frames 70, 71, 130, 3 (twice); page of zeros at 9; one page in swap |
 /// | 4-6 MiB | a folio of four pages at frames 200 to 203 |
 /// | 6-8 MiB | a transparent huge page at frame 512 |
 /// | 8-10 MiB | a hugetlb page at frame 1024 |
@@ -101,10 +103,11 @@ fn summary(regions: &[RegionBits]) -> Vec<(u64, Leaf, u16, Option<u16>)> {
 #[test]
 fn idle_pages_marks_the_frames_of_the_process_and_no_others() {
     let tree = idle_tree();
-    // Other processes' frames in the same words: had the kernel's meaning, they would stay as they are.
+    // Frames of other processes lie in the same words. In a real kernel these bits would stay as
+    // they are.
     tree.words(BITMAP, [(0, 1 << 40), (1, 1 << 1), (5, u64::MAX)]);
     IdlePages::new(&tree.root()).unwrap().clear(PID, &[range(2, 4)]).unwrap();
-    // What is written is the process's own frames alone; the kernel takes a zero for "as it was".
+    // Only the process's own frames are written; the kernel takes a zero as "no change".
     assert_eq!(tree.word(BITMAP, 0), 1 << 3 | 1 << 9);
     assert_eq!(tree.word(BITMAP, 1), 1 << 6 | 1 << 7);
     assert_eq!(tree.word(BITMAP, 2), 1 << 2);
@@ -116,8 +119,8 @@ fn idle_pages_counts_what_is_no_longer_idle() {
     let tree = idle_tree();
     let mut tracker = IdlePages::new(&tree.root()).unwrap();
     let all = [range(2, 12)];
-    // Nothing is marked: every page that can be told of was accessed. The page of zeros never is, a swapped one
-    // has no frame, a frame that is mapped twice counts at both places.
+    // Without a mark every reported page counts as accessed. The page of zeros never does. A
+    // swapped page has no frame, and a frame mapped twice counts at both places.
     let regions = tracker.read(PID, &all).unwrap();
     assert_eq!(
         summary(&regions),
@@ -130,7 +133,8 @@ fn idle_pages_counts_what_is_no_longer_idle() {
     );
     assert_eq!(regions[0].swapped, 1);
     assert_eq!(regions[0].bits.unwrap()[..2], [0b11, 0b111]);
-    // The kernel's answer after nothing but frame 71 was accessed. Of a folio it answers for the first page alone.
+    // The bitmap as the kernel gives it after an access to frame 71 only. It has one bit for a
+    // folio, that of the first page.
     tree.words(BITMAP, [(0, 1 << 3), (1, 1 << 6), (2, 1 << 2), (3, 1 << 8), (8, 1)]);
     let regions = tracker.read(PID, &all).unwrap();
     let accessed: Vec<Option<u16>> = regions.iter().map(|region| region.accessed).collect();
@@ -143,7 +147,7 @@ fn idle_pages_counts_what_is_no_longer_idle() {
 fn idle_pages_says_what_it_lacks() {
     let error = IdlePages::new(&Tree::new().root()).unwrap_err();
     assert!(error.to_string().contains("CONFIG_IDLE_PAGE_TRACKING"), "{error}");
-    // Present pages without a frame: the kernel hides them from others than root.
+    // Present pages have no frame: the kernel hides frames from other users than root.
     let tree = idle_tree();
     tree.words(&format!("proc/{PID}/pagemap"), (0..512 * 5).map(|n| (512 + n, PRESENT)));
     let mut tracker = IdlePages::new(&tree.root()).unwrap();
@@ -156,11 +160,11 @@ fn idle_pages_says_what_it_lacks() {
     }
     let error = tracker.clear(Pid(1), &[range(2, 4)]).unwrap_err();
     assert_eq!(error.why(), MissedWhy::Gone);
-    // A page map that ends: the address space has gone between two reads.
+    // The page map ends: the address space has gone between two reads.
     assert_eq!(tracker.clear(PID, &[range(100, 102)]).unwrap_err().why(), MissedWhy::Gone);
 }
 
-/// Three regions of this process between pages that cannot be accessed, so that they are a mapping of their own.
+/// Three regions of this process between inaccessible pages, so that they form a separate mapping.
 struct Own {
     _all: Reservation,
     first: u64,

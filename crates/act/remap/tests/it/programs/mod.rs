@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// What tells whether a program is whole, and touches every 2 MiB of it: code at both ends of the text, constants, data, .bss, thread-local storage,
-/// pointers that are relocated, a constructor. With an argument it then waits for the end of its input.
+/// Source of a program that shows if it is whole, and touches every 2 MiB of it. It has code at
+/// both ends of the text, constants, data, .bss, thread-local storage, pointers that are relocated,
+/// a constructor. With an argument it then waits for the end of its input.
 pub const SOURCE: &str = r#"
 #include <stdio.h>
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -40,7 +41,7 @@ int main(int count, char **arguments) { return entry(count, arguments); }
 #endif
 "#;
 
-/// Compiles and links [`SOURCE`] into `directory`; `None` where the linker is not there.
+/// Compiles and links [`SOURCE`] into `directory`; `None` if the linker is missing.
 pub fn build(directory: &Path, name: &str, options: &[&str]) -> Option<PathBuf> {
     let linker = options.iter().find_map(|option| option.strip_prefix("-fuse-ld="));
     if let Some(linker) = linker
@@ -63,20 +64,21 @@ fn is_there(program: &str) -> bool {
     std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|d| d.join(program).exists())
 }
 
-/// A directory on the disk: the usual place of temporary files may be in memory.
+/// Creates a directory on the disk: the usual place of temporary files may be in memory.
 pub fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// What the program prints, having ended as it should.
+/// Returns the program's output, and checks that it has ended as it should.
 pub fn output(program: &Path) -> String {
     let output = patiently(|| Command::new(program).stdin(Stdio::null()).output());
     assert_eq!(output.status.code(), Some(3), "{}: {output:?}", program.display());
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Starts a program that this process has just written. While another thread starts one of its own, that child holds
-/// our descriptors for a moment, and nothing is executed that is open for writing (ETXTBSY).
+/// Starts a program that this process has just written. While another thread starts a program, its
+/// child holds our descriptors for a moment. A file that is open for writing cannot be executed
+/// (ETXTBSY).
 pub fn patiently<T>(start: impl Fn() -> io::Result<T>) -> T {
     for _ in 0..1000 {
         match start() {

@@ -14,6 +14,6 @@ fn a_small_remainder_is_a_warning_and_too_small_a_one_is_not_to_be_had() {
             "{warning}"
         );
     assert!(of(126).cannot_boot() && of(500).cannot_boot());
-    // MemTotal holds no descriptors.
+    // MemTotal does not include descriptors.
     assert_eq!(PersistMemory::of_running(Bytes::gib(128), Bytes::gib(123)).left, Bytes::gib(5));
 }

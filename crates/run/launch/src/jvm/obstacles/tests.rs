@@ -4,7 +4,8 @@ fn around() -> Surroundings {
     Surroundings { group: 33, ..Surroundings::open(Bytes::gib(8)) }
 }
 
-/// The obstacles of a JVM of 1 GiB of this release, with a pool of 2 MiB pages of that size.
+/// Returns the obstacles of a JVM of this release with a heap of 1 GiB, and a pool of 2 MiB pages
+/// of this size.
 fn of(version: u32, pool: Bytes, page: PageSize, shm: bool, around: &Surroundings) -> Vec<Obstacle> {
     let java = Java { version: Some(version), ..Java::default() };
     let options = Options { max_heap: Some(Bytes::gib(1)), shm, ..Options::default() };

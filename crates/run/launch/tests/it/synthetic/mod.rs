@@ -1,4 +1,4 @@
-//! A program and a machine that nobody has, for the choices made of them.
+//! A fictitious program and machine, for tests of the choices.
 
 use megapage_launch::jvm::obstacles::Surroundings;
 use megapage_launch::machine::Machine;
@@ -7,12 +7,13 @@ use megapage_launch::versions::Versions;
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 
-/// A dynamic program of glibc's with nothing special about it.
+/// Returns an ordinary dynamic program with glibc.
 pub fn program() -> Program {
     Program::ordinary("/bin/program")
 }
 
-/// A machine with both libraries, 1 GiB of pages of 2 MiB, and nothing in the way. It is not asked to move text.
+/// Returns a machine with both libraries, 1 GiB of pages of 2 MiB, and no obstacles. It must not be
+/// asked to move text.
 pub fn machine() -> Machine {
     Machine {
         library: Ok("/lib/libmegapage.so".into()),

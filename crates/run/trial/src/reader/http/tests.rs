@@ -33,7 +33,8 @@ fn series_are_summed_by_name_and_labels() {
     }
 }
 
-/// A server that gives each request the next answer, and what it was asked for.
+/// Starts a server that gives the next answer to each request. Its thread returns the request
+/// lines.
 fn serve(answers: Vec<String>) -> (String, std::thread::JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

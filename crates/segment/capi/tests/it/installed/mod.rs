@@ -1,4 +1,4 @@
-//! What `make install` makes, in a directory of the test's own.
+//! The files of `make install`, in a directory of the test.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -11,7 +11,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
-/// What `make install` makes.
+/// An installed library.
 pub struct Installed(tempfile::TempDir);
 
 impl Installed {
@@ -61,7 +61,7 @@ impl Installed {
     }
 }
 
-/// What a command prints; fails where it fails.
+/// Returns the output of a command. Panics if the command fails.
 pub fn done(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);

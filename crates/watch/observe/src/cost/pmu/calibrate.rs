@@ -1,4 +1,5 @@
-//! What a miss of the second-level TLB costs, on processors that count misses but not the cycles of walks.
+//! The cost of a miss of the second-level TLB, on processors that count misses but not the cycles
+//! of walks.
 
 use megapage_kernel::KernelRoot;
 use megapage_kernel::perf::{Event, Group, Reading, Scope};
@@ -6,31 +7,32 @@ use megapage_kernel::spare::Spare;
 use megapage_units::{BASE_PAGE, Bytes};
 use std::hint::black_box;
 
-/// What a miss costs, in cycles: `low <= cycles <= high`.
+/// Cost of a miss, in cycles: `low <= cycles <= high`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Calibration {
-    /// Between the two others, as their geometric mean: how far a program's misses overlap is not known.
+    /// Geometric mean of the two others: the overlap of a program's misses is unknown.
     pub cycles: f64,
-    /// Where as many walks as the processor can do are under way at the same time.
+    /// Cost with as many walks under way at once as the processor supports.
     pub low: f64,
-    /// Where each access waits for the one before.
+    /// Cost if each access waits for the one before.
     pub high: f64,
 }
 
-/// Cache lines that are chased: half a mebibyte, within the second-level cache of Zen.
+/// Cache lines in the chase: half a mebibyte, within the second-level cache of Zen.
 const LINES: usize = 8192;
 /// 4-byte words of a cache line, and of a base page.
 const WORDS_PER_LINE: usize = 16;
 const WORDS_PER_PAGE: usize = 1024;
-/// Times that the chase goes round while it is counted.
+/// Counted rounds of the chase.
 const ROUNDS: usize = 20;
-/// The least share of the steps that must miss where each is on a page of its own.
+/// Least share of the steps that must miss with each line on a separate page.
 const LEAST_MISSES: f64 = 0.25;
 
-/// Chases pointers through 8192 cache lines, once side by side (128 pages) and once on a page each
-/// (8192 pages, more than a second-level TLB holds), and divides the cycles that the second takes
-/// more by its misses. What differs is where the lines lie, not how many they are. Fails where the
-/// kernel lays the 32 MiB on huge pages, and where they may not be taken.
+/// Measures the cost of a miss. Chases pointers through 8192 cache lines, once side by side (128
+/// pages) and once on a page each (8192 pages, more than a second-level TLB holds). Divides the
+/// additional cycles of the second chase by its additional misses. Only the places of the lines
+/// differ, not their number. Fails if the kernel lays the 32 MiB on huge pages, or there is too
+/// little memory.
 pub(super) fn measure(
     root: &KernelRoot,
     events: &[Event],
@@ -51,7 +53,8 @@ pub(super) fn measure(
         Ok::<_, String>(super::counters::difference(&before, &after))
     };
     let packed = count(|line| line * WORDS_PER_LINE, LINES * WORDS_PER_LINE)?;
-    // The line within the page changes from page to page, or all would fall into one set of the cache.
+    // The place of the line in its page changes from page to page; otherwise all would fall into
+    // one set of the cache.
     let spread = count(spread_place, LINES * WORDS_PER_PAGE)?;
     calibration(&packed, &spread, (ROUNDS * LINES) as f64, walkers)
 }
@@ -60,7 +63,7 @@ fn spread_place(line: usize) -> usize {
     line * WORDS_PER_PAGE + (line % (WORDS_PER_PAGE / WORDS_PER_LINE)) * WORDS_PER_LINE
 }
 
-/// From the counts (cycles, misses) of `steps` steps on few pages and on many.
+/// Computes the cost from the counts (cycles, misses) of `steps` steps on few pages and on many.
 fn calibration(packed: &Reading, spread: &Reading, steps: f64, walkers: u32) -> Result<Calibration, String> {
     let more = |index: usize| match (packed.counts.get(index), spread.counts.get(index)) {
         (Some(few), Some(many)) => *many as f64 - *few as f64,
@@ -80,10 +83,12 @@ fn calibration(packed: &Reading, spread: &Reading, steps: f64, walkers: u32) -> 
     Ok(Calibration { cycles: (low * high).sqrt(), low, high })
 }
 
-/// Memory of `words` words in which one cycle leads through all lines: the word at a line's place is the next place.
+/// Returns `words` words of memory with one cycle through all lines: the word at a line's place is
+/// the next place.
 fn chain(place: fn(usize) -> usize, words: usize) -> Vec<u32> {
     let mut memory = vec![0u32; words];
-    // A full cycle of a linear congruential generator (Hull and Dobell 1962): no prefetcher knows the next line.
+    // A full cycle of a linear congruential generator (Hull and Dobell 1962) hides the next line
+    // from any prefetcher.
     let next = |line: usize| (line * 1229 + 4817) % LINES;
     for line in 0..LINES {
         memory[place(line)] = place(next(line)) as u32;
@@ -130,7 +135,7 @@ mod tests {
         let cost = calibration(&reading(1_500_000, 100), &reading(4_500_000, 100_100), steps, 6).unwrap();
         assert_eq!((cost.low, cost.high), (5.0, 30.0));
         assert!((cost.cycles - 12.247).abs() < 0.001);
-        // Huge pages hide the misses; noise may be larger than the difference.
+        // Huge pages hide the misses; noise may exceed the difference.
         assert!(calibration(&reading(1_500_000, 0), &reading(1_500_000, 500), steps, 6).is_err());
         assert!(calibration(&reading(1_500_000, 0), &reading(1_400_000, 90_000), steps, 6).is_err());
         assert!(calibration(&Reading::default(), &Reading::default(), steps, 6).is_err());

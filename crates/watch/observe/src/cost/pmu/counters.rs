@@ -7,27 +7,27 @@ use megapage_units::Pid;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Times that all threads are attached to at most while new ones keep appearing.
+/// Most attempts to attach to all threads while new ones keep appearing.
 const ATTEMPTS: usize = 5;
 
-/// Why counters could not be opened.
+/// Reason why counters could not be opened.
 #[derive(Debug)]
 pub(super) enum OpenError {
-    /// No such counter.
+    /// There is no such counter.
     Absent(io::Error),
-    /// Not allowed.
+    /// Counting is not allowed.
     Refused,
-    /// Out of descriptors.
+    /// There are no descriptors left.
     TooMany,
     /// The process has ended.
     Gone,
-    /// Anything else.
+    /// Any other error.
     Failed(io::Error),
-    /// The list of threads.
+    /// The list of threads could not be read.
     Kernel(KernelError),
 }
 
-/// linux/errno.h.
+/// Error numbers of linux/errno.h.
 mod errno {
     pub const EPERM: i32 = 1;
     pub const ENOENT: i32 = 2;
@@ -54,8 +54,8 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// The widest scope in which `events` can be counted on the calling thread: with the kernel's work and with new
-/// threads, else without what is refused or unknown.
+/// Returns the widest scope in which `events` can be counted on the calling thread. It includes
+/// kernel mode and new threads, unless these are refused or unknown.
 pub(super) fn usable_scope(events: &[Event]) -> Result<Scope, OpenError> {
     let mut scope = Scope { user_only: false, new_threads: true };
     loop {
@@ -76,14 +76,15 @@ pub(super) struct Counters {
     pid: Pid,
     events: Vec<Event>,
     scope: Scope,
-    /// By thread: its group, and what it had counted at the last reading.
+    /// Group of each thread, and its counts at the last reading.
     threads: BTreeMap<i32, (Group, Reading)>,
 }
 
 impl Counters {
-    /// Starts to count. With `scope.new_threads` the kernel follows what each thread starts; a thread that appears
-    /// while the others are attached to is then either counted through the one that started it or not at all, which
-    /// cannot be determined: so all is done again until none appears, or for the last time after five attempts.
+    /// Starts to count. With `scope.new_threads` the kernel follows the new threads of each thread.
+    /// A thread may appear while the others are attached. The one that started it may then count
+    /// it, or none may; this cannot be determined. So attaching is repeated until no thread
+    /// appears, at most five times.
     pub(super) fn attach(
         root: &KernelRoot,
         pid: Pid,
@@ -102,7 +103,7 @@ impl Counters {
         }
     }
 
-    /// Attaches to every thread that is not attached to; all threads that there are.
+    /// Attaches to every thread that is not attached yet. Returns all threads.
     fn follow(&mut self, root: &KernelRoot) -> Result<Vec<i32>, OpenError> {
         let listed = list(root, self.pid)?;
         for thread in &listed {
@@ -110,7 +111,8 @@ impl Counters {
                 continue;
             }
             let opened = match Group::open(*thread, &self.events, self.scope) {
-                // Also the answer where the thread ends between the first counter and the next: now it has.
+                // The kernel also answers this if the thread ends between two counters: the second
+                // attempt shows its end.
                 Err(error) if error.raw_os_error() == Some(errno::ENODEV) => {
                     Group::open(*thread, &self.events, self.scope)
                 }
@@ -131,8 +133,8 @@ impl Counters {
         if self.threads.is_empty() { Err(OpenError::Gone) } else { Ok(listed) }
     }
 
-    /// What each thread has counted since the last call, or since the start. Works also after the process has
-    /// ended. Where the kernel does not follow new threads, those that appeared are counted from now on.
+    /// Returns the counts of each thread since the last call, or since the start. Works also after
+    /// the process has ended. Counts new threads from now on if the kernel does not follow them.
     pub(super) fn advance(&mut self, root: &KernelRoot) -> Result<Vec<Reading>, OpenError> {
         let mut threads = Vec::with_capacity(self.threads.len());
         for (group, last) in self.threads.values_mut() {
@@ -156,7 +158,7 @@ fn list(root: &KernelRoot, pid: Pid) -> Result<Vec<i32>, OpenError> {
         .map_err(|error| if error.is_gone() { OpenError::Gone } else { OpenError::Kernel(error) })
 }
 
-/// What was counted between two readings of one group.
+/// Returns the counts between two readings of one group.
 pub(super) fn difference(before: &Reading, after: &Reading) -> Reading {
     Reading {
         enabled_ns: after.enabled_ns.saturating_sub(before.enabled_ns),
@@ -178,7 +180,7 @@ mod tests {
 
     const EVENTS: [Event; 2] = [Event::TASK_CLOCK, Event::PAGE_FAULTS];
 
-    /// A child that is killed also where the test fails.
+    /// Child that is killed even if the test fails.
     struct Ended(Child);
 
     impl Drop for Ended {
@@ -194,7 +196,8 @@ mod tests {
         (Ended(child), pid)
     }
 
-    /// The scope for software events, or why they cannot be counted here.
+    /// Returns the scope for software events. Skips the test with the reason if they cannot be
+    /// counted here.
     fn scope() -> Option<Scope> {
         match usable_scope(&EVENTS) {
             Ok(scope) => Some(scope),
@@ -205,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Reads every 20 ms until `seen` says that it is enough; a machine may be slow, but not for two minutes.
+    /// Reads every 20 ms until `seen` returns true. A machine may be slow, but not for two minutes.
     fn read_until(counters: &mut Counters, mut seen: impl FnMut(&Counters, Vec<Reading>) -> bool) -> bool {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(120) {
@@ -218,7 +221,7 @@ mod tests {
         false
     }
 
-    /// What each thread's group has counted of the first event so far.
+    /// Returns the count of the first event so far, by thread.
     fn so_far(counters: &Counters) -> BTreeMap<i32, u64> {
         counters.threads.iter().map(|(thread, (_, last))| (*thread, last.counts[0])).collect()
     }
@@ -235,14 +238,14 @@ mod tests {
         });
         assert!(enough, "{sum}");
         drop(running);
-        // What was counted before its end can still be read; then nothing comes any more.
+        // The counts before its end can still be read; then no more follow.
         counters.advance(&KernelRoot::live()).unwrap();
         let rest = counters.advance(&KernelRoot::live()).unwrap();
         assert!(rest.iter().all(|thread| thread.counts == [0, 0]), "{rest:?}");
         assert!(matches!(Counters::attach(&KernelRoot::live(), pid, &EVENTS, scope), Err(OpenError::Gone)));
     }
 
-    /// A thread that works until it is dropped.
+    /// Thread that works until it is dropped.
     struct Busy(Option<std::sync::mpsc::Sender<()>>, Option<std::thread::JoinHandle<u64>>);
 
     impl Busy {
@@ -266,7 +269,7 @@ mod tests {
         }
     }
 
-    // Other tests run in our process too: what is looked for may be seen in their threads, but it is seen.
+    // Other tests run in our process too: the counts may come from their threads, but they come.
     #[test]
     fn threads_that_start_later_are_followed_by_the_kernel() {
         let Some(scope) = scope() else { return };
@@ -280,8 +283,9 @@ mod tests {
         let (mut alone, mut counters) = (attach(false), attach(true));
         let initial = so_far(&counters);
         let _busy = Busy::start();
-        // The same clock twice: what the thread that started it counts more with it than alone is the new thread's.
-        // `alone` is opened earlier and read later, so that the difference is too small rather than too large.
+        // The same clock is counted twice. The thread that started the new one counts more with it
+        // than alone. `alone` is opened earlier and read later, so that the difference is too small
+        // rather than too large.
         let mut most = 0;
         let seen = read_until(&mut counters, |counters, _| {
             alone.advance(&KernelRoot::live()).unwrap();

@@ -1,35 +1,33 @@
-//! Which events count page walks, by processor.
-//!
-//! Source: `tools/perf/pmu-events/arch/x86/` of Linux (the family's `virtual-memory.json` on Intel,
-//! `memory.json` or `load-store.json` on AMD), and `arch/x86/include/asm/intel-family.h` for the models.
+//! The events that count page walks, by processor.
 
 use megapage_kernel::Processor;
 
-/// What a processor can count of page walks.
+/// Kind of counts of page walks on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// Cycles in which a walk is under way.
+    /// Cycles with a walk under way.
     WalkCycles {
-        /// For loads.
+        /// Event for loads.
         load: u64,
-        /// For stores.
+        /// Event for stores.
         store: u64,
-        /// Whether a walk for a load and one for a store can be under way in the same cycle, which then counts twice.
+        /// True if a walk for a load and one for a store can be under way in the same cycle, which
+        /// then counts twice.
         overlap: bool,
     },
-    /// Misses of the second-level TLB, each of which is one walk.
+    /// Misses of the second-level TLB, each with one walk.
     Misses {
-        /// For loads and stores.
+        /// Event for loads and stores.
         misses: u64,
         /// Walks that can be under way at the same time.
         walkers: u32,
     },
 }
 
-/// What to count on a family of processors. Events are raw codes of the unit `cpu`.
+/// Events to count on a family of processors. They are raw codes of the unit `cpu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// The family as its maker calls it.
+    /// Name of the family by its maker.
     pub family: &'static str,
     /// Unhalted core cycles.
     pub cycles: u64,
@@ -38,7 +36,8 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The codes in the order in which [`Interval`](super::Interval) expects their counts: cycles, then walks.
+    /// Returns the codes in the order of the counts in [`Interval`](super::Interval): cycles, then
+    /// walks.
     pub fn events(&self) -> impl Iterator<Item = u64> + use<> {
         let walks = match self.counted {
             Counted::WalkCycles { load, store, .. } => [Some(load), Some(store)],
@@ -47,7 +46,7 @@ impl Recipe {
         std::iter::once(self.cycles).chain(walks.into_iter().flatten())
     }
 
-    /// What is counted, for the user.
+    /// Returns the name of the counts, for the user.
     pub fn what(&self) -> &'static str {
         match self.counted {
             Counted::WalkCycles { .. } => "page-walk cycles",
@@ -56,27 +55,29 @@ impl Recipe {
     }
 }
 
-/// The raw code of an event of x86: event 0 to 0xff, unit mask, and counter mask (0: count occurrences, 1: count
-/// cycles with at least one).
+/// Returns the raw code of an event of x86: event 0 to 0xff, unit mask, and counter mask (0: count
+/// occurrences, 1: count cycles with at least one).
 const fn raw(event: u64, unit_mask: u64, counter_mask: u64) -> u64 {
     event | unit_mask << 8 | counter_mask << 24
 }
 
-/// Unhalted core cycles, and those of page walks for loads and for stores.
+/// Returns the recipe with unhalted core cycles, and the cycles of page walks for loads and for
+/// stores.
 const fn intel(family: &'static str, load: u64, store: u64, overlap: bool) -> Recipe {
     Recipe { family, cycles: raw(0x3c, 0x00, 0), counted: Counted::WalkCycles { load, store, overlap } }
 }
-// DTLB_LOAD_MISSES.WALK_DURATION, DTLB_STORE_MISSES.WALK_DURATION.
+// Counts DTLB_LOAD_MISSES.WALK_DURATION and DTLB_STORE_MISSES.WALK_DURATION.
 const IVY_BRIDGE: Recipe = intel("Ivy Bridge", raw(0x08, 0x84, 0), raw(0x49, 0x04, 0), false);
-// As above, moved.
+// The same events have other codes.
 const HASWELL: Recipe = intel("Haswell", raw(0x08, 0x10, 0), raw(0x49, 0x10, 0), false);
-// The same events; the first with two page miss handlers. Erratum BDM69: may count too much.
+// The same events; the first processor with two page miss handlers. Erratum BDM69: may count too
+// much.
 const BROADWELL: Recipe = intel("Broadwell", raw(0x08, 0x10, 0), raw(0x49, 0x10, 0), true);
-// DTLB_LOAD_MISSES.WALK_ACTIVE, DTLB_STORE_MISSES.WALK_ACTIVE.
+// Counts DTLB_LOAD_MISSES.WALK_ACTIVE and DTLB_STORE_MISSES.WALK_ACTIVE.
 const SKYLAKE: Recipe = intel("Skylake to Ice Lake", raw(0x08, 0x10, 1), raw(0x49, 0x10, 1), true);
-// As above, moved.
+// The same events have other codes.
 const GOLDEN_COVE: Recipe = intel("Golden Cove", raw(0x12, 0x10, 1), raw(0x13, 0x10, 1), true);
-/// LS_NOT_HALTED_CYC and LS_L1_D_TLB_MISS.ALL_L2_MISS.
+/// Returns the recipe with LS_NOT_HALTED_CYC and LS_L1_D_TLB_MISS.ALL_L2_MISS.
 const fn zen(family: &'static str, walkers: u32) -> Recipe {
     let counted = Counted::Misses { misses: raw(0x45, 0xf0, 0), walkers };
     Recipe { family, cycles: raw(0x76, 0x00, 0), counted }
@@ -106,13 +107,13 @@ const INTEL: &[(&[u32], &Recipe)] = &[
     ),
 ];
 
-/// What to count on `processor`; `None` where it is not in the table.
+/// Returns the recipe for `processor`; `None` if it is not in the table.
 pub fn recipe(processor: &Processor) -> Option<&'static Recipe> {
     match (processor.vendor.as_str(), processor.family) {
         ("GenuineIntel", 6) => {
             INTEL.iter().find(|(models, _)| models.contains(&processor.model)).map(|(_, recipe)| *recipe)
         }
-        // Hygon's 18h is Zen under licence.
+        // Family 18h of Hygon is Zen under licence.
         ("AuthenticAMD", 0x17) | ("HygonGenuine", 0x18) => Some(&ZEN),
         ("AuthenticAMD", 0x19 | 0x1a) => Some(&ZEN_3),
         _ => None,
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_perf() {
-        // As `perf stat -e rNNN` takes them.
+        // The codes are as `perf stat -e rNNN` takes them.
         let codes = |recipe: Option<&Recipe>| recipe.unwrap().events().collect::<Vec<_>>();
         assert_eq!(codes(of("GenuineIntel", 6, 63)), [0x3c, 0x1008, 0x1049]);
         assert_eq!(codes(of("GenuineIntel", 6, 85)), [0x3c, 0x100_1008, 0x100_1049]);
@@ -145,7 +146,7 @@ mod tests {
         models.sort();
         models.dedup();
         assert_eq!(models.len(), count);
-        // Atom, Zen's predecessor, an unknown vendor.
+        // Atom, the predecessor of Zen, and an unknown vendor have no recipe.
         assert!(of("GenuineIntel", 6, 0x5c).is_none() && of("AuthenticAMD", 0x15, 2).is_none());
         assert!(of("", 0, 0).is_none());
     }

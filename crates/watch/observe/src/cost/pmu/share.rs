@@ -1,23 +1,25 @@
-//! From counts to a share of cycles with an interval. Pure.
+//! The share of cycles in page walks, with an interval, from counts. Pure.
 
 use super::{Calibration, Counted, Recipe};
 use megapage_kernel::perf::Reading;
 use megapage_snapshot::{CostSource, TranslationCost};
 use thiserror::Error;
 
-/// Fewer cycles than this (a few milliseconds) say nothing of a process.
+/// Least cycles (a few milliseconds) that show anything about a process.
 const LEAST_CYCLES: f64 = 1e7;
-/// So many cycles without one page walk there are not: each interrupt brings the kernel's pages into the TLB. Where
-/// the counters say so, a hypervisor passes them through without counting.
+/// Cycles without a page walk that show an uncounted event: each interrupt brings the kernel's
+/// pages into the TLB. Then a hypervisor passes the counters through without counting.
 const SILENT_CYCLES: f64 = 1e9;
-/// One interval says nothing of how the next may differ: this share of the value either way.
+/// Half-width of the interval after one interval, as a share of the value: it does not show how the
+/// next may differ.
 const ONE_INTERVAL: f64 = 0.25;
-/// While events take turns on the counters, what was not counted may differ from what was by this share of it.
+/// Greatest difference of the uncounted time from the counted time, as a share of the value, while
+/// events take turns on the counters.
 const NOT_COUNTED: f64 = 0.5;
-/// The greatest share that is reported: some cycles do work.
+/// Greatest share that is reported: some cycles do work.
 const GREATEST: f64 = 0.99;
 
-/// What a process's threads counted in one interval, added up.
+/// Counts of a process's threads in one interval, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Interval {
     /// Nanoseconds on processors.
@@ -26,26 +28,27 @@ pub struct Interval {
     pub running_ns: f64,
     /// Unhalted cycles, scaled up to all of the time.
     pub cycles: f64,
-    /// What the recipe counts of walks, scaled in the same way: for loads and for stores, or misses and 0.
+    /// Counts of walks, scaled in the same way: for loads and for stores, or misses and 0.
     pub walks: [f64; 2],
 }
 
-/// Why counts give no number.
+/// Reason why counts give no share.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum NoCost {
     /// The process hardly ran.
     #[error("it ran for only {0:.0} cycles")]
     TooShort(f64),
-    /// Others hold the counters.
+    /// Other users hold the counters.
     #[error("it ran, but others hold the counters")]
     NeverCounted,
-    /// Cycles are counted, walks are not.
+    /// Cycles are counted, but walks are not.
     #[error("not one page walk in {0:.1e} cycles: the hypervisor does not pass the event through")]
     Silent(f64),
 }
 
-/// Adds up what threads counted, each a difference of two readings (cycles first, then walks). Each thread's counts
-/// are scaled by its own times: perf_event_open(2), `PERF_FORMAT_TOTAL_TIME_RUNNING`.
+/// Adds up the counts of threads, each a difference of two readings (cycles first, then walks).
+/// Scales the counts of each thread by its own times: perf_event_open(2),
+/// `PERF_FORMAT_TOTAL_TIME_RUNNING`.
 pub fn interval(threads: &[Reading]) -> Interval {
     let mut sum = Interval::default();
     for thread in threads {
@@ -63,12 +66,15 @@ pub fn interval(threads: &[Reading]) -> Interval {
     sum
 }
 
-/// The share of cycles in walks over some intervals of one process, with an interval of about 90 % that adds up
-/// - how the intervals differ among each other (ratio estimator, Student's t; Cochran, Sampling Techniques, 6.3),
-/// - what was not counted while events took turns on the counters,
-/// - what the events leave open: two walks in one cycle, or how far misses overlap.
+/// Returns the share of cycles in walks over some intervals of one process. Its interval of about
+/// 90 % combines
 ///
-/// `calibration` is used where the recipe counts misses.
+/// - the spread between the intervals (ratio estimator, Student's t; Cochran, Sampling Techniques,
+///   6.3),
+/// - the uncounted time while events took turns on the counters,
+/// - the uncertainty of the events: two walks in one cycle, or the overlap of misses.
+///
+/// `calibration` is used if the recipe counts misses.
 pub fn share(
     recipe: &Recipe,
     calibration: Option<Calibration>,
@@ -94,7 +100,7 @@ pub fn share(
         }
         (Counted::WalkCycles { .. }, _) => (1.0, 1.0, 1.0),
         (Counted::Misses { .. }, Some(cost)) => (cost.cycles, cost.low, cost.high),
-        // Without a calibration a miss may cost anything: a recipe of misses is not used without.
+        // Without a calibration the cost of a miss is unknown: a recipe of misses always has one.
         (Counted::Misses { .. }, None) => (0.0, 0.0, 0.0),
     };
     let ratio = (first + second) / cycles;
@@ -122,10 +128,10 @@ pub fn share(
     })
 }
 
-/// The 95 % quantile of Student's t: 90 % lie between it and its negative.
+/// Returns the 95 % quantile of Student's t: 90 % lie between it and its negative.
 fn student(degrees: usize) -> f64 {
     const QUANTILES: [f64; 10] = [6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81];
-    // Beyond, the first terms of its expansion are right to 1 %.
+    // Beyond the table, the first terms of its expansion are right to 1 %.
     QUANTILES.get(degrees.saturating_sub(1)).copied().unwrap_or(1.645 * (1.0 + 0.96 / degrees as f64))
 }
 
@@ -150,7 +156,7 @@ mod tests {
         let starved = Interval { enabled_ns: 1e9, ..Interval::default() };
         assert_eq!(share(haswell(), None, &[starved]), Err(NoCost::NeverCounted));
         assert_eq!(share(haswell(), None, &[counted(2e9, 0.0, 0.0)]), Err(NoCost::Silent(2e9)));
-        // Little enough may be free of walks.
+        // A short run may have no walks.
         assert_eq!(share(haswell(), None, &[counted(2e7, 0.0, 0.0)]).unwrap().share, 0.0);
     }
 
@@ -178,7 +184,8 @@ mod tests {
         let changing: Vec<_> =
             (0..8).map(|n| counted(1e9, if n % 2 == 0 { 5e8 } else { 1e8 }, 0.0)).collect();
         let value = share(haswell(), None, &changing).unwrap();
-        // Standard error of the mean: 0.2 x sqrt(8 / 7) / sqrt(8) = 0.0756; t of 7 degrees: 1.89.
+        // The standard error of the mean is 0.2 x sqrt(8 / 7) / sqrt(8) = 0.0756; t of 7 degrees is
+        // 1.89.
         assert!((value.high - value.share - 0.1429).abs() < 1e-3, "{value:?}");
         let one = share(haswell(), None, &steady[..1]).unwrap();
         assert!((one.high - 0.3875).abs() < 1e-9, "{one:?}");

@@ -8,7 +8,7 @@ fn tree(unit: bool, processor: &str) -> (tempfile::TempDir, KernelRoot) {
     if unit {
         let directory = tree.path().join("sys/bus/event_source/devices/cpu");
         fs::create_dir_all(&directory).unwrap();
-        // No unit has this number, on no machine.
+        // No unit has this number on any machine.
         fs::write(directory.join("type"), "2147483632\n").unwrap();
     }
     let root = KernelRoot::captured(tree.path());
@@ -26,7 +26,7 @@ fn a_machine_without_counters_is_distinguished_from_an_unknown_one() {
     assert!(said(false, HASWELL).contains("no counting unit 'cpu'"), "{}", said(false, HASWELL));
     let strange = said(true, "vendor_id : CentaurHauls\ncpu family : 7\nmodel : 59\n");
     assert!(strange.contains("CentaurHauls family 7 model 59"), "{strange}");
-    // The kernel knows no such unit, or (in a container) may not be asked.
+    // The kernel knows no such unit, or refuses (in a container).
     let error = {
         let (_tree, root) = tree(true, HASWELL);
         Pmu::open(&root).unwrap_err()

@@ -30,7 +30,7 @@ fn who_was_left_out_comes_first_in_the_next_pass() {
     let fair = fair(&[(1, 5, 7), (2, 3, 7), (3, 4, 7)]);
     let root = KernelRoot::captured("/nonexistent");
     let pids = [1, 2, 3, 4].map(Pid);
-    // 4 was never looked at; it is unknown whose it is.
+    // 4 was never observed, and its user is unknown.
     let mut turns = fair.turns(&root, pids.into_iter());
     let order: Vec<i32> = std::iter::from_fn(|| turns.next()).map(|(pid, _)| pid.0).collect();
     assert_eq!(order, [2, 3, 1, 4]);
@@ -73,7 +73,7 @@ fn regions_are_bounded_for_each_user_and_for_all() {
 fn as_many_regions_are_stored_as_the_machine_has_room_for() {
     assert_eq!(most_regions(Bytes::gib(1 << 12), None), MOST_REGIONS);
     assert_eq!(most_regions(Bytes::gib(16), None), 1 << 16);
-    // At 600 bytes each 2.5 MB; 128 of them would be all of the memory, were it whole.
+    // They take 2.5 MB at 600 bytes each; 128 whole regions would be all of the memory.
     assert_eq!(most_regions(Bytes::mib(256), None), LEAST_REGIONS);
     assert_eq!(most_regions(Bytes::gib(1 << 12), Some(Bytes::mib(64))), 27962);
 }

@@ -1,10 +1,14 @@
-//! Samples of a process that does not run: it accesses nothing, and nothing is cleared or read to know it.
+//! Samples of a process that does not run. It accesses nothing, and nothing is cleared or read to
+//! show it.
 //!
-//! Where it had not run for a while when a sample is due, clearing waits until it does, or the window is over. Its
-//! processor time shows it, which the kernel counts to the nanosecond whenever it leaves a processor, and a few milliseconds
-//! late while it is on one (up to a second on processors without a tick, nohz_full). Accesses of others to memory that they
-//! share are none of its own: of that nothing is reported. Nor is the time of a process that shares its address space without
-//! being a thread of it (vfork(2)) its own.
+//! A process may not have run for a while when a sample is due. Then clearing waits until it runs,
+//! or the window is over. Its processor time shows a run. The kernel counts it to the nanosecond
+//! whenever the process leaves a processor. While it is on one, the count is a few milliseconds
+//! late (up to a second on processors without a tick, nohz_full).
+//!
+//! Accesses of other processes to shared memory do not count for it: of such memory nothing is
+//! reported. A process that shares its address space without being a thread of it (vfork(2)) has a
+//! separate processor time.
 
 use super::super::candidates::merge;
 use super::{Candidate, EARLY, FIRST_WINDOW, Missed, Pass, ProcessSampling, Target};
@@ -12,19 +16,19 @@ use megapage_kernel::cpu_time_of;
 use megapage_units::{Bytes, HUGE_2M, Pid};
 use std::time::Duration;
 
-/// A sample whose clearing waits for the process to run.
+/// Sample whose clearing waits for the process to run.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// Of which regions.
+    /// Regions of the sample.
     list: Vec<Candidate>,
-    /// Whether of a part of each.
+    /// True if a part of each region is to be sampled.
     in_part: bool,
-    /// The first addresses of those that others may share, ascending.
+    /// First addresses of the regions that others may share, ascending.
     shared: Vec<u64>,
-    /// The processor time of the process since then.
+    /// Processor time of the process at the start of the wait, and the time of that.
     cpu: Duration,
     since: Duration,
-    /// When it is looked at again, and when the window is over.
+    /// Time of the next check, and below the end of the window.
     pub(super) next: Duration,
     until: Duration,
 }
@@ -36,15 +40,16 @@ impl Waiting {
 }
 
 impl Target {
-    /// Whether the process has not run since `cpu` was read, as far as that is asked: a sample may wait for it.
+    /// Returns the processor time of the process if a sample may wait for it to run. That is so if
+    /// samples are for promotion and the process has not run since the last pass.
     pub(super) fn may_wait(&self, pass: &Pass<'_>) -> Option<Duration> {
         let cpu = pass.cpu.filter(|_| self.promotes && pass.tracker.leaves_shared())?;
-        // Since the last look at the process.
+        // The comparison is with the last look at the process.
         let is_idle = self.cpu_before.is_none_or(|before| before == cpu);
         (is_idle && cpu_time_of(self.id.pid).is_ok_and(|now| now == cpu)).then_some(cpu)
     }
 
-    /// Has a sample of these regions wait.
+    /// Makes a sample of these regions wait.
     pub(super) fn wait(
         &mut self,
         now: Duration,
@@ -54,19 +59,20 @@ impl Target {
         shared: Vec<u64>,
     ) {
         let until = self.in_step(now + self.window);
-        // What was never sampled is to be, as soon as it runs. Of what was, the next pass sees whether it runs.
+        // A process that was never sampled is to be sampled as soon as it runs. For any other, the
+        // next pass shows if it runs.
         let soon = self.shown.is_none();
         let next = if soon { self.in_step(now + self.window / FIRST_WINDOW / EARLY) } else { until };
         self.waiting = Some(Waiting { list, in_part, shared, cpu, since: now, next, until });
     }
 
-    /// The next of certain moments, which all processes share: one look serves them all.
+    /// Returns the next of certain moments that all processes share: one wake-up serves all.
     fn in_step(&self, time: Duration) -> Duration {
         let step = (self.window / FIRST_WINDOW / EARLY).max(Duration::from_millis(1)).as_nanos();
         Duration::from_nanos((time.as_nanos().div_ceil(step) * step) as u64)
     }
 
-    /// Ends the wait at a quarter of the window at the latest.
+    /// Ends the wait after a quarter of the window at the latest.
     pub(super) fn wait_no_longer(&mut self) {
         if let Some(waiting) = &mut self.waiting {
             waiting.until = waiting.since + self.window / 4;
@@ -74,7 +80,7 @@ impl Target {
         }
     }
 
-    /// Whether the sample goes on waiting at `now`, which is cheap to ask.
+    /// Returns true if the sample still waits at `now`. The check is cheap.
     pub(in crate::observer) fn goes_on_waiting(&mut self, now: Duration) -> bool {
         let Some(waiting) = self.waiting.as_ref().filter(|waiting| now < waiting.until) else { return false };
         if now < waiting.next {
@@ -83,7 +89,7 @@ impl Target {
         if !waiting.is_idle(self.id.pid) {
             return false;
         }
-        // The longer it is idle, the less there is to hurry for.
+        // The longer the process is idle, the rarer are the checks.
         let pause = (self.window / FIRST_WINDOW / EARLY).max((now - waiting.since) / 4);
         let next = self.in_step(now + pause).min(waiting.until);
         if let Some(waiting) = &mut self.waiting {
@@ -92,8 +98,9 @@ impl Target {
         true
     }
 
-    /// Completes the sample that has waited: nothing was accessed. Where the process runs by now, the first sample of it is
-    /// started; any other is given up, for the next pass to see what it holds by then.
+    /// Completes the sample that has waited: nothing was accessed. If the process runs by now, its
+    /// first sample is started. Any other sample is given up: the next pass reads the process
+    /// afresh.
     pub(super) fn end_wait(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), Missed> {
         let now = (pass.now)();
         if self.goes_on_waiting(now) {
@@ -108,7 +115,7 @@ impl Target {
         if self.shown.is_some() || !may_start {
             return Ok(());
         }
-        // It may have forked since: whether a page is its own is looked up for each.
+        // The process may have forked since: each page is checked for other users.
         let shared = waiting.list.iter().map(|one| one.start).collect();
         let started = self.start(pass, &waiting.list, waiting.in_part, shared, targets);
         self.unless_refused(now, started)

@@ -1,7 +1,8 @@
-//! Clearing accessed bits with MADV_COLD.
+//! Clearing of accessed bits with MADV_COLD.
 //!
-//! The kernel looks at the `struct page` of each page in a range, whether its bit is set or not: some 60 ns, and 20 more
-//! for a bit that is set. The page tables show first, at 3 ns a page, which regions have none, and those are left out.
+//! The kernel visits the `struct page` of each page in a range, even if its bit is clear. That
+//! takes about 60 ns, and 20 ns more for a set bit. The page tables show first, at 3 ns a page,
+//! which regions have no set bit. Those are skipped.
 
 use super::{BpfTracker, Cleared, regions, walk_error};
 use crate::tracker::{PageBits, TrackError, part};
@@ -14,27 +15,29 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Memory in one call. The kernel holds the target's mmap lock (for reading) through a call, 1 ms for this much on
-/// base pages, and flushes its TLB at the end.
+/// Memory in one call, in bytes. The kernel holds the target's mmap lock (for reading) during a
+/// call: 1 ms for this much on base pages. It flushes the TLB at the end.
 const CALL_BYTES: u64 = 64 << 20;
 /// Parts of regions in one call: the TLB is flushed after each.
 const CALL_PARTS: usize = 128;
 
 impl BpfTracker {
-    /// Clears what can be cleared of `ranges`; of regions on base pages a part only, where `part` says so.
+    /// Clears all that can be cleared of `ranges`; only a part of each region on base pages if
+    /// `in_part`.
     pub(super) fn clear_ranges(
         &mut self,
         pid: Pid,
         ranges: &[VirtRange],
         in_part: bool,
     ) -> Result<Cleared, TrackError> {
-        // The descriptor first: from then on it is this process or none, also where its pid is given anew.
+        // The descriptor is opened first. From then on it is this process or none, even if its pid
+        // is reused.
         let pidfd = spawn::open_pidfd(pid).map_err(|source| call_error(pid, source))?;
         let space = self.tables.address_space(pid).map_err(|error| walk_error(pid, error))?;
         let mappings = maps::read_maps(&self.root, pid).map_err(|source| maps_error(pid, source))?;
         let mut whole = clip(ranges, mappings.iter().map(|mapping| mapping.range));
-        // Pages still on their way to the LRU lists would keep their bits: up to some dozens for each processor.
-        // Where the kernel cannot bring them there, that many are overcounted.
+        // Pages still on their way to the LRU lists would keep their bits: up to some dozens for
+        // each processor. If the kernel cannot drain them, that many are overcounted.
         let _ = self.drain.drain();
         let mut refused = Vec::new();
         let calls = if in_part { self.parts(pid, &whole)? } else { batches(&self.in_use(pid, &whole)?) };
@@ -45,8 +48,8 @@ impl BpfTracker {
         Ok(Cleared { space, ranges: whole })
     }
 
-    /// The regions of `ranges` that have a bit to clear. Those that a huge entry maps are all among them: clearing shows
-    /// which of them are of hugetlb pages, and takes next to no time.
+    /// Returns the regions of `ranges` with a bit to clear, and all regions that a huge entry maps.
+    /// Clearing shows which of the latter are hugetlb pages, and takes hardly any time for them.
     fn in_use(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<VirtRange>, TrackError> {
         let mut found: Vec<VirtRange> = Vec::new();
         self.walk(pid, ranges, |region| {
@@ -54,7 +57,8 @@ impl BpfTracker {
                 return;
             }
             let end = region.start + HUGE_2M as u64;
-            // Ranges stay apart where mappings meet: a call that fails for one is then refused for it alone.
+            // Ranges stay apart where mappings meet: if a call fails for one, the kernel refuses
+            // only that one.
             let begins = ranges.binary_search_by_key(&region.start, |range| range.start()).is_ok();
             let goes_on = found.pop_if(|last| last.end() == region.start && !begins);
             let first = goes_on.map_or(region.start, |last| last.start());
@@ -63,8 +67,9 @@ impl BpfTracker {
         Ok(found)
     }
 
-    /// The part of each region of `ranges`, in calls; all of a region that a huge entry maps at this moment, for a part
-    /// would split it. Should one become huge between this look and the call, it is split: nothing is lost by that.
+    /// Returns the part of each region of `ranges`, in calls. Returns all of a region that a huge
+    /// entry maps now, because a part would split it. A region that becomes huge between this look
+    /// and the call is split, but loses nothing.
     fn parts(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<Vec<VirtRange>>, TrackError> {
         let mut parts = Vec::new();
         self.walk(pid, ranges, |region| {
@@ -80,14 +85,15 @@ impl BpfTracker {
     }
 }
 
-/// Whether none of `pages` has its bit set.
+/// Returns true if none of `pages` has its bit set.
 fn is_clear(bits: &PageBits, mut pages: Range<u16>) -> bool {
     pages.all(|page| bits[usize::from(page / 64)] >> (page % 64) & 1 == 0)
 }
 
-/// The regions of `ranges` that lie in one of `mappings` whole. Others may hold a large folio that lies in two
-/// mappings, which MADV_COLD would split. `ranges` is sorted and disjoint, and so is the answer, which keeps a
-/// boundary where mappings meet; `mappings` ascends, and may overlap where it changed while it was read.
+/// Returns the regions of `ranges` that lie whole in one of `mappings`. Others may hold a large
+/// folio in two mappings, which MADV_COLD would split. `ranges` is sorted and disjoint, and so is
+/// the result, which keeps a boundary where mappings meet. `mappings` ascends, and may overlap if
+/// it changed during the reading.
 fn clip(ranges: &[VirtRange], mappings: impl Iterator<Item = VirtRange>) -> Vec<VirtRange> {
     let mut clipped = Vec::new();
     let (mut rest, mut from) = (ranges, 0);
@@ -104,7 +110,8 @@ fn clip(ranges: &[VirtRange], mappings: impl Iterator<Item = VirtRange>) -> Vec<
     clipped
 }
 
-/// `ranges` in calls of at most [`CALL_BYTES`] and as many ranges as the kernel takes.
+/// Cuts `ranges` into calls of at most [`CALL_BYTES`], and at most as many ranges as the kernel
+/// takes.
 fn batches(ranges: &[VirtRange]) -> Vec<Vec<VirtRange>> {
     let mut batches = vec![Vec::new()];
     let mut left = CALL_BYTES;
@@ -126,8 +133,8 @@ fn batches(ranges: &[VirtRange]) -> Vec<Vec<VirtRange>> {
     batches
 }
 
-/// Advises every range of `batch`; those that the kernel does not take go to `refused`. An error is one that
-/// concerns the process, not a range. At most one call for each range.
+/// Advises every range of `batch`. Adds those that the kernel does not take to `refused`. Fails
+/// only for an error about the process, not about a range. Makes at most one call for each range.
 fn cold(pidfd: BorrowedFd<'_>, batch: &[VirtRange], refused: &mut Vec<VirtRange>) -> io::Result<()> {
     let mut rest = batch;
     while !rest.is_empty() {
@@ -157,12 +164,12 @@ const ENOMEM: i32 = 12;
 const EACCES: i32 = 13;
 const EINVAL: i32 = 22;
 
-/// Takes the regions of `refused` out of `ranges`. Both are sorted and disjoint.
+/// Removes the regions of `refused` from `ranges`. Both are sorted and disjoint.
 fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
     if refused.is_empty() {
         return;
     }
-    // A part that is refused stands for its region.
+    // A refused part stands for its region.
     let refused: HashSet<u64> =
         refused.iter().filter_map(|range| outward(*range)).flat_map(regions).collect();
     let mut left: Vec<VirtRange> = Vec::new();
@@ -177,7 +184,7 @@ fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
     *ranges = left;
 }
 
-/// The regions that `range` touches, whole.
+/// Returns the regions that `range` touches, whole.
 fn outward(range: VirtRange) -> Option<VirtRange> {
     let huge = HUGE_2M as u64;
     VirtRange::new(range.start() / huge * huge, range.end().next_multiple_of(huge))

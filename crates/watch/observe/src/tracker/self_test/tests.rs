@@ -2,7 +2,7 @@ use super::*;
 use crate::tracker::{BpfTracker, TrackError};
 use megapage_units::Pid;
 
-/// A tracker that lies in one way.
+/// Tracker that lies in one way.
 struct Liar {
     truth: BpfTracker,
     lie: fn(&mut Vec<RegionBits>),

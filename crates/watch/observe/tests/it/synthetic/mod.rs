@@ -1,4 +1,5 @@
-//! A process that is synthetic: its files in a captured tree, its accesses in a tracker, its time in a clock.
+//! A synthetic process: its files in a captured tree, its accesses in a tracker, its time in a
+//! clock.
 
 use megapage_kernel::KernelRoot;
 use megapage_observe::tracker::{PART_PAGES, PageBits, RegionBits, Selected, TrackError, Tracker, part};
@@ -11,21 +12,21 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The process.
+/// Process identifier.
 pub const PID: Pid = Pid(4711);
-/// Its first mapping.
+/// Start of its first mapping.
 pub const BASE: u64 = 0x4000_0000;
-/// A page that is present.
+/// Entry of a present page.
 pub const PRESENT: u64 = 1 << 63;
-/// A page that nobody else maps.
+/// Entry of a page that no other process maps.
 pub const EXCLUSIVE: u64 = 1 << 56;
-/// What a first access costs: expensive, so that a small process is enough.
+/// Cost of a first access, in seconds: high, so that a small process is enough.
 const FIRST_ACCESS: f64 = 7.52e-6;
 
 /// Seconds that the process has run before, on one processor.
 const AGE: f64 = 100.0;
 
-/// How the tracker fails.
+/// Kind of failure of the tracker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     GoneAtClear,
@@ -53,12 +54,13 @@ struct State {
     clears_parts: bool,
     tracker_takes: Duration,
     worked: Duration,
-    /// Accesses a second, of which the first to each page counts, evenly over all regions.
+    /// Accesses a second, evenly over all regions. The first one to each page counts.
     touched_per_second: u64,
     regions: BTreeMap<u64, Leaf>,
-    /// By region: when it was last cleared, and whether that was charged up.
+    /// Time of the last clearing, by region.
     cleared: BTreeMap<u64, Duration>,
-    /// The last clearing: its regions, whether a part of each was cleared, and how many clearings there were.
+    /// Regions of the last clearing; below, true if a part of each was cleared, and the number of
+    /// clearings.
     last: Vec<u64>,
     in_part: bool,
     clearings: usize,
@@ -105,7 +107,8 @@ impl World {
         world
     }
 
-    /// One mapping of so many regions of base pages, and so many base pages touched a second.
+    /// Creates a world with one mapping of `regions` regions of base pages, and
+    /// `touched_per_second` base pages touched a second.
     pub fn of_base(regions: usize, touched_per_second: u64) -> World {
         let world = World::new();
         world.map_base(regions);
@@ -113,7 +116,8 @@ impl World {
         world
     }
 
-    /// One mapping of so many huge pages, and so many base pages touched a second.
+    /// Creates a world with one mapping of `regions` huge pages, and `touched_per_second` base
+    /// pages touched a second.
     pub fn of_huge(regions: usize, touched_per_second: u64) -> World {
         let world = World::new();
         world.map_huge(regions);
@@ -148,18 +152,18 @@ impl World {
         self.lock().pass(time);
     }
 
-    /// The processor time of the process since the world began, in seconds.
+    /// Returns the processor time of the process since the world began, in seconds.
     pub fn cpu(&self) -> f64 {
         self.lock().cpu - AGE
     }
 
-    /// What all first accesses after clearings have cost so far, in seconds.
+    /// Returns the cost of all first accesses after clearings so far, in seconds.
     pub fn lost(&self) -> f64 {
         let state = self.lock();
         state.finished + state.cleared.keys().map(|start| state.cost(*start)).sum::<f64>()
     }
 
-    /// What the accesses to the regions of each sample have cost until the next sample.
+    /// Returns the cost of the accesses to the regions of each sample until the next sample.
     pub fn samples(&self) -> Vec<f64> {
         let mut state = self.lock();
         state.charge();
@@ -170,12 +174,12 @@ impl World {
         self.lock().clearings
     }
 
-    /// The regions that the last clearing covered.
+    /// Returns the regions that the last clearing covered.
     pub fn cleared_regions(&self) -> Vec<u64> {
         self.lock().last.clone()
     }
 
-    /// Time that the tracker took.
+    /// Returns the time that the tracker took.
     pub fn worked(&self) -> Duration {
         self.lock().worked
     }
@@ -212,12 +216,12 @@ impl World {
         self.lock().tracker_takes = time;
     }
 
-    /// One mapping of so many regions on base pages, all of them present.
+    /// Makes one mapping of `regions` regions on base pages, all of them present.
     pub fn map_base(&self, regions: usize) {
         self.map_one(regions, Leaf::Base);
     }
 
-    /// One mapping of so many huge pages.
+    /// Makes one mapping of `regions` huge pages.
     pub fn map_huge(&self, regions: usize) {
         self.map_one(regions, Leaf::Huge2m);
     }
@@ -235,7 +239,8 @@ impl World {
         state.set_regions(regions, leaf);
     }
 
-    /// Mappings one after the other: what follows the range in maps, name, VmFlags, regions.
+    /// Makes mappings one after the other: the text after the range in maps, name, VmFlags,
+    /// regions.
     pub fn map(&self, mappings: &[(&str, &str, &str, usize)]) {
         let mut state = self.lock();
         let (mut maps, mut smaps, mut at) = (String::new(), String::new(), BASE);
@@ -272,7 +277,7 @@ impl World {
         state.write_stat();
     }
 
-    /// It ends, and has no memory any more.
+    /// Takes the memory from the process, which is about to end.
     pub fn lose_memory(&self) {
         let mut state = self.lock();
         state.start_stack = 0;
@@ -284,7 +289,7 @@ impl World {
         state.exec_at = Some(state.now + time);
     }
 
-    /// Another process gets the number.
+    /// Gives the number to another process.
     pub fn restart(&self) {
         let mut state = self.lock();
         state.start_ticks += 1000;
@@ -301,7 +306,7 @@ impl World {
         }
     }
 
-    /// A child that has the process's stack.
+    /// Creates a child with the process's stack.
     pub fn fork(&self) {
         let state = self.lock();
         state.write("proc/4711/task/4711/children", "4712 ");
@@ -326,7 +331,7 @@ impl State {
 
     fn write_stat(&self) {
         if self.state != 'X' {
-            // Hundredths of a second, as everywhere on x86-64.
+            // The kernel counts in hundredths of a second on x86-64.
             self.write("proc/4711/stat", &self.stat_text("4711", 1, (self.cpu * 100.0) as u64));
         }
     }
@@ -356,7 +361,7 @@ impl State {
         self.write_stat();
     }
 
-    /// Pages of a region that were accessed since its bits were cleared.
+    /// Returns the number of pages of a region that were accessed since its bits were cleared.
     fn accessed(&self, start: u64) -> u16 {
         let since = self.cleared.get(&start).map_or(self.now, |cleared| self.now - *cleared);
         let each = self.touched_per_second as f64 / self.regions.len() as f64;
@@ -364,7 +369,7 @@ impl State {
         (each * since.as_secs_f64() * most / 512.0).min(most) as u16
     }
 
-    /// Seconds lost to a region since it was cleared.
+    /// Returns the seconds lost to a region since it was cleared.
     fn cost(&self, start: u64) -> f64 {
         let entries = match self.regions.get(&start) {
             Some(Leaf::Base) => self.accessed(start),
@@ -374,7 +379,7 @@ impl State {
         f64::from(entries) * FIRST_ACCESS
     }
 
-    /// Adds what the last clearing has cost until now.
+    /// Adds the cost of the last clearing until now.
     fn charge(&mut self) {
         let lost = self.last.iter().map(|start| self.cost(*start)).sum::<f64>();
         if let Some(sample) = self.samples.last_mut() {
@@ -382,7 +387,7 @@ impl State {
         }
     }
 
-    /// The process ends, and a tracker finds nothing.
+    /// Ends the process, so that a tracker finds nothing.
     fn gone(&mut self) -> TrackError {
         self.state = 'X';
         fs::remove_dir_all(self.tree.path().join("proc/4711")).unwrap();
