@@ -6,7 +6,7 @@ use crate::ledger::{Entry, Step, TextLedger};
 use megapage_kernel::own_mappings::{own_huge_bytes, own_mappings};
 use megapage_kernel::own_segments::{LoadedSegment, Part, loaded_segments};
 use megapage_kernel::{
-    Errno, MappedVec, OwnedRange, Reservation, monotonic_time, thp_is_possible, thread_count,
+    Borrowed, Errno, MappedVec, Reservation, monotonic_time, thp_is_possible, thread_count,
 };
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 
@@ -184,7 +184,7 @@ fn move_whole_blocks(object: usize, part: Part, means: Means<'_>, followed: bool
         && part.start().next_multiple_of(HUGE_2M) < block_end
         && own_of_last >= HUGE_2M / 2;
     let behind = if extend { part.reserve_behind(block_end).ok() } else { None };
-    let whole = behind.as_ref().map_or(part, |behind| part.with(**behind)).whole_blocks();
+    let whole = behind.as_ref().map_or(part, |behind| part.with(behind.view())).whole_blocks();
     let Some(whole) = whole else { return entry };
     entry.possible = (whole.end() - whole.start()) as u64;
     if part.was_moved() {
@@ -311,7 +311,7 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
     // The values of smaps come first: the collapse waits for every processor, even if it has
     // nothing to do. Linux before 6.1 does not know the collapse. Other kernels refuse it with the
     // same error if huge pages are ruled out. In both cases the values decide.
-    let huge = size.is_some() || is_huge(*copy) || copy.collapse().is_ok() || is_huge(*copy);
+    let huge = size.is_some() || is_huge(copy.view()) || copy.collapse().is_ok() || is_huge(copy.view());
     ledger.got_pages((monotonic_time() - start).as_nanos() as u64);
     match whole.read_in() {
         // Linux before 5.14 does not know it: the pages are read as their bytes are copied.
@@ -319,7 +319,7 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
         Err(errno) => return Moved::nothing(Step::Read, errno),
     }
     // A range that is huge already stays so. Another is made huge, or refused.
-    let collapse = |range: OwnedRange| match size {
+    let collapse = |range: Borrowed| match size {
         Some(_) => Ok(()),
         None => range.collapse(),
     };
@@ -335,7 +335,7 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
     };
     let mut moved = Moved { bytes: 0, last: false, step: Step::Done, errno: 0 };
     let all = huge && clean(whole).is_ok();
-    let (mut at, pages) = (0, *copy);
+    let (mut at, pages) = (0, copy.view());
     // The part of the copy that is not used yet.
     let mut left = Some(copy);
     while at < length {
@@ -410,7 +410,7 @@ pub fn copied_bytes(list: &[u8]) -> u64 {
 
 /// Returns true if the kernel shows all of a mapping on huge pages. Returns false if the mapping
 /// was merged with another.
-fn is_huge(range: OwnedRange) -> bool {
+fn is_huge(range: Borrowed) -> bool {
     let mut huge = 0;
     let listed = own_huge_bytes(|start, end, bytes| {
         if (start, end) == (range.start(), range.end()) {

@@ -19,6 +19,7 @@ mod broker;
 mod density;
 mod fork;
 mod give_back;
+mod group;
 pub(crate) mod hugetlb;
 mod repair;
 mod room;
@@ -28,6 +29,7 @@ pub use repair::{Repair, Repaired};
 
 use self::broker::Stock;
 use self::density::InUse;
+use self::group::Group;
 use self::hugetlb::{Dry, Fit};
 use self::room::Headroom;
 use crate::chunk::{BASE, Chunk, Mapping, masks, slice_mask};
@@ -35,8 +37,8 @@ use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::span::{Span, Spans};
 use megapage_inside::{
-    Errno, ErrnoGuard, Lock, Locked, OwnedRange, Reservation, SharedWords, has_addresses, is_plausible,
-    thp_is_possible, thp_only_on_advice,
+    Borrowed, Errno, ErrnoGuard, Guarded, Lock, Locked, Owned, Reservation, SharedWords, has_addresses,
+    is_plausible, thp_is_possible, thp_only_on_advice,
 };
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
 use std::sync::OnceLock;
@@ -123,7 +125,7 @@ pub struct Reserved {
     /// Addresses that are reserved so far, for [`HugeHeap::release`].
     pub range: Reservation,
     /// Addresses that may be committed: as many bytes as [`HugeHeap::reserved_len`] says.
-    pub all: OwnedRange,
+    pub all: Guarded,
     /// True if the memory is known to be zero.
     pub clean: bool,
 }
@@ -265,7 +267,7 @@ impl HugeHeap {
         len: usize,
         first: usize,
         alignment: usize,
-    ) -> Result<(Reservation, OwnedRange), Errno> {
+    ) -> Result<(Reservation, Guarded), Errno> {
         let find = |alignment| {
             let (owner, range) = Reservation::beginning(len, first, alignment)?;
             let is_given_up = self.spans.with(|spans| spans.find_any(range.start(), len)).is_some();
@@ -292,7 +294,7 @@ impl HugeHeap {
             let mapping = span.chunk(index).mapping();
             self.in_use.sub(span.chunk(index), span.chunk(index).committed());
             if let Mapping::Mapped(Backing::Broker) | Mapping::Reserved(Backing::Broker) = mapping {
-                self.remove_from_broker(&span, index);
+                self.remove_from_broker(&self.hold(&span, index), index);
             }
             if let Mapping::Mapped(backing) = mapping {
                 self.ledger().returned(backing, HUGE_2M as u64);
@@ -306,7 +308,7 @@ impl HugeHeap {
 
     /// Makes a part of a range of [`HugeHeap::reserve`] usable. Returns `Ok(true)` if all of it is
     /// known to be zero.
-    pub fn commit(&self, part: OwnedRange) -> Result<bool, Errno> {
+    pub fn commit(&self, part: Owned) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
             part.open()?;
@@ -362,8 +364,7 @@ impl HugeHeap {
                 self.ask_broker(if of.is_bulk() { of.end - index } else { 1 });
             }
             let group_end = ((index / GROUP + 1) * GROUP).min(of.end);
-            let lock = self.group_lock(span, index);
-            lock.lock();
+            let group = self.hold(span, index);
             let mut done = true;
             while index < group_end && done {
                 if asks(index, asked) {
@@ -372,7 +373,8 @@ impl HugeHeap {
                 }
                 let base = index * HUGE_2M;
                 let mask = slice_mask(start.saturating_sub(base), (end - base).min(HUGE_2M), false);
-                done = self.prepare(span, index, group_end, of, mask) && self.open_slices(span, index, mask);
+                done =
+                    self.prepare(&group, index, group_end, of, mask) && self.open_slices(&group, index, mask);
                 if done {
                     clean &= span.chunk(index).commit(mask);
                     self.in_use.add(span.chunk(index), span.chunk(index).added());
@@ -382,7 +384,7 @@ impl HugeHeap {
                     (index, asked) = (index + 1, 0);
                 }
             }
-            lock.unlock();
+            drop(group);
             if !done {
                 self.take_back(span, first, index, added_first);
                 return None;
@@ -395,21 +397,15 @@ impl HugeHeap {
     /// chunk `first`, and added `added_first` there.
     fn take_back(&self, span: &Span, first: usize, end: usize, added_first: u32) {
         for index in first..end {
-            self.group_lock(span, index).with(|| {
-                let added = if index == first { added_first } else { span.chunk(index).added() };
-                self.drop_slices(span, index, added);
-            });
+            let group = self.hold(span, index);
+            let added = if index == first { added_first } else { span.chunk(index).added() };
+            self.drop_slices(&group, index, added);
         }
     }
 
-    fn group_lock(&self, span: &Span, index: usize) -> &Lock {
-        let group = span.range.start() / HUGE_2M / GROUP + index / GROUP;
-        &self.groups[group % LOCKS]
-    }
-
     /// Makes sure that chunk `index` is mapped and ready for its slices of `mask`, which are a part
-    /// of the commit `of`. Returns false if that fails. The caller holds the lock of its group.
-    fn prepare(&self, span: &Span, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
+    /// of the commit `of`. Returns false if that fails.
+    fn prepare(&self, span: &Group, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         let chunk = span.chunk(index);
         match chunk.mapping() {
             Mapping::Mapped(_) => return true,
@@ -426,7 +422,7 @@ impl HugeHeap {
 
     /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays. Returns
     /// false if that fails.
-    fn map_fresh(&self, span: &Span, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
+    fn map_fresh(&self, span: &Group, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         if self.config().heap == Heap::None {
             return self.map_base(span, index);
         }
@@ -449,7 +445,7 @@ impl HugeHeap {
 
     /// Maps pages of a broker, or else of the pool, behind chunk `index`, and may map neighbours in
     /// its group. Returns true if the chunk has its page.
-    fn map_from_pools(&self, span: &Span, index: usize, group_end: usize, of: Commit) -> bool {
+    fn map_from_pools(&self, span: &Group, index: usize, group_end: usize, of: Commit) -> bool {
         let config = self.config();
         let bulk = of.is_bulk();
         let end = if bulk {
@@ -470,7 +466,7 @@ impl HugeHeap {
                 })
     }
 
-    fn populate(&self, range: OwnedRange) -> Result<(), Errno> {
+    fn populate(&self, range: &Borrowed) -> Result<(), Errno> {
         let start = Instant::now();
         let took = || start.elapsed().as_nanos() as u64;
         range.populate().inspect(|()| self.ledger().populated(range.len() as u64, took()))
@@ -478,8 +474,8 @@ impl HugeHeap {
 
     /// Maps a chunk as a transparent huge page, for a commit of its slices of `mask`. Advises
     /// before it opens: opening locked memory faults it in.
-    fn map_thp(&self, span: &Span, index: usize, mask: u32) -> bool {
-        let range = span.chunk_range(index, 1);
+    fn map_thp(&self, span: &Group, index: usize, mask: u32) -> bool {
+        let range = span.chunk_at(index);
         let closed = if self.by_slices.load(Relaxed) { range.close() } else { Ok(()) };
         if let Err(errno) = closed.and_then(|()| range.advise_thp()) {
             self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
@@ -492,7 +488,7 @@ impl HugeHeap {
         // is known. If it fails (a memory cgroup at its limit), faults do what they can. A large
         // object may never be touched all over.
         if mask != u32::MAX {
-            let _ = self.populate(range);
+            let _ = self.populate(&range);
         }
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Thp));
         span.chunk(index).set_advised();
@@ -500,7 +496,7 @@ impl HugeHeap {
         true
     }
 
-    fn map_base(&self, span: &Span, index: usize) -> bool {
+    fn map_base(&self, span: &Group, index: usize) -> bool {
         let chunk = span.chunk(index);
         if !self.take_open(chunk) && !self.by_slices.load(Relaxed) && !self.open(span, index) {
             return false;

@@ -2,7 +2,7 @@
 //! address.
 
 use crate::chunk::{Chunk, Mapping};
-use crate::sync::{AtomicU64, Errno, MAX_SPANS, OwnedRange, Reservation, allocate_words, release_words};
+use crate::sync::{AtomicU64, Errno, Guarded, MAX_SPANS, Reservation, allocate_words, release_words};
 use megapage_units::HUGE_2M;
 
 /// One reserved range with the state of its chunks. It is aligned to 2 MiB, and a multiple of 2 MiB
@@ -10,14 +10,14 @@ use megapage_units::HUGE_2M;
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// The addresses.
-    pub range: OwnedRange,
+    pub range: Guarded,
     words: &'static [AtomicU64],
 }
 
 impl Span {
     /// Makes the state of a range (multiples of 2 MiB). Its first `first` bytes are reserved, and
     /// the others count as given up.
-    pub fn new(range: OwnedRange, first: usize) -> Result<Span, Errno> {
+    pub fn new(range: Guarded, first: usize) -> Result<Span, Errno> {
         let span = Span { range, words: allocate_words(Chunk::WORDS * (range.len() / HUGE_2M))? };
         (first / HUGE_2M..span.chunks()).for_each(|index| span.chunk(index).set_mapping(Mapping::GivenUp));
         Ok(span)
@@ -50,13 +50,12 @@ impl Span {
         done
     }
 
-    /// Reserves the addresses of a given-up chunk. Returns false if something else is mapped there.
-    pub fn take_again(&self, index: usize) -> bool {
-        let reserved = self.chunk_range(index, 1).reserve_hole();
-        if reserved {
-            self.chunk(index).set_mapping(Mapping::None);
-        }
-        reserved
+    /// Reserves the addresses of a given-up chunk. Fails with EEXIST if something else is mapped
+    /// there.
+    pub fn take_again(&self, index: usize) -> Result<(), Errno> {
+        self.range.part(index * HUGE_2M, HUGE_2M).reserve_hole()?;
+        self.chunk(index).set_mapping(Mapping::None);
+        Ok(())
     }
 
     /// Returns the number of chunks of the span.
@@ -67,11 +66,6 @@ impl Span {
     /// Returns the state of chunk `index`.
     pub fn chunk(&self, index: usize) -> Chunk<'static> {
         Chunk::at(self.words, index)
-    }
-
-    /// Returns the addresses of `count` chunks from `index` on.
-    pub fn chunk_range(&self, index: usize, count: usize) -> OwnedRange {
-        self.range.part(index * HUGE_2M, count * HUGE_2M)
     }
 }
 
@@ -139,12 +133,12 @@ mod tests {
     #[test]
     fn what_was_given_up_is_not_unmapped() {
         megapage_testing::in_child("span::tests::what_was_given_up_is_not_unmapped", || {
-            let owner = Reservation::new(5 * HUGE_2M, HUGE_2M).unwrap();
-            let span = Span::new(*owner, owner.len()).unwrap();
-            let parts = [0, 1, 2, 3, 4].map(|index| span.chunk_range(index, 1));
+            let (owner, all) = Reservation::beginning(5 * HUGE_2M, 5 * HUGE_2M, HUGE_2M).unwrap();
+            let span = Span::new(all, owner.len()).unwrap();
+            let parts = [0, 1, 2, 3, 4].map(|index| all.part(index * HUGE_2M, HUGE_2M));
             [1, 2, 4].iter().for_each(|&index| span.chunk(index).set_mapping(Mapping::GivenUp));
             span.release(owner).unwrap();
-            assert_eq!(parts.map(OwnedRange::reserve_hole), [true, false, false, true, false]);
+            assert_eq!(parts.map(|part| part.reserve_hole().is_ok()), [true, false, false, true, false]);
         });
     }
 }

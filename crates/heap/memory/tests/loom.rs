@@ -146,8 +146,8 @@ fn a_span_is_not_walked_once_it_was_released() {
     model(2, || {
         let shared = Arc::new((Locked::new(Spans::new()), lock(), lock()));
         shared.0.with(|_| ());
-        let owner = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
-        let span = Span::new(*owner, HUGE_2M).unwrap();
+        let (owner, all) = Reservation::beginning(HUGE_2M, HUGE_2M, HUGE_2M).unwrap();
+        let span = Span::new(all, HUGE_2M).unwrap();
         span.chunk(0).set_mapping(Mapping::Mapped(Backing::Thp));
         shared.0.with(|spans| spans.insert(span)).unwrap();
         let other = shared.clone();

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::{HEAP, collapser, lifecycle, limits, returner};
-use megapage_inside::{ErrnoGuard, OwnedRange, Reservation, call, has_addresses, program_memory};
+use megapage_inside::{Borrowed, ErrnoGuard, Owned, Reservation, call, has_addresses, program_memory};
 use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_long, c_void};
 
@@ -109,7 +109,7 @@ unsafe extern "C" fn megapage_commit(
     is_zero: *mut bool,
 ) -> c_int {
     // SAFETY: the allocator commits a part of what it was given and still has.
-    let part = unsafe { OwnedRange::of_allocator(address as usize, size) };
+    let part = unsafe { Owned::of_allocator(address as usize, size) };
     HEAP.note_threads(threads as u64);
     match HEAP.commit(part) {
         Ok(clean) => {
@@ -134,7 +134,7 @@ unsafe extern "C" fn megapage_decommit(
     needs_recommit: *mut bool,
 ) -> c_int {
     // SAFETY: as above; no block is live in what it decommits.
-    let part = unsafe { OwnedRange::of_allocator(address as usize, size) };
+    let part = unsafe { Owned::of_allocator(address as usize, size) };
     match HEAP.decommit(part) {
         Ok(needed) => {
             if HEAP.wants_sweep() {
@@ -169,7 +169,7 @@ extern "C" fn megapage_held() -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn megapage_forget(address: *mut c_void, size: usize) {
     // SAFETY: a part of a block, which its owner frees next.
-    HEAP.forget(unsafe { OwnedRange::of_allocator(address as usize, size) });
+    HEAP.forget(unsafe { Owned::of_allocator(address as usize, size) });
 }
 
 /// Gives up the addresses of one whole huge page, until `megapage_take_addresses`. Returns false if
@@ -185,9 +185,7 @@ extern "C" fn megapage_give_up(address: *mut c_void, size: usize) -> bool {
 /// mapped something there, or ENOMEM.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_take_addresses(address: *mut c_void, size: usize) -> c_int {
-    // SAFETY: a part of an arena that no other thread has.
-    let part = unsafe { OwnedRange::of_allocator(address as usize, size) };
-    HEAP.take_addresses(part).map_or_else(|errno| errno.0, |()| 0)
+    HEAP.take_addresses(Borrowed::new(address as usize, size)).map_or_else(|errno| errno.0, |()| 0)
 }
 
 /// Returns true if `size` bytes of addresses can be reserved.

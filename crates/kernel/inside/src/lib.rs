@@ -52,8 +52,8 @@ pub use errno::{Errno, ErrnoGuard, NoCancel, set_errno};
 pub use exit_handshake::ExitHandshake;
 pub use futex::{sleep, sleep_while, wake_all};
 pub use held::{fork_state, holds_locks, set_fork_state};
-pub use lock::{Lock, Locked};
-pub use moving::{NoHugetlb, NotMoved};
+pub use lock::{Held, Lock, Locked};
+pub use moving::{Alone, NoHugetlb, NotMoved, try_hugetlb};
 pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
 pub use own_region::{OwnRegion, leave_descriptors};
 pub use own_values::{
@@ -61,8 +61,8 @@ pub use own_values::{
     own_resident, thp_is_possible, thp_only_on_advice, thread_count,
 };
 pub use range::{
-    OwnedRange, Reservation, allocate_words, has_addresses, is_plausible, lock_all_memory, release_words,
-    without_signals,
+    Borrowed, Guarded, Owned, Reservation, allocate_words, has_addresses, is_plausible, lock_all_memory,
+    release_words, without_signals,
 };
 pub use shared::{SHARED_WORDS, SharedWords};
 pub use system::{

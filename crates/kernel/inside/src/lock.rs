@@ -19,8 +19,8 @@ const CONTENDED: u32 = 2;
 /// A futex(2) lock of three states (free, held, held with waiters), after Drepper's "Futexes are
 /// tricky".
 ///
-/// Unlike `std::sync::Mutex` it has no guard and no owner: a fork handler takes it in the parent
-/// before the fork and releases it on both sides.
+/// Unlike `std::sync::Mutex` it has no owner, and needs no guard: a fork handler takes it in the
+/// parent before the fork and releases it on both sides.
 #[derive(Debug)]
 pub struct Lock(AtomicU32);
 
@@ -80,12 +80,33 @@ impl Lock {
         self.0.store(FREE, Release);
     }
 
+    /// Takes the lock as [`Lock::lock`] does, until the guard is dropped.
+    #[inline]
+    pub fn hold(&self) -> Held<'_> {
+        self.lock();
+        Held(self)
+    }
+
+    /// Takes the lock if it is free, until the guard is dropped.
+    pub fn try_hold(&self) -> Option<Held<'_>> {
+        self.try_lock().then(|| Held(self))
+    }
+
     /// Runs `work` with the lock held.
     pub fn with<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.lock();
-        let result = work();
-        self.unlock();
-        result
+        let _held = self.hold();
+        work()
+    }
+}
+
+/// Guard of a [`Lock`] that the calling thread holds.
+#[derive(Debug)]
+pub struct Held<'a>(&'a Lock);
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.unlock();
     }
 }
 
@@ -116,13 +137,8 @@ impl<T> Locked<T> {
 
     /// Runs `work` on the value if the lock is free; `None` where it is not.
     pub fn try_with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
-        if !self.lock.try_lock() {
-            return None;
-        }
         // SAFETY: the lock is held while the reference lives.
-        let result = work(unsafe { &mut *self.value.get() });
-        self.lock.unlock();
-        Some(result)
+        self.lock.try_hold().map(|_held| work(unsafe { &mut *self.value.get() }))
     }
 
     /// Takes the lock for a fork handler; [`Locked::unlock_after_fork`] must follow.

@@ -1,19 +1,18 @@
 //! Mappings of a heap moved over one another (mremap(2)), in a way that never leaves a hole: a
 //! reserved address stays reserved, whatever the kernel refuses. Nothing here allocates.
 //!
-//! File-level obligation: as in `range.rs`, every operation stays inside an [`OwnedRange`]. mremap
-//! and mmap with MAP_FIXED unmap their target before they fail for some reasons, and another
-//! thread's mapping may come to lie there at once. So a range is mapped again with
-//! MAP_FIXED_NOREPLACE alone.
+//! File-level obligation: as in `range.rs`, what is moved or replaced is [`Owned`]. mremap and mmap
+//! with MAP_FIXED unmap their target before they fail for some reasons, and another thread's
+//! mapping may come to lie there at once. So a range is mapped again with MAP_FIXED_NOREPLACE
+//! alone.
 
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::program_memory::{system_mmap, system_mremap, system_munmap};
-use crate::range::{OwnedRange, Reservation, without_signals};
-use libc::c_int;
+use crate::own_values::thread_count;
+use crate::range::{Owned, Reservation, hugetlb_flags, map_anywhere, without_signals};
+use crate::system::call;
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
-use std::ptr;
 
 /// A move that the kernel has refused. The pages are where they were, and still their owner's.
 #[derive(Debug)]
@@ -43,12 +42,25 @@ pub enum NoHugetlb {
     Populate(Errno),
 }
 
+/// Proof that no thread of the process writes to memory meanwhile, but the calling one.
+#[derive(Debug)]
+pub struct Alone(());
+
+impl Alone {
+    /// Returns the proof if the process has exactly `threads` threads: the calling one, and those
+    /// of the library that its caller knows to be idle. `None` otherwise, or if the kernel does not
+    /// show the number.
+    pub fn among(threads: u64) -> Option<Alone> {
+        (thread_count() == Some(threads)).then_some(Alone(()))
+    }
+}
+
 impl Reservation {
     /// Moves these pages, with their contents, over `target`, which is as long (mremap(2)).
     /// Afterwards nothing is mapped where they were, and those addresses are not even reserved. On
     /// an error the pages are as they were, and the target is as it was or inaccessible.
-    pub fn move_over(self, target: OwnedRange) -> Result<(), NotMoved> {
-        match self.range().remap(target) {
+    pub fn move_over(self, target: &Owned<'_>) -> Result<(), NotMoved> {
+        match remap(&self, target) {
             Ok(()) => {
                 self.keep();
                 Ok(())
@@ -56,124 +68,84 @@ impl Reservation {
             Err(MoveError { errno, target_emptied }) => Err(NotMoved { pages: self, errno, target_emptied }),
         }
     }
+}
 
-    fn range(&self) -> OwnedRange {
-        **self
+/// Moves as [`Reservation::move_over`] does. Private to this file, since it leaves `pages` without
+/// a mapping.
+fn remap(pages: &Owned<'_>, target: &Owned<'_>) -> Result<(), MoveError> {
+    assert_eq!(pages.len(), target.len());
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    let arguments = [pages.start(), pages.len(), pages.len(), flags, target.start()];
+    // SAFETY: mremap(2), MREMAP_FIXED: both ranges are owned, also what it replaces at the target.
+    let moved = unsafe { call(libc::SYS_mremap, arguments) };
+    moved.map(drop).map_err(|errno| MoveError { errno, target_emptied: target.reserve_hole().is_ok() })
+}
+
+/// Tries whether this kernel lets a heap have hugetlb pages of `size` safely: that they can be
+/// moved, and populated without a signal. Uses scratch ranges, and takes no page from the pool.
+/// `Ok` as well where the trial cannot be made, for then no such page can be mapped either.
+pub fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> {
+    let bytes = size.bytes().0 as usize;
+    // It cannot be accessed, so that nothing is taken from the pool for it, nor reserved.
+    let flags = hugetlb_flags(size) | libc::MAP_NORESERVE;
+    let Ok(pages) = map_anywhere(bytes, libc::PROT_NONE, flags) else { return Ok(()) };
+    let Ok(target) = Reservation::new(bytes, bytes) else { return Ok(()) };
+    if let Err(refused) = pages.move_over(&target) {
+        // An emptied target is reserved again, and ours. Else it was not touched, or another
+        // thread has mapped something there since: addresses are lost rather than another's
+        // mapping unmapped.
+        if !refused.target_emptied {
+            target.keep();
+        }
+        return Err(NoHugetlb::Move(refused.errno));
+    }
+    let Ok(page) = Reservation::new(BASE_PAGE, BASE_PAGE) else { return Ok(()) };
+    match page.open().and_then(|()| page.populate()) {
+        // Short of memory, for the moment.
+        Ok(()) | Err(Errno::ENOMEM) => Ok(()),
+        Err(errno) => Err(NoHugetlb::Populate(errno)),
     }
 }
 
-impl OwnedRange {
-    /// Moves as [`Reservation::move_over`] does. Private to this file, since it leaves the caller's
-    /// range without a mapping.
-    fn remap(self, target: OwnedRange) -> Result<(), MoveError> {
-        assert_eq!(self.len(), target.len());
-        // SAFETY: both ranges are owned; what was at the target is the caller's to discard.
-        let address = unsafe {
-            system_mremap(
-                self.address(),
-                self.len(),
-                self.len(),
-                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                target.address(),
-            )
-        };
-        if address != libc::MAP_FAILED {
-            return Ok(());
-        }
-        let errno = Errno::last();
-        Err(MoveError { errno, target_emptied: target.reserve_hole() })
+impl Owned<'_> {
+    /// Moves the contents of the range onto transparent huge pages at the same addresses. Another
+    /// thread's write between copy and switch would be lost. Signals wait meanwhile, for their
+    /// handlers may write. On an error nothing has changed.
+    pub fn move_to_thp(&self, alone: &Alone) -> Result<(), Errno> {
+        self.move_to_private(None, alone)
     }
 
-    /// Reserves the range, inaccessible, if nothing at all is mapped in it; returns true if so. For
-    /// addresses that may be free, such as right after a call on the whole range that may have
-    /// unmapped it before it failed.
-    pub fn reserve_hole(self) -> bool {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: with MAP_FIXED_NOREPLACE (Linux 4.17) no mapping is replaced.
-        let got = unsafe { system_mmap(self.address(), self.len(), libc::PROT_NONE, flags, -1, 0) };
-        if got == self.address() {
-            return true;
-        }
-        if got != libc::MAP_FAILED {
-            // A kernel older than the flag takes the address as a hint.
-            // SAFETY: the mapping was just made, and nothing else knows of it.
-            unsafe { system_munmap(got, self.len()) };
-        }
-        false
-    }
-
-    /// Tries whether this kernel lets a heap have hugetlb pages of `size` safely: that they can be
-    /// moved, and populated without a signal. Uses scratch ranges, and takes no page from the pool.
-    /// `Ok` as well where the trial cannot be made, for then no such page can be mapped either.
-    pub fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> {
-        let bytes = size.bytes().0 as usize;
-        let flags = libc::MAP_PRIVATE
-            | libc::MAP_ANONYMOUS
-            | libc::MAP_NORESERVE
-            | libc::MAP_HUGETLB
-            | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing. It cannot be
-        // accessed, so that nothing is taken from the pool for it, nor reserved.
-        let address = unsafe { system_mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
-        if address == libc::MAP_FAILED {
-            return Ok(());
-        }
-        // SAFETY: the mapping was just made, and nothing else knows of it.
-        let pages = unsafe { Reservation::of_allocator(address as usize, bytes) };
-        let Ok(target) = Reservation::new(bytes, bytes) else { return Ok(()) };
-        if let Err(refused) = pages.move_over(*target) {
-            // An emptied target is reserved again, and ours. Else it was not touched, or another
-            // thread has mapped something there since: addresses are lost rather than another's
-            // mapping unmapped.
-            if !refused.target_emptied {
-                target.keep();
-            }
-            return Err(NoHugetlb::Move(refused.errno));
-        }
-        OwnedRange::try_populate()
-    }
-
-    fn try_populate() -> Result<(), NoHugetlb> {
-        let Ok(page) = Reservation::new(BASE_PAGE, BASE_PAGE) else { return Ok(()) };
-        match page.open().and_then(|()| page.populate()) {
-            // Short of memory, for the moment.
-            Ok(()) | Err(Errno::ENOMEM) => Ok(()),
-            Err(errno) => Err(NoHugetlb::Populate(errno)),
-        }
-    }
-
-    /// Moves the contents of the range onto transparent huge pages at the same addresses. The
-    /// caller must make sure that no other thread runs: a write between copy and switch would be
-    /// lost. Signals wait meanwhile, for their handlers may write. On an error nothing has changed.
-    pub fn move_to_thp(self) -> Result<(), Errno> {
-        self.move_to_private(None)
-    }
-
-    /// Does the same for a range that [`OwnedRange::map_extent`] mapped, whose pages go back to the
+    /// Does the same for a range that [`Owned::map_extent`] mapped, whose pages go back to the
     /// pool.
-    pub fn move_extent_to_thp(self) -> Result<(), Errno> {
-        let aside = Reservation::new(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
-        self.move_to_private(Some(*aside))?;
+    pub fn move_extent_to_thp(&self, alone: &Alone) -> Result<(), Errno> {
+        let aside = self.reserve_alike()?;
+        self.move_to_private(Some(&aside), alone)?;
         // Only now: the pages were needed to move back. If this fails they go when the process
         // ends.
         let _ = aside.remove();
         Ok(())
     }
 
+    fn reserve_alike(&self) -> Result<Reservation, Errno> {
+        Reservation::new(self.len(), HUGE_2M.min(self.len().next_power_of_two()))
+    }
+
     /// Moves the contents onto private memory. The former mapping is put `aside` if there is such a
     /// range, and else dropped.
-    fn move_to_private(self, aside: Option<OwnedRange>) -> Result<(), Errno> {
-        let copy = Reservation::new(self.len(), HUGE_2M.min(self.len().next_power_of_two()))?;
+    fn move_to_private(&self, aside: Option<&Owned<'_>>, _alone: &Alone) -> Result<(), Errno> {
+        let copy = self.reserve_alike()?;
         copy.open()?;
         let _ = copy.advise_thp();
         copy.populate()?;
         without_signals(|| {
-            copy.copy_from(self);
+            // SAFETY: the copy is open, and what is moved is in use. No other thread writes: the
+            // caller has the proof.
+            unsafe { copy.copy_from(self.view()) };
             if let Some(aside) = aside {
-                self.remap(aside).map_err(|error| error.errno)?;
+                remap(self, aside).map_err(|error| error.errno)?;
             }
             copy.move_over(self).or_else(|NotMoved { pages, errno, target_emptied }| {
-                self.recover(*pages, aside, MoveError { errno, target_emptied })
+                self.recover(&pages, aside, MoveError { errno, target_emptied })
             })
         })
     }
@@ -181,43 +153,52 @@ impl OwnedRange {
     /// Recovers after `copy`, which holds the bytes of this range, could not be moved here: the
     /// bytes are here again, or still. `Ok` if they are on private memory, as wanted, though not on
     /// huge pages.
-    fn recover(self, copy: OwnedRange, aside: Option<OwnedRange>, error: MoveError) -> Result<(), Errno> {
-        if !error.target_emptied || aside.is_some_and(|aside| aside.remap(self).is_ok()) {
+    fn recover(&self, copy: &Owned<'_>, aside: Option<&Owned<'_>>, error: MoveError) -> Result<(), Errno> {
+        if !error.target_emptied || aside.is_some_and(|aside| remap(aside, self).is_ok()) {
             return Err(error.errno);
         }
         self.open().or_else(|_| self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0))?;
-        self.copy_from(copy);
+        // SAFETY: this range was opened, and the copy before it. Nothing else knows of the copy.
+        unsafe { self.copy_from(copy.view()) };
         Ok(())
     }
 }
 
 /// Returns true if every page of the range is mapped, for tests (msync(2)).
 #[cfg(test)]
-pub(crate) fn is_mapped(range: OwnedRange) -> bool {
+pub(crate) fn is_mapped(range: &crate::range::Borrowed) -> bool {
     // SAFETY: MS_ASYNC writes nothing; the kernel checks the range.
-    unsafe { libc::msync(range.address(), range.len(), libc::MS_ASYNC) == 0 }
+    unsafe { call(libc::SYS_msync, [range.start(), range.len(), libc::MS_ASYNC as usize]) }.is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::errno::set_errno;
+    use crate::range::Borrowed;
     use megapage_testing::{Call, PoolGuard, in_child, refuse};
+    use std::ptr;
 
     const SIZE: PageSize = PageSize::HUGE_2M;
 
-    fn poke(range: OwnedRange, byte: u8) {
+    fn poke(range: &Borrowed, byte: u8) {
         // SAFETY: in these tests the range is open.
         unsafe { ptr::with_exposed_provenance_mut::<u8>(range.start() + 9).write_volatile(byte) }
     }
 
-    fn peek(range: OwnedRange) -> u8 {
+    fn peek(range: &Borrowed) -> u8 {
         // SAFETY: as above.
         unsafe { ptr::with_exposed_provenance::<u8>(range.start() + 9).read_volatile() }
     }
 
+    /// Takes over a range that no code of these tests uses.
+    fn owned(range: Borrowed) -> Owned<'static> {
+        // SAFETY: in these tests nothing else owns the range.
+        unsafe { Owned::of_allocator(range.start(), range.len()) }
+    }
+
     /// Unmaps a range, as a kernel does that refuses a move too late.
-    fn unmap(range: OwnedRange) {
+    fn unmap(range: &Borrowed) {
         // SAFETY: in these tests nothing else owns the range, nor uses it afterwards.
         unsafe { Reservation::of_allocator(range.start(), range.len()) }.release().unwrap();
     }
@@ -228,21 +209,21 @@ mod tests {
         in_child("moving::tests::a_hole_is_reserved_again_and_what_lies_there_is_left_alone", || {
             // An older kernel unmaps the target of a move before it refuses to move hugetlb pages.
             let mut range = Reservation::new(2 * HUGE_2M, HUGE_2M).unwrap();
-            assert!(!range.reserve_hole() && is_mapped(*range), "nothing was lost");
+            assert!(range.reserve_hole().is_err() && is_mapped(&range), "nothing was lost");
             let _behind = range.split_off(HUGE_2M);
-            let hole = *range;
+            let hole = range.view();
             range.release().unwrap();
-            assert!(!is_mapped(hole));
-            assert!(hole.reserve_hole() && is_mapped(hole));
-            assert!(hole.part(0, BASE_PAGE).open().is_ok(), "it is reserved, and ours");
+            assert!(!is_mapped(&hole));
+            assert!(hole.reserve_hole().is_ok() && is_mapped(&hole));
+            assert!(owned(hole.part(0, BASE_PAGE)).open().is_ok(), "it is reserved, and ours");
             // Another thread's mapping has come to lie in the hole.
-            unmap(hole);
-            let theirs = hole.part(BASE_PAGE, BASE_PAGE);
-            assert!(theirs.reserve_hole());
+            unmap(&hole);
+            let theirs = owned(hole.part(BASE_PAGE, BASE_PAGE));
+            assert_eq!(theirs.reserve_hole(), Ok(()));
             theirs.open().unwrap();
-            poke(theirs, 7);
-            assert!(!hole.reserve_hole());
-            assert_eq!(peek(theirs), 7);
+            poke(&theirs, 7);
+            assert_eq!(hole.reserve_hole(), Err(Errno::EEXIST));
+            assert_eq!(peek(&theirs), 7);
         });
     }
 
@@ -253,7 +234,7 @@ mod tests {
         let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
         let since = (numbers.next().unwrap(), numbers.next().unwrap());
         for size in sizes {
-            let able = OwnedRange::try_hugetlb(size);
+            let able = try_hugetlb(size);
             if since >= (5, 16) {
                 assert_eq!(able, Ok(()), "Linux {release}");
             } else {
@@ -269,7 +250,7 @@ mod tests {
     fn a_trial_takes_nothing_from_the_pool() {
         let Some(pool) = PoolGuard::reserve(SIZE, 1) else { return };
         let before = pool.counts();
-        OwnedRange::try_hugetlb(SIZE).unwrap();
+        try_hugetlb(SIZE).unwrap();
         assert_eq!(pool.counts(), before);
     }
 
@@ -277,7 +258,7 @@ mod tests {
     fn a_kernel_that_moves_no_hugetlb_pages_is_found_out() {
         in_child("moving::tests::a_kernel_that_moves_no_hugetlb_pages_is_found_out", || {
             refuse(Call::MOVE, libc::EINVAL);
-            assert_eq!(OwnedRange::try_hugetlb(SIZE), Err(NoHugetlb::Move(Errno::EINVAL)));
+            assert_eq!(try_hugetlb(SIZE), Err(NoHugetlb::Move(Errno::EINVAL)));
         });
     }
 
@@ -285,7 +266,7 @@ mod tests {
     fn a_kernel_that_cannot_populate_is_found_out() {
         in_child("moving::tests::a_kernel_that_cannot_populate_is_found_out", || {
             refuse(Call::POPULATE, libc::EINVAL);
-            assert_eq!(OwnedRange::try_hugetlb(SIZE), Err(NoHugetlb::Populate(Errno::EINVAL)));
+            assert_eq!(try_hugetlb(SIZE), Err(NoHugetlb::Populate(Errno::EINVAL)));
         });
     }
 
@@ -295,16 +276,16 @@ mod tests {
             let [one, other] = [1, 2].map(|byte| {
                 let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
                 range.open().unwrap();
-                poke(*range, byte);
+                poke(&range, byte);
                 range
             });
             refuse(Call::MOVE, libc::EPERM);
-            let NotMoved { pages: one, errno, target_emptied } = one.move_over(*other).unwrap_err();
+            let NotMoved { pages: one, errno, target_emptied } = one.move_over(&other).unwrap_err();
             assert_eq!((errno, target_emptied), (Errno(libc::EPERM), false));
-            assert_eq!((peek(*one), peek(*other)), (1, 2));
+            assert_eq!((peek(&one), peek(&other)), (1, 2));
             // Nor does only a part of it become other memory.
-            assert_eq!(one.move_to_thp(), Err(Errno(libc::EPERM)));
-            assert_eq!(peek(*one), 1);
+            assert_eq!(one.move_to_thp(&Alone(())), Err(Errno(libc::EPERM)));
+            assert_eq!(peek(&one), 1);
             set_errno(0);
         });
     }
@@ -315,24 +296,24 @@ mod tests {
             let [copy, place, aside] = [3, 4, 5].map(|byte| {
                 let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap().keep();
                 range.open().unwrap();
-                poke(range, byte);
+                poke(&range, byte);
                 range
             });
             let lost = MoveError { errno: Errno::EINVAL, target_emptied: true };
             // The state in which a kernel leaves it that has unmapped the target.
-            unmap(place);
-            assert!(place.reserve_hole());
-            assert_eq!(place.recover(copy, None, lost), Ok(()), "on other pages");
-            assert_eq!(peek(place), 3);
+            unmap(&place);
+            assert_eq!(place.reserve_hole(), Ok(()));
+            assert_eq!(place.recover(&copy, None, lost), Ok(()), "on other pages");
+            assert_eq!(peek(&place), 3);
             assert_eq!(
-                place.recover(copy, Some(aside), lost),
+                place.recover(&copy, Some(&aside), lost),
                 Err(Errno::EINVAL),
                 "what was put aside is back"
             );
-            assert_eq!((peek(place), is_mapped(aside)), (5, false));
+            assert_eq!((peek(&place), is_mapped(&aside)), (5, false));
             let kept = MoveError { target_emptied: false, ..lost };
-            assert_eq!(place.recover(copy, None, kept), Err(Errno::EINVAL));
-            assert_eq!(peek(place), 5, "nothing was lost");
+            assert_eq!(place.recover(&copy, None, kept), Err(Errno::EINVAL));
+            assert_eq!(peek(&place), 5, "nothing was lost");
         });
     }
 }

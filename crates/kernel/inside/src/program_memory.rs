@@ -14,11 +14,11 @@
 use crate::errno::{Errno, set_errno};
 use crate::own_values::Descriptor;
 use crate::pagemap_scan::{Entry, IS_HUGE, IS_PRESENT, IS_ZERO_PAGE, PAGEMAP_SCAN, Run, ScanArgument};
+use crate::range::map_anywhere;
 use crate::system::{call, call_for_program};
 pub use crate::system::{is_confined, program_confines};
 use libc::{c_int, c_ulong, c_void};
 use megapage_units::{BASE_PAGE, HUGE_2M};
-use std::ptr;
 
 /// Returns the answer of a system call as the C library gives it: -1, and errno, where it failed.
 pub fn as_c(answer: Result<usize, Errno>) -> isize {
@@ -76,15 +76,6 @@ pub unsafe fn system_mremap(
     as_c(unsafe { call(libc::SYS_mremap, arguments) }) as *mut c_void
 }
 
-/// Advises as madvise(2) does; returns 0, or -1 and errno.
-///
-/// # Safety
-/// As for madvise(2): nothing may rely on contents that the advice discards.
-pub unsafe fn system_madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: the caller's promise.
-    as_c(unsafe { call(libc::SYS_madvise, [address as usize, len, advice as usize]) }) as c_int
-}
-
 /// Protects as mprotect(2) does; returns 0, or -1 and errno.
 ///
 /// # Safety
@@ -115,11 +106,8 @@ pub fn disable_thp_except_advised() -> bool {
 }
 
 fn map(len: usize, reserve: bool) -> Result<usize, Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if reserve { 0 } else { libc::MAP_NORESERVE };
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-    let address = unsafe { system_mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-    if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(address as usize) }
+    let flags = if reserve { 0 } else { libc::MAP_NORESERVE };
+    Ok(map_anywhere(len, libc::PROT_READ | libc::PROT_WRITE, flags)?.keep().start())
 }
 
 /// Maps `len` bytes (a multiple of the base page) of private anonymous memory, readable and
@@ -176,7 +164,8 @@ pub fn split_at_ends(start: usize, len: usize) {
     }
 }
 
-fn advise(start: usize, len: usize, advice: c_int) -> Result<(), Errno> {
+/// Gives advice that leaves contents and protection as they are (madvise(2)).
+pub(crate) fn advise(start: usize, len: usize, advice: c_int) -> Result<(), Errno> {
     // SAFETY: these advices leave contents and protection as they are; the kernel checks the range.
     unsafe { call(libc::SYS_madvise, [start, len, advice as usize]) }.map(drop)
 }

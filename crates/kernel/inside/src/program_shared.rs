@@ -10,12 +10,12 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::program_memory::system_mmap;
+use crate::program_memory::{self, system_mmap};
+use crate::range::{Borrowed, map_anywhere};
 use crate::system::call;
 use libc::{c_int, c_void};
 use megapage_units::{HUGE_2M, PageSize};
 use std::mem::MaybeUninit;
-use std::ptr;
 
 /// `f_type` of a tmpfs, and of memory files.
 const TMPFS: u64 = 0x0102_1994;
@@ -91,8 +91,7 @@ pub fn populate_segment(id: c_int, size: usize) -> Result<(), Errno> {
 
 /// Populates memory for writing (MADV_POPULATE_WRITE, Linux 5.14). Contents stay.
 pub fn populate(start: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: nothing is changed but what is present; the kernel checks the range.
-    unsafe { call(libc::SYS_madvise, [start, len, libc::MADV_POPULATE_WRITE as usize]) }.map(drop)
+    Borrowed::new(start, len).populate()
 }
 
 /// Reserves `len` bytes (whole base pages) of addresses without access. The first is `past` bytes
@@ -100,13 +99,7 @@ pub fn populate(start: usize, len: usize) -> Result<(), Errno> {
 /// the first address.
 pub fn reserve(len: usize, alignment: usize, past: usize) -> Result<usize, Errno> {
     let all = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-    let found = unsafe { system_mmap(ptr::null_mut(), all, libc::PROT_NONE, flags, -1, 0) };
-    if found == libc::MAP_FAILED {
-        return Err(Errno::last());
-    }
-    let found = found as usize;
+    let found = map_anywhere(all, libc::PROT_NONE, libc::MAP_NORESERVE)?.keep().start();
     let over = (found.wrapping_sub(past)) & (alignment - 1);
     let start = if over == 0 { found } else { found + (alignment - over) };
     give_up(found, start - found);
@@ -117,8 +110,7 @@ pub fn reserve(len: usize, alignment: usize, past: usize) -> Result<usize, Errno
 /// Gives up addresses of [`reserve`], on which nothing was mapped that was handed out.
 pub fn give_up(start: usize, len: usize) {
     if len > 0 {
-        // SAFETY: reserved here: see the header.
-        let _ = unsafe { call(libc::SYS_munmap, [start, len]) };
+        program_memory::unmap(start, len);
     }
 }
 

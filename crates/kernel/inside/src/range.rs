@@ -1,22 +1,27 @@
 //! Address ranges that a heap owns, and their backing. Nothing here allocates.
 //!
-//! File-level obligation: a [`Reservation`] is made by [`Reservation::new`], from a new mapping at
-//! an address of the kernel's choice. It may also be made by [`Reservation::of_allocator`], from
-//! what the C allocator was given and hands back. It alone releases addresses or hands them over.
-//! An [`OwnedRange`] names a part of one; every operation stays inside. This crate's users never
-//! form a Rust reference into a range (`forbid(unsafe_code)` keeps them from it). The addresses go
-//! to a C allocator, which hands them to a program. Discarding a part of a range is therefore what
-//! `free` is to a pointer: the allocator's decision, made when no block in it is live.
+//! File-level obligation: memory has one owner, a [`Reservation`]. It is made from a new mapping at
+//! an address of the kernel's choice, or from what the C allocator hands back. It alone releases
+//! addresses or hands them over. An [`Owned`] is a part of one that nothing else uses meanwhile.
+//! It borrows the reservation or the lock that guards the part ([`Guarded`]), or the C allocator
+//! has named it. Only an `Owned` discards, replaces or closes memory. [`Borrowed`] is addresses
+//! alone. Its calls change neither contents nor access, so that they may be made for any memory of
+//! the process. This crate's users never form a Rust reference into a range
+//! (`forbid(unsafe_code)` keeps them from it).
+//!
+//! Types do not express one rule: no [`Guarded`] is used after its reservation was released.
 
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::program_memory::{self, system_madvise, system_mmap, system_mprotect, system_munmap};
-use crate::system::call_for_program;
+use crate::lock::Held;
+use crate::program_memory::{self, advise};
+use crate::system::{call, call_for_program};
 use libc::{c_int, c_void};
 use megapage_units::PageSize;
 use rustix::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Aligned places that are tried one below the other, at the cost of a system call each.
@@ -24,109 +29,28 @@ const GAPS: usize = 4;
 /// Lowest place found that way: those above it are likely taken.
 static LOWEST: AtomicUsize = AtomicUsize::new(0);
 
-fn check(result: c_int) -> Result<(), Errno> {
-    if result == 0 { Ok(()) } else { Err(Errno::last()) }
-}
+/// Flags of private memory that no file is behind.
+pub(crate) const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// A reserved range of this process's addresses. Plain data: copying it copies no memory. It can
-/// change what is behind the addresses. It can neither release them nor move their memory
-/// elsewhere: only their owner can, the [`Reservation`].
+/// Addresses of this process, with or without an owner. Its calls change neither contents nor
+/// access.
 ///
 /// ```compile_fail,E0599
 /// let owner = megapage_inside::Reservation::new(4096, 4096).unwrap();
-/// let view = *owner;
-/// view.release();
+/// let addresses = owner.view();
+/// addresses.discard();
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnedRange {
-    pub(crate) start: usize,
-    pub(crate) len: usize,
+pub struct Borrowed {
+    start: usize,
+    len: usize,
 }
 
-impl OwnedRange {
-    /// Reserves `len` bytes at a multiple of `alignment`, where `room` bytes (a multiple of `len`)
-    /// are free. Where the kernel's own choice is not aligned, the next free multiples below it are
-    /// tried. Only after these are more than `len` bytes asked for: a limit on addresses
-    /// (RLIMIT_AS) may leave no more.
-    fn reserve(len: usize, room: usize, alignment: usize) -> Result<OwnedRange, Errno> {
-        assert!(alignment.is_power_of_two() && 0 < len && len <= room);
-        let range = OwnedRange::map_anywhere(len)?;
-        if range.start.is_multiple_of(alignment) && len == room {
-            return Ok(range);
-        }
-        let below = range.end().saturating_sub(room) & !(alignment - 1);
-        range.unmap();
-        let lowest = LOWEST.load(Relaxed);
-        for first in [below, lowest & !(alignment - 1)] {
-            let starts = (0..GAPS).map_while(|gap| first.checked_sub(gap * alignment)).filter(|&it| it > 0);
-            let gap = starts.map(|start| OwnedRange { start, len }).find(|gap| gap.reserve_with(room));
-            if let Some(gap) = gap {
-                if gap.start < lowest || lowest == 0 {
-                    LOWEST.store(gap.start, Relaxed);
-                }
-                return Ok(gap);
-            }
-        }
-        if len < room {
-            return Err(Errno::ENOMEM);
-        }
-        let padded = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
-        let whole = OwnedRange::map_anywhere(padded)?;
-        let start = whole.start.next_multiple_of(alignment);
-        for end in [(whole.start, start), (start + len, whole.end())] {
-            if end.0 < end.1 {
-                OwnedRange { start: end.0, len: end.1 - end.0 }.unmap();
-            }
-        }
-        Ok(OwnedRange { start, len })
-    }
-
-    /// Reserves the range if nothing is mapped there, nor behind it up to `room` bytes; returns
-    /// true if so.
-    fn reserve_with(self, room: usize) -> bool {
-        let is_free = |start| {
-            let part = OwnedRange { start, len: self.len };
-            part.reserve_hole() && {
-                part.unmap();
-                true
-            }
-        };
-        if !self.reserve_hole() {
-            return false;
-        }
-        let has_room = (self.end()..self.start.saturating_add(room)).step_by(self.len).all(is_free);
-        if !has_room {
-            self.unmap();
-        }
-        has_room
-    }
-
-    /// Reserves `len` bytes at an address of the kernel's choice.
-    fn map_anywhere(len: usize) -> Result<OwnedRange, Errno> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let address = unsafe { system_mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
-        if address == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        Ok(OwnedRange { start: address as usize, len })
-    }
-
-    /// Unmaps a range that was mapped just now, and of which nothing else knows.
-    fn unmap(self) {
-        program_memory::unmap(self.start, self.len);
-    }
-
-    /// Returns a part of a range that the allocator above got from this heap and names by address
-    /// and length, as C does. The allocator's contract (mimalloc's prim.h) is to name only what it
-    /// was given.
-    ///
-    /// # Safety
-    /// The range lies within a [`Reservation`], or a mapping that the caller made and that no other
-    /// code uses. No Rust reference leads into it as long as it is used. Neither it nor a copy or
-    /// part is used after its owner was released.
-    pub const unsafe fn of_allocator(start: usize, len: usize) -> OwnedRange {
-        OwnedRange { start, len }
+impl Borrowed {
+    /// Names `len` bytes from `start` on.
+    pub const fn new(start: usize, len: usize) -> Borrowed {
+        Borrowed { start, len }
     }
 
     /// Returns the first address.
@@ -151,9 +75,9 @@ impl OwnedRange {
 
     /// Returns `len` bytes at `offset` as a separate range. Panics where that is not inside this
     /// range.
-    pub fn part(self, offset: usize, len: usize) -> OwnedRange {
+    pub fn part(self, offset: usize, len: usize) -> Borrowed {
         assert!(len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len), "outside the range");
-        OwnedRange { start: self.start + offset, len }
+        Borrowed { start: self.start + offset, len }
     }
 
     /// Returns the first address as C takes it.
@@ -161,107 +85,12 @@ impl OwnedRange {
         self.start as *mut c_void
     }
 
-    /// Makes the range readable and writable (mprotect(2)).
-    pub fn open(self) -> Result<(), Errno> {
-        // SAFETY: the range is owned; giving access takes nothing away.
-        check(unsafe { system_mprotect(self.address(), self.len, libc::PROT_READ | libc::PROT_WRITE) })
-    }
-
-    /// Gives the range this access (mprotect(2)).
-    pub fn protect(self, protection: c_int) -> Result<(), Errno> {
-        // SAFETY: the range is owned (see the header), and no reference leads into it.
-        check(unsafe { system_mprotect(self.address(), self.len, protection) })
-    }
-
-    /// Discards the memory behind the range and makes it inaccessible again, in one step that
-    /// leaves the addresses reserved. Works for every backing, including hugetlb pages that are
-    /// covered whole.
-    pub fn close(self) -> Result<(), Errno> {
-        self.map_over(libc::PROT_NONE, libc::MAP_NORESERVE)
-    }
-
-    /// Replaces the range by private hugetlb pages of `size`, reserved in the pool but not yet
-    /// touched. Both ends must be multiples of `size`. Fails with ENOMEM if the pool has too few
-    /// unreserved pages. On an error the range is as it was, or inaccessible.
-    ///
-    /// The pages are mapped elsewhere and then moved. mmap with MAP_FIXED unmaps before it looks at
-    /// the pool, and another thread's mapping could come to lie in the hole.
-    /// [`OwnedRange::try_hugetlb`] shows if the kernel moves such pages at all: if not, this must
-    /// not be called.
-    pub fn map_hugetlb(self, size: PageSize) -> Result<(), Errno> {
-        let bytes = size.bytes().0 as usize;
-        assert!(
-            self.start.is_multiple_of(bytes) && self.len.is_multiple_of(bytes),
-            "not a multiple of the page size"
-        );
-        // MAP_HUGE_2MB and its like: the logarithm of the page size in bits 26 to 31.
-        let flags = libc::MAP_PRIVATE
-            | libc::MAP_ANONYMOUS
-            | libc::MAP_HUGETLB
-            | ((bytes.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT);
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let address = unsafe {
-            system_mmap(ptr::null_mut(), self.len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-        };
-        if address == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        // SAFETY: the mapping was just made, and nothing else knows of it.
-        let pages = unsafe { Reservation::of_allocator(address as usize, self.len) };
-        pages.move_over(self).map_err(|refused| refused.errno)
-    }
-
-    /// Replaces the range by a file of hugetlb pages, whole and from its beginning. It is mapped
-    /// shared: a private mapping would copy each page that is written to. Children of fork(2) do
-    /// not get it (MADV_DONTFORK): they would write into the memory of their parent. Nothing is
-    /// touched yet. The range is inaccessible before, and after an error.
-    pub fn map_extent(self, extent: BorrowedFd<'_>) -> Result<(), Errno> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the range is owned (see the header), so that replacing what is mapped there
-        // affects no other memory.
-        let address =
-            unsafe { system_mmap(self.address(), self.len, protection, flags, extent.as_raw_fd(), 0) };
-        if address == libc::MAP_FAILED {
-            let error = Errno::last();
-            // Another thread may have mapped something in a hole by then.
-            self.reserve_hole();
-            return Err(error);
-        }
-        // SAFETY: advice on what children get changes no contents.
-        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_DONTFORK) }).inspect_err(|_| {
-            let _ = self.close();
-        })
-    }
-
-    /// Gives the pages behind a shared mapping of a file back, including those that other processes
-    /// map (MADV_REMOVE). A touch would take new ones: the range is to be closed, or mapped over,
-    /// next.
-    pub fn remove(self) -> Result<(), Errno> {
-        // SAFETY: the range is owned (see the header): as `discard`.
-        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_REMOVE) })
-    }
-
-    pub(crate) fn map_over(self, protection: c_int, flags: c_int) -> Result<(), Errno> {
-        let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: the range is owned (see the header), so that replacing what is mapped there
-        // affects no other memory.
-        let address = unsafe { system_mmap(self.address(), self.len, protection, flags, -1, 0) };
-        if address != libc::MAP_FAILED {
-            return Ok(());
-        }
-        let error = Errno::last();
-        // It may have unmapped the range before it failed.
-        if self.reserve_hole() { self.protect(protection) } else { Err(error) }
-    }
-
     /// Faults the whole range in for writing, and so zeroes new pages (MADV_POPULATE_WRITE, Linux
     /// 5.14). Failing to do so is an error and no signal: EFAULT is a fault that would have been
     /// SIGBUS. Contents stay.
     pub fn populate(self) -> Result<(), Errno> {
         loop {
-            // SAFETY: populating changes no contents.
-            match check(unsafe { system_madvise(self.address(), self.len, libc::MADV_POPULATE_WRITE) }) {
+            match advise(self.start, self.len, libc::MADV_POPULATE_WRITE) {
                 // A signal interrupts it; each call advances, so that the loop ends.
                 Err(Errno(libc::EINTR)) => continue,
                 other => return other,
@@ -272,15 +101,13 @@ impl OwnedRange {
     /// Advises transparent huge pages for the range (MADV_HUGEPAGE). Fails with EINVAL where the
     /// kernel has none.
     pub fn advise_thp(self) -> Result<(), Errno> {
-        // SAFETY: advice changes no contents.
-        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_HUGEPAGE) })
+        program_memory::advise_huge(self.start, self.len)
     }
 
     /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents
     /// stay.
     pub fn collapse(self) -> Result<(), Errno> {
-        // SAFETY: collapsing changes no contents.
-        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_COLLAPSE) })
+        program_memory::collapse(self.start, self.len)
     }
 
     /// Unlocks the range (munlock(2)), unless the program confines itself.
@@ -291,35 +118,232 @@ impl OwnedRange {
         }
     }
 
+    /// Reserves the range as [`Borrowed::reserve`] does. Nothing owns what is reserved.
+    pub fn reserve_hole(self) -> Result<(), Errno> {
+        self.reserve().map(|range| {
+            range.keep();
+        })
+    }
+
+    /// Reserves the range, inaccessible, if nothing at all is mapped in it. For addresses that may
+    /// be free, such as right after a call on the whole range that may have unmapped it before it
+    /// failed. Fails with EEXIST if something is mapped there.
+    pub fn reserve(self) -> Result<Reservation, Errno> {
+        let got = map_new(self, libc::PROT_NONE, libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE)?;
+        // A kernel older than the flag (Linux 4.17) takes the address as a hint.
+        if got.start == self.start { Ok(got) } else { Err(Errno::EEXIST) }
+    }
+
+    /// Reserves the range if nothing is mapped there, nor behind it up to `room` bytes.
+    fn reserve_with(self, room: usize) -> Option<Reservation> {
+        let range = self.reserve().ok()?;
+        let mut behind = (self.end()..self.start.saturating_add(room)).step_by(self.len);
+        behind.all(|start| Borrowed { start, ..self }.reserve().is_ok()).then_some(range)
+    }
+}
+
+/// Maps private memory that no file is behind (mmap(2)), at an address of the kernel's choice, or
+/// at `wanted` if `flags` say so without replacing anything.
+fn map_new(wanted: Borrowed, protection: c_int, flags: c_int) -> Result<Reservation, Errno> {
+    assert_eq!(flags & libc::MAP_FIXED, 0);
+    let flags = flags | ANONYMOUS;
+    let arguments = [wanted.start, wanted.len, protection as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: mmap(2): without MAP_FIXED a new mapping replaces nothing.
+    let start = unsafe { call(libc::SYS_mmap, arguments) }?;
+    Ok(Reservation::of_new(Borrowed { start, ..wanted }))
+}
+
+/// Maps `len` bytes of private memory that no file is behind, at an address of the kernel's choice.
+pub(crate) fn map_anywhere(len: usize, protection: c_int, flags: c_int) -> Result<Reservation, Errno> {
+    map_new(Borrowed { start: 0, len }, protection, flags)
+}
+
+/// Returns the flags of mmap(2) for hugetlb pages of `size`.
+pub(crate) fn hugetlb_flags(size: PageSize) -> c_int {
+    // MAP_HUGE_2MB and its like: the logarithm of the page size in bits 26 to 31.
+    libc::MAP_HUGETLB | ((size.bytes().0.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT)
+}
+
+/// Memory that nothing else uses as long as `'a` lasts: its contents are the holder's to discard,
+/// to replace or to make inaccessible. It cannot be copied.
+///
+/// ```compile_fail,E0505
+/// let owner = megapage_inside::Reservation::new(8192, 4096).unwrap();
+/// let part = owner.part(0, 4096);
+/// owner.release().unwrap();
+/// part.close().unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Owned<'a> {
+    range: Borrowed,
+    while_owned: PhantomData<&'a ()>,
+}
+
+impl Owned<'_> {
+    const fn of(range: Borrowed) -> Self {
+        Owned { range, while_owned: PhantomData }
+    }
+
+    /// Returns a part of a range that the allocator above got from this heap and names by address
+    /// and length, as C does. The allocator's contract (mimalloc's prim.h) is to name only what it
+    /// was given.
+    ///
+    /// # Safety
+    /// The range is mapped. Nothing else uses it, and no Rust reference leads into it, as long as
+    /// the answer lives: prim.h of mimalloc, `_mi_prim_commit` and those that follow.
+    pub const unsafe fn of_allocator(start: usize, len: usize) -> Self {
+        Owned::of(Borrowed { start, len })
+    }
+
+    /// Returns the addresses.
+    pub const fn view(&self) -> Borrowed {
+        self.range
+    }
+
+    /// Returns `len` bytes at `offset` as a separate range. Panics where that is not inside this
+    /// range.
+    pub fn part(&self, offset: usize, len: usize) -> Owned<'_> {
+        Owned::of(self.range.part(offset, len))
+    }
+
+    /// Makes the range readable and writable (mprotect(2)).
+    pub fn open(&self) -> Result<(), Errno> {
+        self.protect(READ_WRITE)
+    }
+
+    /// Gives the range this access (mprotect(2)).
+    pub fn protect(&self, protection: c_int) -> Result<(), Errno> {
+        // SAFETY: mprotect(2): the range is owned, and no reference leads into it.
+        unsafe { call(libc::SYS_mprotect, [self.start, self.len, protection as usize]) }.map(drop)
+    }
+
+    /// Discards the memory behind the range and makes it inaccessible again, in one step that
+    /// leaves the addresses reserved. Works for every backing, including hugetlb pages that are
+    /// covered whole.
+    pub fn close(&self) -> Result<(), Errno> {
+        self.map_over(libc::PROT_NONE, libc::MAP_NORESERVE)
+    }
+
+    /// Replaces the range by private hugetlb pages of `size`, reserved in the pool but not yet
+    /// touched. Both ends must be multiples of `size`. Fails with ENOMEM if the pool has too few
+    /// unreserved pages. On an error the range is as it was, or inaccessible.
+    ///
+    /// The pages are mapped elsewhere and then moved. mmap with MAP_FIXED unmaps before it looks at
+    /// the pool, and another thread's mapping could come to lie in the hole. [`try_hugetlb`] shows
+    /// if the kernel moves such pages at all: if not, this must not be called.
+    ///
+    /// [`try_hugetlb`]: crate::try_hugetlb
+    pub fn map_hugetlb(&self, size: PageSize) -> Result<(), Errno> {
+        let bytes = size.bytes().0 as usize;
+        assert!(
+            self.start.is_multiple_of(bytes) && self.len.is_multiple_of(bytes),
+            "not a multiple of the page size"
+        );
+        let pages = map_anywhere(self.len, READ_WRITE, hugetlb_flags(size))?;
+        pages.move_over(self).map_err(|refused| refused.errno)
+    }
+
+    /// Replaces the range by a file of hugetlb pages, whole and from its beginning. It is mapped
+    /// shared: a private mapping would copy each page that is written to. Children of fork(2) do
+    /// not get it (MADV_DONTFORK): they would write into the memory of their parent. Nothing is
+    /// touched yet. The range is inaccessible before, and after an error.
+    pub fn map_extent(&self, extent: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mapped = self.map_fixed(READ_WRITE, libc::MAP_SHARED, extent.as_raw_fd() as usize);
+        mapped.inspect_err(|_| {
+            // Another thread may have mapped something in a hole by then.
+            let _ = self.reserve_hole();
+        })?;
+        self.advise(libc::MADV_DONTFORK).inspect_err(|_| {
+            let _ = self.close();
+        })
+    }
+
+    /// Gives the pages behind a shared mapping of a file back, including those that other processes
+    /// map (MADV_REMOVE). A touch would take new ones: the range is to be closed, or mapped over,
+    /// next.
+    pub fn remove(&self) -> Result<(), Errno> {
+        self.advise(libc::MADV_REMOVE)
+    }
+
     /// Discards the contents of the range, which stays accessible and reads as zero
     /// (MADV_DONTNEED). Not for hugetlb: there, less than a whole page would stay as it is, with
     /// success returned.
-    pub fn discard(self) -> Result<(), Errno> {
-        // SAFETY: the range is owned (see the header).
-        check(unsafe { system_madvise(self.address(), self.len, libc::MADV_DONTNEED) })
+    pub fn discard(&self) -> Result<(), Errno> {
+        self.advise(libc::MADV_DONTNEED)
     }
 
-    /// Discards the contents of the range as [`OwnedRange::discard`] does. Gives the memory back at
+    /// Discards the contents of the range as [`Owned::discard`] does. Gives the memory back at
     /// once, even where the range is only a part of a transparent huge page.
-    pub fn discard_part(self) -> Result<(), Errno> {
+    pub fn discard_part(&self) -> Result<(), Errno> {
         program_memory::split_at_ends(self.start, self.len);
         self.discard()
     }
 
-    /// Closes the range as [`OwnedRange::close`] does. Gives the memory back at once, even where it
-    /// is only a part of a transparent huge page.
-    pub fn close_part(self) -> Result<(), Errno> {
+    /// Closes the range as [`Owned::close`] does. Gives the memory back at once, even where it is
+    /// only a part of a transparent huge page.
+    pub fn close_part(&self) -> Result<(), Errno> {
         program_memory::split_at_ends(self.start, self.len);
         self.close()
     }
 
-    /// Copies another range of the same length; both are accessible and do not overlap.
-    pub fn copy_from(self, source: OwnedRange) {
+    /// Copies another range of the same length.
+    ///
+    /// # Safety
+    /// This range is writable and `source` is readable. No other thread writes to either meanwhile:
+    /// [`std::ptr::copy_nonoverlapping`].
+    pub unsafe fn copy_from(&self, source: Borrowed) {
         assert_eq!(self.len, source.len);
         assert!(self.end() <= source.start || source.end() <= self.start);
-        // SAFETY: both are mapped (their callers opened them or the program uses them). They are
-        // equally long and disjoint, as checked.
-        unsafe { ptr::copy_nonoverlapping(source.start as *const u8, self.start as *mut u8, self.len) };
+        // SAFETY: the caller's promise. They are equally long and disjoint, as checked.
+        unsafe { std::ptr::copy_nonoverlapping(source.start as *const u8, self.start as *mut u8, self.len) };
+    }
+
+    pub(crate) fn map_over(&self, protection: c_int, flags: c_int) -> Result<(), Errno> {
+        self.map_fixed(protection, flags | ANONYMOUS, usize::MAX).or_else(|errno| {
+            // It may have unmapped the range before it failed.
+            self.reserve_hole().map_err(|_| errno).and_then(|()| self.protect(protection))
+        })
+    }
+
+    fn map_fixed(&self, protection: c_int, flags: c_int, fd: usize) -> Result<(), Errno> {
+        let flags = flags | libc::MAP_FIXED;
+        // SAFETY: mmap(2), MAP_FIXED: what it replaces is owned.
+        unsafe { call(libc::SYS_mmap, [self.start, self.len, protection as usize, flags as usize, fd, 0]) }
+            .map(drop)
+    }
+
+    fn advise(&self, advice: c_int) -> Result<(), Errno> {
+        // SAFETY: madvise(2): what it discards is owned.
+        unsafe { call(libc::SYS_madvise, [self.start, self.len, advice as usize]) }.map(drop)
+    }
+}
+
+impl Deref for Owned<'_> {
+    type Target = Borrowed;
+
+    fn deref(&self) -> &Borrowed {
+        &self.range
+    }
+}
+
+/// Memory of a [`Reservation`] that threads share: a part of it is owned by the holder of the lock
+/// that guards the part. Its user decides which lock that is.
+#[derive(Clone, Copy, Debug)]
+pub struct Guarded(Borrowed);
+
+impl Guarded {
+    /// Returns `len` bytes at `offset` while their lock is held. Panics where that is not inside
+    /// this range.
+    pub fn own<'a>(&self, _lock: &'a Held<'_>, offset: usize, len: usize) -> Owned<'a> {
+        Owned::of(self.0.part(offset, len))
+    }
+}
+
+impl Deref for Guarded {
+    type Target = Borrowed;
+
+    fn deref(&self) -> &Borrowed {
+        &self.0
     }
 }
 
@@ -339,78 +363,118 @@ impl OwnedRange {
 /// owner.release().unwrap();
 /// ```
 #[derive(Debug)]
-pub struct Reservation {
-    range: OwnedRange,
-}
+pub struct Reservation(Owned<'static>);
 
 impl Reservation {
     /// Reserves `len` bytes, inaccessible and without commit charge, at a multiple of `alignment`.
     /// `len` is a multiple of the base page, and `alignment` is a power of two of at least a base
     /// page.
     pub fn new(len: usize, alignment: usize) -> Result<Reservation, Errno> {
-        OwnedRange::reserve(len, len, alignment).map(|range| Reservation { range })
+        Reservation::reserve(len, len, alignment)
     }
 
-    /// Reserves the first `first` bytes of `len` as [`Reservation::new`] does, and names all `len`.
-    /// Each part of the others must be reserved by [`OwnedRange::reserve_hole`] before its use.
-    /// They are free, and so are twice `len` bytes above them, which the kernel gives to other
-    /// mappings first.
-    pub fn beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, OwnedRange), Errno> {
+    /// Reserves the first `first` bytes of `len` as [`Reservation::new`] does, and names all `len`,
+    /// for threads that share them. Each part of the others must be reserved by
+    /// [`Borrowed::reserve_hole`] before its use. They are free, and so are twice `len` bytes above
+    /// them, which the kernel gives to other mappings first.
+    pub fn beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, Guarded), Errno> {
         let room = if first < len { len.saturating_mul(3) } else { len };
-        let range = OwnedRange::reserve(first, room, alignment)?;
-        Ok((Reservation { range }, OwnedRange { start: range.start, len }))
+        let range = Reservation::reserve(first, room, alignment)?;
+        let all = Guarded(Borrowed { start: range.start, len });
+        Ok((range, all))
+    }
+
+    /// Reserves `len` bytes at a multiple of `alignment`, where `room` bytes (a multiple of `len`)
+    /// are free. Where the kernel's own choice is not aligned, the next free multiples below it are
+    /// tried. Only after these are more than `len` bytes asked for: a limit on addresses
+    /// (RLIMIT_AS) may leave no more.
+    fn reserve(len: usize, room: usize, alignment: usize) -> Result<Reservation, Errno> {
+        assert!(alignment.is_power_of_two() && 0 < len && len <= room);
+        let reserve = |len| map_anywhere(len, libc::PROT_NONE, libc::MAP_NORESERVE);
+        let range = reserve(len)?;
+        if range.start.is_multiple_of(alignment) && len == room {
+            return Ok(range);
+        }
+        let below = range.end().saturating_sub(room) & !(alignment - 1);
+        drop(range);
+        let lowest = LOWEST.load(Relaxed);
+        for first in [below, lowest & !(alignment - 1)] {
+            let starts = (0..GAPS).map_while(|gap| first.checked_sub(gap * alignment)).filter(|&it| it > 0);
+            let mut gaps = starts.map(|start| Borrowed { start, len });
+            if let Some(range) = gaps.find_map(|gap| gap.reserve_with(room)) {
+                if range.start < lowest || lowest == 0 {
+                    LOWEST.store(range.start, Relaxed);
+                }
+                return Ok(range);
+            }
+        }
+        if len < room {
+            return Err(Errno::ENOMEM);
+        }
+        let mut whole = reserve(len.checked_add(alignment).ok_or(Errno::ENOMEM)?)?;
+        let before = whole.start.next_multiple_of(alignment) - whole.start;
+        if before > 0 {
+            whole = whole.split_off(before);
+        }
+        if len < whole.len {
+            drop(whole.split_off(len));
+        }
+        Ok(whole)
+    }
+
+    const fn of_new(range: Borrowed) -> Reservation {
+        Reservation(Owned::of(range))
     }
 
     /// Takes back what [`Reservation::keep`] gave to the allocator above, by address and length; or
     /// takes a mapping that the caller has just made.
     ///
     /// # Safety
-    /// All of it is mapped and has no other owner: it is handed back once. No Rust reference leads
-    /// into it.
+    /// All of it is mapped and has no other owner: it is handed back once (munmap(2)). No Rust
+    /// reference leads into it.
     pub const unsafe fn of_allocator(start: usize, len: usize) -> Reservation {
-        Reservation { range: OwnedRange { start, len } }
+        Reservation::of_new(Borrowed { start, len })
     }
 
-    /// Returns the range, which stays reserved with no owner until [`Reservation::of_allocator`],
-    /// or until the process ends.
-    pub const fn keep(self) -> OwnedRange {
-        let range = self.range;
+    /// Returns the range, which stays reserved until [`Reservation::of_allocator`], or until the
+    /// process ends.
+    pub const fn keep(self) -> Owned<'static> {
+        let range = self.0.range;
         std::mem::forget(self);
-        range
+        Owned::of(range)
     }
 
     /// Gives the addresses and all memory behind them back (munmap(2)), as dropping does; returns
     /// the kernel's error.
     pub fn release(self) -> Result<(), Errno> {
         let range = self.keep();
-        // SAFETY: the range is owned (see the header), and its owner is gone with this call.
-        check(unsafe { system_munmap(range.address(), range.len) })
+        // SAFETY: munmap(2): the range is owned, and its owner is gone with this call.
+        unsafe { call(libc::SYS_munmap, [range.start, range.len]) }.map(drop)
     }
 
     /// Keeps the first `offset` bytes, and returns an owner of the others. Panics where either
     /// would be empty.
     pub fn split_off(&mut self, offset: usize) -> Reservation {
         assert!(offset > 0, "an empty reservation");
-        let behind = self.range.part(offset, self.range.len.saturating_sub(offset));
-        self.range.len = offset;
-        Reservation { range: behind }
+        let behind = self.view().part(offset, self.len.saturating_sub(offset));
+        self.0.range.len = offset;
+        Reservation::of_new(behind)
     }
 }
 
-/// No copy of the range may be used after the reservation was dropped.
-impl std::ops::Deref for Reservation {
-    type Target = OwnedRange;
+impl Deref for Reservation {
+    type Target = Owned<'static>;
 
-    fn deref(&self) -> &OwnedRange {
-        &self.range
+    fn deref(&self) -> &Owned<'static> {
+        &self.0
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the range is owned (see the header). An error would mean that nothing is mapped
-        // there, or that the kernel is out of memory for mappings; then it stays.
-        unsafe { system_munmap(self.range.address(), self.range.len) };
+        // An error would mean that nothing is mapped there, or that the kernel is out of memory for
+        // mappings; then it stays.
+        let _ = Reservation::of_new(self.0.range).release();
     }
 }
 
@@ -426,25 +490,20 @@ pub fn without_signals<R>(work: impl FnOnce() -> R) -> R {
     };
     let result = work();
     // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &former, ptr::null_mut()) };
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &former, std::ptr::null_mut()) };
     result
 }
 
 /// Returns true if the kernel would grant a new private mapping of `len` bytes. Its overcommit
 /// policy (vm.overcommit_memory) refuses absurd sizes.
 pub fn is_plausible(len: usize) -> bool {
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; it goes at once.
-    unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let address = system_mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-        address != libc::MAP_FAILED && system_munmap(address, len) == 0
-    }
+    map_anywhere(len, READ_WRITE, 0).is_ok()
 }
 
 /// Returns true if `len` bytes of addresses can be reserved now: a limit (RLIMIT_AS) leaves as
 /// many.
 pub fn has_addresses(len: usize) -> bool {
-    OwnedRange::map_anywhere(len).map(OwnedRange::unmap).is_ok()
+    map_anywhere(len, libc::PROT_NONE, libc::MAP_NORESERVE).is_ok()
 }
 
 /// Locks the memory of the process (mlockall(2)), what it maps from now on included, as `flags`
@@ -463,7 +522,7 @@ pub fn allocate_words(count: usize) -> Result<&'static [std::sync::atomic::Atomi
     let range = reservation.keep();
     // SAFETY: the mapping is new, page-aligned, readable, writable, zero and at least `count` words
     // long; atomics allow shared mutation.
-    Ok(unsafe { std::slice::from_raw_parts(range.start as *const _, count) })
+    Ok(unsafe { std::slice::from_raw_parts(range.start() as *const _, count) })
 }
 
 /// Releases words that [`allocate_words`] made. The caller must hold the last copy of the slice.
@@ -477,18 +536,24 @@ pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::moving::Alone;
     use megapage_units::{BASE_PAGE, HUGE_2M};
 
-    fn poke(range: OwnedRange, offset: usize, byte: u8) {
+    fn poke(range: &Borrowed, offset: usize, byte: u8) {
         assert!(offset < range.len());
         // SAFETY: in these tests the range is open and the offset inside.
         unsafe { *((range.start() + offset) as *mut u8) = byte }
     }
 
-    fn peek(range: OwnedRange, offset: usize) -> u8 {
+    fn peek(range: &Borrowed, offset: usize) -> u8 {
         assert!(offset < range.len());
         // SAFETY: as above.
         unsafe { *((range.start() + offset) as *const u8) }
+    }
+
+    /// Returns the proof for ranges that no other thread of the tests knows.
+    fn alone() -> Alone {
+        (0..1000).find_map(|_| Alone::among(crate::thread_count().unwrap())).unwrap()
     }
 
     #[test]
@@ -498,12 +563,12 @@ mod tests {
         let chunk = range.part(HUGE_2M, HUGE_2M);
         chunk.open().unwrap();
         chunk.populate().unwrap();
-        poke(chunk, 5, 7);
+        poke(&chunk, 5, 7);
         chunk.discard().unwrap();
-        assert_eq!(peek(chunk, 5), 0);
-        poke(chunk, HUGE_2M - 1, 9);
-        chunk.move_to_thp().unwrap();
-        assert_eq!(peek(chunk, HUGE_2M - 1), 9);
+        assert_eq!(peek(&chunk, 5), 0);
+        poke(&chunk, HUGE_2M - 1, 9);
+        chunk.move_to_thp(&alone()).unwrap();
+        assert_eq!(peek(&chunk, HUGE_2M - 1), 9);
         chunk.close().unwrap();
         assert!(chunk.populate().is_err(), "inaccessible again");
         range.release().unwrap();
@@ -527,18 +592,17 @@ mod tests {
         };
         let last = HUGE_2M - BASE_PAGE;
         let parts = [(0, 0x10000, HUGE_2M), (last, 0, last), (0, 0x10000, 0x20000)];
-        let ways = [OwnedRange::discard_part, OwnedRange::close_part];
-        for ((kept, start, end), give_back) in parts.into_iter().flat_map(|part| ways.map(|way| (part, way)))
-        {
+        for ((kept, start, end), closes) in parts.into_iter().flat_map(|part| [(part, false), (part, true)]) {
             let range = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
             let _ = range.advise_thp();
             range.open().unwrap();
-            poke(*range, kept, 7);
+            poke(&range, kept, 7);
             if is_part(range.start() + kept) != Some(true) {
                 return megapage_testing::skip("needs transparent huge pages and /proc/kpageflags");
             }
-            give_back(range.part(start, end - start)).unwrap();
-            assert_eq!((peek(*range, kept), is_part(range.start() + kept)), (7, Some(false)));
+            let part = range.part(start, end - start);
+            if closes { part.close_part() } else { part.discard_part() }.unwrap();
+            assert_eq!((peek(&range, kept), is_part(range.start() + kept)), (7, Some(false)));
         }
     }
 
@@ -575,15 +639,15 @@ mod tests {
         let mut extent = Reservation::new(2 * HUGE_2M, HUGE_2M).unwrap();
         extent.map_extent(rustix::fd::AsFd::as_fd(&file)).unwrap();
         extent.populate().unwrap();
-        poke(*extent, 3, 4);
-        poke(*extent, HUGE_2M, 5);
+        poke(&extent, 3, 4);
+        poke(&extent, HUGE_2M, 5);
         // One page goes to another place, one becomes private memory.
         let target = Reservation::new(HUGE_2M, HUGE_2M).unwrap();
         let second = extent.split_off(HUGE_2M);
-        assert!(extent.move_over(*target).is_ok());
-        assert_eq!(peek(*target, 3), 4);
-        second.move_extent_to_thp().unwrap();
-        assert_eq!(peek(*second, 0), 5);
+        assert!(extent.move_over(&target).is_ok());
+        assert_eq!(peek(&target, 3), 4);
+        second.move_extent_to_thp(&alone()).unwrap();
+        assert_eq!(peek(&second, 0), 5);
         assert_eq!(crate::extent::present(&file).unwrap(), HUGE_2M as u64, "its page went back");
         target.remove().unwrap();
         assert_eq!(crate::extent::present(&file).unwrap(), 0);
@@ -611,7 +675,7 @@ mod tests {
             || {
                 use crate::moving::is_mapped;
                 let mut front = Reservation::new(3 * HUGE_2M, HUGE_2M).unwrap();
-                let whole = *front;
+                let whole = front.view();
                 let mut back = front.split_off(HUGE_2M);
                 assert_eq!(
                     (front.len(), back.start(), back.len()),
@@ -619,7 +683,7 @@ mod tests {
                 );
                 let last = back.split_off(HUGE_2M);
                 assert_eq!((last.end(), back.end()), (whole.end(), last.start()));
-                let part = |place: usize| is_mapped(whole.part(place * HUGE_2M, HUGE_2M));
+                let part = |place: usize| is_mapped(&whole.part(place * HUGE_2M, HUGE_2M));
                 drop(back);
                 assert_eq!([part(0), part(1), part(2)], [true, false, true]);
                 last.release().unwrap();

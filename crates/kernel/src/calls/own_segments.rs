@@ -13,7 +13,7 @@
 
 use libc::{c_int, c_void};
 use megapage_inside::own_mappings::OwnMapping;
-use megapage_inside::{Errno, NotMoved, OwnedRange, Reservation, is_plausible, without_signals};
+use megapage_inside::{Borrowed, Errno, NotMoved, Owned, Reservation, is_plausible, without_signals};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ffi::CStr;
 use std::fmt;
@@ -164,32 +164,21 @@ impl Part {
     /// mapped there.
     pub fn reserve_behind(&self, end: usize) -> Result<Reservation, Errno> {
         let length = end.checked_sub(self.end).filter(|length| *length > 0).ok_or(Errno(libc::EINVAL))?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        let wanted = ptr::without_provenance_mut(self.end);
-        // SAFETY: with MAP_FIXED_NOREPLACE no mapping is replaced.
-        let got = unsafe { libc::mmap(wanted, length, libc::PROT_READ, flags, -1, 0) };
-        if got == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        // SAFETY: the mapping was just made, and nothing else knows of it.
-        let range = unsafe { Reservation::of_allocator(got.addr(), length) };
-        // A kernel older than the flag takes the address as a hint.
-        if got.addr() != self.end {
-            return Err(Errno(libc::EEXIST));
-        }
+        let range = Borrowed::new(self.end, length).reserve()?;
+        range.protect(libc::PROT_READ)?;
         Ok(range)
     }
 
     /// Returns this part together with the range right behind it, which was reserved for it.
-    pub fn with(self, behind: OwnedRange) -> Part {
+    pub fn with(self, behind: Borrowed) -> Part {
         assert_eq!(self.end, behind.start());
         Part { end: behind.end(), ..self }
     }
 
-    fn range(self) -> OwnedRange {
+    fn range(&self) -> Owned<'_> {
         // SAFETY: a part of a program that is loaded. It is copied, and replaced by the same bytes,
         // so that pointers into it stay valid.
-        unsafe { OwnedRange::of_allocator(self.start, self.end - self.start) }
+        unsafe { Owned::of_allocator(self.start, self.end - self.start) }
     }
 
     /// Reads it into memory (MADV_POPULATE_READ, Linux 5.14). A failure is an error, not a signal.
@@ -278,16 +267,18 @@ impl Part {
             return Err(Errno::ENOMEM);
         }
         without_signals(|| {
-            pages.copy_from(self.range());
+            // SAFETY: the pages are writable, and the part is readable. No other thread writes to
+            // it: see the header.
+            unsafe { pages.copy_from(self.range().view()) };
             if self.file && !self.is_data() && self.has_own_pages()? {
                 return Err(Errno(libc::EBUSY));
             }
             pages.protect(self.protection)?;
-            pages.move_over(self.range()).map_err(|NotMoved { pages, errno, target_emptied }| {
+            pages.move_over(&self.range()).map_err(|NotMoved { pages, errno, target_emptied }| {
                 // Otherwise the part is as it was: nothing may be mapped over code that is being
                 // executed.
                 if target_emptied {
-                    self.restore_from(*pages);
+                    self.restore_from(pages.view());
                 }
                 errno
             })
@@ -296,10 +287,11 @@ impl Part {
 
     /// Puts the bytes back from a copy, after the kernel has unmapped them and then failed. The
     /// part is reserved and inaccessible before.
-    fn restore_from(&self, pages: OwnedRange) {
+    fn restore_from(&self, pages: Borrowed) {
         let range = self.range();
         if range.open().is_ok() {
-            range.copy_from(pages);
+            // SAFETY: the range is open now, and the pages are as they were filled.
+            unsafe { range.copy_from(pages) };
             let _ = range.protect(self.protection);
         }
     }
@@ -355,7 +347,7 @@ pub fn try_replacing() -> Result<(), Refused> {
     let page = Reservation::new(BASE_PAGE, BASE_PAGE).map_err(Refused::Move)?;
     page.open().map_err(Refused::Move)?;
     page.protect(libc::PROT_READ | libc::PROT_EXEC).map_err(Refused::Execute)?;
-    page.move_over(*target).map_err(|refused| Refused::Move(refused.errno))
+    page.move_over(&target).map_err(|refused| Refused::Move(refused.errno))
 }
 
 /// Ends the process without running its exit handlers (_exit(2)).

@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 use libc::c_void;
-use megapage_inside::{OwnedRange, Reservation};
+use megapage_inside::{Borrowed, Owned, Reservation};
 use megapage_units::BASE_PAGE;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
@@ -65,20 +65,7 @@ impl SharedMapping {
         if address == 0 || !address.is_multiple_of(megapage_units::BASE_PAGE) || len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: with MAP_FIXED_NOREPLACE no mapping is replaced.
-        let got =
-            unsafe { libc::mmap(ptr::without_provenance_mut(address), len, libc::PROT_NONE, flags, -1, 0) };
-        if got == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the mapping was just made, and nothing else knows of it.
-        let range = unsafe { Reservation::of_allocator(got.addr(), len) };
-        // A kernel older than the flag takes the address as a hint.
-        if got.addr() != address {
-            return Err(io::Error::from_raw_os_error(libc::EEXIST));
-        }
-        Ok(SharedMapping::of(range))
+        Ok(SharedMapping::of(Borrowed::new(address, len).reserve()?))
     }
 
     fn of(range: Reservation) -> SharedMapping {
@@ -138,15 +125,15 @@ impl SharedMapping {
         if ready == 0 {
             return Ok(());
         }
-        match populate_entries(self.range.part(0, ready)) {
+        match self.range.part(0, ready).populate() {
             // The kernel is older than Linux 5.14: an access fills an entry as well.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            Err(megapage_inside::Errno::EINVAL) => {
                 for offset in (0..ready as u64).step_by(BASE_PAGE) {
                     self.words(offset, 1).map(|words| words[0].load(Ordering::Relaxed));
                 }
                 Ok(())
             }
-            done => done,
+            done => Ok(done?),
         }
     }
 
@@ -167,12 +154,12 @@ impl SharedMapping {
         let done = (0..count).try_for_each(|number| {
             let part = self.range.part(at + number * len, len);
             give(number, &mut |file, from| {
-                map(part, file, from)?;
+                map(&part, file, from)?;
                 mapped += len;
-                bind(part, node)?;
+                bind(*part, node)?;
                 match populate {
                     Populate::Missing if has_all_pages(file, from, len as u64)? => Ok(()),
-                    _ => take_pages(part, file, from),
+                    _ => take_pages(*part, file, from),
                 }
             })
         });
@@ -230,7 +217,7 @@ impl SharedMapping {
 /// Maps `file` over the part, which no reference leads into: it lies behind all that is ready. On
 /// an error it is reserved as before. If the pool is short, a kernel may have unmapped it first,
 /// and another thread's mapping may lie there already.
-fn map(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
+fn map(part: &Owned<'_>, file: &File, from: u64) -> io::Result<()> {
     // SAFETY: the part lies in the reserved range behind all that is ready, so that no reference
     // leads there.
     let got = unsafe {
@@ -247,7 +234,7 @@ fn map(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    part.reserve_hole();
+    let _ = part.reserve_hole();
     Err(error)
 }
 
@@ -263,22 +250,13 @@ fn has_all_pages(file: &File, from: u64, len: u64) -> io::Result<bool> {
     Ok(seek(file, SeekFrom::Hole(from)).is_ok_and(|hole| hole >= end))
 }
 
-/// Fills the page tables of the part, writable (MADV_POPULATE_WRITE). EINVAL before Linux 5.14.
-fn populate_entries(part: OwnedRange) -> io::Result<()> {
-    // SAFETY: populating a mapping of ours changes no contents.
-    let answer = unsafe {
-        libc::madvise(ptr::without_provenance_mut(part.start()), part.len(), libc::MADV_POPULATE_WRITE)
-    };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Makes every page of the part present and writable. Before Linux 5.14, which has no
 /// MADV_POPULATE_WRITE, the file allocates the pages (fallocate(2), by the mapping's memory
 /// policy), and a page fault finds them.
-fn take_pages(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
-    let Err(refused) = populate_entries(part) else { return Ok(()) };
-    if refused.raw_os_error() != Some(libc::EINVAL) {
-        return Err(refused);
+fn take_pages(part: Borrowed, file: &File, from: u64) -> io::Result<()> {
+    let Err(refused) = part.populate() else { return Ok(()) };
+    if refused != megapage_inside::Errno::EINVAL {
+        return Err(refused.into());
     }
     let len = part.len() as u64;
     // fallocate(2) would make the file longer.
@@ -293,7 +271,7 @@ fn take_pages(part: OwnedRange, file: &File, from: u64) -> io::Result<()> {
 }
 
 /// Binds the part's pages to `node` alone.
-fn bind(part: OwnedRange, node: Option<u32>) -> io::Result<()> {
+fn bind(part: Borrowed, node: Option<u32>) -> io::Result<()> {
     const MPOL_BIND: usize = 2;
     const MOST_NODES: usize = 1024;
     let Some(node) = node.map(|node| node as usize) else { return Ok(()) };

@@ -40,21 +40,19 @@ impl HugeHeap {
     fn collapse_chunk_at(&self, address: usize) -> Result<(), Errno> {
         let span = self.spans.with(|spans| spans.find(address)).ok_or(Errno::EINVAL)?;
         let index = (address - span.range.start()) / HUGE_2M;
-        self.group_lock(&span, index).with(|| {
-            let chunk = span.chunk(index);
-            let range = span.chunk_range(index, 1);
-            let is_closed = self.by_slices.load(Relaxed) && chunk.used() != u32::MAX;
-            if chunk.mapping() != Mapping::Mapped(Backing::Base) || is_closed {
-                return Err(Errno::EINVAL);
-            }
-            range.advise_thp()?;
-            range.collapse()?;
-            chunk.set_mapping(Mapping::Mapped(Backing::Thp));
-            chunk.set_advised();
-            self.in_use.moved_to_huge(chunk.committed());
-            self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
-            Ok(())
-        })
+        let group = self.hold(&span, index);
+        let (chunk, range) = (span.chunk(index), group.chunk_at(index));
+        let is_closed = self.by_slices.load(Relaxed) && chunk.used() != u32::MAX;
+        if chunk.mapping() != Mapping::Mapped(Backing::Base) || is_closed {
+            return Err(Errno::EINVAL);
+        }
+        range.advise_thp()?;
+        range.collapse()?;
+        chunk.set_mapping(Mapping::Mapped(Backing::Thp));
+        chunk.set_advised();
+        self.in_use.moved_to_huge(chunk.committed());
+        self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
+        Ok(())
     }
 }
 

@@ -10,13 +10,14 @@
 //! fork(2) must not have it: see `before_fork`.
 
 use super::HugeHeap;
+use super::group::Group;
 use crate::chunk::Mapping;
 use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
 use crate::span::Span;
 use crate::stock::wire::Verdict;
 use crate::stock::{Granted, TakeError, take_noting};
-use megapage_inside::{Errno, ErrnoGuard, NotMoved, OwnedRange, Reservation, without_signals};
+use megapage_inside::{Errno, ErrnoGuard, NotMoved, Reservation, without_signals};
 use megapage_units::{HUGE_2M, PageSize};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -140,7 +141,7 @@ fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(Reservation, u
         .ok_or(Errno::EINVAL)
         .and_then(|(extent, bytes)| {
             let all = Reservation::new(bytes, HUGE_2M)?;
-            map(&granted, *all, extent)?;
+            map(&granted, &all, extent)?;
             Ok((all, extent))
         });
     mapped.map_err(|errno| {
@@ -152,7 +153,7 @@ fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(Reservation, u
 
 /// Maps the extents one behind the other, and has page tables filled: a missing page is an error
 /// here, and would be a signal later.
-fn map(granted: &Granted, all: OwnedRange, extent: usize) -> Result<(), Errno> {
+fn map(granted: &Granted, all: &Reservation, extent: usize) -> Result<(), Errno> {
     for (at, file) in granted.extents.iter().flatten().enumerate() {
         all.part(at * extent, extent).map_extent(file.as_fd())?;
     }
@@ -232,10 +233,10 @@ impl HugeHeap {
 
     /// Puts pages of the stock behind up to `count` chunks from `index` on, which are not mapped.
     /// Returns true if the first chunk has one. The others are ready if `ahead` is given (that many
-    /// chunks are about to be used), else reserved. The caller holds the lock of their group.
+    /// chunks are about to be used), else reserved.
     pub(super) fn map_from_broker(
         &self,
-        span: &Span,
+        span: &Group,
         index: usize,
         count: usize,
         ahead: Option<usize>,
@@ -257,7 +258,7 @@ impl HugeHeap {
             let Some(pages) = stock.next(count) else { return false };
             let chunks = pages.len() / HUGE_2M;
             self.take_all_open(span, index, chunks);
-            if let Err(NotMoved { pages, errno, .. }) = pages.move_over(span.chunk_range(index, chunks)) {
+            if let Err(NotMoved { pages, errno, .. }) = pages.move_over(&span.chunks_at(index, chunks)) {
                 let len = pages.len() as u64;
                 let _ = pages.remove();
                 drop(pages);
@@ -280,18 +281,17 @@ impl HugeHeap {
         })
     }
 
-    /// Takes a chunk that has its page already into use. The caller holds the lock of its group.
-    pub(super) fn accept_from_broker(&self, span: &Span, index: usize) {
+    /// Takes a chunk that has its page already into use.
+    pub(super) fn accept_from_broker(&self, span: &Group, index: usize) {
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Broker));
         self.ledger().obtained(Backing::Broker, HUGE_2M as u64);
     }
 
     /// Releases the page behind a chunk. Otherwise it would stay until the process ends, because
-    /// the broker has the file. The caller holds the lock of the chunk's group, and closes,
-    /// releases or maps over the chunk next.
-    pub(super) fn remove_from_broker(&self, span: &Span, index: usize) {
+    /// the broker has the file. The caller closes, releases or maps over the chunk next.
+    pub(super) fn remove_from_broker(&self, span: &Group, index: usize) {
         // If this fails, the page goes when the process ends.
-        let _ = span.chunk_range(index, 1).remove();
+        let _ = span.chunk_at(index).remove();
         self.gone_from_broker();
     }
 

@@ -5,7 +5,7 @@ use super::broker::Stock;
 use crate::chunk::Mapping;
 use crate::ledger::{Backing, FallBack};
 use megapage_inside::{
-    Errno, ErrnoGuard, Lock, Reservation, hugetlb_available, memory_available_and_total, thread_count,
+    Alone, Errno, ErrnoGuard, Lock, Reservation, hugetlb_available, memory_available_and_total, thread_count,
 };
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,16 +19,16 @@ const PRIVATE_POOLS: [(Backing, PageSize); 2] =
 /// ended.
 const COUNTS: usize = 50;
 
-/// Returns true if the program runs in one thread. The kernel counts a thread until a moment after
-/// it was joined; with `patience` this function waits for that.
-fn is_alone(own_threads: u64, patience: bool) -> bool {
+/// Returns the proof that the program runs in one thread. The kernel counts a thread until a moment
+/// after it was joined; with `patience` this function waits for that.
+fn alone(own_threads: u64, patience: bool) -> Option<Alone> {
     for _ in 0..if patience { COUNTS } else { 0 } {
         if thread_count().is_none_or(|threads| threads <= own_threads) {
             break;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    thread_count() == Some(own_threads)
+    Alone::among(own_threads)
 }
 
 impl HugeHeap {
@@ -81,12 +81,13 @@ impl HugeHeap {
         let room = memory_available_and_total()
             .is_some_and(|(available, total)| available > held + shared + total / 20);
         let thp_off = self.thp_off.load(Relaxed);
-        if !room || (thp_off && shared == 0) || !is_alone(own_threads, patience) {
+        if !room || (thp_off && shared == 0) {
             return false;
         }
+        let Some(alone) = alone(own_threads, patience) else { return false };
         self.forked.store(true, Relaxed);
         self.return_remainder();
-        self.move_to_thp(if thp_off { Backing::Base } else { Backing::Thp }).is_ok()
+        self.move_to_thp(if thp_off { Backing::Base } else { Backing::Thp }, &alone).is_ok()
     }
 
     /// Returns true if `pages` further pages of `size` could be written now. A fault may be refused
@@ -104,9 +105,8 @@ impl HugeHeap {
         trial.map_hugetlb(size).and_then(|()| trial.populate()).is_ok()
     }
 
-    /// Moves every hugetlb page of the heap to private memory, which counts as `to`. The process
-    /// must have one thread.
-    fn move_to_thp(&self, to: Backing) -> Result<(), Errno> {
+    /// Moves every hugetlb page of the heap to private memory, which counts as `to`.
+    fn move_to_thp(&self, to: Backing, alone: &Alone) -> Result<(), Errno> {
         let mut slot = 0;
         loop {
             let (span, more) = self.spans.with(|spans| spans.slot(slot));
@@ -117,7 +117,7 @@ impl HugeHeap {
                         Mapping::Mapped(Backing::Hugetlb1G) => (Backing::Hugetlb1G, HUGE_1G / HUGE_2M),
                         Mapping::Mapped(backing @ (Backing::Hugetlb2M | Backing::Broker)) => (backing, 1),
                         Mapping::Reserved(_) => {
-                            self.return_reserved(&span, index);
+                            self.return_reserved(&self.hold(&span, index), index);
                             index += 1;
                             continue;
                         }
@@ -127,12 +127,13 @@ impl HugeHeap {
                         }
                     };
                     let bytes = (chunks * HUGE_2M) as u64;
-                    let range = span.chunk_range(index, chunks);
+                    let group = self.hold(&span, index);
+                    let range = group.chunks_at(index, chunks);
                     if backing == Backing::Broker {
-                        range.move_extent_to_thp()?;
+                        range.move_extent_to_thp(alone)?;
                         self.gone_from_broker();
                     } else {
-                        range.move_to_thp()?;
+                        range.move_to_thp(alone)?;
                     }
                     for i in index..index + chunks {
                         let chunk = span.chunk(i);

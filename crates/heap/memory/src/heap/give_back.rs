@@ -2,19 +2,19 @@
 //! huge page.
 
 use super::density::{FEW, STEPS};
+use super::group::Group;
 use super::{GROUP, HugeHeap};
 use crate::SLICE;
 use crate::chunk::{BASE, Mapping, masks, runs, slice_mask};
 use crate::ledger::Backing;
-use crate::span::Span;
-use megapage_inside::{Errno, ErrnoGuard, OwnedRange, Reservation};
+use megapage_inside::{Borrowed, Errno, ErrnoGuard, Owned, Reservation};
 use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl HugeHeap {
     /// Takes a part of what [`HugeHeap::reserve`] returned back from the allocator. Returns
     /// `Ok(true)` if it must be committed again before use.
-    pub fn decommit(&self, part: OwnedRange) -> Result<bool, Errno> {
+    pub fn decommit(&self, part: Owned) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
             part.discard()?;
@@ -22,25 +22,25 @@ impl HugeHeap {
         };
         let start = part.start() - span.range.start();
         for (index, mask) in masks(start, start + part.len(), true) {
-            let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
+            let (chunk, base) = (span.chunk(index), index * HUGE_2M);
             // No other thread uses these slices before they are free, so that they are discarded
             // without a lock.
-            let discard = |(at, count)| self.discard_slices(range.part(at * SLICE, count * SLICE)).is_ok();
+            let slices = |(at, count)| part.part(base + at * SLICE - start, count * SLICE);
+            let discard = |run| self.discard_slices(&slices(run)).is_ok();
             let may_discard = || chunk.mapping() == BASE && !self.by_slices.load(Relaxed);
             let gone = may_discard() && runs(mask).all(discard);
-            self.group_lock(&span, index).with(|| {
-                if gone && may_discard() {
-                    chunk.set_slices(chunk.committed(), chunk.used() & !mask);
-                }
-                self.drop_slices(&span, index, mask);
-            });
+            let group = self.hold(&span, index);
+            if gone && may_discard() {
+                chunk.set_slices(chunk.committed(), chunk.used() & !mask);
+            }
+            self.drop_slices(&group, index, mask);
         }
         Ok(true)
     }
 
     /// Discards the contents of a part of a chunk on base pages, and splits a huge page that the
     /// kernel has made of it.
-    fn discard_slices(&self, part: OwnedRange) -> Result<(), Errno> {
+    fn discard_slices(&self, part: &Owned) -> Result<(), Errno> {
         if self.given_unasked.load(Relaxed) {
             return part.discard_part();
         }
@@ -57,7 +57,7 @@ impl HugeHeap {
     /// zero or as it was: a transparent huge page goes only as a whole, and a hugetlb page stays,
     /// because it may not come again. Takes no group's lock: the contents are the caller's,
     /// whatever their chunk becomes meanwhile, and the kernel refuses a part of a hugetlb page.
-    pub fn forget(&self, part: OwnedRange) {
+    pub fn forget(&self, part: Owned) {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
             // The part is on base pages of a separate mapping. If they stay, only memory is lost.
@@ -68,19 +68,18 @@ impl HugeHeap {
         let end = start + part.len();
         for index in start / HUGE_2M..end.div_ceil(HUGE_2M) {
             let from = start.max(index * HUGE_2M);
-            let some = span.range.part(from, end.min((index + 1) * HUGE_2M) - from);
+            let some = part.part(from - start, end.min((index + 1) * HUGE_2M) - from);
             match span.chunk(index).mapping() {
                 Mapping::Mapped(Backing::Thp) if some.len() < HUGE_2M => {}
                 Mapping::Mapped(Backing::Thp) => drop(some.discard()),
-                BASE => drop(self.discard_slices(some)),
+                BASE => drop(self.discard_slices(&some)),
                 _ => {}
             }
         }
     }
 
     /// Notes that the slices of `mask` are no longer in use, and returns what it can to the kernel.
-    /// The caller holds the lock of the chunk's group.
-    pub(super) fn drop_slices(&self, span: &Span, index: usize, mask: u32) {
+    pub(super) fn drop_slices(&self, span: &Group, index: usize, mask: u32) {
         let chunk = span.chunk(index);
         self.in_use.sub(chunk, chunk.committed() & mask);
         chunk.set_slices(chunk.committed() & !mask, chunk.used());
@@ -91,9 +90,8 @@ impl HugeHeap {
         }
     }
 
-    /// Returns a chunk without committed slices to the kernel. The caller holds the lock of its
-    /// group.
-    fn return_chunk(&self, span: &Span, index: usize) {
+    /// Returns a chunk without committed slices to the kernel.
+    fn return_chunk(&self, span: &Group, index: usize) {
         let chunk = span.chunk(index);
         // A 1 GiB page goes back with its span only: a part of it cannot be unmapped.
         if let Mapping::Mapped(
@@ -103,11 +101,11 @@ impl HugeHeap {
             if backing == Backing::Broker {
                 self.remove_from_broker(span, index);
             }
-            let range = span.chunk_range(index, 1);
+            let range = span.chunk_at(index);
             let may_stay = chunk.mapping() == BASE && !chunk.is_advised() && self.ahead() > 0;
             // The state changes before the mapping: a child may be forked between the two.
             chunk.set_mapping(Mapping::None);
-            let stays_open = may_stay && (chunk.used() == 0 || self.discard_slices(range).is_ok());
+            let stays_open = may_stay && (chunk.used() == 0 || self.discard_slices(&range).is_ok());
             let gone = stays_open || range.close().is_ok();
             if !gone {
                 // A page that was released but is still mapped has to be populated before it is
@@ -134,9 +132,8 @@ impl HugeHeap {
 
     /// Releases the slices of a chunk that are not in use. On base pages it always does. It
     /// releases parts of a transparent huge page, which splits it, while room is short. It does so
-    /// too if at most `few` slices of the page are in use and the heap is sparse. The caller holds
-    /// the lock of the chunk's group.
-    pub(super) fn return_slices(&self, span: &Span, index: usize, few: u32) {
+    /// too if at most `few` slices of the page are in use and the heap is sparse.
+    pub(super) fn return_slices(&self, span: &Group, index: usize, few: u32) {
         let chunk = span.chunk(index);
         let unused = match chunk.mapping() {
             BASE => chunk.used() & !chunk.committed(),
@@ -148,13 +145,13 @@ impl HugeHeap {
             }
             _ => 0,
         };
-        let range = span.chunk_range(index, 1);
+        let range = span.chunk_at(index);
         let mut splits = false;
         for (first, count) in runs(unused) {
             let part = range.part(first * SLICE, count * SLICE);
             let gone = match chunk.mapping() {
                 _ if self.by_slices.load(Relaxed) => part.close_part(),
-                BASE => self.discard_slices(part),
+                BASE => self.discard_slices(&part),
                 _ => part.discard_part(),
             };
             if gone.is_ok() && self.locked.load(Relaxed) {
@@ -178,21 +175,20 @@ impl HugeHeap {
     /// something lies there, or may. Waits for no lock.
     pub fn give_up(&self, part: Reservation) -> bool {
         let _errno = ErrnoGuard::save();
-        let (view, mut owner) = (*part, Some(part));
+        let (view, mut owner) = (part.view(), Some(part));
         let span = self.spans.try_with(|spans| spans.find(view.start())).flatten();
         let gone = span.is_some_and(|span| {
             let index = (view.start() - span.range.start()) / HUGE_2M;
-            let (lock, chunk) = (self.group_lock(&span, index), span.chunk(index));
-            lock.try_lock() && {
-                let unused = chunk.mapping() == Mapping::None && view == span.chunk_range(index, 1);
+            let chunk = span.chunk(index);
+            self.try_hold(&span, index).is_some_and(|group| {
+                let unused = chunk.mapping() == Mapping::None && view == group.chunk_at(index).view();
                 let gone = unused && owner.take().is_some_and(|owner| owner.release().is_ok());
                 if gone {
                     self.take_open(chunk);
                     chunk.set_mapping(Mapping::GivenUp);
                 }
-                lock.unlock();
                 gone
-            }
+            })
         });
         owner.map(Reservation::keep);
         gone
@@ -200,25 +196,23 @@ impl HugeHeap {
 
     /// Reserves those addresses of a part of an arena that were given up. Fails with EEXIST if the
     /// program has mapped something there, and with ENOMEM if a limit refuses more.
-    pub fn take_addresses(&self, part: OwnedRange) -> Result<(), Errno> {
+    pub fn take_addresses(&self, part: Borrowed) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else { return Ok(()) };
         let start = part.start() - span.range.start();
         (start / HUGE_2M..(start + part.len()).div_ceil(HUGE_2M))
-            .try_for_each(|index| self.group_lock(&span, index).with(|| self.take_chunk(&span, index)))
+            .try_for_each(|index| self.take_chunk(&self.hold(&span, index), index))
     }
 
-    /// Reserves the addresses of a chunk, if it was given up. The caller holds the lock of its
-    /// group.
-    pub(super) fn take_chunk(&self, span: &Span, index: usize) -> Result<(), Errno> {
+    /// Reserves the addresses of a chunk, if it was given up.
+    pub(super) fn take_chunk(&self, span: &Group, index: usize) -> Result<(), Errno> {
         if span.chunk(index).mapping() != Mapping::GivenUp {
             return Ok(());
         }
-        if !span.take_again(index) {
-            return Err(if Errno::last() == Errno::EEXIST { Errno::EEXIST } else { Errno::ENOMEM });
-        }
+        let answer = |errno| if errno == Errno::EEXIST { errno } else { Errno::ENOMEM };
+        span.take_again(index).map_err(answer)?;
         if self.locked.load(Relaxed) {
-            span.chunk_range(index, 1).unlock();
+            span.chunk_at(index).unlock();
         }
         Ok(())
     }
@@ -237,13 +231,13 @@ impl HugeHeap {
     }
 
     /// Visits each chunk, and holds the lock of its group meanwhile.
-    pub(super) fn walk(&self, visit: impl Fn(&Span, usize)) {
+    pub(super) fn walk(&self, visit: impl Fn(&Group, usize)) {
         let (mut slot, mut more) = (0, true);
         while more {
             more = self.walks.with(|| {
                 let (span, more) = self.spans.with(|spans| spans.slot(slot));
                 for span in span.iter() {
-                    (0..span.chunks()).for_each(|at| self.group_lock(span, at).with(|| visit(span, at)));
+                    (0..span.chunks()).for_each(|at| visit(&self.hold(span, at), at));
                 }
                 more
             });
@@ -270,15 +264,15 @@ mod tests {
         let heap = HugeHeap::new();
         heap.configure(Config { heap: Heap::None, spares: true, ..Config::DEFAULT });
         let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
-        let all = arena.range.part(0, CHUNKS * HUGE_2M);
-        let touch = || (0..CHUNKS).for_each(|at| all.part(at * HUGE_2M, BASE_PAGE).populate().unwrap());
-        heap.commit(all).unwrap();
+        let all = || arena.range.part(0, CHUNKS * HUGE_2M);
+        let touch = || (0..CHUNKS).for_each(|at| all().part(at * HUGE_2M, BASE_PAGE).populate().unwrap());
+        heap.commit(all()).unwrap();
         touch();
         let touched = page_tables();
-        heap.forget(all);
+        heap.forget(all());
         assert_eq!(page_tables(), touched);
         touch();
-        heap.decommit(all).unwrap();
+        heap.decommit(all()).unwrap();
         assert_eq!(page_tables(), touched);
         heap.release(arena.range).unwrap();
     }

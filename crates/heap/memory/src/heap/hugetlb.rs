@@ -2,15 +2,14 @@
 //! are reserved by mmap, and populated before any program byte goes there. A refusal gets its
 //! reason.
 
+use super::group::Group;
 use super::{GROUP, HugeHeap};
 use crate::chunk::Mapping;
 use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
 use crate::span::Span;
 use megapage_inside::program_memory::is_confined;
-use megapage_inside::{
-    Errno, Lock, NoHugetlb, OwnedRange, hugetlb_available, hugetlb_free_by_node, hugetlb_room,
-};
+use megapage_inside::{Errno, NoHugetlb, hugetlb_available, hugetlb_free_by_node, hugetlb_room, try_hugetlb};
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -64,7 +63,7 @@ impl Fit {
     fn lacks(&self) -> Option<(FallBack, Errno)> {
         let mut known = self.0.load(Relaxed);
         if known == UNKNOWN {
-            known = match OwnedRange::try_hugetlb(PageSize::HUGE_2M) {
+            known = match try_hugetlb(PageSize::HUGE_2M) {
                 Ok(()) => ABLE,
                 Err(NoHugetlb::Move(Errno::EINVAL) | NoHugetlb::Populate(Errno::EINVAL)) => TOO_OLD,
                 Err(NoHugetlb::Move(errno) | NoHugetlb::Populate(errno)) => REFUSED + errno.0.unsigned_abs(),
@@ -132,7 +131,7 @@ impl HugeHeap {
     /// Reserves up to `count` 2 MiB pages for the chunks from `index` on, and halves the request
     /// while the pool is too short for it. Returns true if at least the first chunk has its page
     /// reserved.
-    pub(super) fn reserve_hugetlb(&self, span: &Span, index: usize, count: usize) -> bool {
+    pub(super) fn reserve_hugetlb(&self, span: &Group, index: usize, count: usize) -> bool {
         if let Some((why, errno)) = self.unfit() {
             self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
             return false;
@@ -145,7 +144,7 @@ impl HugeHeap {
         let mut count = count;
         let mut last = Errno::ENOMEM;
         while count > 0 {
-            match span.chunk_range(index, count).map_hugetlb(PageSize::HUGE_2M) {
+            match span.chunks_at(index, count).map_hugetlb(PageSize::HUGE_2M) {
                 Ok(()) => {
                     for i in index..index + count {
                         span.chunk(i).set_mapping(Mapping::Reserved(Backing::Hugetlb2M));
@@ -164,7 +163,7 @@ impl HugeHeap {
 
     /// Takes reserved pages into use as they are: nothing can refuse the fault, so that it may come
     /// at first touch. Returns true if the first chunk has such a page.
-    pub(super) fn accept_reserved(&self, span: &Span, index: usize, count: usize) -> bool {
+    pub(super) fn accept_reserved(&self, span: &Group, index: usize, count: usize) -> bool {
         let mut accepted = 0;
         for i in index..index + count {
             if span.chunk(i).mapping() != Mapping::Reserved(Backing::Hugetlb2M) {
@@ -179,9 +178,9 @@ impl HugeHeap {
 
     /// Faults a reserved chunk in. If that is refused, the chunk and its reserved neighbours go
     /// back.
-    pub(super) fn populate_reserved(&self, span: &Span, index: usize, backing: Backing) -> bool {
-        let range = span.chunk_range(index, 1);
-        match self.populate(range) {
+    pub(super) fn populate_reserved(&self, span: &Group, index: usize, backing: Backing) -> bool {
+        let range = span.chunk_at(index);
+        match self.populate(&range) {
             Ok(()) => {
                 span.chunk(index).set_mapping(Mapping::Mapped(backing));
                 self.ledger().obtained(backing, HUGE_2M as u64);
@@ -204,7 +203,7 @@ impl HugeHeap {
     }
 
     /// Unmaps the chunks of `index`'s group that are reserved and untouched.
-    pub(super) fn return_reserved(&self, span: &Span, index: usize) {
+    pub(super) fn return_reserved(&self, span: &Group, index: usize) {
         let first = index / GROUP * GROUP;
         for i in first..(first + GROUP).min(span.chunks()) {
             let mapping = span.chunk(i).mapping();
@@ -214,7 +213,7 @@ impl HugeHeap {
                 span.chunk(i).set_mapping(Mapping::Reserved(Backing::Hugetlb2M));
             }
             if let Mapping::Reserved(Backing::Hugetlb2M | Backing::Broker) = mapping
-                && span.chunk_range(i, 1).close().is_ok()
+                && span.chunk_at(i).close().is_ok()
             {
                 span.chunk(i).set_mapping(Mapping::None);
             }
@@ -247,36 +246,25 @@ impl HugeHeap {
         let mut index =
             first + (start + first * HUGE_2M).next_multiple_of(HUGE_1G) / HUGE_2M - (start / HUGE_2M + first);
         while index + CHUNKS <= end {
-            if !self.with_chunks_locked(|| self.map_gigantic_page(span, index, CHUNKS)) {
+            if !self.with_all_held(span, |span| self.map_gigantic_page(span, index, CHUNKS)) {
                 return;
             }
             index += CHUNKS;
         }
     }
 
-    /// Runs `work` with every group locked, in the only order in which several groups are ever
-    /// locked.
-    fn with_chunks_locked<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.groups.iter().for_each(Lock::lock);
-        let result = work();
-        self.groups.iter().for_each(Lock::unlock);
-        result
-    }
-
     /// Maps one 1 GiB page for the `chunks` chunks from `index` on. Returns true if the caller may
     /// try the next ones.
-    fn map_gigantic_page(&self, span: &Span, index: usize, chunks: usize) -> bool {
+    fn map_gigantic_page(&self, span: &Group, index: usize, chunks: usize) -> bool {
         if (index..index + chunks).any(|i| span.chunk(i).mapping() != Mapping::None) {
             return true;
         }
         // After a refusal the chunks may be inaccessible.
-        for i in index..index + chunks {
-            self.take_open(span.chunk(i));
-        }
-        let range = span.chunk_range(index, chunks);
+        self.take_all_open(span, index, chunks);
+        let range = span.chunks_at(index, chunks);
         let refused = match range.map_hugetlb(PageSize::HUGE_1G) {
             Err(errno) => Some((why_not_mapped(PageSize::HUGE_1G, errno), errno)),
-            Ok(()) => self.populate(range).err().map(|errno| {
+            Ok(()) => self.populate(&range).err().map(|errno| {
                 let why = why_not_populated(PageSize::HUGE_1G);
                 let _ = range.close();
                 (why, errno)

@@ -8,10 +8,10 @@
 
 use super::HugeHeap;
 use super::behind::make_ready;
+use super::group::Group;
 use crate::chunk::Mapping;
 use crate::config::Fork;
 use crate::ledger::Backing;
-use crate::span::Span;
 use megapage_inside::{Errno, ErrnoGuard, OwnRegion};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::sync::atomic::Ordering::Relaxed;
@@ -95,8 +95,7 @@ impl HugeHeap {
                     let index = walk.index;
                     walk.index += 1;
                     let ready = std::mem::take(&mut walk.ready);
-                    let found =
-                        self.group_lock(&span, index).with(|| self.repair_chunk(&span, index, ready, walk));
+                    let found = self.repair_chunk(&self.hold(&span, index), index, ready, walk);
                     if found == Repaired::Ready {
                         walk.index = index;
                     }
@@ -126,13 +125,12 @@ impl HugeHeap {
         found
     }
 
-    /// Examines chunk `index`, and repairs it if a huge page is `ready`. The caller holds the lock
-    /// of its group.
-    fn repair_chunk(&self, span: &Span, index: usize, ready: bool, walk: &mut Repair) -> Repaired {
+    /// Examines chunk `index`, and repairs it if a huge page is `ready`.
+    fn repair_chunk(&self, span: &Group, index: usize, ready: bool, walk: &mut Repair) -> Repaired {
         if span.chunk(index).mapping() != Mapping::Mapped(Backing::Thp) {
             return Repaired::Nothing;
         }
-        let range = span.chunk_range(index, 1);
+        let range = span.chunk_at(index);
         match OwnRegion::look(range.start()) {
             Some(OwnRegion::Base { shared: 1.., .. }) => {
                 walk.shared = true;

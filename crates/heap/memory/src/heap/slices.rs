@@ -4,11 +4,11 @@
 //! accessible memory (RLIMIT_DATA, strict accounting).
 
 use super::density::FEW;
+use super::group::Group;
 use super::{GROUP, HugeHeap};
 use crate::chunk::{BASE, Chunk, Mapping, SLICE, runs};
 use crate::ledger::Backing;
-use crate::span::Span;
-use megapage_inside::OwnedRange;
+use megapage_inside::Owned;
 use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,12 +26,12 @@ impl HugeHeap {
     }
 
     /// Makes chunk `index` accessible, of which nothing is mapped, and others behind it in its
-    /// group. Returns false if that is refused. The caller holds the lock of the group.
-    pub(super) fn open(&self, span: &Span, index: usize) -> bool {
+    /// group. Returns false if that is refused.
+    pub(super) fn open(&self, span: &Group, index: usize) -> bool {
         let end = index.saturating_add(self.ahead()).min((index / GROUP + 1) * GROUP).min(span.chunks());
         let is_closed = |&at: &usize| span.chunk(at).mapping() == Mapping::None && !span.chunk(at).is_open();
         let count = 1 + (index + 1..end).take_while(is_closed).count();
-        let opened = span.chunk_range(index, count).open().is_ok();
+        let opened = span.chunks_at(index, count).open().is_ok();
         if opened {
             (index + 1..index + count).for_each(|at| span.chunk(at).set_open(&self.open));
         }
@@ -51,20 +51,20 @@ impl HugeHeap {
 
     /// Counts chunks as closed that are about to get pages: after a refusal they may be
     /// inaccessible.
-    pub(super) fn take_all_open(&self, span: &Span, index: usize, count: usize) {
+    pub(super) fn take_all_open(&self, span: &Group, index: usize, count: usize) {
         for at in index..index + count {
             self.take_open(span.chunk(at));
         }
     }
 
     /// Opens the slices of `mask` that hold nothing yet, if slices are opened one by one. Returns
-    /// false if that fails. The caller holds the lock of the chunk's group.
-    pub(super) fn open_slices(&self, span: &Span, index: usize, mask: u32) -> bool {
-        let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
+    /// false if that fails.
+    pub(super) fn open_slices(&self, span: &Group, index: usize, mask: u32) -> bool {
+        let (chunk, range) = (span.chunk(index), span.chunk_at(index));
         // The kernel may lock a new mapping, but not an older one: so locked memory is mapped
         // again.
-        let close = |part: OwnedRange| if self.locked.load(Relaxed) { part.close() } else { Ok(()) };
-        let open = |part: OwnedRange| close(part).and_then(|()| part.open()).is_ok();
+        let close = |part: &Owned| if self.locked.load(Relaxed) { part.close() } else { Ok(()) };
+        let open = |part: Owned| close(&part).and_then(|()| part.open()).is_ok();
         let accessible = if self.unsure.load(Relaxed) { 0 } else { chunk.used() };
         // Each opened part of a chunk is a separate mapping, and a process may have too many of
         // them.
@@ -85,7 +85,7 @@ impl HugeHeap {
                     chunk.set_slices(chunk.committed(), u32::MAX);
                 }
                 if self.take_open(chunk) {
-                    let _ = span.chunk_range(index, 1).close();
+                    let _ = span.chunk_at(index).close();
                 }
                 self.return_slices(span, index, FEW);
             });
@@ -114,7 +114,7 @@ impl HugeHeap {
     /// Unlocks the addresses that hold nothing, which count towards RLIMIT_MEMLOCK.
     pub fn unlock_unused(&self) {
         self.walk(|span, index| {
-            let (chunk, range) = (span.chunk(index), span.chunk_range(index, 1));
+            let (chunk, range) = (span.chunk(index), span.chunk_at(index));
             let unlock = |(first, count)| range.part(first * SLICE, count * SLICE).unlock();
             if let Mapping::None | BASE = chunk.mapping() {
                 runs(!chunk.used()).for_each(unlock);
@@ -143,12 +143,12 @@ mod tests {
     fn a_chunk_that_was_opened_ahead_is_not_opened_again() {
         let (heap, arena) = heap(Heap::Thp);
         for used in 0..GROUP {
-            let slice = arena.part(used * HUGE_2M, SLICE);
+            let slice = || arena.part(used * HUGE_2M, SLICE);
             // If the slice is opened again, it can be populated below.
-            slice.close().unwrap();
-            heap.commit(slice).unwrap();
+            slice().close().unwrap();
+            heap.commit(slice()).unwrap();
             assert_eq!(heap.open.load(Relaxed) as usize, GROUP - 1 - used);
-            assert_eq!(slice.populate().is_ok(), used == 0, "chunk {used}");
+            assert_eq!(slice().populate().is_ok(), used == 0, "chunk {used}");
         }
         heap.release(arena).unwrap();
     }
@@ -158,12 +158,12 @@ mod tests {
         let (heap, arena) = heap(Heap::None);
         heap.commit(arena.part(0, 2 * SLICE)).unwrap();
         assert!(heap.close_unused());
-        let (chunk, slice) = (heap.chunk_at(arena.start()).unwrap(), arena.part(SLICE, SLICE));
-        slice.close().unwrap();
+        let (chunk, slice) = (heap.chunk_at(arena.start()).unwrap(), || arena.part(SLICE, SLICE));
+        slice().close().unwrap();
         chunk.set_slices(0b01, 0b11);
         heap.free_locks_in_child();
-        assert_eq!(heap.commit(slice), Ok(false));
-        assert_eq!(slice.populate(), Ok(()));
+        assert_eq!(heap.commit(slice()), Ok(false));
+        assert_eq!(slice().populate(), Ok(()));
         heap.release(arena).unwrap();
     }
 
@@ -174,18 +174,18 @@ mod tests {
         assert_eq!(heap.commit(arena.part(0, 2 * SLICE)), Ok(true));
         rest.populate().unwrap();
         let span = heap.spans.with(|spans| spans.find(arena.start())).unwrap();
-        let lock = heap.group_lock(&span, 0);
+        let at = rest.start();
         std::thread::scope(|scope| {
-            lock.lock();
+            let held = heap.hold(&span, 0);
             assert_eq!(heap.commit(slice), Ok(false));
             scope.spawn(|| heap.decommit(rest));
             let mut looks = 0;
-            while resident(rest.start(), SLICE) != Some(0) && looks < 1000 {
+            while resident(at, SLICE) != Some(0) && looks < 1000 {
                 std::thread::sleep(Duration::from_millis(10));
                 looks += 1;
             }
             let before = (looks < 1000, span.chunk(0).used());
-            lock.unlock();
+            drop(held);
             assert_eq!(before, (true, 0b11), "its state changes with the lock held");
         });
         assert_eq!((span.chunk(0).committed(), span.chunk(0).used()), (0b1, 0b1));

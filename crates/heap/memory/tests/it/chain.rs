@@ -1,7 +1,7 @@
 //! The heap against a model, on this kernel. Clean memory is zero, committed memory keeps its
 //! bytes, and other backings replace the pages that the pool does not have.
 
-use megapage_inside::{OwnedRange, Reservation, hugetlb_available};
+use megapage_inside::{Reservation, hugetlb_available};
 use megapage_kernel::own_memory;
 use megapage_memory::{Backing, Config, FallBack, Heap, HugeHeap, Mapping, SLICE};
 use megapage_testing::PoolGuard;
@@ -23,7 +23,6 @@ fn heap(kind: Heap) -> HugeHeap {
 /// surplus.
 struct Range<'a> {
     heap: &'a HugeHeap,
-    range: OwnedRange,
     /// Present until it is dropped.
     owner: Option<Reservation>,
     clean: bool,
@@ -32,7 +31,15 @@ struct Range<'a> {
 impl<'a> Range<'a> {
     fn reserve(heap: &'a HugeHeap, len: usize, commit: bool) -> Range<'a> {
         let reserved = heap.reserve(len, HUGE_2M, commit).unwrap();
-        Range { heap, range: *reserved.range, owner: Some(reserved.range), clean: reserved.clean }
+        Range { heap, owner: Some(reserved.range), clean: reserved.clean }
+    }
+}
+
+impl std::ops::Deref for Range<'_> {
+    type Target = Reservation;
+
+    fn deref(&self) -> &Reservation {
+        self.owner.as_ref().unwrap()
     }
 }
 
@@ -45,7 +52,7 @@ impl Drop for Range<'_> {
 /// Grows a heap beyond the base pages that every heap starts with.
 fn grow_past_small(heap: &HugeHeap) -> Range<'_> {
     let arena = Range::reserve(heap, ARENA, false);
-    heap.commit(arena.range.part(0, 4 * HUGE_2M)).unwrap();
+    heap.commit(arena.part(0, 4 * HUGE_2M)).unwrap();
     arena
 }
 
@@ -205,21 +212,21 @@ fn a_small_heap_stays_on_base_pages_and_a_grown_one_does_not() {
 fn first_chunks_follow() -> bool {
     let heap = heap(Heap::Thp);
     let arena = Range::reserve(&heap, ARENA, false);
-    heap.commit(arena.range.part(0, SLICE)).unwrap();
-    assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
+    heap.commit(arena.part(0, SLICE)).unwrap();
+    assert_eq!(mapping(&heap, arena.start()), Mapping::Mapped(Backing::Base));
     assert_eq!(heap.ledger().fall_backs(FallBack::TooSmall).0, 1);
     // Something to collapse: the kernel refuses an empty range.
-    own_memory().unwrap().write_all_at(&[1], arena.range.start() as u64).unwrap();
-    heap.commit(arena.range.part(0, ARENA / 4)).unwrap();
-    assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
-    assert_eq!(mapping(&heap, arena.range.start() + 4 * HUGE_2M), Mapping::Mapped(Backing::Thp));
-    assert_eq!(mapping(&heap, arena.range.start() + ARENA / 2), Mapping::None);
+    own_memory().unwrap().write_all_at(&[1], arena.start() as u64).unwrap();
+    heap.commit(arena.part(0, ARENA / 4)).unwrap();
+    assert_eq!(mapping(&heap, arena.start()), Mapping::Mapped(Backing::Base));
+    assert_eq!(mapping(&heap, arena.start() + 4 * HUGE_2M), Mapping::Mapped(Backing::Thp));
+    assert_eq!(mapping(&heap, arena.start() + ARENA / 2), Mapping::None);
     // A thread of the program leaves the chunk as it is, however large the heap becomes.
-    heap.commit(arena.range.part(0, ARENA)).unwrap();
-    assert_eq!(mapping(&heap, arena.range.start()), Mapping::Mapped(Backing::Base));
-    let collapsed = heap.collapse_at(arena.range.start());
-    assert_eq!(byte_at(&own_memory().unwrap(), arena.range.start()), 1);
-    let is_huge = mapping(&heap, arena.range.start()) == Mapping::Mapped(Backing::Thp);
+    heap.commit(arena.part(0, ARENA)).unwrap();
+    assert_eq!(mapping(&heap, arena.start()), Mapping::Mapped(Backing::Base));
+    let collapsed = heap.collapse_at(arena.start());
+    assert_eq!(byte_at(&own_memory().unwrap(), arena.start()), 1);
+    let is_huge = mapping(&heap, arena.start()) == Mapping::Mapped(Backing::Thp);
     assert_eq!(collapsed.is_ok(), is_huge);
     is_huge
 }
@@ -286,15 +293,12 @@ fn threads_commit_neighbouring_slices_without_loss() {
     let arena = Range::reserve(&heap, ARENA, false);
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let heap = &heap;
+            let (heap, arena) = (&heap, &arena);
             scope.spawn(move || {
                 let memory = own_memory().unwrap();
                 for slice in (thread..ARENA / SLICE).step_by(4) {
-                    let address = arena.range.start() + slice * SLICE;
-                    assert!(
-                        heap.commit(arena.range.part(slice * SLICE, SLICE)).unwrap(),
-                        "a fresh slice is clean"
-                    );
+                    let address = arena.start() + slice * SLICE;
+                    assert!(heap.commit(arena.part(slice * SLICE, SLICE)).unwrap(), "a fresh slice is clean");
                     assert_eq!(byte_at(&memory, address), 0);
                     memory.write_all_at(&[thread as u8 + 1], address as u64).unwrap();
                 }
@@ -303,6 +307,6 @@ fn threads_commit_neighbouring_slices_without_loss() {
     });
     let memory = own_memory().unwrap();
     for slice in 0..ARENA / SLICE {
-        assert_eq!(byte_at(&memory, arena.range.start() + slice * SLICE), (slice % 4) as u8 + 1);
+        assert_eq!(byte_at(&memory, arena.start() + slice * SLICE), (slice % 4) as u8 + 1);
     }
 }

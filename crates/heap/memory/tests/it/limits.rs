@@ -1,7 +1,7 @@
 //! The heap under limits of the process (setrlimit(2)). Each test runs in a separate process, which
 //! has the limit.
 
-use megapage_inside::{Errno, OwnedRange};
+use megapage_inside::{Borrowed, Errno, Lock};
 use megapage_memory::{Config, Heap, HugeHeap, SLICE};
 use megapage_testing::in_child;
 use megapage_units::HUGE_2M;
@@ -38,9 +38,11 @@ fn an_arena_takes_addresses_as_it_needs_them_where_they_are_few() {
         assert_eq!((reserved.range.len(), reserved.all.len()), (HUGE_2M, 16 * HUGE_2M));
         let arena = reserved.all;
         reserved.range.keep();
-        let part = |chunk: usize, slices: usize| arena.part(chunk * HUGE_2M, slices * SLICE);
+        let lock = Lock::new();
+        let held = lock.hold();
+        let part = |chunk: usize, slices: usize| arena.own(&held, chunk * HUGE_2M, slices * SLICE);
         let commit =
-            |at, slices| heap.take_addresses(part(at, slices)).and_then(|()| heap.commit(part(at, slices)));
+            |at, slices| heap.take_addresses(*part(at, slices)).and_then(|()| heap.commit(part(at, slices)));
         let before = status("VmSize");
         for chunk in [0, 3, 4] {
             commit(chunk, 1).unwrap();
@@ -50,7 +52,7 @@ fn an_arena_takes_addresses_as_it_needs_them_where_they_are_few() {
         assert_eq!(status("VmSize"), before + 3 * HUGE_2M, "the first chunk was reserved at once");
         // The program maps something in between: the heap has no memory there, and the program's
         // mapping stays.
-        assert!(part(5, 1).reserve_hole());
+        assert_eq!(part(5, 1).reserve_hole(), Ok(()));
         assert_eq!(commit(5, 1), Err(Errno::EEXIST));
         assert!(heap.chunk_at(arena.start() + 5 * HUGE_2M).is_none(), "not the heap's");
         // The limit refuses more, until something is decommitted.
@@ -84,7 +86,7 @@ fn unused_parts_of_chunks_do_not_count_towards_a_limit_on_data() {
 #[test]
 fn what_is_accessible_and_not_in_use_is_a_small_part_of_a_limit_on_data() {
     in_child("limits::what_is_accessible_and_not_in_use_is_a_small_part_of_a_limit_on_data", || {
-        let open = |heap: &HugeHeap, arena: OwnedRange, chunks: usize| {
+        let open = |heap: &HugeHeap, arena: &Borrowed, chunks: usize| {
             let chunk = |index: usize| heap.chunk_at(arena.start() + index * HUGE_2M).unwrap();
             (0..chunks).filter(|&index| chunk(index).is_open()).count()
         };
@@ -96,24 +98,24 @@ fn what_is_accessible_and_not_in_use_is_a_small_part_of_a_limit_on_data() {
             (heap, arena)
         };
         let (heap, arena) = begin();
-        assert_eq!(open(&heap, arena, 64), 15, "a group, with one call");
+        assert_eq!(open(&heap, &arena, 64), 15, "a group, with one call");
         heap.commit(arena.part(HUGE_2M, SLICE)).unwrap();
         heap.decommit(arena.part(HUGE_2M, SLICE)).unwrap();
-        assert_eq!(open(&heap, arena, 64), 15, "what is unused stays open");
+        assert_eq!(open(&heap, &arena, 64), 15, "what is unused stays open");
         assert!(heap.commit(arena.part(HUGE_2M, SLICE)).unwrap(), "and reads as zero");
         // The program locks its memory: no unused chunk is accessible.
         heap.prepare_for_locks();
-        assert_eq!(open(&heap, arena, 64), 0);
+        assert_eq!(open(&heap, &arena, 64), 0);
         // Half of a 64th of 1 GiB is for chunks: three, of which one is used.
         leave("data", "VmData", (1 << 30) - status("VmData"));
         let before = status("VmData");
         let (heap, arena) = begin();
-        assert_eq!(open(&heap, arena, 64), 2);
+        assert_eq!(open(&heap, &arena, 64), 2);
         for index in 16..40 {
             heap.commit(arena.part(index * HUGE_2M, SLICE)).unwrap();
             assert!(status("VmData") <= before + 16 * MIB + 25 * SLICE, "{index}");
         }
         assert!(status("VmData") <= before + MIB + 25 * SLICE, "by slices from then on");
-        assert_eq!(open(&heap, arena, 64), 0);
+        assert_eq!(open(&heap, &arena, 64), 0);
     });
 }

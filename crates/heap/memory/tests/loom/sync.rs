@@ -101,12 +101,12 @@ pub fn release_words(words: &'static [AtomicU64]) {
 
 /// Range of addresses without memory.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnedRange {
+pub struct Guarded {
     start: usize,
     len: usize,
 }
 
-impl OwnedRange {
+impl Guarded {
     pub fn start(self) -> usize {
         self.start
     }
@@ -119,33 +119,33 @@ impl OwnedRange {
         self.len
     }
 
-    pub fn reserve_hole(self) -> bool {
-        true
+    pub fn reserve_hole(self) -> Result<(), Errno> {
+        Ok(())
     }
 
-    pub fn part(self, offset: usize, len: usize) -> OwnedRange {
-        OwnedRange { start: self.start + offset, len }
+    pub fn part(self, offset: usize, len: usize) -> Guarded {
+        Guarded { start: self.start + offset, len }
     }
 }
 
 /// Owner of such a range.
 #[derive(Debug)]
 pub struct Reservation {
-    range: OwnedRange,
+    range: Guarded,
 }
 
 impl Reservation {
-    pub fn new(len: usize, alignment: usize) -> Result<Reservation, Errno> {
+    pub fn beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, Guarded), Errno> {
         static NEXT: AtomicUsize = AtomicUsize::new(1 << 40);
         let start = NEXT.fetch_add(len + alignment, Ordering::Relaxed).next_multiple_of(alignment);
-        Ok(Reservation { range: OwnedRange { start, len } })
+        Ok((Reservation { range: Guarded { start, len: first } }, Guarded { start, len }))
     }
 
     pub fn release(self) -> Result<(), Errno> {
         Ok(())
     }
 
-    pub fn keep(self) -> OwnedRange {
+    pub fn keep(self) -> Guarded {
         self.range
     }
 
@@ -157,9 +157,9 @@ impl Reservation {
 }
 
 impl std::ops::Deref for Reservation {
-    type Target = OwnedRange;
+    type Target = Guarded;
 
-    fn deref(&self) -> &OwnedRange {
+    fn deref(&self) -> &Guarded {
         &self.range
     }
 }

@@ -2,7 +2,7 @@
 
 use megapage_kernel::own_advice::{self, Advice};
 use megapage_kernel::process::list_processes;
-use megapage_kernel::{KernelRoot, OwnedRange, Reservation, own_memory};
+use megapage_kernel::{KernelRoot, Reservation, own_memory};
 use megapage_observe::{
     Leaf, MappingKind, MissedWhy, Observer, Options, Process, Region, Snapshot, select_processes,
 };
@@ -29,15 +29,17 @@ fn observer(options: Options) -> Observer {
 
 /// Memory of this process: some regions, at a multiple of 2 MiB, in a separate mapping.
 struct Memory {
-    _all: Reservation,
-    range: OwnedRange,
+    _ends: [Reservation; 2],
+    range: Reservation,
 }
 
 impl Memory {
     fn new(regions: usize) -> Memory {
         // The memory around it is not accessible, so that the kernel joins it to no other mapping.
-        let all = Reservation::new((regions + 2) * HUGE_2M, HUGE_2M).unwrap();
-        Memory { range: all.part(HUGE_2M, regions * HUGE_2M), _all: all }
+        let mut first = Reservation::new((regions + 2) * HUGE_2M, HUGE_2M).unwrap();
+        let mut range = first.split_off(HUGE_2M);
+        let last = range.split_off(regions * HUGE_2M);
+        Memory { _ends: [first, last], range }
     }
 
     fn open(regions: usize) -> Memory {
