@@ -13,11 +13,12 @@ mod persistence;
 
 use crate::chunk::BASE;
 use crate::heap::HugeHeap;
-use crate::mapped::{Kernel, Mapped};
+use crate::mapped::Mapped;
+use crate::prim::Kernel;
 use megapage_inside::own_mappings::own_mappings;
-use megapage_inside::program_memory::{OwnPagemap, PresentRun, collapse};
+use megapage_inside::program_memory::{OwnPagemap, PresentRun};
 use megapage_inside::room::stalls;
-use megapage_inside::{Errno, own_resident};
+use megapage_inside::{Borrowed, Errno, own_resident};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use persistence::Persistence;
 use std::time::{Duration, Instant};
@@ -275,7 +276,8 @@ impl Collapser {
                 return true;
             }
             let began = Instant::now();
-            let done = if of_heap { heap.collapse_at(start) } else { collapse(start, end - start) };
+            let done =
+                if of_heap { heap.collapse_at(start) } else { Borrowed::new(start, end - start).collapse() };
             let took = began.elapsed() / ((end - start) / HUGE_2M) as u32;
             let goes_on = persistence.note_try(took, done, Instant::now(), stalls);
             if done.is_ok() {

@@ -24,6 +24,8 @@ pub(crate) mod hugetlb;
 mod repair;
 mod room;
 mod slices;
+#[cfg(test)]
+mod tests;
 
 pub use repair::{Repair, Repaired};
 
@@ -35,15 +37,12 @@ use self::room::Headroom;
 use crate::chunk::{BASE, Chunk, Mapping, masks, slice_mask};
 use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
+use crate::prim::{Kernel, Prim};
 use crate::span::{Span, Spans};
-use megapage_inside::{
-    Borrowed, Errno, ErrnoGuard, Guarded, Lock, Locked, Owned, Reservation, SharedWords, has_addresses,
-    is_plausible, thp_is_possible, thp_only_on_advice,
-};
+use megapage_inside::{Borrowed, Errno, ErrnoGuard, Guarded, Lock, Locked, Owned, Reservation, SharedWords};
 use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 /// Shortest range that has chunks: 4 MiB in bytes. Shorter ranges hold the allocator's own tables,
 /// the longest of which is just over 2 MiB, and stay on base pages.
@@ -65,7 +64,8 @@ const MOST_ASKS: usize = 16;
 
 /// The heap of one process.
 #[derive(Debug)]
-pub struct HugeHeap {
+pub struct HugeHeap<K = Kernel> {
+    kernel: K,
     config: Locked<Config>,
     spans: Locked<Spans>,
     stock: Locked<Stock>,
@@ -78,7 +78,6 @@ pub struct HugeHeap {
     shared: OnceLock<Ledger>,
     /// True if the shared ledger is in use: not before one is attached, nor in a forked child.
     attached: AtomicBool,
-    start: OnceLock<Instant>,
     dry: Dry,
     fit: Fit,
     thp_off: AtomicBool,
@@ -133,7 +132,20 @@ pub struct Reserved {
 impl HugeHeap {
     /// Makes an empty heap.
     pub const fn new() -> HugeHeap {
+        HugeHeap::on(Kernel)
+    }
+
+    /// Returns the bytes of addresses that [`HugeHeap::reserve`] takes for `len`.
+    pub const fn reserved_len(len: usize) -> usize {
+        if len < MIN_SPAN { len } else { len.next_multiple_of(HUGE_2M) }
+    }
+}
+
+impl<K: Prim> HugeHeap<K> {
+    /// Makes an empty heap on memory of `kernel`.
+    pub const fn on(kernel: K) -> HugeHeap<K> {
         HugeHeap {
+            kernel,
             config: Locked::new(Config::DEFAULT),
             spans: Locked::new(Spans::new()),
             stock: Locked::new(Stock::new()),
@@ -143,7 +155,6 @@ impl HugeHeap {
             private: Ledger::private(),
             shared: OnceLock::new(),
             attached: AtomicBool::new(false),
-            start: OnceLock::new(),
             dry: Dry::new(),
             fit: Fit::new(),
             thp_off: AtomicBool::new(false),
@@ -163,8 +174,8 @@ impl HugeHeap {
     pub fn configure(&self, config: Config) {
         let _errno = ErrnoGuard::save();
         self.config.with(|current| *current = config);
-        self.thp_off.store(!thp_is_possible(), Relaxed);
-        self.given_unasked.store(!thp_only_on_advice(), Relaxed);
+        self.thp_off.store(!self.kernel.thp_is_possible(), Relaxed);
+        self.given_unasked.store(!self.kernel.thp_only_on_advice(), Relaxed);
         self.measure();
     }
 
@@ -191,7 +202,7 @@ impl HugeHeap {
     }
 
     fn now_ms(&self) -> u64 {
-        self.start.get_or_init(Instant::now).elapsed().as_millis() as u64
+        self.kernel.now().as_millis() as u64
     }
 
     fn held(&self) -> u64 {
@@ -199,11 +210,6 @@ impl HugeHeap {
     }
 
     // ---- reserving and releasing ranges -------------------------------------------------------
-
-    /// Returns the bytes of addresses that [`HugeHeap::reserve`] takes for `len`.
-    pub const fn reserved_len(len: usize) -> usize {
-        if len < MIN_SPAN { len } else { len.next_multiple_of(HUGE_2M) }
-    }
 
     /// Reserves `len` bytes (a multiple of the base page) at a multiple of `alignment`, ready for
     /// use if `commit` is set. Fails with ENOMEM if there is no room.
@@ -213,7 +219,7 @@ impl HugeHeap {
         if len < MIN_SPAN {
             return self.reserve_untracked(len, alignment, commit);
         }
-        if commit && len >= LARGE_BLOCK && !is_plausible(len) {
+        if commit && len >= LARGE_BLOCK && !self.kernel.is_plausible(len) {
             return Err(Errno::ENOMEM);
         }
         let span_alignment = if len >= HUGE_1G { HUGE_1G } else { HUGE_2M };
@@ -221,7 +227,7 @@ impl HugeHeap {
         // If addresses are short or locked, an arena takes the addresses of a chunk only when a
         // part of it is claimed. The kernel then has room for other mappings above:
         // `Reservation::beginning`.
-        let is_short = || self.room.limits.of_addresses() && !has_addresses(2 * whole);
+        let is_short = || self.limits().of_addresses() && !self.kernel.has_addresses(2 * whole);
         let first = if !commit && (self.locked.load(Relaxed) || is_short()) { HUGE_2M } else { whole };
         // If a limit on addresses rules out 1 GiB alignment, 2 MiB alignment is enough.
         let reserve = |first, least| self.find_addresses(whole, first, alignment.max(least));
@@ -255,7 +261,7 @@ impl HugeHeap {
     fn reserve_untracked(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
         let (range, all) = self.find_addresses(len, len, alignment)?;
         if commit {
-            range.open()?;
+            self.kernel.open(&range)?;
         }
         Ok(Reserved { range, all, clean: true })
     }
@@ -311,11 +317,11 @@ impl HugeHeap {
     pub fn commit(&self, part: Owned) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
-            part.open()?;
+            self.kernel.open(&part)?;
             return Ok(false);
         };
         let (start, end) = (part.start() - span.range.start(), part.end() - span.range.start());
-        if HugeHeap::is_committed(&span, start, end) {
+        if Self::is_committed(&span, start, end) {
             return Ok(false);
         }
         let clean = self.commit_all(&span, start, end);
@@ -420,20 +426,14 @@ impl HugeHeap {
         self.map_fresh(span, index, group_end, of, mask)
     }
 
-    /// Maps chunk `index`, and its untouched neighbours up to `group_end` where that pays. Returns
-    /// false if that fails.
+    /// Maps chunk `index` down the chain of its backings, and its untouched neighbours up to
+    /// `group_end` where that pays. Returns false if that fails.
     fn map_fresh(&self, span: &Group, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
-        if self.config().heap == Heap::None {
-            return self.map_base(span, index);
-        }
-        let huge = self.may_be_huge(of, mask);
-        if (of.is_bulk() || !self.is_small(self.held()))
-            && !self.forked.load(Relaxed)
-            && self.map_from_pools(span, index, group_end, of)
-        {
+        let Some(chain) = self.chain(of, mask) else { return self.map_base(span, index) };
+        if chain.broker && self.map_from_pools(span, index, group_end, of, chain.hugetlb) {
             return true;
         }
-        match huge.and_then(|()| self.take_free(HUGE_2M)) {
+        match chain.thp.and_then(|()| self.take_free(HUGE_2M)) {
             _ if span.chunk(index).mapping() != Mapping::None => false,
             Ok(()) => self.map_thp(span, index, mask),
             Err(why) => {
@@ -443,9 +443,16 @@ impl HugeHeap {
         }
     }
 
-    /// Maps pages of a broker, or else of the pool, behind chunk `index`, and may map neighbours in
-    /// its group. Returns true if the chunk has its page.
-    fn map_from_pools(&self, span: &Group, index: usize, group_end: usize, of: Commit) -> bool {
+    /// Maps pages of a broker, or else of the pool if `hugetlb` is set, behind chunk `index`. May
+    /// map neighbours in its group. Returns true if the chunk has its page.
+    fn map_from_pools(
+        &self,
+        span: &Group,
+        index: usize,
+        group_end: usize,
+        of: Commit,
+        hugetlb: bool,
+    ) -> bool {
         let config = self.config();
         let bulk = of.is_bulk();
         let end = if bulk {
@@ -457,7 +464,7 @@ impl HugeHeap {
         };
         let fresh = (index..end).take_while(|&i| span.chunk(i).mapping() == Mapping::None).count();
         (fresh > 0 && self.map_from_broker(span, index, fresh, bulk.then(|| of.end - index)))
-            || config.heap != Heap::Thp
+            || hugetlb
                 && self.reserve_hugetlb(span, index, fresh)
                 && (if bulk && !config.populate {
                     self.accept_reserved(span, index, fresh)
@@ -466,29 +473,29 @@ impl HugeHeap {
                 })
     }
 
-    fn populate(&self, range: &Borrowed) -> Result<(), Errno> {
-        let start = Instant::now();
-        let took = || start.elapsed().as_nanos() as u64;
-        range.populate().inspect(|()| self.ledger().populated(range.len() as u64, took()))
+    fn populate(&self, range: Borrowed) -> Result<(), Errno> {
+        let start = self.kernel.now();
+        let took = || self.kernel.now().saturating_sub(start).as_nanos() as u64;
+        self.kernel.populate(range).inspect(|()| self.ledger().populated(range.len() as u64, took()))
     }
 
     /// Maps a chunk as a transparent huge page, for a commit of its slices of `mask`. Advises
     /// before it opens: opening locked memory faults it in.
     fn map_thp(&self, span: &Group, index: usize, mask: u32) -> bool {
         let range = span.chunk_at(index);
-        let closed = if self.by_slices.load(Relaxed) { range.close() } else { Ok(()) };
-        if let Err(errno) = closed.and_then(|()| range.advise_thp()) {
+        let closed = if self.by_slices.load(Relaxed) { self.kernel.close(&range) } else { Ok(()) };
+        if let Err(errno) = closed.and_then(|()| self.kernel.advise_thp(*range)) {
             self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
             return self.map_base(span, index);
         }
-        if !self.take_open(span.chunk(index)) && range.open().is_err() {
+        if !self.take_open(span.chunk(index)) && self.kernel.open(&range).is_err() {
             return false;
         }
         // Small objects are about to be touched: populating is as cheap as the fault, and its time
         // is known. If it fails (a memory cgroup at its limit), faults do what they can. A large
         // object may never be touched all over.
         if mask != u32::MAX {
-            let _ = self.populate(&range);
+            let _ = self.populate(*range);
         }
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Thp));
         span.chunk(index).set_advised();

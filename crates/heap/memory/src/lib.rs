@@ -12,6 +12,7 @@ mod exit;
 mod heap;
 mod ledger;
 pub mod mapped;
+mod prim;
 pub mod shared;
 mod span;
 pub mod stock;
@@ -26,3 +27,4 @@ pub use ledger::{
     MOST_RANGES, POPULATE_VARIABLE, RETURN_AFTER_VARIABLE, SHORT_BELOW_VARIABLE, SPARES_VARIABLE,
     SharedBacking,
 };
+pub use prim::{Kernel, Prim};

@@ -22,8 +22,9 @@ mod advised;
 mod probes;
 mod scattered;
 
+use crate::prim::Prim;
 use advised::{Advised, Range};
-use megapage_inside::{Errno, ErrnoGuard, Locked, program_memory};
+use megapage_inside::{Borrowed, ErrnoGuard, Locked};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use probes::Kind;
 #[cfg(test)]
@@ -39,47 +40,6 @@ pub const LARGEST: usize = 32 << 20;
 /// Tries for the lock of the table of advised memory. Another thread holds it for well below a
 /// microsecond.
 const TRIES: usize = 100;
-
-/// Calls to the kernel: a trait, so that tests can answer.
-pub trait Calls {
-    /// Stands for [`program_memory::map_aligned`].
-    fn map_aligned(&self, len: usize, reserve: bool) -> Result<usize, Errno>;
-    /// Stands for [`program_memory::unmap`].
-    fn unmap(&self, start: usize, len: usize);
-    /// Stands for [`program_memory::advise_huge`].
-    fn advise_huge(&self, start: usize, len: usize) -> Result<(), Errno>;
-    /// Stands for [`program_memory::resident`].
-    fn resident(&self, start: usize, len: usize) -> Option<usize>;
-    /// Returns true if the program has forbidden itself system calls since it began: calls made
-    /// here could end it.
-    fn is_confined(&self) -> bool;
-}
-
-/// The kernel itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernel;
-
-impl Calls for Kernel {
-    fn map_aligned(&self, len: usize, reserve: bool) -> Result<usize, Errno> {
-        program_memory::map_aligned(len, reserve)
-    }
-
-    fn unmap(&self, start: usize, len: usize) {
-        program_memory::unmap(start, len);
-    }
-
-    fn advise_huge(&self, start: usize, len: usize) -> Result<(), Errno> {
-        program_memory::advise_huge(start, len)
-    }
-
-    fn resident(&self, start: usize, len: usize) -> Option<usize> {
-        program_memory::resident(start, len)
-    }
-
-    fn is_confined(&self) -> bool {
-        program_memory::is_confined()
-    }
-}
 
 /// Part of a chunk that is mapped and not handed out yet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -131,7 +91,7 @@ impl Mapped {
     /// Serves a request for `len` bytes at any address. Returns `None` if the kernel is to be asked
     /// as the program asks; its answer then goes to [`Mapped::probe`]. Never waits, so that a
     /// signal handler may call it.
-    pub fn place(&self, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
+    pub fn place(&self, calls: &impl Prim, len: usize, reserve: bool) -> Option<usize> {
         if !(SMALLEST..LARGEST).contains(&len) {
             return None;
         }
@@ -150,14 +110,14 @@ impl Mapped {
 
     /// Returns true if the kernel may choose the place of a small reservation without access,
     /// though the program names one: it names many, far from each other. Never waits.
-    pub fn may_pass_over(&self, calls: &impl Calls, hint: usize, len: usize) -> bool {
+    pub fn may_pass_over(&self, calls: &impl Prim, hint: usize, len: usize) -> bool {
         let _errno = ErrnoGuard::save();
         self.scattered.try_with(|scattered| scattered.may_pass_over(calls, hint, len)).unwrap_or(false)
     }
 
     /// Advises private anonymous memory that the program has mapped at an address that it named, if
     /// the memory around it is advised.
-    pub fn named(&self, calls: &impl Calls, start: usize, len: usize) {
+    pub fn named(&self, calls: &impl Prim, start: usize, len: usize) {
         let range = (start, start + len.next_multiple_of(BASE_PAGE));
         // Large memory beside advised memory is a separate reservation, which may stay sparse.
         let belongs =
@@ -189,8 +149,10 @@ impl Mapped {
     }
 
     /// Advises a whole mapping. Returns true if that worked.
-    pub fn advise(&self, calls: &impl Calls, start: usize, end: usize) -> bool {
-        self.has_room() && calls.advise_huge(start, end - start).is_ok() && self.insert((start, end))
+    pub fn advise(&self, calls: &impl Prim, start: usize, end: usize) -> bool {
+        self.has_room()
+            && calls.advise_thp(Borrowed::new(start, end - start)).is_ok()
+            && self.insert((start, end))
     }
 
     /// Returns true if the memory at `address` was advised here, or if that cannot be determined at
@@ -201,7 +163,7 @@ impl Mapped {
 
     /// Releases memory that was mapped ahead: the program's own request was refused for lack of
     /// addresses or memory. Returns true if there was any.
-    pub fn return_spares(&self, calls: &impl Calls) -> bool {
+    pub fn return_spares(&self, calls: &impl Prim) -> bool {
         let spares = self.state.try_with(|state| std::mem::take(&mut state.spares)).unwrap_or_default();
         let _errno = ErrnoGuard::save();
         let held = spares.into_iter().filter(|spare| spare.start < spare.end);
@@ -258,12 +220,12 @@ impl Mapped {
         self.look_up(|advised| advised.insert(range)).is_some()
     }
 
-    fn unmap(&self, calls: &impl Calls, spare: Spare) {
+    fn unmap(&self, calls: &impl Prim, spare: Spare) {
         self.unmapping(spare.start, spare.end - spare.start);
         calls.unmap(spare.start, spare.end - spare.start);
     }
 
-    fn serve(&self, state: &mut State, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
+    fn serve(&self, state: &mut State, calls: &impl Prim, len: usize, reserve: bool) -> Option<usize> {
         let kind = state.kind(len);
         kind.mapped += len as u64;
         kind.judge(calls);
@@ -283,7 +245,7 @@ impl Mapped {
 
     /// Serves a small request from the top of a chunk down, as the kernel itself places. A new
     /// chunk comes to lie below the one before, so that the rest of the older one is not lost.
-    fn take_small(&self, state: &mut State, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
+    fn take_small(&self, state: &mut State, calls: &impl Prim, len: usize, reserve: bool) -> Option<usize> {
         let spare = state.spares[usize::from(reserve)];
         if spare.end - spare.start < len {
             let start = self.map_advised(state, calls, HUGE_2M, reserve)?;
@@ -302,9 +264,9 @@ impl Mapped {
         Some(spare.end)
     }
 
-    fn map_advised(&self, state: &mut State, calls: &impl Calls, len: usize, reserve: bool) -> Option<usize> {
+    fn map_advised(&self, state: &mut State, calls: &impl Prim, len: usize, reserve: bool) -> Option<usize> {
         let start = calls.map_aligned(len, reserve).ok()?;
-        if calls.advise_huge(start, len).is_err() {
+        if calls.advise_thp(Borrowed::new(start, len)).is_err() {
             calls.unmap(start, len);
             state.off = true;
             return None;
@@ -323,6 +285,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_inside::Errno;
     use std::cell::{Cell, RefCell};
 
     /// Kernel that maps top-down and reports this share of all memory as present.
@@ -385,7 +348,7 @@ mod tests {
         }
     }
 
-    impl Calls for Fake {
+    impl Prim for Fake {
         fn map_aligned(&self, len: usize, _reserve: bool) -> Result<usize, Errno> {
             if self.refuses_maps.get() {
                 return Err(Errno::ENOMEM);
@@ -399,11 +362,11 @@ mod tests {
             self.unmapped.borrow_mut().push((start, start + len));
         }
 
-        fn advise_huge(&self, start: usize, len: usize) -> Result<(), Errno> {
+        fn advise_thp(&self, part: Borrowed) -> Result<(), Errno> {
             if self.refuses_advice {
                 return Err(Errno::EINVAL);
             }
-            self.advised.borrow_mut().push((start, start + len));
+            self.advised.borrow_mut().push((part.start(), part.end()));
             Ok(())
         }
 

@@ -11,9 +11,10 @@
 use crate::collapse::{LEAST_PRESENT, MOST_FAILURES, pause};
 use crate::heap::hugetlb::{why_not_mapped, why_not_populated};
 use crate::ledger::{FallBack, Ledger, SharedBacking};
+use crate::prim::Kernel;
 use crate::sync::AtomicU64;
 use megapage_inside::program_shared as calls;
-use megapage_inside::{Errno, default_hugetlb_size, hugetlb_available, program_memory};
+use megapage_inside::{Borrowed, Errno, default_hugetlb_size, hugetlb_available, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
@@ -270,7 +271,7 @@ impl Shared {
     /// Watches a range from now on. Advises it to be huge if huge pages were asked for.
     fn watch(&self, ledger: &Ledger, start: usize, len: usize) {
         if self.asked() != Shm::Auto {
-            let _ = program_memory::advise_huge(start, len.next_multiple_of(BASE_PAGE));
+            let _ = Borrowed::new(start, len.next_multiple_of(BASE_PAGE)).advise_thp();
         }
         ledger.shared_obtained(SharedBacking::Aligned, len as u64);
         let first = start.next_multiple_of(HUGE_2M);
@@ -354,7 +355,7 @@ fn collapse_full(it: &Watched, start: usize) -> Full {
             continue;
         }
         let began = Instant::now();
-        if program_memory::collapse(at, HUGE_2M).is_ok() {
+        if Borrowed::new(at, HUGE_2M).collapse().is_ok() {
             it.set_huge(region);
             full.collapsed += HUGE_2M;
         } else {
@@ -378,13 +379,13 @@ fn is_of_pages(errno: Errno) -> bool {
 }
 
 fn why_not(page: PageSize, errno: Errno) -> FallBack {
-    if errno == Errno::EPERM { FallBack::ShmNotPermitted } else { why_not_mapped(page, errno) }
+    if errno == Errno::EPERM { FallBack::ShmNotPermitted } else { why_not_mapped(&Kernel, page, errno) }
 }
 
 /// Returns the reason why pages that were reserved could not be populated.
 fn why_not_filled(errno: Errno) -> FallBack {
     // Kernels before Linux 5.14 do not know this request.
-    if errno == Errno::EINVAL { FallBack::KernelTooOld } else { why_not_populated(PAGE) }
+    if errno == Errno::EINVAL { FallBack::KernelTooOld } else { why_not_populated(&Kernel, PAGE) }
 }
 
 /// Notes that the kernel refused the program's own request for hugetlb pages. `flags` are those of

@@ -105,32 +105,20 @@ pub fn disable_thp_except_advised() -> bool {
     unsafe { system_prctl(libc::PR_SET_THP_DISABLE, [1, EXCEPT_ADVISED, 0, 0]) == 0 }
 }
 
-fn map(len: usize, reserve: bool) -> Result<usize, Errno> {
-    let flags = if reserve { 0 } else { libc::MAP_NORESERVE };
-    Ok(map_anywhere(len, libc::PROT_READ | libc::PROT_WRITE, flags)?.keep().start())
-}
-
 /// Maps `len` bytes (a multiple of the base page) of private anonymous memory, readable and
 /// writable, at a multiple of 2 MiB. With `reserve` the mapping is without MAP_NORESERVE. Returns
 /// the first address.
 pub fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> {
-    let address = map(len, reserve)?;
+    let flags = if reserve { 0 } else { libc::MAP_NORESERVE };
+    let map = |len| map_anywhere(len, libc::PROT_READ | libc::PROT_WRITE, flags);
+    let mut range = map(len)?;
     // Since Linux 6.7 the kernel aligns by itself; before, a neighbour's border often does.
-    if address.is_multiple_of(HUGE_2M) {
-        return Ok(address);
+    if !range.start().is_multiple_of(HUGE_2M) {
+        drop(range);
+        let padded = len.checked_add(HUGE_2M - BASE_PAGE).ok_or(Errno::ENOMEM)?;
+        range = map(padded)?.trim(len, HUGE_2M, 0);
     }
-    unmap(address, len);
-    let spare = HUGE_2M - BASE_PAGE;
-    let padded = map(len.checked_add(spare).ok_or(Errno::ENOMEM)?, reserve)?;
-    let start = padded.next_multiple_of(HUGE_2M);
-    let before = start - padded;
-    if before > 0 {
-        unmap(padded, before);
-    }
-    if before < spare {
-        unmap(start + len, spare - before);
-    }
-    Ok(start)
+    Ok(range.keep().start())
 }
 
 /// Unmaps memory of [`map_aligned`] that was never handed out. Where the kernel cannot (too many
@@ -138,17 +126,6 @@ pub fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> {
 pub fn unmap(start: usize, len: usize) {
     // SAFETY: mapped here, and not handed out: see the header.
     let _ = unsafe { call(libc::SYS_munmap, [start, len]) };
-}
-
-/// Advises transparent huge pages (MADV_HUGEPAGE). Fails with EINVAL where the kernel has none, or
-/// the mapping can have none. Fails with ENOMEM where some of it is not mapped.
-pub fn advise_huge(start: usize, len: usize) -> Result<(), Errno> {
-    advise(start, len, libc::MADV_HUGEPAGE)
-}
-
-/// Collapses whole regions now (MADV_COLLAPSE, Linux 6.1). Contents stay.
-pub fn collapse(start: usize, len: usize) -> Result<(), Errno> {
-    advise(start, len, libc::MADV_COLLAPSE)
 }
 
 /// Splits the huge pages of which the range is only a part (MADV_COLD, Linux 5.4), before the range
@@ -335,7 +312,8 @@ mod tests {
         };
         assert_eq!(runs, [run(0, 4), run(600, 601)]);
         assert_eq!(pagemap.is_shared(start), Some(false));
-        if advise_huge(start, 2 * HUGE_2M).is_ok() && collapse(start, HUGE_2M).is_ok() {
+        let range = crate::Borrowed::new(start, 2 * HUGE_2M);
+        if range.advise_thp().is_ok() && range.part(0, HUGE_2M).collapse().is_ok() {
             runs.clear();
             pagemap.scan(start, start + HUGE_2M, |run| runs.push(run)).unwrap();
             assert_eq!(runs, [PresentRun { huge: true, ..run(0, 512) }]);

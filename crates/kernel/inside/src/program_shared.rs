@@ -10,10 +10,10 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::program_memory::{self, system_mmap};
+use crate::program_memory;
 use crate::range::{Borrowed, map_anywhere};
 use crate::system::call;
-use libc::{c_int, c_void};
+use libc::c_int;
 use megapage_units::{HUGE_2M, PageSize};
 use std::mem::MaybeUninit;
 
@@ -99,12 +99,8 @@ pub fn populate(start: usize, len: usize) -> Result<(), Errno> {
 /// the first address.
 pub fn reserve(len: usize, alignment: usize, past: usize) -> Result<usize, Errno> {
     let all = len.checked_add(alignment).ok_or(Errno::ENOMEM)?;
-    let found = map_anywhere(all, libc::PROT_NONE, libc::MAP_NORESERVE)?.keep().start();
-    let over = (found.wrapping_sub(past)) & (alignment - 1);
-    let start = if over == 0 { found } else { found + (alignment - over) };
-    give_up(found, start - found);
-    give_up(start + len, found + all - (start + len));
-    Ok(start)
+    let found = map_anywhere(all, libc::PROT_NONE, libc::MAP_NORESERVE)?;
+    Ok(found.trim(len, alignment, past).keep().start())
 }
 
 /// Gives up addresses of [`reserve`], on which nothing was mapped that was handed out.
@@ -125,17 +121,15 @@ pub fn map_over(
     fd: c_int,
     offset: libc::off_t,
 ) -> Result<(), Errno> {
+    let flags = flags | libc::MAP_FIXED;
+    let arguments = [start, len, protection as usize, flags as usize, fd as usize, offset as usize];
     // SAFETY: the addresses are reserved, and nothing else uses them: see the header.
-    let mapped =
-        unsafe { system_mmap(start as *mut c_void, len, protection, flags | libc::MAP_FIXED, fd, offset) };
-    if mapped != libc::MAP_FAILED {
-        return Ok(());
-    }
-    let errno = Errno::last();
-    if errno != Errno::ENOMEM {
-        give_up(start, len);
-    }
-    Err(errno)
+    let mapped = unsafe { call(libc::SYS_mmap, arguments) };
+    mapped.map(drop).inspect_err(|errno| {
+        if *errno != Errno::ENOMEM {
+            give_up(start, len);
+        }
+    })
 }
 
 /// Maps `whole` bytes of shared anonymous memory on hugetlb pages of this size (a multiple of
@@ -151,8 +145,7 @@ pub fn map_huge(
     let huge = (flags & !libc::MAP_NORESERVE) | libc::MAP_HUGETLB | size_flags(page);
     let map = |at: usize, len: usize, flags: c_int| {
         // SAFETY: at an address of the kernel's choice, or where nothing is, it overlaps nothing.
-        let mapped = unsafe { system_mmap(at as *mut c_void, len, protection, flags, -1, 0) };
-        if mapped == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(mapped as usize) }
+        unsafe { call(libc::SYS_mmap, [at, len, protection as usize, flags as usize, usize::MAX, 0]) }
     };
     let start = map(0, whole, huge)?;
     if behind == 0 || map(start + whole, behind, flags | libc::MAP_FIXED_NOREPLACE) == Ok(start + whole) {

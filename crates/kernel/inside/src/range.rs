@@ -89,8 +89,17 @@ impl Borrowed {
     /// 5.14). Failing to do so is an error and no signal: EFAULT is a fault that would have been
     /// SIGBUS. Contents stay.
     pub fn populate(self) -> Result<(), Errno> {
+        self.fault_in(libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Faults the whole range in for reading as [`Borrowed::populate`] does (MADV_POPULATE_READ).
+    pub fn read_in(self) -> Result<(), Errno> {
+        self.fault_in(libc::MADV_POPULATE_READ)
+    }
+
+    fn fault_in(self, advice: c_int) -> Result<(), Errno> {
         loop {
-            match advise(self.start, self.len, libc::MADV_POPULATE_WRITE) {
+            match advise(self.start, self.len, advice) {
                 // A signal interrupts it; each call advances, so that the loop ends.
                 Err(Errno(libc::EINTR)) => continue,
                 other => return other,
@@ -99,15 +108,16 @@ impl Borrowed {
     }
 
     /// Advises transparent huge pages for the range (MADV_HUGEPAGE). Fails with EINVAL where the
-    /// kernel has none.
+    /// kernel has none, or the mapping can have none. Fails with ENOMEM where some of it is not
+    /// mapped.
     pub fn advise_thp(self) -> Result<(), Errno> {
-        program_memory::advise_huge(self.start, self.len)
+        advise(self.start, self.len, libc::MADV_HUGEPAGE)
     }
 
     /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents
     /// stay.
     pub fn collapse(self) -> Result<(), Errno> {
-        program_memory::collapse(self.start, self.len)
+        advise(self.start, self.len, libc::MADV_COLLAPSE)
     }
 
     /// Unlocks the range (munlock(2)), unless the program confines itself.
@@ -248,13 +258,18 @@ impl Owned<'_> {
     /// not get it (MADV_DONTFORK): they would write into the memory of their parent. Nothing is
     /// touched yet. The range is inaccessible before, and after an error.
     pub fn map_extent(&self, extent: BorrowedFd<'_>) -> Result<(), Errno> {
-        let mapped = self.map_fixed(READ_WRITE, libc::MAP_SHARED, extent.as_raw_fd() as usize);
-        mapped.inspect_err(|_| {
-            // Another thread may have mapped something in a hole by then.
-            let _ = self.reserve_hole();
-        })?;
+        self.map_file(extent, 0)?;
         self.advise(libc::MADV_DONTFORK).inspect_err(|_| {
             let _ = self.close();
+        })
+    }
+
+    /// Replaces the range by `file` from `offset` on, mapped shared. On an error it is as it was,
+    /// or inaccessible. If the pool is short, a kernel may have unmapped it first, and another
+    /// thread's mapping may lie there already.
+    pub fn map_file(&self, file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+        self.map_fixed(READ_WRITE, libc::MAP_SHARED, file.as_raw_fd() as usize, offset).inspect_err(|_| {
+            let _ = self.reserve_hole();
         })
     }
 
@@ -299,17 +314,17 @@ impl Owned<'_> {
     }
 
     pub(crate) fn map_over(&self, protection: c_int, flags: c_int) -> Result<(), Errno> {
-        self.map_fixed(protection, flags | ANONYMOUS, usize::MAX).or_else(|errno| {
+        self.map_fixed(protection, flags | ANONYMOUS, usize::MAX, 0).or_else(|errno| {
             // It may have unmapped the range before it failed.
             self.reserve_hole().map_err(|_| errno).and_then(|()| self.protect(protection))
         })
     }
 
-    fn map_fixed(&self, protection: c_int, flags: c_int, fd: usize) -> Result<(), Errno> {
-        let flags = flags | libc::MAP_FIXED;
+    fn map_fixed(&self, protection: c_int, flags: c_int, fd: usize, offset: u64) -> Result<(), Errno> {
+        let (protection, flags) = (protection as usize, (flags | libc::MAP_FIXED) as usize);
+        let arguments = [self.start, self.len, protection, flags, fd, offset as usize];
         // SAFETY: mmap(2), MAP_FIXED: what it replaces is owned.
-        unsafe { call(libc::SYS_mmap, [self.start, self.len, protection as usize, flags as usize, fd, 0]) }
-            .map(drop)
+        unsafe { call(libc::SYS_mmap, arguments) }.map(drop)
     }
 
     fn advise(&self, advice: c_int) -> Result<(), Errno> {
@@ -411,15 +426,18 @@ impl Reservation {
         if len < room {
             return Err(Errno::ENOMEM);
         }
-        let mut whole = reserve(len.checked_add(alignment).ok_or(Errno::ENOMEM)?)?;
-        let before = whole.start.next_multiple_of(alignment) - whole.start;
-        if before > 0 {
-            whole = whole.split_off(before);
+        Ok(reserve(len.checked_add(alignment).ok_or(Errno::ENOMEM)?)?.trim(len, alignment, 0))
+    }
+
+    /// Keeps `len` bytes from the first address that is `past` bytes beyond a multiple of
+    /// `alignment`, a power of two. Releases the others.
+    pub(crate) fn trim(mut self, len: usize, alignment: usize, past: usize) -> Reservation {
+        let before = past.wrapping_sub(self.start) & (alignment - 1);
+        let mut kept = if before > 0 { self.split_off(before) } else { self };
+        if len < kept.len {
+            drop(kept.split_off(len));
         }
-        if len < whole.len {
-            drop(whole.split_off(len));
-        }
-        Ok(whole)
+        kept
     }
 
     const fn of_new(range: Borrowed) -> Reservation {

@@ -8,13 +8,11 @@
 #![allow(unsafe_code)]
 
 use crate::own_values::Descriptor;
-use crate::program_memory::system_mmap;
 use crate::system::call;
 use megapage_units::BASE_PAGE;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::ptr;
 use std::sync::atomic::AtomicU64;
 
 /// Number of 64-bit words in a base page.
@@ -99,23 +97,13 @@ impl SharedWords {
         if pages == 0 || seals.map_or(0, |seals| seals as libc::c_int) & libc::F_SEAL_SHRINK == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let arguments = [0, pages * BASE_PAGE, protection, libc::MAP_SHARED as usize, fd as usize, 0];
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let address = unsafe {
-            system_mmap(
-                ptr::null_mut(),
-                pages * BASE_PAGE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let address = unsafe { call(libc::SYS_mmap, arguments) }?;
         // SAFETY: the mapping is page-aligned, as long as the words, readable and writable. It is
         // never removed (both sides keep it until they exit), hence 'static.
-        let words = unsafe { std::slice::from_raw_parts(address.cast(), pages * SHARED_WORDS) };
+        let words = unsafe { std::slice::from_raw_parts(address as *const AtomicU64, pages * SHARED_WORDS) };
         Ok(SharedWords { words })
     }
 }

@@ -17,7 +17,6 @@ use megapage_inside::{Borrowed, Errno, NotMoved, Owned, Reservation, is_plausibl
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ffi::CStr;
 use std::fmt;
-use std::ptr;
 
 /// LOAD segment of the program or of a loaded library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,12 +183,7 @@ impl Part {
     /// Reads it into memory (MADV_POPULATE_READ, Linux 5.14). A failure is an error, not a signal.
     /// EFAULT: the file has become shorter.
     pub fn read_in(&self) -> Result<(), Errno> {
-        loop {
-            match self.advise(libc::MADV_POPULATE_READ) {
-                Err(Errno(libc::EINTR)) => {}
-                other => return other,
-            }
-        }
+        self.range().read_in()
     }
 
     /// Returns true if any page of it is the process's copy, not the file's. In a read-only mapping
@@ -230,15 +224,7 @@ impl Part {
 
     /// Asks for transparent huge pages at page faults from now on (MADV_HUGEPAGE). Copies nothing.
     pub fn advise_thp(&self) -> Result<(), Errno> {
-        self.advise(libc::MADV_HUGEPAGE)
-    }
-
-    fn advise(&self, advice: c_int) -> Result<(), Errno> {
-        let address = ptr::without_provenance_mut(self.start);
-        // SAFETY: the part is mapped (see the header); none of the advice above changes contents or
-        // access.
-        let answer = unsafe { libc::madvise(address, self.end - self.start, advice) };
-        if answer == 0 { Ok(()) } else { Err(Errno::last()) }
+        self.range().advise_thp()
     }
 
     /// Names it in `/proc/PID/maps` and `smaps` as `[anon:NAME]` (PR_SET_VMA, Linux 5.17). EINVAL:
@@ -362,6 +348,7 @@ mod tests {
     use crate::{KernelRoot, smaps};
     use megapage_inside::own_mappings::{mapping_of, own_mappings};
     use std::os::fd::AsRawFd;
+    use std::ptr;
 
     #[test]
     fn our_own_segments_and_mappings_are_listed_as_others_list_them() {

@@ -11,13 +11,13 @@
 #![allow(unsafe_code)]
 
 use libc::c_void;
-use megapage_inside::{Borrowed, Owned, Reservation};
+use megapage_inside::{Borrowed, Reservation};
 use megapage_units::BASE_PAGE;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr;
 use std::sync::Mutex;
@@ -154,7 +154,8 @@ impl SharedMapping {
         let done = (0..count).try_for_each(|number| {
             let part = self.range.part(at + number * len, len);
             give(number, &mut |file, from| {
-                map(&part, file, from)?;
+                // No reference leads into the part: it lies behind all that is ready.
+                part.map_file(file.as_fd(), from)?;
                 mapped += len;
                 bind(*part, node)?;
                 match populate {
@@ -212,30 +213,6 @@ impl SharedMapping {
         }
         u32::try_from(node).map_err(|_| io::ErrorKind::InvalidData.into())
     }
-}
-
-/// Maps `file` over the part, which no reference leads into: it lies behind all that is ready. On
-/// an error it is reserved as before. If the pool is short, a kernel may have unmapped it first,
-/// and another thread's mapping may lie there already.
-fn map(part: &Owned<'_>, file: &File, from: u64) -> io::Result<()> {
-    // SAFETY: the part lies in the reserved range behind all that is ready, so that no reference
-    // leads there.
-    let got = unsafe {
-        libc::mmap(
-            ptr::without_provenance_mut(part.start()),
-            part.len(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_FIXED,
-            file.as_raw_fd(),
-            from as libc::off_t,
-        )
-    };
-    if got != libc::MAP_FAILED {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    let _ = part.reserve_hole();
-    Err(error)
 }
 
 /// Returns true if the file has every page of `len` bytes from `from` on, so that a page fault

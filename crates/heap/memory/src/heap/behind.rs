@@ -4,6 +4,7 @@
 use super::HugeHeap;
 use crate::chunk::Mapping;
 use crate::ledger::Backing;
+use crate::prim::Prim;
 use megapage_inside::{Errno, ErrnoGuard, Reservation};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +17,7 @@ const PER_THREAD: u64 = 1 << 20;
 /// Most of those bytes, for all threads together.
 const MOST_FOR_THREADS: u64 = 64 << 20;
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Returns true if a heap that holds `held` bytes is too small for a further huge page.
     pub(super) fn is_small(&self, held: u64) -> bool {
         let others = self.room.threads.load(Relaxed).saturating_sub(1);
@@ -30,7 +31,7 @@ impl HugeHeap {
     pub fn collapse_at(&self, address: usize) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         // The program may wait for the locks below. So room is made before they are taken.
-        match make_ready() {
+        match make_ready(&self.kernel) {
             Ok(()) | Err(Errno::EINVAL) => self.walks.with(|| self.collapse_chunk_at(address)),
             refused => refused,
         }
@@ -46,8 +47,8 @@ impl HugeHeap {
         if chunk.mapping() != Mapping::Mapped(Backing::Base) || is_closed {
             return Err(Errno::EINVAL);
         }
-        range.advise_thp()?;
-        range.collapse()?;
+        self.kernel.advise_thp(*range)?;
+        self.kernel.collapse(*range)?;
         chunk.set_mapping(Mapping::Mapped(Backing::Thp));
         chunk.set_advised();
         self.in_use.moved_to_huge(chunk.committed());
@@ -59,9 +60,9 @@ impl HugeHeap {
 /// Takes a huge page and releases it, so that the next collapse finds one. The kernel holds no lock
 /// of the process while it makes room for that page. In a virtual machine, the host may have to
 /// find memory, too. Fails with EINVAL if the kernel cannot collapse (before Linux 6.1).
-pub(super) fn make_ready() -> Result<(), Errno> {
+pub(super) fn make_ready(kernel: &impl Prim) -> Result<(), Errno> {
     let range = Reservation::new(HUGE_2M, HUGE_2M)?;
-    range.open()?;
-    range.part(0, BASE_PAGE).populate()?;
-    range.collapse()
+    kernel.open(&range)?;
+    kernel.populate(*range.part(0, BASE_PAGE))?;
+    kernel.collapse(range.view())
 }

@@ -14,6 +14,7 @@ use super::group::Group;
 use crate::chunk::Mapping;
 use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
+use crate::prim::Prim;
 use crate::span::Span;
 use crate::stock::wire::Verdict;
 use crate::stock::{Granted, TakeError, take_noting};
@@ -23,7 +24,6 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Longest path of a socket (`sun_path` of unix(7)), in bytes.
 const MOST_PATH: usize = 108;
@@ -175,7 +175,7 @@ fn reason(error: &TakeError) -> (FallBack, Errno) {
     }
 }
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Names the broker whose pages come first, by its socket; `pid` is the calling process.
     /// Ignores a path that is too long for a socket.
     pub fn use_broker(&self, path: &[u8], pid: u32) {
@@ -193,10 +193,9 @@ impl HugeHeap {
     /// for it.
     pub(super) fn wants_stock(&self, span: &Span, index: usize, bulk: bool) -> bool {
         span.chunk(index).mapping() == Mapping::None
-            && self.config().heap != Heap::None
             && self.stock.with(|stock| stock.is_dry(self.now_ms()))
-            && (bulk || !self.is_small(self.held()))
-            && !self.forked.load(Relaxed)
+            && self.config().heap != Heap::None
+            && self.may_be_of_pools(bulk)
             // An unfit kernel could not move the pages behind a chunk.
             && self.unfit().is_none()
     }

@@ -13,6 +13,7 @@ use super::HugeHeap;
 use crate::Heap;
 use crate::chunk::{BASE, Chunk, SLICE};
 use crate::ledger::Backing;
+use crate::prim::Prim;
 use megapage_units::HUGE_2M;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -83,7 +84,7 @@ impl InUse {
     }
 }
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Returns true if a further huge page, for a commit of the slices of `mask`, would leave too
     /// much unused.
     pub(super) fn is_sparse(&self, mask: u32) -> bool {

@@ -4,9 +4,8 @@ use super::HugeHeap;
 use super::broker::Stock;
 use crate::chunk::Mapping;
 use crate::ledger::{Backing, FallBack};
-use megapage_inside::{
-    Alone, Errno, ErrnoGuard, Lock, Reservation, hugetlb_available, memory_available_and_total, thread_count,
-};
+use crate::prim::Prim;
+use megapage_inside::{Alone, Errno, ErrnoGuard, Lock, Reservation, thread_count};
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -31,7 +30,7 @@ fn alone(own_threads: u64, patience: bool) -> Option<Alone> {
     Alone::among(own_threads)
 }
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Makes a fork safe. After it, a write by either side to a private hugetlb page needs a second
     /// page, and the child is killed if the pool has none. So the function does the first of these
     /// that is possible:
@@ -78,8 +77,8 @@ impl HugeHeap {
     /// pages: otherwise there is no fork. With `patience` it waits for threads that are about to
     /// end. Returns true if it has moved the heap.
     fn moves_to_thp(&self, held: u64, shared: u64, own_threads: u64, patience: bool) -> bool {
-        let room = memory_available_and_total()
-            .is_some_and(|(available, total)| available > held + shared + total / 20);
+        let memory = self.kernel.available_and_total();
+        let room = memory.is_some_and(|(available, total)| available > held + shared + total / 20);
         let thp_off = self.thp_off.load(Relaxed);
         if !room || (thp_off && shared == 0) {
             return false;
@@ -94,7 +93,7 @@ impl HugeHeap {
     /// although the pool has pages (a cgroup limit): then the only way to know is to fault them in,
     /// and release them.
     fn pool_carries(&self, size: PageSize, pages: u64) -> bool {
-        if hugetlb_available(size).unwrap_or(0) < pages {
+        if self.kernel.hugetlb_available(size).unwrap_or(0) < pages {
             return false;
         }
         if !self.config().populate {
@@ -102,7 +101,7 @@ impl HugeHeap {
         }
         let bytes = size.bytes().0 as usize;
         let Ok(trial) = Reservation::new(bytes * pages as usize, bytes) else { return false };
-        trial.map_hugetlb(size).and_then(|()| trial.populate()).is_ok()
+        self.kernel.map_hugetlb(&trial, size).and_then(|()| self.kernel.populate(trial.view())).is_ok()
     }
 
     /// Moves every hugetlb page of the heap to private memory, which counts as `to`.
@@ -197,7 +196,7 @@ impl HugeHeap {
         let mut all = true;
         for (backing, size) in PRIVATE_POOLS {
             let pages = has(backing, size);
-            all &= pages == 0 || hugetlb_available(size).unwrap_or(0) >= pages;
+            all &= pages == 0 || self.kernel.hugetlb_available(size).unwrap_or(0) >= pages;
             if pages > 0 {
                 self.forked.store(true, Relaxed);
             }

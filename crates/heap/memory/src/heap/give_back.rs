@@ -7,17 +7,18 @@ use super::{GROUP, HugeHeap};
 use crate::SLICE;
 use crate::chunk::{BASE, Mapping, masks, runs, slice_mask};
 use crate::ledger::Backing;
+use crate::prim::Prim;
 use megapage_inside::{Borrowed, Errno, ErrnoGuard, Owned, Reservation};
 use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Takes a part of what [`HugeHeap::reserve`] returned back from the allocator. Returns
     /// `Ok(true)` if it must be committed again before use.
     pub fn decommit(&self, part: Owned) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
-            part.discard()?;
+            self.kernel.discard(&part)?;
             return Ok(false);
         };
         let start = part.start() - span.range.start();
@@ -42,15 +43,15 @@ impl HugeHeap {
     /// kernel has made of it.
     fn discard_slices(&self, part: &Owned) -> Result<(), Errno> {
         if self.given_unasked.load(Relaxed) {
-            return part.discard_part();
+            return self.kernel.discard_part(part);
         }
         // Linux 6.14 frees the page table of 2 MiB that are discarded at once, and charges the
         // control group for it until much later: a loop of large blocks would fill the group.
         if part.len() == HUGE_2M {
-            part.part(0, HUGE_2M / 2).discard()?;
-            return part.part(HUGE_2M / 2, HUGE_2M / 2).discard();
+            self.kernel.discard(&part.part(0, HUGE_2M / 2))?;
+            return self.kernel.discard(&part.part(HUGE_2M / 2, HUGE_2M / 2));
         }
-        part.discard()
+        self.kernel.discard(part)
     }
 
     /// Gives the kernel the contents of a committed part. The part stays committed, and reads as
@@ -61,7 +62,7 @@ impl HugeHeap {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
             // The part is on base pages of a separate mapping. If they stay, only memory is lost.
-            let _ = part.discard();
+            let _ = self.kernel.discard(&part);
             return;
         };
         let start = part.start() - span.range.start();
@@ -71,7 +72,7 @@ impl HugeHeap {
             let some = part.part(from - start, end.min((index + 1) * HUGE_2M) - from);
             match span.chunk(index).mapping() {
                 Mapping::Mapped(Backing::Thp) if some.len() < HUGE_2M => {}
-                Mapping::Mapped(Backing::Thp) => drop(some.discard()),
+                Mapping::Mapped(Backing::Thp) => drop(self.kernel.discard(&some)),
                 BASE => drop(self.discard_slices(&some)),
                 _ => {}
             }
@@ -106,7 +107,7 @@ impl HugeHeap {
             // The state changes before the mapping: a child may be forked between the two.
             chunk.set_mapping(Mapping::None);
             let stays_open = may_stay && (chunk.used() == 0 || self.discard_slices(&range).is_ok());
-            let gone = stays_open || range.close().is_ok();
+            let gone = stays_open || self.kernel.close(&range).is_ok();
             if !gone {
                 // A page that was released but is still mapped has to be populated before it is
                 // used again.
@@ -150,9 +151,9 @@ impl HugeHeap {
         for (first, count) in runs(unused) {
             let part = range.part(first * SLICE, count * SLICE);
             let gone = match chunk.mapping() {
-                _ if self.by_slices.load(Relaxed) => part.close_part(),
+                _ if self.by_slices.load(Relaxed) => self.kernel.close_part(&part),
                 BASE => self.discard_slices(&part),
-                _ => part.discard_part(),
+                _ => self.kernel.discard_part(&part),
             };
             if gone.is_ok() && self.locked.load(Relaxed) {
                 part.unlock();

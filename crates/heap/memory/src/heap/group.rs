@@ -2,6 +2,7 @@
 //! change.
 
 use super::{GROUP, HugeHeap, LOCKS};
+use crate::prim::Prim;
 use crate::span::Span;
 use megapage_inside::{Held, Owned};
 use megapage_units::HUGE_2M;
@@ -35,7 +36,7 @@ impl Deref for Group<'_> {
     }
 }
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Waits for the lock of the group of chunk `index`, and takes it.
     pub(super) fn hold<'a>(&'a self, span: &'a Span, index: usize) -> Group<'a> {
         Group { span, held: self.groups[lock_of(span, index)].hold() }

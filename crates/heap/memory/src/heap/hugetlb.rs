@@ -7,9 +7,9 @@ use super::{GROUP, HugeHeap};
 use crate::chunk::Mapping;
 use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
+use crate::prim::Prim;
 use crate::span::Span;
-use megapage_inside::program_memory::is_confined;
-use megapage_inside::{Errno, NoHugetlb, hugetlb_available, hugetlb_free_by_node, hugetlb_room, try_hugetlb};
+use megapage_inside::{Errno, NoHugetlb};
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -60,10 +60,10 @@ impl Fit {
     }
 
     /// Returns the reason why the kernel is not able; `None` if it is.
-    fn lacks(&self) -> Option<(FallBack, Errno)> {
+    fn lacks(&self, kernel: &impl Prim) -> Option<(FallBack, Errno)> {
         let mut known = self.0.load(Relaxed);
         if known == UNKNOWN {
-            known = match try_hugetlb(PageSize::HUGE_2M) {
+            known = match kernel.try_hugetlb(PageSize::HUGE_2M) {
                 Ok(()) => ABLE,
                 Err(NoHugetlb::Move(Errno::EINVAL) | NoHugetlb::Populate(Errno::EINVAL)) => TOO_OLD,
                 Err(NoHugetlb::Move(errno) | NoHugetlb::Populate(errno)) => REFUSED + errno.0.unsigned_abs(),
@@ -79,31 +79,31 @@ impl Fit {
 }
 
 /// Returns the reason why the kernel did not map a page of `size` and answered `errno`.
-pub(crate) fn why_not_mapped(size: PageSize, errno: Errno) -> FallBack {
+pub(crate) fn why_not_mapped(kernel: &impl Prim, size: PageSize, errno: Errno) -> FallBack {
     let short = if size == PageSize::HUGE_1G { FallBack::PoolShort1G } else { FallBack::PoolShort2M };
     // A program's own filter of system calls may forbid to read files.
-    if is_confined() && errno == Errno::ENOMEM {
+    if kernel.is_confined() && errno == Errno::ENOMEM {
         short
     } else if errno != Errno::ENOMEM {
         FallBack::Other
-    } else if is_less(hugetlb_room(size).reservation, size) {
+    } else if is_less(kernel.hugetlb_room(size).reservation, size) {
         FallBack::CgroupLimit
-    } else if hugetlb_available(size).unwrap_or(0) == 0 {
+    } else if kernel.hugetlb_available(size).unwrap_or(0) == 0 {
         short
     } else {
-        why_not_here(size).unwrap_or(FallBack::Unexplained)
+        why_not_here(kernel, size).unwrap_or(FallBack::Unexplained)
     }
 }
 
 /// Returns the reason why the kernel did not populate a page of `size` that it had reserved.
-pub(crate) fn why_not_populated(size: PageSize) -> FallBack {
-    if is_confined() {
+pub(crate) fn why_not_populated(kernel: &impl Prim, size: PageSize) -> FallBack {
+    if kernel.is_confined() {
         return FallBack::Unexplained;
     }
-    if is_less(hugetlb_room(size).fault, size) {
+    if is_less(kernel.hugetlb_room(size).fault, size) {
         return FallBack::CgroupLimit;
     }
-    why_not_here(size).unwrap_or(FallBack::Unexplained)
+    why_not_here(kernel, size).unwrap_or(FallBack::Unexplained)
 }
 
 fn is_less(room: Option<u64>, size: PageSize) -> bool {
@@ -112,8 +112,8 @@ fn is_less(room: Option<u64>, size: PageSize) -> bool {
 
 /// Returns the reason why the calling thread cannot have the free pages of `size`: they lie on
 /// nodes that it may not use. `None` if they do not, or the kernel does not say.
-fn why_not_here(size: PageSize) -> Option<FallBack> {
-    let free = hugetlb_free_by_node(size)?;
+fn why_not_here(kernel: &impl Prim, size: PageSize) -> Option<FallBack> {
+    let free = kernel.hugetlb_free_by_node(size)?;
     match (free.policy, free.cpuset, free.all) {
         (1.., _, _) | (_, _, 0) => None,
         (_, 1.., _) => Some(FallBack::MemoryPolicy),
@@ -121,11 +121,11 @@ fn why_not_here(size: PageSize) -> Option<FallBack> {
     }
 }
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Returns the reason why the kernel must not be asked for hugetlb pages; `None` if it may. If
     /// a kernel cannot move such pages, the failing move takes the heap's own addresses along.
     pub(super) fn unfit(&self) -> Option<(FallBack, Errno)> {
-        self.fit.lacks()
+        self.fit.lacks(&self.kernel)
     }
 
     /// Reserves up to `count` 2 MiB pages for the chunks from `index` on, and halves the request
@@ -144,7 +144,7 @@ impl HugeHeap {
         let mut count = count;
         let mut last = Errno::ENOMEM;
         while count > 0 {
-            match span.chunks_at(index, count).map_hugetlb(PageSize::HUGE_2M) {
+            match self.kernel.map_hugetlb(&span.chunks_at(index, count), PageSize::HUGE_2M) {
                 Ok(()) => {
                     for i in index..index + count {
                         span.chunk(i).set_mapping(Mapping::Reserved(Backing::Hugetlb2M));
@@ -155,7 +155,7 @@ impl HugeHeap {
             }
             count /= 2;
         }
-        let why = why_not_mapped(PageSize::HUGE_2M, last);
+        let why = why_not_mapped(&self.kernel, PageSize::HUGE_2M, last);
         self.dry.begin(self.now_ms(), why);
         self.ledger().fell_back(why, HUGE_2M as u64, last.0);
         false
@@ -180,19 +180,19 @@ impl HugeHeap {
     /// back.
     pub(super) fn populate_reserved(&self, span: &Group, index: usize, backing: Backing) -> bool {
         let range = span.chunk_at(index);
-        match self.populate(&range) {
+        match self.populate(*range) {
             Ok(()) => {
                 span.chunk(index).set_mapping(Mapping::Mapped(backing));
                 self.ledger().obtained(backing, HUGE_2M as u64);
                 true
             }
             Err(errno) => {
-                let why = why_not_populated(PageSize::HUGE_2M);
+                let why = why_not_populated(&self.kernel, PageSize::HUGE_2M);
                 self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
                 if backing == Backing::Hugetlb2M {
                     self.dry.begin(self.now_ms(), why);
                     // If even that fails, the chunk stays reserved, and is not used.
-                    if range.close().is_ok() {
+                    if self.kernel.close(&range).is_ok() {
                         span.chunk(index).set_mapping(Mapping::None);
                     }
                     self.return_reserved(span, index);
@@ -213,7 +213,7 @@ impl HugeHeap {
                 span.chunk(i).set_mapping(Mapping::Reserved(Backing::Hugetlb2M));
             }
             if let Mapping::Reserved(Backing::Hugetlb2M | Backing::Broker) = mapping
-                && span.chunk_at(i).close().is_ok()
+                && self.kernel.close(&span.chunk_at(i)).is_ok()
             {
                 span.chunk(i).set_mapping(Mapping::None);
             }
@@ -233,7 +233,9 @@ impl HugeHeap {
             return;
         }
         // Most machines have no such pool: that is no fall-back.
-        let has_any = || !is_confined() && hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) > 0;
+        let has_any = || {
+            !self.kernel.is_confined() && self.kernel.hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) > 0
+        };
         if heap == Heap::Auto && !has_any() {
             return;
         }
@@ -262,11 +264,11 @@ impl HugeHeap {
         // After a refusal the chunks may be inaccessible.
         self.take_all_open(span, index, chunks);
         let range = span.chunks_at(index, chunks);
-        let refused = match range.map_hugetlb(PageSize::HUGE_1G) {
-            Err(errno) => Some((why_not_mapped(PageSize::HUGE_1G, errno), errno)),
-            Ok(()) => self.populate(&range).err().map(|errno| {
-                let why = why_not_populated(PageSize::HUGE_1G);
-                let _ = range.close();
+        let refused = match self.kernel.map_hugetlb(&range, PageSize::HUGE_1G) {
+            Err(errno) => Some((why_not_mapped(&self.kernel, PageSize::HUGE_1G, errno), errno)),
+            Ok(()) => self.populate(*range).err().map(|errno| {
+                let why = why_not_populated(&self.kernel, PageSize::HUGE_1G);
+                let _ = self.kernel.close(&range);
                 (why, errno)
             }),
         };

@@ -12,6 +12,7 @@ use super::group::Group;
 use crate::chunk::Mapping;
 use crate::config::Fork;
 use crate::ledger::Backing;
+use crate::prim::Prim;
 use megapage_inside::{Errno, ErrnoGuard, OwnRegion};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,7 +74,7 @@ impl Repair {
     }
 }
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Returns true if a walk may find something to repair.
     pub fn may_be_split(&self) -> bool {
         self.split.load(Relaxed) && self.config().fork != Fork::Auto && !self.thp_off.load(Relaxed)
@@ -112,7 +113,7 @@ impl HugeHeap {
             Repaired::Ready => {
                 walk.ready = true;
                 // If there is no huge page, the next step finds out.
-                let _ = make_ready();
+                let _ = make_ready(&self.kernel);
                 found
             }
             found => found,
@@ -131,13 +132,13 @@ impl HugeHeap {
             return Repaired::Nothing;
         }
         let range = span.chunk_at(index);
-        match OwnRegion::look(range.start()) {
+        match self.kernel.region(range.start()) {
             Some(OwnRegion::Base { shared: 1.., .. }) => {
                 walk.shared = true;
                 Repaired::Nothing
             }
             Some(OwnRegion::Base { present: PAGES, .. }) if !ready => Repaired::Ready,
-            Some(OwnRegion::Base { present: PAGES, .. }) => match range.collapse() {
+            Some(OwnRegion::Base { present: PAGES, .. }) => match self.kernel.collapse(*range) {
                 Ok(()) => {
                     self.ledger().repaired(HUGE_2M as u64);
                     Repaired::Chunk

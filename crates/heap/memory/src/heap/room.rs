@@ -13,10 +13,11 @@
 
 use super::{Commit, HugeHeap};
 use crate::chunk::{BASE, SLICE};
+use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
-use megapage_inside::own_resident;
-use megapage_inside::room::{Limits, Room, free_huge_pages, machine_room};
-use std::sync::LazyLock;
+use crate::prim::Prim;
+use megapage_inside::room::{Limits, Room};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ const MEASURED_EVERY: Duration = Duration::from_millis(100);
 /// The room of the heap, as far as it is known.
 #[derive(Debug)]
 pub(super) struct Headroom {
-    pub(super) limits: LazyLock<Limits>,
+    limits: OnceLock<Limits>,
     /// Bytes of heap at which the first limit is reached.
     limit: AtomicU64,
     /// Bytes of heap from which on a limit is near, so that nothing more becomes huge.
@@ -84,7 +85,7 @@ pub(super) struct Headroom {
 impl Headroom {
     pub(super) const fn new() -> Headroom {
         Headroom {
-            limits: LazyLock::new(Limits::find),
+            limits: OnceLock::new(),
             limit: AtomicU64::new(u64::MAX),
             ceiling: AtomicU64::new(u64::MAX),
             short_from: AtomicU64::new(u64::MAX),
@@ -101,6 +102,17 @@ impl Headroom {
     }
 }
 
+/// Backings that a fresh chunk may have, the best first; base pages come last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    /// True if a page of a broker comes first, where one was named.
+    pub(super) broker: bool,
+    /// True if a page of the pool comes next.
+    pub(super) hugetlb: bool,
+    /// `Ok` if a transparent huge page comes next, or the reason why none does.
+    pub(super) thp: Result<(), FallBack>,
+}
+
 /// Returns the bytes below a limit in which it is near.
 fn margin(limit: u64) -> u64 {
     (limit / MARGIN_SHARE).clamp(LEAST_MARGIN, MOST_MARGIN)
@@ -113,13 +125,13 @@ fn ceiling(size: u64, room: Room) -> (u64, u64) {
     (limit.saturating_sub(margin(room.limit)), limit)
 }
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Reads the limits. For use before `main`, and in threads of the library.
     pub fn measure(&self) {
         let size = self.size();
         let short_below = self.config().short_below;
         let (mut lowest, mut short, mut ahead) = ((u64::MAX, u64::MAX), u64::MAX, u64::MAX);
-        if let Some(room) = machine_room() {
+        if let Some(room) = self.kernel.machine_room() {
             let below = if short_below == 0 { room.limit / 10 } else { short_below };
             lowest = ceiling(size, room);
             short = size.saturating_add(room.left).saturating_sub(below);
@@ -127,8 +139,8 @@ impl HugeHeap {
         // The program may still touch what it was given, so that a limit on touched memory counts
         // from the touched bytes. The machine's memory counts from the heap's size: programs may be
         // given more than there is.
-        let touched = own_resident().map_or(size, |resident| size.min(resident));
-        self.room.limits.rooms(|room| {
+        let touched = self.kernel.own_resident().map_or(size, |resident| size.min(resident));
+        self.kernel.rooms(self.limits(), |room| {
             let (near, limit) = ceiling(if room.of_touched { touched } else { size }, room);
             if !room.of_touched {
                 ahead = ahead.min(room.left / AHEAD_SHARE);
@@ -138,7 +150,12 @@ impl HugeHeap {
         });
         self.set_ceilings(lowest, short);
         self.room.ahead.store(ahead, Relaxed);
-        self.room.free.store(free_huge_pages().unwrap_or(0) / FREE_SHARE, Relaxed);
+        self.room.free.store(self.kernel.free_huge_pages().unwrap_or(0) / FREE_SHARE, Relaxed);
+    }
+
+    /// Returns the limits that the process was started with.
+    pub(super) fn limits(&self) -> &Limits {
+        self.room.limits.get_or_init(|| self.kernel.limits())
     }
 
     /// Returns the most bytes that the heap takes: its huge pages, and what is committed on base
@@ -191,12 +208,12 @@ impl HugeHeap {
 
     /// Returns the time after which a thread reads the limits again; `None` without limits.
     pub fn measured_every(&self) -> Option<Duration> {
-        self.room.limits.any().then_some(MEASURED_EVERY)
+        self.limits().any().then_some(MEASURED_EVERY)
     }
 
     /// Returns true if a limit counts what is reserved or accessible, touched or not.
     pub fn addresses_are_few(&self) -> bool {
-        self.room.limits.of_mappings()
+        self.limits().of_mappings()
     }
 
     /// Returns true if the heap is large enough for a thread that reads limits and returns memory.
@@ -209,9 +226,25 @@ impl HugeHeap {
         self.room.threads.store(count, Relaxed);
     }
 
-    /// Decides on a fresh chunk that no pool has a page for, for its slices of `mask`, which are a
-    /// part of the commit `of`: `Ok` for a transparent huge page, or the reason for base pages.
-    pub(super) fn may_be_huge(&self, of: Commit, mask: u32) -> Result<(), FallBack> {
+    /// Decides on the backing of a fresh chunk, for its slices of `mask`, which are a part of the
+    /// commit `of`. `None` if the user wants base pages. Nothing else decides on it.
+    pub(super) fn chain(&self, of: Commit, mask: u32) -> Option<Chain> {
+        let heap = self.config().heap;
+        if heap == Heap::None {
+            return None;
+        }
+        let broker = self.may_be_of_pools(of.is_bulk());
+        Some(Chain { broker, hugetlb: broker && heap != Heap::Thp, thp: self.may_be_thp(of, mask) })
+    }
+
+    /// Returns true if a page of a broker or of a pool may be behind a fresh chunk. `bulk` is true
+    /// for a large object.
+    pub(super) fn may_be_of_pools(&self, bulk: bool) -> bool {
+        (bulk || !self.is_small(self.held())) && !self.forked.load(Relaxed)
+    }
+
+    /// Returns the reason for base pages, if a fresh chunk is not to be a transparent huge page.
+    fn may_be_thp(&self, of: Commit, mask: u32) -> Result<(), FallBack> {
         if !of.is_bulk() && self.is_small(self.held()) {
             return Err(FallBack::TooSmall);
         }

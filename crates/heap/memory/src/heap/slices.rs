@@ -8,11 +8,12 @@ use super::group::Group;
 use super::{GROUP, HugeHeap};
 use crate::chunk::{BASE, Chunk, Mapping, SLICE, runs};
 use crate::ledger::Backing;
+use crate::prim::Prim;
 use megapage_inside::Owned;
 use megapage_units::HUGE_2M;
 use std::sync::atomic::Ordering::Relaxed;
 
-impl HugeHeap {
+impl<K: Prim> HugeHeap<K> {
     /// Returns how many more chunks may be accessible while nothing is mapped there. Opening one
     /// holds up all page faults in the arena: threads that start and end at a high rate would wait
     /// for each other. A heap that is not young closes what it does not use.
@@ -31,7 +32,7 @@ impl HugeHeap {
         let end = index.saturating_add(self.ahead()).min((index / GROUP + 1) * GROUP).min(span.chunks());
         let is_closed = |&at: &usize| span.chunk(at).mapping() == Mapping::None && !span.chunk(at).is_open();
         let count = 1 + (index + 1..end).take_while(is_closed).count();
-        let opened = span.chunks_at(index, count).open().is_ok();
+        let opened = self.kernel.open(&span.chunks_at(index, count)).is_ok();
         if opened {
             (index + 1..index + count).for_each(|at| span.chunk(at).set_open(&self.open));
         }
@@ -63,15 +64,15 @@ impl HugeHeap {
         let (chunk, range) = (span.chunk(index), span.chunk_at(index));
         // The kernel may lock a new mapping, but not an older one: so locked memory is mapped
         // again.
-        let close = |part: &Owned| if self.locked.load(Relaxed) { part.close() } else { Ok(()) };
-        let open = |part: Owned| close(&part).and_then(|()| part.open()).is_ok();
+        let close = |part: &Owned| if self.locked.load(Relaxed) { self.kernel.close(part) } else { Ok(()) };
+        let open = |part: Owned| close(&part).and_then(|()| self.kernel.open(&part)).is_ok();
         let accessible = if self.unsure.load(Relaxed) { 0 } else { chunk.used() };
         // Each opened part of a chunk is a separate mapping, and a process may have too many of
         // them.
         !self.by_slices.load(Relaxed)
             || chunk.mapping() != BASE
             || runs(mask & !accessible).all(|(first, count)| open(range.part(first * SLICE, count * SLICE)))
-            || !self.locked.load(Relaxed) && range.open().is_ok()
+            || !self.locked.load(Relaxed) && self.kernel.open(&range).is_ok()
     }
 
     /// Opens slices on base pages one by one from now on, and closes those that are not in use.
@@ -85,7 +86,7 @@ impl HugeHeap {
                     chunk.set_slices(chunk.committed(), u32::MAX);
                 }
                 if self.take_open(chunk) {
-                    let _ = span.chunk_at(index).close();
+                    let _ = self.kernel.close(&span.chunk_at(index));
                 }
                 self.return_slices(span, index, FEW);
             });

@@ -1,8 +1,8 @@
 //! Density with which a program fills its mappings: the probes of one kind of requests, and their
 //! results.
 
-use super::Calls;
 use super::advised::Range;
+use crate::prim::Prim;
 use megapage_units::HUGE_2M;
 
 /// Memory of probes, in bytes.
@@ -49,7 +49,7 @@ impl Kind {
     }
 
     /// Looks at the probes, if enough of them have come since the last look.
-    pub(super) fn judge(&mut self, calls: &impl Calls) {
+    pub(super) fn judge(&mut self, calls: &impl Prim) {
         if self.left > 0 || self.mapped < Kind::START || self.unjudged < self.window {
             return;
         }
@@ -79,7 +79,7 @@ impl Kind {
 /// Looks how densely a mapping is filled where huge pages would back it: untouched regions of 2 MiB
 /// would cost nothing. Requests below 2 MiB share their huge pages with others, and count whole.
 /// Returns `None` if some of the mapping is gone.
-fn look(calls: &impl Calls, start: usize, end: usize) -> Option<Found> {
+fn look(calls: &impl Prim, start: usize, end: usize) -> Option<Found> {
     let mut found = Found::default();
     let mut at = start;
     while at < end {

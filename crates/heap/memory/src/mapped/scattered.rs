@@ -7,7 +7,8 @@
 //! an address asks for one near another, or asks once. A program that needs an address says
 //! MAP_FIXED.
 
-use super::{Calls, SMALLEST};
+use super::SMALLEST;
+use crate::prim::Prim;
 use megapage_units::{BASE_PAGE, HUGE_2M};
 
 /// Reservations that come first, and keep the addresses that they name.
@@ -33,7 +34,7 @@ impl Scattered {
     }
 
     /// Returns true if the hint of a reservation of `len` bytes may be skipped.
-    pub(super) fn may_pass_over(&mut self, calls: &impl Calls, hint: usize, len: usize) -> bool {
+    pub(super) fn may_pass_over(&mut self, calls: &impl Prim, hint: usize, len: usize) -> bool {
         if !(SMALLEST..HUGE_2M).contains(&len) || !hint.is_multiple_of(SMALLEST) {
             return false;
         }

@@ -1,0 +1,92 @@
+//! The waist between the heap and the kernel: the calls for its chunks, what it reads of the
+//! machine, and the clock, as in mimalloc's prim.h.
+//!
+//! [`Kernel`] makes the calls, at no cost. A test's kernel refuses them, and lets time pass. Some
+//! calls go to the kernel directly. Addresses are reserved and unlocked there, so that each range
+//! has an owner. A broker's extents and the moves before a fork are tested in separate processes.
+
+use megapage_inside::room::{self, Limits, Room};
+use megapage_inside::{
+    Borrowed, Errno, FreeByNode, HugetlbRoom, NoHugetlb, OwnRegion, Owned, program_memory as program,
+};
+use megapage_units::PageSize;
+use std::time::Duration;
+
+macro_rules! calls {
+    ($($(#[$doc:meta])+ fn $name:ident($($part:ident: $kind:ty),*) $(-> $answer:ty)? = $call:expr;)+) => {
+        /// Calls to the kernel, each as the function of `inside` that it stands for.
+        pub trait Prim {
+            $($(#[$doc])+ fn $name(&self, $($part: $kind),*) $(-> $answer)? { $call })+
+        }
+    };
+}
+
+calls! {
+    /// Returns the time since some fixed point.
+    fn now() -> Duration = megapage_inside::monotonic();
+    /// Returns true if the program has forbidden itself system calls: calls made here could end it.
+    fn is_confined() -> bool = program::is_confined();
+
+    /// Makes memory accessible.
+    fn open(part: &Owned<'_>) -> Result<(), Errno> = part.open();
+    /// Discards memory and makes it inaccessible.
+    fn close(part: &Owned<'_>) -> Result<(), Errno> = part.close();
+    /// Closes memory that may be a part of a huge page.
+    fn close_part(part: &Owned<'_>) -> Result<(), Errno> = part.close_part();
+    /// Discards memory, which stays accessible.
+    fn discard(part: &Owned<'_>) -> Result<(), Errno> = part.discard();
+    /// Discards memory that may be a part of a huge page.
+    fn discard_part(part: &Owned<'_>) -> Result<(), Errno> = part.discard_part();
+    /// Replaces memory by reserved pages of a pool.
+    fn map_hugetlb(part: &Owned<'_>, size: PageSize) -> Result<(), Errno> = part.map_hugetlb(size);
+    /// Tries whether such pages can be moved and populated.
+    fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> = megapage_inside::try_hugetlb(size);
+    /// Faults memory in.
+    fn populate(part: Borrowed) -> Result<(), Errno> = part.populate();
+    /// Advises transparent huge pages.
+    fn advise_thp(part: Borrowed) -> Result<(), Errno> = part.advise_thp();
+    /// Collapses memory into transparent huge pages.
+    fn collapse(part: Borrowed) -> Result<(), Errno> = part.collapse();
+
+    /// Maps new memory of `len` bytes at a multiple of 2 MiB, and returns its address.
+    fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> = program::map_aligned(len, reserve);
+    /// Unmaps memory of `map_aligned` that was never handed out.
+    fn unmap(start: usize, len: usize) = program::unmap(start, len);
+    /// Returns the bytes that are present.
+    fn resident(start: usize, len: usize) -> Option<usize> = program::resident(start, len);
+
+    /// Finds the limits of the process.
+    fn limits() -> Limits = Limits::find();
+    /// Calls `visit` with the room that each limit leaves now.
+    fn rooms(limits: &Limits, visit: impl FnMut(Room)) = limits.rooms(visit);
+    /// Returns the room that the machine leaves.
+    fn machine_room() -> Option<Room> = room::machine_room();
+    /// Returns the bytes of the machine's free huge pages.
+    fn free_huge_pages() -> Option<u64> = room::free_huge_pages();
+    /// Returns the bytes of memory that are available, and of all memory.
+    fn available_and_total() -> Option<(u64, u64)> = megapage_inside::memory_available_and_total();
+    /// Returns the resident bytes of the process.
+    fn own_resident() -> Option<u64> = megapage_inside::own_resident();
+    /// Returns true if the kernel would grant a mapping of `len` bytes.
+    fn is_plausible(len: usize) -> bool = megapage_inside::is_plausible(len);
+    /// Returns true if `len` bytes of addresses can be reserved.
+    fn has_addresses(len: usize) -> bool = megapage_inside::has_addresses(len);
+    /// Returns true if the kernel has transparent huge pages for this process.
+    fn thp_is_possible() -> bool = megapage_inside::thp_is_possible();
+    /// Returns true if it gives them on advice alone.
+    fn thp_only_on_advice() -> bool = megapage_inside::thp_only_on_advice();
+    /// Returns how the 2 MiB at `start` are mapped.
+    fn region(start: usize) -> Option<OwnRegion> = OwnRegion::look(start);
+    /// Returns the pages of a pool that are free and not reserved.
+    fn hugetlb_available(size: PageSize) -> Option<u64> = megapage_inside::hugetlb_available(size);
+    /// Returns what control groups leave of a pool.
+    fn hugetlb_room(size: PageSize) -> HugetlbRoom = megapage_inside::hugetlb_room(size);
+    /// Returns the free pages of a pool by node.
+    fn hugetlb_free_by_node(size: PageSize) -> Option<FreeByNode> = megapage_inside::hugetlb_free_by_node(size);
+}
+
+/// The kernel that runs the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel;
+
+impl Prim for Kernel {}
