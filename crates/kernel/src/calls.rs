@@ -8,6 +8,7 @@ pub mod directory;
 pub mod exec;
 pub mod file_cache;
 pub mod lru;
+pub(crate) mod mapped;
 pub(crate) mod mapped_vec;
 pub(crate) mod no_links;
 pub mod own_advice;

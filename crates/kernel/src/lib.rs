@@ -30,7 +30,7 @@ pub use readers::{
 };
 
 use calls::{
-    clock, mapped_vec, no_links, own_memory, own_thp, process_clock, raw_syscall, settings_change,
+    clock, mapped, mapped_vec, no_links, own_memory, own_thp, process_clock, raw_syscall, settings_change,
     shared_mapping, timed_memory, word_runs,
 };
 use children::helper_time;

@@ -11,13 +11,15 @@
 
 #![allow(unsafe_code)]
 
+use crate::mapped::reserve_at;
+use crate::own_advice::{self, Advice};
 use libc::{c_int, c_void};
 use megapage_inside::own_mappings::OwnMapping;
 use megapage_inside::{Errno, NotMoved, OwnedRange, Reservation, is_plausible, without_signals};
-use megapage_units::{BASE_PAGE, HUGE_2M};
+use megapage_units::{BASE_PAGE, HUGE_2M, VirtRange};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
 use std::fmt;
-use std::ptr;
 
 /// LOAD segment of the program or of a loaded library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,20 +166,7 @@ impl Part {
     /// mapped there.
     pub fn reserve_behind(&self, end: usize) -> Result<Reservation, Errno> {
         let length = end.checked_sub(self.end).filter(|length| *length > 0).ok_or(Errno(libc::EINVAL))?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        let wanted = ptr::without_provenance_mut(self.end);
-        // SAFETY: with MAP_FIXED_NOREPLACE no mapping is replaced.
-        let got = unsafe { libc::mmap(wanted, length, libc::PROT_READ, flags, -1, 0) };
-        if got == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        // SAFETY: the mapping was just made, and nothing else knows of it.
-        let range = unsafe { Reservation::of_allocator(got.addr(), length) };
-        // A kernel older than the flag takes the address as a hint.
-        if got.addr() != self.end {
-            return Err(Errno(libc::EEXIST));
-        }
-        Ok(range)
+        reserve_at(self.end, length, libc::PROT_READ)
     }
 
     /// Returns this part together with the range right behind it, which was reserved for it.
@@ -195,12 +184,7 @@ impl Part {
     /// Reads it into memory (MADV_POPULATE_READ, Linux 5.14). A failure is an error, not a signal.
     /// EFAULT: the file has become shorter.
     pub fn read_in(&self) -> Result<(), Errno> {
-        loop {
-            match self.advise(libc::MADV_POPULATE_READ) {
-                Err(Errno(libc::EINTR)) => {}
-                other => return other,
-            }
-        }
+        self.advise(Advice::PopulateRead)
     }
 
     /// Returns true if any page of it is the process's copy, not the file's. In a read-only mapping
@@ -211,45 +195,40 @@ impl Part {
     pub fn has_own_pages(&self) -> Result<bool, Errno> {
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
         const OF_FILE: u64 = 1 << 61;
-        // SAFETY: the path is a C string.
-        let fd = unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        let mut entries = [0u64; 512];
+        const ENTRY: usize = size_of::<u64>();
+        let errno_of = |error: rustix::io::Errno| Errno(error.raw_os_error());
+        let path = c"/proc/self/pagemap";
+        let file =
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(errno_of)?;
+        let mut entries = [0u8; 4096];
         let (mut page, end) = (self.start / BASE_PAGE, self.file_end.min(self.end) / BASE_PAGE);
-        let mut found = Ok(false);
-        while page < end && found == Ok(false) {
-            let count = entries.len().min(end - page);
-            // SAFETY: the buffer is writable and holds as many entries.
-            let read = unsafe { libc::pread(fd, entries.as_mut_ptr().cast(), 8 * count, 8 * page as i64) };
-            found = match usize::try_from(read) {
-                Ok(read) if read >= 8 => {
-                    let read = &entries[..read / 8];
-                    page += read.len();
-                    Ok(read.iter().any(|entry| entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0))
-                }
-                Ok(_) => Err(Errno(libc::EIO)),
-                Err(_) if Errno::last() == Errno(libc::EINTR) => continue,
-                Err(_) => Err(Errno::last()),
+        while page < end {
+            let most = entries.len().min(ENTRY * (end - page));
+            let read = match rustix::io::pread(&file, &mut entries[..most], (ENTRY * page) as u64) {
+                Err(rustix::io::Errno::INTR) => continue,
+                read => read.map_err(errno_of)?,
             };
+            let (read, _) = entries[..read].as_chunks::<ENTRY>();
+            if read.is_empty() {
+                return Err(Errno(libc::EIO));
+            }
+            let is_own = |entry: u64| entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0;
+            if read.iter().any(|entry| is_own(u64::from_ne_bytes(*entry))) {
+                return Ok(true);
+            }
+            page += read.len();
         }
-        // SAFETY: the descriptor is ours to close.
-        unsafe { libc::close(fd) };
-        found
+        Ok(false)
     }
 
     /// Asks for transparent huge pages at page faults from now on (MADV_HUGEPAGE). Copies nothing.
     pub fn advise_thp(&self) -> Result<(), Errno> {
-        self.advise(libc::MADV_HUGEPAGE)
+        self.advise(Advice::Huge)
     }
 
-    fn advise(&self, advice: c_int) -> Result<(), Errno> {
-        let address = ptr::without_provenance_mut(self.start);
-        // SAFETY: the part is mapped (see the header); none of the advice above changes contents or
-        // access.
-        let answer = unsafe { libc::madvise(address, self.end - self.start, advice) };
-        if answer == 0 { Ok(()) } else { Err(Errno::last()) }
+    fn advise(&self, advice: Advice) -> Result<(), Errno> {
+        let range = VirtRange::new(self.start as u64, self.end as u64).ok_or(Errno::EINVAL)?;
+        own_advice::give(range, advice).map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EINVAL)))
     }
 
     /// Names it in `/proc/PID/maps` and `smaps` as `[anon:NAME]` (PR_SET_VMA, Linux 5.17). EINVAL:
@@ -360,8 +339,7 @@ pub fn try_replacing() -> Result<(), Refused> {
 
 /// Ends the process without running its exit handlers (_exit(2)).
 pub fn exit_at_once(status: i32) -> ! {
-    // SAFETY: it does not return, so that no part of the process is used afterwards.
-    unsafe { libc::_exit(status) }
+    crate::children::child::exit(status)
 }
 
 #[cfg(test)]
@@ -370,6 +348,7 @@ mod tests {
     use crate::{KernelRoot, smaps};
     use megapage_inside::own_mappings::{mapping_of, own_mappings};
     use std::os::fd::AsRawFd;
+    use std::ptr;
 
     #[test]
     fn our_own_segments_and_mappings_are_listed_as_others_list_them() {

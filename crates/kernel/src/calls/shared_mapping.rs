@@ -10,9 +10,11 @@
 
 #![allow(unsafe_code)]
 
+use crate::mapped::reserve_at;
+use crate::own_advice::{self, Advice};
 use libc::c_void;
 use megapage_inside::{OwnedRange, Reservation};
-use megapage_units::BASE_PAGE;
+use megapage_units::{BASE_PAGE, VirtRange};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 use std::fs::File;
@@ -65,20 +67,7 @@ impl SharedMapping {
         if address == 0 || !address.is_multiple_of(megapage_units::BASE_PAGE) || len == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: with MAP_FIXED_NOREPLACE no mapping is replaced.
-        let got =
-            unsafe { libc::mmap(ptr::without_provenance_mut(address), len, libc::PROT_NONE, flags, -1, 0) };
-        if got == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the mapping was just made, and nothing else knows of it.
-        let range = unsafe { Reservation::of_allocator(got.addr(), len) };
-        // A kernel older than the flag takes the address as a hint.
-        if got.addr() != address {
-            return Err(io::Error::from_raw_os_error(libc::EEXIST));
-        }
-        Ok(SharedMapping::of(range))
+        Ok(SharedMapping::of(reserve_at(address, len, libc::PROT_NONE)?))
     }
 
     fn of(range: Reservation) -> SharedMapping {
@@ -265,11 +254,8 @@ fn has_all_pages(file: &File, from: u64, len: u64) -> io::Result<bool> {
 
 /// Fills the page tables of the part, writable (MADV_POPULATE_WRITE). EINVAL before Linux 5.14.
 fn populate_entries(part: OwnedRange) -> io::Result<()> {
-    // SAFETY: populating a mapping of ours changes no contents.
-    let answer = unsafe {
-        libc::madvise(ptr::without_provenance_mut(part.start()), part.len(), libc::MADV_POPULATE_WRITE)
-    };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let range = VirtRange::new(part.start() as u64, part.end() as u64);
+    own_advice::give(range.ok_or(io::ErrorKind::InvalidInput)?, Advice::Populate)
 }
 
 /// Makes every page of the part present and writable. Before Linux 5.14, which has no
