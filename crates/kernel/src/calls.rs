@@ -1,6 +1,7 @@
 //! Requests to the kernel: system calls, and changes of settings that are undone later.
 
 pub mod ability;
+pub(crate) mod c_library;
 pub mod clear_refs;
 pub(crate) mod clock;
 pub mod descriptors;

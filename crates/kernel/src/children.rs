@@ -3,7 +3,7 @@
 
 pub mod background;
 pub mod canary;
-pub(crate) mod child;
+mod child;
 pub mod guard;
 pub mod helper;
 pub(crate) mod helper_time;

@@ -11,13 +11,13 @@
 
 #![allow(unsafe_code)]
 
+use crate::c_library;
 use crate::mapped::reserve_at;
 use crate::own_advice::{self, Advice};
 use libc::{c_int, c_void};
 use megapage_inside::own_mappings::OwnMapping;
-use megapage_inside::{Errno, NotMoved, OwnedRange, Reservation, is_plausible, without_signals};
+use megapage_inside::{Descriptor, Errno, NotMoved, OwnedRange, Reservation, is_plausible, without_signals};
 use megapage_units::{BASE_PAGE, HUGE_2M, VirtRange};
-use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
 use std::fmt;
 
@@ -195,25 +195,17 @@ impl Part {
     pub fn has_own_pages(&self) -> Result<bool, Errno> {
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
         const OF_FILE: u64 = 1 << 61;
-        const ENTRY: usize = size_of::<u64>();
-        let errno_of = |error: rustix::io::Errno| Errno(error.raw_os_error());
-        let path = c"/proc/self/pagemap";
-        let file =
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(errno_of)?;
-        let mut entries = [0u8; 4096];
+        let file = Descriptor::open(c"/proc/self/pagemap")?;
+        let mut entries = [0u64; 512];
         let (mut page, end) = (self.start / BASE_PAGE, self.file_end.min(self.end) / BASE_PAGE);
         while page < end {
-            let most = entries.len().min(ENTRY * (end - page));
-            let read = match rustix::io::pread(&file, &mut entries[..most], (ENTRY * page) as u64) {
-                Err(rustix::io::Errno::INTR) => continue,
-                read => read.map_err(errno_of)?,
+            let most = entries.len().min(end - page);
+            let read = match file.read_words(&mut entries[..most], 8 * page) {
+                Err(Errno(libc::EINTR)) => continue,
+                Ok(0) => return Err(Errno(libc::EIO)),
+                read => &entries[..read?],
             };
-            let (read, _) = entries[..read].as_chunks::<ENTRY>();
-            if read.is_empty() {
-                return Err(Errno(libc::EIO));
-            }
-            let is_own = |entry: u64| entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0;
-            if read.iter().any(|entry| is_own(u64::from_ne_bytes(*entry))) {
+            if read.iter().any(|entry| entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0) {
                 return Ok(true);
             }
             page += read.len();
@@ -321,8 +313,7 @@ pub fn own_sanitizer() -> Option<&'static str> {
     let is_there = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
     let found = known.into_iter().find(|(_, entry)| is_there(entry)).map(|(name, _)| name);
     // Clears the error of the failed search, which the program would get next.
-    // SAFETY: the message is the loader's, and is not read.
-    unsafe { libc::dlerror() };
+    c_library::dlerror();
     found
 }
 
@@ -339,7 +330,7 @@ pub fn try_replacing() -> Result<(), Refused> {
 
 /// Ends the process without running its exit handlers (_exit(2)).
 pub fn exit_at_once(status: i32) -> ! {
-    crate::children::child::exit(status)
+    c_library::_exit(status)
 }
 
 #[cfg(test)]
@@ -348,6 +339,7 @@ mod tests {
     use crate::{KernelRoot, smaps};
     use megapage_inside::own_mappings::{mapping_of, own_mappings};
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
     use std::ptr;
 
     #[test]
@@ -438,10 +430,8 @@ mod tests {
         assert!(part.is_file());
         part.read_in().unwrap();
         assert_eq!(part.has_own_pages(), Ok(false));
-        range.open().unwrap();
-        // SAFETY: inside the mapping, which is writable now.
-        unsafe { address.cast::<u8>().add(2 * BASE_PAGE).write_volatile(0xcc) };
-        range.protect(libc::PROT_READ).unwrap();
+        let memory = crate::own_memory().unwrap();
+        memory.write_all_at(&[0xcc], (start + 2 * BASE_PAGE) as u64).unwrap();
         assert_eq!(part.has_own_pages(), Ok(true));
         assert_eq!(part.piece(0, 2 * BASE_PAGE).file_end, part.file_end);
         assert_eq!(part.piece(0, 2 * BASE_PAGE).has_own_pages(), Ok(false));
@@ -457,15 +447,11 @@ mod tests {
     fn a_part_keeps_its_bytes_and_its_access() {
         let code = Reservation::new(4 * BASE_PAGE, BASE_PAGE).unwrap();
         code.open().unwrap();
+        let memory = crate::own_memory().unwrap();
         for page in 0..3 {
-            // SAFETY: open, and inside: `mov $page, %eax; ret`.
-            unsafe {
-                ptr::copy_nonoverlapping(
-                    [0xb8, page as u8, 0, 0, 0, 0xc3].as_ptr(),
-                    ptr::with_exposed_provenance_mut(code.start() + page * BASE_PAGE),
-                    6,
-                );
-            }
+            // `mov $page, %eax; ret`.
+            let function = [0xb8, page as u8, 0, 0, 0, 0xc3];
+            memory.write_all_at(&function, (code.start() + page * BASE_PAGE) as u64).unwrap();
         }
         code.protect(libc::PROT_READ | libc::PROT_EXEC).unwrap();
         let mapping = || {

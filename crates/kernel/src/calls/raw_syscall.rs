@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use megapage_inside::{Errno, call_for_program};
 use std::arch::asm;
 
 /// Makes system call `number`. Returns the kernel's answer: from -4095 to -1 a negated error
@@ -16,17 +17,22 @@ use std::arch::asm;
 /// The memory that the arguments point to must be valid for all reads and writes of this call.
 pub(crate) unsafe fn syscall<const N: usize>(number: libc::c_long, arguments: [usize; N]) -> isize {
     // SAFETY: as the caller promises.
-    let answer = unsafe { megapage_inside::call_for_program(number, arguments) };
+    let answer = unsafe { call_for_program(number, arguments) };
     answer.map_or_else(|errno| -(errno.0 as isize), |answer| answer as isize)
+}
+
+/// Reads a clock (clock_gettime(2)). EINVAL: there is none of this number.
+pub(crate) fn read_clock(clock: libc::clockid_t) -> Result<libc::timespec, Errno> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let arguments = [clock as usize, (&raw mut time).expose_provenance()];
+    // SAFETY: `time` is writable.
+    unsafe { call_for_program(libc::SYS_clock_gettime, arguments) }.map(|_| time)
 }
 
 /// Returns the processor time of the calling thread, in nanoseconds.
 pub(crate) fn thread_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let address = (&raw mut time).expose_provenance();
-    // SAFETY: `time` is writable.
-    unsafe { syscall(libc::SYS_clock_gettime, [libc::CLOCK_THREAD_CPUTIME_ID as usize, address]) };
-    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+    read_clock(libc::CLOCK_THREAD_CPUTIME_ID)
+        .map_or(0, |time| (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64))
 }
 
 /// Function that a new process runs.

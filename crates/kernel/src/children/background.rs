@@ -6,7 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use super::child::{Child, exit};
+use super::child::Child;
+use crate::c_library::_exit;
 use crate::thread_count;
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -34,7 +35,7 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
         }
         // SAFETY: there is one thread, and `work` gets the standard files only.
         let started = unsafe { Child::fork(Some(&[0, 1, 2]), grandchild) };
-        exit(i32::from(started.is_err()))
+        _exit(i32::from(started.is_err()))
     };
     // SAFETY: there is one thread, in the child as well.
     let mut child = unsafe { Child::fork(None, between) }?;

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::c_library::_exit;
 use megapage_units::Pid;
 use rustix::io::Errno;
 use rustix::process::{self, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
@@ -38,7 +39,7 @@ impl Child {
                     close_all_but(kept);
                 }
                 life();
-                exit(0)
+                _exit(0)
             }
             number => Ok(Child::of(number)),
         }
@@ -113,10 +114,4 @@ fn close_all_but(kept: &[RawFd]) {
         }
         first = next.map_or(-1, |next| next + 1);
     }
-}
-
-/// Ends the process, without the exit handlers that the program has registered.
-pub(crate) fn exit(status: i32) -> ! {
-    // SAFETY: the process ends.
-    unsafe { libc::_exit(status) }
 }

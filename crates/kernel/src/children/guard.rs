@@ -6,7 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use super::child::{Child, exit};
+use super::child::Child;
+use crate::c_library::_exit;
 use crate::process_madvise::advise_directly;
 use crate::spawn::{open_pidfd, wait_readable};
 use megapage_inside::without_signals;
@@ -172,7 +173,7 @@ fn child(from: BorrowedFd<'_>, last: &Last<'_>) {
     let mut byte = [0u8];
     loop {
         match rustix::io::read(from, &mut byte) {
-            Ok(1) if byte == [RELEASED] => exit(0),
+            Ok(1) if byte == [RELEASED] => _exit(0),
             Ok(_) => break,
             // The child was stopped and continued; a pipe has no other error.
             Err(_) => {}

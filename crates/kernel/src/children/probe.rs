@@ -14,6 +14,7 @@
 use super::child::Child;
 use super::spawn::{dispose, unmask_all};
 use crate::KernelRoot;
+use crate::c_library::{alarm, shmget};
 use crate::limits::Limit;
 use crate::mapped::Mapped;
 use crate::own_advice::Advice;
@@ -206,7 +207,7 @@ fn child(who: Option<&Assumed>, groups: &[Gid], trial: &Trial, file: &CString, a
         let _ = dispose(signal, libc::SIG_DFL);
     }
     unmask_all();
-    set_alarm();
+    alarm(PATIENCE_S);
     let result = become_user(who, groups).and_then(|()| {
         // Another user's processes must not access this copy of the caller's memory. The kernel has
         // made it undumpable when the user changed, and it stays so. The child is expected to die,
@@ -235,12 +236,6 @@ fn wait_to_be_killed() -> ! {
     loop {
         rustix::event::pause();
     }
-}
-
-/// Has the kernel end this process after [`PATIENCE_S`].
-fn set_alarm() {
-    // SAFETY: no memory is passed, and the signal runs no code.
-    unsafe { libc::alarm(PATIENCE_S) };
 }
 
 /// Name of a failed call, one of [`CALLS`], and its error.
@@ -327,8 +322,7 @@ fn run(trial: &Trial, file: &CString) -> Result<usize, Failure> {
 /// Makes a segment of hugetlb pages. Returns its number.
 fn new_segment(size: PageSize, bytes: Bytes, flags: i32) -> Result<i32, Failure> {
     let flags = flags | libc::IPC_CREAT | libc::SHM_HUGETLB | hugetlb_size(size) | 0o600;
-    // SAFETY: no memory is passed.
-    match unsafe { libc::shmget(libc::IPC_PRIVATE, bytes.0 as usize, flags) } {
+    match shmget(libc::IPC_PRIVATE, bytes.0 as usize, flags) {
         -1 => Err(failed("shmget")(io::Error::last_os_error())),
         id => Ok(id),
     }
@@ -348,7 +342,7 @@ fn collapse_other() -> Result<usize, Failure> {
     let target = || {
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
         // The parent's alarm is not inherited.
-        set_alarm();
+        alarm(PATIENCE_S);
         touch(&memory);
         let _ = rustix::io::write(&writer, &[0]);
         wait_to_be_killed()

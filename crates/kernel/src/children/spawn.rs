@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::c_library;
 use megapage_units::{Bytes, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -53,21 +54,17 @@ pub(super) fn dispose(signal: i32, disposition: libc::sighandler_t) -> io::Resul
 fn set_of(numbers: &[i32]) -> io::Result<libc::sigset_t> {
     // SAFETY: plain words, of which zeros are an empty set.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    for &number in numbers {
-        // SAFETY: `set` is an initialised signal set.
-        if unsafe { libc::sigaddset(&mut set, number) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+    match numbers.iter().all(|number| c_library::sigaddset(&mut set, *number) == 0) {
+        true => Ok(set),
+        false => Err(io::Error::last_os_error()),
     }
-    Ok(set)
 }
 
 /// Changes the signals that the calling thread blocks, as `how` says (SIG_BLOCK, SIG_UNBLOCK,
 /// SIG_SETMASK). Returns the former ones. Async-signal-safe.
 fn mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     let mut former = *set;
-    // SAFETY: both sets are initialised and live through the call.
-    match unsafe { libc::pthread_sigmask(how, set, &mut former) } {
+    match c_library::pthread_sigmask(how, set, Some(&mut former)) {
         0 => Ok(former),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
@@ -167,8 +164,7 @@ impl Signals {
             dispose(libc::SIGCHLD, libc::SIG_DFL)?;
         }
         let former = mask(libc::SIG_BLOCK, &set)?;
-        // SAFETY: `set` is initialised; -1 asks for a new descriptor.
-        let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        let fd = c_library::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 {
             let error = io::Error::last_os_error();
             let _ = mask(libc::SIG_SETMASK, &former);
@@ -239,12 +235,10 @@ impl Signals {
         // it owns.
         unsafe { command.pre_exec(before) };
         let child = Pid(command.spawn()?.id() as i32);
-        // SAFETY: only the C library's own memory changes. The memory that the start took counts
-        // against the program's limits while the caller keeps it.
+        // The memory that the start took counts against the program's limits while the caller keeps
+        // it.
         #[cfg(target_env = "gnu")]
-        unsafe {
-            libc::malloc_trim(0)
-        };
+        c_library::malloc_trim(0);
         Ok(child)
     }
 }
@@ -314,12 +308,7 @@ pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     let options = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
-    // SAFETY: both results are writable; all-zero bytes are a valid `rusage`.
-    let (answer, usage) = unsafe {
-        let answer = libc::wait4(pid.0, &mut status, options, usage.as_mut_ptr());
-        (answer, usage.assume_init())
-    };
-    let event = match answer {
+    let event = match c_library::wait4(pid.0, &mut status, options, &mut usage) {
         0 => return Ok(None),
         -1 => return Err(io::Error::last_os_error()),
         _ if libc::WIFEXITED(status) => ChildEvent::Exited(libc::WEXITSTATUS(status)),
@@ -327,6 +316,8 @@ pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
         _ if libc::WIFSTOPPED(status) => ChildEvent::Stopped(libc::WSTOPSIG(status)),
         _ => ChildEvent::Continued,
     };
+    // SAFETY: all-zero bytes are a valid `rusage`.
+    let usage = unsafe { usage.assume_init() };
     let duration = |time: libc::timeval| {
         Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
     };
@@ -342,8 +333,7 @@ pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
 
 /// Sends a signal: kill(2). ESRCH if the process has gone, EPERM if the caller may not signal it.
 pub fn send_signal(pid: Pid, number: i32) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    match unsafe { libc::kill(pid.0, number) } {
+    match c_library::kill(pid.0, number) {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -368,14 +358,8 @@ pub fn die_of(number: i32) -> ! {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = dispose(number, libc::SIG_DFL);
     let _ = set_of(&[number]).and_then(|set| mask(libc::SIG_UNBLOCK, &set));
-    raise(number);
+    c_library::raise(number);
     std::process::exit(128 + number)
-}
-
-/// Sends the calling thread a signal (raise(3)).
-fn raise(number: i32) {
-    // SAFETY: no memory is passed.
-    unsafe { libc::raise(number) };
 }
 
 /// Returns a descriptor that stands for process `pid` and becomes readable when it ends
@@ -442,7 +426,7 @@ mod tests {
     fn a_signal_names_its_sender() {
         let signals = Signals::take(&[libc::SIGWINCH]).unwrap();
         assert_eq!(signals.next().unwrap(), None);
-        raise(libc::SIGWINCH);
+        c_library::raise(libc::SIGWINCH);
         assert!(wait_readable(signals.as_fd(), Duration::from_secs(5)).unwrap());
         let own = Pid(std::process::id() as i32);
         assert_eq!(signals.next().unwrap(), Some(Signal { number: libc::SIGWINCH, sender: Some(own) }));
