@@ -1,6 +1,7 @@
 //! Requests to the kernel: system calls, and changes of settings that are undone later.
 
 pub mod ability;
+pub(crate) mod c_library;
 pub mod clear_refs;
 pub(crate) mod clock;
 pub mod descriptors;
@@ -8,6 +9,7 @@ pub mod directory;
 pub mod exec;
 pub mod file_cache;
 pub mod lru;
+pub(crate) mod mapped;
 pub(crate) mod mapped_vec;
 pub(crate) mod no_links;
 pub mod own_advice;

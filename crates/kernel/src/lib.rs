@@ -30,8 +30,8 @@ pub use readers::{
 };
 
 use calls::{
-    clock, mapped_vec, no_links, own_memory, own_thp, process_clock, raw_syscall, settings_change,
-    shared_mapping, timed_memory, word_runs,
+    c_library, clock, mapped, mapped_vec, no_links, own_memory, own_thp, process_clock, raw_syscall,
+    settings_change, shared_mapping, timed_memory, word_runs,
 };
 use children::helper_time;
 use readers::{base_pages, cpu_time, cpuid, machine, meminfo};

@@ -17,14 +17,16 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
+// The safe ones answer null to what they cannot do: an overflow of a product, or an alignment that
+// is no power of two.
 unsafe extern "C" {
-    fn mi_malloc(size: usize) -> *mut c_void;
-    fn mi_calloc(count: usize, size: usize) -> *mut c_void;
+    safe fn mi_malloc(size: usize) -> *mut c_void;
+    safe fn mi_calloc(count: usize, size: usize) -> *mut c_void;
     fn megapage_realloc(block: *mut c_void, size: usize) -> *mut c_void;
-    fn megapage_flush_thread_cache();
+    safe fn megapage_flush_thread_cache();
     fn mi_malloc_usable_size(block: *const c_void) -> usize;
-    fn mi_malloc_aligned(size: usize, alignment: usize) -> *mut c_void;
-    fn mi_collect(force: bool);
+    safe fn mi_malloc_aligned(size: usize, alignment: usize) -> *mut c_void;
+    safe fn mi_collect(force: bool);
 }
 
 /// Starts the threads that a large block has made wanted: the program may fill it before it calls
@@ -52,8 +54,7 @@ jumps! {
 /// is wanted.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_malloc_uncached(size: usize) -> *mut c_void {
-    // SAFETY: any size is allowed.
-    let block = unsafe { mi_malloc(size) };
+    let block = mi_malloc(size);
     if threads::thread_wanted().load(Relaxed) {
         wanted::start_wanted();
     }
@@ -63,8 +64,7 @@ extern "C" fn megapage_malloc_uncached(size: usize) -> *mut c_void {
 /// Stands in for calloc(3).
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    // SAFETY: any count and size are allowed; an overflow of their product answers null.
-    let block = unsafe { mi_calloc(count, size) };
+    let block = mi_calloc(count, size);
     start_for(count.saturating_mul(size));
     if block.is_null() { out_of_memory() } else { block }
 }
@@ -115,8 +115,7 @@ unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, 
         return libc::EINVAL;
     }
     let _errno = ErrnoGuard::save();
-    // SAFETY: the alignment is a power of two.
-    let block = unsafe { mi_malloc_aligned(size, alignment) };
+    let block = mi_malloc_aligned(size, alignment);
     start_for(size);
     if block.is_null() {
         return libc::ENOMEM;
@@ -134,8 +133,7 @@ extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
         set_errno(libc::EINVAL);
         return ptr::null_mut();
     }
-    // SAFETY: the alignment is a power of two.
-    let block = unsafe { mi_malloc_aligned(size, alignment) };
+    let block = mi_malloc_aligned(size, alignment);
     start_for(size);
     if block.is_null() { out_of_memory() } else { block }
 }
@@ -172,11 +170,8 @@ extern "C" fn pvalloc(size: usize) -> *mut c_void {
 extern "C" fn malloc_trim(_pad: usize) -> c_int {
     let _errno = ErrnoGuard::save();
     let before = crate::HEAP.ledger().returned_bytes();
-    // SAFETY: no argument can be wrong.
-    unsafe {
-        megapage_flush_thread_cache();
-        mi_collect(true);
-    }
+    megapage_flush_thread_cache();
+    mi_collect(true);
     crate::HEAP.sweep();
     c_int::from(crate::HEAP.ledger().returned_bytes() > before)
 }

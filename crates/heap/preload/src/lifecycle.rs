@@ -45,7 +45,7 @@ unsafe extern "C" {
     fn megapage_lock_for_fork();
     fn megapage_unlock_after_fork();
     fn megapage_free_locks_in_child();
-    fn megapage_set_return_after(milliseconds: c_long);
+    safe fn megapage_set_return_after(milliseconds: c_long);
 }
 
 /// Reads the environment and configures the heap. Runs at the first allocation, which may come
@@ -102,8 +102,7 @@ pub fn configure() {
         }
     }
     returner::configure(u64::try_from(return_after).ok(), config.fork);
-    // SAFETY: any value is allowed.
-    unsafe { megapage_set_return_after(return_after) };
+    megapage_set_return_after(return_after);
 }
 
 /// Registers the fork handlers at the first allocation, and so before most other libraries. The
@@ -291,8 +290,8 @@ unsafe extern "C" fn fork_child() {
     }
 }
 
-type RealFork = unsafe extern "C" fn() -> c_int;
-type Daemon = unsafe extern "C" fn(c_int, c_int) -> c_int;
+type RealFork = extern "C" fn() -> c_int;
+type Daemon = extern "C" fn(c_int, c_int) -> c_int;
 type Forkpty = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int;
 
 // The C library's functions, looked up before any thread exists.
@@ -349,8 +348,7 @@ fn forks_within(forks: impl FnOnce() -> c_int) -> Result<c_int, Errno> {
 /// Stands in for fork(2).
 #[unsafe(no_mangle)]
 extern "C" fn fork() -> c_int {
-    // SAFETY: the C library's own function, called as the program would have.
-    checked(NEXT_FORK.find().map(|real| move || unsafe { real() }))
+    checked(NEXT_FORK.find().map(|real| move || real()))
 }
 
 /// Stands in for fork(2) by the C library's other name for it.
@@ -362,8 +360,7 @@ extern "C" fn __fork() -> c_int {
 /// Stands in for daemon(3), whose fork could not be refused from within.
 #[unsafe(no_mangle)]
 extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
-    // SAFETY: as for `fork`.
-    checked(NEXT_DAEMON.find().map(|real| move || unsafe { real(no_chdir, no_close) }))
+    checked(NEXT_DAEMON.find().map(|real| move || real(no_chdir, no_close)))
 }
 
 /// Stands in for forkpty(3), whose fork could not be refused from within.
@@ -377,6 +374,6 @@ unsafe extern "C" fn forkpty(
     terminal: *const c_void,
     window: *const c_void,
 ) -> c_int {
-    // SAFETY: as for `fork`; the caller's promise.
+    // SAFETY: the C library's own function; the caller's promise.
     checked(NEXT_FORKPTY.find().map(|real| move || unsafe { real(master, name, terminal, window) }))
 }

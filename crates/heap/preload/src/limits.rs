@@ -2,7 +2,7 @@
 //! not use must not count.
 //!
 //! File-level obligation: an export has the signature and the contract of the C function whose name
-//! it bears.
+//! it bears. The functions that are called take nothing.
 
 #![allow(unsafe_code)]
 
@@ -13,16 +13,15 @@ use megapage_inside::{Errno, ErrnoGuard, lock_all_memory};
 use std::os::raw::c_int;
 
 unsafe extern "C" {
-    fn megapage_give_up_addresses() -> bool;
-    fn megapage_memory_is_locked();
-    fn megapage_keep_addresses();
+    safe fn megapage_give_up_addresses() -> bool;
+    safe fn megapage_memory_is_locked();
+    safe fn megapage_keep_addresses();
 }
 
 /// Keeps arenas small if reserved addresses count. Runs before the first arena is reserved.
 pub fn configure() {
     if HEAP.addresses_are_few() {
-        // SAFETY: no argument can be wrong.
-        unsafe { megapage_keep_addresses() };
+        megapage_keep_addresses();
     }
 }
 
@@ -32,11 +31,10 @@ pub fn configure() {
 #[cold]
 pub fn make_room_for_mapping() -> bool {
     let errno = ErrnoGuard::save();
-    // SAFETY: no argument can be wrong.
     errno.saved() == Errno::ENOMEM
         && !is_confined()
         && own_limit(libc::RLIMIT_AS).is_some()
-        && unsafe { megapage_give_up_addresses() }
+        && megapage_give_up_addresses()
 }
 
 /// Stands in for mlockall(2). The kernel compares RLIMIT_MEMLOCK with all addresses that the
@@ -45,11 +43,8 @@ pub fn make_room_for_mapping() -> bool {
 extern "C" fn mlockall(flags: c_int) -> c_int {
     let errno = ErrnoGuard::save();
     HEAP.prepare_for_locks();
-    // SAFETY: no argument can be wrong.
-    unsafe {
-        megapage_memory_is_locked();
-        megapage_give_up_addresses();
-    }
+    megapage_memory_is_locked();
+    megapage_give_up_addresses();
     let locked = lock_all_memory(flags).map(|()| HEAP.unlock_unused());
     drop(errno);
     as_c(locked.map(|()| 0)) as c_int

@@ -12,7 +12,9 @@
 
 #![allow(unsafe_code)]
 
+use crate::jump::jumps;
 use crate::next::Next;
+use crate::primitives::{megapage_system_mmap, megapage_system_mprotect, megapage_system_munmap};
 use crate::{HEAP, MAPPED, SHARED, collapser, limits, segments, threads};
 use libc::off_t;
 use megapage_inside::{ErrnoGuard, find_clock, has_supported_base_pages, program_memory, thp_is_possible};
@@ -75,11 +77,10 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    let next = |address| match NEXT_MMAP.get() {
-        // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { next(address, len, protection, flags, fd, offset) },
+    let next = |address| {
+        let mmap = NEXT_MMAP.get_or(megapage_system_mmap);
         // SAFETY: the caller's promise.
-        None => unsafe { program_memory::system_mmap(address, len, protection, flags, fd, offset) },
+        unsafe { mmap(address, len, protection, flags, fd, offset) }
     };
     let ask = || {
         let mapped = next(address);
@@ -168,22 +169,8 @@ fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mu
     mapped
 }
 
-/// Stands in for mmap(2) by its other name.
-///
-/// # Safety
-/// As for [`mmap`].
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    len: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: off_t,
-) -> *mut c_void {
-    // SAFETY: the caller's promise.
-    unsafe { mmap(address, len, protection, flags, fd, offset) }
-}
+// mmap(2) by its other name.
+jumps! { mmap64 => mmap }
 
 /// Stands in for munmap(2).
 ///
@@ -197,12 +184,9 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     if advised {
         program_memory::split_at_ends(address as usize, len.next_multiple_of(BASE_PAGE));
     }
-    let answer = match NEXT_MUNMAP.get() {
-        // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { next(address, len) },
-        // SAFETY: the caller's promise.
-        None => unsafe { program_memory::system_munmap(address, len) },
-    };
+    let munmap = NEXT_MUNMAP.get_or(megapage_system_munmap);
+    // SAFETY: the caller's promise.
+    let answer = unsafe { munmap(address, len) };
     if answer != 0 && advised {
         let _errno = ErrnoGuard::save();
         MAPPED.keeps_advice(address as usize, len);
@@ -256,12 +240,9 @@ unsafe extern "C" fn mremap(
 /// As for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
-    let answer = match NEXT_MPROTECT.get() {
-        // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { next(address, len, protection) },
-        // SAFETY: the caller's promise.
-        None => unsafe { program_memory::system_mprotect(address, len, protection) },
-    };
+    let mprotect = NEXT_MPROTECT.get_or(megapage_system_mprotect);
+    // SAFETY: the caller's promise.
+    let answer = unsafe { mprotect(address, len, protection) };
     if answer == 0 && protection == WRITABLE && len >= SMALLEST && ACTIVE.load(Relaxed) {
         collapser::consider(len);
     }

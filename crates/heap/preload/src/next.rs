@@ -32,6 +32,11 @@ impl<F: Copy> Next<F> {
         })
     }
 
+    /// Returns the function if it was looked up before, and otherwise `other`.
+    pub fn get_or(&self, other: F) -> F {
+        self.get().unwrap_or(other)
+    }
+
     /// Returns the function if it was looked up before. A look-up allocates (dlsym(3)), which not
     /// every caller may.
     pub fn get(&self) -> Option<F> {

@@ -24,7 +24,7 @@ extern "C" fn megapage_configure() {
 /// # Safety
 /// As for mmap(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn megapage_system_mmap(
+pub unsafe extern "C" fn megapage_system_mmap(
     address: *mut c_void,
     size: usize,
     protection: c_int,
@@ -41,7 +41,7 @@ unsafe extern "C" fn megapage_system_mmap(
 /// # Safety
 /// As for munmap(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn megapage_system_munmap(address: *mut c_void, size: usize) -> c_int {
+pub unsafe extern "C" fn megapage_system_munmap(address: *mut c_void, size: usize) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { program_memory::system_munmap(address, size) }
 }
@@ -51,7 +51,11 @@ unsafe extern "C" fn megapage_system_munmap(address: *mut c_void, size: usize) -
 /// # Safety
 /// As for mprotect(2).
 #[unsafe(no_mangle)]
-unsafe extern "C" fn megapage_system_mprotect(address: *mut c_void, size: usize, protection: c_int) -> c_int {
+pub unsafe extern "C" fn megapage_system_mprotect(
+    address: *mut c_void,
+    size: usize,
+    protection: c_int,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { program_memory::system_mprotect(address, size, protection) }
 }

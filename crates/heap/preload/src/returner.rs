@@ -37,7 +37,7 @@ const RESTS: [u64; 2] = [3, 1];
 const MOST_PAUSE: Duration = Duration::from_millis(50);
 
 unsafe extern "C" {
-    fn megapage_purge_expired(all: bool) -> c_long;
+    safe fn megapage_purge_expired(all: bool) -> c_long;
 }
 
 /// Delay in milliseconds; 0 stands for "never": nothing is released unless memory is short.
@@ -154,8 +154,8 @@ extern "C" fn work(_argument: *mut c_void) -> *mut c_void {
         let delay = DELAY_MS.load(Relaxed);
         if short || delay != 0 && purge <= Instant::now() {
             let next = WORKING.with(|| {
-                // SAFETY: mimalloc lets any thread purge.
-                let next = unsafe { megapage_purge_expired(short) };
+                // mimalloc lets any thread purge.
+                let next = megapage_purge_expired(short);
                 HEAP.sweep();
                 waits = next > 0;
                 match u64::try_from(next) {

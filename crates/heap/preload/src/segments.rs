@@ -18,7 +18,7 @@ static NEXT_SHMGET: Next<Shmget> = Next::new(c"shmget");
 static NEXT_SHMAT: Next<Shmat> = Next::new(c"shmat");
 static NEXT_SHMDT: Next<Shmdt> = Next::new(c"shmdt");
 
-type Shmget = unsafe extern "C" fn(key_t, usize, c_int) -> c_int;
+type Shmget = extern "C" fn(key_t, usize, c_int) -> c_int;
 type Shmat = unsafe extern "C" fn(c_int, *const c_void, c_int) -> *mut c_void;
 type Shmdt = unsafe extern "C" fn(*const c_void) -> c_int;
 
@@ -30,11 +30,8 @@ pub fn begin() {
 }
 
 /// Stands in for shmget(2).
-///
-/// # Safety
-/// As for the C library's.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn shmget(key: key_t, size: usize, flags: c_int) -> c_int {
+extern "C" fn shmget(key: key_t, size: usize, flags: c_int) -> c_int {
     {
         let _errno = ErrnoGuard::save();
         if let Some(id) = SHARED.segment(HEAP.ledger(), key, size, flags) {
@@ -42,8 +39,7 @@ unsafe extern "C" fn shmget(key: key_t, size: usize, flags: c_int) -> c_int {
         }
     }
     let answer = match NEXT_SHMGET.get() {
-        // SAFETY: a function of that name has this type; the caller's promise.
-        Some(next) => unsafe { next(key, size, flags) },
+        Some(next) => next(key, size, flags),
         None => {
             let arguments = [key as usize, size, flags as usize];
             // SAFETY: it takes no pointer.

@@ -12,7 +12,7 @@ use crate::next::Next;
 use megapage_inside::program_memory::is_confined;
 use megapage_inside::{
     ErrnoGuard, Lock, main_has_ended, own_pid, own_thread, set_thread_name, sleep_while, thread_exists,
-    wake_all,
+    wake_all, without_signals,
 };
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -98,34 +98,30 @@ pub fn start(work: Work) -> Started {
     };
     let _errno = ErrnoGuard::save();
     // SAFETY: every object is initialised by the call named for it before it is used, and outlives
-    // it. The thread's function is part of this library, which is never unloaded. All signals are
-    // blocked around the creation, because the new thread inherits the mask: none of the program's
-    // signals reaches it.
+    // it. The thread's function is part of this library, which is never unloaded.
     unsafe {
-        let mut all = MaybeUninit::uninit();
-        let mut former = MaybeUninit::uninit();
         let mut attributes = MaybeUninit::uninit();
         let mut thread = MaybeUninit::uninit();
-        libc::sigfillset(all.as_mut_ptr());
         if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
             return Started::Refused;
         }
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), former.as_mut_ptr());
-        // The lock is only tried: the calling thread may be in a fork, and hold it itself.
-        let started = if WORKING.try_lock() {
-            ALIVE.fetch_add(1, Relaxed);
-            let error = create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
-            if error != 0 {
-                ALIVE.fetch_sub(1, Relaxed);
+        // The new thread inherits the mask: none of the program's signals reaches it. The lock is
+        // only tried: the calling thread may be in a fork, and hold it itself.
+        let started = without_signals(|| {
+            if WORKING.try_lock() {
+                ALIVE.fetch_add(1, Relaxed);
+                let error = create(thread.as_mut_ptr(), attributes.as_ptr(), work, ptr::null_mut());
+                if error != 0 {
+                    ALIVE.fetch_sub(1, Relaxed);
+                }
+                WORKING.unlock();
+                if error == 0 { Started::Yes } else { Started::Refused }
+            } else {
+                Started::Busy
             }
-            WORKING.unlock();
-            if error == 0 { Started::Yes } else { Started::Refused }
-        } else {
-            Started::Busy
-        };
-        libc::pthread_sigmask(libc::SIG_SETMASK, former.as_ptr(), ptr::null_mut());
+        });
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         started
     }

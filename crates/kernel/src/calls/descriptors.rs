@@ -9,7 +9,7 @@
 use libc::{c_int, socklen_t};
 use megapage_inside::passing::socket_option;
 pub use megapage_inside::passing::{MOST_DESCRIPTORS, Peer, peer, receive, send};
-use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io;
 
 /// `SO_PEERGROUPS` and `SO_PEERPIDFD` of socket(7). The C library's headers of older systems lack
@@ -64,12 +64,10 @@ pub fn peer_groups(stream: impl AsFd) -> io::Result<Vec<u32>> {
     const MOST_GROUPS: usize = 65_536;
     let mut groups = vec![0u32; 64];
     loop {
-        let bytes = size_of_val(&groups[..]);
-        // SAFETY: integers, and their length in bytes.
-        let got = unsafe { socket_option(stream.as_fd(), SO_PEERGROUPS, groups.as_mut_ptr().cast(), bytes) };
+        let got = read_option(stream.as_fd(), SO_PEERGROUPS, &mut groups);
         match got {
             Ok(length) => {
-                groups.truncate(length / size_of::<u32>());
+                groups.truncate(length);
                 return Ok(groups);
             }
             Err(error) if error.raw_os_error() == Some(libc::ERANGE) && groups.len() < MOST_GROUPS => {
@@ -80,15 +78,21 @@ pub fn peer_groups(stream: impl AsFd) -> io::Result<Vec<u32>> {
     }
 }
 
+/// Reads an option of a socket, in words; returns their number.
+fn read_option(stream: BorrowedFd<'_>, name: c_int, words: &mut [u32]) -> io::Result<usize> {
+    let bytes = size_of_val(words);
+    // SAFETY: integers, and their length in bytes.
+    let length = unsafe { socket_option(stream, name, words.as_mut_ptr().cast(), bytes) }?;
+    Ok(length / size_of::<u32>())
+}
+
 /// Returns a descriptor of the process at the other end, which becomes readable when it ends
 /// (SO_PEERPIDFD, Linux 6.5). On an older kernel it opens the process by its number, which another
 /// process may have by then. ESRCH: the process has ended, or is not visible from here.
 pub fn peer_process(stream: impl AsFd) -> io::Result<OwnedFd> {
-    let mut descriptor: c_int = -1;
-    // SAFETY: an integer, and its length.
-    let got = unsafe {
-        socket_option(stream.as_fd(), SO_PEERPIDFD, (&raw mut descriptor).cast(), size_of::<c_int>())
-    };
+    let mut descriptor = [u32::MAX];
+    let got = read_option(stream.as_fd(), SO_PEERPIDFD, &mut descriptor);
+    let descriptor = descriptor[0].cast_signed();
     match got {
         // SAFETY: the descriptor is new and has no other owner.
         Ok(_) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),

@@ -8,15 +8,18 @@
 
 #![allow(unsafe_code)]
 
+use crate::mapped::Mapped;
+use crate::own_advice::{self, Advice};
 use crate::{KernelError, KernelRoot, smaps};
+use megapage_inside::Reservation;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
-use rustix::fs::{Advice, SeekFrom};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
 const HUGE: u64 = HUGE_2M as u64;
@@ -33,7 +36,7 @@ pub fn write_back(file: &File) -> io::Result<()> {
 pub fn drop_cached(file: &File, offset: u64, length: u64) -> io::Result<()> {
     // For the kernel a length of zero means up to the end of the file.
     let Some(length) = NonZeroU64::new(length) else { return Ok(()) };
-    Ok(rustix::fs::fadvise(file, offset, Some(length), Advice::DontNeed)?)
+    Ok(rustix::fs::fadvise(file, offset, Some(length), rustix::fs::Advice::DontNeed)?)
 }
 
 /// Returns the parts of `file` from `start` to `end` that hold data, in order: lseek(2) with
@@ -93,7 +96,7 @@ pub fn holes_of(file: &File) -> io::Result<Holes> {
 #[derive(Debug)]
 pub struct FileView {
     /// Reserved addresses: up to 2 MiB more than the view on either side.
-    reserved: VirtRange,
+    _reserved: Reservation,
     range: VirtRange,
 }
 
@@ -103,27 +106,13 @@ impl FileView {
     pub fn map(file: &File, offset: u64, length: u64) -> io::Result<FileView> {
         assert!(offset.is_multiple_of(BASE_PAGE as u64) && length > 0);
         let size = length.checked_add(2 * HUGE).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                size as usize,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = start as u64;
+        let reserved = Reservation::new(size as usize, BASE_PAGE)?;
+        let start = reserved.start() as u64;
         // Leaves at least one inaccessible page before the view, so that no two views become one
         // mapping.
         let address = (start + BASE_PAGE as u64).next_multiple_of(HUGE) + offset % HUGE;
-        let reserved = VirtRange::new(start, start + size).expect("the kernel's answer");
         let range = VirtRange::new(address, address + length).expect("inside what was reserved");
-        let view = FileView { reserved, range };
+        let view = FileView { _reserved: reserved, range };
         // SAFETY: address + length < start + size: start + 4 KiB rounded up is at most start + 2
         // MiB, and the offset adds less than 2 MiB. Only the range reserved above is replaced.
         let mapped = unsafe {
@@ -151,19 +140,14 @@ impl FileView {
     /// Asks the kernel to use folios of 2 MiB for pages that it still has to read (MADV_HUGEPAGE).
     /// EINVAL: the kernel was built without transparent huge pages.
     pub fn want_huge(&self) -> io::Result<()> {
-        self.advise(0, self.range.len().0, libc::MADV_HUGEPAGE)
+        self.advise(0, self.range.len().0, Advice::Huge)
     }
 
     /// Reads `length` bytes from `offset` within the view into memory, unless they are there, and
     /// maps them (MADV_POPULATE_READ, Linux 5.14). EFAULT: the file has become shorter. EIO: it
     /// could not be read.
     pub fn populate(&self, offset: u64, length: u64) -> io::Result<()> {
-        loop {
-            match self.advise(offset, length, libc::MADV_POPULATE_READ) {
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                other => return other,
-            }
-        }
+        self.advise(offset, length, Advice::PopulateRead)
     }
 
     /// Asks the kernel to collapse `length` bytes from `offset` within the view into folios of 2
@@ -171,16 +155,13 @@ impl FileView {
     /// processes that map them get the folios with their next access. EINVAL: not possible with
     /// this file system, or this kernel. EAGAIN: pages are in use for now, or changed.
     pub fn collapse(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.advise(offset, length, libc::MADV_COLLAPSE)
+        self.advise(offset, length, Advice::Collapse)
     }
 
-    fn advise(&self, offset: u64, length: u64, advice: i32) -> io::Result<()> {
+    fn advise(&self, offset: u64, length: u64, advice: Advice) -> io::Result<()> {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.range.len().0));
-        let address = ptr::without_provenance_mut((self.range.start() + offset) as usize);
-        // SAFETY: the range is inside this view; each kind of advice leaves the contents as they
-        // are for readers of the mapping.
-        let answer = unsafe { libc::madvise(address, length as usize, advice) };
-        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let start = self.range.start() + offset;
+        own_advice::give(VirtRange::new(start, start + length).ok_or(io::ErrorKind::InvalidInput)?, advice)
     }
 
     /// Returns for each base page if it is in memory (mincore(2)). The kernel answers only a caller
@@ -202,14 +183,6 @@ impl FileView {
     }
 }
 
-impl Drop for FileView {
-    fn drop(&mut self) {
-        let address = ptr::without_provenance_mut(self.reserved.start() as usize);
-        // SAFETY: this mapping is the value's own, and no pointer into it exists.
-        unsafe { libc::munmap(address, self.reserved.len().0 as usize) };
-    }
-}
-
 /// Returns for each view the bytes that 2 MiB entries of this process's page table map, by smaps.
 pub fn mapped_huge(root: &KernelRoot, views: &[FileView]) -> Result<Vec<Bytes>, KernelError> {
     let mappings = smaps::read_own_smaps(root)?;
@@ -225,23 +198,8 @@ pub fn mapped_huge(root: &KernelRoot, views: &[FileView]) -> Result<Vec<Bytes>, 
 /// Returns the address that the kernel chooses for a mapping of `length` bytes from the start of
 /// `file`. The dynamic loader asks for a library in the same way. Nothing stays mapped.
 pub fn chosen_address(file: &File, length: u64) -> io::Result<u64> {
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing. It is removed
-    // before anything could refer to it.
-    unsafe {
-        let address = libc::mmap(
-            ptr::null_mut(),
-            length as usize,
-            libc::PROT_READ,
-            libc::MAP_PRIVATE,
-            file.as_raw_fd(),
-            0,
-        );
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        libc::munmap(address, length as usize);
-        Ok(address as u64)
-    }
+    let view = Mapped::file(file.as_fd(), length as usize, libc::PROT_READ, libc::MAP_PRIVATE)?;
+    Ok(view.range().start())
 }
 
 #[cfg(test)]

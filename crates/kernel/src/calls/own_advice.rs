@@ -24,6 +24,9 @@ pub enum Advice {
     /// Page fault of every page now, for writing (MADV_POPULATE_WRITE, Linux 5.14). EFAULT if an
     /// access would raise SIGBUS.
     Populate,
+    /// Page fault of every page now, for reading (MADV_POPULATE_READ, Linux 5.14). EFAULT if an
+    /// access would raise SIGBUS.
+    PopulateRead,
 }
 
 /// Gives advice for a range of base pages. ENOMEM if a part of it is not mapped.
@@ -33,6 +36,7 @@ pub fn give(range: VirtRange, advice: Advice) -> io::Result<()> {
         Advice::NoHuge => libc::MADV_NOHUGEPAGE,
         Advice::Collapse => libc::MADV_COLLAPSE,
         Advice::Populate => libc::MADV_POPULATE_WRITE,
+        Advice::PopulateRead => libc::MADV_POPULATE_READ,
     };
     let (start, len) = (range.start() as usize, range.len().0 as usize);
     loop {

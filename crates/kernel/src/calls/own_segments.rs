@@ -11,9 +11,12 @@
 
 #![allow(unsafe_code)]
 
+use crate::c_library;
 use libc::{c_int, c_void};
 use megapage_inside::own_mappings::OwnMapping;
-use megapage_inside::{Borrowed, Errno, NotMoved, Owned, Reservation, is_plausible, without_signals};
+use megapage_inside::{
+    Borrowed, Descriptor, Errno, NotMoved, Owned, Reservation, is_plausible, without_signals,
+};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use std::ffi::CStr;
 use std::fmt;
@@ -194,32 +197,22 @@ impl Part {
     pub fn has_own_pages(&self) -> Result<bool, Errno> {
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
         const OF_FILE: u64 = 1 << 61;
-        // SAFETY: the path is a C string.
-        let fd = unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
+        let file = Descriptor::open(c"/proc/self/pagemap")?;
         let mut entries = [0u64; 512];
         let (mut page, end) = (self.start / BASE_PAGE, self.file_end.min(self.end) / BASE_PAGE);
-        let mut found = Ok(false);
-        while page < end && found == Ok(false) {
-            let count = entries.len().min(end - page);
-            // SAFETY: the buffer is writable and holds as many entries.
-            let read = unsafe { libc::pread(fd, entries.as_mut_ptr().cast(), 8 * count, 8 * page as i64) };
-            found = match usize::try_from(read) {
-                Ok(read) if read >= 8 => {
-                    let read = &entries[..read / 8];
-                    page += read.len();
-                    Ok(read.iter().any(|entry| entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0))
-                }
-                Ok(_) => Err(Errno(libc::EIO)),
-                Err(_) if Errno::last() == Errno(libc::EINTR) => continue,
-                Err(_) => Err(Errno::last()),
+        while page < end {
+            let most = entries.len().min(end - page);
+            let read = match file.read_words(&mut entries[..most], 8 * page) {
+                Err(Errno(libc::EINTR)) => continue,
+                Ok(0) => return Err(Errno(libc::EIO)),
+                read => &entries[..read?],
             };
+            if read.iter().any(|entry| entry & PRESENT_OR_SWAPPED != 0 && entry & OF_FILE == 0) {
+                return Ok(true);
+            }
+            page += read.len();
         }
-        // SAFETY: the descriptor is ours to close.
-        unsafe { libc::close(fd) };
-        found
+        Ok(false)
     }
 
     /// Asks for transparent huge pages at page faults from now on (MADV_HUGEPAGE). Copies nothing.
@@ -320,8 +313,7 @@ pub fn own_sanitizer() -> Option<&'static str> {
     let is_there = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
     let found = known.into_iter().find(|(_, entry)| is_there(entry)).map(|(name, _)| name);
     // Clears the error of the failed search, which the program would get next.
-    // SAFETY: the message is the loader's, and is not read.
-    unsafe { libc::dlerror() };
+    c_library::dlerror();
     found
 }
 
@@ -338,8 +330,7 @@ pub fn try_replacing() -> Result<(), Refused> {
 
 /// Ends the process without running its exit handlers (_exit(2)).
 pub fn exit_at_once(status: i32) -> ! {
-    // SAFETY: it does not return, so that no part of the process is used afterwards.
-    unsafe { libc::_exit(status) }
+    c_library::_exit(status)
 }
 
 #[cfg(test)]
@@ -348,6 +339,7 @@ mod tests {
     use crate::{KernelRoot, smaps};
     use megapage_inside::own_mappings::{mapping_of, own_mappings};
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
     use std::ptr;
 
     #[test]
@@ -438,10 +430,8 @@ mod tests {
         assert!(part.is_file());
         part.read_in().unwrap();
         assert_eq!(part.has_own_pages(), Ok(false));
-        range.open().unwrap();
-        // SAFETY: inside the mapping, which is writable now.
-        unsafe { address.cast::<u8>().add(2 * BASE_PAGE).write_volatile(0xcc) };
-        range.protect(libc::PROT_READ).unwrap();
+        let memory = crate::own_memory().unwrap();
+        memory.write_all_at(&[0xcc], (start + 2 * BASE_PAGE) as u64).unwrap();
         assert_eq!(part.has_own_pages(), Ok(true));
         assert_eq!(part.piece(0, 2 * BASE_PAGE).file_end, part.file_end);
         assert_eq!(part.piece(0, 2 * BASE_PAGE).has_own_pages(), Ok(false));
@@ -457,15 +447,11 @@ mod tests {
     fn a_part_keeps_its_bytes_and_its_access() {
         let code = Reservation::new(4 * BASE_PAGE, BASE_PAGE).unwrap();
         code.open().unwrap();
+        let memory = crate::own_memory().unwrap();
         for page in 0..3 {
-            // SAFETY: open, and inside: `mov $page, %eax; ret`.
-            unsafe {
-                ptr::copy_nonoverlapping(
-                    [0xb8, page as u8, 0, 0, 0, 0xc3].as_ptr(),
-                    ptr::with_exposed_provenance_mut(code.start() + page * BASE_PAGE),
-                    6,
-                );
-            }
+            // `mov $page, %eax; ret`.
+            let function = [0xb8, page as u8, 0, 0, 0, 0xc3];
+            memory.write_all_at(&function, (code.start() + page * BASE_PAGE) as u64).unwrap();
         }
         code.protect(libc::PROT_READ | libc::PROT_EXEC).unwrap();
         let mapping = || {

@@ -8,6 +8,7 @@
 
 use crate::helper::{Place, Session, Wait};
 use crate::spawn::pid_of;
+use megapage_inside::{Errno, call_for_program};
 use megapage_units::VirtRange;
 use rustix::fd::BorrowedFd;
 use std::io;
@@ -91,9 +92,22 @@ fn advise_own(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], advice: i32) -> io::R
             iov_len: range.len().0 as usize,
         })
         .collect();
-    // SAFETY: the vector lives through the call; the addresses in it are ranges of this process.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_process_madvise, pidfd.as_raw_fd(), vector.as_ptr(), vector.len(), advice, 0)
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as u64) }
+    Ok(advise_directly(pidfd, &vector, advice)? as u64)
+}
+
+/// Gives advice by a call of this thread. Async-signal-safe. Returns the number of bytes advised.
+///
+/// # Panics
+/// With advice other than that of [`collapse`], [`cold`] and [`page_out`].
+pub(crate) fn advise_directly(
+    pidfd: BorrowedFd<'_>,
+    ranges: &[libc::iovec],
+    advice: i32,
+) -> Result<usize, Errno> {
+    assert!(matches!(advice, libc::MADV_COLLAPSE | libc::MADV_COLD | libc::MADV_PAGEOUT));
+    let (fd, start) = (pidfd.as_raw_fd() as usize, ranges.as_ptr().expose_provenance());
+    let arguments = [fd, start, ranges.len(), advice as usize, 0];
+    // SAFETY: the vector lives through the call. Such advice leaves all contents as they are, in
+    // whichever process.
+    unsafe { call_for_program(libc::SYS_process_madvise, arguments) }
 }

@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use megapage_inside::{Errno, call_for_program};
 use std::arch::asm;
 
 /// Makes system call `number`. Returns the kernel's answer: from -4095 to -1 a negated error
@@ -14,43 +15,24 @@ use std::arch::asm;
 ///
 /// # Safety
 /// The memory that the arguments point to must be valid for all reads and writes of this call.
-#[cfg(target_arch = "x86_64")]
-pub(crate) unsafe fn syscall(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    let [a, b, c, d, e, f] = arguments;
-    let answer: isize;
-    // SAFETY: as the caller promises; the kernel keeps all registers but these.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => answer,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack)
-        );
-    }
-    answer
+pub(crate) unsafe fn syscall<const N: usize>(number: libc::c_long, arguments: [usize; N]) -> isize {
+    // SAFETY: as the caller promises.
+    let answer = unsafe { call_for_program(number, arguments) };
+    answer.map_or_else(|errno| -(errno.0 as isize), |answer| answer as isize)
 }
 
-/// Makes system call `number`. Returns the kernel's answer: from -4095 to -1 a negated error
-/// number.
-///
-/// # Safety
-/// The memory that the arguments point to must be valid for all reads and writes of this call.
-#[cfg(target_arch = "aarch64")]
-pub(crate) unsafe fn syscall(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    let [a, b, c, d, e, f] = arguments;
-    let answer: isize;
-    // SAFETY: as the caller promises; the kernel keeps all registers but x0.
-    unsafe {
-        asm!(
-            "svc 0",
-            in("x8") number as isize,
-            inlateout("x0") a as isize => answer,
-            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
-            options(nostack)
-        );
-    }
-    answer
+/// Reads a clock (clock_gettime(2)). EINVAL: there is none of this number.
+pub(crate) fn read_clock(clock: libc::clockid_t) -> Result<libc::timespec, Errno> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let arguments = [clock as usize, (&raw mut time).expose_provenance()];
+    // SAFETY: `time` is writable.
+    unsafe { call_for_program(libc::SYS_clock_gettime, arguments) }.map(|_| time)
+}
+
+/// Returns the processor time of the calling thread, in nanoseconds.
+pub(crate) fn thread_time() -> u64 {
+    read_clock(libc::CLOCK_THREAD_CPUTIME_ID)
+        .map_or(0, |time| (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64))
 }
 
 /// Function that a new process runs.
@@ -155,9 +137,8 @@ mod tests {
     #[test]
     fn answers_and_errors_are_the_kernels() {
         // SAFETY: neither call is given a pointer.
-        let (pid, closed) = unsafe {
-            (syscall(libc::SYS_getpid, [0; 6]), syscall(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]))
-        };
+        let (pid, closed) =
+            unsafe { (syscall(libc::SYS_getpid, []), syscall(libc::SYS_close, [usize::MAX])) };
         assert_eq!(pid, std::process::id() as isize);
         assert_eq!(closed, -(libc::EBADF as isize));
     }

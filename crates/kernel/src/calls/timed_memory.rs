@@ -5,9 +5,12 @@
 
 #![allow(unsafe_code)]
 
+use crate::mapped::Mapped;
+use crate::own_advice::Advice;
 use megapage_units::{BASE_PAGE, HUGE_2M, VirtRange};
 use std::io;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages that the kernel is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +50,7 @@ const ADDEND: u64 = 1_442_695_040_888_963_407;
 /// Private anonymous memory, populated with zeros.
 #[derive(Debug)]
 pub struct TimedMemory {
-    /// Start of the mapping, which is longer than the part in use by one huge page, for alignment.
-    mapping: *mut u8,
-    mapped: usize,
-    start: *mut u8,
+    memory: Mapped,
     bytes: usize,
 }
 
@@ -66,30 +66,12 @@ impl TimedMemory {
         goes_on: &mut dyn FnMut(usize) -> bool,
     ) -> io::Result<Option<TimedMemory>> {
         let bytes = bytes.max(1).next_multiple_of(HUGE_2M);
-        let mapped = bytes + HUGE_2M;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let mapping = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if mapping == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let mapping: *mut u8 = mapping.cast();
-        // SAFETY: the mapping has a huge page more than `bytes`, so that the next multiple lies
-        // within it.
-        let start = unsafe { mapping.add(mapping.align_offset(HUGE_2M)) };
-        let memory = TimedMemory { mapping, mapped, start, bytes };
-        let advice = if pages == TimedPages::Huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        let memory = Mapped::anonymous(bytes, HUGE_2M, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
+        let memory = TimedMemory { memory, bytes };
+        let advice = if pages == TimedPages::Huge { Advice::Huge } else { Advice::NoHuge };
         // A kernel without transparent huge pages refuses the advice: then all pages are base
         // pages.
-        let _ = memory.advise(0, bytes, advice);
+        let _ = memory.memory.advise(0, bytes, advice);
         for from in (0..bytes).step_by(BATCH) {
             if !goes_on(from) {
                 return Ok(None);
@@ -109,40 +91,29 @@ impl TimedMemory {
         }
         self.touch(from, len)?;
         // Huge pages stay; if the collapse fails, the others stay on base pages.
-        let _ = self.advise(from, len, libc::MADV_COLLAPSE);
+        let _ = self.memory.advise(from, len, Advice::Collapse);
         Ok(())
     }
 
     /// Makes these pages present.
     fn touch(&self, from: usize, len: usize) -> io::Result<()> {
-        match self.advise(from, len, libc::MADV_POPULATE_WRITE) {
+        match self.memory.advise(from, len, Advice::Populate) {
             // The kernel is older than Linux 5.14.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                for offset in (from..from + len).step_by(BASE_PAGE) {
-                    // SAFETY: `advise` has checked that the range lies in the mapping, to which no
-                    // reference exists.
-                    unsafe { ptr::write_volatile(self.start.add(offset), 0) };
-                }
+                let words: &[AtomicU64] = self.memory.slice(from, len / size_of::<u64>());
+                words
+                    .iter()
+                    .step_by(BASE_PAGE / size_of::<u64>())
+                    .for_each(|word| word.store(0, Ordering::Relaxed));
                 Ok(())
             }
             populated => populated,
         }
     }
 
-    fn advise(&self, from: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
-        assert!(from <= self.bytes && len <= self.bytes - from, "a range of the mapping");
-        // SAFETY: the range lies in our own mapping, and none of the advices used changes the
-        // values read from it.
-        match unsafe { libc::madvise(self.start.add(from).cast(), len, advice) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-
     /// Returns the addresses.
     pub fn range(&self) -> VirtRange {
-        let start = self.start as u64;
-        VirtRange::new(start, start + self.bytes as u64).expect("a mapping is a range")
+        self.memory.part(0, self.bytes)
     }
 
     /// Makes `count` accesses in `order` within the first `within` bytes (at least one page of
@@ -193,7 +164,10 @@ impl TimedMemory {
             // SAFETY: the page lies in the mapping, is present, aligned for words, and written by
             // nothing.
             let words = unsafe {
-                std::slice::from_raw_parts(self.start.add(page * BASE_PAGE).cast::<u64>(), BASE_PAGE / 8)
+                std::slice::from_raw_parts(
+                    self.memory.address().add(page * BASE_PAGE).cast::<u64>(),
+                    BASE_PAGE / 8,
+                )
             };
             sum = sum.wrapping_add(words.iter().fold(0, |sum, word| sum.wrapping_add(*word)));
         }
@@ -205,7 +179,7 @@ impl TimedMemory {
         debug_assert!((offset as usize) < self.bytes);
         // SAFETY: callers pass the offset of a whole cache line below `within`, which is at most
         // `bytes`.
-        unsafe { ptr::read_volatile(self.start.add(offset as usize).cast::<u64>()) }
+        unsafe { ptr::read_volatile(self.memory.address().add(offset as usize).cast::<u64>()) }
     }
 }
 
@@ -213,13 +187,6 @@ impl TimedMemory {
 #[inline(always)]
 fn line_of(state: u64, lines: u64) -> u64 {
     ((u128::from(state) * u128::from(lines)) >> 64) as u64
-}
-
-impl Drop for TimedMemory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours and no reference into it exists.
-        unsafe { libc::munmap(self.mapping.cast(), self.mapped) };
-    }
 }
 
 #[cfg(test)]

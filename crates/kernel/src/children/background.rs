@@ -6,7 +6,8 @@
 
 #![allow(unsafe_code)]
 
-use super::child::{Child, exit};
+use super::child::Child;
+use crate::c_library::_exit;
 use crate::thread_count;
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -23,21 +24,21 @@ pub fn in_background(work: impl FnOnce()) -> io::Result<()> {
     }
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let grandchild = || {
-        // SAFETY: these calls take numbers and a constant string; no file that is open now is used
-        // later.
-        unsafe {
-            libc::setsid();
-            libc::chdir(c"/".as_ptr());
-            for standard in 0..3 {
-                libc::dup2(null.as_raw_fd(), standard);
-            }
-            // Before Linux 5.9 the files stay open.
-            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
-        }
+        let _ = rustix::process::setsid();
+        let _ = rustix::process::chdir(c"/");
         work();
     };
+    let between = || {
+        for standard in 0..3 {
+            // SAFETY: no file that is open now is used later.
+            unsafe { libc::dup2(null.as_raw_fd(), standard) };
+        }
+        // SAFETY: there is one thread, and `work` gets the standard files only.
+        let started = unsafe { Child::fork(Some(&[0, 1, 2]), grandchild) };
+        _exit(i32::from(started.is_err()))
+    };
     // SAFETY: there is one thread, in the child as well.
-    let mut child = unsafe { Child::fork(|| exit(i32::from(Child::fork(grandchild).is_err()))) }?;
+    let mut child = unsafe { Child::fork(None, between) }?;
     child.collect();
     // A caller that ignores SIGCHLD gets no status.
     let is_sound = child.status().is_none_or(|status| status.exit_status() == Some(0));

@@ -2,22 +2,28 @@
 //!
 //! File-level obligation: between fork and its end the child only makes system calls and touches
 //! memory that was mapped before the fork. It allocates nothing, takes no lock, and ends by
-//! _exit(2) or a signal. Other threads of the caller may have held any lock at the fork. The parent
-//! never touches the child's memory. In the memory that both share, it touches only the words
-//! declared here.
+//! _exit(2) or a signal. Other threads of the caller may have held any lock at the fork. All memory
+//! that the child touches is accessed as atomic words.
 
 #![allow(unsafe_code)]
 
 use super::child::Child;
 use crate::KernelRoot;
+use crate::mapped::{Mapped, Shareable};
+use crate::own_advice::Advice;
+use crate::raw_syscall::thread_time;
 use crate::spare::Spare;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::thread::{Timespec, futex};
 use std::io;
-use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
+/// Words of a page.
+const WORDS: usize = BASE_PAGE / size_of::<u64>();
 /// Longest wait for a command. No command takes as long on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -42,6 +48,9 @@ struct Shared {
     nanoseconds: AtomicU64,
 }
 
+// SAFETY: three atomics, of which any bytes are valid.
+unsafe impl Shareable for Shared {}
+
 /// Child that only carries out commands, and holds no lock. It is killed when this value is
 /// dropped, or when the thread that started it ends.
 #[derive(Debug)]
@@ -49,13 +58,8 @@ pub struct Canary {
     child: Child,
     base: VirtRange,
     huge: VirtRange,
-    shared: NonNull<Shared>,
-    shared_bytes: usize,
+    shared: Mapped,
 }
-
-// SAFETY: the shared memory is reached by `&mut self` alone on our side, and the words in it are
-// atomic.
-unsafe impl Send for Canary {}
 
 /// Result of touching pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,39 +83,21 @@ impl Canary {
         spare.allows(Bytes(length as u64))?;
         let shared_bytes =
             (BASE_PAGE + (base_regions + huge_regions) * PAGES / 8).next_multiple_of(BASE_PAGE);
-        let shared = Mapping::new(shared_bytes, libc::MAP_SHARED)?;
+        let shared = Mapped::anonymous(shared_bytes, BASE_PAGE, libc::MAP_SHARED)?;
         // The memory is mapped before the fork, and only the child touches it: no other process
-        // maps its pages. One region more serves to align it.
-        let memory = Mapping::new(length + HUGE_2M, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
-        let start = memory.start.as_ptr().map_addr(|address| address.next_multiple_of(HUGE_2M));
-        let middle = start.wrapping_add(base_regions * HUGE_2M);
-        // SAFETY: both ranges lie inside the mapping, which is ours and not in use.
-        unsafe {
-            libc::madvise(start.cast(), base_regions * HUGE_2M, libc::MADV_NOHUGEPAGE);
-            if advise {
-                libc::madvise(middle.cast(), huge_regions * HUGE_2M, libc::MADV_HUGEPAGE);
-            }
+        // maps its pages. This side does not need it any more.
+        let memory = Mapped::anonymous(length, HUGE_2M, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
+        let (base, huge) = (base_regions * HUGE_2M, huge_regions * HUGE_2M);
+        let _ = memory.advise(0, base, Advice::NoHuge);
+        if advise {
+            let _ = memory.advise(base, huge, Advice::Huge);
         }
-        let words = shared.start.cast::<Shared>();
         let parent = std::process::id() as i32;
-        let count = (base_regions + huge_regions) * PAGES;
-        // SAFETY: the child runs `child` alone, which keeps the file-level obligation; both ranges
-        // are mapped and of the lengths stated.
-        let child = unsafe { Child::fork(|| child(words.as_ptr(), start, count, parent)) }?;
-        let at = |address: *mut u8, regions: usize| {
-            let start = address.addr() as u64;
-            VirtRange::new(start, start + (regions * HUGE_2M) as u64).expect("a mapping")
-        };
-        let mut known = Canary {
-            child,
-            base: at(start, base_regions),
-            huge: at(middle, huge_regions),
-            shared: words,
-            shared_bytes,
-        };
-        // From here on `known` removes the shared mapping; the other one is not needed on this
-        // side.
-        std::mem::forget(shared);
+        // SAFETY: the child runs `child` alone, which keeps the file-level obligation, and uses no
+        // descriptor.
+        let child =
+            unsafe { Child::fork(Some(&[]), || child(&shared, &memory, length / BASE_PAGE, parent)) }?;
+        let mut known = Canary { child, base: memory.part(0, base), huge: memory.part(base, huge), shared };
         drop(memory);
         known.order(FILL)?;
         Ok(known)
@@ -167,25 +153,17 @@ impl Canary {
     /// them.
     fn order_pages(&mut self, command: u32, pages: impl IntoIterator<Item = usize>) -> io::Result<()> {
         let count = ((self.huge.end() - self.base.start()) / BASE_PAGE as u64) as usize;
-        // SAFETY: the bitmap lies inside the shared mapping; the child does not read it before the
-        // command.
-        let bitmap = unsafe {
-            std::slice::from_raw_parts_mut(
-                self.shared.as_ptr().cast::<u8>().add(BASE_PAGE).cast::<u64>(),
-                count / 64,
-            )
-        };
-        bitmap.fill(0);
+        let bitmap: &[AtomicU64] = self.shared.slice(BASE_PAGE, count / 64);
+        bitmap.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         for page in pages {
             assert!(page < count, "page {page} of {count}");
-            bitmap[page / 64] |= 1 << (page % 64);
+            bitmap[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
         }
         self.order(command)
     }
 
     fn words(&self) -> &Shared {
-        // SAFETY: the mapping lives as long as `self`, and the words are atomic.
-        unsafe { self.shared.as_ref() }
+        &self.shared.slice(0, 1)[0]
     }
 
     /// Returns the error for a child that has ended, with its status.
@@ -219,40 +197,27 @@ impl Canary {
 impl Drop for Canary {
     fn drop(&mut self) {
         self.child.end();
-        // SAFETY: the mapping is ours alone.
-        unsafe { libc::munmap(self.shared.as_ptr().cast(), self.shared_bytes) };
     }
 }
 
-/// Runs the child's commands until it is killed.
-///
-/// # Safety
-/// `shared` is mapped and followed, a page later, by a bit for each of `count` pages; `memory` has
-/// `count` pages.
-unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32) -> ! {
-    // SAFETY: system calls that read constants, or no memory. The parent may have ended before the
-    // first one took effect.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        if libc::getppid() != parent {
-            libc::_exit(0);
-        }
-        // If memory still runs out, the kernel ends this process, which no user misses, and no
-        // other.
-        let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        libc::write(score, c"1000".as_ptr().cast(), 4);
-        // If they stayed open, the owner's pipes, locks and sockets would outlive the owner.
-        // Refused before Linux 5.9: then they stay open.
-        libc::syscall(libc::SYS_close_range, 0, i32::MAX, 0);
+/// Runs the child's commands until it is killed. A page behind the start of `shared`, there is a
+/// bit for each of `count` pages of `memory`.
+fn child(shared: &Mapped, memory: &Mapped, count: usize, parent: i32) {
+    // The parent may have ended before the signal was asked for.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    if getppid().is_none_or(|pid| pid.as_raw_nonzero().get() != parent) {
+        return;
     }
-    // SAFETY: as the caller promises.
-    let (words, bitmap) = unsafe {
-        (&*shared, std::slice::from_raw_parts(shared.cast::<u8>().add(BASE_PAGE).cast::<u64>(), count / 64))
-    };
+    // If memory still runs out, the kernel ends this process, which no user misses, and no other.
+    let score = c"/proc/self/oom_score_adj";
+    if let Ok(score) = rustix::fs::open(score, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let _ = rustix::io::write(score, b"1000");
+    }
+    let words = &shared.slice::<Shared>(0, 1)[0];
+    let bitmap: &[AtomicU64] = shared.slice(BASE_PAGE, count / 64);
+    let pages: &[AtomicU64] = memory.slice(0, count * WORDS);
     // A page's first word is different in each page, and zero in none.
     let content = |page: usize| 0x5eed_0000_0000_0001 ^ (page as u64) << 8;
-    // SAFETY: the page lies inside the memory, which is readable and writable.
-    let place = |page: usize| unsafe { memory.add(page * BASE_PAGE).cast::<u64>() };
     loop {
         let command = words.command.load(Ordering::Acquire);
         if command == IDLE {
@@ -263,30 +228,27 @@ unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32)
         let mut wrong = 0;
         if command == FILL {
             for page in 0..count {
-                // SAFETY: see `place`.
-                unsafe { place(page).write_volatile(content(page)) };
+                pages[page * WORDS].store(content(page), Ordering::Relaxed);
             }
         } else if command == FLUSH {
             // The kernel flushes when it takes a right away; accessed bits stay as they are.
             for rights in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
                 // SAFETY: the memory is the child's alone, and nothing writes to it between the two
                 // calls.
-                unsafe { libc::mprotect(memory.cast(), count * BASE_PAGE, rights) };
+                let _ = unsafe { memory.protect(count * BASE_PAGE, rights) };
             }
         } else {
             // The next page lies far from the last one, as in a program that gains from huge pages.
             // In the order of addresses, eight entries share a cache line, and a first access seems
             // cheaper than it is to such a program.
             for page in (0..count).map(|index| index * SCATTER % count) {
-                if bitmap[page / 64] >> (page % 64) & 1 != 0 {
-                    // SAFETY: see `place`.
-                    unsafe {
-                        if command == ZERO {
-                            place(page).write_volatile(0);
-                        } else {
-                            wrong += u64::from(place(page).read_volatile() != content(page));
-                        }
-                    }
+                if bitmap[page / 64].load(Ordering::Relaxed) >> (page % 64) & 1 == 0 {
+                    continue;
+                }
+                if command == ZERO {
+                    pages[page * WORDS].store(0, Ordering::Relaxed);
+                } else {
+                    wrong += u64::from(pages[page * WORDS].load(Ordering::Relaxed) != content(page));
                 }
             }
         }
@@ -297,62 +259,14 @@ unsafe fn child(shared: *mut Shared, memory: *mut u8, count: usize, parent: i32)
     }
 }
 
-/// Returns the processor time of the calling thread, in nanoseconds.
-fn thread_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// Waits while the word is `value`, for at most `timeout`, perhaps for less.
 fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
-    let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: timeout.as_secs() as i64,
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    });
-    let timeout = timeout.as_ref().map_or(ptr::null(), |timeout| timeout as *const libc::timespec);
-    // SAFETY: the word and the timeout live through the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, timeout) };
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    let _ = futex::wait(word, futex::Flags::empty(), value, timeout.as_ref());
 }
 
 fn wake(word: &AtomicU32) {
-    // SAFETY: the word lives through the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
-}
-
-/// Anonymous memory, removed when dropped.
-struct Mapping {
-    start: NonNull<u8>,
-    length: usize,
-}
-
-impl Mapping {
-    fn new(length: usize, flags: i32) -> io::Result<Mapping> {
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).expect("mmap never maps address 0 unasked");
-        Ok(Mapping { start, length })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and nothing refers to it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
-    }
+    let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@
 
 #![allow(unsafe_code)]
 
+use crate::c_library::_exit;
 use megapage_units::Pid;
 use rustix::io::Errno;
 use rustix::process::{self, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 use std::io;
+use std::os::fd::RawFd;
 
 /// Child that is collected only through this value. No other process can have its number until it
 /// is collected. The child outlives this value unless [`Child::end`] is called.
@@ -20,20 +22,24 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Forks a child that runs `life`, and ends with status 0 when that returns. Errors are those
-    /// of fork(2).
+    /// Forks a child that runs `life`, and ends with status 0 when that returns. The child closes
+    /// all descriptors but `kept`, if these are given (Linux 5.9). Errors are those of fork(2).
     ///
     /// # Safety
-    /// `life` only makes system calls and touches memory that was mapped before the fork. It
-    /// allocates nothing and takes no lock: other threads of the caller may have held any lock at
-    /// the fork (fork(2)). A caller that has one thread may do anything in the child.
-    pub unsafe fn fork(life: impl FnOnce()) -> io::Result<Child> {
+    /// `life` uses no descriptor that is closed. It only makes system calls and touches memory that
+    /// was mapped before the fork. It allocates nothing and takes no lock: other threads of the
+    /// caller may have held any lock at the fork (fork(2)). A caller that has one thread may do
+    /// anything in the child.
+    pub unsafe fn fork(kept: Option<&[RawFd]>, life: impl FnOnce()) -> io::Result<Child> {
         // SAFETY: the caller's promise.
         match unsafe { libc::fork() } {
             ..0 => Err(io::Error::last_os_error()),
             0 => {
+                if let Some(kept) = kept {
+                    close_all_but(kept);
+                }
                 life();
-                exit(0)
+                _exit(0)
             }
             number => Ok(Child::of(number)),
         }
@@ -95,8 +101,17 @@ impl Child {
     }
 }
 
-/// Ends the process, without the exit handlers that the program has registered.
-pub(super) fn exit(status: i32) -> ! {
-    // SAFETY: the process ends.
-    unsafe { libc::_exit(status) }
+/// Closes all descriptors of a child but `kept`. Before Linux 5.9 they stay open.
+fn close_all_but(kept: &[RawFd]) {
+    let mut first = 0;
+    while first >= 0 {
+        let next = kept.iter().copied().filter(|kept| *kept >= first).min();
+        let last = next.map_or(RawFd::MAX, |next| next - 1);
+        if first <= last {
+            // SAFETY: the child uses only descriptors that it keeps, as the caller of `fork`
+            // promises.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+        first = next.map_or(-1, |next| next + 1);
+    }
 }

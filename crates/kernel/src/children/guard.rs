@@ -2,20 +2,22 @@
 //!
 //! File-level obligation: between fork and its end the child only makes system calls and reads
 //! memory that was allocated before the fork. It allocates nothing, takes no lock, and ends by
-//! _exit(2) or a signal. Other threads of the owner may have held any lock at the fork. Structures
-//! handed to the kernel are initialised and outlive the call.
+//! _exit(2) or a signal. Other threads of the owner may have held any lock at the fork.
 
 #![allow(unsafe_code)]
 
 use super::child::Child;
+use crate::c_library::_exit;
+use crate::process_madvise::advise_directly;
 use crate::spawn::{open_pidfd, wait_readable};
 use megapage_inside::without_signals;
 use megapage_units::{Pid, VirtRange};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::thread::Timespec;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::ptr;
@@ -32,15 +34,15 @@ pub struct Rounds {
 }
 
 /// Last actions of the child. All of it was allocated before the fork.
-enum Last {
+enum Last<'a> {
     /// MADV_COLD on ranges of the process behind this descriptor.
-    Cool { target: i32, vector: Vec<libc::iovec>, rounds: u32, pause: libc::timespec },
+    Cool { target: BorrowedFd<'a>, vector: Vec<libc::iovec>, rounds: u32, pause: Timespec },
     /// Text for each of these files. After the writes, the file `record` is removed, and the lock
     /// on the descriptor ends.
-    WriteLocked { files: Vec<(CString, Vec<u8>)>, record: CString, lock: i32 },
+    WriteLocked { files: Vec<(CString, Vec<u8>)>, record: CString, lock: BorrowedFd<'a> },
 }
 
-impl Last {
+impl Last<'_> {
     /// Returns the longest wait for the child, see [`Guard::patience`].
     fn patience(&self) -> Duration {
         match self {
@@ -79,10 +81,10 @@ impl Guard {
             iov_len: range.len().0 as usize,
         };
         Guard::start(&Last::Cool {
-            target: pidfd.as_raw_fd(),
+            target: pidfd,
             vector: ranges.iter().map(iovec).collect(),
             rounds: rounds.count.max(1),
-            pause: libc::timespec { tv_sec: 0, tv_nsec: i64::from(rounds.pause.subsec_nanos()) },
+            pause: Timespec { tv_sec: 0, tv_nsec: i64::from(rounds.pause.subsec_nanos()) },
         })
     }
 
@@ -99,17 +101,19 @@ impl Guard {
         lock: BorrowedFd<'_>,
     ) -> io::Result<Guard> {
         let (files, record) = (texts(files)?, terminated(record)?);
-        Guard::start(&Last::WriteLocked { files, record, lock: lock.as_raw_fd() })
+        Guard::start(&Last::WriteLocked { files, record, lock })
     }
 
-    fn start(last: &Last) -> io::Result<Guard> {
+    fn start(last: &Last<'_>) -> io::Result<Guard> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        let from = reader.as_raw_fd();
+        // With the pipe's other end open, the child would never read the pipe's end.
+        let (Last::Cool { target: used, .. } | Last::WriteLocked { lock: used, .. }) = last;
+        let kept = [reader.as_raw_fd(), used.as_raw_fd()];
         // Signals are blocked from the child's first moment on: it inherits the mask.
         let child = without_signals(|| {
-            // SAFETY: the child runs `child` alone, which keeps the file-level obligation; the
-            // descriptors are open, and `last` was allocated before the fork.
-            unsafe { Child::fork(|| child(from, last)) }
+            // SAFETY: the child runs `child` alone, which keeps the file-level obligation; `last`
+            // was allocated before the fork, and only these descriptors are used.
+            unsafe { Child::fork(Some(&kept), || child(reader.as_fd(), last)) }
         })?;
         Ok(Guard { child, owner: Some(writer), patience: last.patience() })
     }
@@ -164,66 +168,37 @@ const RELEASED: u8 = 1;
 const ENDED: u8 = 2;
 
 /// Waits for the owner, and then carries out `last` unless the guard was released.
-///
-/// # Safety
-/// `from` and the descriptor in `last` are open; the process has one thread, with all signals
-/// blocked.
-unsafe fn child(from: i32, last: &Last) -> ! {
-    // SAFETY: no memory is passed.
-    unsafe { libc::setsid() };
-    // Keeps only these two of the owner's descriptors. With the pipe's other end open, the child
-    // would never read the pipe's end.
-    let (Last::Cool { target, .. } | Last::WriteLocked { lock: target, .. }) = last;
-    let target = *target;
-    let (low, high) = (from.min(target), from.max(target));
-    for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, i32::MAX)] {
-        if first <= last {
-            // SAFETY: the process has one thread, and nothing in it uses these descriptors any
-            // more.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-        }
-    }
-    let mut byte = 0u8;
+fn child(from: BorrowedFd<'_>, last: &Last<'_>) {
+    let _ = rustix::process::setsid();
+    let mut byte = [0u8];
     loop {
-        // SAFETY: the byte is writable.
-        match unsafe { libc::read(from, (&raw mut byte).cast(), 1) } {
-            // SAFETY: the process ends.
-            1 if byte == RELEASED => unsafe { libc::_exit(0) },
-            0 | 1 => break,
+        match rustix::io::read(from, &mut byte) {
+            Ok(1) if byte == [RELEASED] => _exit(0),
+            Ok(_) => break,
             // The child was stopped and continued; a pipe has no other error.
-            _ => continue,
+            Err(_) => {}
         }
     }
     match last {
         Last::Cool { target, vector, rounds, pause } => {
             for round in 0..*rounds {
                 if round > 0 {
-                    // SAFETY: the time is initialised, and nothing is written.
-                    unsafe { libc::nanosleep(pause, ptr::null_mut()) };
+                    let _ = rustix::thread::nanosleep(pause);
                 }
                 cool(*target, vector);
             }
         }
         Last::WriteLocked { files, record, .. } => {
             write(files);
-            // SAFETY: the path ends in a NUL.
-            unsafe { libc::unlink(record.as_ptr()) };
+            let _ = rustix::fs::unlink(record);
         }
     }
-    // SAFETY: the process ends.
-    unsafe { libc::_exit(0) }
 }
 
 fn write(files: &[(CString, Vec<u8>)]) {
     for (path, text) in files {
-        // SAFETY: the path ends in a NUL, and the text is as long as is passed. A file that was not
-        // opened is not written to.
-        unsafe {
-            let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_TRUNC);
-            if file >= 0 {
-                libc::write(file, text.as_ptr().cast(), text.len());
-                libc::close(file);
-            }
+        if let Ok(file) = rustix::fs::open(path, OFlags::WRONLY | OFlags::TRUNC, Mode::empty()) {
+            let _ = rustix::io::write(file, text);
         }
     }
 }
@@ -242,18 +217,13 @@ fn terminated(path: PathBuf) -> io::Result<CString> {
 const MOST_RANGES: usize = 8;
 
 /// Advises on all ranges once.
-fn cool(target: i32, mut left: &[libc::iovec]) {
+fn cool(target: BorrowedFd<'_>, mut left: &[libc::iovec]) {
     while !left.is_empty() {
         let count = left.len().min(MOST_RANGES);
-        // SAFETY: the array is initialised and `count` long; the addresses in it are the other
-        // process's.
-        let advised = unsafe {
-            libc::syscall(libc::SYS_process_madvise, target, left.as_ptr(), count, libc::MADV_COLD, 0)
-        };
         // Either the first range failed, or the ranges that the number of bytes covers were
         // advised.
-        let mut bytes = advised.max(0) as usize;
-        let mut done = usize::from(advised <= 0);
+        let mut bytes = advise_directly(target, &left[..count], libc::MADV_COLD).unwrap_or(0);
+        let mut done = usize::from(bytes == 0);
         while bytes > 0 && done < count {
             bytes = bytes.saturating_sub(left[done].iov_len);
             done += 1;

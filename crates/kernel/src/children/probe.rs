@@ -12,18 +12,27 @@
 #![allow(unsafe_code)]
 
 use super::child::Child;
+use super::spawn::{dispose, unmask_all};
 use crate::KernelRoot;
+use crate::c_library::{alarm, shmget};
 use crate::limits::Limit;
+use crate::mapped::Mapped;
+use crate::own_advice::Advice;
+use crate::process_madvise::advise_directly;
 use crate::smaps::read_smaps;
 use crate::spare::Spare;
-use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seconds after which a child that has not answered is killed.
 const PATIENCE_S: u32 = 10;
@@ -138,9 +147,10 @@ pub fn attempt(who: Option<&Assumed>, trial: &Trial) -> io::Result<Answer> {
         _ => CString::default(),
     };
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let groups: Vec<Gid> = who.iter().flat_map(|who| &who.groups).copied().map(Gid::from_raw).collect();
     // SAFETY: the child runs `child` alone, which keeps the file-level obligation; all its
     // arguments were made before the fork.
-    let mut child = unsafe { Child::fork(|| child(who, trial, &file, writer.as_raw_fd())) }?;
+    let mut child = unsafe { Child::fork(None, || child(who, &groups, trial, &file, writer.as_fd())) }?;
     drop(writer);
     let mut bytes = [0; size_of::<Record>()];
     let answered = File::from(reader).read_exact(&mut bytes);
@@ -190,207 +200,185 @@ fn anonymous_huge_at(root: &KernelRoot, pid: Pid, address: u64) -> io::Result<By
 }
 
 /// Runs the child's whole life.
-///
-/// # Safety
-/// To be called in a newly forked child, with a descriptor that it may write to.
-unsafe fn child(who: Option<&Assumed>, trial: &Trial, file: &CString, answer: RawFd) -> ! {
-    // SAFETY: for the whole block, system calls with valid arguments, and writes to memory mapped
-    // here.
-    unsafe {
-        // The Rust runtime would report a SIGBUS as a stack overflow, if it can; the parent needs
-        // the signal.
-        libc::signal(libc::SIGBUS, libc::SIG_DFL);
-        libc::signal(libc::SIGSEGV, libc::SIG_DFL);
-        libc::signal(libc::SIGALRM, libc::SIG_DFL);
-        // The alarm ends the child, whatever happens from here on.
-        let mut none = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
-        libc::alarm(PATIENCE_S);
-        let result = match become_user(who) {
-            Ok(()) => {
-                // Another user's processes must not access this copy of the caller's memory. The
-                // kernel has made it undumpable when the user changed, and it stays so. The child
-                // is expected to die, and needs no core (a limit of 1 also keeps one from a
-                // core_pattern pipe).
-                let core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-                libc::setrlimit(libc::RLIMIT_CORE, &core);
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                run(trial, file, answer)
-            }
-            Err(failure) => Err(failure),
-        };
-        let record: Record = match result {
-            Ok(address) => [SUCCESS, address as u64],
-            Err(Failure(call, errno)) => [call, errno as u64],
-        };
-        libc::write(answer, record.as_ptr().cast(), size_of::<Record>());
-        // The child waits until the parent has read its mappings and kills it, or until the alarm
-        // does.
-        loop {
-            libc::pause();
+fn child(who: Option<&Assumed>, groups: &[Gid], trial: &Trial, file: &CString, answer: BorrowedFd<'_>) {
+    // The Rust runtime would report a SIGBUS as a stack overflow, if it can; the parent needs the
+    // signal. The alarm ends the child, whatever happens from here on.
+    for signal in [libc::SIGBUS, libc::SIGSEGV, libc::SIGALRM] {
+        let _ = dispose(signal, libc::SIG_DFL);
+    }
+    unmask_all();
+    alarm(PATIENCE_S);
+    let result = become_user(who, groups).and_then(|()| {
+        // Another user's processes must not access this copy of the caller's memory. The kernel has
+        // made it undumpable when the user changed, and it stays so. The child is expected to die,
+        // and needs no core (a limit of 1 also keeps one from a core_pattern pipe).
+        let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) });
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        run(trial, file)
+    });
+    let record: Record = match result {
+        Ok(address) => [SUCCESS, address as u64],
+        Err(Failure(call, errno)) => {
+            let index = CALLS.iter().position(|name| *name == call).unwrap_or(CALLS.len() - 1);
+            [index as u64, errno.raw_os_error() as u64]
         }
+    };
+    let mut bytes = [0; size_of::<Record>()];
+    for (place, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(record) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    let _ = rustix::io::write(answer, &bytes);
+    wait_to_be_killed()
+}
+
+/// Waits until the parent has read the mappings and kills this process, or until the alarm does.
+fn wait_to_be_killed() -> ! {
+    loop {
+        rustix::event::pause();
     }
 }
 
-/// Index of a failed call in [`CALLS`], and its errno.
-struct Failure(u64, i32);
+/// Name of a failed call, one of [`CALLS`], and its error.
+struct Failure(&'static str, Errno);
 
-/// Turns a call's result into a [`Failure`] if it is -1.
-fn check<T: PartialEq + From<i8>>(call: &str, result: T) -> Result<T, Failure> {
-    if result != T::from(-1) {
-        return Ok(result);
-    }
-    let index = CALLS.iter().position(|name| *name == call).unwrap_or(CALLS.len() - 1);
-    // SAFETY: the C library's own errno, which always exists by its own documentation.
-    Err(Failure(index as u64, unsafe { *libc::__errno_location() }))
+/// Returns a conversion of the error of `call` to a [`Failure`].
+fn failed<E>(call: &'static str) -> impl Fn(E) -> Failure
+where
+    io::Error: From<E>,
+{
+    move |error| Failure(call, Errno::from_io_error(&io::Error::from(error)).unwrap_or(Errno::INVAL))
 }
 
-/// Changes the child's user, groups and limit.
-///
-/// # Safety
-/// As [`child`].
-unsafe fn become_user(who: Option<&Assumed>) -> Result<(), Failure> {
+/// Changes the child's user, groups and limit. The C library's wrappers would signal threads that
+/// this child does not have.
+fn become_user(who: Option<&Assumed>, groups: &[Gid]) -> Result<(), Failure> {
     let Some(who) = who else { return Ok(()) };
-    // SAFETY: for the whole block, system calls whose pointers are to values that live here. They
-    // are made directly: the C library's wrappers would signal threads that this child does not
-    // have.
-    unsafe {
-        if let Some(Limit(locked)) = who.locked {
-            let cur = locked.map_or(libc::RLIM_INFINITY, |bytes| bytes.0);
-            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit);
-            limit = libc::rlimit { rlim_cur: cur, rlim_max: limit.rlim_max.max(cur) };
-            check("setrlimit", libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit))?;
-        }
-        if libc::geteuid() == 0 {
-            check("setgroups", libc::syscall(libc::SYS_setgroups, who.groups.len(), who.groups.as_ptr()))?;
-        }
-        check("setresgid", libc::syscall(libc::SYS_setresgid, who.gid, who.gid, who.gid))?;
-        check("setresuid", libc::syscall(libc::SYS_setresuid, who.uid, who.uid, who.uid))?;
+    if let Some(Limit(locked)) = who.locked {
+        let current = locked.map(|bytes| bytes.0);
+        let maximum = rustix::process::getrlimit(Resource::Memlock).maximum;
+        let maximum = maximum.zip(current).map(|(maximum, current)| maximum.max(current));
+        let limit = Rlimit { current, maximum };
+        rustix::process::setrlimit(Resource::Memlock, limit).map_err(failed("setrlimit"))?;
     }
-    Ok(())
+    if rustix::process::geteuid().is_root() {
+        rustix::thread::set_thread_groups(groups).map_err(failed("setgroups"))?;
+    }
+    let (user, group) = (Uid::from_raw(who.uid), Gid::from_raw(who.gid));
+    rustix::thread::set_thread_res_gid(group, group, group).map_err(failed("setresgid"))?;
+    rustix::thread::set_thread_res_uid(user, user, user).map_err(failed("setresuid"))
 }
 
 /// Makes the trial. Returns the address that was written.
-///
-/// # Safety
-/// As [`child`].
-unsafe fn run(trial: &Trial, file: &CString, answer: RawFd) -> Result<usize, Failure> {
-    const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: for the whole block, mappings at addresses of the kernel's choice overlap nothing.
-    // Only they are written to, within their length; the file's name is a C string.
-    unsafe {
-        match trial {
-            Trial::MapHugetlb(size) => {
-                let flags = ANONYMOUS | libc::MAP_HUGETLB | hugetlb_size(*size);
-                let address = map(size.bytes(), flags, -1)?;
-                write_to(address);
-                Ok(address)
-            }
-            Trial::ShmHugetlb(size) => {
-                let flags = libc::IPC_CREAT | libc::SHM_HUGETLB | hugetlb_size(*size) | 0o600;
-                let id = check("shmget", libc::shmget(libc::IPC_PRIVATE, size.bytes().0 as usize, flags))?;
-                let attached = check("shmat", libc::shmat(id, ptr::null(), 0) as isize);
-                // From here on the segment lives only while it is attached.
-                libc::shmctl(id, libc::IPC_RMID, ptr::null_mut());
-                let address = attached? as usize;
-                write_to(address);
-                Ok(address)
-            }
-            Trial::ShmPermission { size, bytes } => {
-                let flags =
-                    libc::IPC_CREAT | libc::SHM_HUGETLB | libc::SHM_NORESERVE | hugetlb_size(*size) | 0o600;
-                let id = check("shmget", libc::shmget(libc::IPC_PRIVATE, bytes.0 as usize, flags))?;
-                libc::shmctl(id, libc::IPC_RMID, ptr::null_mut());
-                Ok(0)
-            }
-            Trial::Hugetlbfs { size, .. } => {
-                let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-                let descriptor = check("open", libc::open(file.as_ptr(), flags, 0o600))?;
-                libc::unlink(file.as_ptr());
-                check("ftruncate", libc::ftruncate(descriptor, size.bytes().0 as i64))?;
-                let address = map(size.bytes(), libc::MAP_SHARED, descriptor)?;
-                write_to(address);
-                Ok(address)
-            }
-            Trial::MadviseThp => {
-                let address = map(Bytes(2 * HUGE_2M as u64), ANONYMOUS, -1)?.next_multiple_of(HUGE_2M);
-                let pointer = ptr::without_provenance_mut(address);
-                check("madvise", libc::madvise(pointer, HUGE_2M, libc::MADV_HUGEPAGE))?;
-                write_to(address);
-                Ok(address)
-            }
-            Trial::PopulateWrite => {
-                let address = map(Bytes(4096), ANONYMOUS, -1)?;
-                let pointer = ptr::without_provenance_mut(address);
-                check("madvise", libc::madvise(pointer, 4096, libc::MADV_POPULATE_WRITE))?;
-                Ok(address)
-            }
-            Trial::CollapseOther => collapse_other(answer),
+fn run(trial: &Trial, file: &CString) -> Result<usize, Failure> {
+    match trial {
+        Trial::MapHugetlb(size) => {
+            let flags = libc::MAP_PRIVATE | libc::MAP_HUGETLB | hugetlb_size(*size);
+            let len = size.bytes().0 as usize;
+            Ok(write_to(Mapped::anonymous(len, BASE_PAGE, flags).map_err(failed("mmap"))?))
         }
+        Trial::ShmHugetlb(size) => {
+            let id = new_segment(*size, size.bytes(), 0)?;
+            // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+            let address = unsafe { libc::shmat(id, ptr::null(), 0) }.cast::<u8>();
+            let error = io::Error::last_os_error();
+            // From here on the segment lives only while it is attached.
+            remove_segment(id);
+            if address.addr() == usize::MAX {
+                return Err(failed("shmat")(error));
+            }
+            // SAFETY: the segment is writable, and nothing else knows of it.
+            unsafe { address.write_volatile(1) };
+            Ok(address.addr())
+        }
+        Trial::ShmPermission { size, bytes } => {
+            remove_segment(new_segment(*size, *bytes, libc::SHM_NORESERVE)?);
+            Ok(0)
+        }
+        Trial::Hugetlbfs { size, .. } => {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let opened = rustix::fs::open(file, flags, Mode::RUSR | Mode::WUSR).map_err(failed("open"))?;
+            let _ = rustix::fs::unlink(file);
+            let len = size.bytes().0;
+            rustix::fs::ftruncate(&opened, len).map_err(failed("ftruncate"))?;
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let mapped = Mapped::file(opened.as_fd(), len as usize, access, libc::MAP_SHARED);
+            Ok(write_to(mapped.map_err(failed("mmap"))?))
+        }
+        Trial::MadviseThp => {
+            let memory = anonymous_2m()?;
+            memory.advise(0, HUGE_2M, Advice::Huge).map_err(failed("madvise"))?;
+            Ok(write_to(memory))
+        }
+        Trial::PopulateWrite => {
+            let memory =
+                Mapped::anonymous(BASE_PAGE, BASE_PAGE, libc::MAP_PRIVATE).map_err(failed("mmap"))?;
+            memory.advise(0, BASE_PAGE, Advice::Populate).map_err(failed("madvise"))?;
+            Ok(memory.address().addr())
+        }
+        Trial::CollapseOther => collapse_other(),
     }
+}
+
+/// Makes a segment of hugetlb pages. Returns its number.
+fn new_segment(size: PageSize, bytes: Bytes, flags: i32) -> Result<i32, Failure> {
+    let flags = flags | libc::IPC_CREAT | libc::SHM_HUGETLB | hugetlb_size(size) | 0o600;
+    match shmget(libc::IPC_PRIVATE, bytes.0 as usize, flags) {
+        -1 => Err(failed("shmget")(io::Error::last_os_error())),
+        id => Ok(id),
+    }
+}
+
+/// Removes a segment once it is not attached.
+fn remove_segment(id: i32) {
+    // SAFETY: the command takes no memory.
+    unsafe { libc::shmctl(id, libc::IPC_RMID, ptr::null_mut()) };
 }
 
 /// Collapses a region of a child of this child.
-///
-/// # Safety
-/// As [`child`].
-unsafe fn collapse_other(answer: RawFd) -> Result<usize, Failure> {
-    // SAFETY: for the whole block, as in `run`; the descriptors are this process's own.
-    unsafe {
-        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let address = map(Bytes(2 * HUGE_2M as u64), anonymous, -1)?.next_multiple_of(HUGE_2M);
-        let mut ready = [-1; 2];
-        check("fork", libc::pipe2(ready.as_mut_ptr(), libc::O_CLOEXEC))?;
-        let target = check("fork", libc::fork())?;
-        if target == 0 {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            // The parent's alarm is not inherited.
-            libc::alarm(PATIENCE_S);
-            libc::close(answer);
-            write_to(address);
-            libc::write(ready[1], ptr::from_ref(&0u8).cast(), 1);
-            loop {
-                libc::pause();
-            }
-        }
-        libc::close(ready[1]);
-        let mut byte = 0u8;
-        libc::read(ready[0], ptr::from_mut(&mut byte).cast(), 1);
-        let descriptor = libc::syscall(libc::SYS_pidfd_open, target, 0);
-        let range = libc::iovec { iov_base: ptr::without_provenance_mut(address), iov_len: HUGE_2M };
-        let range = ptr::from_ref(&range);
-        let result = check("process_madvise", descriptor).and_then(|descriptor| {
-            let advised =
-                libc::syscall(libc::SYS_process_madvise, descriptor, range, 1, libc::MADV_COLLAPSE, 0);
-            check("process_madvise", advised)
+fn collapse_other() -> Result<usize, Failure> {
+    let memory = anonymous_2m()?;
+    let (reader, writer) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed("fork"))?;
+    let target = || {
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        // The parent's alarm is not inherited.
+        alarm(PATIENCE_S);
+        touch(&memory);
+        let _ = rustix::io::write(&writer, &[0]);
+        wait_to_be_killed()
+    };
+    let kept = [writer.as_raw_fd()];
+    // SAFETY: the target runs this alone, which keeps the file-level obligation, and uses only the
+    // pipe.
+    let mut target = unsafe { Child::fork(Some(&kept), target) }.map_err(failed("fork"))?;
+    drop(writer);
+    let _ = rustix::io::read(&reader, &mut [0u8]);
+    let range = libc::iovec { iov_base: memory.address().cast(), iov_len: HUGE_2M };
+    let advised =
+        crate::spawn::open_pidfd(target.pid()).map_err(failed("process_madvise")).and_then(|pidfd| {
+            let advised = advise_directly(pidfd.as_fd(), &[range], libc::MADV_COLLAPSE);
+            advised.map_err(failed("process_madvise"))
         });
-        libc::kill(target, libc::SIGKILL);
-        libc::waitpid(target, ptr::null_mut(), 0);
-        result.map(|_| address)
-    }
+    target.end();
+    advised.map(|_| memory.address().addr())
 }
 
-/// Maps new memory, readable and writable. Returns its address.
-///
-/// # Safety
-/// `flags` without MAP_FIXED.
-unsafe fn map(length: Bytes, flags: i32, descriptor: RawFd) -> Result<usize, Failure> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-    let address = unsafe { libc::mmap(ptr::null_mut(), length.0 as usize, protection, flags, descriptor, 0) };
-    check("mmap", address as isize).map(|address| address as usize)
+/// Maps 2 MiB of anonymous memory at a multiple of that.
+fn anonymous_2m() -> Result<Mapped, Failure> {
+    Mapped::anonymous(HUGE_2M, HUGE_2M, libc::MAP_PRIVATE).map_err(failed("mmap"))
 }
 
-/// Writes one byte.
-///
-/// # Safety
-/// `address` must be that of a writable mapping which nothing else uses. The write may raise
-/// SIGBUS.
-unsafe fn write_to(address: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_volatile(1) };
+/// Writes to memory, which may raise SIGBUS.
+fn touch(memory: &Mapped) {
+    memory.slice::<AtomicU64>(0, 1)[0].store(1, Ordering::Relaxed);
+}
+
+/// Writes to memory, which stays mapped until the child ends. Returns its address.
+fn write_to(memory: Mapped) -> usize {
+    touch(&memory);
+    let address = memory.address().addr();
+    std::mem::forget(memory);
+    address
 }
 
 /// Returns the bits of mmap(2)'s and shmget(2)'s flags that choose a page size (the same in both).

@@ -6,13 +6,14 @@
 
 #![allow(unsafe_code)]
 
+use crate::c_library;
 use megapage_units::{Bytes, Pid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -35,6 +36,45 @@ static IGNORED: AtomicU8 = AtomicU8::new(0);
 const NOTED: [(u8, i32, libc::sighandler_t); 2] =
     [(1, libc::SIGPIPE, libc::SIG_IGN), (2, libc::SIGCHLD, libc::SIG_DFL)];
 
+/// Ignores a signal (SIG_IGN), or has its default (SIG_DFL). Returns the former disposition.
+/// EINVAL: there is no such signal. Async-signal-safe.
+///
+/// # Panics
+/// With another disposition.
+pub(super) fn dispose(signal: i32, disposition: libc::sighandler_t) -> io::Result<libc::sighandler_t> {
+    assert!(matches!(disposition, libc::SIG_IGN | libc::SIG_DFL));
+    // SAFETY: neither disposition runs code.
+    match unsafe { libc::signal(signal, disposition) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        former => Ok(former),
+    }
+}
+
+/// Returns the set of these signals. EINVAL if a number is no signal's.
+fn set_of(numbers: &[i32]) -> io::Result<libc::sigset_t> {
+    // SAFETY: plain words, of which zeros are an empty set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    match numbers.iter().all(|number| c_library::sigaddset(&mut set, *number) == 0) {
+        true => Ok(set),
+        false => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Changes the signals that the calling thread blocks, as `how` says (SIG_BLOCK, SIG_UNBLOCK,
+/// SIG_SETMASK). Returns the former ones. Async-signal-safe.
+fn mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut former = *set;
+    match c_library::pthread_sigmask(how, set, Some(&mut former)) {
+        0 => Ok(former),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// Blocks no signal in the calling thread. Async-signal-safe.
+pub(super) fn unmask_all() {
+    let _ = set_of(&[]).and_then(|none| mask(libc::SIG_SETMASK, &none));
+}
+
 /// Calls `spawn::note_ignored` before `main`, in the program that has this line.
 #[macro_export]
 macro_rules! note_ignored {
@@ -50,8 +90,8 @@ macro_rules! note_ignored {
 pub extern "C" fn note_ignored() {
     let mut ignored = 0;
     for (bit, signal, here) in NOTED {
-        // SAFETY: neither disposition runs code.
-        ignored |= if unsafe { libc::signal(signal, here) } == libc::SIG_IGN { bit } else { 0 };
+        let was_ignored = dispose(signal, here).is_ok_and(|former| former == libc::SIG_IGN);
+        ignored |= if was_ignored { bit } else { 0 };
     }
     IGNORED.store(ignored, Relaxed);
 }
@@ -61,8 +101,7 @@ pub extern "C" fn note_ignored() {
 fn restore_ignored() -> io::Result<()> {
     let ignored = IGNORED.load(Relaxed);
     for (bit, signal, _) in NOTED {
-        // SAFETY: neither disposition runs code.
-        unsafe { libc::signal(signal, if ignored & bit != 0 { libc::SIG_IGN } else { libc::SIG_DFL }) };
+        let _ = dispose(signal, if ignored & bit != 0 { libc::SIG_IGN } else { libc::SIG_DFL });
     }
     Ok(())
 }
@@ -120,30 +159,15 @@ impl Signals {
     /// started. A signal that is ignored stays ignored, except SIGCHLD: with it ignored, the kernel
     /// would collect the children itself, and their status would be lost.
     pub fn take(numbers: &[i32]) -> io::Result<Signals> {
-        let mut set = empty_set();
-        for &number in numbers {
-            // SAFETY: `set` is an initialised signal set; a number that is no signal's is refused
-            // with EINVAL.
-            if unsafe { libc::sigaddset(&mut set, number) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
+        let set = set_of(numbers)?;
         if numbers.contains(&libc::SIGCHLD) {
-            // SAFETY: the default disposition runs no code of ours.
-            unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+            dispose(libc::SIGCHLD, libc::SIG_DFL)?;
         }
-        let mut former = empty_set();
-        // SAFETY: both sets are initialised and live through the call.
-        let errno = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut former) };
-        if errno != 0 {
-            return Err(io::Error::from_raw_os_error(errno));
-        }
-        // SAFETY: `set` is initialised; -1 asks for a new descriptor.
-        let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        let former = mask(libc::SIG_BLOCK, &set)?;
+        let fd = c_library::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 {
             let error = io::Error::last_os_error();
-            // SAFETY: the set is the one from before.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &former, std::ptr::null_mut()) };
+            let _ = mask(libc::SIG_SETMASK, &former);
             return Err(error);
         }
         // SAFETY: the descriptor is new and has no other owner.
@@ -152,30 +176,28 @@ impl Signals {
 
     /// Returns the next signal that has come; `None` if there is none at the moment.
     pub fn next(&self) -> io::Result<Option<Signal>> {
-        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
-        let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the buffer is writable and `size` bytes long.
-        let read = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
-        if read < 0 {
-            let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
-        }
-        // SAFETY: all-zero bytes are a valid value, and the kernel has filled the whole of it.
-        let info = unsafe { info.assume_init() };
+        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.fd, &mut info) {
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            read => read?,
+        };
+        let word = |at: usize| {
+            let bytes = info[at..].first_chunk().copied().unwrap_or_default();
+            i32::from_ne_bytes(bytes)
+        };
+        let number = word(offset_of!(libc::signalfd_siginfo, ssi_signo));
+        let code = word(offset_of!(libc::signalfd_siginfo, ssi_code));
+        let pid = word(offset_of!(libc::signalfd_siginfo, ssi_pid));
         // Codes of at most 0 belong to signals that a process sent: SI_USER, SI_QUEUE, SI_TKILL.
-        let sender = (info.ssi_code <= 0).then_some(Pid(info.ssi_pid as i32));
-        Ok(Some(Signal { number: info.ssi_signo as i32, sender }))
+        Ok(Some(Signal { number, sender: (code <= 0).then_some(Pid(pid)) }))
     }
 
     /// Ends the receiving. Discards signals that came in and were not read: they were meant for a
     /// program that has ended. Ignores the signal `ignored` in this process from now on, so that a
     /// late one does not end it.
     pub fn finish(self, ignored: i32) -> io::Result<()> {
-        // SAFETY: SIG_IGN is a disposition that runs no code; it also discards pending signals
-        // (sigaction(2)).
-        if unsafe { libc::signal(ignored, libc::SIG_IGN) } == libc::SIG_ERR {
-            return Err(io::Error::last_os_error());
-        }
+        // It also discards pending signals (sigaction(2)).
+        dispose(ignored, libc::SIG_IGN)?;
         while self.next()?.is_some() {}
         Ok(())
     }
@@ -196,57 +218,41 @@ impl Signals {
 
     fn start(&self, command: &mut Command, last: Option<i32>) -> io::Result<Pid> {
         let former = self.former;
-        let parent = std::process::id() as i32;
+        let parent = rustix::process::getpid();
+        let before = move || {
+            if let Some(last) = last {
+                let last = rustix::process::Signal::from_named_raw(last).ok_or(rustix::io::Errno::INVAL)?;
+                rustix::process::set_parent_process_death_signal(Some(last))?;
+                // A parent that ended before the call sends no signal any more.
+                if rustix::process::getppid() != Some(parent) {
+                    return Err(rustix::io::Errno::CHILD.into());
+                }
+            }
+            mask(libc::SIG_SETMASK, &former)?;
+            restore_ignored()
+        };
         // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that
         // it owns.
-        unsafe {
-            command.pre_exec(move || {
-                if let Some(last) = last {
-                    if libc::prctl(libc::PR_SET_PDEATHSIG, last as libc::c_ulong, 0, 0, 0) != 0 {
-                        return Err(io::Error::last_os_error());
-                    }
-                    // A parent that ended before the call sends no signal any more.
-                    if libc::getppid() != parent {
-                        return Err(io::Error::from_raw_os_error(libc::ECHILD));
-                    }
-                }
-                match libc::pthread_sigmask(libc::SIG_SETMASK, &former, std::ptr::null_mut()) {
-                    0 => restore_ignored(),
-                    errno => Err(io::Error::from_raw_os_error(errno)),
-                }
-            });
-        }
+        unsafe { command.pre_exec(before) };
         let child = Pid(command.spawn()?.id() as i32);
-        // SAFETY: only the C library's own memory changes. The memory that the start took counts
-        // against the program's limits while the caller keeps it.
+        // The memory that the start took counts against the program's limits while the caller keeps
+        // it.
         #[cfg(target_env = "gnu")]
-        unsafe {
-            libc::malloc_trim(0)
-        };
+        c_library::malloc_trim(0);
         Ok(child)
     }
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // SAFETY: the set is the one that the kernel gave in `take`. Nothing can be done about a
-        // failure.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.former, std::ptr::null_mut()) };
+        // Nothing can be done about a failure.
+        let _ = mask(libc::SIG_SETMASK, &self.former);
     }
 }
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-fn empty_set() -> libc::sigset_t {
-    let mut set = MaybeUninit::zeroed();
-    // SAFETY: the set is writable; sigemptyset(3) initialises it and cannot fail.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        set.assume_init()
     }
 }
 
@@ -302,12 +308,7 @@ pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     let options = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
-    // SAFETY: both results are writable; all-zero bytes are a valid `rusage`.
-    let (answer, usage) = unsafe {
-        let answer = libc::wait4(pid.0, &mut status, options, usage.as_mut_ptr());
-        (answer, usage.assume_init())
-    };
-    let event = match answer {
+    let event = match c_library::wait4(pid.0, &mut status, options, &mut usage) {
         0 => return Ok(None),
         -1 => return Err(io::Error::last_os_error()),
         _ if libc::WIFEXITED(status) => ChildEvent::Exited(libc::WEXITSTATUS(status)),
@@ -315,6 +316,8 @@ pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
         _ if libc::WIFSTOPPED(status) => ChildEvent::Stopped(libc::WSTOPSIG(status)),
         _ => ChildEvent::Continued,
     };
+    // SAFETY: all-zero bytes are a valid `rusage`.
+    let usage = unsafe { usage.assume_init() };
     let duration = |time: libc::timeval| {
         Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
     };
@@ -330,8 +333,7 @@ pub fn poll_child(pid: Pid) -> io::Result<Option<(ChildEvent, Usage)>> {
 
 /// Sends a signal: kill(2). ESRCH if the process has gone, EPERM if the caller may not signal it.
 pub fn send_signal(pid: Pid, number: i32) -> io::Result<()> {
-    // SAFETY: no memory is passed.
-    match unsafe { libc::kill(pid.0, number) } {
+    match c_library::kill(pid.0, number) {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -353,17 +355,10 @@ pub fn stop_self() -> io::Result<()> {
 /// Ends the calling process by signal `number`, without a core file. If the signal does not end a
 /// process by default, exits with 128 + `number`, as a shell would put it.
 pub fn die_of(number: i32) -> ! {
-    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    let mut set = empty_set();
-    // SAFETY: the structures are initialised and live through the calls. The process ends here, so
-    // that the changed disposition surprises no handler or thread of it.
-    unsafe {
-        libc::setrlimit(libc::RLIMIT_CORE, &none);
-        libc::signal(number, libc::SIG_DFL);
-        libc::sigaddset(&mut set, number);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-        libc::raise(number);
-    }
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = dispose(number, libc::SIG_DFL);
+    let _ = set_of(&[number]).and_then(|set| mask(libc::SIG_UNBLOCK, &set));
+    c_library::raise(number);
     std::process::exit(128 + number)
 }
 
@@ -431,8 +426,7 @@ mod tests {
     fn a_signal_names_its_sender() {
         let signals = Signals::take(&[libc::SIGWINCH]).unwrap();
         assert_eq!(signals.next().unwrap(), None);
-        // SAFETY: no memory is passed; the signal is blocked in this thread, to which it is sent.
-        unsafe { libc::raise(libc::SIGWINCH) };
+        c_library::raise(libc::SIGWINCH);
         assert!(wait_readable(signals.as_fd(), Duration::from_secs(5)).unwrap());
         let own = Pid(std::process::id() as i32);
         assert_eq!(signals.next().unwrap(), Some(Signal { number: libc::SIGWINCH, sender: Some(own) }));

@@ -1,10 +1,6 @@
 //! Processor time of another process, to the nanosecond: `/proc/PID/stat` counts in ticks of 10 ms.
-//!
-//! File-level obligation: the structures that the C library fills are writable and live through the
-//! call.
 
-#![allow(unsafe_code)]
-
+use crate::raw_syscall::read_clock;
 use megapage_units::Pid;
 use std::io;
 use std::time::Duration;
@@ -12,21 +8,14 @@ use std::time::Duration;
 /// Returns the processor time, user and system, that all threads of `pid` have taken so far
 /// (clock_getcpuclockid(3)). Any process may be asked about. Fails with ESRCH if there is none.
 pub fn cpu_time_of(pid: Pid) -> io::Result<Duration> {
-    let mut clock: libc::clockid_t = 0;
-    // SAFETY: `clock` is writable.
-    let errno = unsafe { libc::clock_getcpuclockid(pid.0, &mut clock) };
-    if errno != 0 {
-        return Err(io::Error::from_raw_os_error(errno));
+    // The number of a process's clock, CPUCLOCK_SCHED of the kernel's include/linux/posix-timers.h.
+    const SCHED: i32 = 2;
+    match read_clock(!pid.0 << 3 | SCHED) {
+        Ok(time) => Ok(Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)),
+        // The clock of a process that does not exist is invalid.
+        Err(error) if error.0 == libc::EINVAL => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        Err(error) => Err(error.into()),
     }
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable.
-    if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
-        let error = io::Error::last_os_error();
-        // The clock of a process that has ended meanwhile is invalid.
-        let ended = error.raw_os_error() == Some(libc::EINVAL);
-        return Err(if ended { io::Error::from_raw_os_error(libc::ESRCH) } else { error });
-    }
-    Ok(Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32))
 }
 
 #[cfg(test)]

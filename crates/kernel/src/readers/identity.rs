@@ -10,6 +10,7 @@
 mod files;
 
 use crate::KernelRoot;
+use crate::c_library::getauxval;
 use files::Wanted;
 use std::ffi::{CStr, CString};
 use std::io;
@@ -20,8 +21,7 @@ use std::ptr;
 /// Returns true if the C library is linked into the program, so that no module of the name service
 /// fits it. Then the kernel has mapped no dynamic loader. Source: getauxval(3), AT_BASE.
 fn is_static() -> bool {
-    // SAFETY: the call only looks up a value that the kernel has left for the process.
-    unsafe { libc::getauxval(libc::AT_BASE) == 0 }
+    getauxval(libc::AT_BASE) == 0
 }
 
 /// An account, as the name service knows it (/etc/passwd, LDAP, systemd and so on). A static
@@ -54,10 +54,10 @@ pub fn account(name: &str) -> io::Result<Option<Account>> {
     }
     // A name with a zero byte in it can't be an account's.
     let Ok(text) = CString::new(name) else { return Ok(None) };
-    // SAFETY: per `lookup`, the pointers are valid for the call, and `length` is the buffer's
-    // length.
-    let by_name = lookup(|entry, buffer, length, found| unsafe {
-        libc::getpwnam_r(text.as_ptr(), entry, buffer, length, found)
+    let by_name = lookup(account_entry, |entry, buffer, length, found| {
+        // SAFETY: per `lookup`, the pointers are valid for the call, and `length` is the buffer's
+        // length.
+        unsafe { libc::getpwnam_r(text.as_ptr(), entry, buffer, length, found) }
     })?;
     match (by_name, name.parse()) {
         (None, Ok(uid)) => account_of(uid),
@@ -70,31 +70,38 @@ pub fn account_of(uid: u32) -> io::Result<Option<Account>> {
     if is_static() {
         return files::account(Path::new("/"), Wanted::Number(uid));
     }
-    // SAFETY: as in `account`.
-    lookup(|entry, buffer, length, found| unsafe { libc::getpwuid_r(uid, entry, buffer, length, found) })?
-        .map(with_groups)
-        .transpose()
+    lookup(account_entry, |entry, buffer, length, found| {
+        // SAFETY: as in `account`.
+        unsafe { libc::getpwuid_r(uid, entry, buffer, length, found) }
+    })?
+    .map(with_groups)
+    .transpose()
 }
 
-/// Runs one look-up with growing buffers, and copies what it finds. The groups are left empty.
-fn lookup(
-    mut call: impl FnMut(*mut libc::passwd, *mut libc::c_char, usize, *mut *mut libc::passwd) -> libc::c_int,
-) -> io::Result<Option<Account>> {
+/// Returns the name of an entry, and a conversion of the entry. The groups are left empty.
+fn account_entry(entry: &libc::passwd) -> (*const libc::c_char, impl FnOnce(String) -> Account + use<>) {
+    let (uid, gid) = (entry.pw_uid, entry.pw_gid);
+    (entry.pw_name, move |name| Account { name, uid, gid, groups: Vec::new() })
+}
+
+/// Runs one look-up with growing buffers, and copies what it finds. `read` returns the name of an
+/// entry, and a conversion that gets that name.
+fn lookup<E, F: FnOnce(String) -> T, T>(
+    read: impl Fn(&E) -> (*const libc::c_char, F),
+    mut call: impl FnMut(*mut E, *mut libc::c_char, usize, *mut *mut E) -> libc::c_int,
+) -> io::Result<Option<T>> {
     let mut buffer: Vec<libc::c_char> = vec![0; 4096];
     loop {
-        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut entry = MaybeUninit::<E>::uninit();
         let mut found = ptr::null_mut();
         match call(entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found) {
             0 if found.is_null() => return Ok(None),
             0 => {
-                // SAFETY: the call stored a valid entry there, whose strings lie in `buffer`.
-                let (entry, name) = unsafe { (&*found, CStr::from_ptr((*found).pw_name)) };
-                return Ok(Some(Account {
-                    name: name.to_string_lossy().into_owned(),
-                    uid: entry.pw_uid,
-                    gid: entry.pw_gid,
-                    groups: Vec::new(),
-                }));
+                // SAFETY: the call stored a valid entry there.
+                let (name, convert) = read(unsafe { &*found });
+                // SAFETY: the strings of the entry lie in `buffer`.
+                let name = unsafe { CStr::from_ptr(name) };
+                return Ok(Some(convert(name.to_string_lossy().into_owned())));
             }
             libc::ERANGE if buffer.len() < LARGEST_ENTRY => buffer.resize(buffer.len() * 4, 0),
             // The manual page lists these, beside 0, as "not found" on some systems.
@@ -132,24 +139,12 @@ pub fn group_name(gid: u32) -> Option<String> {
     if is_static() {
         return files::group_name(Path::new("/"), gid);
     }
-    let mut buffer: Vec<libc::c_char> = vec![0; 4096];
-    loop {
-        let mut entry = MaybeUninit::<libc::group>::uninit();
-        let mut found = ptr::null_mut();
-        // SAFETY: every pointer is valid for the call, and the length is the buffer's.
-        let result = unsafe {
-            libc::getgrgid_r(gid, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found)
-        };
-        match result {
-            0 if !found.is_null() => {
-                // SAFETY: the call stored a valid entry there, whose name lies in `buffer`.
-                let name = unsafe { CStr::from_ptr((*found).gr_name) };
-                return Some(name.to_string_lossy().into_owned());
-            }
-            libc::ERANGE if buffer.len() < LARGEST_ENTRY => buffer.resize(buffer.len() * 4, 0),
-            _ => return None,
-        }
-    }
+    let read = |entry: &libc::group| (entry.gr_name.cast_const(), |name| name);
+    let found = lookup(read, |entry, buffer, length, found| {
+        // SAFETY: as in `account`.
+        unsafe { libc::getgrgid_r(gid, entry, buffer, length, found) }
+    });
+    found.ok().flatten()
 }
 
 /// A set of capabilities (capabilities(7)).

@@ -168,23 +168,15 @@ impl Pagemap {
         let mut start = range.start();
         while start < range.end() {
             let mut argument = ScanArgument {
-                size: size_of::<ScanArgument>() as u64,
                 start,
                 end: range.end(),
-                vec: runs.as_mut_ptr().expose_provenance() as u64,
-                vec_len: runs.len() as u64,
                 category_anyof_mask: IS_PRESENT | IS_SWAPPED,
                 return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO_PAGE | IS_HUGE,
                 ..ScanArgument::default()
             };
             let count = match self.foreign {
                 Some(pid) => self.scan_foreign(pid, &mut argument, runs)?,
-                None => {
-                    // SAFETY: the argument states its own size, and a vector of as many runs as it
-                    // states.
-                    let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &mut argument) };
-                    usize::try_from(count).map_err(|_| io::Error::last_os_error())?
-                }
+                None => scan(&self.file, &mut argument, runs)?,
             };
             let found = &runs[..count];
             found.iter().for_each(&mut note);
@@ -211,6 +203,7 @@ impl Pagemap {
         const RUN: usize = size_of::<Run>();
         let mut session = Session::begin(pid, Wait::Killable)?;
         let most = runs.len().min((helper::MOST_DATA - VECTOR) / RUN);
+        argument.size = size_of::<ScanArgument>() as u64;
         argument.vec = session.data_address(VECTOR) as u64;
         argument.vec_len = most as u64;
         for (place, word) in session.data().chunks_exact_mut(WORD).zip(argument.words()) {
@@ -303,6 +296,17 @@ impl Pagemap {
         let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().expect("a chunk of eight bytes"));
         Ok(bytes.chunks_exact(8).map(|chunk| Entry(word(chunk))).collect())
     }
+}
+
+/// Makes one PAGEMAP_SCAN; returns the number of runs found. Fills in the argument's size, and the
+/// place for the runs.
+pub(crate) fn scan(file: &File, argument: &mut ScanArgument, runs: &mut [Run]) -> io::Result<usize> {
+    argument.size = size_of::<ScanArgument>() as u64;
+    argument.vec = runs.as_mut_ptr().expose_provenance() as u64;
+    argument.vec_len = runs.len() as u64;
+    // SAFETY: the argument states its own size, and a vector of as many runs as it states.
+    let count = unsafe { libc::ioctl(file.as_raw_fd(), PAGEMAP_SCAN, argument) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
 /// Adds one run of pages to the regions that it touches; the first region begins at `first`.

@@ -9,12 +9,13 @@
 
 use super::EntrySize;
 use crate::bpf::{self, Aligned, io_error};
+use crate::mapped::Mapped;
 use libbpf_rs::{MapCore, Object, ProgramInput};
 use megapage_snapshot::PAGES;
 use megapage_units::{Pid, VirtRange};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::{self, NonNull};
+use std::marker::PhantomData;
+use std::os::fd::AsFd;
 
 /// Most ranges that one walk takes.
 pub const MOST_RANGES: usize = 1024;
@@ -195,12 +196,10 @@ impl Program {
 /// BPF array that is mapped into our memory.
 #[derive(Debug)]
 struct Shared<T> {
-    start: NonNull<T>,
+    memory: Mapped,
     count: usize,
+    items: PhantomData<T>,
 }
-
-// SAFETY: the value owns its mapping, and no part of it is bound to a thread.
-unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
     /// Maps the BPF map `name`, which has `count` elements of this type.
@@ -209,38 +208,19 @@ impl<T> Shared<T> {
         if map.value_size() as usize != size_of::<T>() || map.max_entries() as usize != count {
             return Err(io::Error::other(format!("the BPF map {name} is not laid out as expected")));
         }
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let start = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                count * size_of::<T>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(start) {
-            Some(start) if start.as_ptr() != libc::MAP_FAILED => Ok(Shared { start: start.cast(), count }),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let memory = Mapped::file(map.as_fd(), count * size_of::<T>(), access, libc::MAP_SHARED)?;
+        Ok(Shared { memory, count, items: PhantomData })
     }
 
     fn as_slice(&self) -> &[T] {
         // SAFETY: the mapping is page-aligned and holds `count` elements; only `run` lets it
         // change.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
+        unsafe { std::slice::from_raw_parts(self.memory.address().cast(), self.count) }
     }
 
     fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as above, and it is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.count) }
-    }
-}
-
-impl<T> Drop for Shared<T> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and no reference outlives its owner.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.count * size_of::<T>()) };
+        unsafe { std::slice::from_raw_parts_mut(self.memory.address().cast(), self.count) }
     }
 }

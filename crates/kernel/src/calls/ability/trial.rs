@@ -1,24 +1,28 @@
 //! Trials of abilities, on this process.
 //!
-//! File-level obligation: each call names no memory, memory in the function's frame, or memory that
-//! the function has mapped itself and unmaps before it returns. Every structure that the kernel
-//! reads is initialised and outlives the call. No change stays that another thread could see.
+//! File-level obligation: each call names no memory, or memory that the function has mapped itself
+//! and unmaps before it returns. No change stays that another thread could see.
 
 #![allow(unsafe_code)]
 
+use crate::own_thp;
+use crate::pagemap::scan;
+use crate::process_madvise::advise_directly;
+use megapage_inside::pagemap_scan::{IS_PRESENT, Run, ScanArgument};
+use megapage_units::BASE_PAGE;
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::AsFd;
 use std::ptr;
 
 const HUGE: usize = megapage_units::HUGE_2M;
 
 /// Reads from a call's result if the kernel knows the call. An error in `unknown` means no, any
 /// other error yes; `None` for a refusal.
-fn known_unless(result: libc::c_long, unknown: &[i32]) -> Option<bool> {
-    if result >= 0 {
-        return Some(true);
-    }
-    match std::io::Error::last_os_error().raw_os_error()? {
+fn known_unless<T>(result: io::Result<T>, unknown: &[i32]) -> Option<bool> {
+    let Err(error) = result else { return Some(true) };
+    match error.raw_os_error()? {
         errno if unknown.contains(&errno) => Some(false),
         // The answer of a filter or of a security module, not of the kernel.
         libc::EPERM | libc::EACCES => None,
@@ -29,17 +33,18 @@ fn known_unless(result: libc::c_long, unknown: &[i32]) -> Option<bool> {
 /// Tries madvise(2) of no bytes: the kernel checks the advice before the range.
 fn knows_advice(advice: i32) -> Option<bool> {
     // SAFETY: an empty range; no memory is advised.
-    let result = unsafe { libc::madvise(ptr::null_mut(), 0, advice) };
-    known_unless(result.into(), &[libc::EINVAL, libc::ENOSYS])
+    let result = match unsafe { libc::madvise(ptr::null_mut(), 0, advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    known_unless(result, &[libc::EINVAL, libc::ENOSYS])
 }
 
-/// Tries process_madvise(2) with an invalid descriptor: EBADF if the kernel has the call.
+/// Tries process_madvise(2) with the descriptor of a pipe: EBADF if the kernel has the call.
 pub(super) fn process_madvise() -> Option<bool> {
-    // SAFETY: no descriptor and no ranges: nothing can be advised.
-    let result = unsafe {
-        libc::syscall(libc::SYS_process_madvise, -1, ptr::null::<libc::iovec>(), 0, libc::MADV_COLD, 0)
-    };
-    known_unless(result, &[libc::ENOSYS])
+    let (no_process, _) = io::pipe().ok()?;
+    let result = advise_directly(no_process.as_fd(), &[], libc::MADV_COLD);
+    known_unless(result.map_err(io::Error::from), &[libc::ENOSYS])
 }
 
 /// Tries MADV_POPULATE_WRITE.
@@ -58,23 +63,17 @@ pub(super) fn collapse() -> Option<bool> {
 /// Tries PAGEMAP_SCAN of one page that this process has mapped.
 pub(super) fn pagemap_scan() -> Option<bool> {
     let file = File::open(crate::KernelRoot::live().path("proc/self/pagemap")).ok()?;
-    let mut run = megapage_inside::pagemap_scan::Run::default();
-    let start = ptr::from_ref(&run).addr() as u64 & !(megapage_units::BASE_PAGE as u64 - 1);
-    let mut argument = megapage_inside::pagemap_scan::ScanArgument {
-        size: size_of::<megapage_inside::pagemap_scan::ScanArgument>() as u64,
+    let mut runs = [Run::default()];
+    let start = runs.as_ptr().addr() as u64 & !(BASE_PAGE as u64 - 1);
+    let mut argument = ScanArgument {
         start,
-        end: start + megapage_units::BASE_PAGE as u64,
-        vec: ptr::from_mut(&mut run).expose_provenance() as u64,
-        vec_len: 1,
-        category_anyof_mask: megapage_inside::pagemap_scan::IS_PRESENT,
-        return_mask: megapage_inside::pagemap_scan::IS_PRESENT,
-        ..Default::default()
+        end: start + BASE_PAGE as u64,
+        category_anyof_mask: IS_PRESENT,
+        return_mask: IS_PRESENT,
+        ..ScanArgument::default()
     };
-    // SAFETY: the argument states its own size, and a vector of one element, which lives through
-    // the call.
-    let result =
-        unsafe { libc::ioctl(file.as_raw_fd(), megapage_inside::pagemap_scan::PAGEMAP_SCAN, &mut argument) };
-    known_unless(result.into(), &[libc::ENOTTY, libc::EINVAL, libc::ENOSYS])
+    let result = scan(&file, &mut argument, &mut runs);
+    known_unless(result, &[libc::ENOTTY, libc::EINVAL, libc::ENOSYS])
 }
 
 /// Tries mremap(2) of a hugetlb mapping, which takes no page of the pool, onto a range reserved for
@@ -99,7 +98,7 @@ pub(super) fn hugetlb_mremap() -> Option<bool> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let moved = libc::mremap(from, HUGE, HUGE, flags, to);
         if moved == libc::MAP_FAILED {
-            let answer = known_unless(-1, &[libc::EINVAL]);
+            let answer = known_unless(Err::<(), _>(io::Error::last_os_error()), &[libc::EINVAL]);
             libc::munmap(from, HUGE);
             // The kernel may have unmapped the target before it failed: a mapping that lies there
             // now may be another thread's.
@@ -117,37 +116,24 @@ pub(super) fn hugetlb_mremap() -> Option<bool> {
 /// Tries PR_SET_THP_DISABLE with PR_THP_DISABLE_EXCEPT_ADVISED, and undoes it at once. Returns
 /// `None` if transparent huge pages are switched off for this process: that setting must stay.
 pub(super) fn thp_disable_except_advised() -> Option<bool> {
-    const EXCEPT_ADVISED: libc::c_ulong = 1 << 1;
-    let none: libc::c_ulong = 0;
-    // SAFETY: prctl(2) with numbers only.
-    unsafe {
-        if libc::prctl(libc::PR_GET_THP_DISABLE, none, none, none, none) != 0 {
-            return None;
-        }
-        let on: libc::c_ulong = 1;
-        let result = libc::prctl(libc::PR_SET_THP_DISABLE, on, EXCEPT_ADVISED, none, none);
-        let answer = known_unless(result.into(), &[libc::EINVAL, libc::ENOSYS]);
-        if result == 0 {
-            libc::prctl(libc::PR_SET_THP_DISABLE, none, none, none, none);
-        }
-        answer
+    if own_thp::own_setting().ok()? != 0 {
+        return None;
     }
+    let result = own_thp::disable_own_thp(true);
+    let undo = result.is_ok();
+    let answer = known_unless(result, &[libc::EINVAL, libc::ENOSYS]);
+    if undo {
+        let _ = own_thp::enable_own_thp();
+    }
+    answer
 }
 
 /// Tries memfd_create(2) with MFD_HUGETLB: an empty file takes no page. Returns `None` without a
 /// pool of 2 MiB pages.
 pub(super) fn memfd_hugetlb() -> Option<bool> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
-    // SAFETY: the name is a C string; the descriptor is closed below and was never anyone else's.
-    unsafe {
-        let descriptor = libc::memfd_create(c"megapage-trial".as_ptr(), flags);
-        if descriptor >= 0 {
-            libc::close(descriptor);
-            return Some(true);
-        }
-    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     // The kernel answers EINVAL and ENOENT also if the size has no pool.
-    None
+    memfd_create(c"megapage-trial", flags).is_ok().then_some(true)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::raw_syscall::syscall;
+use crate::raw_syscall::{syscall, thread_time};
 use std::mem::{offset_of, size_of, zeroed};
 
 /// Most bytes that one request carries, each way.
@@ -70,18 +70,18 @@ pub(super) extern "C" fn body(slot: *mut libc::c_void) -> libc::c_int {
     // request the slot is the helper's. Pointers given to these calls lead only to constants.
     let socket = unsafe {
         let (socket, owner) = ((*slot).socket as usize, (*slot).owner);
-        syscall(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0, 0, 0]);
-        if syscall(libc::SYS_getppid, [0; 6]) != owner as isize {
+        syscall(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize]);
+        if syscall(libc::SYS_getppid, []) != owner as isize {
             exit();
         }
         let name = c"megapage-helper".as_ptr().expose_provenance();
-        syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]);
-        syscall(libc::SYS_chdir, [c"/".as_ptr().expose_provenance(), 0, 0, 0, 0, 0]);
+        syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name]);
+        syscall(libc::SYS_chdir, [c"/".as_ptr().expose_provenance()]);
         // The owner's locks and sockets must not stay open here.
         if socket > 0 {
-            syscall(libc::SYS_close_range, [0, socket.wrapping_sub(1), 0, 0, 0, 0]);
+            syscall(libc::SYS_close_range, [0, socket.wrapping_sub(1)]);
         }
-        syscall(libc::SYS_close_range, [socket.wrapping_add(1), i32::MAX as usize, 0, 0, 0, 0]);
+        syscall(libc::SYS_close_range, [socket.wrapping_add(1), i32::MAX as usize]);
         socket
     };
     let mut file = -1isize;
@@ -115,7 +115,7 @@ unsafe fn serve(slot: *mut Slot, passed: isize, file: &mut isize) -> isize {
         let path = (&raw const (*slot).path).expose_provenance();
         let open = |flags: usize| {
             let flags = flags | libc::O_CLOEXEC as usize;
-            syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0])
+            syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags])
         };
         match (*slot).request {
             Request::Open => {
@@ -192,7 +192,7 @@ unsafe fn fill(slot: *mut Slot, file: &mut isize) {
         (*slot).ended = false;
         while length < DATA {
             let rest = DATA.wrapping_sub(length);
-            let read = syscall(libc::SYS_read, [*file as usize, data.wrapping_add(length), rest, 0, 0, 0]);
+            let read = syscall(libc::SYS_read, [*file as usize, data.wrapping_add(length), rest]);
             if read == -(libc::EINTR as isize) {
                 continue;
             }
@@ -237,7 +237,7 @@ unsafe fn receive(socket: usize) -> Option<isize> {
         loop {
             let address = (&raw mut message).expose_provenance();
             let flags = libc::MSG_CMSG_CLOEXEC as usize;
-            match syscall(libc::SYS_recvmsg, [socket, address, flags, 0, 0, 0]) {
+            match syscall(libc::SYS_recvmsg, [socket, address, flags]) {
                 1 => break,
                 answer if answer == -(libc::EINTR as isize) => {}
                 _ => return None,
@@ -270,7 +270,7 @@ unsafe fn send(socket: usize, reply: isize) -> bool {
             message.msg_controllen = size_of::<Control>();
         }
         let address = (&raw mut message).expose_provenance();
-        syscall(libc::SYS_sendmsg, [socket, address, libc::MSG_NOSIGNAL as usize, 0, 0, 0]) == 1
+        syscall(libc::SYS_sendmsg, [socket, address, libc::MSG_NOSIGNAL as usize]) == 1
     }
 }
 
@@ -281,24 +281,13 @@ unsafe fn send(socket: usize, reply: isize) -> bool {
 unsafe fn close(descriptor: isize) {
     if descriptor >= 0 {
         // SAFETY: as the caller promises.
-        unsafe { syscall(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]) };
+        unsafe { syscall(libc::SYS_close, [descriptor as usize]) };
     }
-}
-
-/// Returns the processor time of the helper, in nanoseconds.
-fn thread_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let address = (&raw mut time).expose_provenance();
-    // SAFETY: `time` is writable.
-    unsafe {
-        syscall(libc::SYS_clock_gettime, [libc::CLOCK_THREAD_CPUTIME_ID as usize, address, 0, 0, 0, 0]);
-    }
-    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
 fn exit() -> ! {
     loop {
         // SAFETY: the process ends; nothing is passed.
-        unsafe { syscall(libc::SYS_exit_group, [0; 6]) };
+        unsafe { syscall(libc::SYS_exit_group, []) };
     }
 }

@@ -8,6 +8,7 @@
 
 use super::super::child::Child;
 use super::body::{DATA, NO_PLACE, PARTS, PATH, Request, Slot, body};
+use crate::mapped::Mapped;
 use crate::raw_syscall::start_process;
 use crate::spawn::wait_readable;
 use megapage_inside::without_signals;
@@ -18,9 +19,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::AsRawFd;
-use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 /// Size of the helper's stack: its deepest call takes some hundred bytes.
@@ -32,41 +32,29 @@ const REGION: usize = (STACK + size_of::<Slot>()).next_multiple_of(BASE_PAGE);
 pub(super) struct Worker {
     child: Child,
     socket: OwnedFd,
-    region: NonNull<u8>,
+    /// Region of the helper; `None` while this value is dropped.
+    region: Option<Mapped>,
 }
-
-// SAFETY: the region is reached through this value alone on our side.
-unsafe impl Send for Worker {}
 
 impl Worker {
     /// Starts a helper. It ends by [`Worker::kill`], with this value, or with the calling thread.
     pub(super) fn start() -> io::Result<Worker> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; its first
-        // page becomes the guard of the stack.
-        let region = unsafe {
-            let (protection, flags) =
-                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            let region = libc::mmap(ptr::null_mut(), REGION, protection, flags, -1, 0);
-            if region == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-            libc::mprotect(region, BASE_PAGE, libc::PROT_NONE);
-            NonNull::new(region.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?
-        };
-        let mut worker = Worker { child: Child::of(0), socket: ours, region };
+        let region = Mapped::anonymous(REGION, BASE_PAGE, libc::MAP_PRIVATE)?;
+        // SAFETY: nothing is in the first page, which becomes the guard of the stack.
+        let _ = unsafe { region.protect(BASE_PAGE, libc::PROT_NONE) };
+        let mut worker = Worker { child: Child::of(0), socket: ours, region: Some(region) };
         let slot = worker.slot();
-        // SAFETY: the slot lies in the region, aligned to a page. The helper runs `body` alone, on
-        // a separate stack; its signals are blocked. It does not share descriptors, so that our
-        // locks and sockets end with us even if it is stuck. It shares memory, so that starting it
-        // takes no copy of our page tables.
-        let pid = without_signals(|| unsafe {
-            (&raw mut (*slot).socket).write(theirs.as_raw_fd());
-            (&raw mut (*slot).owner).write(libc::getpid());
-            (&raw mut (*slot).request).write(Request::Call);
-            start_process(region.as_ptr().add(STACK), body, slot.cast())
-        });
+        slot.socket = theirs.as_raw_fd();
+        slot.owner = std::process::id() as i32;
+        slot.request = Request::Call;
+        let top = worker.slot_address();
+        // SAFETY: the helper runs `body` alone, on a separate stack, which ends where its slot
+        // begins; its signals are blocked. It does not share descriptors, so that our locks and
+        // sockets end with us even if it is stuck. It shares memory, so that starting it takes no
+        // copy of our page tables.
+        let pid = without_signals(|| unsafe { start_process(top, body, top.cast()) });
         if pid < 0 {
             return Err(io::Error::from_raw_os_error(-pid as i32));
         }
@@ -74,21 +62,25 @@ impl Worker {
         Ok(worker)
     }
 
-    fn slot(&self) -> *mut Slot {
-        // SAFETY: the slot follows the stack within the region.
-        unsafe { self.region.as_ptr().add(STACK).cast() }
+    /// Returns the address of the slot, which follows the stack within the region.
+    fn slot_address(&self) -> *mut u8 {
+        self.region.as_ref().map_or(std::ptr::null_mut(), Mapped::address).wrapping_add(STACK)
+    }
+
+    fn slot(&mut self) -> &mut Slot {
+        // SAFETY: the slot lies in the region, aligned to a page, and zeros are a valid one.
+        // Between a reply and the next request it is ours; `&mut self` keeps it so.
+        unsafe { &mut *self.slot_address().cast() }
     }
 
     /// Returns the bytes that go with a request and a reply.
     pub(super) fn data(&mut self) -> &mut [u8; DATA] {
-        // SAFETY: between a reply and the next request the slot is ours; `&mut self` keeps it so.
-        unsafe { &mut (*self.slot()).data }
+        &mut self.slot().data
     }
 
     /// Returns the address of the data, for the arguments of a call.
     pub(super) fn data_address(&self) -> usize {
-        // SAFETY: only the address is taken.
-        unsafe { (&raw mut (*self.slot()).data).expose_provenance() }
+        self.slot_address().wrapping_add(offset_of!(Slot, data)).expose_provenance()
     }
 
     /// Sends a request for a file. ENAMETOOLONG if the path is longer than [`PATH`] - 1 bytes.
@@ -98,11 +90,9 @@ impl Worker {
         }
         let mut field = [0; PATH];
         field[..path.len()].copy_from_slice(path);
-        // SAFETY: the slot is ours until the request is sent.
-        unsafe {
-            (&raw mut (*self.slot()).path).write(field);
-            (&raw mut (*self.slot()).arguments).write([flags as usize, 0, 0, 0, 0, 0]);
-        }
+        let slot = self.slot();
+        slot.path = field;
+        slot.arguments = [flags as usize, 0, 0, 0, 0, 0];
         self.send(request, None)
     }
 
@@ -121,11 +111,9 @@ impl Worker {
         rest: [usize; 5],
     ) -> io::Result<()> {
         let [b, c, d, e, f] = rest;
-        // SAFETY: the slot is ours until the request is sent.
-        unsafe {
-            (&raw mut (*self.slot()).number).write(number);
-            (&raw mut (*self.slot()).arguments).write([0, b, c, d, e, f]);
-        }
+        let slot = self.slot();
+        slot.number = number;
+        slot.arguments = [0, b, c, d, e, f];
         self.send(Request::Call, Some(descriptor))
     }
 
@@ -143,11 +131,9 @@ impl Worker {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         first.copy_from_slice(places);
-        // SAFETY: the slot is ours until the request is sent.
-        unsafe {
-            (&raw mut (*self.slot()).places).write(field);
-            (&raw mut (*self.slot()).arguments).write([places.len(), length, 0, 0, 0, 0]);
-        }
+        let slot = self.slot();
+        slot.places = field;
+        slot.arguments = [places.len(), length, 0, 0, 0, 0];
         self.send(Request::Parts, Some(descriptor))
     }
 
@@ -156,24 +142,20 @@ impl Worker {
     /// behind the set.
     pub(super) fn request_signal(&mut self, set: u64) -> io::Result<()> {
         let bytes = set.to_ne_bytes();
-        self.data()[..bytes.len()].copy_from_slice(&bytes);
+        // The pointers of the call lead into the data.
         let at = self.data_address();
-        // SAFETY: the slot is ours until the request is sent. The pointers of the call lead into
-        // its data.
-        unsafe {
-            (&raw mut (*self.slot()).number).write(libc::SYS_rt_sigtimedwait);
-            (&raw mut (*self.slot()).arguments).write([at, at + bytes.len(), 0, bytes.len(), 0, 0]);
-        }
+        let slot = self.slot();
+        slot.data[..bytes.len()].copy_from_slice(&bytes);
+        slot.number = libc::SYS_rt_sigtimedwait;
+        slot.arguments = [at, at + bytes.len(), 0, bytes.len(), 0, 0];
         self.send(Request::Call, None)
     }
 
     fn send(&mut self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let place = if descriptor.is_some() { 0 } else { NO_PLACE };
-        // SAFETY: the slot is ours until the request is sent.
-        unsafe {
-            (&raw mut (*self.slot()).request).write(request);
-            (&raw mut (*self.slot()).place).write(place);
-        }
+        let slot = self.slot();
+        slot.request = request;
+        slot.place = place;
         let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -208,11 +190,7 @@ impl Worker {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
         });
-        // SAFETY: with the reply the slot is ours.
-        let (answer, ended, nanoseconds) = unsafe {
-            let slot = self.slot();
-            ((*slot).answer, (*slot).ended, (*slot).nanoseconds)
-        };
+        let Slot { answer, ended, nanoseconds, .. } = *self.slot();
         Ok(Reply { answer, ended, descriptor, took: Duration::from_nanos(nanoseconds) })
     }
 
@@ -258,9 +236,8 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.kill();
         // A helper that still lives keeps its region, without end if no caller collects it later.
-        if self.has_ended() {
-            // SAFETY: the helper has ended, and nothing else refers to the region.
-            unsafe { libc::munmap(self.region.as_ptr().cast(), REGION) };
+        if !self.has_ended() {
+            std::mem::forget(self.region.take());
         }
     }
 }
