@@ -5,13 +5,14 @@
 //! takes the signals, describes the machine, lets the experiment measure its rows, and judges them.
 //! The experiment states its subjects, its way of measuring, its gates and its tables.
 
-use crate::bench::{Gate, Head, Judged, MachineReport, Place, gates_table, heading, must_fit};
+use crate::bench::{Gate, Head, Judged, MachineReport, Place, gates_table, must_fit};
 use crate::chart::Chart;
 use crate::child::{Stopped, check, stop_signals};
 use crate::install;
 use anyhow::{Result, bail, ensure};
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
+use megapage_report::bench::heading;
 use megapage_report::line::{Paint, Style, show, wrap};
 use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;

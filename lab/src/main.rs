@@ -174,7 +174,8 @@ impl<E: Experiment + clap::Args> Run<E> {
         };
         let mut report = experiment::conduct(&self.experiment, &plan, &place, &mut progress)?;
         former.carry(E::NAME, &mut report.gates);
-        let json = save.write(&report)?;
+        let json = megapage_report::bench::json(&report);
+        save.write(&json)?;
         if let Some(path) = &self.save {
             save_charts(path, &report.found)?;
         }

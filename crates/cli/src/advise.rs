@@ -1,11 +1,10 @@
 //! `megapage advise`.
 
-mod text;
-
 use crate::output::{answer, progress, say};
 use anyhow::{Context, Result, bail};
 use megapage_advise::{Advice, AdviseError, Advisor, Basis, Options, SCHEMA, Trial, Verdict, Watch, groups};
 use megapage_kernel::KernelRoot;
+use megapage_kernel::spawn::ChildEvent;
 use megapage_kernel::trusted::write_report;
 use megapage_observe::select_processes;
 use megapage_snapshot::TrackerKind;
@@ -135,13 +134,13 @@ pub fn main(args: Args) -> Result<ExitCode> {
         write_report(path, text.as_bytes()).with_context(|| path.display().to_string())?;
     }
     if !document.processes.is_empty() {
-        answer(args.json, SCHEMA, &document, || text::human(&document.processes))?;
+        answer(args.json, SCHEMA, &document, || megapage_report::advise::human(&document.processes))?;
     }
     if args.stop {
         watch.stop();
     }
     let failed = match watch.finish().context("waiting for the program")? {
-        Some(ended) if !args.stop && !watch.interrupted() => text::failure(ended.event),
+        Some(ended) if !args.stop && !watch.interrupted() => failure(ended.event),
         _ => None,
     };
     if document.processes.is_empty() {
@@ -174,4 +173,14 @@ fn start(program: &OsString, arguments: &[OsString], json: bool) -> Result<(Watc
         command.stdout(Stdio::from(other));
     }
     Watch::start(&mut command).with_context(|| format!("{}", program.display()))
+}
+
+/// Returns a line on a program that did not end well.
+fn failure(event: ChildEvent) -> Option<String> {
+    match event {
+        ChildEvent::Exited(0) => None,
+        ChildEvent::Exited(status) => Some(format!("the program ended with status {status}")),
+        ChildEvent::Died(number) => Some(format!("the program died of signal {number}")),
+        ChildEvent::Stopped(_) | ChildEvent::Continued => None,
+    }
 }

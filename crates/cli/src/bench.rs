@@ -9,6 +9,8 @@ use megapage_bench::fit::must_fit;
 use megapage_bench::save::Save;
 use megapage_bench::statistics::Clock;
 use megapage_bench::workload::access;
+use megapage_report::bench::{human, json as json_of};
+use megapage_report::lines;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -110,7 +112,7 @@ fn compare(how: How, status: i32, command: Vec<OsString>) -> Result<ExitCode> {
     let How { runs, ways, clock, option, log, seed, dry_run, json, save } = how;
     let options = Options { command, ways, runs, clock, status, seed, options: option, log };
     if dry_run {
-        print(&(command::dry_run(&options)?.join("\n") + "\n"))?;
+        print(&lines(command::dry_run(&options)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let save = Save::open(save.as_deref())?;
@@ -119,7 +121,8 @@ fn compare(how: How, status: i32, command: Vec<OsString>) -> Result<ExitCode> {
         Some(_) => say(line),
         None => progress(line),
     })?;
-    let text = save.write(&report)?;
-    print(&if json { text } else { command::human(&report) })?;
+    let text = json_of(&report);
+    save.write(&text)?;
+    print(&if json { text } else { human(&report) })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,5 @@
 //! `megapage daemon`.
 
-mod text;
-
 use crate::flags::name;
 use crate::output::{print, say};
 use anyhow::Result;
@@ -92,7 +90,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         failed = pass.failed() > 0;
         let text = match args.json {
             true => json(megapage_daemon::SCHEMA, &PassDocument::new(pass)) + "\n",
-            false => text::pass(pass, args.once),
+            false => megapage_report::daemon::pass(pass, args.once),
         };
         match if shows { print(&text) } else { Ok(true) } {
             Ok(goes_on) => goes_on,

@@ -1,21 +1,20 @@
 //! `megapage doctor`.
 
 mod log;
-mod text;
-mod why;
 
 use crate::one_process::one_process;
 use crate::output::answer;
 use anyhow::{Result, bail};
-use megapage_doctor::{ParseTargetError, Request, SCHEMA, Target, WHY_SCHEMA, Why, diagnosis, gather_why};
+use megapage_doctor::{ParseTargetError, Request, SCHEMA, Target, WHY_SCHEMA, diagnosis, why};
 use megapage_kernel::KernelRoot;
+use megapage_report::doctor as human;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Find and explain what stands between a user or a program and huge pages
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The user in question, by login name or number; trials as another user need root
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -61,13 +60,13 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if let Some(text) = args.why {
         let root = KernelRoot::live();
         let target = target(&root, &text)?;
-        let why = Why::of(&gather_why(&root, target)?, target.address)?;
-        answer(args.json, WHY_SCHEMA, &why, || why::human(&why))?;
+        let why = why(&root, target)?;
+        answer(args.json, WHY_SCHEMA, &why, || human::why(&why))?;
         return Ok(ExitCode::from(u8::from(why.has_findings())));
     }
     let request = Request { user: args.user, program: args.program, only_read: args.only_read };
     let diagnosis = diagnosis(&KernelRoot::live(), &request)?;
-    answer(args.json, SCHEMA, &diagnosis, || text::human(&diagnosis, args.verbose))?;
+    answer(args.json, SCHEMA, &diagnosis, || human::human(&diagnosis, args.verbose))?;
     Ok(ExitCode::from(u8::from(diagnosis.has_findings())))
 }
 

@@ -1,14 +1,15 @@
 //! `megapage enable` and `megapage disable`.
 
 use crate::flags::{Backing, Root};
-use crate::output::{answer, print, say, shown_path};
+use crate::output::{answer, print, say};
 use crate::run::{broker_socket, heap};
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_kernel::KernelRoot;
 use megapage_launch::request::{Heap, Request, Text, TextRequest};
-use megapage_report::json;
+use megapage_report::{Applied, json, lines, services, shown_path};
 use megapage_systemd::{Asked, Change, Manager, UnitName, disable, enable, enabled, ended, find, starting};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -77,12 +78,6 @@ struct Report<'a> {
     change: &'a Change,
 }
 
-#[derive(Serialize)]
-struct All<'a> {
-    applied: bool,
-    services: &'a [Change],
-}
-
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = args.way.root.path()?;
     if args.ended || args.starting {
@@ -130,9 +125,10 @@ fn disable_all(root: &Path, way: &Way) -> Result<ExitCode> {
         }
     }
     let applied = !way.dry_run;
-    answer(way.json, "megapage.disable-all/1", &All { applied, services: &changes }, || {
+    let report = Applied { applied, what: BTreeMap::from([("services", &changes)]) };
+    answer(way.json, "megapage.disable-all/1", &report, || {
         let done = if applied { "is off again" } else { "would be off again" };
-        changes.iter().map(|change| format!("{}: {done} from its next start on\n", change.unit)).collect()
+        lines(changes.iter().map(|change| format!("{}: {done} from its next start on", change.unit)))
     })?;
     Ok(ExitCode::from(u8::from(failed)))
 }
@@ -196,18 +192,18 @@ fn finish(schema: &str, change: &Change, way: &Way) -> Result<ExitCode> {
         print(&(json(schema, &report) + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut text = explained(change);
+    let mut text = services::explained(change);
     if change.is_no_op() {
         text += &format!("{} is already as requested.\n", shown_path(&change.path));
     } else {
         text += &change.diff();
     }
     if way.dry_run {
-        let lines = change.commands();
-        if !lines.is_empty() {
+        let commands = change.commands();
+        if !commands.is_empty() {
             text += "# Nothing is changed. The equivalent shell lines:\n";
         }
-        text.extend(lines.into_iter().map(|line| line + "\n"));
+        text += &lines(commands);
         if way.now {
             text += &format!("systemctl try-restart {}\n", change.unit);
         }
@@ -216,26 +212,6 @@ fn finish(schema: &str, change: &Change, way: &Way) -> Result<ExitCode> {
     }
     print(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the decision and its reasons.
-fn explained(change: &Change) -> String {
-    let Some(decision) = &change.decision else { return String::new() };
-    let way = match decision.way {
-        megapage_systemd::Way::Environment => "by its environment",
-        megapage_systemd::Way::Launcher => "by the launcher, which the program replaces",
-    };
-    let mut text = format!("{}: {way}: {}\n", change.unit, decision.why);
-    for one in decision.mechanisms.iter().filter(|one| one.used) {
-        text += &format!("  {}: {}\n", one.mechanism, one.reason);
-    }
-    for added in &decision.additions {
-        text += &format!("  added {}: {}\n", added.line, added.why);
-    }
-    for note in &decision.notes {
-        text += &format!("  note: {note}\n");
-    }
-    text
 }
 
 /// Returns the next step for the user.

@@ -12,7 +12,6 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::Path;
 
 /// Returns colour if standard output is a terminal that has it, unless the user sets `NO_COLOR`
 /// (<https://no-color.org>).
@@ -83,11 +82,6 @@ pub fn answer(
     text: impl FnOnce() -> String,
 ) -> io::Result<bool> {
     print(&if as_json { megapage_report::json(schema, value) + "\n" } else { text() })
-}
-
-/// Returns a path in the form for a part of a line.
-pub fn shown_path(path: &Path) -> String {
-    shown::one_line(&path.display().to_string())
 }
 
 fn put(text: &str) -> io::Result<bool> {

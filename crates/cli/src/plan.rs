@@ -1,7 +1,5 @@
 //! `megapage plan`.
 
-mod human;
-
 use crate::output::{answer, progress, say};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::trusted::read_given;
@@ -54,7 +52,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let options = Options { policy: args.policy, threads: available_parallelism().map_or(1, usize::from) };
     let found =
         plan(recordings, &options, &|share| progress(format!("replaying hosts, {:.0} %", share * 100.0)))?;
-    answer(args.json, SCHEMA, &found, || human::plan(&found))?;
+    answer(args.json, SCHEMA, &found, || megapage_report::plan::plan(&found))?;
     Ok(ExitCode::from(u8::from(!failed.is_empty())))
 }
 

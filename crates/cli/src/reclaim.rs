@@ -5,10 +5,11 @@ use anyhow::{Result, anyhow, bail};
 use megapage_act::reclaim::{Reclaim, Reclaimed};
 use megapage_act::{Bounds, Engine, Latency};
 use megapage_kernel::KernelRoot;
-use megapage_report::table;
+use megapage_report::Applied;
+use megapage_report::reclaim::reclaimed;
 use megapage_systemd::{UnitName, processes};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
-use serde::Serialize;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,12 +35,6 @@ pub struct Args {
 
 /// Most time for each process.
 const LONGEST: Duration = Duration::from_secs(10);
-
-#[derive(Serialize)]
-struct Report<'a> {
-    applied: bool,
-    processes: &'a [Reclaimed],
-}
 
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
@@ -72,9 +67,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if all.is_empty() {
         bail!("no process could be looked at");
     }
-    answer(args.json, "megapage.reclaim/1", &Report { applied: !args.dry_run, processes: &all }, || {
-        human(&all, args.dry_run)
-    })?;
+    let report = Applied { applied: !args.dry_run, what: BTreeMap::from([("processes", &all)]) };
+    answer(args.json, "megapage.reclaim/1", &report, || reclaimed(&all, args.dry_run))?;
     // Pages that the process itself freed since the look cannot be split any more, and are no
     // failure.
     let short = all
@@ -102,27 +96,4 @@ fn pids(root: &KernelRoot, targets: &[String]) -> Result<Vec<Pid>> {
     pids.sort();
     pids.dedup();
     Ok(pids)
-}
-
-fn human(all: &[Reclaimed], dry_run: bool) -> String {
-    let rows = all.iter().map(|one| {
-        let huge = Bytes(one.huge * HUGE_2M as u64);
-        let bytes =
-            |bytes: Option<u64>| bytes.map_or_else(|| "-".to_string(), |bytes| Bytes(bytes).to_string());
-        [
-            one.pid.to_string(),
-            huge.to_string(),
-            Bytes(one.zero_bytes).to_string(),
-            one.bloated.to_string(),
-            one.outcome.map_or_else(|| "-".to_string(), |outcome| outcome.demoted.to_string()),
-            bytes(one.outcome.map(|outcome| outcome.freed_bytes)),
-        ]
-    });
-    let mut text =
-        table(&["PID", "HUGE", "OF IT ZEROS", "TO SPLIT", "SPLIT", "FREED"], rows).trim_end().to_string()
-            + "\n";
-    if dry_run {
-        text.extend(all.iter().flat_map(|one| one.demotion.dry_run()).map(|line| line + "\n"));
-    }
-    text
 }

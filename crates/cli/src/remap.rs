@@ -28,7 +28,7 @@ pub fn each<T, E: std::fmt::Display>(
 ) -> (Vec<T>, bool) {
     let (mut done, mut failed) = (Vec::new(), false);
     for (number, file) in files.iter().enumerate() {
-        let name = crate::output::shown_path(file);
+        let name = megapage_report::shown_path(file);
         crate::output::progress(format!("{name} ({} of {})", number + 1, files.len()));
         match work(file) {
             Ok(result) => done.push(result),

@@ -1,6 +1,5 @@
 //! `megapage run`.
 
-mod human;
 mod target;
 
 use crate::flags::Backing;
@@ -138,7 +137,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         ));
     }
     let path = args.report.clone().or(args.json.then(|| "-".into()));
-    let form = if args.json { json } else { human::text };
+    let form = if args.json { json } else { megapage_report::run::text };
     if let Some(process) = &args.attach {
         let pid = one_process(&root, process).map_err(|error| (FAILED, error.to_string()))?;
         let attachment = Attachment {
@@ -271,7 +270,7 @@ fn json(report: &RunReport) -> String {
 }
 
 fn print(lines: Vec<String>) -> Result<ExitCode, Failure> {
-    let text: String = lines.into_iter().map(|line| line + "\n").collect();
-    crate::output::print(&text).map_err(|error| (FAILED, format!("standard output: {error}")))?;
+    crate::output::print(&megapage_report::lines(lines))
+        .map_err(|error| (FAILED, format!("standard output: {error}")))?;
     Ok(ExitCode::SUCCESS)
 }

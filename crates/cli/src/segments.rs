@@ -1,15 +1,13 @@
 //! `megapage segments`: show, check and remove huge memory that outlives programs.
 
-mod human;
-
-use crate::output::{answer, print, say, shown_path};
+use crate::output::{answer, print, say};
 use anyhow::{Result, bail};
 use megapage_kernel::KernelRoot;
-use megapage_report::json;
-use megapage_segment::SegmentError;
-use megapage_segment::heap::HeapError;
-use megapage_segment::inventory::{Inventory, Listed, Soundness, inventory};
+use megapage_report::segments::{self as human, Verification};
+use megapage_report::{json, shown_path};
+use megapage_segment::inventory::{Inventory, Listed, inventory};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -177,30 +175,6 @@ fn removal(segment: &Listed, dry_run: bool) -> Removal {
     }
 }
 
-/// Result of verifying one segment.
-#[derive(Debug, Serialize)]
-struct Verification {
-    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
-    path: PathBuf,
-    sound: bool,
-    /// True if the segment was open, and therefore not checked.
-    in_use: bool,
-    /// True if it holds a heap.
-    heap: bool,
-    /// True if an operation that a kill had interrupted was completed.
-    recovered: bool,
-    blocks: u64,
-    used_bytes: u64,
-    clean_bytes: u64,
-    dirty_bytes: u64,
-    error: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Verifications {
-    segments: Vec<Verification>,
-}
-
 fn verify(args: &Verify) -> Result<ExitCode> {
     let found = args.place.look()?;
     let meant: Vec<&Listed> = if args.segments.is_empty() {
@@ -211,39 +185,9 @@ fn verify(args: &Verify) -> Result<ExitCode> {
     if let Some(other) = meant.iter().find(|segment| !segment.is_own()) {
         bail!("{}: only user {} can open it; verify it as that user", other.path.display(), other.uid);
     }
-    let segments: Vec<Verification> = meant.into_iter().map(verification).collect();
-    let fine = segments.iter().all(|segment| segment.sound);
-    let report = Verifications { segments };
-    answer(args.json, "megapage.segments-verify/1", &report, || human::verify(&report.segments))?;
-    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-fn verification(segment: &Listed) -> Verification {
-    let mut report = Verification {
-        path: segment.path.clone(),
-        sound: false,
-        in_use: false,
-        heap: false,
-        recovered: false,
-        blocks: 0,
-        used_bytes: 0,
-        clean_bytes: 0,
-        dirty_bytes: 0,
-        error: None,
-    };
-    match segment.verify() {
-        Ok(Soundness::NoHeap) => report.sound = true,
-        Ok(Soundness::Heap { verified, recovered }) => {
-            (report.sound, report.heap, report.recovered) = (true, true, recovered);
-            report.blocks = verified.blocks;
-            report.used_bytes = verified.used.0;
-            report.clean_bytes = verified.clean.0;
-            report.dirty_bytes = verified.dirty.0;
-        }
-        Err(error) => {
-            report.in_use = matches!(error, HeapError::Segment(SegmentError::InUse { .. }));
-            report.error = Some(error.to_string());
-        }
-    }
-    report
+    let verified = meant.into_iter().map(|it| Verification::new(it.path.clone(), it.verify()));
+    let segments: Vec<Verification> = verified.collect();
+    let report = BTreeMap::from([("segments", &segments)]);
+    answer(args.json, "megapage.segments-verify/1", &report, || human::verify(&segments))?;
+    Ok(ExitCode::from(u8::from(!segments.iter().all(|segment| segment.sound))))
 }

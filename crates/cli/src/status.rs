@@ -1,13 +1,12 @@
 //! `megapage status`.
 
 use crate::flags::Root;
-use crate::output::{print, shown_path};
+use crate::output::answer;
 use anyhow::Result;
 use megapage_kernel::{KernelRoot, why_off};
-use megapage_launch::verdict::date;
 use megapage_launch::verdict::{self, Verdict};
-use megapage_report::{json, table};
-use megapage_systemd::{Enabled, Running, SystemdError, UnitName, find, status};
+use megapage_report::{services, trial};
+use megapage_systemd::{Enabled, SystemdError, UnitName, find, status};
 use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,12 +53,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
     };
     let off = why_off(&KernelRoot::live());
     let head = off.as_ref().map(|why| format!("megapage is off: {why}. Services start as without it.\n"));
-    let head = head.unwrap_or_default();
-    print(&match args.json {
-        true => json("megapage.status/1", &Report { off, services: &enabled, trials: &trials }) + "\n",
-        false if trials.is_empty() => head + &human(&enabled),
-        false if enabled.is_empty() => head + &crate::trial::verdicts(&trials),
-        false => head + &human(&enabled) + "\n" + &crate::trial::verdicts(&trials),
+    let report = Report { off, services: &enabled, trials: &trials };
+    answer(args.json, "megapage.status/1", &report, || {
+        let head = head.unwrap_or_default();
+        match (trials.is_empty(), enabled.is_empty()) {
+            (true, _) => head + &services::enabled(&enabled),
+            (false, true) => head + &trial::verdicts(&trials),
+            (false, false) => head + &services::enabled(&enabled) + "\n" + &trial::verdicts(&trials),
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -72,53 +73,4 @@ fn verdicts(root: &Path) -> Vec<Verdict> {
     // If none can be read, none are shown.
     let all = verdict::store().ok().and_then(|store| verdict::all(&store).ok()).unwrap_or_default();
     all.into_iter().filter_map(|it| it.content.ok()).collect()
-}
-
-fn human(enabled: &[Enabled]) -> String {
-    if enabled.is_empty() {
-        return "No service is enabled; megapage enable UNIT does it.\n".into();
-    }
-    let mut text = table(
-        &["UNIT", "SINCE", "STATE", "MAIN PID", "MEMORY", "HUGE", "SHARE"],
-        enabled.iter().flat_map(rows),
-    );
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    for one in enabled {
-        if !one.options.is_empty() {
-            text += &format!("{}: options {}\n", one.unit, one.options);
-        }
-        if one.changed {
-            text += &format!("{}: {} was changed since megapage wrote it\n", one.unit, shown_path(&one.path));
-        }
-        for running in &one.services {
-            if let Some(reason) = &running.reason {
-                text += &format!("{}: {reason}\n", running.unit);
-            }
-        }
-    }
-    text
-}
-
-fn rows(one: &Enabled) -> Vec<[String; 7]> {
-    let since = date(one.since);
-    let unknown = || "-".to_string();
-    if one.services.is_empty() {
-        return vec![[one.unit.clone(), since, unknown(), unknown(), unknown(), unknown(), unknown()]];
-    }
-    let row = |running: &Running| {
-        let seen = running.processes > 0;
-        let of = |text: String| if seen { text } else { "-".into() };
-        [
-            running.unit.clone(),
-            since.clone(),
-            running.state.clone(),
-            running.main_pid.map_or_else(unknown, |pid| pid.to_string()),
-            of(running.memory.total().to_string()),
-            of(running.memory.huge().to_string()),
-            running.huge_share.map_or_else(unknown, |share| format!("{:.1} %", share * 100.0)),
-        ]
-    };
-    one.services.iter().map(row).collect()
 }

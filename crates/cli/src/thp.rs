@@ -1,12 +1,13 @@
 //! `megapage thp`.
 
 use crate::flags::Root;
-use crate::output::{print, shown_path};
+use crate::output::answer;
 use anyhow::Result;
-use megapage_act::thp::{Persist, Step, apply, commands, find, get, persist, plan};
+use megapage_act::thp::{apply, find, get, persist, plan};
 use megapage_kernel::KernelRoot;
-use megapage_report::{json, table};
-use serde::Serialize;
+use megapage_report::Applied;
+use megapage_report::thp::{Shown, changed, kept as human, settings};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Show, set and keep the machine's settings of transparent huge pages.
@@ -61,31 +62,6 @@ pub struct PersistArgs {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Shown {
-    name: String,
-    value: String,
-    takes: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct All<'a> {
-    settings: &'a [Shown],
-}
-
-#[derive(Serialize)]
-struct Changed<'a> {
-    applied: bool,
-    settings: &'a [Step],
-}
-
-#[derive(Serialize)]
-struct Kept<'a> {
-    applied: bool,
-    #[serde(flatten)]
-    persist: &'a Persist,
-}
-
 pub fn main(command: Command) -> Result<ExitCode> {
     let kernel = KernelRoot::live();
     match command {
@@ -102,18 +78,8 @@ fn show(kernel: &KernelRoot, args: &GetArgs) -> Result<()> {
         true => all,
         false => args.names.iter().map(|name| find(&all, name).cloned()).collect::<Result<Vec<_>, _>>()?,
     };
-    let shown: Vec<Shown> =
-        chosen.into_iter().map(|it| Shown { name: it.name, value: it.value, takes: it.words }).collect();
-    if args.json {
-        print(&(json("megapage.thp-get/1", &All { settings: &shown }) + "\n"))?;
-        return Ok(());
-    }
-    let rows = shown.into_iter().map(|it| {
-        let takes = if it.takes.is_empty() { "a number".into() } else { it.takes.join(" ") };
-        [it.name, it.value, takes]
-    });
-    let text = table(&["SETTING", "VALUE", "TAKES"], rows);
-    print(&(text.trim_end().to_string() + "\n"))?;
+    let shown: Vec<Shown<'_>> = chosen.iter().map(Shown::from).collect();
+    answer(args.json, "megapage.thp-get/1", &BTreeMap::from([("settings", &shown)]), || settings(&shown))?;
     Ok(())
 }
 
@@ -122,23 +88,8 @@ fn set(kernel: &KernelRoot, args: &SetArgs) -> Result<()> {
     if !args.dry_run {
         apply(kernel, &steps)?;
     }
-    if args.json {
-        let report = Changed { applied: !args.dry_run, settings: &steps };
-        print(&(json("megapage.thp-set/1", &report) + "\n"))?;
-        return Ok(());
-    }
-    let mut text = String::new();
-    if args.dry_run {
-        text.extend(commands(&steps).into_iter().map(|line| line + "\n"));
-    }
-    for step in &steps {
-        if step.before == step.after {
-            text += &format!("# {} is {} already\n", step.name, step.after);
-        } else if !args.dry_run {
-            text += &format!("{}: {} (was {})\n", step.name, step.after, step.before);
-        }
-    }
-    print(&text)?;
+    let report = Applied { applied: !args.dry_run, what: BTreeMap::from([("settings", &steps)]) };
+    answer(args.json, "megapage.thp-set/1", &report, || changed(&steps, args.dry_run))?;
     Ok(())
 }
 
@@ -149,25 +100,7 @@ fn keep(kernel: &KernelRoot, args: &PersistArgs) -> Result<()> {
     if !args.dry_run {
         kept.apply()?;
     }
-    if args.json {
-        print(&(json("megapage.thp-persist/1", &Kept { applied: !args.dry_run, persist: &kept }) + "\n"))?;
-        return Ok(());
-    }
-    let mut text = String::new();
-    let path = shown_path(&kept.path);
-    match (kept.is_no_op(), args.dry_run) {
-        (true, _) if args.remove => text += "# Nothing is kept.\n",
-        (true, _) => text += &format!("# {path} is already as requested.\n"),
-        (false, true) => text.extend(kept.commands().into_iter().map(|line| line + "\n")),
-        (false, false) if args.remove => text += &format!("removed {path}\n"),
-        (false, false) => text += &format!("wrote {path}\n"),
-    }
-    for note in &kept.notes {
-        text += &format!("# Note: {note}.\n");
-    }
-    if !args.remove && !kept.is_no_op() {
-        text += "# To take effect now: megapage thp set with the same words\n";
-    }
-    print(&text)?;
+    let report = Applied { applied: !args.dry_run, what: &kept };
+    answer(args.json, "megapage.thp-persist/1", &report, || human(&kept, args.remove, args.dry_run))?;
     Ok(())
 }

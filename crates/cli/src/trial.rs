@@ -6,15 +6,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use megapage_decide::judge::{Better, Progress};
 use megapage_kernel::KernelRoot;
 use megapage_launch::request::ReturnAfter;
-use megapage_launch::verdict::{self, Verdict};
-use megapage_launch::verdict::{Stored, date};
+use megapage_launch::verdict::{self, Stored, Verdict};
 use megapage_observe::select_processes;
-use megapage_report::{json, table};
+use megapage_report::trial::{human, verdicts};
+use megapage_report::{json, lines};
 use megapage_systemd::{UnitName, processes};
-use megapage_trial::{Kind, Metric, MetricOptions, Options, Per, SCHEMA, Target, Trial, human};
+use megapage_trial::{Kind, Metric, MetricOptions, Options, Per, SCHEMA, Target, Trial};
 use megapage_units::shown::shell_path;
 use serde::Serialize;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -83,7 +82,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let target = target(&root, &args.targets)?;
     let trial = Trial::prepare(&root, &target, options)?;
     if args.dry_run {
-        print(&trial.dry_run().into_iter().map(|line| line + "\n").collect::<String>())?;
+        print(&lines(trial.dry_run()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let report = trial.run(&mut |so_far: &Progress| {
@@ -200,28 +199,6 @@ fn stored(args: &Args) -> Result<ExitCode> {
     }
     print(&if known.is_empty() { format!("No trials in {directory}.\n") } else { verdicts(&known) })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns verdicts as a table.
-pub fn verdicts(verdicts: &[&Verdict]) -> String {
-    let rows = verdicts.iter().map(|it| {
-        let program = Path::new(&it.build.program);
-        let of = program.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let build = it.build.build.get(..8).unwrap_or(&it.build.build);
-        let state = if it.is_current() { "" } else { ", replaced" };
-        [
-            it.service().to_string(),
-            it.decision.in_words().to_string(),
-            it.gain.in_words(),
-            date(it.decided),
-            format!("{of} {build}{state}"),
-        ]
-    });
-    let mut text = table(&["SERVICE", "TRIAL", "GAIN", "SINCE", "BUILD"], rows);
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    text
 }
 
 /// Parses a share in percent, with or without its sign.

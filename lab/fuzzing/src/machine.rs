@@ -1,7 +1,7 @@
 //! The kernel's reports on the machine, file by file and as whole trees.
 
 use crate::tree::{PID, Tree, with_file, with_tree};
-use megapage_doctor::{self as doctor, Diagnosis};
+use megapage_doctor as doctor;
 use megapage_kernel::buddyinfo::buddyinfo;
 use megapage_kernel::cgroup::{Cgroups, MemoryLimits};
 use megapage_kernel::hugetlb::{self, PoolScope};
@@ -209,9 +209,9 @@ fn machine_tree_holds(root: &KernelRoot) {
 pub fn doctor_tree(data: &[u8]) {
     with_tree(data, |root| {
         let request = doctor::Request { only_read: true, ..doctor::Request::default() };
-        let Ok(facts) = doctor::gather(root, &request) else { return };
-        let diagnosis = Diagnosis::of(&facts);
-        assert_eq!(diagnosis, Diagnosis::of(&facts), "a pure function of facts");
+        let Ok(diagnosis) = doctor::diagnosis(root, &request) else { return };
+        let again = doctor::diagnosis(root, &request).ok();
+        assert_eq!(Some(&diagnosis), again.as_ref(), "a pure function of facts");
         for finding in &diagnosis.findings {
             assert!(!finding.evidence.is_empty(), "{finding:?}");
         }

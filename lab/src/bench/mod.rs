@@ -19,7 +19,7 @@ pub use cases::{Bench, ReleaseOptions};
 pub use judged::{Former, Gate, Judged, Was, gates_table};
 pub use kept::{Holding, PoolOrReason};
 pub use megapage_bench::fit::{can_give, must_fit};
-pub use megapage_bench::head::{Head, MachineReport, heading};
+pub use megapage_bench::head::{Head, MachineReport};
 pub use megapage_bench::statistics::{Clock, Interval, Spread};
 pub use mount::{Mount, empty};
 pub use place::Place;

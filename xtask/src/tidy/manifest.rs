@@ -12,7 +12,6 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     ("tlb", &[]),
     ("snapshot", &["units"]),
     ("decide", &["units", "snapshot"]),
-    ("report", &["units", "snapshot"]),
     ("plan", &["units", "tlb", "snapshot", "decide"]),
     ("simulate", &["units", "snapshot", "decide", "plan"]),
     ("inside", &["units"]),
@@ -32,8 +31,15 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     ("doctor", &["units", "snapshot", "kernel", "observe", "segment", "launch"]),
     ("advise", &["units", "tlb", "snapshot", "kernel", "observe", "act", "launch"]),
     ("record", &["units", "tlb", "snapshot", "kernel", "observe", "launch", "plan"]),
-    ("trial", &["units", "snapshot", "kernel", "decide", "act", "launch", "report"]),
-    ("bench", &["units", "kernel", "act", "report"]),
+    ("trial", &["units", "snapshot", "kernel", "decide", "act", "launch"]),
+    ("bench", &["units", "kernel", "act"]),
+    (
+        "report",
+        &[
+            "units", "snapshot", "kernel", "observe", "decide", "act", "launch", "segment", "broker",
+            "remap", "plan", "systemd", "doctor", "advise", "daemon", "trial", "bench",
+        ],
+    ),
     (
         "lab",
         &[

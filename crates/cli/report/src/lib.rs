@@ -1,18 +1,36 @@
-//! Snapshots, outcomes and bench results as tables and JSON.
+//! Everything that the command shows, as text, tables, pictures and JSON: a module for each kind of
+//! value.
 //!
 //! Architecture invariant: this crate takes values and returns text. It reads nothing and decides
 //! nothing.
 
 #![forbid(unsafe_code)]
 
+pub mod advise;
+pub mod bench;
+pub mod daemon;
+pub mod doctor;
 pub mod heat;
 pub mod line;
 pub mod map;
+pub mod plan;
+pub mod pools;
+pub mod reclaim;
+pub mod remap;
+pub mod run;
+pub mod segments;
+pub mod services;
 #[cfg(test)]
 #[path = "synthetic_tests.rs"]
 mod synthetic;
+mod text;
+pub mod thp;
 pub mod top;
+pub mod trial;
 pub mod value;
+mod why;
+
+pub use text::{lines, shown_path};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use megapage_snapshot::Sampling;
@@ -57,6 +75,16 @@ pub fn json(schema: &str, value: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(&Versioned { schema, value });
     // `cargo xtask tidy` checks that each path is escaped; serde refuses other paths.
     shown::json(&text.expect("reports hold no map with keys other than strings"))
+}
+
+/// A change of the machine as JSON: if it was made, and what it is.
+#[derive(Debug, Serialize)]
+pub struct Applied<T> {
+    /// True if it was made.
+    pub applied: bool,
+    /// The change.
+    #[serde(flatten)]
+    pub what: T,
 }
 
 /// Returns a table of at most [`width`] columns: a header line, then the rows, numbers aligned to

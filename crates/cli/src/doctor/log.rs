@@ -1,12 +1,12 @@
 //! `megapage doctor --log`: messages of programs about huge pages, and their meaning.
 
-use super::text::wrapped;
 use crate::output::answer;
 use anyhow::{Context, Result};
 use megapage_kernel::trusted::open_given;
-use megapage_launch::messages::{Explained, explain};
+use megapage_launch::messages::explain;
+use megapage_report::doctor::messages;
 use megapage_systemd::{UnitName, journal};
-use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,12 +14,6 @@ use std::process::ExitCode;
 const SCHEMA: &str = "megapage.doctor-log/1";
 /// Most bytes of a log that are read, from its start: programs report on memory when they start.
 const LONGEST: u64 = 64 << 20;
-
-#[derive(Serialize)]
-struct Found {
-    /// The known messages, each once.
-    messages: Vec<Explained>,
-}
 
 /// Source of the messages.
 #[derive(Debug)]
@@ -36,10 +30,9 @@ pub fn main(source: &Source, json: bool) -> Result<ExitCode> {
         Source::File(path) => file(path)?,
         Source::Unit(unit) => journal(&UnitName::parse(unit)?, LONGEST)?,
     };
-    let found = Found { messages: explain(&text) };
-    let any = !found.messages.is_empty();
-    answer(json, SCHEMA, &found, || human(&found.messages))?;
-    Ok(ExitCode::from(u8::from(any)))
+    let found = explain(&text);
+    answer(json, SCHEMA, &BTreeMap::from([("messages", &found)]), || messages(&found))?;
+    Ok(ExitCode::from(u8::from(!found.is_empty())))
 }
 
 fn file(path: &Path) -> Result<String> {
@@ -52,18 +45,4 @@ fn file(path: &Path) -> Result<String> {
     };
     read.with_context(|| format!("--log {name}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn human(messages: &[Explained]) -> String {
-    if messages.is_empty() {
-        return "No known message about huge pages.\n".into();
-    }
-    let mut text = String::new();
-    for message in messages {
-        let times = if message.times == 1 { "once".into() } else { format!("{} times", message.times) };
-        text += &wrapped(&format!("{}, {times}: {}", message.program, message.line), "", "    ");
-        text += &wrapped(message.meaning, "    means  ", "           ");
-        text += &wrapped(message.remedy, "    helps  ", "           ");
-    }
-    text
 }

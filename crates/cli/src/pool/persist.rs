@@ -1,15 +1,16 @@
 //! `megapage pool persist`.
 
 use crate::flags::Root;
-use crate::output::{answer, shown_path};
+use crate::output::answer;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use megapage_act::pool::Spec;
-use megapage_act::pool::persist::{Edit, Loader, PersistPlan, PersistRequest, forget, persist};
+use megapage_act::pool::persist::{Loader, PersistRequest, forget, persist};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::thp::ThpEnabled;
+use megapage_report::Applied;
+use megapage_report::pools::kept;
 use megapage_units::{Bytes, PageSize};
-use serde::Serialize;
 use std::process::ExitCode;
 
 /// Keep pools over a reboot: sysctl.d for the default size, boot parameters for the others.
@@ -78,22 +79,14 @@ enum ThpWord {
     Never,
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
-    applied: bool,
-    #[serde(flatten)]
-    plan: &'a PersistPlan,
-}
-
 pub fn main(args: Args) -> Result<ExitCode> {
     let request = request(&args)?;
     let plan = if args.remove { forget(&request)? } else { persist(&KernelRoot::live(), &request)? };
     if args.apply {
         plan.apply()?;
     }
-    answer(args.json, "megapage.pool-persist/1", &Report { applied: args.apply, plan: &plan }, || {
-        human(&plan, args.apply)
-    })?;
+    let report = Applied { applied: args.apply, what: &plan };
+    answer(args.json, "megapage.pool-persist/1", &report, || kept(&plan, args.apply))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -128,38 +121,4 @@ fn request(args: &Args) -> Result<PersistRequest> {
         root: root.to_path_buf(),
         memory: memory.transpose()?,
     })
-}
-
-fn human(plan: &PersistPlan, applied: bool) -> String {
-    let mut text = String::new();
-    if plan.is_no_op() {
-        text += "# Every file is already as requested.\n";
-    } else if applied {
-        for edit in plan.edits.iter().filter(|edit| !edit.is_no_op()) {
-            text += &format!("{} {}\n", verb(edit), shown_path(&edit.path));
-        }
-    } else {
-        text += "# Nothing is changed without --apply. The equivalent shell lines:\n";
-        for command in &plan.commands {
-            text += &format!("{command}\n");
-        }
-    }
-    for warning in &plan.warnings {
-        text += &format!("# Warning: {warning}.\n");
-    }
-    for note in &plan.notes {
-        text += &format!("# Note: {note}.\n");
-    }
-    if !plan.next.is_empty() {
-        text += &format!("# To take effect: {}\n", plan.next.join("; "));
-    }
-    text
-}
-
-fn verb(edit: &Edit) -> &'static str {
-    match (&edit.before, &edit.after) {
-        (_, None) => "removed",
-        (None, _) => "wrote",
-        _ => "changed",
-    }
 }

@@ -3,12 +3,12 @@
 use crate::flags::name;
 use crate::output::{answer, print};
 use anyhow::{Context, Result, anyhow, bail};
-use megapage_broker::{Options, SCHEMA, Status, ask, dry_run, patience_from_environment, run};
+use megapage_broker::{Options, SCHEMA, ask, dry_run, patience_from_environment, run};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::identity::account;
 use megapage_kernel::service::group_number;
 use megapage_memory::stock::socket_path;
-use megapage_report::table;
+use megapage_report::pools::stock as human;
 use megapage_units::{Bytes, PageSize};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -147,51 +147,4 @@ pub fn stock(args: StockArgs) -> Result<ExitCode> {
     })?;
     answer(args.json, SCHEMA, &status, || human(&status))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn human(status: &Status) -> String {
-    let size = Bytes(status.page_bytes);
-    let mut text = format!(
-        "{} of {} pages of {size} are ready, in extents of {}; {} were added to the pool.\n",
-        status.ready_pages, status.stock_pages, status.extent_pages, status.added_pages
-    );
-    let quota =
-        status.quota_bytes.map_or("no quota".to_string(), |quota| format!("{} for each user", Bytes(quota)));
-    text += &format!("At most {} cleared in a second; {quota}.\n", Bytes(status.rate_bytes));
-    text += match status.waits.as_deref() {
-        Some("memory-pressure") => "Paused: tasks wait for memory.\n",
-        Some(_) => "Paused: the pool has no pages to spare; 'megapage pool set' adds some, or --grow.\n",
-        None if !status.watches_pressure => {
-            "Ignores memory pressure: the kernel has no PSI, or --ignore-pressure is set.\n"
-        }
-        None => "",
-    };
-    if status.given_back_pages > 0 {
-        text += &format!(
-            "{} more were released under memory pressure, until it ends.\n",
-            status.given_back_pages
-        );
-    }
-    let refused: u64 = status.refused.values().sum();
-    text += &format!(
-        "{} extents handed out, {} of them returned; {refused} requests refused, {} connections dropped.\n",
-        status.handed_out, status.ended, status.dropped
-    );
-    if !status.holders.is_empty() {
-        text += &table(
-            &["USER", "PROCESSES", "EXTENTS", "MEMORY"],
-            status.holders.iter().map(|holder| {
-                [
-                    holder.uid.to_string(),
-                    holder.processes.to_string(),
-                    holder.extents.to_string(),
-                    Bytes(holder.bytes).to_string(),
-                ]
-            }),
-        );
-        if !text.ends_with('\n') {
-            text.push('\n');
-        }
-    }
-    text
 }

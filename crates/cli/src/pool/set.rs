@@ -2,10 +2,9 @@
 
 use crate::output::{answer, print};
 use anyhow::{Result, bail};
-use megapage_act::pool::{MemoryImpact, Outcome, Request, Shortfall, Spec, plan, title};
+use megapage_act::pool::{Request, Spec, plan};
 use megapage_kernel::KernelRoot;
-use megapage_report::{table, width};
-use megapage_units::Bytes;
+use megapage_report::pools::{dry_run, memory, set};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -54,7 +53,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         print(&(memory(&plan.memory) + "\n"))?;
     }
     let outcome = if args.dry_run { plan.dry_run() } else { plan.apply(&root)? };
-    let text = if args.dry_run { dry_run } else { human };
+    let text = if args.dry_run { dry_run } else { set };
     answer(args.json, "megapage.pool-set/1", &outcome, || text(&outcome))?;
     if outcome.rolled_back {
         bail!("not every page was obtained: everything was rolled back, as --rollback-on-shortfall requests");
@@ -84,126 +83,4 @@ fn request(args: &Args) -> Result<Request> {
         timeout,
         roll_back: args.rollback_on_shortfall,
     })
-}
-
-fn memory(memory: &MemoryImpact) -> String {
-    format!(
-        "Memory: {} available of {}; {} would stay available (safe floor {}).",
-        memory.available, memory.total, memory.available_after, memory.floor
-    )
-}
-
-fn dry_run(outcome: &Outcome) -> String {
-    let mut text = format!("# {}\n", memory(&outcome.memory));
-    if outcome.commands.is_empty() {
-        text += "# Every value is already as requested.\n";
-    }
-    for command in &outcome.commands {
-        text += &format!("{command}\n");
-    }
-    text
-}
-
-fn human(outcome: &Outcome) -> String {
-    let mut text = table(
-        &["POOL", "BEFORE", "REQUESTED", "OBTAINED", "SHORT"],
-        outcome.steps.iter().map(|step| {
-            // After a rollback, the shortfall is that of the attempt, not of the pools as they are
-            // now.
-            let missing = if outcome.rolled_back { "-".to_string() } else { step.missing().to_string() };
-            [
-                title(&step.step),
-                step.step.before.to_string(),
-                step.step.asked.to_string(),
-                step.obtained.map_or("-".to_string(), |pages| pages.to_string()),
-                missing,
-            ]
-        }),
-    );
-    for step in outcome.steps.iter().filter(|step| step.step.becomes_surplus > 0) {
-        text += &format!(
-            "{} pages of {} that are in use became surplus: the kernel takes them back when they are freed.\n",
-            step.step.becomes_surplus,
-            title(&step.step)
-        );
-    }
-    let mut work = Vec::new();
-    if outcome.compacted {
-        work.push("compacted memory");
-    }
-    if outcome.dropped_caches {
-        work.push("dropped caches");
-    }
-    if !work.is_empty() {
-        text += &format!(
-            "Worked on the shortfall for {:.1} s: {}.\n",
-            outcome.elapsed.as_secs_f64(),
-            work.join(", ")
-        );
-    }
-    if let Some(shortfall) = &outcome.shortfall {
-        text += &explain(outcome, shortfall);
-    }
-    text
-}
-
-fn explain(outcome: &Outcome, shortfall: &Shortfall) -> String {
-    let mut text = String::new();
-    for missing in &shortfall.missing {
-        let asked = outcome.steps.iter().find(|step| title(&step.step) == missing.pool);
-        let asked = asked.map_or(0, |step| step.step.asked);
-        text += &wrap(&format!(
-            "{}: requested {asked}, obtained {}; {} short because {}.",
-            missing.pool,
-            asked - missing.pages,
-            missing.pages,
-            missing.because
-        ));
-        text += "Remedies:\n";
-        for help in &missing.help {
-            text += &wrap(&format!("  - {help}"));
-        }
-    }
-    let Some(unmovable) = &shortfall.unmovable else { return text };
-    text += "Processes with most unmovable memory:\n";
-    text += &table(
-        &["PID", "COMMAND", "UNMOVABLE", "PINNED", "PAGE TABLES", "KERNEL STACKS", "LOCKED"],
-        unmovable.holders.iter().map(|holder| {
-            [
-                holder.pid.to_string(),
-                holder.command.clone(),
-                holder.sum.to_string(),
-                holder.pinned.to_string(),
-                holder.page_tables.to_string(),
-                holder.kernel_stacks.to_string(),
-                holder.locked.to_string(),
-            ]
-        }),
-    );
-    let say = |bytes: Option<Bytes>| bytes.map_or("not known".to_string(), |bytes| bytes.to_string());
-    text += &wrap(&format!(
-        "Of no process: slab {} (and {} reclaimable), per-CPU data {}.",
-        say(unmovable.slab_unreclaimable),
-        say(unmovable.slab_reclaimable),
-        say(unmovable.percpu)
-    ));
-    text
-}
-
-/// Wraps a paragraph at spaces into lines within the width of reports. A longer word stays whole.
-fn wrap(paragraph: &str) -> String {
-    let indent = paragraph.len() - paragraph.trim_start().len();
-    let mut lines = vec![" ".repeat(indent)];
-    for word in paragraph.split_whitespace() {
-        let line = lines.last_mut().expect("starts with one");
-        if line.trim().is_empty() {
-            line.push_str(word);
-        } else if line.chars().count() + 1 + word.chars().count() <= width() {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(format!("{}{word}", " ".repeat(indent + 2)));
-        }
-    }
-    lines.join("\n") + "\n"
 }

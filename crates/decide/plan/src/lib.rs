@@ -22,9 +22,10 @@ mod synthetic;
 pub mod translation;
 
 pub use gain::Gain;
-pub use judge::{Means, Verdict, WORTH_IT};
+pub use judge::{Means, Verdict};
 pub use plan::{HostPlan, Options, Plan, PlanError, ServicePlan, plan};
-pub use statistics::{plain_quantile, quantile};
+pub(crate) use statistics::plain_quantile;
+pub use statistics::quantile;
 
 /// Reads the recordings of one file: the output of `megapage record`, or an answer of Prometheus.
 pub fn read(text: &str) -> Result<(Vec<recording::Recording>, recording::Notes), recording::ReadError> {

@@ -33,11 +33,11 @@ const LEAST_STEP: f64 = 1.0;
 /// show the start of a policy, and not its final effect.
 const LEAST_REPLAY: f64 = 3600.0;
 /// Maximum of replayed hosts. Services of the others take the mean of these.
-pub const MOST_HOSTS: usize = 64;
+pub(crate) const MOST_HOSTS: usize = 64;
 
 /// Effects of the policy on one service of one host.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Replay {
+pub(crate) struct Replay {
     /// Part of the recorded cost that disappears, 0 to 1.
     pub relief: f64,
     /// Bytes of zeros that huge pages add, at [`QUANTILE`].
@@ -46,7 +46,7 @@ pub struct Replay {
 
 /// Replays of a fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Replays {
+pub(crate) struct Replays {
     by_host: BTreeMap<String, BTreeMap<String, Replay>>,
     mean: BTreeMap<String, Replay>,
     /// Number of replayed hosts.
@@ -66,7 +66,12 @@ impl Replays {
 
 /// Replays the hosts of a fleet under a policy, `threads` at once. Passes the share of finished
 /// hosts to `progress`.
-pub fn replay(fleet: &Fleet, policy: &Known, threads: usize, progress: &(dyn Fn(f64) + Sync)) -> Replays {
+pub(crate) fn replay(
+    fleet: &Fleet,
+    policy: &Known,
+    threads: usize,
+    progress: &(dyn Fn(f64) + Sync),
+) -> Replays {
     let stride = fleet.hosts.len().div_ceil(MOST_HOSTS).max(1);
     let hosts: Vec<(&String, &Host)> = fleet.hosts.iter().step_by(stride).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -20,7 +20,7 @@ pub fn quantile(values: &[(f64, f64)], quantile: f64) -> f64 {
 }
 
 /// Returns the quantile of values with equal weights.
-pub fn plain_quantile(values: &[f64], at: f64) -> f64 {
+pub(crate) fn plain_quantile(values: &[f64], at: f64) -> f64 {
     let weighted: Vec<(f64, f64)> = values.iter().map(|value| (*value, 1.0)).collect();
     quantile(&weighted, at)
 }

@@ -4,7 +4,6 @@ use crate::build::BuildReport;
 use anyhow::Result;
 use megapage_kernel::thp::{ThpSettings, settings};
 use megapage_kernel::{KernelRoot, machine, meminfo};
-use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -70,18 +69,4 @@ impl MachineReport {
             thp_defrag: setting(|thp| thp.defrag.to_string()),
         })
     }
-}
-
-/// Describes the machine in one line.
-pub fn heading(head: &Head) -> String {
-    let machine = &head.machine;
-    format!(
-        "{} x {}{}, {}, Linux {}, THP {}\n",
-        machine.processors,
-        machine.processor,
-        if machine.virtualised { " (virtual)" } else { "" },
-        Bytes(machine.memory_bytes),
-        machine.kernel,
-        machine.thp_enabled
-    )
 }

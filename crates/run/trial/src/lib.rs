@@ -18,7 +18,7 @@ mod report;
 mod trial;
 
 pub use metric::{Kind, Metric, MetricOptions, Per};
-pub use report::{ProcessReport, Report, human};
+pub use report::{ProcessReport, Report};
 pub use trial::{Options, Target, Trial, TrialError};
 
 /// The name and version of the JSON form.

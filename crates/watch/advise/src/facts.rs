@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Cost of translation for a process, and its gain from huge pages.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judged {
+pub(crate) struct Judged {
     /// Cost of translation.
     pub cost: TranslationCost,
     /// Gain from huge pages.
@@ -23,7 +23,7 @@ pub struct Judged {
 
 /// Ability to promote the memory of a running process from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attach {
+pub(crate) enum Attach {
     /// The caller may promote.
     Allowed,
     /// The caller lacks a right; the line names it.
@@ -34,7 +34,7 @@ pub enum Attach {
 
 /// Facts about one process.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub(crate) struct Facts {
     /// The process, as last observed.
     pub process: Process,
     /// Memory that it shares, and the processes it shares with.

@@ -31,7 +31,7 @@ pub struct Group {
 
 /// Shared memory of a group, and its members besides the observed process.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shared {
+pub(crate) struct Shared {
     /// The memory; `None` if it could not be looked at.
     pub memory: Option<SharedMemory>,
     /// Members of the group besides the observed one, as observed.

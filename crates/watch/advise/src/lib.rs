@@ -22,11 +22,14 @@ mod watch;
 
 pub use advice::{Advice, Gain, How, Memory, PageKind, Verdict};
 pub use advisor::{AdviseError, Advisor, Basis, Options};
-pub use facts::{Attach, Facts, Judged};
-pub use group::{Group, Shared, groups};
-pub use trial::{Trial, TrialOutcome, try_out};
-pub use verdict::{WORTH_IT, judge};
+pub use group::{Group, groups};
+pub use trial::{Trial, TrialOutcome};
 pub use watch::{Ended, Watch};
+
+use facts::{Attach, Facts, Judged};
+use group::Shared;
+use trial::try_out;
+use verdict::judge;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "megapage.advise/1";

@@ -9,12 +9,12 @@ use megapage_kernel::memory_nodes::MemoryNodes;
 use megapage_kernel::probe::{Answer, Trial};
 use megapage_kernel::thp::ThpSettings;
 use megapage_launch::program::Program;
-use megapage_units::{Bytes, PageSize, Pid};
+use megapage_units::{Bytes, PageSize};
 use std::path::PathBuf;
 
 /// The user in question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub(crate) struct User {
     /// Login name, or the number if there is no name.
     pub name: String,
     /// The user's number.
@@ -34,7 +34,7 @@ pub struct User {
 
 /// One pool of hugetlb pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub(crate) struct Pool {
     /// The size of its pages.
     pub page_size: PageSize,
     /// The machine's values.
@@ -46,7 +46,7 @@ pub struct Pool {
 
 /// The machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// Total memory.
     pub total: Bytes,
     /// Memory that programs can get without swapping.
@@ -64,7 +64,7 @@ impl Memory {
 
 /// Limits of the user's processes, and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UserLimits {
+pub(crate) struct UserLimits {
     /// The limits themselves.
     pub limits: Limits,
     /// `this process`, `process 812 of tomcat`, or the file that governs logins.
@@ -73,7 +73,7 @@ pub struct UserLimits {
 
 /// A directory on the way to a mount point, with its permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub(crate) struct Step {
     /// The directory.
     pub path: PathBuf,
     /// Its owner.
@@ -86,7 +86,7 @@ pub struct Step {
 
 /// A hugetlbfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HugetlbMount {
+pub(crate) struct HugetlbMount {
     /// Mount point.
     pub point: PathBuf,
     /// The size of its pages.
@@ -125,7 +125,7 @@ impl HugetlbMount {
 
 /// A segment on hugetlb pages that no process has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PersistentSegment {
+pub(crate) struct PersistentSegment {
     /// Path of the segment.
     pub path: PathBuf,
     /// The memory that it holds.
@@ -134,7 +134,7 @@ pub struct PersistentSegment {
 
 /// Surroundings of the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Confinement {
+pub(crate) struct Confinement {
     /// The file that marks a container.
     pub container: Option<String>,
     /// True if capabilities hold within a user namespace only.
@@ -147,7 +147,7 @@ pub struct Confinement {
 
 /// One trial and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub(crate) struct Tried {
     /// Request to the kernel.
     pub trial: Trial,
     /// Answer of the kernel, or the reason why the trial could not be made.
@@ -156,7 +156,7 @@ pub struct Tried {
 
 /// Release and abilities of the kernel.
 #[derive(Clone, Debug, Default)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     /// Release, as `uname -r` prints it; empty if it cannot be read.
     pub release: String,
     /// Each ability of the table, with its standing.
@@ -173,13 +173,11 @@ impl Kernel {
 
 /// All facts that [`diagnose`](crate::diagnose) looks at.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub(crate) struct Facts {
     /// The user in question.
     pub user: User,
     /// The kernel.
     pub kernel: Kernel,
-    /// Process whose control groups and limits were taken; `None` for the caller.
-    pub subject: Option<Pid>,
     /// Settings of transparent huge pages; `None` if the kernel has none, or does not show them
     /// ([`Facts::lacks_thp`]).
     pub thp: Option<ThpSettings>,
@@ -232,7 +230,7 @@ pub struct Facts {
 
 /// Way in which `megapage run` reaches a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub(crate) struct Reach {
     /// The command that starts it on huge pages.
     pub command: String,
     /// Mechanisms used, each with its reason.
@@ -259,7 +257,7 @@ impl Facts {
 
 /// Pages that a new mapping can expect from a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PoolState {
+pub(crate) enum PoolState {
     /// Pages that are free and not reserved.
     Available(u64),
     /// No free page, but the pool may grow by this many pages.

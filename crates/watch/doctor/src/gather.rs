@@ -138,7 +138,6 @@ pub fn gather(root: &KernelRoot, request: &Request) -> Result<Facts, GatherError
         persistent_segments: persistent_segments(root),
         cgroups: cgroups(root, subject)?,
         nodes,
-        subject,
         confinement: Confinement {
             container: identity::container(root),
             user_namespace: identity::in_user_namespace(root),

@@ -1,6 +1,6 @@
 //! Diagnosis: the obstacles between a user or a program and huge pages, with the remedies.
 //!
-//! [`gather()`] reads and tries; [`diagnose`] and [`verdicts`] are pure functions of its result.
+//! [`diagnosis`] reads and tries; its conclusions are pure functions of the facts.
 //!
 //! Architecture invariant: nothing here changes the machine. A trial takes one page in a child
 //! process, whose end gives it back.
@@ -9,25 +9,27 @@
 
 pub mod catalog;
 mod checks;
+#[cfg(test)]
+#[path = "document_tests.rs"]
 mod document;
-pub mod facts;
+mod facts;
 pub mod finding;
 mod gather;
 mod summary;
 mod verdict;
 mod why;
 
-pub use checks::diagnose;
-pub use document::markdown;
-pub use gather::{GatherError, Request, gather};
-pub use verdict::verdicts;
-pub use why::{At, Group, ParseTargetError, Target, WHY_SCHEMA, Why, WhyError, gather_why};
+pub use gather::{GatherError, Request};
+pub use why::{At, Group, ParseTargetError, Target, WHY_SCHEMA, Why, WhyError, why};
 
 use catalog::Severity;
+use checks::diagnose;
 use facts::Facts;
 use finding::{Finding, Verdict};
+use gather::gather;
 use megapage_kernel::{KernelRoot, OtherBasePages, machine, require_base_pages};
 use serde::Serialize;
+use verdict::verdicts;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "megapage.doctor/1";
@@ -105,7 +107,7 @@ impl Diagnosis {
     }
 
     /// Puts the conclusions from the facts together.
-    pub fn of(facts: &Facts) -> Diagnosis {
+    fn of(facts: &Facts) -> Diagnosis {
         let findings = diagnose(facts);
         Diagnosis {
             summary: summary::summary(facts, &findings),

@@ -7,12 +7,14 @@ pub mod facts;
 mod gather;
 mod reasons;
 
-pub use gather::{WhyError, gather_why};
+pub use gather::WhyError;
+use gather::gather_why;
 
 use crate::catalog::{MORECORE_DEAD, Severity};
 use crate::checks::asks_for_heap;
 use crate::finding::Finding;
 use facts::{Place, WhyFacts};
+use megapage_kernel::KernelRoot;
 use megapage_observe::{BackingBytes, Leaf, Mapping, MappingKind, wire};
 use megapage_units::shown::shell_word;
 use megapage_units::{Bytes, Pid, VirtRange};
@@ -140,12 +142,17 @@ pub struct Why {
     pub groups: Vec<Group>,
 }
 
+/// Reads a process, and returns the reasons why ranges of its memory are not on huge pages.
+pub fn why(root: &KernelRoot, target: Target) -> Result<Why, WhyError> {
+    Why::of(&gather_why(root, target)?, target.address)
+}
+
 impl Why {
     /// Puts the reasons together.
     ///
     /// # Errors
     /// [`WhyError::Unmapped`] if nothing is mapped at the address.
-    pub fn of(facts: &WhyFacts, address: Option<u64>) -> Result<Why, WhyError> {
+    pub(crate) fn of(facts: &WhyFacts, address: Option<u64>) -> Result<Why, WhyError> {
         let process = &facts.process;
         let mut why = Why {
             pid: process.id.pid,

@@ -17,7 +17,6 @@ mod sampler;
 pub use file::Output;
 pub use name::{KeyError, Namer};
 pub use recorder::{Options, RecordError, Summary, Why, record};
-pub use sampler::Sampler;
 
 /// Name and version of the JSON form of a summary.
 pub const SCHEMA: &str = "megapage.record/1";

@@ -21,7 +21,7 @@ const CPU_WEIGHT: f64 = (1u64 << 30) as f64;
 
 /// Makes moments from snapshots, and remembers the values from which changes are counted.
 #[derive(Debug)]
-pub struct Sampler {
+pub(crate) struct Sampler {
     namer: Namer,
     before: BTreeMap<ProcessId, Known>,
     taken: Option<Duration>,

@@ -1,11 +1,11 @@
 //! Tests of the metrics' text, read as strictly as the formats say.
 
 use super::*;
-use crate::telemetry::table::{METRICS, Metric, PREFIX};
+use crate::telemetry::table::{Metric, PREFIX};
 use crate::telemetry::tests::{pass, promoted, refused, telemetry};
-use crate::telemetry::value::matches;
 use megapage_act::execute::Counters;
 use megapage_act::execute::counters::ERRORS;
+use megapage_kernel::KernelRoot;
 use megapage_snapshot::{CostSource, Sampling, TrackerKind, TranslationCost};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -88,6 +88,17 @@ fn read(text: &str, counters_end_in_total: bool) -> Text {
         }
     }
     Text { types, samples }
+}
+
+/// Returns true if `name` matches `pattern` in the table.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once("EVENT") {
+        Some((before, after)) => name
+            .strip_prefix(before)
+            .and_then(|rest| rest.strip_suffix(after))
+            .is_some_and(|event| !event.is_empty()),
+        None => pattern == name,
+    }
 }
 
 /// Returns the metric in the table for a `name` in the classic text.

@@ -3,7 +3,6 @@
 //! All of it is bounded: sums by the numbers of policies, kinds of action and results; processes by
 //! [`MOST_PROCESSES`]; decisions by the caller's number.
 
-mod executor;
 mod histogram;
 pub mod metrics;
 mod status;
@@ -14,7 +13,7 @@ use crate::Pass;
 use histogram::Histogram;
 use megapage_act::execute::{Counters, Done};
 use megapage_decide::{Action, Obtained, Reason};
-use megapage_snapshot::daemon::{Decision, PassStatus, Totals};
+use megapage_snapshot::daemon::{Decision, PassStatus, ProcessStatus, Totals};
 use megapage_snapshot::{CostSource, ProcessId, TrackerKind};
 use megapage_units::shown::one_line;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -74,20 +73,16 @@ struct Last {
 /// A process as the last pass saw it, and the sum of actions on it.
 #[derive(Debug)]
 struct Known {
-    name: String,
     uid: u32,
     cgroup: String,
-    huge: u64,
-    resident: u64,
-    bloat: u64,
-    translation: Option<f64>,
-    done: Totals,
+    status: ProcessStatus,
 }
 
 impl Known {
     /// Returns a weight by which processes with most huge memory, or most memory moved, come first.
     fn weight(&self) -> u64 {
-        self.huge.saturating_add(self.done.promoted_bytes).saturating_add(self.done.freed_bytes)
+        let done = &self.status.done;
+        self.status.huge_bytes.saturating_add(done.promoted_bytes).saturating_add(done.freed_bytes)
     }
 }
 
@@ -148,7 +143,7 @@ impl Telemetry {
                 .or_insert_with(|| Histogram::new(&ACTION_SECONDS))
                 .observe(done.took.as_secs_f64());
             if let Some(known) = self.processes.get_mut(&done.outcome.action.process()) {
-                known.done.add(&one);
+                known.status.done.add(&one);
             }
             self.keep(pass, done);
         }
@@ -186,17 +181,18 @@ impl Telemetry {
     fn see(&mut self, pass: &Pass) {
         let mut before = std::mem::take(&mut self.processes);
         for process in pass.snapshot.processes.iter().take(MOST_PROCESSES) {
-            let done = before.remove(&process.id).map_or_else(Totals::default, |known| known.done);
-            let known = Known {
+            let done = before.remove(&process.id).map_or_else(Totals::default, |known| known.status.done);
+            let status = ProcessStatus {
+                pid: process.id.pid.0,
+                start_ticks: process.id.start_ticks,
                 name: clean(&process.name),
-                uid: process.uid,
-                cgroup: clean(&process.cgroup),
-                huge: process.backing.huge().0,
-                resident: process.backing.total().0,
-                bloat: process.bloat().0,
-                translation: process.translation.map(|cost| cost.share),
+                huge_bytes: process.backing.huge().0,
+                resident_bytes: process.backing.total().0,
+                bloat_bytes: process.bloat().0,
+                translation_share: process.translation.map(|cost| cost.share),
                 done,
             };
+            let known = Known { uid: process.uid, cgroup: clean(&process.cgroup), status };
             self.processes.insert(process.id, known);
         }
     }
@@ -213,7 +209,7 @@ impl Telemetry {
             at_seconds: pass.at.as_secs_f64(),
             ago_seconds: 0.0,
             pid: Some(process.pid.0),
-            process: self.processes.get(&process).map(|known| known.name.clone()).unwrap_or_default(),
+            process: self.processes.get(&process).map(|known| known.status.name.clone()).unwrap_or_default(),
             action: kind(action).into(),
             region: action.region().map(|start| format!("{start:x}")),
             reason: reason(action.reason()),
@@ -227,11 +223,10 @@ impl Telemetry {
     }
 
     /// Returns the processes that are reported one by one, heaviest first.
-    fn heaviest(&self) -> Vec<(&ProcessId, &Known)> {
+    fn heaviest(&self) -> Vec<&Known> {
         let mut all: Vec<_> = self.processes.iter().collect();
         all.sort_by_key(|(id, known)| (std::cmp::Reverse(known.weight()), **id));
-        all.truncate(self.shown);
-        all
+        all.into_iter().map(|(_, known)| known).take(self.shown).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Telemetry;
 use megapage_snapshot::daemon::{
-    DECISIONS_SCHEMA, DaemonStatus, Decision, Decisions, PassStatus, ProcessStatus, STATUS_SCHEMA, Totals,
+    DECISIONS_SCHEMA, DaemonStatus, Decision, Decisions, PassStatus, STATUS_SCHEMA, Totals,
 };
 use std::time::Duration;
 
@@ -26,20 +26,7 @@ impl Telemetry {
             totals,
             cpu_seconds: cpu.as_secs_f64(),
             resident_bytes: resident,
-            processes: self
-                .heaviest()
-                .into_iter()
-                .map(|(id, known)| ProcessStatus {
-                    pid: id.pid.0,
-                    start_ticks: id.start_ticks,
-                    name: known.name.clone(),
-                    huge_bytes: known.huge,
-                    resident_bytes: known.resident,
-                    bloat_bytes: known.bloat,
-                    translation_share: known.translation,
-                    done: known.done,
-                })
-                .collect(),
+            processes: self.heaviest().into_iter().map(|known| known.status.clone()).collect(),
         }
     }
 

@@ -1,4 +1,18 @@
-//! Table of all metrics: those exported, documented, and named by alerts and dashboards.
+//! Table of all metrics: those exported, documented, and named by alerts and dashboards. A row has
+//! everything about a metric, the function that reads it included.
+
+use super::value::{Labels, Row, Rows, Value, by, count, info, level, one};
+use super::{Known, Last as LastPass, PARTS, Telemetry};
+use crate::shared::Shared;
+use Source::{Daemon, Executor, Kernel, Last, Passes, Process};
+use Value::{Count, Level, Seconds, Spread, Times};
+use megapage_act::execute::Counters;
+use megapage_act::execute::counters::{ERRORS, Kind, OBTAINED};
+use megapage_kernel::hugetlb::{self, PoolScope};
+use megapage_kernel::{KernelError, KernelRoot, helper, process_cpu_time, thp};
+use megapage_observe::machine;
+use megapage_snapshot::{CostSource, Machine, group};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
@@ -9,6 +23,27 @@ pub struct Metric {
     pub labels: &'static [&'static str],
     /// Its help text.
     pub help: &'static str,
+    /// The function that reads it.
+    pub(super) source: Source,
+}
+
+/// Reader of a metric, by what it reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// Sums over the passes.
+    Passes(fn(&Telemetry) -> Rows<'_>),
+    /// The last pass; nothing before the first.
+    Last(fn(&LastPass) -> Rows<'_>),
+    /// The executor's counts, which are separate from the loop's counts of decisions, so that the
+    /// two can be compared. Those of an action exist from the start: the first failure is an
+    /// increase.
+    Executor(fn(&Counters) -> Rows<'_>),
+    /// One row of each process, with the labels behind `pid` and `name`.
+    Process(fn(&Known) -> Option<Row<'_>>),
+    /// The daemon's use of resources.
+    Daemon(fn(&Shared) -> Rows<'_>),
+    /// Counters of the kernel that no other exporter exports.
+    Kernel(fn(&KernelSeen) -> Rows<'_>),
 }
 
 impl Metric {
@@ -26,135 +61,229 @@ impl Metric {
 /// Start of every name.
 pub const PREFIX: &str = "megapage_";
 
-const fn metric(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, labels, help }
+/// Declares [`METRICS`]: of each metric its name, its labels, its help text and its source.
+macro_rules! metrics {
+    ($($name:ident($($label:ident),*) $help:literal = $source:expr;)+) => {
+        /// Every metric, in the order in which they are written.
+        pub const METRICS: &[Metric] = &[$(Metric {
+            name: stringify!($name),
+            labels: &[$(stringify!($label)),*],
+            help: $help,
+            source: $source,
+        }),+];
+    };
 }
 
-/// Every metric, in the order in which they are written.
-pub const METRICS: &[Metric] = &[
-    metric("build_info", &["version"], "Version of megapage; always 1"),
-    metric(
-        "policy_info",
-        &["policy", "dry_run"],
-        "Policy of the last pass, and whether it was a dry run; always 1",
-    ),
-    metric("tracker_info", &["tracker"], "Tracker that samples accesses; always 1"),
-    metric(
-        "translation_info",
-        &["source"],
-        "Source of translation costs: measured, estimated or none; always 1",
-    ),
-    metric("passes_total", &[], "Completed passes: observe, decide, act"),
-    metric("last_pass_timestamp_seconds", &[], "End of the last pass, in seconds since the epoch"),
-    metric("pass_seconds", &["part"], "Duration of each phase of a pass"),
-    metric("pass_cpu_seconds_total", &[], "CPU time of the daemon in its passes"),
-    metric("actions_total", &["policy", "action", "result"], "Attempted actions, by result"),
-    metric(
-        "actions_left_total",
-        &[],
-        "Requested actions that were deferred: by a budget, a pause, time, or a back-off after a failure",
-    ),
-    metric("action_seconds", &["action"], "Time in system calls per action"),
-    metric("latency_backoffs_total", &[], "Pauses or smaller batches after a slow call or a lack of memory"),
-    metric("promoted_bytes_total", &["policy"], "Memory promoted to huge pages"),
-    metric("freed_bytes_total", &["policy"], "Memory released to the machine"),
-    metric("watched_processes", &[], "Watched processes"),
-    metric("skipped_processes", &[], "Selected processes that are skipped for now"),
-    metric("huge_bytes", &[], "Huge memory of the watched processes; shared memory counts once"),
-    metric("memory_short", &[], "1 while memory is short for the policy"),
-    metric(
-        "executor_asked_total",
-        &["action"],
-        "Actions handed to the executor: each has a result or was deferred",
-    ),
-    metric("executor_results_total", &["action", "result"], "Results of actions, by the page tables"),
-    metric("executor_refusals_total", &["action", "errno"], "Regions that the kernel refused, by errno"),
-    metric(
-        "executor_shared_total",
-        &["action"],
-        "Regions skipped without a system call because a forked process shares them",
-    ),
-    metric("executor_retried_total", &["action"], "Regions retried after a failure"),
-    metric(
-        "executor_dropped_total",
-        &["action"],
-        "Actions not retried before limits.back_off_most, or never: impossible, denied, gone, unsupported",
-    ),
-    metric(
-        "executor_left_total",
-        &["action", "why"],
-        "Deferred actions: by the byte budget, by time, or by a pause",
-    ),
-    metric(
-        "executor_pauses_total",
-        &["why"],
-        "Pauses: slow and late by the latency guard, memory and group by a lack of memory",
-    ),
-    metric("executor_promoted_bytes_total", &["action"], "Memory that actions promoted to huge pages"),
-    metric("executor_freed_bytes_total", &["action"], "Memory that actions released to the machine"),
-    metric("executor_call_seconds", &[], "Duration of one system call"),
-    metric(
-        "executor_held_seconds",
-        &[],
-        "Time that one call held the mmap lock of a process without a break",
-    ),
-    metric("executor_forgotten_total", &[], "Promotions that on_exit cannot undo: too many to record"),
-    metric(
-        "process_info",
-        &["pid", "name", "uid", "cgroup", "unit", "pod"],
-        "Whose the process is: user number, control group, systemd unit, Kubernetes pod; always 1",
-    ),
-    metric("process_huge_bytes", &["pid", "name"], "Huge memory of the process"),
-    metric(
-        "process_resident_bytes",
-        &["pid", "name"],
-        "Resident memory of the process, hugetlb pages included",
-    ),
-    metric("process_bloat_bytes", &["pid", "name"], "Zeros found in huge pages of the process so far"),
-    metric(
-        "process_translation_ratio",
-        &["pid", "name"],
-        "Share of the process's cycles spent on address translation, where known",
-    ),
-    metric("process_actions_total", &["pid", "name"], "Actions on the process"),
-    metric("process_promoted_bytes_total", &["pid", "name"], "Memory of the process promoted to huge pages"),
-    metric("process_freed_bytes_total", &["pid", "name"], "Memory of the process released to the machine"),
-    metric("daemon_cpu_seconds_total", &[], "CPU time of the daemon"),
-    metric("daemon_resident_bytes", &[], "Resident memory of the daemon"),
-    metric("http_responses_total", &["code"], "HTTP responses, by status code"),
-    metric("http_dropped_total", &[], "Connections closed without a response: slow, idle, or too many"),
-    metric(
-        "kernel_read_errors_total",
-        &[],
-        "Scrapes without the metrics below because a kernel file could not be read",
-    ),
-    metric("locked_processes", &[], "Processes skipped for now because their mmap lock is held"),
-    metric("deadlines_missed_total", &[], "Deadlines missed because a process's mmap lock was held"),
-    metric("stuck_helpers", &[], "Helper processes that wait for an mmap lock and cannot be killed"),
-    metric("helper_refusals_total", &[], "Calls not made because too many helpers are stuck or busy"),
-    metric(
-        "memory_pressure_ratio",
-        &["kind", "window"],
-        "Share of time in which some tasks, or all with work, waited for memory",
-    ),
-    metric("thp_EVENT_total", &[], "THP events since boot: each thp_EVENT of vmstat"),
-    metric("compact_EVENT_total", &[], "Compaction events since boot: each compact_EVENT of vmstat"),
-    metric("khugepaged_collapsed_pages_total", &[], "Huge pages collapsed by khugepaged since boot"),
-    metric("khugepaged_full_scans_total", &[], "Full scans by khugepaged since boot"),
-    metric(
-        "node_fragmentation_ratio",
-        &["node"],
-        "Share of the node's free memory in blocks too small for a 2 MiB page",
-    ),
-    metric("node_huge_pages_available", &["node"], "2 MiB pages (order 9) available without compaction"),
-    metric(
-        "hugetlb_pages",
-        &["pagesize", "node", "state"],
-        "Pages of the hugetlb pools: total, and of these free and surplus",
-    ),
-    metric(
-        "hugetlb_reserved_pages",
-        &["pagesize"],
-        "Free pages of the hugetlb pools that are reserved for mappings",
-    ),
-];
+metrics! {
+    build_info(version) "Version of megapage; always 1"
+        = Passes(|_| info(&[env!("CARGO_PKG_VERSION")]));
+    policy_info(policy, dry_run) "Policy of the last pass, and whether it was a dry run; always 1"
+        = Last(|last| info(&[last.policy, &last.dry_run.to_string()]));
+    tracker_info(tracker) "Tracker that samples accesses; always 1"
+        = Last(|last| last.tracker.map_or_else(Rows::new, |tracker| info(&[tracker.name()])));
+    translation_info(source) "Source of translation costs: measured, estimated or none; always 1"
+        = Last(|last| info(&[last.costs.map_or("none", CostSource::name)]));
+    passes_total() "Completed passes: observe, decide, act"
+        = Passes(|from| one(Count(from.passes)));
+    last_pass_timestamp_seconds() "End of the last pass, in seconds since the epoch"
+        = Last(|last| one(Level(last.wall.as_secs_f64())));
+    pass_seconds(part) "Duration of each phase of a pass"
+        = Passes(|from| by(PARTS.iter().zip(&from.pass_seconds), Spread));
+    pass_cpu_seconds_total() "CPU time of the daemon in its passes"
+        = Passes(|from| one(Seconds(from.pass_cpu.as_secs_f64())));
+    actions_total(policy, action, result) "Attempted actions, by result"
+        = Passes(|from| {
+            let row = |((policy, action, result), count): (&(&str, &str, &str), &u64)| {
+                (vec![policy.to_string(), action.to_string(), result.to_string()], Count(*count))
+            };
+            from.actions.iter().map(row).collect()
+        });
+    actions_left_total()
+        "Requested actions that were deferred: by a budget, a pause, time, or a back-off after a failure"
+        = Passes(|from| one(Count(from.left)));
+    action_seconds(action) "Time in system calls per action"
+        = Passes(|from| by(&from.action_seconds, Spread));
+    latency_backoffs_total() "Pauses or smaller batches after a slow call or a lack of memory"
+        = Passes(|from| one(Count(from.backed_off)));
+    promoted_bytes_total(policy) "Memory promoted to huge pages"
+        = Passes(|from| by(&from.moved, |sum| Count(sum.promoted_bytes)));
+    freed_bytes_total(policy) "Memory released to the machine"
+        = Passes(|from| by(&from.moved, |sum| Count(sum.freed_bytes)));
+    watched_processes() "Watched processes"
+        = Last(|last| one(Level(last.status.watched as f64)));
+    skipped_processes() "Selected processes that are skipped for now"
+        = Last(|last| one(Level(last.status.skipped as f64)));
+    huge_bytes() "Huge memory of the watched processes; shared memory counts once"
+        = Last(|last| one(Level(last.status.huge_bytes as f64)));
+    memory_short() "1 while memory is short for the policy"
+        = Last(|last| one(Level(f64::from(u8::from(last.status.short)))));
+    executor_asked_total(action) "Actions handed to the executor: each has a result or was deferred"
+        = Executor(|from| each(from, |kind| kind.asked));
+    executor_results_total(action, result) "Results of actions, by the page tables"
+        = Executor(|from| each_of(from, OBTAINED.map(|(_, name)| name), |kind| kind.obtained));
+    executor_refusals_total(action, errno) "Regions that the kernel refused, by errno"
+        = Executor(|from| each_of(from, ERRORS, |kind| kind.refused));
+    executor_shared_total(action) "Regions skipped without a system call because a forked process shares them"
+        = Executor(|from| each(from, |kind| kind.shared));
+    executor_retried_total(action) "Regions retried after a failure"
+        = Executor(|from| each(from, |kind| kind.retried));
+    executor_dropped_total(action)
+        "Actions not retried before limits.back_off_most, or never: impossible, denied, gone, unsupported"
+        = Executor(|from| each(from, Kind::dropped));
+    executor_left_total(action, why) "Deferred actions: by the byte budget, by time, or by a pause"
+        = Executor(|from| {
+            let left = |kind: &Kind| [kind.left.budget, kind.left.time, kind.left.pause];
+            each_of(from, ["budget", "time", "pause"], left)
+        });
+    executor_pauses_total(why)
+        "Pauses: slow and late by the latency guard, memory and group by a lack of memory"
+        = Executor(|from| by(from.pauses(), Count));
+    executor_promoted_bytes_total(action) "Memory that actions promoted to huge pages"
+        = Executor(|from| each(from, |kind| kind.promoted_bytes));
+    executor_freed_bytes_total(action) "Memory that actions released to the machine"
+        = Executor(|from| each(from, |kind| kind.freed_bytes));
+    executor_call_seconds() "Duration of one system call"
+        = Executor(|from| one(Times(&from.calls)));
+    executor_held_seconds() "Time that one call held the mmap lock of a process without a break"
+        = Executor(|from| one(Times(&from.held)));
+    executor_forgotten_total() "Promotions that on_exit cannot undo: too many to record"
+        = Executor(|from| one(Count(from.forgotten)));
+    process_info(pid, name, uid, cgroup, unit, pod)
+        "Whose the process is: user number, control group, systemd unit, Kubernetes pod; always 1"
+        = Process(|known| {
+            let unit = group::unit(&known.cgroup).unwrap_or_default().to_string();
+            let pod = group::pod(&known.cgroup).unwrap_or_default();
+            Some((vec![known.uid.to_string(), known.cgroup.clone(), unit, pod], Level(1.0)))
+        });
+    process_huge_bytes(pid, name) "Huge memory of the process"
+        = Process(|known| level(known.status.huge_bytes));
+    process_resident_bytes(pid, name) "Resident memory of the process, hugetlb pages included"
+        = Process(|known| level(known.status.resident_bytes));
+    process_bloat_bytes(pid, name) "Zeros found in huge pages of the process so far"
+        = Process(|known| level(known.status.bloat_bytes));
+    process_translation_ratio(pid, name)
+        "Share of the process's cycles spent on address translation, where known"
+        = Process(|known| known.status.translation_share.map(|share| (Labels::new(), Level(share))));
+    process_actions_total(pid, name) "Actions on the process"
+        = Process(|known| count(known.status.done.actions));
+    process_promoted_bytes_total(pid, name) "Memory of the process promoted to huge pages"
+        = Process(|known| count(known.status.done.promoted_bytes));
+    process_freed_bytes_total(pid, name) "Memory of the process released to the machine"
+        = Process(|known| count(known.status.done.freed_bytes));
+    daemon_cpu_seconds_total() "CPU time of the daemon"
+        = Daemon(|_| one(Seconds(process_cpu_time().as_secs_f64())));
+    daemon_resident_bytes() "Resident memory of the daemon"
+        = Daemon(|shared| shared.resident().and_then(level).into_iter().collect());
+    http_responses_total(code) "HTTP responses, by status code"
+        = Daemon(|shared| by(shared.responses(), Count));
+    http_dropped_total() "Connections closed without a response: slow, idle, or too many"
+        = Daemon(|shared| one(Count(shared.dropped.load(Relaxed))));
+    kernel_read_errors_total() "Scrapes without the metrics below because a kernel file could not be read"
+        = Daemon(|shared| one(Count(shared.read_errors.load(Relaxed))));
+    locked_processes() "Processes skipped for now because their mmap lock is held"
+        = Daemon(|_| one(Level(helper::counts().locked as f64)));
+    deadlines_missed_total() "Deadlines missed because a process's mmap lock was held"
+        = Daemon(|_| one(Count(helper::counts().missed)));
+    stuck_helpers() "Helper processes that wait for an mmap lock and cannot be killed"
+        = Daemon(|_| one(Level(helper::counts().stuck as f64)));
+    helper_refusals_total() "Calls not made because too many helpers are stuck or busy"
+        = Daemon(|_| one(Count(helper::counts().refused)));
+    memory_pressure_ratio(kind, window)
+        "Share of time in which some tasks, or all with work, waited for memory"
+        = Kernel(|from| {
+            let Some(it) = &from.machine.pressure else { return Rows::new() };
+            [("some", "10s", it.some_10s), ("some", "60s", it.some_60s), ("full", "10s", it.full_10s)]
+                .map(|(kind, window, percent)| (vec![kind.into(), window.into()], Level(percent / 100.0)))
+                .into()
+        });
+    compact_EVENT_total() "Compaction events since boot: each compact_EVENT of vmstat"
+        = Kernel(|from| events(from, "compact_"));
+    thp_EVENT_total() "THP events since boot: each thp_EVENT of vmstat"
+        = Kernel(|from| events(from, "thp_"));
+    khugepaged_collapsed_pages_total() "Huge pages collapsed by khugepaged since boot"
+        = Kernel(|from| {
+            let khugepaged = from.machine.thp.as_ref().and_then(|thp| thp.khugepaged);
+            khugepaged.and_then(|own| count(own.pages_collapsed)).into_iter().collect()
+        });
+    khugepaged_full_scans_total() "Full scans by khugepaged since boot"
+        = Kernel(|from| from.full_scans.and_then(count).into_iter().collect());
+    node_fragmentation_ratio(node) "Share of the node's free memory in blocks too small for a 2 MiB page"
+        = Kernel(|from| {
+            let known = from.machine.nodes.iter().filter_map(|node| Some((node.node, node.fragmentation?)));
+            by(known, Level)
+        });
+    node_huge_pages_available(node) "2 MiB pages (order 9) available without compaction"
+        = Kernel(|from| {
+            by(from.machine.nodes.iter().map(|node| (node.node, node.huge_available as f64)), Level)
+        });
+    hugetlb_pages(pagesize, node, state) "Pages of the hugetlb pools: total, and of these free and surplus"
+        = Kernel(|from| from.pools.clone());
+    hugetlb_reserved_pages(pagesize) "Free pages of the hugetlb pools that are reserved for mappings"
+        = Kernel(|from| {
+            by(from.machine.pools.iter().map(|pool| (pool.page_size, pool.reserved as f64)), Level)
+        });
+}
+
+/// Returns one row for each action.
+fn each(counters: &Counters, of: fn(&Kind) -> u64) -> Rows<'static> {
+    by(counters.kinds(), |kind| Count(of(kind)))
+}
+
+/// Returns one row for each action and each of `names`.
+fn each_of<const N: usize>(
+    counters: &Counters,
+    names: [&'static str; N],
+    of: impl Fn(&Kind) -> [u64; N],
+) -> Rows<'static> {
+    let rows = counters.kinds().into_iter().flat_map(|(action, kind)| {
+        let counts = names.into_iter().zip(of(kind));
+        counts.map(move |(name, count)| (vec![action.to_string(), name.to_string()], Count(count)))
+    });
+    rows.collect()
+}
+
+/// Returns one row for each event with this prefix; the event's name is in the place of labels.
+fn events(from: &KernelSeen, prefix: &str) -> Rows<'static> {
+    by(from.machine.counters.iter().filter(|(event, _)| event.starts_with(prefix)), |count| Count(*count))
+}
+
+/// State of the kernel at one scrape.
+#[derive(Debug)]
+pub(super) struct KernelSeen {
+    machine: Machine,
+    full_scans: Option<u64>,
+    /// Rows of the pools' pages by size, node and state.
+    pools: Rows<'static>,
+}
+
+impl KernelSeen {
+    /// Reads it.
+    pub fn read(root: &KernelRoot) -> Result<KernelSeen, KernelError> {
+        let full_scans = thp::collapse_limits(root)?.map(|limits| limits.full_scans);
+        Ok(KernelSeen { machine: machine(root)?, full_scans, pools: pools(root)? })
+    }
+}
+
+fn pools(root: &KernelRoot) -> Result<Rows<'static>, KernelError> {
+    let mut scopes: Vec<(u32, PoolScope)> =
+        hugetlb::nodes(root)?.into_iter().map(|node| (node, PoolScope::Node(node))).collect();
+    if scopes.is_empty() {
+        // Without NUMA the machine is its only node.
+        scopes.push((0, PoolScope::Machine));
+    }
+    let mut pools = Rows::new();
+    for size in hugetlb::page_sizes(root)? {
+        for (node, scope) in &scopes {
+            let counts = match hugetlb::counts(root, size, *scope) {
+                // A node without memory has no pools; a node can also be taken away meanwhile.
+                Err(error) if error.is_gone() => continue,
+                counts => counts?,
+            };
+            let states = [("total", counts.total), ("free", counts.free), ("surplus", counts.surplus)];
+            pools.extend(states.map(|(state, pages)| {
+                (vec![size.to_string(), node.to_string(), state.into()], Level(pages as f64))
+            }));
+        }
+    }
+    Ok(pools)
+}

@@ -1,39 +1,50 @@
 //! One metric with its rows, as the encoder takes it.
 
-use super::table::{METRICS, PREFIX};
+use super::histogram::Histogram;
+use super::table::{Metric, PREFIX};
+use megapage_act::execute::counters::{BOUNDS, Histogram as ActHistogram};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use std::fmt;
 
 /// A value.
+#[derive(Clone, Debug)]
 pub(super) enum Value<'a> {
     Count(u64),
     Seconds(f64),
     Level(f64),
-    Spread(&'a super::histogram::Histogram),
-    /// Counts by bounds in seconds, not added up, and the sum of the counted values.
-    Buckets(Vec<(f64, u64)>, f64),
+    Spread(&'a Histogram),
+    /// Times of the executor.
+    Times(&'a ActHistogram),
 }
 
 /// Labels, in the order of the metric's table entry.
 pub(super) type Labels = Vec<String>;
+/// Labels and their value.
+pub(super) type Row<'a> = (Labels, Value<'a>);
+/// Rows of a metric.
+pub(super) type Rows<'a> = Vec<Row<'a>>;
 
-/// Writes a metric, unless there is nothing to report.
-pub(super) fn write<'a>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    rows: impl IntoIterator<Item = (Labels, Value<'a>)>,
-) -> fmt::Result {
-    let metric = METRICS.iter().find(|metric| matches(metric.name, name)).ok_or(fmt::Error)?;
-    let mut rows = rows.into_iter().peekable();
-    let Some((_, first)) = rows.peek() else { return Ok(()) };
+/// Writes a metric, unless there is nothing to report. A metric of events is written as one for
+/// each event.
+pub(super) fn write(to: &mut DescriptorEncoder<'_>, metric: &Metric, rows: Rows<'_>) -> fmt::Result {
+    match metric.name.split_once("EVENT") {
+        None => write_named(to, metric, metric.name, rows),
+        Some((_, after)) => rows.into_iter().try_for_each(|(event, value)| {
+            write_named(to, metric, &(event.concat() + after), vec![(Labels::new(), value)])
+        }),
+    }
+}
+
+fn write_named(to: &mut DescriptorEncoder<'_>, metric: &Metric, name: &str, rows: Rows<'_>) -> fmt::Result {
+    let Some((_, first)) = rows.first() else { return Ok(()) };
     let kind = match first {
         Value::Count(_) | Value::Seconds(_) => MetricType::Counter,
         Value::Level(_) => MetricType::Gauge,
-        Value::Spread(_) | Value::Buckets(..) => MetricType::Histogram,
+        Value::Spread(_) | Value::Times(_) => MetricType::Histogram,
     };
     let name = format!("{PREFIX}{}", name.strip_suffix("_total").unwrap_or(name));
-    let mut family = encoder.encode_descriptor(&name, metric.help, None, kind)?;
+    let mut family = to.encode_descriptor(&name, metric.help, None, kind)?;
     for (labels, value) in rows {
         let labels: Vec<(&str, String)> = metric.labels.iter().copied().zip(labels).collect();
         match labels.is_empty() {
@@ -52,28 +63,38 @@ fn put(to: &mut MetricEncoder<'_>, value: &Value<'_>) -> fmt::Result {
         Value::Spread(spread) => {
             to.encode_histogram::<NoLabelSet>(spread.sum(), spread.count(), &spread.buckets(), None)
         }
-        Value::Buckets(buckets, sum) => {
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            to.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+        Value::Times(times) => {
+            let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(times.counts).collect();
+            to.encode_histogram::<NoLabelSet>(times.sum_ns as f64 / 1e9, times.count(), &buckets, None)
         }
     }
 }
 
-/// Returns true if `name` matches `pattern` in the table.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once("EVENT") {
-        Some((before, after)) => name
-            .strip_prefix(before)
-            .and_then(|rest| rest.strip_suffix(after))
-            .is_some_and(|event| !event.is_empty()),
-        None => pattern == name,
-    }
+/// Returns one row without labels.
+pub(super) fn one(value: Value<'_>) -> Rows<'_> {
+    vec![(Labels::new(), value)]
 }
 
-pub(super) fn one(value: Value<'_>) -> [(Labels, Value<'_>); 1] {
-    [(Vec::new(), value)]
+/// Returns one row that only has labels.
+pub(super) fn info(labels: &[&str]) -> Rows<'static> {
+    vec![(labels.iter().map(ToString::to_string).collect(), Value::Level(1.0))]
 }
 
-pub(super) fn label(value: &str) -> Labels {
-    vec![value.to_string()]
+/// Returns one row for each label.
+pub(super) fn by<'a, L: ToString, T>(
+    rows: impl IntoIterator<Item = (L, T)>,
+    value: impl Fn(T) -> Value<'a>,
+) -> Rows<'a> {
+    rows.into_iter().map(|(label, it)| (vec![label.to_string()], value(it))).collect()
+}
+
+/// Returns a row without labels, of a count.
+pub(super) fn count(count: u64) -> Option<Row<'static>> {
+    Some((Labels::new(), Value::Count(count)))
+}
+
+/// Returns a row without labels, of a level.
+pub(super) fn level(level: u64) -> Option<Row<'static>> {
+    Some((Labels::new(), Value::Level(level as f64)))
 }

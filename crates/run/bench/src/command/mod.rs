@@ -9,7 +9,7 @@ mod measure;
 mod report;
 mod ways;
 
-pub use report::{CommandReport, Finding, Samples, WayReport, human};
+pub use report::{CommandReport, Finding, Ratios, Samples, WayReport};
 pub use ways::{PLAIN, WAYS, Way};
 
 use crate::head::Head;

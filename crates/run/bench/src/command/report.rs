@@ -1,17 +1,13 @@
-//! The results of a user's command: as data, as a table, and in one sentence.
+//! The results of a user's command, as data and in one sentence.
 
 use super::Options;
 use super::measure::{Heap, Took};
 use super::ways::{PLAIN, Way};
-use crate::head::{Head, heading};
+use crate::head::Head;
 use crate::statistics::{Clock, Interval, Spread, milliseconds};
 use crate::workload::Spent;
-use megapage_report::line::{Paint, Style, show, wrap};
-use megapage_report::table;
-use megapage_units::Bytes;
 use megapage_units::shown::shell_word;
 use serde::Serialize;
-use std::fmt::Write;
 
 /// Coverage that intervals are to reach.
 const WANTED: f64 = 0.95;
@@ -229,61 +225,10 @@ pub(super) fn brief(took: &Took) -> String {
     )
 }
 
-/// Returns the report as text of at most 100 columns.
-pub fn human(report: &CommandReport) -> String {
-    let width = megapage_report::width();
-    let wrapped = |text: &str| show(&wrap(Style::PLAIN, text, width - 2), Paint::Plain, width);
-    let mut text = wrapped(&format!("bench run: {}", report.command));
-    writeln!(text, "medians of {} rounds, each in a drawn order; ratios within a round", report.runs).ok();
-    text += &heading(&report.head);
-    text.push('\n');
-    let rows = report.ways.iter().filter(|row| row.absent.is_none()).map(|row| {
-        let ratio = |of: fn(&Ratios) -> Interval| {
-            row.of_plain.as_ref().map_or("-".into(), |ratios| {
-                let Interval { median, low, high, .. } = of(ratios);
-                format!("{median:.2} ({low:.2}-{high:.2})")
-            })
-        };
-        let seconds = |spread: Option<Spread>| spread.map_or("-".into(), |spread| short(spread.median));
-        [
-            row.way.to_string(),
-            seconds(row.wall_seconds),
-            ratio(|ratios| ratios.wall),
-            seconds(row.cpu_seconds),
-            ratio(|ratios| ratios.cpu),
-            row.peak_bytes.map_or("-".into(), |spread| Bytes(spread.median as u64).to_string()),
-            row.of_plain.as_ref().map_or("-".into(), |ratios| format!("{:.2}", ratios.peak.median)),
-            row.huge_share.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share)),
-        ]
-    });
-    let header = ["way", "wall s", "of plain", "CPU s", "of plain", "peak", "of plain", "huge"];
-    text += &table(&header, rows);
-    for row in &report.ways {
-        if let Some(why) = &row.absent {
-            text += &wrapped(&format!("! {} did not run: {why}", row.way));
-        }
-    }
-    if let Some(finding) = &report.finding {
-        text.push('\n');
-        text += &wrapped(&finding.sentence);
-    }
-    text
-}
-
-/// Formats seconds with about three digits.
-fn short(seconds: f64) -> String {
-    let decimals = match seconds {
-        seconds if seconds >= 100.0 => 0,
-        seconds if seconds >= 10.0 => 1,
-        seconds if seconds >= 1.0 => 2,
-        _ => 3,
-    };
-    format!("{seconds:.decimals$}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_units::Bytes;
     use std::ffi::OsString;
 
     /// Returns a report in which the plain way takes 1 to 1.4 seconds and the other `ratio` of
@@ -347,13 +292,5 @@ mod tests {
         assert!(few.sentence.contains("(94 % interval "), "{few:?}");
         let cpu = report(0.8, 10, 1.0, Clock::Cpu).finding.unwrap();
         assert!(cpu.sentence.contains("take 0.80 of its processor time"), "{cpu:?}");
-    }
-
-    #[test]
-    fn the_table_fits_a_terminal() {
-        let text = human(&report(0.8, 6, 1.0, Clock::Wall));
-        assert!(text.starts_with("bench run: sort 'a file'\n"), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        assert!(text.contains("90 %") && text.trim_end().ends_with(')'), "{text}");
     }
 }

@@ -31,7 +31,6 @@ pub(super) fn healthy() -> Facts {
             is_caller: true,
         },
         kernel: Kernel::default(),
-        subject: None,
         thp: Some(ThpSettings {
             enabled: ThpEnabled::Always,
             defrag: ThpDefrag::Madvise,

@@ -7,6 +7,7 @@ use crate::catalog::kinds;
 
 kinds! {
     /// The reasons, in the order of docs/doctor.md.
+    #[cfg(test)]
     REASONS;
 
     // Memory that can never be huge as it is mapped.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Values of one mapping that a snapshot lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MappingExtra {
+pub(crate) struct MappingExtra {
     /// Start of the mapping in its file, in bytes; `None` for anonymous memory.
     pub offset: Option<u64>,
     /// Memory of the mapping that KSM has merged.
@@ -19,7 +19,7 @@ pub struct MappingExtra {
 
 /// A tmpfs and its option `huge=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tmpfs {
+pub(crate) struct Tmpfs {
     /// Mount point.
     pub point: PathBuf,
     /// Value of the option; `never` if it is not given.
@@ -28,7 +28,7 @@ pub struct Tmpfs {
 
 /// Start of a process with libhugetlbfs' HUGETLB_MORECORE.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Morecore {
+pub(crate) struct Morecore {
     /// Value of the variable.
     pub value: String,
     /// C library that the process has mapped, if one is found.
@@ -37,7 +37,7 @@ pub struct Morecore {
 
 /// All facts that the reasons follow from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WhyFacts {
+pub(crate) struct WhyFacts {
     /// The machine.
     pub machine: Machine,
     /// The process, with its mappings and regions.

@@ -1,7 +1,7 @@
 //! Tests of the whole way from a captured tree to the diagnosis.
 
 use megapage_doctor::finding::{Basis, Outcome};
-use megapage_doctor::{Diagnosis, GatherError, Request, SCHEMA, gather};
+use megapage_doctor::{Diagnosis, GatherError, Request, SCHEMA, diagnosis};
 use megapage_kernel::KernelRoot;
 use std::path::Path;
 
@@ -9,13 +9,13 @@ fn container() -> KernelRoot {
     KernelRoot::captured(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/container-by-hand"))
 }
 
-fn diagnosis(request: &Request) -> Diagnosis {
-    Diagnosis::of(&gather(&container(), request).unwrap())
+fn of_container(request: &Request) -> Diagnosis {
+    diagnosis(&container(), request).unwrap()
 }
 
 #[test]
 fn a_container_where_everything_is_wrong() {
-    let diagnosis = diagnosis(&Request::default());
+    let diagnosis = of_container(&Request::default());
     assert_eq!(diagnosis.uid, 54_321);
     assert_eq!(diagnosis.untried.as_deref(), Some("this is not the running machine"));
     let ids: Vec<&str> = diagnosis.findings.iter().map(|finding| finding.id).collect();
@@ -70,7 +70,7 @@ fn without_settings(sys: bool) -> (tempfile::TempDir, KernelRoot) {
 }
 
 fn ids(root: &KernelRoot) -> Vec<&'static str> {
-    let found = Diagnosis::of(&gather(root, &Request::default()).unwrap()).findings;
+    let found = diagnosis(root, &Request::default()).unwrap().findings;
     found.iter().map(|finding| finding.id).filter(|id| id.starts_with("thp-")).collect()
 }
 
@@ -93,7 +93,7 @@ fn a_chroot_without_sysfs_does_not_hide_what_the_kernel_can_do() {
 
 #[test]
 fn another_user_has_other_rights() {
-    let diagnosis = diagnosis(&Request { user: Some("root".into()), ..Request::default() });
+    let diagnosis = of_container(&Request { user: Some("root".into()), ..Request::default() });
     assert_eq!((diagnosis.user.as_str(), diagnosis.uid), ("root", 0));
     let segment = diagnosis.verdicts.iter().find(|verdict| verdict.way.contains("SHM_HUGETLB")).unwrap();
     // Root's main group is 0, and so is vm.hugetlb_shm_group.
@@ -103,19 +103,19 @@ fn another_user_has_other_rights() {
 #[test]
 fn what_is_not_there_is_said() {
     let user = Request { user: Some("no-such-user-here".into()), ..Request::default() };
-    let error = gather(&container(), &user).unwrap_err();
+    let error = diagnosis(&container(), &user).unwrap_err();
     assert!(matches!(error, GatherError::NoSuchUser(_)), "{error}");
     let program = Request { program: Some("no-such-program-here".into()), ..Request::default() };
-    let error = gather(&container(), &program).unwrap_err();
+    let error = diagnosis(&container(), &program).unwrap_err();
     assert!(error.to_string().starts_with("--for no-such-program-here: not found"), "{error}");
     let empty = tempfile::tempdir().unwrap();
-    let error = gather(&KernelRoot::captured(empty.path()), &Request::default()).unwrap_err();
+    let error = diagnosis(&KernelRoot::captured(empty.path()), &Request::default()).unwrap_err();
     assert!(matches!(error, GatherError::Kernel(_)), "{error}");
 }
 
 #[test]
 fn the_json_form_keeps_its_names() {
-    let json = serde_json::to_value(diagnosis(&Request::default())).unwrap();
+    let json = serde_json::to_value(of_container(&Request::default())).unwrap();
     assert_eq!(SCHEMA, "megapage.doctor/1");
     let finding = &json["findings"][0];
     assert_eq!(finding["severity"], "blocker");
@@ -142,7 +142,7 @@ fn of_other_base_pages_nothing_else_is_said() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, bytes).unwrap();
     }
-    let told = megapage_doctor::diagnosis(&KernelRoot::captured(tree.path()), &Request::default()).unwrap();
+    let told = diagnosis(&KernelRoot::captured(tree.path()), &Request::default()).unwrap();
     assert_eq!(told.findings.len(), 1);
     assert_eq!(
         (told.findings[0].id, told.findings[0].evidence[0].value.as_str()),

@@ -80,7 +80,7 @@ any program, in capitals or not: the first such line, how often it came, what ha
 ";
 
 /// Returns the whole text of docs/doctor.md.
-pub fn markdown() -> String {
+fn markdown() -> String {
     entries(HEAD, ALL) + &entries(WHY, REASONS)
 }
 
@@ -103,5 +103,17 @@ fn entries(head: &str, kinds: &[&Kind]) -> String {
     text
 }
 
-#[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_document_is_written_from_the_catalog() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/doctor.md");
+        if std::env::var_os("MEGAPAGE_WRITE_DOCS").is_some() {
+            std::fs::write(&path, markdown()).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert!(written == markdown(), "docs/doctor.md is stale: see its section 'Findings'");
+    }
+}

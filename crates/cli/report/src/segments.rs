@@ -1,13 +1,17 @@
 //! Segments as text.
 
-use super::Verification;
-use crate::output::shown_path;
-use megapage_report::table;
-use megapage_segment::Layout;
+use crate::text::{cells, lines, or_dash};
+use crate::{shown_path, table};
+use megapage_segment::heap::HeapError;
+use megapage_segment::inventory::Soundness;
 use megapage_segment::inventory::{Condition, Inventory, Listed};
+use megapage_segment::{Layout, SegmentError};
 use megapage_units::Bytes;
 use megapage_units::shown::{one_line, shell_path};
+use serde::Serialize;
+use std::path::PathBuf;
 
+/// Returns the table of all segments.
 pub fn list(found: &Inventory) -> String {
     let mut text = if found.segments.is_empty() {
         "There are no segments.\n".to_string()
@@ -20,36 +24,32 @@ pub fn list(found: &Inventory) -> String {
     if kept > Bytes::ZERO {
         text += &format!("\nhugetlb memory in segments that are not in use: {kept}\n");
     }
-    for why in found.segments.iter().filter(|one| one.condition == Condition::Damaged) {
-        text += &(one_line(why.because.as_deref().unwrap_or_default()) + "\n");
-    }
-    for why in &found.skipped {
-        text += &format!("Skipped: {}\n", one_line(&why.to_string()));
-    }
-    text
+    let damaged = found.segments.iter().filter(|one| one.condition == Condition::Damaged);
+    text += &lines(damaged.map(|one| one_line(one.because.as_deref().unwrap_or_default())));
+    text + &lines(found.skipped.iter().map(|why| format!("Skipped: {}", one_line(&why.to_string()))))
 }
 
 fn row(segment: &Listed) -> [String; 9] {
     let shape = segment.shape.as_ref();
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let size = match segment.hugetlb {
         true => shape.map(|shape| shape.page_size.clone()),
         // On base pages: the unit is not a page size.
         false => Some("base".into()),
     };
-    [
-        segment.application.to_string(),
-        segment.name.to_string(),
-        segment.uid.to_string(),
+    cells![
+        segment.application,
+        segment.name,
+        segment.uid,
         or_dash(size),
-        or_dash(shape.map(|shape| shape.pages.to_string())),
-        or_dash(shape.map(|shape| shape.most_pages.to_string())),
-        or_dash(shape.map(|shape| shape.dirty_pages.to_string())),
-        segment.memory.to_string(),
-        segment.condition.name().into(),
+        or_dash(shape.map(|shape| shape.pages)),
+        or_dash(shape.map(|shape| shape.most_pages)),
+        or_dash(shape.map(|shape| shape.dirty_pages)),
+        segment.memory,
+        segment.condition.name(),
     ]
 }
 
+/// Returns everything about one segment.
 pub fn show(segment: &Listed) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| text += &format!("{name:<14}{}\n", one_line(&value));
@@ -83,6 +83,49 @@ pub fn removal(segment: &Listed) -> String {
     format!("rm -r -- {}", shell_path(&segment.path))
 }
 
+/// Result of verifying one segment.
+#[derive(Debug, Serialize)]
+pub struct Verification {
+    #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
+    path: PathBuf,
+    /// True if the segment is sound.
+    pub sound: bool,
+    /// True if the segment was open, and therefore not checked.
+    in_use: bool,
+    /// True if it holds a heap.
+    heap: bool,
+    /// True if an operation that a kill had interrupted was completed.
+    recovered: bool,
+    blocks: u64,
+    used_bytes: u64,
+    clean_bytes: u64,
+    dirty_bytes: u64,
+    error: Option<String>,
+}
+
+impl Verification {
+    /// Returns the result of `verified`, for the segment at `path`.
+    pub fn new(path: PathBuf, verified: Result<Soundness, HeapError>) -> Verification {
+        let (heap, recovered) = match &verified {
+            Ok(Soundness::Heap { verified, recovered }) => (Some(verified), *recovered),
+            _ => (None, false),
+        };
+        Verification {
+            path,
+            sound: verified.is_ok(),
+            in_use: matches!(verified, Err(HeapError::Segment(SegmentError::InUse { .. }))),
+            heap: heap.is_some(),
+            recovered,
+            blocks: heap.map_or(0, |heap| heap.blocks),
+            used_bytes: heap.map_or(0, |heap| heap.used.0),
+            clean_bytes: heap.map_or(0, |heap| heap.clean.0),
+            dirty_bytes: heap.map_or(0, |heap| heap.dirty.0),
+            error: verified.as_ref().err().map(ToString::to_string),
+        }
+    }
+}
+
+/// Returns what was found of each segment.
 pub fn verify(segments: &[Verification]) -> String {
     if segments.is_empty() {
         return "There are no segments of this user.\n".into();

@@ -1,9 +1,12 @@
 //! The human form of a diagnosis, at most 100 columns wide.
 
+use crate::table;
+use crate::text::{counted, wrapped};
+pub use crate::why::why;
 use megapage_doctor::Diagnosis;
 use megapage_doctor::catalog::Severity;
 use megapage_doctor::finding::{Basis, Finding, Outcome};
-use megapage_report::{table, width};
+use megapage_launch::messages::Explained;
 use megapage_units::shown::one_line;
 use std::fmt::Write;
 
@@ -82,7 +85,7 @@ fn one(finding: &Finding) -> String {
 }
 
 /// Returns the finding itself: its title and its evidence.
-pub(super) fn found(finding: &Finding) -> String {
+pub(crate) fn found(finding: &Finding) -> String {
     let severity = finding.severity.name();
     let mut text = wrapped(&format!("{severity}: {} [{}]", finding.title, finding.id), "", "    ");
     for evidence in &finding.evidence {
@@ -92,7 +95,7 @@ pub(super) fn found(finding: &Finding) -> String {
 }
 
 /// Returns the finding's explanation and its remedy.
-pub(super) fn meaning(finding: &Finding) -> String {
+pub(crate) fn meaning(finding: &Finding) -> String {
     let mut text = wrapped(finding.explanation, "    means  ", "           ");
     for line in &finding.remedy {
         // Never wrapped, so that it can be copied.
@@ -101,32 +104,24 @@ pub(super) fn meaning(finding: &Finding) -> String {
     text
 }
 
-/// Wraps `text` at spaces into lines of at most [`width`] columns. A longer word stays whole.
-pub(super) fn wrapped(text: &str, first: &str, other: &str) -> String {
-    let mut out = String::new();
-    let mut line = first.to_string();
-    let mut is_fresh = true;
-    // A line break within a name must not start a line.
-    for word in one_line(text).split(' ') {
-        if !is_fresh && line.chars().count() + 1 + word.chars().count() > width() {
-            out += line.trim_end();
-            out.push('\n');
-            line = other.to_string();
-            is_fresh = true;
-        }
-        if !is_fresh {
-            line.push(' ');
-        }
-        line += word;
-        is_fresh = false;
+/// Returns the messages that were found in a log, with their meanings.
+pub fn messages(messages: &[Explained]) -> String {
+    if messages.is_empty() {
+        return "No known message about huge pages.\n".into();
     }
-    out + line.trim_end() + "\n"
+    let one = |message: &Explained| {
+        let times = counted(message.times, "once", "times");
+        wrapped(&format!("{}, {times}: {}", message.program, message.line), "", "    ")
+            + &wrapped(message.meaning, "    means  ", "           ")
+            + &wrapped(message.remedy, "    helps  ", "           ")
+    };
+    messages.iter().map(one).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_report::WIDTH;
+    use crate::WIDTH;
 
     fn diagnosis(findings: Vec<Finding>) -> Diagnosis {
         Diagnosis {
@@ -201,17 +196,5 @@ mod tests {
         );
         let all = human(&diagnosis, true);
         assert!(all.contains("note: No hugetlb pages") && !all.contains("Good to know"), "{all}");
-    }
-
-    #[test]
-    fn lines_are_broken_at_spaces() {
-        let text = wrapped(&"word ".repeat(60), "  first  ", "         ");
-        assert!(text.lines().count() > 2);
-        assert!(text.lines().all(|line| line.len() <= WIDTH as usize && !line.ends_with(' ')), "{text}");
-        assert!(
-            text.starts_with("  first  word") && text.lines().nth(1).unwrap().starts_with("         word")
-        );
-        let long = "x".repeat(120);
-        assert_eq!(wrapped(&format!("a {long}"), "", ""), format!("a\n{long}\n"));
     }
 }

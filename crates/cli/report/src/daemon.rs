@@ -1,5 +1,6 @@
 //! The result of a pass, for a reader.
 
+use crate::text::counted;
 use megapage_act::execute::Done;
 use megapage_daemon::Pass;
 use megapage_decide::{Action, Obtained};
@@ -25,10 +26,7 @@ pub fn pass(pass: &Pass, always: bool) -> String {
         "pass {}: policy {}, {} watched, {} huge; {would}promoted {promoted}, freed {freed}{}{}",
         pass.number,
         pass.policy,
-        match pass.watched {
-            1 => "1 process".into(),
-            count => format!("{count} processes"),
-        },
+        counted(pass.watched as u64, "1 process", "processes"),
         pass.huge,
         if pass.left > 0 { format!(", {} actions deferred", pass.left) } else { String::new() },
         if pass.short { ", memory is short" } else { "" },
@@ -61,21 +59,14 @@ fn line(pass: &Pass, done: &Done) -> String {
         let range = VirtRange::new(start, start + HUGE_2M as u64).map(|range| range.to_string());
         format!("{} {advice}", range.unwrap_or_default())
     };
-    let (what, reason) = match action {
-        Action::Promote { process, region, size, .. } => {
-            (format!("{} {} to {size}", who(process.pid), call(*region, "promote")), action.reason())
-        }
-        Action::Demote { process, region, .. } => {
-            (format!("{} {}", who(process.pid), call(*region, "split")), action.reason())
-        }
-        Action::Recover { process, region, .. } => {
-            (format!("{} {}", who(process.pid), call(*region, "recover")), action.reason())
-        }
-        Action::ZeroScan { process, regions, .. } => {
-            (format!("{} scan {} regions for zeros", who(process.pid), regions.len()), action.reason())
-        }
+    let of = who(action.process().pid);
+    let what = match action {
+        Action::Promote { region, size, .. } => format!("{of} {} to {size}", call(*region, "promote")),
+        Action::Demote { region, .. } => format!("{of} {}", call(*region, "split")),
+        Action::Recover { region, .. } => format!("{of} {}", call(*region, "recover")),
+        Action::ZeroScan { regions, .. } => format!("{of} scan {} regions for zeros", regions.len()),
     };
-    let reason = format!("{reason:?}");
+    let reason = format!("{:?}", action.reason());
     if pass.dry_run && done.outcome.obtained == Obtained::Done {
         return format!("{what}, {}: not done, a dry run", words(&reason));
     }

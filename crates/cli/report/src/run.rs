@@ -1,12 +1,13 @@
 //! The human form of a run's report.
 
+use crate::table;
+use crate::text::{counted, indented, or_dash};
 use megapage_launch::kinds::Kind;
 use megapage_launch::report::{
     Backed, Ended, FallBackCounts, HeapAccount, KindReport, Moment, RunReport, SharedAccount,
 };
 use megapage_launch::request::{Heap, Shm, Text};
 use megapage_launch::text::{TextMechanism, TextReport};
-use megapage_report::table;
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ const LEAST_SHARED: u64 = 2 << 20;
 /// Returns the report as text of at most 100 columns.
 pub fn text(report: &RunReport) -> String {
     let mut out = String::new();
-    let mut line = |text: String| wrap(&mut out, &text);
+    let mut line = |text: String| out += &indented(&text, 0);
     headline(report).into_iter().for_each(&mut line);
     line(format!("program: {} (pid {}, {})", report.program.path, report.program.pid, kind(report)));
     let text = match report.asked.text {
@@ -43,7 +44,7 @@ pub fn text(report: &RunReport) -> String {
         out.push_str(&moments);
         out.push('\n');
     }
-    let mut line = |text: String| wrap(&mut out, &text);
+    let mut line = |text: String| out += &indented(&text, 0);
     if let Some(peak) = report.peak_rss_bytes {
         line(format!(
             "peak: {} resident by the kernel's mark, and {} of hugetlb pages as far as seen",
@@ -134,7 +135,12 @@ pub fn text(report: &RunReport) -> String {
         ));
     }
     for explained in &report.runtime_log {
-        line(format!("{} said, {}: {}", explained.program, times(explained.times), explained.line));
+        line(format!(
+            "{} said, {}: {}",
+            explained.program,
+            counted(explained.times, "once", "times"),
+            explained.line
+        ));
         line(format!("  meaning: {}", explained.meaning));
         line(format!("  helps: {}", explained.remedy));
     }
@@ -149,10 +155,6 @@ pub fn text(report: &RunReport) -> String {
         line(format!("not obtained: {missing}"));
     }
     out
-}
-
-fn times(count: u64) -> String {
-    if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
 fn headline(report: &RunReport) -> Vec<String> {
@@ -304,13 +306,11 @@ fn memory(report: &RunReport) -> Option<String> {
             rows.push(std::iter::once(name.to_string()).chain(cells).collect());
         }
     }
-    let share = |backed: &Backed| backed.huge_percent.map_or("-".into(), |it| format!("{it:.1} %"));
+    let share = |backed: &Backed| or_dash(backed.huge_percent.map(|it| format!("{it:.1} %")));
     rows.push(std::iter::once("huge".into()).chain(columns.iter().map(|(_, it)| share(it))).collect());
     let mut text = table(&header, rows);
-    wrap(
-        &mut text,
-        &format!("(the kernel's values; the {} is {} ms after the start)", peak_name(peak), peak.at_ms),
-    );
+    let note = format!("(the kernel's values; the {} is {} ms after the start)", peak_name(peak), peak.at_ms);
+    text += &indented(&note, 0);
     Some(text)
 }
 
@@ -397,30 +397,3 @@ fn program_text(text: &TextReport, line: &mut impl FnMut(String)) {
         ));
     }
 }
-
-/// Appends `text`, wrapped at blanks to lines of at most [`megapage_report::width`] columns. A
-/// longer word stays whole.
-fn wrap(out: &mut String, text: &str) {
-    let indent = text.len() - text.trim_start().len();
-    let mut column = 0;
-    for word in text.split_whitespace() {
-        let width = word.chars().count();
-        if column > 0 && column + 1 + width > megapage_report::width() {
-            out.push('\n');
-            column = 0;
-        }
-        if column == 0 {
-            out.push_str(&" ".repeat(indent));
-            column = indent;
-        } else {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += width;
-    }
-    out.push('\n');
-}
-
-#[cfg(test)]
-mod tests;

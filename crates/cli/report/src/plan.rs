@@ -1,8 +1,8 @@
 //! The human form of a plan.
 
+use crate::table;
+use crate::text::{cells, or_dash, paragraph};
 use megapage_plan::{HostPlan, Plan, ServicePlan};
-use megapage_report::line::{Paint, Style, show, wrap};
-use megapage_report::{WIDTH, table};
 use megapage_units::Bytes;
 
 /// Most rows of a table; the JSON has all.
@@ -11,7 +11,7 @@ const MOST_ROWS: usize = 30;
 /// Returns the human form: services that gain, services that do not, hosts, and the summary.
 pub fn plan(plan: &Plan) -> String {
     let percent = format!("p{}", plan.quantile * 100.0);
-    let mut out = wrapped(&format!(
+    let mut out = paragraph(&format!(
         "{} hosts, {} recorded in all, policy {}",
         plan.recorded_hosts,
         duration(plan.recorded_seconds),
@@ -25,15 +25,15 @@ pub fn plan(plan: &Plan) -> String {
         out += &table(
             &["service", "hosts", "CPU s/day", "gain", "saved s/day", &at_risk, "verdict", "means"],
             gain.iter().take(MOST_ROWS).map(|service| {
-                vec![
+                cells![
                     name(service),
-                    service.hosts.to_string(),
+                    service.hosts,
                     format!("{:.0}", service.cpu_seconds_per_day),
                     gain_of(service),
                     format!("{:.0}", service.saved_cpu_seconds_per_day.likely),
-                    Bytes(service.memory_at_risk_bytes).to_string(),
-                    service.verdict.name().to_string(),
-                    service.means.map_or("-", |means| means.name()).to_string(),
+                    Bytes(service.memory_at_risk_bytes),
+                    service.verdict.name(),
+                    or_dash(service.means.map(|means| means.name())),
                 ]
             }),
         );
@@ -44,12 +44,8 @@ pub fn plan(plan: &Plan) -> String {
         out += &table(
             &["gains nothing", "CPU s/day", "gain", "why"],
             none.iter().take(MOST_ROWS).map(|service| {
-                vec![
-                    name(service),
-                    format!("{:.0}", service.cpu_seconds_per_day),
-                    gain_of(service),
-                    service.why.clone(),
-                ]
+                let cpu = format!("{:.0}", service.cpu_seconds_per_day);
+                cells![name(service), cpu, gain_of(service), service.why]
             }),
         );
         out += &more(none.len(), "services");
@@ -61,25 +57,25 @@ pub fn plan(plan: &Plan) -> String {
     out += &table(
         &["host", "memory", "recorded", &needed, "pool 2 MiB", "pool 1 GiB", "of memory", "at risk"],
         hosts.iter().take(MOST_ROWS).map(|host| {
-            vec![
-                host.host.clone(),
-                Bytes(host.memory_bytes).to_string(),
+            cells![
+                host.host,
+                Bytes(host.memory_bytes),
                 duration(host.seconds),
-                host.huge_pages.to_string(),
-                host.pool_2m_pages.to_string(),
-                host.pool_1g_pages.to_string(),
+                host.huge_pages,
+                host.pool_2m_pages,
+                host.pool_1g_pages,
                 format!("{:.1} %", 100.0 * host.pool_share),
-                Bytes(host.memory_at_risk_bytes).to_string(),
+                Bytes(host.memory_at_risk_bytes),
             ]
         }),
     );
     out += &more(hosts.len(), "hosts");
     if !plan.notes.is_empty() {
         out.push('\n');
-        plan.notes.iter().for_each(|note| out += &wrapped(&format!("note: {note}")));
+        plan.notes.iter().for_each(|note| out += &paragraph(&format!("note: {note}")));
     }
     out.push('\n');
-    out += &wrapped(&plan.sentence);
+    out += &paragraph(&plan.sentence);
     out
 }
 
@@ -92,7 +88,7 @@ fn name(service: &ServicePlan) -> String {
 }
 
 fn gain_of(service: &ServicePlan) -> String {
-    service.gain.map_or("-".into(), |gain| format!("{:.2} ({:.2}-{:.2})", gain.likely, gain.low, gain.high))
+    or_dash(service.gain.map(|gain| format!("{:.2} ({:.2}-{:.2})", gain.likely, gain.low, gain.high)))
 }
 
 fn more(count: usize, what: &str) -> String {
@@ -108,9 +104,4 @@ fn duration(seconds: f64) -> String {
         seconds if seconds < 36_000.0 => format!("{:.0} min", seconds / 60.0),
         seconds => format!("{:.1} h", seconds / 3600.0),
     }
-}
-
-fn wrapped(text: &str) -> String {
-    let width = WIDTH as usize;
-    show(&wrap(Style::PLAIN, text, width - 2), Paint::Plain, width)
 }

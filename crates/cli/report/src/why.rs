@@ -1,6 +1,7 @@
 //! The human form of the reasons why ranges are not huge, at most 100 columns wide.
 
-use super::text::{found, meaning, wrapped};
+use crate::doctor::{found, meaning};
+use crate::text::{counted, wrapped};
 use megapage_doctor::{At, Why};
 use megapage_units::{BASE_PAGE, PageSize};
 use std::collections::HashSet;
@@ -9,7 +10,7 @@ use std::collections::HashSet;
 const MOST_SHOWN: usize = 12;
 
 /// Returns the human form: the huge and the other memory, then the groups with their reasons.
-pub fn human(why: &Why) -> String {
+pub fn why(why: &Why) -> String {
     let backing = why.backing;
     let mut text = wrapped(
         &format!(
@@ -40,10 +41,7 @@ pub fn human(why: &Why) -> String {
     let mut explained = HashSet::new();
     for group in why.groups.iter().take(MOST_SHOWN) {
         text += "\n";
-        let ranges = match group.ranges {
-            1 => "one range".to_string(),
-            count => format!("{count} ranges"),
-        };
+        let ranges = counted(group.ranges, "one range", "ranges");
         let head = format!("{} in {ranges} of {}", group.present, group.mapping);
         text += &wrapped(&head, "", "    ");
         for (index, reason) in group.reasons.iter().enumerate() {

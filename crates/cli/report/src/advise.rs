@@ -1,16 +1,17 @@
 //! Advice in human form.
 
+use crate::text::labelled;
 use megapage_advise::{Advice, Verdict};
-use megapage_kernel::spawn::ChildEvent;
-use megapage_report::width;
 use megapage_units::shown::one_line;
 use std::fmt::Write;
 
 /// Most processes of a group that are listed; `--json` has all.
 const MOST_LISTED: usize = 8;
+/// Columns of a label.
+const LABEL: usize = 8;
 
 /// Returns one block for each process, or group of processes that share memory.
-pub(super) fn human(all: &[Advice]) -> String {
+pub fn human(all: &[Advice]) -> String {
     let blocks: Vec<String> = all.iter().map(block).collect();
     blocks.join("\n")
 }
@@ -25,9 +26,9 @@ fn block(advice: &Advice) -> String {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        text += &wrapped("with", &format!("{}{more}, which share its memory", pids.join(", ")));
+        text += &labelled("with", &format!("{}{more}, which share its memory", pids.join(", ")), LABEL);
     }
-    let mut line = |label: &str, what: String| text += &wrapped(label, &what);
+    let mut line = |label: &str, what: String| text += &labelled(label, &what, LABEL);
     let is_huge = advice.verdict == Verdict::AlreadyHuge;
     if !is_huge {
         line("gain", gain(advice));
@@ -50,10 +51,10 @@ fn block(advice: &Advice) -> String {
     }
     for how in &advice.how {
         // Never wrapped, so that it can be copied.
-        let _ = writeln!(text, "  {:<8}{}", "how", one_line(&how.what));
-        text += &wrapped("", &how.why);
+        let _ = writeln!(text, "  {:<LABEL$}{}", "how", one_line(&how.what));
+        text += &labelled("", &how.why, LABEL);
     }
-    let mut line = |label: &str, what: String| text += &wrapped(label, &what);
+    let mut line = |label: &str, what: String| text += &labelled(label, &what, LABEL);
     let memory = advice.memory;
     let shared = match memory.shared.0 {
         0 => String::new(),
@@ -91,38 +92,4 @@ fn gain(advice: &Advice) -> String {
         return format!("none to speak of: {why}");
     }
     format!("{:.2}x to {:.2}x, likely {:.2}x ({})", gain.low, gain.high, gain.likely, gain.source.name())
-}
-
-/// Returns a line on a program that did not end well.
-pub(super) fn failure(event: ChildEvent) -> Option<String> {
-    match event {
-        ChildEvent::Exited(0) => None,
-        ChildEvent::Exited(status) => Some(format!("the program ended with status {status}")),
-        ChildEvent::Died(number) => Some(format!("the program died of signal {number}")),
-        ChildEvent::Stopped(_) | ChildEvent::Continued => None,
-    }
-}
-
-/// Returns a labelled paragraph within the width of reports.
-fn wrapped(label: &str, what: &str) -> String {
-    const INDENT: usize = 10;
-    let width = width() - INDENT;
-    let mut lines = vec![String::new()];
-    for word in one_line(what).split(' ') {
-        let last = lines.last_mut().expect("never empty");
-        if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
-            lines.push(word.into());
-        } else {
-            if !last.is_empty() {
-                last.push(' ');
-            }
-            last.push_str(word);
-        }
-    }
-    let mut text = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        let label = if number == 0 { label } else { "" };
-        let _ = writeln!(text, "  {label:<8}{line}");
-    }
-    text
 }
