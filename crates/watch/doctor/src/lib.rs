@@ -9,7 +9,8 @@
 
 pub mod catalog;
 mod checks;
-mod document;
+#[cfg(test)]
+mod document_tests;
 pub mod facts;
 pub mod finding;
 mod gather;
@@ -18,7 +19,6 @@ mod verdict;
 mod why;
 
 pub use checks::diagnose;
-pub use document::markdown;
 pub use gather::{GatherError, Request, gather};
 pub use verdict::verdicts;
 pub use why::{At, Group, ParseTargetError, Target, WHY_SCHEMA, Why, WhyError, gather_why};
