@@ -134,22 +134,6 @@ pub(super) fn thp_disable_except_advised() -> Option<bool> {
     }
 }
 
-/// Tries memfd_create(2) with MFD_HUGETLB: an empty file takes no page. Returns `None` without a
-/// pool of 2 MiB pages.
-pub(super) fn memfd_hugetlb() -> Option<bool> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
-    // SAFETY: the name is a C string; the descriptor is closed below and was never anyone else's.
-    unsafe {
-        let descriptor = libc::memfd_create(c"megapage-trial".as_ptr(), flags);
-        if descriptor >= 0 {
-            libc::close(descriptor);
-            return Some(true);
-        }
-    }
-    // The kernel answers EINVAL and ENOENT also if the size has no pool.
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,7 +155,6 @@ mod tests {
             pagemap_scan,
             hugetlb_mremap,
             thp_disable_except_advised,
-            memfd_hugetlb,
         ] {
             assert_eq!(trial(), trial(), "the same answer twice");
         }
