@@ -38,6 +38,7 @@ const TRACKER: &str = "the best tracker of this kernel is used.";
 /// Everything that was removed.
 pub const GONE: &[Gone] = &[
     gone("run", Flag("--fix"), "megapage run --dry-run prints the line that adds the pages."),
+    gone("run", Flag("--text-map"), "--text file moves code that perf finds the names of."),
     gone("run", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
     gone("enable", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
     gone("trial", WithValue("--error"), "the interval holds in 95 of 100 trials."),
