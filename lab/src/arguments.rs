@@ -1,8 +1,14 @@
 //! Readers of arguments, for clap's `value_parser`.
 
-pub use megapage_bench::arguments::scale;
-
 use megapage_units::Bytes;
+
+/// Reads a factor for sizes and work: above 0, at most `most`.
+pub fn scale(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text: &str| match text.parse() {
+        Ok(scale) if scale > 0.0 && scale <= most => Ok(scale),
+        _ => Err(format!("a scale is a number above 0, at most {most}")),
+    }
+}
 
 /// Reads a share, 0 to 1.
 pub fn share(text: &str) -> Result<f64, String> {
@@ -76,5 +82,13 @@ mod tests {
         assert_eq!(sizes("1m,1g"), Ok(Sizes::These(vec![Bytes::mib(1), Bytes::gib(1)])));
         assert_eq!(sizes("1m,1k").unwrap_err(), "1 MiB is the least");
         assert!(sizes("").is_err() && sizes("1m,").is_err());
+    }
+
+    #[test]
+    fn a_scale_is_above_0_and_within_its_bound() {
+        assert_eq!((scale(4.0)("4"), scale(1.0)("0.25")), (Ok(4.0), Ok(0.25)));
+        for bad in ["0", "-1", "1.01", "NaN", "one", ""] {
+            assert_eq!(scale(1.0)(bad), Err("a scale is a number above 0, at most 1".into()), "{bad}");
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! Programs that the bench starts, and waits for them. Every wait looks for the user's request to
 //! stop, and a program ends with the value that stands for it.
 
+use crate::workload::measurement::Measurement;
 use crate::workload::requests::READY;
 use anyhow::{Context, Result, bail, ensure};
 use megapage_bench::signals::SIGNAL_INTERVAL;
 pub(crate) use megapage_bench::signals::{Stopped, check, sleep, stop_signals};
-use megapage_bench::workload::{Measurement, Spent, nanoseconds};
+use megapage_bench::statistics::{Spent, nanoseconds};
 use megapage_kernel::spawn::{
     ChildEvent, Signals, Usage, open_pidfd, poll_child, send_signal, signal, wait_any_readable, wait_readable,
 };

@@ -15,7 +15,7 @@ use crate::experiment::{Experiment, Found, Needs, Order, Plan, Section, Stage, s
 use crate::fault::huge_share;
 use crate::machine::{Clearing, FirstTouch};
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::workload::Random;
+use megapage_bench::random::Random;
 use megapage_kernel::extent;
 use megapage_kernel::process::own_thread_time;
 use megapage_units::{Bytes, HUGE_2M, PageSize};

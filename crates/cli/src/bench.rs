@@ -3,12 +3,9 @@
 use crate::output::{print, progress, say};
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use megapage_bench::arguments::scale;
 use megapage_bench::command::{self, Options};
-use megapage_bench::fit::must_fit;
 use megapage_bench::save::Save;
 use megapage_bench::statistics::Clock;
-use megapage_bench::workload::access;
 use megapage_report::bench::{human, json as json_of};
 use megapage_report::lines;
 use std::ffi::OsString;
@@ -37,31 +34,6 @@ enum BenchArgs {
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
-    /// Read memory at random, as it is and under megapage, pair by pair: many objects, an array or a map
-    Access {
-        /// Kind of memory
-        #[arg(value_enum, default_value_t = access::Case::Small)]
-        case: access::Case,
-        /// Multiply sizes (1 to 4 GiB) and work by this
-        #[arg(long, default_value_t = 0.25, value_parser = scale(4.0))]
-        scale: f64,
-        #[command(flatten)]
-        how: How,
-    },
-}
-
-/// The workload that `bench access` compares
-#[derive(Debug, clap::Args)]
-pub struct Workload {
-    #[arg(value_enum)]
-    case: access::Case,
-    #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
-    scale: f64,
-}
-
-/// Runs the workload. Exit status: 0 done, 2 if it found its memory damaged.
-pub fn workload(args: Workload) -> Result<ExitCode> {
-    access::run(args.case, args.scale).map(|_| ExitCode::SUCCESS)
 }
 
 #[derive(Debug, clap::Args)]
@@ -99,12 +71,6 @@ struct How {
 pub fn main(args: Args) -> Result<ExitCode> {
     match args.bench {
         BenchArgs::Run { how, status, command } => compare(how, status, command),
-        BenchArgs::Access { case, scale, how } => {
-            must_fit(&format!("access {}", case.name()), case.memory(scale), "a smaller --scale")?;
-            let this = std::env::current_exe().context("where this program lies")?;
-            let workload = ["access-workload", case.name(), "--scale", &scale.to_string()];
-            compare(how, 0, std::iter::once(this.into()).chain(workload.map(OsString::from)).collect())
-        }
     }
 }
 

@@ -32,12 +32,12 @@ const fn gone(command: &'static str, what: What, instead: &'static str) -> Gone 
 }
 
 const LABORATORY: &str = "megapage-lab in the source tree (make lab) has the benches of allocators.";
-const PEERS: &str = "megapage-lab access in the source tree (make lab) compares all allocators.";
 const TRACKER: &str = "the best tracker of this kernel is used.";
 
 /// Everything that was removed.
 pub const GONE: &[Gone] = &[
     gone("run", Flag("--fix"), "megapage run --dry-run prints the line that adds the pages."),
+    gone("run", Flag("--text-map"), "--text file moves code that perf finds the names of."),
     gone("run", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
     gone("enable", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
     gone("trial", WithValue("--error"), "the interval holds in 95 of 100 trials."),
@@ -52,9 +52,7 @@ pub const GONE: &[Gone] = &[
     gone("bench release", Whole, LABORATORY),
     gone("bench idle", Whole, LABORATORY),
     gone("bench startup", Whole, LABORATORY),
-    gone("bench access", WithValue("--peers"), PEERS),
-    gone("bench access", WithValue("--warm-up"), PEERS),
-    gone("bench access", Flag("--check"), PEERS),
+    gone("bench access", Whole, LABORATORY),
     gone("map", WithValue("--svg"), "map prints the picture as text; --json has every region."),
     gone("map", Value("--tracker", "damon-virtual"), TRACKER),
     gone("top", Value("--tracker", "damon-virtual"), TRACKER),

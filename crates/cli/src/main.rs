@@ -73,8 +73,6 @@ enum Command {
     Trial(trial::Args),
     #[command(hide = true)]
     Generate(generate::Args),
-    #[command(hide = true)]
-    AccessWorkload(bench::Workload),
 }
 
 /// Runs the command. Exit status: 0 done; 1 done in part, or with findings; 2 bad input or not
@@ -122,7 +120,6 @@ fn main() -> ExitCode {
         Command::Reclaim(args) => reclaim::main(args),
         Command::Trial(args) => trial::main(args),
         Command::Generate(args) => generate::main(args, Cli::command()),
-        Command::AccessWorkload(args) => bench::workload(args),
     };
     output::end_progress();
     result.unwrap_or_else(|error| {

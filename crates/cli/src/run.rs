@@ -44,9 +44,6 @@ pub struct Args {
     /// Libraries whose text is brought along: names or paths, separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     text_libs: Vec<String>,
-    /// Write /tmp/perf-PID.map, by which perf finds names in text that was moved, until the program ends
-    #[arg(long)]
-    text_map: bool,
     /// Fail with status 125 unless everything asked for is obtained
     #[arg(long)]
     require: bool,
@@ -69,7 +66,7 @@ pub struct Args {
     /// pgrep takes them) that matches no other process
     #[arg(long, value_name = "PROCESS",
         conflicts_with_all = [
-            "program", "heap", "pool", "shm", "text", "text_libs", "text_map", "mechanism", "return_after", "children",
+            "program", "heap", "pool", "shm", "text", "text_libs", "mechanism", "return_after", "children",
             "jvm", "thp", "argv0",
         ])]
     attach: Option<String>,
@@ -124,9 +121,6 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
     if !args.text_libs.is_empty() && args.text == Text::None {
         return Err((FAILED, "--text-libs goes with --text auto, file, thp, 2m or 1g".into()));
     }
-    if args.text_map && args.text == Text::None {
-        return Err((FAILED, "--text-map goes with --text auto, file, thp, 2m or 1g".into()));
-    }
     if args.pool.is_some() && args.backing.heap == Heap::None {
         return Err((FAILED, "--pool asks for huge pages, and --heap none for none: leave one out".into()));
     }
@@ -171,7 +165,7 @@ fn run(args: Args) -> Result<ExitCode, Failure> {
         heap: heap(args.backing.heap, args.backing.thp)?,
         shm: args.backing.shm,
         mechanism: args.backing.mechanism.0,
-        text: TextRequest { kind: args.text, libraries: args.text_libs.clone(), map: args.text_map },
+        text: TextRequest { kind: args.text, libraries: args.text_libs.clone() },
         require: args.require,
         return_after: args.backing.return_after,
         children: args.backing.children,

@@ -1,7 +1,7 @@
 //! ELF files, as `megapage remap` and `megapage run` read them.
 
 use crate::tree::with_file;
-use megapage_launch::{elf, symbols, versions};
+use megapage_launch::{elf, versions};
 use megapage_remap::{layout, read_binary};
 
 const FILE: &str = "program";
@@ -49,13 +49,5 @@ pub fn elf_launch(data: &[u8]) {
                 "others are not there"
             );
         }
-        let Ok(functions) = symbols::functions(&path) else { return };
-        let names: usize = functions.values().map(|(_, name)| name.len()).sum();
-        assert!(names <= 4 * data.len(), "names without end");
-        // Lines for profilers: one for each function in the range, with any name and moved to any
-        // place.
-        let (count, lines) = symbols::lines(&functions, 1 << 20, std::slice::from_ref(&(0..u64::MAX)));
-        assert_eq!(lines.lines().count(), count);
-        assert!(count <= functions.len());
     });
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod binaries;
+mod c_calls;
 pub mod files;
 pub mod machine;
 pub mod processes;

@@ -209,6 +209,6 @@ pub fn text_ledger(data: &[u8]) {
         let complete = ledger.is_complete(objects);
         assert!(!complete || (objects > 0 && entries.iter().all(|entry| entry.short().is_none())));
     }
-    let _ = (ledger.took(), ledger.is_found(3), ledger.is_unnamed(), ledger.were_too_many());
+    let _ = (ledger.took(), ledger.is_found(3), ledger.were_too_many());
     assert!(megapage_launch::text::ranges(&ledger).iter().all(|range| range.start() <= range.end()));
 }

@@ -168,13 +168,13 @@ fn use_heap(kept: &Kept) {
 }
 
 /// Runs calls of the library for C, with numbers that are open, closed, of another kind or
-/// invented: see [`megapage_c::fuzzing::handles`].
+/// invented: see [`crate::c_calls::handles`].
 pub fn c_handles(data: &[u8]) {
     thread_local! {
         static TREE: Tree = Tree::new();
     }
     TREE.with(|tree| {
         let directory = std::fs::canonicalize(tree.path()).expect("a directory");
-        megapage_c::fuzzing::handles(directory.to_str().expect("a path of ours"), data);
+        crate::c_calls::handles(directory.to_str().expect("a path of ours"), data);
     });
 }

@@ -2,9 +2,9 @@
 
 use super::Asked;
 use crate::experiment;
+use crate::workload::access;
 use crate::workload::{release, retrieval};
 use anyhow::Result;
-use megapage_bench::workload::access;
 use megapage_units::Bytes;
 use std::time::Duration;
 

@@ -131,7 +131,7 @@ fn startup(case: &CaseReport) -> Option<Gate> {
 mod tests {
     use super::*;
     use crate::peers::GIGANTIC;
-    use megapage_bench::workload::Measurement;
+    use crate::workload::measurement::Measurement;
     use std::collections::BTreeMap;
 
     fn row(peer: &'static str, access: f64, ratio: f64, share: f64) -> Row {

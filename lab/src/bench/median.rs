@@ -1,7 +1,8 @@
 //! Several starts of a program as one run.
 
+use crate::workload::measurement::Measurement;
+use megapage_bench::statistics::Spent;
 use megapage_bench::statistics::{Clock, Spread, milliseconds};
-use megapage_bench::workload::{Measurement, Spent};
 use std::collections::BTreeMap;
 
 /// Returns one measurement for several of the same program: the median of each phase. All other

@@ -1,6 +1,7 @@
 //! The benches against every peer: each case under each peer, round after round.
 
 mod cases;
+mod fit;
 mod gates;
 mod gigantic;
 mod judged;
@@ -16,9 +17,9 @@ mod table;
 mod warm;
 
 pub use cases::{Bench, ReleaseOptions};
+pub use fit::{can_give, must_fit};
 pub use judged::{Former, Gate, Judged, Was, gates_table};
 pub use kept::{Holding, PoolOrReason};
-pub use megapage_bench::fit::{can_give, must_fit};
 pub use megapage_bench::head::{Head, MachineReport};
 pub use megapage_bench::statistics::{Clock, Interval, Spread};
 pub use mount::{Mount, empty};
@@ -36,8 +37,8 @@ use crate::peers::{self, Peer};
 use crate::workload::retrieval;
 use anyhow::{Result, bail};
 use cases::Case;
+use fit::must_fit_or;
 use kept::{Kept, Prepared};
-use megapage_bench::fit::must_fit_or;
 use megapage_units::Bytes;
 use process::Ran;
 use std::path::Path;

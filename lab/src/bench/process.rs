@@ -3,8 +3,9 @@
 use super::Place;
 use crate::child::Child;
 use crate::peers::{FOREIGN_VARIABLES, Peer, Start};
+use crate::workload::measurement::Measurement;
 use anyhow::{Context, Result};
-use megapage_bench::workload::{Measurement, Spent};
+use megapage_bench::statistics::Spent;
 use megapage_kernel::spawn::{ChildEvent, Signals};
 use megapage_units::Bytes;
 use std::path::Path;

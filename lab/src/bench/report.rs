@@ -6,7 +6,7 @@ use super::process::Ran;
 use super::{Asked, Clock, Spread};
 use crate::experiment::add_note;
 use crate::peers::{self, BASELINE, Peer};
-use megapage_bench::workload::{HeapBacking, Measurement};
+use crate::workload::measurement::{HeapBacking, Measurement};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -9,9 +9,9 @@ use crate::arguments::Sizes;
 use crate::chart::{Chart, Line};
 use crate::experiment::{Experiment, Found, Plan, Section, Stage};
 use crate::peers::{BASELINE, OURS, Peer};
+use crate::workload::measurement::Measurement;
 use crate::workload::retrieval;
 use anyhow::{Context, Result, bail, ensure};
-use megapage_bench::workload::Measurement;
 use megapage_units::Bytes;
 use serde::Serialize;
 
@@ -241,7 +241,8 @@ impl Found for SweepFound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_bench::workload::{HeapBacking, Phases, Spent};
+    use crate::workload::measurement::{HeapBacking, Phases};
+    use megapage_bench::statistics::Spent;
     use std::num::NonZeroUsize;
 
     fn measured(wall_ns: u64) -> Measurement {

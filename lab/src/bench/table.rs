@@ -143,7 +143,7 @@ fn time(spread: &Spread, narrow: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_bench::workload::Measurement;
+    use crate::workload::measurement::Measurement;
     use std::collections::BTreeMap;
 
     fn row(peer: &'static str, access: f64, gigantic: f64) -> Row {

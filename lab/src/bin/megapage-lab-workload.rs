@@ -9,10 +9,11 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
-use megapage_bench::workload::{Measurement, access};
 use megapage_lab::arguments::{scale, share};
 use megapage_lab::persistent::memory_size;
+use megapage_lab::workload::access;
 use megapage_lab::workload::answer::Program;
+use megapage_lab::workload::measurement::Measurement;
 use megapage_lab::workload::{
     blocks, busy, concurrent_forks, first_touch, fork, idle, index, keep, pattern, probe, release, retrieval,
     service, steady,

@@ -8,8 +8,8 @@ use crate::bench::{Spread, command_under, warm};
 use crate::experiment::{add_note, found_or_why};
 use crate::peers::{self, Peer, Start};
 use crate::workload::keep::{KINDS, SIZES};
+use crate::workload::measurement::Measurement;
 use anyhow::{Context, Result, bail};
-use megapage_bench::workload::Measurement;
 use megapage_units::Bytes;
 use serde::Serialize;
 

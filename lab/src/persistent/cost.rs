@@ -1,7 +1,7 @@
 //! Cost of a block of memory.
 
 use crate::bench::Spread;
-use megapage_bench::workload::Measurement;
+use crate::workload::measurement::Measurement;
 use serde::Serialize;
 
 /// Medians of the cost of one block.

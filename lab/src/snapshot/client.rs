@@ -2,7 +2,7 @@
 //! speed, or at a fixed rate with the latency of each.
 
 use anyhow::{Context, Result, anyhow, bail};
-use megapage_bench::workload::random::Random;
+use megapage_bench::random::Random;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -22,7 +22,7 @@ use crate::install::glibc;
 use crate::peers::FOREIGN_VARIABLES;
 use anyhow::{Context, Result};
 use megapage_bench::libraries::{Library, Package};
-use megapage_bench::workload::random::Random;
+use megapage_bench::random::Random;
 use megapage_kernel::effective_uid;
 use megapage_kernel::spawn::Signals;
 use megapage_units::Bytes;

@@ -1,9 +1,9 @@
 //! Answers of a workload program to its caller: one line of JSON on standard output, and an exit
 //! status.
 
+use crate::workload::measurement::Measurement;
 use crate::workload::retrieval;
 use anyhow::{Error, Result};
-use megapage_bench::workload::Measurement;
 use serde::Serialize;
 use std::process::ExitCode;
 

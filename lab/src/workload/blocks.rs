@@ -2,8 +2,8 @@
 //! ([`super::keep::malloc`]).
 
 use super::keep::{KINDS, MOST_RUNS, SIZES};
+use crate::workload::measurement::{HeapBacking, Measurement, Phases};
 use anyhow::{Result, ensure};
-use megapage_bench::workload::{HeapBacking, Measurement, Phases};
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -33,8 +33,8 @@ pub fn run(size: Bytes) -> Result<Measurement> {
             }
         }
     }
-    let spent = megapage_bench::workload::nanoseconds(start.elapsed());
-    let spent = megapage_bench::workload::Spent { wall_ns: spent, cpu_ns: 0 };
+    let spent = megapage_bench::statistics::nanoseconds(start.elapsed());
+    let spent = megapage_bench::statistics::Spent { wall_ns: spent, cpu_ns: 0 };
     found.phases = Phases(BTreeMap::from([("blocks".to_string(), spent)]));
     Ok(found)
 }

@@ -3,7 +3,7 @@
 use super::fork::{PROGRAM, Pages, huge_bytes};
 use crate::machine::{Launch, TouchedHeap, launch};
 use anyhow::{Context, Result, ensure};
-use megapage_bench::workload::nanoseconds;
+use megapage_bench::statistics::nanoseconds;
 use megapage_units::Bytes;
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -4,7 +4,7 @@
 use crate::machine::{HeapPages, HeldChild, Launch, TouchedHeap, launch};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use megapage_bench::workload::nanoseconds;
+use megapage_bench::statistics::nanoseconds;
 use megapage_kernel::smaps::{backing, read_own_smaps};
 use megapage_kernel::{KernelRoot, process};
 use megapage_units::Bytes;

@@ -1,8 +1,9 @@
 //! A program that has nothing to gain from huge pages: its data fits in the caches.
 
+use crate::workload::measurement::{HeapBacking, Measurement, Phases, scaled};
 use anyhow::{Result, ensure};
-use megapage_bench::workload::random::mix;
-use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, scaled};
+use megapage_bench::random::Random;
+use megapage_bench::random::mix;
 use std::collections::BTreeMap;
 
 /// Multiplies small matrices and churns a heap of a few hundred kilobytes, for about a second at

@@ -5,9 +5,9 @@
 //! unfinished index has none.
 
 use super::keep;
+use crate::workload::measurement::{HeapBacking, Measurement, Phases};
 use crate::workload::retrieval::{Contents, Lists, Options, Searcher, Shape, Tally, excerpts, search_all};
 use anyhow::{Result, ensure};
-use megapage_bench::workload::{HeapBacking, Measurement, Phases};
 use megapage_segment::heap::{Handle, Request, Tag};
 use megapage_segment::{Heap, Layout, Unlink};
 use megapage_units::Bytes;

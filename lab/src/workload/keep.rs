@@ -1,7 +1,7 @@
 //! Memory that outlives the program: a start with a segment, and the cost of its heap.
 
+use crate::workload::measurement::{HeapBacking, Measurement, Phases};
 use anyhow::{Context, Result, ensure};
-use megapage_bench::workload::{HeapBacking, Measurement, Phases};
 use megapage_segment::heap::{Handle, HeapError, Request, Tag};
 use megapage_segment::{Heap, Layout, Options as SegmentOptions, Pool, Segment, Unlink};
 use megapage_units::{Bytes, PageSize};

@@ -1,5 +1,9 @@
 //! The experiments' workloads: programs with known work, each on the system allocator.
+//!
+//! Architecture invariant: a workload does not know which allocator it runs on. The values for how
+//! its memory is backed come from the kernel, never from the allocator.
 
+pub mod access;
 pub mod answer;
 pub mod blocks;
 pub mod busy;
@@ -9,6 +13,7 @@ pub mod fork;
 pub mod idle;
 pub mod index;
 pub mod keep;
+pub mod measurement;
 pub mod pattern;
 pub mod probe;
 pub mod release;

@@ -4,9 +4,10 @@
 
 use super::idle;
 use super::requests::READY;
+use crate::workload::measurement::{HeapBacking, Measurement, Phases};
 use anyhow::{Context, Result, ensure};
-use megapage_bench::workload::random::mix;
-use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random};
+use megapage_bench::random::Random;
+use megapage_bench::random::mix;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io::{BufRead, Write};

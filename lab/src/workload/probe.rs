@@ -4,8 +4,8 @@
 use super::requests::{MARKED, READY, Requests, locked};
 use crate::machine::set_mergeable;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::workload::nanoseconds;
-use megapage_bench::workload::random::Random;
+use megapage_bench::random::Random;
+use megapage_bench::statistics::nanoseconds;
 use megapage_kernel::process::{OwnRunDelay, own_thread_time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
 //! Memory that is allocated and then mostly freed, to measure the share that the allocator
 //! releases.
 
+use crate::workload::access::{small_object, small_words};
+use crate::workload::measurement::{HeapBacking, Measurement, Phases, scaled};
 use anyhow::Result;
-use megapage_bench::workload::access::{small_object, small_words};
-use megapage_bench::workload::{HeapBacking, Measurement, Phases, Random, scaled};
+use megapage_bench::random::Random;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 use super::idle;
 use super::requests::READY;
 use anyhow::{Context, Result, ensure};
-use megapage_bench::workload::random::{Random, mix};
+use megapage_bench::random::{Random, mix};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::read_own_status;
 use megapage_units::{BASE_PAGE, Bytes};

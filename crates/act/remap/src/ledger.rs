@@ -41,8 +41,6 @@ mod word {
     pub const EXITING: usize = 8;
     pub const EXIT_ANSWER: usize = 9;
     pub const EXIT_PATIENCE: usize = 11;
-    /// 1 if moved memory gets no name.
-    pub const UNNAMED: usize = 10;
     pub const COUNT: usize = 15;
     /// One bit for each object of the list that was found.
     pub const FOUND: usize = 16;
@@ -200,17 +198,6 @@ impl TextLedger {
         self.words[word::PID].load(Relaxed) as u32
     }
 
-    /// Notes that the launcher wants moved memory to have no name in the list of mappings:
-    /// profilers use their map of symbols only for memory without a name.
-    pub fn leave_unnamed(&self) {
-        self.words[word::UNNAMED].store(1, Relaxed);
-    }
-
-    /// Returns true if moved memory gets no name.
-    pub fn is_unnamed(&self) -> bool {
-        self.words[word::UNNAMED].load(Relaxed) != 0
-    }
-
     /// Notes that an object was found. Ignores an object beyond those that there is room for.
     pub fn found(&self, object: usize) {
         if object < MOST_OBJECTS {
@@ -339,9 +326,6 @@ mod tests {
         let program = TextLedger::claim(SharedWords::map(&file).unwrap(), 7).unwrap();
         assert!(TextLedger::claim(SharedWords::map(&file).unwrap(), 7).is_none(), "once only");
         assert_eq!(launcher.pid(), 7);
-        assert!(!program.is_unnamed());
-        launcher.leave_unnamed();
-        assert!(program.is_unnamed());
         assert!(!launcher.is_complete(1), "nothing is found");
         program.found(0);
         let entry = Entry {

@@ -360,11 +360,9 @@ fn move_part(whole: Part, size: Option<PageSize>, ledger: &TextLedger) -> Moved 
             Ok(()) => {
                 moved.bytes += end - at;
                 moved.last = end == length;
-                if !ledger.is_unnamed() {
-                    // The name is not needed. The part stays in core dumps: a debugger does not
-                    // look into the file for parts that a dump lacks there.
-                    let _ = piece.name(c"megapage text");
-                }
+                // The name is not needed. The part stays in core dumps: a debugger does not look
+                // into the file for parts that a dump lacks there.
+                let _ = piece.name(c"megapage text");
             }
             Err((step, errno)) => (moved.step, moved.errno) = (step, errno.0),
         }

@@ -383,10 +383,6 @@ fn program_text(text: &TextReport, line: &mut impl FnMut(String)) {
     if let (Some(moving), Some(pages)) = (text.moving_ms, text.pages_ms) {
         line(format!("  moved before main in {moving:.1} ms, {pages:.1} ms of it to get and zero the pages"));
     }
-    if let Some(map) = &text.map {
-        let missing = map.missing.as_ref().map_or(String::new(), |why| format!("; {why}"));
-        line(format!("  {} functions named for profilers in {}{missing}", map.functions, map.file.display()));
-    }
     if let Some(end) = &text.end {
         line(format!(
             "  resident at the end: {} on hugetlb pages, {} on THP, {} of files by 2 MiB entries, {} on base pages",

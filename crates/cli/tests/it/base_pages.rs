@@ -82,7 +82,7 @@ fn every_command_refuses_other_base_pages_in_one_line() {
         &["record", "--once"],
         &["segments", "list"],
         &["segments", "verify", "a"],
-        &["bench", "access"],
+        &["bench", "run", "--", "true"],
         &["remap", "check", "/bin/true"],
         &["remap", "prime", "/bin/true"],
     ];

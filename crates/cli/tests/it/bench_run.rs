@@ -94,44 +94,14 @@ fn wrong_arguments_are_refused() {
         (&["--runs", "0", "--", "true"], "0 is not in 1..=1000"),
         (&["--status", "256", "--", "true"], "256 is not in 0..=255"),
         (&["--runs", "3"], "<COMMAND>"),
+        (&["--runs", "many", "--", "true"], "many"),
+        (&["--clock", "sun", "--", "true"], "sun"),
+        (&["--save", "/nonexistent/result.json", "--", "true"], "result.json: No such file or directory"),
     ] {
         let output = bench(arguments);
         let said = text(&output.stderr);
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
         assert!(output.stdout.is_empty() && said.contains(expected), "expected '{expected}' in: {said}");
-    }
-}
-
-#[test]
-fn random_access_is_compared_as_a_command_is() {
-    let directory = tempfile::tempdir().unwrap();
-    let save = directory.path().join("result.json");
-    for case in ["small", "array", "map"] {
-        let arguments = [case, "--scale", "0.002", "--runs", "1", "--json", "--save", save.to_str().unwrap()];
-        let output = command_of("access", &arguments).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(report, serde_json::from_slice::<Value>(&fs::read(&save).unwrap()).unwrap());
-        let ways: Vec<&str> =
-            report["ways"].as_array().unwrap().iter().map(|way| way["way"].as_str().unwrap()).collect();
-        assert_eq!(ways, ["plain", "tunable", "ours"]);
-        let command = report["command"].as_str().unwrap();
-        assert!(command.ends_with(&format!("megapage access-workload {case} --scale 0.002")), "{command}");
-    }
-}
-
-#[test]
-fn wrong_arguments_of_access_are_refused() {
-    for (arguments, expected) in [
-        (&["huge"][..], "huge"),
-        (&["--scale", "0"], "a scale is a number above 0, at most 4"),
-        (&["--scale", "-1"], "-1"),
-        (&["--clock", "sun"], "sun"),
-        (&["--runs", "many"], "many"),
-        (&["--ways", "magic"], "'magic' is no way; the ways are plain, tunable, ours"),
-        (&["--save", "/nonexistent/result.json"], "result.json: No such file or directory"),
-    ] {
-        assert_refused(&command_of("access", arguments).output().unwrap(), 2, expected);
     }
     assert_refused(&command_of("speed", &[]).output().unwrap(), 2, "speed");
 }

@@ -15,7 +15,7 @@ mod base_pages;
 mod clock;
 pub mod connect;
 #[cfg(test)]
-mod counted;
+mod counted_tests;
 mod environment;
 mod errno;
 mod exit_handshake;

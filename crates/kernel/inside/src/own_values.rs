@@ -195,11 +195,11 @@ mod tests {
 
     #[test]
     fn figures_are_read_without_allocation() {
-        let before = crate::counted::allocations();
+        let before = crate::counted_tests::allocations();
         let (memory, size, threads) = (memory_available_and_total(), default_hugetlb_size(), thread_count());
         let (resident, pool) = (own_resident(), hugetlb_available(PageSize::HUGE_2M));
         let _ = (thp_is_possible(), thp_only_on_advice(), hugetlb_free_on_node(PageSize::HUGE_2M, 0));
-        assert_eq!(crate::counted::allocations(), before);
+        assert_eq!(crate::counted_tests::allocations(), before);
         let (available, total) = memory.unwrap();
         assert!(
             0 < available

@@ -410,14 +410,14 @@ mod tests {
             }
             let mut found = [Room { limit: 0, left: 0, of_touched: false }; 8];
             let mut count = 0;
-            let before = crate::counted::allocations();
+            let before = crate::counted_tests::allocations();
             let limits = Limits::find();
             limits.rooms(|room| {
                 found[count] = room;
                 count += 1;
             });
             let machine = machine_room().unwrap();
-            assert_eq!(crate::counted::allocations(), before);
+            assert_eq!(crate::counted_tests::allocations(), before);
             assert!(limits.addresses && limits.any() && machine.left < machine.limit);
             let own: Vec<&Room> = found[..count].iter().filter(|room| room.limit == limit).collect();
             let [addresses, data] = own[..] else { panic!("{found:?}") };

@@ -10,8 +10,6 @@ const BUDDYINFO: &str = "proc/buddyinfo";
 pub struct FreeBlocks {
     /// The NUMA node.
     pub node: u32,
-    /// The zone, such as `Normal`.
-    pub zone: String,
     /// Numbers of free blocks of 2^order base pages, by order, from 0.
     pub counts: Vec<u64>,
 }
@@ -60,10 +58,10 @@ pub fn buddyinfo(root: &KernelRoot) -> Result<Vec<FreeBlocks>, KernelError> {
 fn parse(line: &str) -> Option<FreeBlocks> {
     let (node, rest) = line.strip_prefix("Node ")?.split_once(", zone")?;
     let mut fields = rest.split_whitespace();
-    let zone = fields.next()?.to_string();
+    let _zone = fields.next()?;
     let counts = fields.map(|count| count.parse().ok()).collect::<Option<Vec<u64>>>()?;
     (!counts.is_empty() && counts.len() <= 32).then_some(())?;
-    Some(FreeBlocks { node: node.trim().parse().ok()?, zone, counts })
+    Some(FreeBlocks { node: node.trim().parse().ok()?, counts })
 }
 
 #[cfg(test)]
@@ -85,7 +83,7 @@ mod tests {
              Node 1, zone   Normal      4      0      2      0      0      0      0      0      0      0      0\n",
         )
         .unwrap();
-        assert_eq!((zones[0].node, zones[0].zone.as_str()), (0, "DMA32"));
+        assert_eq!(zones[0].node, 0);
         assert_eq!(zones[0].available(PageSize::HUGE_2M), 2 + 2 * 752);
         assert_eq!(zones[0].available(PageSize::HUGE_1G), 0);
 

@@ -175,15 +175,7 @@ mod tests {
             options: vec!["rw".into()],
             super_options: vec!["pagesize=2M".into()],
         };
-        HugetlbfsMount {
-            mount,
-            page_size: PageSize::HUGE_2M,
-            size: None,
-            min_size: None,
-            uid: 0,
-            gid: 0,
-            mode: 0o755,
-        }
+        HugetlbfsMount { mount, page_size: PageSize::HUGE_2M, size: None, uid: 0, gid: 0, mode: 0o755 }
     }
 
     #[test]

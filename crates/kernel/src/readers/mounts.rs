@@ -49,8 +49,6 @@ pub struct HugetlbfsMount {
     pub page_size: PageSize,
     /// Most bytes that its files may hold; `None`: all of the pool.
     pub size: Option<Bytes>,
-    /// Bytes reserved for its files from the start; `None`: nothing.
-    pub min_size: Option<Bytes>,
     /// Owner of the root directory. The kernel leaves the option out where it is root.
     pub uid: u32,
     /// Group of the root directory. The kernel leaves the option out where it is root's.
@@ -109,7 +107,6 @@ fn hugetlbfs(mount: Mount) -> Option<HugetlbfsMount> {
     Some(HugetlbfsMount {
         page_size: PageSize::new(bytes("pagesize")?.0)?,
         size: bytes("size"),
-        min_size: bytes("min_size"),
         uid: number("uid", 10).unwrap_or(0),
         gid: number("gid", 10).unwrap_or(0),
         mode: number("mode", 8).unwrap_or(0o755),
@@ -181,7 +178,6 @@ mod tests {
         assert_eq!(big.mount.point, Path::new("/mnt/big ones"));
         assert_eq!(big.mount.directory, Path::new("/sub"));
         assert_eq!((big.page_size, big.size), (PageSize::HUGE_1G, Some(Bytes::gib(2))));
-        assert_eq!(big.min_size, Some(Bytes::gib(1)));
         assert_eq!((big.uid, big.gid, big.mode), (1000, 27, 0o770));
         assert!(big.mount.is_read_only());
     }

@@ -11,8 +11,6 @@ const PAGETYPEINFO: &str = "proc/pagetypeinfo";
 pub struct PageBlocks {
     /// The NUMA node.
     pub node: u32,
-    /// The zone, such as `Normal`.
-    pub zone: String,
     /// Blocks for memory that the kernel cannot move: page tables, slab, stacks, drivers' buffers.
     pub unmovable: u64,
     /// Blocks for memory that it can reclaim but not move: inodes, dentries.
@@ -46,8 +44,8 @@ pub fn page_blocks(root: &KernelRoot) -> Result<Vec<PageBlocks>, KernelError> {
 fn parse(line: &str, kinds: &[&str]) -> Option<PageBlocks> {
     let (node, rest) = line.strip_prefix("Node ")?.split_once(", zone")?;
     let mut fields = rest.split_whitespace();
-    let mut blocks =
-        PageBlocks { node: node.parse().ok()?, zone: fields.next()?.to_string(), ..PageBlocks::default() };
+    let _zone = fields.next()?;
+    let mut blocks = PageBlocks { node: node.parse().ok()?, ..PageBlocks::default() };
     for kind in kinds {
         let count: u64 = fields.next()?.parse().ok()?;
         blocks.total = blocks.total.saturating_add(count);

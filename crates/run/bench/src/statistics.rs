@@ -1,7 +1,22 @@
 //! Medians and spreads.
 
-use crate::workload::Spent;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Time that a run or one of its phases took, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    /// Time by the wall clock.
+    pub wall_ns: u64,
+    /// Processor time of all threads of the process. It does not grow while others have the
+    /// processors.
+    pub cpu_ns: u64,
+}
+
+/// Returns the time in nanoseconds, at most 64 bits of them: 584 years.
+pub fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// Which time counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]

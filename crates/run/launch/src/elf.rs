@@ -237,11 +237,7 @@ mod tests {
         let error =
             inspect_file(&inputs.join("crash-overlapping-imports")).err().map(|error| error.to_string());
         assert_eq!(error.as_deref(), Some("its names overlap without end"));
-        let functions = crate::symbols::functions(&inputs.join("crash-overlapping-functions"));
-        let error = functions.err().map(|error| error.to_string());
-        assert_eq!(error.as_deref(), Some("the names of its symbols overlap without end"));
         let own = std::env::current_exe().unwrap();
         assert!(matches!(inspect_file(&own), Ok(FileKind::Elf64(facts)) if !facts.imports.is_empty()));
-        assert!(crate::symbols::functions(&own).unwrap().len() > 100);
     }
 }

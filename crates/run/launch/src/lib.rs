@@ -33,7 +33,6 @@ mod runtime_log;
 pub mod runtimes;
 pub mod sample;
 pub mod switched_off;
-pub mod symbols;
 pub mod text;
 pub mod verdict;
 pub mod versions;

@@ -80,8 +80,6 @@ pub struct TextRequest {
     pub kind: Text,
     /// Libraries beside the program: paths, or names of libraries that the program is started with.
     pub libraries: Vec<String>,
-    /// True to write a map of the moved functions for profilers, until the program ends.
-    pub map: bool,
 }
 
 /// Time for which the heap keeps memory that the program has freed.

@@ -274,10 +274,9 @@ impl Prepared {
         let failed = cleared.err().map(|error| format!("PR_SET_THP_DISABLE could not be cleared: {error}"));
         self.plan.notes.extend(failed);
         set_thp(self.request.thp)?;
-        // The launcher makes a report and a map for profilers, and text is moved in agreement with
-        // it.
+        // The launcher makes a report, and text is moved in agreement with it.
         let moves = self.text.as_ref().filter(|text| text.moves());
-        if !self.request.watched && moves.is_none() && !self.request.text.map {
+        if !self.request.watched && moves.is_none() {
             return Err(self.replace_us(root, say));
         }
         let signals = match Signals::take(&TAKEN) {
@@ -315,9 +314,6 @@ impl Prepared {
                 handshake.ask_patience(REQUIRED_PATIENCE);
             }
         }
-        if let Some(ledger) = text_ledger.as_ref().filter(|_| self.request.text.map) {
-            ledger.leave_unnamed();
-        }
         let mut command = self.command(ledger_file.as_ref(), text_file.as_ref());
         let rss_at_start = read_own_status(root).map_or(Bytes::ZERO, |own| own.rss) + ROUGHLY;
         let start = Instant::now();
@@ -327,7 +323,6 @@ impl Prepared {
         let mut running = Running::new(root, &self, pid, start, ledger, text_ledger, rss_at_start);
         (running.relay, running.notes) = (relay, notes);
         let (ended, usage) = running.watch(&signals, &mut live)?;
-        running.finish_map();
         let totals = Totals::of(ended, start.elapsed(), usage);
         // A signal sent during the last look would otherwise end us before the report is written.
         let _ = signals.finish(SIGUSR1);

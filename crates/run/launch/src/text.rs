@@ -10,7 +10,6 @@ use crate::machine::Machine;
 use crate::mechanism::{Refusal, preloadable};
 use crate::program::{Program, Runtime};
 use crate::request::{Text, TextRequest};
-use crate::symbols::MovedFile;
 use megapage_kernel::KernelRoot;
 use megapage_remap::Placement;
 use megapage_remap::check::{Check, check};
@@ -438,18 +437,4 @@ impl TextPlan {
 /// Returns the address ranges that the preloaded library has examined.
 pub fn ranges(ledger: &TextLedger) -> Vec<VirtRange> {
     ledger.entries().iter().filter_map(|entry| VirtRange::new(entry.start, entry.end)).collect()
-}
-
-/// Returns the moved parts of each file, for profilers.
-pub fn moved_of(plan: &TextPlan, ledger: &TextLedger) -> Vec<MovedFile> {
-    let entries = ledger.entries();
-    let files = plan.by(|mechanism| mechanism != TextMechanism::File).enumerate();
-    let moved = files.filter_map(|(object, file)| {
-        let own = || entries.iter().filter(|entry| entry.object == object);
-        let headers = file.file.check.segments.iter().map(|it| it.segment.address & !(BASE_PAGE as u64 - 1));
-        let bias = own().map(|entry| entry.start).min()?.wrapping_sub(headers.min()?);
-        let ranges = own().filter(|entry| entry.moved > 0).map(|entry| entry.start..entry.end).collect();
-        Some(MovedFile { path: file.file.path.clone(), bias, ranges })
-    });
-    moved.collect()
 }

@@ -163,7 +163,7 @@ mod tests {
             .map(|it| Entry { key: it.key, value: it.value, path: "x".into() })
             .collect();
         let name = UnitName::parse("x").unwrap();
-        let service = Service { name, fragment: "x".into(), drop_ins: Vec::new(), entries };
+        let service = Service { name, drop_ins: Vec::new(), entries };
         let added = additions(&service, way, &[LIBRARY.into()], true)?;
         Ok(added.into_iter().map(|it| it.line).collect())
     }
@@ -210,7 +210,7 @@ mod tests {
         let file = [PathBuf::from("/root/libmegapage.so")];
         let name = UnitName::parse("x").unwrap();
         let entries = vec![Entry { key: "ProtectHome".into(), value: "true".into(), path: "x".into() }];
-        let service = Service { name, fragment: "x".into(), drop_ins: Vec::new(), entries };
+        let service = Service { name, drop_ins: Vec::new(), entries };
         let why = additions(&service, Way::Environment, &file, true).unwrap_err();
         assert!(why.contains("ProtectHome=true hides /root/libmegapage.so"), "{why}");
     }

@@ -28,8 +28,6 @@ pub struct Entry {
 pub struct Service {
     /// Its name; for an alias, that of the file to which it leads.
     pub name: UnitName,
-    /// The unit file.
-    pub fragment: PathBuf,
     /// The drop-ins, in the order in which they are read.
     pub drop_ins: Vec<PathBuf>,
     /// The assignments of [Service], in the order in which they are read.
@@ -59,8 +57,7 @@ impl Service {
             Some(Found::Text(path, text)) => (path, text),
         };
         let name = own_name(name, &fragment);
-        let mut service =
-            Service { name, fragment: fragment.clone(), drop_ins: Vec::new(), entries: Vec::new() };
+        let mut service = Service { name, drop_ins: Vec::new(), entries: Vec::new() };
         service.take(&fragment, &text);
         for (path, text) in drop_ins(files, &service.name, instead)? {
             service.take(&path, &text);

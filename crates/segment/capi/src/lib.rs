@@ -13,16 +13,17 @@
 #![deny(unsafe_code)]
 
 mod advice;
-mod entry;
-mod failure;
 #[doc(hidden)]
-pub mod fuzzing;
+pub mod entry;
+#[doc(hidden)]
+pub mod failure;
 mod memory;
 mod pointers;
 mod remap;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod types;
+#[doc(hidden)]
+pub mod types;
 mod upgrade;
 mod waiting;

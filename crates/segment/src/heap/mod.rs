@@ -77,10 +77,6 @@ impl Request {
 /// Counters of this process's actions on the heap since it opened it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Allocations.
-    pub allocations: u64,
-    /// Blocks freed.
-    pub frees: u64,
     /// Bytes cleared when they were released.
     pub cleared_on_free: u64,
     /// Bytes cleared for a zeroed allocation.
@@ -162,7 +158,6 @@ impl Heap {
         request: &Request,
         (handle, dirty, room): (Handle, bool, u64),
     ) -> Result<Handle, HeapError> {
-        book.statistics.allocations += 1;
         if request.zeroed && dirty {
             book.statistics.cleared_on_allocation += room;
             drop(book);
@@ -179,7 +174,6 @@ impl Heap {
         if book.root == Some(handle) {
             return Err(HeapError::Root(handle));
         }
-        book.statistics.frees += 1;
         if self.park(&mut book, at, &element)? {
             return Ok(());
         }

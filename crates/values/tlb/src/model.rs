@@ -145,7 +145,7 @@ fn survives(rate: f64, time: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exact::{Lru, TwoLevel};
+    use crate::exact_tests::{Lru, TwoLevel};
 
     const SMALL: Geometry = Geometry {
         first_base: 16,

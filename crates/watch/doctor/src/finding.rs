@@ -35,11 +35,11 @@ impl Finding {
     /// Creates a finding of this kind with its first piece of evidence.
     pub fn new(kind: &'static Kind, source: impl Into<String>, value: impl Into<String>) -> Finding {
         Finding {
-            id: kind.id,
+            id: &kind.id,
             severity: kind.severity,
-            title: kind.title,
+            title: &kind.title,
             evidence: vec![Evidence { source: source.into(), value: value.into() }],
-            explanation: kind.explanation,
+            explanation: &kind.explanation,
             remedy: kind.remedies(),
         }
     }

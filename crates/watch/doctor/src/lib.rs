@@ -10,8 +10,7 @@
 pub mod catalog;
 mod checks;
 #[cfg(test)]
-#[path = "document_tests.rs"]
-mod document;
+mod document_tests;
 mod facts;
 pub mod finding;
 mod gather;

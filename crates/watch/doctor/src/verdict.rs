@@ -151,15 +151,15 @@ fn judge(
     let (because, reason) = match (end, forecast) {
         (None, _) => (Vec::new(), size.and_then(|size| room(facts, size)).unwrap_or_default()),
         (Some(end), Err(cause)) if cause.end == end => {
-            (vec![cause.kind.id], format!(" because {}", cause.clause))
+            (vec![cause.kind.id.as_str()], format!(" because {}", cause.clause))
         }
         (Some(End::BasePages), _) => {
             let short = facts.memory.is_short();
             let kind = if short { &catalog::MEMORY_SHORT } else { &catalog::MEMORY_FRAGMENTED };
-            (vec![kind.id], " because no huge page was free at that moment".into())
+            (vec![kind.id.as_str()], " because no huge page was free at that moment".into())
         }
         (Some(_), _) => {
-            (vec![catalog::REFUSED_UNEXPLAINED.id], ", and nothing that was read says why".into())
+            (vec![catalog::REFUSED_UNEXPLAINED.id.as_str()], ", and nothing that was read says why".into())
         }
     };
     let basis = if answer.is_some() { Basis::Tried } else { Basis::Reasoned };
@@ -325,7 +325,7 @@ fn thp(facts: &Facts, asked: bool) -> Forecast {
     }
     if facts.thp_allowed == Some(false) {
         let clause = "prctl(PR_SET_THP_DISABLE) is in force";
-        return cause(End::BasePages, &catalog::THP_DISABLED, clause);
+        return cause(End::BasePages, &catalog::THP_DISABLED_FOR_PROCESS, clause);
     }
     match facts.thp.as_ref().map(|settings| settings.anonymous(PageSize::HUGE_2M)) {
         Some(ThpEnabled::Never) => {
@@ -372,7 +372,7 @@ fn outside(facts: &Facts) -> Forecast {
         // The trial's target inherits the flag, as does every program that is started from here.
         _ if facts.thp_allowed == Some(false) => {
             let clause = "prctl(PR_SET_THP_DISABLE) is in force for what is started from here";
-            cause(End::Errno(EINVAL), &catalog::THP_DISABLED, clause)
+            cause(End::Errno(EINVAL), &catalog::THP_DISABLED_FOR_PROCESS, clause)
         }
         Some(Answer::Refused { errno, .. }) if facts.thp.is_some() && !collapse_should_work(facts) => {
             cause(End::Errno(errno), &catalog::THP_NEVER, "transparent huge pages are set to 'never'")

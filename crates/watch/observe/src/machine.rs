@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_zones_of_a_node_are_added_up() {
-        let zone = |node, counts: &[u64]| FreeBlocks { node, zone: "Normal".into(), counts: counts.to_vec() };
+        let zone = |node, counts: &[u64]| FreeBlocks { node, counts: counts.to_vec() };
         let mut scattered = vec![0; 11];
         scattered[0] = 512;
         let mut whole = vec![0; 11];

@@ -4,8 +4,8 @@
 //! A song has some voices. Each plays one note after the other: a fundamental with harmonics, which
 //! decay from the onset on. Below lies noise, as in a recording.
 
-use megapage_bench::workload::Random;
-use megapage_bench::workload::random::mix;
+use megapage_bench::random::Random;
+use megapage_bench::random::mix;
 use std::f64::consts::TAU;
 
 /// Samples in a second.

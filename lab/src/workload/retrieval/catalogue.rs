@@ -4,7 +4,7 @@ use super::audio::{Song, add_noise};
 use super::index::{OFFSET_BITS, Shape};
 use super::landmark::Fingerprinter;
 use super::{AUDIO_SECONDS, SAMPLE_RATE, excerpt_seed};
-use megapage_bench::workload::Random;
+use megapage_bench::random::Random;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -182,7 +182,7 @@ impl Fingerprinter {
 mod tests {
     use super::super::audio::{Song, add_noise};
     use super::*;
-    use megapage_bench::workload::Random;
+    use megapage_bench::random::Random;
     use std::collections::HashSet;
 
     /// Returns tones at `bins`, each from its frame on.

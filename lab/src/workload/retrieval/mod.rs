@@ -18,9 +18,9 @@ mod search;
 mod size;
 
 use crate::arguments::{index_size, share};
+use crate::workload::measurement::{HeapBacking, Measurement, Phases};
 use anyhow::{Result, ensure};
-use megapage_bench::workload::random::mix;
-use megapage_bench::workload::{HeapBacking, Measurement, Phases};
+use megapage_bench::random::mix;
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -29,20 +29,10 @@ abilities! {
         Probe::Built(crate::thp::is_built, "CONFIG_TRANSPARENT_HUGEPAGE"),
         "Documentation/admin-guide/mm/transhuge.rst",
         "Only hugetlb pages are left; nothing is promoted.";
-    MEMFD_HUGETLB = "memfd-hugetlb", "memfd_create with MFD_HUGETLB", 4 . 14, Probe::Call(trial::memfd_hugetlb),
-        "memfd_create(2)",
-        "The broker has nothing to hand out, and segments on hugetlb pages need a hugetlbfs mount.";
-    CGROUP2_HUGETLB = "cgroup2-hugetlb", "the hugetlb controller of cgroup v2", 5 . 6, Probe::Release,
-        "cgroups(7)",
-        "hugetlb limits of a control group hold in cgroup v1 only.";
     HUGETLB_CMA = "hugetlb-cma", "the boot parameter hugetlb_cma", 5 . 7,
         Probe::Line("proc/meminfo", "CmaTotal:"),
         "commit cf11e85fc08c",
         "Pages of 1 GiB are sure to be had only by the boot parameter hugepages.";
-    CGROUP_HUGETLB_RSVD = "cgroup-hugetlb-rsvd", "hugetlb.SIZE.rsvd limits of control groups", 5 . 7,
-        Probe::Release,
-        "commit cdc2fcfea79b",
-        "A hugetlb limit is met at the page fault, by SIGBUS, and not by mmap(2).";
     PROCESS_MADVISE = "process-madvise", "process_madvise", 5 . 10, Probe::Call(trial::process_madvise),
         "process_madvise(2)",
         "Memory of another process can be neither promoted nor split.";

@@ -10,7 +10,6 @@ use crate::pagemap::scan;
 use crate::process_madvise::advise_directly;
 use megapage_inside::pagemap_scan::{IS_PRESENT, Run, ScanArgument};
 use megapage_units::BASE_PAGE;
-use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -128,14 +127,6 @@ pub(super) fn thp_disable_except_advised() -> Option<bool> {
     answer
 }
 
-/// Tries memfd_create(2) with MFD_HUGETLB: an empty file takes no page. Returns `None` without a
-/// pool of 2 MiB pages.
-pub(super) fn memfd_hugetlb() -> Option<bool> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-    // The kernel answers EINVAL and ENOENT also if the size has no pool.
-    memfd_create(c"megapage-trial", flags).is_ok().then_some(true)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +148,6 @@ mod tests {
             pagemap_scan,
             hugetlb_mremap,
             thp_disable_except_advised,
-            memfd_hugetlb,
         ] {
             assert_eq!(trial(), trial(), "the same answer twice");
         }

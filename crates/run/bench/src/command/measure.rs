@@ -2,7 +2,7 @@
 
 use super::ways::Way;
 use crate::signals::SIGNAL_INTERVAL;
-use crate::workload::{Spent, nanoseconds};
+use crate::statistics::{Spent, nanoseconds};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::process::read_children;

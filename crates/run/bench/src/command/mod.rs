@@ -13,9 +13,9 @@ pub use report::{CommandReport, Finding, Ratios, Samples, WayReport};
 pub use ways::{PLAIN, WAYS, Way};
 
 use crate::head::Head;
+use crate::random::Random;
 use crate::signals::{check, stop_signals};
 use crate::statistics::Clock;
-use crate::workload::Random;
 use anyhow::{Context, Result, ensure};
 use measure::{Heap, Runner};
 use std::ffi::OsString;

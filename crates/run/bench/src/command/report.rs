@@ -4,8 +4,7 @@ use super::Options;
 use super::measure::{Heap, Took};
 use super::ways::{PLAIN, Way};
 use crate::head::Head;
-use crate::statistics::{Clock, Interval, Spread, milliseconds};
-use crate::workload::Spent;
+use crate::statistics::{Clock, Interval, Spent, Spread, milliseconds};
 use megapage_units::shown::shell_word;
 use serde::Serialize;
 

@@ -65,7 +65,7 @@ fn messages_of_servers_and_clusters_are_known() {
 #[test]
 fn none_hides_another() {
     for (index, message) in MESSAGES.iter().enumerate() {
-        for form in message.forms {
+        for form in &message.forms {
             let line = form.join(" ... ");
             assert_eq!(place(&line), Some(index), "{line}");
         }

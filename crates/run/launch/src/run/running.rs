@@ -10,7 +10,6 @@ use crate::relay::Relay;
 use crate::report::{Asked, Ended, Pieces, ProgramFacts, RunReport, Totals};
 use crate::request::{Heap, Mechanism, Shm};
 use crate::sample::{Places, Samples};
-use crate::symbols::{self, MapReport, PerfMap};
 use crate::text::{self, TextPieces, TextPlan};
 use crate::why::Promoters;
 use megapage_act::promote::{PromoteError, PromoteOutcome, SharedMemory};
@@ -24,7 +23,6 @@ use megapage_remap::ledger::TextLedger;
 use megapage_units::{Bytes, Pid, VirtRange};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Bounds of the time between two looks at the ledger of a watched program. The time is a fiftieth
@@ -42,24 +40,9 @@ const LONGEST_STATUS_SPACING: Duration = Duration::from_millis(500);
 const MOST_EXPENSIVE_LAST_LOOK: Duration = Duration::from_millis(50);
 /// Time to wait for a signal if nothing else is due.
 const IDLE: Duration = Duration::from_secs(3600);
-/// Time after which text that is not moved yet never is: the library was not loaded, or the program
-/// was replaced.
-const LONGEST_MOVE: Duration = Duration::from_secs(60);
 
 /// Delay of external promotion: a program that ends sooner gains nothing by it.
 pub(super) const PROMOTE_AFTER: Duration = Duration::from_millis(200);
-
-/// State of the map for profilers.
-enum Map {
-    /// Not requested.
-    None,
-    /// Waiting for the text to be moved.
-    Due,
-    /// In work: a thread reads the names, and writes them.
-    Making(JoinHandle<(MapReport, Option<PerfMap>)>),
-    /// Finished: its line in the report, and the file itself.
-    Made(MapReport, Option<PerfMap>),
-}
 
 pub(super) struct Running<'a> {
     root: &'a KernelRoot,
@@ -86,8 +69,6 @@ pub(super) struct Running<'a> {
     replaced: bool,
     /// True if the process has become a program without the library that moves text.
     text_replaced: bool,
-    /// The map for profilers.
-    map: Map,
     /// Time of the last look at resident memory, and its size then.
     resident: (Instant, u64),
     pub(super) notes: Vec<String>,
@@ -107,7 +88,7 @@ impl<'a> Running<'a> {
         rss_at_start: Bytes,
     ) -> Running<'a> {
         let outside = run.plan.uses(Mechanism::Outside);
-        let mut running = Running {
+        Running {
             root,
             run,
             pid,
@@ -125,17 +106,9 @@ impl<'a> Running<'a> {
             exiting: false,
             replaced: false,
             text_replaced: false,
-            map: Map::None,
             notes: Vec::new(),
             runtime_log: Vec::new(),
-        };
-        if run.request.text.map {
-            running.map = Map::Due;
-            if !run.text.as_ref().is_some_and(TextPlan::moves) {
-                running.no_map("nothing is moved: perf finds the names in the files");
-            }
         }
-        running
     }
 
     /// Watches the program to its end: passes signals on, and does what is due.
@@ -221,56 +194,14 @@ impl<'a> Running<'a> {
             let longest = if has_ledger { LONGEST_LOOK } else { LONGEST_STATUS_LOOK };
             pause = (self.start.elapsed() / 50).clamp(SHORTEST_LOOK, longest);
         }
-        if self.map_is_due() {
-            pause = pause.min((self.start.elapsed() / 50).clamp(SHORTEST_LOOK, LONGEST_LOOK));
-        }
         if let Some(promoter) = &self.promoter {
             pause = pause.min(promoter.due().saturating_duration_since(Instant::now()));
         }
         pause
     }
 
-    /// Returns true if a requested map for profilers waits for the text to be moved.
-    fn map_is_due(&self) -> bool {
-        matches!(self.map, Map::Due) && self.start.elapsed() < LONGEST_MOVE
-    }
-
-    /// Starts a thread that makes the map for profilers once the text is moved. To read all names
-    /// of a large program takes longer than the program waits at its end.
-    fn make_map(&mut self) {
-        let (Some(plan), Some(ledger)) = (&self.run.text, &self.text_ledger) else { return };
-        if matches!(self.map, Map::Due) && ledger.took().is_some() {
-            let (files, pid) = (text::moved_of(plan, ledger), self.pid);
-            let make = move || symbols::make(Path::new(symbols::DIRECTORY), pid, &files);
-            self.map = Map::Making(std::thread::spawn(make));
-        } else if matches!(self.map, Map::Due) && !self.map_is_due() {
-            self.no_map("the text was not moved in time");
-        }
-        if matches!(&self.map, Map::Making(thread) if thread.is_finished()) {
-            self.finish_map();
-        }
-    }
-
-    fn no_map(&mut self, why: &str) {
-        let path = PerfMap::path(Path::new(symbols::DIRECTORY), self.pid);
-        self.map = Map::Made(MapReport::none(path, why), None);
-    }
-
-    /// Waits for the thread that makes the map.
-    pub(super) fn finish_map(&mut self) {
-        match std::mem::replace(&mut self.map, Map::None) {
-            Map::Making(thread) => match thread.join() {
-                Ok((report, map)) => self.map = Map::Made(report, map.filter(|_| !self.text_replaced)),
-                Err(_) => self.no_map("the thread that makes it has failed"),
-            },
-            Map::Due => self.no_map("the text was not moved"),
-            other => self.map = other,
-        }
-    }
-
-    /// Does what is due: the map, a pass of promotion, the final sample, or another sample.
+    /// Does what is due: a pass of promotion, the final sample, or another sample.
     fn look(&mut self) {
-        self.make_map();
         if let Some(promoter) = &mut self.promoter
             && promoter.due() <= Instant::now()
         {
@@ -317,10 +248,6 @@ impl<'a> Running<'a> {
         let taken = self.samples.take(self.root, self.pid, &places, size);
         if taken && done {
             self.text_replaced = self.samples.last.is_some_and(|sample| !sample.text_preloaded);
-            if let (true, Map::Made(_, map)) = (self.text_replaced, &mut self.map) {
-                // The same addresses hold other functions in another program.
-                *map = None;
-            }
         }
         if executable.is_some() {
             self.note_replaced(replaced_by);
@@ -416,10 +343,6 @@ impl<'a> Running<'a> {
                 ledger: self.text_ledger.as_ref(),
                 end: self.samples.last.map(|last| last.text.into()),
                 huge: &self.samples.text_huge,
-                map: match &self.map {
-                    Map::Made(report, _) => Some(report),
-                    _ => None,
-                },
                 replaced: self.text_replaced,
             }),
             promotion: self.run.plan.uses(Mechanism::Outside).then_some(self.promoted),

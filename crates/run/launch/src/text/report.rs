@@ -3,7 +3,6 @@
 use super::{PlannedFile, TextMechanism, TextPlan};
 use crate::backed::Backed;
 use crate::request::Text;
-use crate::symbols::MapReport;
 use megapage_remap::ledger::{Entry, TextLedger};
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -23,8 +22,6 @@ pub struct TextReport {
     pub pages_ms: Option<f64>,
     /// Threads that the program had by then: with more than one, data is not moved.
     pub threads: Option<u64>,
-    /// The map for profilers, if one was requested and something was moved.
-    pub map: Option<MapReport>,
     /// The kernel's values in the latest sample: the pages that back the text, and the data of the
     /// same files.
     pub end: Option<Backed>,
@@ -63,15 +60,13 @@ pub(crate) struct TextPieces<'a> {
     /// For each entry of the ledger, its bytes on huge pages in that sample. Entries that the
     /// sample did not know yet have none.
     pub huge: &'a [u64],
-    /// The map for profilers.
-    pub map: Option<&'a MapReport>,
     /// True if the process runs another program than the one whose text was moved.
     pub replaced: bool,
 }
 
 impl TextReport {
     pub(crate) fn of(pieces: TextPieces<'_>) -> TextReport {
-        let TextPieces { plan, ledger, end, huge, map, replaced } = pieces;
+        let TextPieces { plan, ledger, end, huge, replaced } = pieces;
         let ledger = ledger.filter(|ledger| ledger.pid() != 0);
         let mut object = 0;
         let files = plan.files.iter().map(|file| {
@@ -95,7 +90,6 @@ impl TextReport {
             moving_ms: took.map(|((ns, _), _)| ms(ns)),
             pages_ms: took.map(|(_, ns)| ms(ns)),
             threads: took.map(|((_, threads), _)| threads),
-            map: map.cloned(),
             end,
         }
     }

@@ -17,7 +17,11 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         Some(settings) => findings.extend(settings_findings(settings)),
     }
     if facts.thp_allowed == Some(false) {
-        findings.push(Finding::new(&catalog::THP_DISABLED, "THP_enabled in the status of this process", "0"));
+        findings.push(Finding::new(
+            &catalog::THP_DISABLED_FOR_PROCESS,
+            "THP_enabled in the status of this process",
+            "0",
+        ));
     }
     findings.extend(memory(facts));
     findings

@@ -165,7 +165,7 @@ pub(super) fn cases() -> Vec<Case> {
         (&THP_UNSEEN, |facts| facts.thp = None),
         (&THP_NEVER, |facts| thp(facts).enabled = ThpEnabled::Never),
         (&THP_ON_REQUEST, |facts| thp(facts).enabled = ThpEnabled::Madvise),
-        (&THP_DISABLED, |facts| facts.thp_allowed = Some(false)),
+        (&THP_DISABLED_FOR_PROCESS, |facts| facts.thp_allowed = Some(false)),
         (&THP_DEFRAG_NEVER, |facts| thp(facts).defrag = ThpDefrag::Never),
         (&THP_DEFRAG_STALLS, |facts| thp(facts).defrag = ThpDefrag::Always),
         (&KHUGEPAGED_OFF, |facts| thp(facts).khugepaged.as_mut().unwrap().pages_to_scan = 0),

@@ -114,7 +114,7 @@ fn asked(facts: &WhyFacts, place: &Place<'_>) -> Vec<Finding> {
     if facts.process.thp_disabled {
         let source = format!("THP_enabled in the status of process {}", facts.process.id.pid);
         let pid = facts.process.id.pid.to_string();
-        reasons.push(Finding::new(&catalog::THP_DISABLED, source, "0").fill("$$", &pid));
+        reasons.push(Finding::new(&catalog::THP_DISABLED_FOR_PROCESS, source, "0").fill("$$", &pid));
     }
     if let Some(thp) = &facts.machine.thp {
         match mapping.kind {

@@ -5,7 +5,8 @@ use super::catalog::*;
 use super::facts::{MappingExtra, Morecore, Tmpfs, WhyFacts};
 use super::*;
 use crate::catalog::{
-    CGROUP_MEMORY_TIGHT, KHUGEPAGED_OFF, Kind, SHMEM_THP_OFF, THP_ABSENT, THP_DISABLED, THP_NEVER,
+    CATALOG, CGROUP_MEMORY_TIGHT, KHUGEPAGED_OFF, Kind, SHMEM_THP_OFF, THP_ABSENT, THP_DISABLED_FOR_PROCESS,
+    THP_NEVER,
 };
 use megapage_kernel::cgroup::{CgroupVersion, Charge, Level, Lineage};
 use megapage_kernel::thp::{
@@ -137,7 +138,7 @@ fn cases() -> Vec<Case> {
             mapping(facts).thp_eligible = Some(false);
         }),
         (&ADVISED_AGAINST, |facts| mapping(facts).flags.no_huge = true),
-        (&THP_DISABLED, |facts| facts.process.thp_disabled = true),
+        (&THP_DISABLED_FOR_PROCESS, |facts| facts.process.thp_disabled = true),
         (&THP_NEVER, |facts| thp(facts).enabled = ThpEnabled::Never),
         (&NOT_ADVISED, |facts| thp(facts).enabled = ThpEnabled::Madvise),
         (&SHMEM_THP_OFF, |facts| {
@@ -268,7 +269,7 @@ fn no_remedy_is_named_that_the_kernel_lacks() {
 fn each_reason_is_the_decisive_one_where_one_thing_stands_in_the_way() {
     for (kind, change) in cases() {
         let facts = changed(change);
-        assert_eq!(found(&facts), [kind.id]);
+        assert_eq!(found(&facts), [kind.id.as_str()]);
         let why = Why::of(&facts, Some(START + 0x1234)).unwrap();
         let reason = &why.groups[0].reasons[0];
         assert!(
@@ -279,24 +280,25 @@ fn each_reason_is_the_decisive_one_where_one_thing_stands_in_the_way() {
     }
     for (kind, change) in further_cases() {
         let found = found(&changed(change));
-        assert!(found.len() > 1 && found[1..].contains(&kind.id), "{found:?}");
+        assert!(found.len() > 1 && found[1..].contains(&kind.id.as_str()), "{found:?}");
     }
 }
 
 #[test]
 fn each_reason_has_a_case_and_an_identifier_of_its_own() {
-    let mut covered: Vec<&str> = cases().iter().chain(&further_cases()).map(|(kind, _)| kind.id).collect();
-    covered.retain(|id| REASONS.iter().any(|kind| kind.id == *id));
-    let mut all: Vec<&str> = REASONS.iter().map(|kind| kind.id).collect();
+    let mut covered: Vec<&str> =
+        cases().iter().chain(&further_cases()).map(|(kind, _)| kind.id.as_str()).collect();
+    covered.retain(|id| CATALOG.reasons.iter().any(|kind| kind.id == *id));
+    let mut all: Vec<&str> = CATALOG.reasons.iter().map(|kind| kind.id.as_str()).collect();
     covered.sort_unstable();
     all.sort_unstable();
     assert_eq!(covered, all);
-    all.extend(crate::catalog::ALL.iter().map(|kind| kind.id));
+    all.extend(CATALOG.findings.iter().map(|kind| kind.id.as_str()));
     let count = all.len();
     all.sort_unstable();
     all.dedup();
     assert_eq!(all.len(), count, "an identifier is used twice");
-    for kind in REASONS {
+    for kind in &CATALOG.reasons {
         assert!(kind.id.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", kind.id);
         assert!(!kind.title.ends_with('.') && kind.explanation.ends_with('.'), "{}", kind.id);
     }
@@ -306,7 +308,7 @@ fn each_reason_has_a_case_and_an_identifier_of_its_own() {
 fn the_report_of_a_run_has_no_reasons_of_its_own() {
     use megapage_launch::why::Why;
     for why in Why::ALL {
-        let known = REASONS.iter().chain(crate::catalog::ALL).any(|kind| kind.id == why.name());
+        let known = CATALOG.reasons.iter().chain(&CATALOG.findings).any(|kind| kind.id == why.name());
         // The heap's reasons stand for the former; the latter has none.
         assert_eq!(known, !matches!(why, Why::HeapsChoice | Why::Unexplained), "{}", why.name());
     }

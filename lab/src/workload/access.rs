@@ -1,9 +1,9 @@
 //! Memory that is allocated, touched and then read at random: many small objects, one big array, or
 //! a hash map.
 
-use super::random::mix;
-use super::{HeapBacking, Measurement, Phases, Random, scaled};
+use super::measurement::{HeapBacking, Measurement, Phases, scaled};
 use anyhow::{Result, ensure};
+use megapage_bench::random::{Random, mix};
 use megapage_units::Bytes;
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -1,18 +1,14 @@
-//! Workloads that measure the peers. Each times its phases, checks its own result and reports how
-//! the kernel backs its memory while it holds all of it.
-
-pub mod access;
-pub mod random;
+//! Results of a workload: the time of its phases, its digest, and the backing of its memory while
+//! it holds all of it.
 
 use anyhow::{Context, Result};
+use megapage_bench::statistics::{Spent, nanoseconds};
 use megapage_kernel::smaps::{Mapping, backing, read_own_smaps};
 use megapage_kernel::{KernelRoot, process_cpu_time};
 use megapage_units::PageSize;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-pub use random::Random;
+use std::time::Instant;
 
 /// The results of one run of a workload: the one line that a workload program prints, as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,16 +78,6 @@ impl HeapBacking {
     }
 }
 
-/// The time of one phase, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spent {
-    /// Time by the wall clock.
-    pub wall_ns: u64,
-    /// Processor time of all threads of the process. It does not grow while others have the
-    /// processors.
-    pub cpu_ns: u64,
-}
-
 /// The phases of a workload by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -109,11 +95,6 @@ impl Phases {
         self.0.insert(name.into(), spent);
         result
     }
-}
-
-/// Returns the time in nanoseconds, at most 64 bits of them: 584 years.
-pub fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns `count` scaled by `scale`, at least `floor`. Tests use it to do the same work in little

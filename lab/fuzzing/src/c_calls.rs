@@ -1,9 +1,8 @@
-//! Arbitrary sequences of calls with arbitrary handles, for the fuzz targets.
+//! Arbitrary sequences of calls of the library for C, with arbitrary handles.
 
-use crate::entry::*;
-use crate::failure::errno::{EBADF, EIO};
-use crate::memory::default_options;
-use crate::types::*;
+use megapage_c::entry::*;
+use megapage_c::failure::errno::{EBADF, EIO};
+use megapage_c::types::*;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_int};
 use std::ptr::{null, null_mut};
@@ -72,7 +71,16 @@ impl Opened {
         let name = if more & 1 == 0 { c"one" } else { c"two" }.as_ptr();
         let (is_pool, is_segment, is_heap) =
             (self.pools.contains(&number), self.segments.contains(&number), self.heaps.contains(&number));
-        let mut options = default_options(SIZE);
+        let mut options = megapage_options {
+            size: 0,
+            most: 0,
+            unlink: 0,
+            layout: 0,
+            node: 0,
+            mode: 0,
+            flags: 0,
+            reserved: 0,
+        };
         assert_eq!(megapage_options_init(&raw mut options, SIZE), 0);
         options.unlink = u32::from(more >> 1 & 3);
         options.layout = u32::from(more >> 3 & 3);
