@@ -25,7 +25,7 @@ pub(crate) use turn::{Clock, Terms};
 use advise::{Advisable, advise};
 use megapage_kernel::{KernelRoot, boot_time};
 use megapage_snapshot::ProcessId;
-use megapage_units::{Bytes, VirtRange};
+use megapage_units::{Bytes, HugePage};
 use pace::{Batch, Pause, Speed};
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -146,7 +146,7 @@ impl Engine {
         &mut self,
         advice: Advice,
         target: &mut Target,
-        regions: &[VirtRange],
+        regions: &[HugePage],
         terms: &Terms,
         watch: impl FnMut(&Call),
     ) -> Vec<Tried> {
@@ -158,7 +158,7 @@ impl Engine {
         advice: Advice,
         id: ProcessId,
         target: &mut T,
-        regions: &[VirtRange],
+        regions: &[HugePage],
         terms: &Terms,
         mut watch: impl FnMut(&Call),
     ) -> Vec<Tried> {
@@ -289,7 +289,7 @@ mod tests {
         Terms::of(Clock { now, started: Instant::now(), most, urgent })
     }
 
-    fn regions(count: u64) -> Vec<VirtRange> {
+    fn regions(count: u64) -> Vec<HugePage> {
         (0..count).map(region).collect()
     }
 
@@ -375,7 +375,7 @@ mod tests {
         // ENOMEM at the second, third and fifth region. The third is not mapped any more, which
         // says nothing.
         let mut model = Model::refusing(&[(1, 12), (2, 12), (4, 12)]);
-        model.unmapped = [region(2).start()].into();
+        model.unmapped = [region(2)].into();
         let mut one = engine();
         assert_eq!(turn(&mut one, ID, &mut model, 8, &terms(NOW, false)), 1);
         assert!(one.backs_off_until(OTHER, true) > NOW && one.backs_off_until(OTHER, false) <= NOW);

@@ -11,7 +11,7 @@ use crate::remote::{RemoteError, lacking_ability};
 use megapage_decide::{Action, Obtained, Outcome, Reason};
 use megapage_kernel::KernelRoot;
 use megapage_snapshot::ProcessId;
-use megapage_units::{Bytes, HUGE_2M, VirtRange};
+use megapage_units::{Bytes, HUGE_2M, HugePage};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -136,7 +136,7 @@ impl Executor {
                             continue;
                         }
                         self.remember(Work::Demote, process, region, &verdict);
-                        let action = Action::Demote { process, region: region.start(), reason: Reason::Undo };
+                        let action = Action::Demote { process, region, reason: Reason::Undo };
                         self.counters.asked(&action);
                         answers.push(self.note(&action, verdict, took));
                     }
@@ -149,7 +149,7 @@ impl Executor {
 
     /// Does one kind of work on regions of one process, without regard to budgets: looks, calls,
     /// looks again.
-    fn act(&mut self, work: Work, id: ProcessId, regions: &[VirtRange], clock: &Clock) -> Settled {
+    fn act(&mut self, work: Work, id: ProcessId, regions: &[HugePage], clock: &Clock) -> Settled {
         let all = |verdict: Verdict| vec![Some((verdict, Duration::ZERO)); regions.len()];
         let first = |obtained, why| {
             let mut settled = vec![None; regions.len()];
@@ -191,13 +191,13 @@ impl Executor {
             Err(_) => return first(Obtained::Busy, "its page tables cannot be read"),
         };
         // Skips regions already in the wanted state, and those with nothing to collapse any more.
-        let wants = |region: &VirtRange| {
-            before.get(&region.start()).is_some_and(|seen| match work {
+        let wants = |region: &HugePage| {
+            before.get(region).is_some_and(|seen| match work {
                 Work::Promote => seen.huge != Some(true) && (seen.present > 0 || seen.swapped > 0),
                 Work::Demote | Work::Recover => seen.huge == Some(true),
             })
         };
-        let mut wanted: Vec<VirtRange> = regions.iter().copied().filter(wants).collect();
+        let mut wanted: Vec<HugePage> = regions.iter().copied().filter(wants).collect();
         // Neighbours share calls, whatever the policy's order among so few regions.
         wanted.sort_unstable();
         wanted.dedup();
@@ -215,9 +215,9 @@ impl Executor {
         if !is_same(&self.root, id) {
             return all(verdict::gone());
         }
-        let settle = |region: &VirtRange| {
-            let (before, after) = (before.get(&region.start())?, after.get(&region.start())?);
-            let tried = tried.get(&region.start());
+        let settle = |region: &HugePage| {
+            let (before, after) = (before.get(region)?, after.get(region)?);
+            let tried = tried.get(region);
             if wants(region) && tried.is_none_or(|tried| tried.answer == Answer::NotTried) {
                 return None;
             }
@@ -241,13 +241,13 @@ impl Executor {
         &mut self,
         advice: Advice,
         target: &mut Target,
-        wanted: &[VirtRange],
+        wanted: &[HugePage],
         clock: &Clock,
-    ) -> BTreeMap<u64, Tried> {
+    ) -> BTreeMap<HugePage, Tried> {
         let Executor { engine, counters, .. } = self;
         let tried = engine.advise(advice, target, wanted, &Terms::of(*clock), |call| counters.call(*call));
         counters.paused(engine.pauses());
-        wanted.iter().map(|region| region.start()).zip(tried).collect()
+        wanted.iter().copied().zip(tried).collect()
     }
 
     /// Carries a group out, as far as budgets and time allow. Writes answers to their places.
@@ -303,7 +303,7 @@ impl Executor {
                 return;
             }
             let (chunk, rest) = regions.split_at(taken);
-            let asked: Vec<VirtRange> = chunk.iter().map(|(_, region)| *region).collect();
+            let asked: Vec<HugePage> = chunk.iter().map(|(_, region)| *region).collect();
             let settled = self.act(group.work, group.process, &asked, clock);
             let mut not_tried = 0;
             for (&(place, region), settled) in chunk.iter().zip(settled) {
@@ -333,7 +333,7 @@ impl Executor {
     }
 
     /// Stores what a verdict means for later.
-    fn remember(&mut self, work: Work, process: ProcessId, region: VirtRange, verdict: &Verdict) {
+    fn remember(&mut self, work: Work, process: ProcessId, region: HugePage, verdict: &Verdict) {
         let failed = &mut self.failed[work as usize];
         if failed.remove(process, region) {
             self.counters.of(work).retried += 1;

@@ -1,19 +1,19 @@
 //! Regions that were promoted here, or that failed.
 
 use megapage_snapshot::ProcessId;
-use megapage_units::VirtRange;
+use megapage_units::HugePage;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Regions by process, up to a bound.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Regions {
-    processes: BTreeMap<ProcessId, BTreeSet<VirtRange>>,
+    processes: BTreeMap<ProcessId, BTreeSet<HugePage>>,
     count: usize,
 }
 
 impl Regions {
     /// Stores a region. Returns true if it is stored, false if there was no room.
-    pub fn add(&mut self, process: ProcessId, region: VirtRange, most: usize) -> bool {
+    pub fn add(&mut self, process: ProcessId, region: HugePage, most: usize) -> bool {
         if self.count >= most {
             return self.processes.get(&process).is_some_and(|regions| regions.contains(&region));
         }
@@ -22,7 +22,7 @@ impl Regions {
     }
 
     /// Forgets a region. Returns true if it was stored.
-    pub fn remove(&mut self, process: ProcessId, region: VirtRange) -> bool {
+    pub fn remove(&mut self, process: ProcessId, region: HugePage) -> bool {
         let Some(regions) = self.processes.get_mut(&process) else { return false };
         let was = regions.remove(&region);
         self.count -= usize::from(was);
@@ -45,7 +45,7 @@ impl Regions {
         self.processes.keys().copied().collect()
     }
 
-    pub fn regions(&self, process: ProcessId) -> Vec<VirtRange> {
+    pub fn regions(&self, process: ProcessId) -> Vec<HugePage> {
         self.processes.get(&process).into_iter().flatten().copied().collect()
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn the_count_is_that_of_the_regions_and_bounded() {
         let process = |pid| ProcessId { pid: Pid(pid), start_ticks: 1, start_stack: 1 };
-        let region = |at| VirtRange::new(at, at + 1).unwrap();
+        let region = |at| HugePage::nth(at);
         let mut regions = Regions::default();
         for at in 0..3 {
             assert!(regions.add(process(1), region(at), 4));

@@ -3,6 +3,7 @@
 use megapage_act::execute::Done;
 use megapage_decide::{Action, State};
 use megapage_snapshot::ProcessId;
+use megapage_units::HugePage;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub(crate) fn put_off(
     backs_off_until: impl Fn(&Action) -> Option<Duration>,
 ) -> Left {
     let key = Action::place;
-    let answered: BTreeSet<(ProcessId, u64)> =
+    let answered: BTreeSet<(ProcessId, HugePage)> =
         done.iter().filter_map(|done| key(&done.outcome.action)).collect();
     let tried: BTreeSet<ProcessId> = answered.iter().map(|(id, _)| *id).collect();
     let untried: Vec<&Action> =
@@ -59,7 +60,7 @@ mod tests {
     use megapage_act::execute::Actuator;
     use megapage_decide::{Limits, Obtained, Outcome, by_name, step};
     use megapage_snapshot::{Leaf, Machine, Mapping, Memory, Node, PAGES, Process, Region, Snapshot};
-    use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+    use megapage_units::{Bytes, HUGE_2M, HugeCount, Pid, VirtRange};
 
     const SECOND: Duration = Duration::from_secs(1);
     const BASE: u64 = 0x7f00_0000_0000;
@@ -85,13 +86,15 @@ mod tests {
     /// Returns a process of `regions` regions, all present and all on base pages.
     fn process(pid: i32, regions: u64) -> Process {
         let id = ProcessId { pid: Pid(pid), start_ticks: 100, start_stack: 0x7fff_0000_0000 + pid as u64 };
-        let size = Bytes(regions * HUGE_2M as u64);
+        let size = HugeCount(regions).bytes();
         Process {
             cpu: SECOND * 1000,
             rss: size,
             rss_anonymous: size,
             mappings: vec![Mapping::anonymous(VirtRange::new(BASE, BASE + (1 << 40)).unwrap())],
-            regions: (0..regions).map(|n| Region::of_base_pages(BASE + n * HUGE_2M as u64, PAGES)).collect(),
+            regions: (0..regions)
+                .map(|n| Region::of_base_pages(HugePage::containing(BASE).offset(n), PAGES))
+                .collect(),
             ..Process::without_memory(id, &format!("p{pid}"))
         }
     }
@@ -105,7 +108,7 @@ mod tests {
                 nodes: vec![Node {
                     node: 0,
                     free,
-                    huge_available: free.0 / HUGE_2M as u64,
+                    huge_available: free.0 / HugePage::SIZE,
                     fragmentation: Some(0.0),
                 }],
                 ..Machine::default()
@@ -133,10 +136,10 @@ mod tests {
             state.note(at, &done.outcome);
             let process = processes.iter_mut().find(|process| process.id == done.outcome.action.process());
             let regions = &mut process.unwrap().regions;
-            let region = regions.iter_mut().find(|region| Some(region.start) == done.outcome.action.region());
+            let region = regions.iter_mut().find(|region| Some(region.page) == done.outcome.action.region());
             region.unwrap().leaf = Leaf::Huge2m;
         }
-        let asked = changes.iter().map(|action| (action.process().pid.0, action.region().unwrap()));
+        let asked = changes.iter().map(|action| (action.process().pid.0, action.region().unwrap().start()));
         let left = put_off(state, at, &changes, &done, |_| actuator.2);
         let rests = actuator.2.filter(|until| left.actions > 0 && *until > at);
         assert_eq!(left.rests, rests.into_iter().collect());
