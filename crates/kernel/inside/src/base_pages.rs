@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
-use crate::system::call;
+use crate::program_memory::advise;
 use megapage_units::BASE_PAGE;
 
 /// The largest base page of any kernel for the machines that this is for (arm64), in bytes.
@@ -23,9 +23,8 @@ pub fn base_page_size() -> usize {
 /// takes for the beginning of a page. Neither allocates nor changes errno.
 pub(crate) fn probed_page_size() -> usize {
     let is_inside_one = |address: usize| {
-        // SAFETY: no byte is advised, so that the call only looks whether a page begins there.
-        let answer = unsafe { call(libc::SYS_madvise, [address, 0, libc::MADV_NORMAL as usize]) };
-        answer == Err(Errno::EINVAL)
+        // No byte is advised, so that the call only looks whether a page begins there.
+        advise(address, 0, libc::MADV_NORMAL) == Err(Errno::EINVAL)
     };
     let mut size = BASE_PAGE;
     while size < LARGEST && is_inside_one(size) {

@@ -7,6 +7,8 @@
 use crate::clock::monotonic;
 pub(crate) use crate::held::{released, taking};
 use crate::system::call;
+use libc::c_int;
+use std::ptr;
 pub(crate) use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -14,28 +16,26 @@ use std::time::Duration;
 /// Attempts to take a lock before the waiter sleeps.
 pub(crate) const SPINS: usize = 1000;
 
-const WAIT: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
-const WAKE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
-
 /// Sleeps while the word is `expected`, until it is woken. May also end for no reason.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
-    // SAFETY: the word is borrowed for the call; a null timeout means to wait.
-    let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, WAIT, expected as usize, 0]) };
+    futex(word, libc::FUTEX_WAIT, expected, None);
 }
 
 /// Wakes one thread that sleeps on the word.
 pub(crate) fn wake_one(word: &AtomicU32) {
-    wake(word, 1);
+    futex(word, libc::FUTEX_WAKE, 1, None);
 }
 
 /// Wakes all threads that sleep on the word.
 pub fn wake_all(word: &AtomicU32) {
-    wake(word, i32::MAX as usize);
+    futex(word, libc::FUTEX_WAKE, i32::MAX as u32, None);
 }
 
-fn wake(word: &AtomicU32, count: usize) {
-    // SAFETY: the word is borrowed for the call.
-    let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, WAKE, count]) };
+fn futex(word: &AtomicU32, operation: c_int, value: u32, timeout: Option<&libc::timespec>) {
+    let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let timeout = timeout.map_or(0, |timeout| ptr::from_ref(timeout) as usize);
+    // SAFETY: the word and the timeout are borrowed for the call; a null timeout means to wait.
+    let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, operation, value as usize, timeout]) };
 }
 
 /// Sleeps for `time`, or until the word is no longer `expected` and [`wake_all`] says so. Signals
@@ -51,9 +51,7 @@ pub fn sleep_while(word: &AtomicU32, expected: u32, time: Duration) {
             return;
         }
         let timeout = libc::timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let timeout = (&raw const timeout) as usize;
-        // SAFETY: the word and the timeout live as long as the call.
-        let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, WAIT, expected as usize, timeout]) };
+        futex(word, libc::FUTEX_WAIT, expected, Some(&timeout));
     }
 }
 

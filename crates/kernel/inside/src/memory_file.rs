@@ -17,7 +17,7 @@ pub fn huge_page_size_of(file: impl AsFd) -> io::Result<Option<PageSize>> {
 
 /// Makes a new memory file (memfd_create(2)) that can never shrink: on hugetlb pages of this size,
 /// or on base pages.
-pub fn memory_file(name: &str, size: Option<PageSize>) -> io::Result<File> {
+pub fn memory_file(name: impl rustix::path::Arg, size: Option<PageSize>) -> io::Result<File> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if let Some(size) = size {

@@ -175,20 +175,17 @@ pub(crate) fn is_mapped(range: &crate::range::Borrowed) -> bool {
 mod tests {
     use super::*;
     use crate::errno::set_errno;
-    use crate::range::Borrowed;
+    use crate::range::{Borrowed, tests};
     use megapage_testing::{Call, PoolGuard, in_child, refuse};
-    use std::ptr;
 
     const SIZE: PageSize = PageSize::HUGE_2M;
 
     fn poke(range: &Borrowed, byte: u8) {
-        // SAFETY: in these tests the range is open.
-        unsafe { ptr::with_exposed_provenance_mut::<u8>(range.start() + 9).write_volatile(byte) }
+        tests::poke(range, 9, byte);
     }
 
     fn peek(range: &Borrowed) -> u8 {
-        // SAFETY: as above.
-        unsafe { ptr::with_exposed_provenance::<u8>(range.start() + 9).read_volatile() }
+        tests::peek(range, 9)
     }
 
     /// Takes over a range that no code of these tests uses.

@@ -299,8 +299,7 @@ mod tests {
             return megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
         };
         let start = map_aligned(2 * HUGE_2M, true).unwrap();
-        // SAFETY: advice for memory that was just mapped.
-        unsafe { libc::madvise(start as *mut c_void, 2 * HUGE_2M, libc::MADV_NOHUGEPAGE) };
+        let _ = advise(start, 2 * HUGE_2M, libc::MADV_NOHUGEPAGE);
         touch(start, 0..4);
         touch(start, 600..601);
         let mut runs = Vec::new();

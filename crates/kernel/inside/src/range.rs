@@ -552,21 +552,21 @@ pub fn release_words(words: &'static [std::sync::atomic::AtomicU64]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::moving::Alone;
     use megapage_units::{BASE_PAGE, HUGE_2M};
 
-    fn poke(range: &Borrowed, offset: usize, byte: u8) {
+    pub(crate) fn poke(range: &Borrowed, offset: usize, byte: u8) {
         assert!(offset < range.len());
         // SAFETY: in these tests the range is open and the offset inside.
-        unsafe { *((range.start() + offset) as *mut u8) = byte }
+        unsafe { ((range.start() + offset) as *mut u8).write_volatile(byte) }
     }
 
-    fn peek(range: &Borrowed, offset: usize) -> u8 {
+    pub(crate) fn peek(range: &Borrowed, offset: usize) -> u8 {
         assert!(offset < range.len());
         // SAFETY: as above.
-        unsafe { *((range.start() + offset) as *const u8) }
+        unsafe { ((range.start() + offset) as *const u8).read_volatile() }
     }
 
     /// Returns the proof for ranges that no other thread of the tests knows.

@@ -7,12 +7,15 @@
 
 #![allow(unsafe_code)]
 
+use crate::memory_file::memory_file;
 use crate::own_values::Descriptor;
+use crate::room::own_limit;
 use crate::system::call;
 use megapage_units::BASE_PAGE;
+use rustix::fs::{SealFlags, fcntl_add_seals};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicU64;
 
 /// Number of 64-bit words in a base page.
@@ -39,32 +42,13 @@ impl SharedWords {
     /// process may not write files of that size (RLIMIT_FSIZE), which would otherwise be a signal.
     pub fn create(name: &std::ffi::CStr, pages: usize) -> io::Result<(File, SharedWords)> {
         let bytes = (pages.max(1) * BASE_PAGE) as u64;
-        // SAFETY: all-zero bytes are a valid `rlimit`, which is writable.
-        let limit = unsafe {
-            let mut limit: libc::rlimit = std::mem::zeroed();
-            if libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 {
-                limit.rlim_cur
-            } else {
-                libc::RLIM_INFINITY
-            }
-        };
-        if limit < bytes {
+        if let Some(limit) = own_limit(libc::RLIMIT_FSIZE).filter(|limit| *limit < bytes) {
             let what = format!("files may have {limit} bytes (ulimit -f), and {bytes} are needed");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
         }
-        // SAFETY: the name is a C string; the call has no other memory argument.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let file = memory_file(name, None)?;
         file.set_len(bytes)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: the descriptor is open; the call takes no memory.
-        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SEAL)?;
         let words = SharedWords::map(&file)?;
         Ok((file, words))
     }
@@ -151,10 +135,8 @@ mod tests {
         assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         file.set_len(4096).unwrap();
         assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
-        // SAFETY: the name is a C string.
-        let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING) };
-        // SAFETY: the descriptor is new and has no other owner.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let unsealed = rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        let file = File::from(unsealed);
         file.set_len(4096).unwrap();
         assert_eq!(SharedWords::map(&file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
     }
