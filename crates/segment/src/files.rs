@@ -40,7 +40,7 @@ fn page_of(name: &OsStr) -> Option<(Layout, u64)> {
 
 /// Contents of a segment's directory.
 #[derive(Debug)]
-pub enum Content {
+pub(crate) enum Content {
     /// No segment: no first page, or the remains of an interrupted opening or removal.
     Nothing,
     /// A whole segment.
@@ -49,7 +49,7 @@ pub enum Content {
 
 /// A segment that was found whole.
 #[derive(Debug)]
-pub struct Whole {
+pub(crate) struct Whole {
     /// Its header.
     pub header: Header,
     /// The slot that holds its header.

@@ -41,7 +41,7 @@ pub enum Layout {
 
 /// Contents of a segment's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     /// Counts up with every change.
     pub generation: u64,
     /// The size of its pages: 2 MiB or 1 GiB.
@@ -72,7 +72,7 @@ pub struct Header {
 
 /// Contents of the slots of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub(crate) enum Found {
     /// Nothing: all zeros, as after an interrupted creation.
     Nothing,
     /// A header, and the slot that holds it (0 or 1).

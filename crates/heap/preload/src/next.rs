@@ -11,7 +11,7 @@ use std::mem::transmute_copy;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A function of type `F`, by its name. Its address is null before the first look-up.
-pub struct Next<F> {
+pub(crate) struct Next<F> {
     name: &'static CStr,
     address: AtomicUsize,
     function: PhantomData<F>,

@@ -75,7 +75,7 @@ pub fn want() {
 
 /// Result of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Started {
+pub(crate) enum Started {
     /// The thread runs, or will in a moment.
     Yes,
     /// Another thread works or forks at this moment: try again later.

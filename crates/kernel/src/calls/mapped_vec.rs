@@ -8,6 +8,7 @@
 use megapage_inside::{Errno, Reservation};
 use megapage_units::BASE_PAGE;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr;
 
 /// List of plain values. It doubles its room each time it is full, and releases its pages when it
@@ -28,21 +29,26 @@ impl<T: Copy> MappedVec<T> {
 
     /// Adds an item. ENOMEM if the kernel gives no more pages; the list is unchanged then.
     pub fn push(&mut self, item: T) -> Result<(), Errno> {
-        let room = self.range.as_ref().map_or(0, |range| range.len()) / size_of::<T>();
-        if self.length == room {
-            let bytes = (2 * self.length + 1) * size_of::<T>();
-            let more = Reservation::new(bytes.next_multiple_of(BASE_PAGE), BASE_PAGE)?;
-            more.open()?;
-            // SAFETY: the old items are initialised, the new pages have room for them, and the two
-            // do not overlap.
-            unsafe { ptr::copy_nonoverlapping(self.as_ptr(), more.address().cast(), self.length) };
-            self.range = Some(more);
+        let length = self.length;
+        if length == self.places().len() {
+            let bytes = (2 * length + 1) * size_of::<T>();
+            let range = Reservation::new(bytes.next_multiple_of(BASE_PAGE), BASE_PAGE)?;
+            range.open()?;
+            let mut more = MappedVec { range: Some(range), length, items: PhantomData };
+            more.places()[..length].copy_from_slice(self.places());
+            *self = more;
         }
-        // SAFETY: there is room for one more, in pages that are writable and whose start is
-        // aligned.
-        unsafe { self.as_ptr().cast_mut().add(self.length).write(item) };
+        self.places()[length].write(item);
         self.length += 1;
         Ok(())
+    }
+
+    /// Returns the places for items, those behind the items included.
+    fn places(&mut self) -> &mut [MaybeUninit<T>] {
+        let room = self.range.as_ref().map_or(0, |range| range.len()) / size_of::<T>();
+        // SAFETY: so many items have room in the pages, which are writable and whose start is
+        // aligned; the borrow is the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut().cast(), room) }
     }
 
     fn as_ptr(&self) -> *const T {

@@ -336,9 +336,10 @@ pub fn exit_at_once(status: i32) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapped::Mapped;
     use crate::{KernelRoot, smaps};
     use megapage_inside::own_mappings::{mapping_of, own_mappings};
-    use std::os::fd::AsRawFd;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
     use std::ptr;
 
@@ -412,18 +413,9 @@ mod tests {
     fn pages_that_are_not_the_files_are_distinguished() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let length = 4 * BASE_PAGE;
-        // SAFETY: a new mapping at an address of the kernel's choice, which no reference leads
-        // into.
-        let address = unsafe {
-            let flags = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
-            libc::mmap(ptr::null_mut(), length, flags.0, flags.1, file.as_raw_fd(), 0)
-        };
-        assert_ne!(address, libc::MAP_FAILED);
-        // SAFETY: the mapping was just made.
-        let range = unsafe { Reservation::of_allocator(address.addr(), length) };
-        let (start, end) = (range.start(), range.end());
+        let mapped = Mapped::file(file.as_fd(), length, libc::PROT_READ, libc::MAP_PRIVATE).unwrap();
+        let (start, end) = (mapped.range().start() as usize, mapped.range().end() as usize);
         let segment = LoadedSegment { start, file_end: end, end, write: false };
-        range.protect(libc::PROT_READ).unwrap();
         let mut part = None;
         own_mappings(|mapping| part = part.or(Part::of(&segment, &mapping))).unwrap();
         let part = part.unwrap();
@@ -439,7 +431,6 @@ mod tests {
         let pages = Reservation::new(length, BASE_PAGE).unwrap();
         pages.open().unwrap();
         assert_eq!(part.replace_by(pages), Err(Errno(libc::EBUSY)), "it stays the file's mapping");
-        range.release().unwrap();
     }
 
     /// Replaces three pages of code that this test has made by other pages, and executes them.

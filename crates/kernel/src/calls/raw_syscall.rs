@@ -107,6 +107,7 @@ pub(crate) unsafe fn start_process(top: *mut u8, body: Body, argument: *mut libc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{WaitOptions, waitpid};
     use std::sync::atomic::{AtomicI32, Ordering};
 
     static RAN: AtomicI32 = AtomicI32::new(0);
@@ -126,11 +127,11 @@ mod tests {
             unsafe { start_process(top, noted, std::ptr::without_provenance_mut(42)) }
         });
         assert!(pid > 0, "{pid}");
-        let mut status = 0;
-        // SAFETY: the status is a live integer.
-        let waited = unsafe { libc::waitpid(pid as i32, &raw mut status, libc::__WALL) };
-        assert_eq!(waited as isize, pid);
-        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 7));
+        let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+        let all = WaitOptions::from_bits_retain(libc::__WALL as u32);
+        let (waited, status) = waitpid(Some(pid), all).unwrap().unwrap();
+        assert_eq!(waited, pid);
+        assert_eq!((status.exited(), status.exit_status()), (true, Some(7)));
         assert_eq!(RAN.load(Ordering::SeqCst), 42);
     }
 

@@ -15,7 +15,7 @@ const MOST_FILES: usize = 256;
 /// `/etc/ld.so.conf`, and the loader's own. The loader's cache is not read: it lists the files in
 /// these directories.
 #[derive(Clone, Debug)]
-pub struct LibraryPath {
+pub(crate) struct LibraryPath {
     directories: Vec<PathBuf>,
 }
 

@@ -35,7 +35,7 @@ pub mod errno {
 
 /// The reason why an entry point failed.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     pub errno: i32,
     pub message: String,
 }
@@ -114,7 +114,7 @@ pub fn done(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
 
 /// Runs `work` by [`answer`], and writes its result. Does nothing if the pointer for the result is
 /// null or misaligned.
-pub fn give<T>(result: *mut T, what: &str, work: impl FnOnce() -> Result<T, Failure>) -> c_int {
+pub fn give<T: Copy>(result: *mut T, what: &str, work: impl FnOnce() -> Result<T, Failure>) -> c_int {
     answer(|| {
         let out = Out::new(result, what)?;
         out.write(work()?);

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use std::ffi::{CStr, c_char};
 
 /// Destination of a result, which is written after the call has succeeded.
-pub struct Out<T>(*mut T);
+pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     /// Checks the pointer. Fails if it is null or misaligned.
@@ -31,10 +31,11 @@ impl<T> Out<T> {
         unsafe { self.0.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
     }
 
-    pub fn write(self, value: T) {
-        // SAFETY: neither null nor misaligned. The caller of the entry point gave it for a result
-        // (see the header).
-        unsafe { self.0.write(value) };
+    pub fn write(self, value: T)
+    where
+        T: Copy,
+    {
+        self.write_all(&[value]);
     }
 }
 

@@ -44,7 +44,7 @@ impl Drop for Turn {
 }
 
 /// Result of a call.
-pub struct Done {
+pub(crate) struct Done {
     pub remapped: megapage_remapped,
     /// The failure to report if something required is missing.
     pub missing: Option<Failure>,

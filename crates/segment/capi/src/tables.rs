@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The open objects of one kind.
-pub struct Table<T> {
+pub(crate) struct Table<T> {
     what: &'static str,
     entries: RwLock<BTreeMap<u64, Arc<T>>>,
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A listener, and the successor that has connected.
-pub struct Waiting {
+pub(crate) struct Waiting {
     listener: Listener,
     successor: Mutex<Option<Successor>>,
 }

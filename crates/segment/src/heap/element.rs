@@ -17,7 +17,7 @@ const DIRTY: u64 = 1;
 
 /// State of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// Free.
     Free,
     /// Handed out.
@@ -30,7 +30,7 @@ pub enum State {
 
 /// A header as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Element {
+pub(crate) struct Element {
     /// Its state.
     pub state: State,
     /// For a free element: true if the memory behind the header may hold anything but zeros. For a

@@ -29,7 +29,7 @@ const COUNT: usize = 1;
 const CHECKSUM: usize = 2;
 
 /// An offset, and its contents afterwards. At an offset with [`CARVE`] the image is a [`Carve`].
-pub type Change = (u64, Image);
+pub(crate) type Change = (u64, Image);
 /// Marks an offset, which is a multiple of 64, whose image is a [`Carve`].
 const CARVE: u64 = 1;
 /// The most elements that one operation cuts, or wipes.
@@ -38,7 +38,7 @@ pub const MOST_CARVED: u64 = 1 << 10;
 /// Elements of one size, side by side, that are parked: two words of each are stored. With `wipe`,
 /// headers of such elements that are no longer in use: all their words are cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carve {
+pub(crate) struct Carve {
     /// Bytes of each.
     pub size: u64,
     /// The number of elements.

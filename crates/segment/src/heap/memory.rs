@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const IMAGE: usize = 8;
 
 /// An image of 64 bytes.
-pub type Image = [u64; IMAGE];
+pub(crate) type Image = [u64; IMAGE];
 
 fn outside(offset: u64) -> HeapError {
     HeapError::Damaged { offset, what: "it leads outside the segment" }
@@ -48,7 +48,7 @@ pub fn store_image(segment: &Segment, offset: u64, image: &Image) -> Result<(), 
 
 /// Time at which cleared memory is used next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextUse {
+pub(crate) enum NextUse {
     /// At once, by the caller that allocated it.
     Soon,
     /// Later, when it is allocated.

@@ -4,7 +4,7 @@ use crate::checksum::{checksum, checksum_of_header};
 
 /// Method of the checksum of a heap's headers. It is written in the heap's own header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(crate) enum Format {
     /// Each word after the one before it. Heaps made by megapage 0.1.0 keep it.
     InTurn = 1,
     /// All words at once: a quarter of the time.
@@ -23,7 +23,7 @@ impl Format {
 
 /// A heap's seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
+pub(crate) struct Seal {
     /// Different for each heap that was ever made in the segment.
     pub salt: u64,
     /// Method of the checksum of headers.

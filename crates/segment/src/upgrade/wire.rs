@@ -16,7 +16,7 @@ const HEAD: usize = 8;
 
 /// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// From the successor: the version of the protocol.
     Hello,
     /// From the predecessor: one segment, with its descriptors.
@@ -48,7 +48,7 @@ const KINDS: [Kind; 8] = [
 
 /// One message.
 #[derive(Debug)]
-pub struct Frame {
+pub(crate) struct Frame {
     pub kind: Kind,
     pub payload: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
