@@ -5,11 +5,14 @@ through the pipe that $BENCH_PHASES names.
     phase steady    the work that is measured begins
     phase end       that work has ended, and the memory that it holds is still there
     answer TEXT     its answer; the same in every run, whatever the way
+    stall SECONDS   the longest that one step of the measured work took, if it knows
 
 After each `phase` line the program reads one line from the pipe that $BENCH_GO names. The driver
 takes its measurements before it writes that line. The program stands still meanwhile, and that time
 does not count.
 """
+
+import re
 
 PHASES = ("setup", "steady", "end")
 
@@ -24,7 +27,7 @@ class Parser:
     def __init__(self):
         self.pending = b""
         self.reached = None
-        self.answer = None
+        self.answer = self.stall = None
 
     def feed(self, piece):
         """Returns the messages that `piece` completes, as (kind, text)."""
@@ -45,6 +48,8 @@ class Parser:
             if self.answer is not None:
                 raise ProtocolError(f"a second answer: {text}")
             self.answer = text
+        elif kind == "stall" and self.stall is None and re.fullmatch(r"\d+\.\d+", text):
+            self.stall = float(text)
         else:
             raise ProtocolError(f"not understood: {line!r}")
         return kind, text

@@ -3,6 +3,8 @@
 // version: rustc --version
 // random: yes
 // expect: 1500568300941
+// large: 4g
+// best: mimalloc
 
 #[path = "../lib/phases.rs"]
 mod phases;
@@ -10,7 +12,8 @@ mod phases;
 use std::collections::{BTreeMap, HashMap};
 
 fn main() -> std::io::Result<()> {
-    let count = 1_500_000;
+    let size = phases::size_wanted();
+    let count = if size > 0 { size / 190 } else { 1_500_000 };
     let mut state = 1;
     let keys: Vec<u64> = (0..count).map(|_| phases::next(&mut state)).collect();
     let mut hashed: HashMap<u64, Box<[u64; 4]>> = HashMap::new();
@@ -21,7 +24,7 @@ fn main() -> std::io::Result<()> {
     }
     phases::steady()?;
     let mut total = 0u64;
-    for _ in 0..2_000_000 {
+    for _ in 0..if size > 0 { 3_000_000 } else { 2_000_000 } {
         let key = keys[(phases::next(&mut state) % count) as usize];
         total = total.wrapping_add(hashed[&key][2]);
         total += ordered[&key].len() as u64;

@@ -32,6 +32,12 @@ static void phase_end(uint64_t answer) {
     phases_send("end", text);
 }
 
+/* Returns the bytes that the program is to take in the class large; else 0. */
+static uint64_t size_wanted(void) {
+    const char *size = getenv("BENCH_SIZE");
+    return size ? strtoull(size, NULL, 10) : 0;
+}
+
 /* splitmix64 */
 static inline uint64_t next_number(uint64_t *state) {
     uint64_t z = (*state += 0x9E3779B97F4A7C15u);

@@ -5,6 +5,8 @@ import os
 
 _OUT, _GO = os.environ.get("BENCH_PHASES"), os.environ.get("BENCH_GO")
 DATA = os.environ.get("BENCH_DATA", "")
+# The bytes that the program is to take in the class large; else 0.
+SIZE = int(os.environ.get("BENCH_SIZE", "0"))
 
 
 def _send(text):
@@ -20,9 +22,11 @@ def steady():
     _send("phase steady\n")
 
 
-def end(answer):
-    """Reports the answer and the end of the measured work, whose memory is still held."""
+def end(answer, stall=None):
+    """Reports the answer and the end of the measured work, whose memory is still held; also the
+    seconds of the longest step, if known."""
     if not _OUT:
         print(answer)
-    _send(f"answer {answer}\nphase end\n")
+    longest = "" if stall is None else f"stall {stall:.6f}\n"
+    _send(f"{longest}answer {answer}\nphase end\n")
 
