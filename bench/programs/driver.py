@@ -73,8 +73,7 @@ def arguments_of(words):
         arguments.kind = LARGE
         for name, value in QUICK.items():
             setattr(arguments, name, getattr(arguments, name) or value)
-        now = datetime.datetime.now(datetime.timezone.utc)
-        arguments.save = arguments.save or pathlib.Path(f"megapage-quick-{now:%Y%m%d-%H%M%S}.json")
+        arguments.save = arguments.save or pathlib.Path(f"megapage-quick-{now().partition('+')[0].replace(':', '')}.json")
         part = min(machine.available() // QUICK_PART, QUICK_MOST)
         arguments.size = arguments.size or f"{part >> 20}m"
     arguments.rounds = 5 if arguments.rounds is None else arguments.rounds
@@ -312,11 +311,15 @@ def begin(bench, results, arguments):
     bench.begin_after(earlier["runs"], further=not resumed)
 
 
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
 def document(bench, cases, versions, ways):
     """Returns everything that --save writes, except the runs."""
     return {
         "schema": SCHEMA,
-        "recorded": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "recorded": now(),
         "machine": machine.describe(),
         "megapage": machine.megapage_version(bench.arguments.megapage),
         "build": machine.digest(bench.scratch / ways_module.OURS),
@@ -351,7 +354,8 @@ def conclude(results, arguments):
     if results["rounds"] < ENOUGH_ROUNDS:
         print(f"fewer than {ENOUGH_ROUNDS} rounds: the intervals below cover little, and no verdict is worth much")
     for verdict in results["verdicts"]:
-        outcome = "former" if verdict["former"] else {verdicts.MET: "met", verdicts.UNTOLD: "open"}.get(verdict["state"], "MISSED")
+        words = {verdicts.MET: "met", verdicts.UNTOLD: "open", verdicts.MISSED: "MISSED"}
+        outcome = "former" if verdict["former"] else words[verdict["state"]]
         print(f"{outcome:6} {verdict['gate']}: {verdict['measured']}")
         for name, why in verdict["misses"].items():
             print(f"       {name}: {why}")

@@ -3,18 +3,20 @@ through the pipe that $BENCH_PHASES names.
 
     phase setup     its set-up begins (where it does not say so: at its start)
     phase steady    the work that is measured begins
+    phase block     that work has been done once, and would be done again (switch.py)
     phase end       that work has ended, and the memory that it holds is still there
     answer TEXT     its answer; the same in every run, whatever the way
     stall SECONDS   the longest that one step of the measured work took, if it knows
 
 After each `phase` line the program reads one line from the pipe that $BENCH_GO names. The driver
-takes its measurements before it writes that line. The program stands still meanwhile, and that time
-does not count.
+takes its measurements before it writes that line: `go`, or `end` if no further block is wanted. The
+program stands still meanwhile, and that time does not count. Only a program that finds
+$BENCH_BLOCKS asks for blocks.
 """
 
 import re
 
-PHASES = ("setup", "steady", "end")
+PHASES = ("setup", "steady", "block", "end")
 
 
 class ProtocolError(Exception):
@@ -40,8 +42,8 @@ class Parser:
     def message(self, line):
         kind, _, text = line.partition(" ")
         if kind == "phase" and text in PHASES:
-            expected = PHASES[PHASES.index(self.reached) + 1:] if self.reached else PHASES[:2]
-            if text not in expected or (text == "end" and self.reached != "steady"):
+            expected = PHASES[PHASES.index(self.reached) + (self.reached != "block"):] if self.reached else PHASES[:2]
+            if text not in expected or (text in PHASES[2:] and self.reached not in PHASES[1:3]):
                 raise ProtocolError(f"phase {text} after {self.reached or 'the start'}")
             self.reached = text
         elif kind == "answer" and text:

@@ -146,8 +146,12 @@ class Run:
             if self.settle:
                 time.sleep(SETTLED)
                 self.settled = tree.memory(self.tree())["bytes"]
-        os.write(self.descriptors[1], b"go\n")
+        os.write(self.descriptors[1], self.reply(phase))
         self.paused += time.monotonic() - began
+
+    def reply(self, phase):
+        """Returns the line that lets the program go on."""
+        return b"go\n"
 
     def follow(self, until):
         """Samples memory and answers messages until `until()` is true; raises Failed after the

@@ -52,7 +52,8 @@ LARGE = """
 ## What else it costs
 
 Medians of plain and ours. System time and page faults are those of the whole run. The worst stall is the longest step of a
-server's client; of other programs the longest time without user time, in steps of 50 ms. Page tables are those at the end of the steady phase.
+server's client; of other programs the longest time without user time, in steps of 50 ms. Page tables are those at the end of
+the steady phase.
 
 | program | system plain -> ours, s | faults plain -> ours, thousands | worst stall plain -> ours, ms | page tables plain -> ours, MiB |
 |---|---|---|---|---|
@@ -123,8 +124,8 @@ def brief(results, all_figures):
         for way in (way["name"] for way in results["ways"]):
             peak, share = figures.median(way, "memory", "peak"), figures.median(way, "memory", "end", "huge_share")
             if peak is not None:
-                ratios = [str(figures.ratio(way, phase, "cpu") or "-") for phase in ("steady", "whole")]
-                lines.append(f"{figures.case['name']:16} {way:12} {ratios[0]:22} {ratios[1]:22} {mebibytes(peak):>4} MiB {share:5.0%}")
+                steady, whole = (str(figures.ratio(way, phase, "cpu") or "-") for phase in ("steady", "whole"))
+                lines.append(f"{figures.case['name']:16} {way:12} {steady:22} {whole:22} {mebibytes(peak):>4} MiB {share:5.0%}")
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ import estimate
 import machine
 import protocol
 import runner
+import switch
 import table
 import tree
 import verdicts
@@ -449,6 +450,43 @@ class Machine(unittest.TestCase):
         self.assertEqual(tree.fields_of("12 (a) b (c)) S 1 2")[:2], ["S", "1"])
 
 
+class Switches(unittest.TestCase):
+    MAPS = ("400000-a00000 r-xp 00000000 08:01 7 /bin/a\n"
+            "1000000-1a00000 rw-p 00000000 00:00 0 [heap]\n"
+            "7f0000300000-7f0000b00000 rw-p 00000000 00:00 0 \n"
+            "7f0001000000-7f0002000000 rw-s 00000000 00:01 9 /memfd:a (deleted)\n"
+            "7f0003000000-7f0003100000 rw-p 00000000 00:00 0 [anon:a]\n"
+            "7f0004000000-7f0005000000 rw-p 00000000 00:00 0 [stack]\n")
+
+    def test_only_whole_huge_regions_of_own_memory_are_switched(self):
+        self.assertEqual(switch.regions(self.MAPS), [(0x1000000, 0x1a00000), (0x7f0000400000, 0x7f0000a00000)])
+
+    def test_the_first_block_does_not_count_and_each_pair_has_both_kinds(self):
+        order = switch.drawn("a", 6)
+        self.assertEqual((len(order), sum(order[1:])), (13, 6))
+        self.assertTrue(all(sorted(order[at:at + 2]) == [False, True] for at in range(1, 13, 2)))
+        self.assertGreater(len({tuple(switch.drawn(name, 6)) for name in "abc"}), 1)
+        blocks = [99.0] + [0.8 if huge else 1.0 for huge in order[1:]]
+        ratio = switch.ratio_of(order, blocks)
+        self.assertAlmostEqual(ratio.low, 0.8)
+        self.assertAlmostEqual(ratio.high, 0.8)
+
+    def test_refused_ranges_are_passed_over(self):
+        calls = []
+
+        class Libc:
+            def syscall(self, number, descriptor, vector, count, advice, flags):
+                sizes = [vector[at].size for at in range(count)]
+                calls.append([vector[at].begin for at in range(count)])
+                # The kernel stops before the first range that it refuses.
+                taken = sizes[:sizes.index(13)] if 13 in sizes else sizes
+                return sum(taken) or -1
+
+        with mock.patch.object(tree, "LIBC", Libc()):
+            switch.advise(os.getpid(), [(1, 4), (2, 13), (3, 13), (4, 4)], switch.MADV_COLD)
+        self.assertEqual(calls, [[1, 2, 3, 4], [3, 4], [4]])
+
+
 class Runs(unittest.TestCase):
     """Runs of a shell script that speaks the protocol."""
 
@@ -489,6 +527,14 @@ class Runs(unittest.TestCase):
         memory = self.run_script(script, settle=True)["memory"]
         self.assertGreater(memory["end"]["bytes"], 64 << 20)
         self.assertLess(memory["settled"], 32 << 20)
+
+    def test_work_is_done_in_blocks_while_the_driver_wants_them(self):
+        script = ('say "phase steady"\nfor ((block = 1; ; block++)); do printf "phase block\\n" >"$BENCH_PHASES"\n'
+                  '  read -r line <"$BENCH_GO"; [ "$line" = go ] || break; done\n'
+                  'say "answer 1"\nsay "phase end"\necho "$block" >&2; exit 9\n')
+        with mock.patch.object(runner.Run, "reply", lambda run, phase: b"end\n" if run.marks.get("seen") else
+                               (run.marks.update(seen=phase == "block"), b"go\n")[1]):
+            self.fails("exit status 9\n +2", script)
 
     def test_commands_without_phases_do_not_settle(self):
         memory = self.run_script("sleep 0.7\n", "# phases: no\n# answer: match x*\n", settle=True)["memory"]

@@ -17,8 +17,8 @@ RANDOM_MEAN = 0.90
 # The former bound. The results also show the mean that the best of all ways reaches, chosen for
 # each program afterwards.
 FORMER_RANDOM_MEAN = 0.80
-# A gain below which the best other way brings nothing worth to be matched, and the part of a greater
-# one that ours has to bring.
+# Least saving of the best other way that ours has to match, and the part of it that ours has to
+# bring.
 WORTH, SAVING_SHARE = 0.05, 0.9
 # Slack of a large program's peak.
 LARGE_SLACK = 4 << 20
@@ -209,7 +209,8 @@ def told(name, all_figures, bounds_of, untold_most=0, guard=False):
     untold = {case for case, found in bounds.items() if any(bound.state() == UNTOLD for bound in found)} - missed
     mean = means("", all_figures, [BASELINE], 1.0)
     state = MISSED if missed or not any(bounds.values()) else UNTOLD if len(untold) > untold_most else MET
-    measured = f"{sum(map(bool, bounds.values())) - len(missed) - len(untold)} told, {len(missed)} missed, {len(untold)} not told apart"
+    good = sum(map(bool, bounds.values())) - len(missed) - len(untold)
+    measured = f"{good} told, {len(missed)} missed, {len(untold)} not told apart"
     if guard:
         measured += f"; mean {mean['measured']}"
         state = mean["state"] if state == MET else state

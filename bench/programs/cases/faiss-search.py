@@ -4,6 +4,7 @@
 # random: yes
 # data: faiss
 # large: 2g
+# blocks: yes
 import faiss
 import numpy
 import phases
@@ -13,5 +14,8 @@ index = faiss.read_index(f"{phases.DATA}/faiss")
 index.hnsw.efSearch = 64
 queries = numpy.random.default_rng(9).random((16_000 if phases.SIZE else 12_000, index.d), dtype=numpy.float32)
 phases.steady()
-_, labels = index.search(queries, 10)
+while True:
+    _, labels = index.search(queries, 10)
+    if not phases.again():
+        break
 phases.end(int(labels.sum()))

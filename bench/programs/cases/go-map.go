@@ -15,7 +15,7 @@ type item struct {
 func main() {
 	count := uint64(2_000_000)
 	if size := sizeWanted(); size > 0 {
-		count = uint64(size) / 120
+		count = uint64(size) / 90
 	}
 	items := make(map[uint64]*item)
 	state := uint64(1)

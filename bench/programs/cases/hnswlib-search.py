@@ -4,6 +4,7 @@
 # random: yes
 # data: hnswlib
 # large: 2g
+# blocks: yes
 import hnswlib
 import numpy
 import phases
@@ -15,5 +16,8 @@ index.set_num_threads(2)
 index.set_ef(64)
 queries = numpy.random.default_rng(9).random((16_000 if phases.SIZE else 14_000, dimensions), dtype=numpy.float32)
 phases.steady()
-labels, _ = index.knn_query(queries, k=10)
+while True:
+    labels, _ = index.knn_query(queries, k=10)
+    if not phases.again():
+        break
 phases.end(int(labels.astype(numpy.int64).sum()))

@@ -9,6 +9,7 @@
 # large: 6g
 # large-server: memcached -m {mib} -t 2 -p 0 -s {socket}
 # best: mimalloc
+# blocks: yes
 import random
 import sys
 import phases
@@ -28,8 +29,11 @@ generator = random.Random(3)
 requests = [b"".join(b"get key:%08d\r\n" % generator.randrange(count) for _ in range(batch))
             for _ in range(4500 if phases.SIZE else 1500)]
 size = batch * (len(b"VALUE key:00000000 0 %d\r\n" % length) + length + 2 + len(b"END\r\n"))
-pipeline.begin()
 phases.steady()
-for request in requests:
-    pipeline.send(request, size)
+while True:
+    pipeline.begin()
+    for request in requests:
+        pipeline.send(request, size)
+    if not phases.again():
+        break
 phases.end(pipeline.digest, pipeline.longest)

@@ -8,7 +8,7 @@
 "use strict";
 const phases = require("../lib/phases.js");
 
-const count = phases.SIZE ? Math.floor(phases.SIZE / 170) : 1500000;
+const count = phases.SIZE ? Math.floor(phases.SIZE / 330) : 1500000;
 const map = new Map();
 for (let i = 0; i < count; i++) {
   map.set(`key${i}`, { id: i, name: `name ${i % 1000}`, next: null });

@@ -5,7 +5,7 @@
 # user: postgres
 # before: bash -c '$(ls -d /usr/lib/postgresql/*/bin | tail -1)/initdb -D {work}/pg -A trust -U postgres --no-sync'
 # server: {postgres} -D {work}/pg -k {work} -c listen_addresses= -c shared_buffers=400MB -c fsync=off -c synchronous_commit=off -c autovacuum=off -c max_wal_size=4GB -c jit=off -c max_parallel_workers_per_gather=0
-# large: 5g
+# large: 4g
 # large-server: {postgres} -D {work}/pg -k {work} -c listen_addresses= -c shared_buffers={mib}MB -c fsync=off -c synchronous_commit=off -c autovacuum=off -c max_wal_size=64GB -c checkpoint_timeout=1h -c jit=off -c max_parallel_workers_per_gather=0
 # stop: INT
 # large-stop: QUIT

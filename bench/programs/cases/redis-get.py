@@ -7,6 +7,7 @@
 # expect: 1959411634
 # large: 6g
 # best: jemalloc
+# blocks: yes
 import random
 import sys
 import phases
@@ -24,9 +25,12 @@ generator = random.Random(3)
 requests = [b"".join(b"GET key:%08d\r\n" % generator.randrange(count) for _ in range(batch))
             for _ in range(9000 if phases.SIZE else 1500)]
 size = batch * (len(b"$%d\r\n" % (9 * repeats)) + 9 * repeats + 2)
-pipeline.begin()
 phases.steady()
-for _ in range(1 if phases.SIZE else 2):
-    for request in requests:
-        pipeline.send(request, size)
+while True:
+    pipeline.begin()
+    for _ in range(1 if phases.SIZE else 2):
+        for request in requests:
+            pipeline.send(request, size)
+    if not phases.again():
+        break
 phases.end(pipeline.digest, pipeline.longest)

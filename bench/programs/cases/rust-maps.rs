@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 
 fn main() -> std::io::Result<()> {
     let size = phases::size_wanted();
-    let count = if size > 0 { size / 190 } else { 1_500_000 };
+    let count = if size > 0 { size / 170 } else { 1_500_000 };
     let mut state = 1;
     let keys: Vec<u64> = (0..count).map(|_| phases::next(&mut state)).collect();
     let mut hashed: HashMap<u64, Box<[u64; 4]>> = HashMap::new();

@@ -14,12 +14,18 @@ def _send(text):
         with open(_OUT, "w") as out:
             out.write(text)
         with open(_GO) as go:
-            go.readline()
+            return go.readline()
+    return ""
 
 
 def steady():
     """Reports that the set-up is done: the measured work follows."""
     _send("phase steady\n")
+
+
+def again():
+    """Returns true if the measured work is to be done once more, with the same answer."""
+    return bool(os.environ.get("BENCH_BLOCKS")) and _send("phase block\n") == "go\n"
 
 
 def end(answer, stall=None):
