@@ -112,7 +112,7 @@ bench-programs: build ## some fifty real programs in every way to huge pages (ov
 	bench/programs/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage --save bench/results/programs.json \
 		--table docs/programs-bench.md $(BENCH_ARGS)
 
-# What of bench/results fits into three hours, of this build and machine; as root. What is there of the same build is skipped: stopped or failed,
+# Those of bench/results that fit into three hours, of this build and machine; as root. What is there of the same build is skipped: stopped or failed,
 # the same command goes on. FORCE=1 measures all; ONLY=NAME,... these; bench/results.py --list shows the steps and their times.
 # A peer that cannot be installed is named in the results.
 results: lab ## the results of one build on one machine; resumable (three hours); FORCE, ONLY

@@ -40,7 +40,7 @@ ENOUGH_ROUNDS = 5
 # The value of --continue without a file.
 RESUME = pathlib.Path()
 SMALL, LARGE = "small", "large"
-# What --quick runs: programs of Debian's packages, each with a part of the available memory.
+# The selection of --quick: programs of Debian's packages, each with a part of the available memory.
 QUICK = {"only": "cpp-map,python-dict,redis-get", "ways": "plain,tunable,ours", "rounds": 3}
 QUICK_PART, QUICK_MOST = 4, 2 << 30
 

@@ -67,7 +67,7 @@ class Run:
         self.usage = {}
         self.descriptors = []
         self.watched = {}
-        # What the program's ended processes used.
+        # Use of the program's ended processes.
         self.reaped = {"cpu": 0.0, "system": 0.0, "minflt": 0}
         self.stall = tree.Stall()
         self.paused = 0.0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures a program's steady work on huge and on base pages by turns, within one plain process, in
+"""Measures a program's steady work on huge and on base pages, within one plain process and in
 random order. README.md says what that shows, and what it does not."""
 
 import argparse
@@ -139,7 +139,7 @@ def measure(case, bench, pairs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Measures steady work on huge and base pages by turns, in one process.")
+    parser = argparse.ArgumentParser(description="Measures steady work on huge and base pages, within one process.")
     parser.add_argument("--only", metavar="CASE,...", help="only these programs")
     parser.add_argument("--size", metavar="SIZE", help="every program at this size, such as 512m")
     parser.add_argument("--pairs", type=int, default=12, metavar="N", help="pairs of blocks; default: %(default)s")

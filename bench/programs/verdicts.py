@@ -22,7 +22,7 @@ FORMER_RANDOM_MEAN = 0.80
 WORTH, SAVING_SHARE = 0.05, 0.9
 # Slack of a large program's peak.
 LARGE_SLACK = 4 << 20
-# How many programs a guard against losses may fail to tell apart.
+# Programs that a guard against losses may leave untold.
 UNTOLD_MOST = 3
 # Least coverage of an interval that counts; five rounds have 0.9375.
 ENOUGH = 0.9
@@ -114,7 +114,7 @@ def against_best(figures):
 
 def judge(all_figures, large=False):
     """Returns every gate: its name, if it is met, the measure, the programs that miss it, and if a
-    later gate replaced it. The class large has gates of its own besides."""
+    later gate replaced it. The class large has further gates."""
     return [
         gate("no program slower than 1.01 of plain beyond its noise, steady phase and whole",
              *each(all_figures, slower, "slower"), former=True),

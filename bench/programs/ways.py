@@ -11,7 +11,7 @@ MM = pathlib.Path("/sys/kernel/mm")
 BASELINE, OURS, OTHER, TUNED, BEST = "plain", "ours", "other", "thp-tuned", "best"
 ENABLED = "transparent_hugepage/enabled"
 KHUGEPAGED = "transparent_hugepage/khugepaged"
-# What all ways start from, where the machine differs.
+# Settings that all ways start from.
 USUAL = {ENABLED: "madvise"}
 # Bytes of a page, by the directory of its pool.
 POOLS = {"hugepages-2048kB": 2 << 20, "hugepages-1048576kB": 1 << 30}

@@ -23,12 +23,6 @@ pub fn end(answer: u64) -> Result<()> {
     send(&format!("answer {answer}\nphase end\n"))
 }
 
-/// Returns the bytes that the program is to take in the class large; else 0.
-#[allow(dead_code)]
-pub fn size_wanted() -> u64 {
-    std::env::var("BENCH_SIZE").ok().and_then(|size| size.parse().ok()).unwrap_or(0)
-}
-
 /// splitmix64
 pub fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E3779B97F4A7C15);
