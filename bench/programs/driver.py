@@ -346,11 +346,13 @@ def conclude(results, arguments):
     results["verdicts"] = verdicts.judge(figures, large=any("size" in case for case in results["cases"]))
     if arguments.save:
         save(results, arguments.save)
-    if arguments.quick:
-        print(table.brief(results, figures))
-        print(f"Send {arguments.save} in: it names this machine's processor, memory and kernel, and every run.")
     if arguments.table:
         arguments.table.write_text(table.markdown(results, figures))
+    if arguments.quick:
+        # Three rounds of three programs judge nothing.
+        print(table.brief(results, figures))
+        print(f"Send {arguments.save} in: it names this machine's processor, memory and kernel, and every run.")
+        return
     if results["rounds"] < ENOUGH_ROUNDS:
         print(f"fewer than {ENOUGH_ROUNDS} rounds: the intervals below cover little, and no verdict is worth much")
     for verdict in results["verdicts"]:

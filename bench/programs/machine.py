@@ -11,7 +11,7 @@ import subprocess
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 HUGE = 2 << 20
 MADV_POPULATE_WRITE = 23
-# Bytes of free memory that stay untouched for other programs.
+# Bytes of available memory that stay untouched for other programs.
 SPARE = 2 << 30
 VMSTAT = ("thp_fault_alloc", "thp_fault_fallback", "thp_collapse_alloc", "pgmajfault")
 
@@ -62,7 +62,8 @@ def back_free_memory(size):
     host supplies them again at their first touch, which takes longer than zeroing them. Base pages
     mostly come from smaller blocks, which stay.
     """
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    # Old files in the page cache make room here, and not in the run.
+    free = available()
     size = min(size, max(free // 2, free - SPARE)) // HUGE * HUGE
     if not size:
         return

@@ -303,10 +303,18 @@ class Mutants(unittest.TestCase):
                         "thp": {"enabled": "madvise"}, "hugetlb_2m_pages": 0},
             "ways": [{"name": name, "what": name, "version": None} for name in ("plain", "ours")],
         }
+        brief = table.brief(results, figures).splitlines()
+        self.assertEqual([line.split()[:2] for line in brief[2:]], [["first", "plain"], ["first", "ours"], ["second", "plain"]])
         text = table.markdown(results, figures)
         self.assertEqual(text.count("| first |"), 2)
         self.assertEqual(text.count("| second |"), 2)
         self.assertIn("**0.70 [0.70, 0.70]**", text)
+        self.assertNotIn("What else it costs", text)
+        for one in figures:
+            one.case = {**one.case, "size": 2 << 30}
+        text = table.markdown(results, figures)
+        self.assertIn("| first | - -> - | - -> - | - -> - | - -> - |", text)
+        self.assertIn("| first | 2048 | 1.0 | **0.70", text)
 
 
 class FurtherRounds(unittest.TestCase):

@@ -8,7 +8,7 @@ import numpy
 import phases
 
 generator = numpy.random.default_rng(3)
-edges = phases.SIZE // 70 or 2_500_000
+edges = phases.SIZE // 150 or 2_500_000
 vertices = edges * 6 // 25
 graph = igraph.Graph(n=vertices, edges=generator.integers(0, vertices, (edges, 2)), directed=True)
 phases.steady()
