@@ -14,7 +14,7 @@ export CARGO_TARGET_DIR
 # What is installed: not the laboratory, nor what only tests and chores need.
 PRODUCT := --workspace $(addprefix --exclude=,megapage-lab megapage-simulate megapage-fuzzing megapage-testing xtask)
 
-.PHONY: help all build build-arm64 check test test-vm test-harm loom soak fuzz demo lab bench bench-programs results install uninstall packages image book clean
+.PHONY: help all build build-arm64 check test test-vm test-harm loom soak fuzz demo lab bench bench-programs results results-large install uninstall packages image book clean
 
 .DEFAULT_GOAL := all
 
@@ -91,7 +91,8 @@ lab: build
 	cargo build --release --locked -p megapage-lab
 
 # The benches against every peer, what is observed against what is, code on huge pages, memory that is kept, and forks;
-# two hours and a half with all peers. Those of the daemon are in docs/lab.md; `make results` measures all.
+# two hours and a half with all peers. Those of the daemon are in docs/lab.md; `make results` and `make results-large`
+# measure all.
 bench: lab ## the benches against every peer (over two hours)
 	$(CARGO_TARGET_DIR)/release/megapage-lab install
 	$(CARGO_TARGET_DIR)/release/megapage-lab access --save bench/results/access.json
@@ -111,13 +112,18 @@ bench-programs: build ## some fifty real programs in every way to huge pages (ov
 	bench/programs/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage --save bench/results/programs.json \
 		--table docs/programs-bench.md $(BENCH_ARGS)
 
-# All of bench/results of this build and machine, ten hours; as root. What is there of the same build is skipped: stopped or failed,
+# Those of bench/results that fit into three hours, of this build and machine; as root. What is there of the same build is skipped: stopped or failed,
 # the same command goes on. FORCE=1 measures all; ONLY=NAME,... these; bench/results.py --list shows the steps and their times.
 # A peer that cannot be installed is named in the results.
-results: lab ## all of bench/results afresh, on one machine, of one build; resumable (ten hours); FORCE, ONLY
+results: lab ## the results of one build on one machine; resumable (three hours); FORCE, ONLY
 	-$(CARGO_TARGET_DIR)/release/megapage-lab install
 	-bench/programs/install.py
-	bench/results.py $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY))
+	bench/results.py $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY)) $(RESULTS_ARGS)
+
+# The others, by the same recipe: every program in every way, large ones too, and the experiments that take long. What was
+# stopped goes on run by run.
+results-large: RESULTS_ARGS = --large
+results-large: results ## the results that `make results` leaves out; resumable (a day); FORCE, ONLY
 
 # The program and its libraries (the library for C with header and pkg-config file, Python's
 # package), manual pages, completions for bash, zsh and fish, the daemon's unit, its configuration (one that is there is kept),

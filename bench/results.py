@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Measures all results of bench/results afresh, on one machine and of one build: what `make results` runs.
+"""Measures results of bench/results afresh, on one machine and of one build: those of `make results`.
 
-usage: bench/results.py [--list] [--only NAME,...] [--force] [--megapage DIRECTORY]
+With --large it measures the others, those of `make results-large`.
+
+usage: bench/results.py [--large] [--list] [--only NAME,...] [--force] [--megapage DIRECTORY]
 
 Steps run one after the other, in the order of --list, which shows how long each takes. A step that was recorded with the same
 build on the same machine is skipped, unless --force: so the command can be stopped (Ctrl-C) and started again. After a failure
@@ -41,16 +43,27 @@ class Step:
     command: tuple
     # A status that is a finding, and no failure of the step.
     finding: int = 0
+    # One of those that the three hours have no room for.
+    large: bool = False
 
     @property
     def path(self):
         return RESULTS / f"{self.name}.json"
 
 
-def lab(name, minutes, *arguments):
-    return Step(name, minutes, ("{lab}", *arguments, "--save", "{save}"))
+def lab(name, minutes, *arguments, large=False):
+    return Step(name, minutes, ("{lab}", *arguments, "--save", "{save}"), large=large)
 
 
+def programs(name, minutes, *arguments, large=False):
+    driver = ("bench/programs/driver.py", "--megapage", "{megapage}", CONTINUE, "--save", "{save}")
+    return Step(name, minutes, (*driver, *arguments), finding=1, large=large)
+
+
+# The word that makes a driver go on where it was interrupted; --force leaves it out.
+CONTINUE = "--continue"
+# Minutes that `make results` may take.
+MOST = 180
 # First the steps that change no setting of the machine, roughly from short to long. Then come the
 # daemon's, and last those that take hours.
 STEPS = (
@@ -58,26 +71,29 @@ STEPS = (
     lab("startup", 1, "startup"),
     lab("fault", 3, "fault"),
     lab("interference", 3, "interference"),
-    lab("malloc", 15, "malloc", "--install"),
-    lab("restart", 22, "restart", "--install"),
+    lab("malloc", 15, "malloc", "--install", large=True),
+    lab("restart", 22, "restart", "--install", large=True),
     lab("fork", 15, "fork", "--install"),
-    lab("snapshot", 12, "snapshot", "--install"),
+    lab("snapshot", 12, "snapshot", "--install", large=True),
     lab("access", 35, "access"),
-    lab("release", 20, "release"),
-    lab("retrieval", 40, "retrieval"),
+    lab("release", 20, "release", large=True),
+    lab("retrieval", 40, "retrieval", large=True),
     lab("text-generated", 6, "text", "generated", "--install"),
-    lab("text", 25, "text", "--install", "cc1plus", "mariadb", "node", "postgres"),
+    lab("text", 25, "text", "--install", "cc1plus", "mariadb", "node", "postgres", large=True),
     lab("observe", 16, "observe", "--install"),
-    lab("plan", 12, "plan", "--seconds", "6"),
-    lab("trial", 60, "trial"),
-    lab("cost", 38, "cost", "--runs", "5"),
+    lab("plan", 12, "plan", "--seconds", "6", large=True),
+    lab("trial", 60, "trial", large=True),
+    lab("cost", 38, "cost", "--runs", "5", large=True),
     lab("promote", 21, "promote"),
-    lab("fair", 48, "fair"),
+    lab("fair", 48, "fair", large=True),
     lab("bloat-recovery", 4, "bloat", "recovery"),
-    lab("bloat", 57, "bloat", "--install", "--runs", "5"),
-    Step("soak-services", 62, ("scripts/soak-services", "--megapage", "{megapage}", "--save", "{save}"), finding=1),
-    Step("programs", 150, ("bench/programs/driver.py", "--megapage", "{megapage}", "--save", "{save}",
-                           "--table", "docs/programs-bench.md"), finding=1),
+    lab("bloat", 57, "bloat", "--install", "--runs", "5", large=True),
+    Step("soak-services", 62, ("scripts/soak-services", "--megapage", "{megapage}", "--save", "{save}"), finding=1,
+         large=True),
+    programs("programs-six", 70, "--class", "large", "--ways", "plain,best,ours", "--only",
+             "cpp-map,duckdb-join,java-map-g1,postgres-lookup,python-dict,redis-get"),
+    programs("programs", 150, "--table", "docs/programs-bench.md", large=True),
+    programs("programs-large", 1100, "--class", "large", "--table", "docs/programs-large.md", large=True),
 )
 
 
@@ -189,10 +205,10 @@ def to_its_end(command, environment):
     return status
 
 
-def run_step(step, directory, environment):
+def run_step(step, directory, environment, force=False):
     """Runs the step; returns the reason if it failed, else None."""
     places = {"{megapage}": str(directory / "megapage"), "{lab}": str(directory / "megapage-lab"), "{save}": str(step.path)}
-    command = [places.get(word, word) for word in step.command]
+    command = [places.get(word, word) for word in step.command if not (force and word == CONTINUE)]
     before = step.path.stat().st_mtime_ns if step.path.exists() else None
     try:
         status = to_its_end(command, environment)
@@ -219,7 +235,7 @@ def run(steps, directory, force, state_path, say=print):
         remaining = total(to_do[number - 1:])
         say(f"results: {number}/{len(to_do)} {step.name}: about {step.minutes} min, with all that follows {remaining}")
         begun = time.monotonic()
-        why = run_step(step, directory, environment)
+        why = run_step(step, directory, environment, force)
         if why is not None:
             failures.append((step.name, why))
             say(f"results: {step.name} FAILED: {why}")
@@ -238,24 +254,26 @@ def total(steps):
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def select(names):
-    """Returns the named steps, in the order of the table; all if none is named."""
+def select(names, large=False):
+    """Returns the named steps, in the order of the table. If none is named, returns those of `make
+    results`, or with `large` the others."""
     known = [step.name for step in STEPS]
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"results: '{unknown[0]}' is no result; known: {', '.join(known)}", file=sys.stderr)
         sys.exit(2)
-    return [step for step in STEPS if not names or step.name in names]
+    return [step for step in STEPS if step.name in names or not names and step.large == large]
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="show the steps and how long each takes, and what is done")
+    parser.add_argument("--large", action="store_true", help="those that take longer than the three hours, together a day")
     parser.add_argument("--only", default="", help="these steps, separated by commas")
     parser.add_argument("--force", action="store_true", help="also what was recorded with the same build")
     parser.add_argument("--megapage", type=pathlib.Path, default=TARGET / "release", help="where the programs are")
     options = parser.parse_args(arguments)
-    steps = select([name for name in options.only.split(",") if name])
+    steps = select([name for name in options.only.split(",") if name], options.large)
     if options.list:
         for step in steps:
             print(f"{step.name:16} {step.minutes:4} min  {' '.join(step.command)}")

@@ -66,6 +66,12 @@ class Steps(unittest.TestCase):
         self.run_all(steps)
         self.assertEqual((self.calls("one"), self.calls("two")), (3, 4))
 
+    def test_what_is_forced_does_not_go_on_with_earlier_runs(self):
+        # The step fails where it is given the word.
+        step = self.step("one", results.CONTINUE)
+        self.assertNotEqual(self.run_all([step]), [])
+        self.assertEqual(self.run_all([step], force=True), [])
+
     def test_another_machine_is_measured_anew(self):
         steps = [self.step("one")]
         self.run_all(steps)
@@ -132,6 +138,12 @@ class Table(unittest.TestCase):
         for step in results.STEPS:
             self.assertIn("{save}", step.command)
             self.assertGreater(step.minutes, 0)
+
+    def test_one_command_takes_three_hours_and_the_other_has_the_rest(self):
+        first, rest = results.select([]), results.select([], large=True)
+        self.assertEqual(len(first) + len(rest), len(results.STEPS))
+        self.assertLessEqual(sum(step.minutes for step in first), results.MOST)
+        self.assertEqual([step.name for step in results.select(["programs", "idle"])], ["idle", "programs"])
 
     def test_an_unknown_step_is_refused(self):
         said = io.StringIO()

@@ -1,16 +1,24 @@
 """Cases of the bench: each is one program, a file of cases/ that begins with a header (README.md
-lists the header's fields)."""
+lists the header's fields). A file with the field `large` is also a case of the class large, at that
+size."""
 
 import pathlib
 import re
 import shlex
 import subprocess
 
+from ways import TUNED
+
 HERE = pathlib.Path(__file__).resolve().parent
 CASES = HERE / "cases"
 REQUIRED = {"program", "class", "version"}
 FIELDS = REQUIRED | {"run", "server", "random", "data", "timeout", "answer", "expect", "phases", "stop", "before",
-                     "user"}
+                     "user", "large", "variants", "best", "blocks"}
+# The class large replaces the field of the same name by this one.
+LARGE = "large-"
+FIELDS |= {LARGE + name for name in FIELDS - {"large", "class"}}
+# Seconds that a large program has, unless its header says otherwise.
+LARGE_TIMEOUT = "600"
 COMMENT = re.compile(r"(?://|#|--|;)\s?")
 # Command lines, by the file's suffix, for cases whose header has no `run`.
 RUNS = {
@@ -40,23 +48,39 @@ def read_header(text):
             continue
         comment = COMMENT.match(line)
         key, colon, value = line[comment.end():].partition(": ") if comment else ("", "", "")
-        if not colon or not re.fullmatch(r"[a-z]+", key):
+        if not colon or not re.fullmatch(r"[a-z]+(-[a-z]+)?", key):
             break
         header[key] = value.strip()
     return header
 
 
-class Case:
-    """One program."""
+def bytes_of(text):
+    """Returns a size such as 512m or 4g in bytes."""
+    number, unit = text[:-1], text[-1:].lower()
+    if unit not in ("m", "g") or not number.isdigit() or int(number) == 0:
+        raise BadCase(f"{text!r} is no size: give a whole number with m or g, such as 512m")
+    return int(number) << {"m": 20, "g": 30}[unit]
 
-    def __init__(self, path, text=None):
+
+class Case:
+    """One program; in the class large if it has a size. `variant` is (name, word) of one of the
+    header's variants."""
+
+    def __init__(self, path, text=None, size=None, variant=("", "")):
         header = read_header(path.read_text() if text is None else text)
         unknown, missing = set(header) - FIELDS, REQUIRED - set(header)
         if unknown or missing:
             raise BadCase(f"{path}: the header has unknown {sorted(unknown)}, lacks {sorted(missing)}")
+        if size:
+            header.setdefault(LARGE + "timeout", LARGE_TIMEOUT)
+            # The header's answer is that of the small size.
+            header.pop("expect", None)
+            header |= {name.removeprefix(LARGE): value for name, value in header.items() if name.startswith(LARGE)}
+        name, self.variant = variant
         self.path = path
-        self.name = path.stem
-        self.program = header["program"]
+        self.size = size or 0
+        self.name = path.stem + (f"-{name}" if name else "")
+        self.program = header["program"] + (f" ({self.variant})" if name else "")
         self.kind = header["class"]
         self.version_command = header["version"]
         self.random = header.get("random", "no") == "yes"
@@ -69,14 +93,22 @@ class Case:
         self.server = header.get("server")
         self.before = header.get("before")
         self.user = header.get("user")
+        # The size in the class large, and if there is no small one.
+        self.large, _, only = header.get("large", "").partition(" ")
+        self.large_only = only == "only"
+        self.variants = dict(word.split(":", 1) for word in header.get("variants", "").split())
+        self.blocks = header.get("blocks", "no") == "yes"
+        self.best = header.get("best", TUNED)
         # A server's case is its client.
         self.run = header.get("run") or RUNS.get(path.suffix)
         if self.run is None:
             raise BadCase(f"{path}: nothing says how to run a case of this kind: add a line 'run: ...'")
 
     def words(self, template, places):
-        """Returns the words of a header's command line, with its places filled in."""
-        return [word.format(**places) for word in shlex.split(template)]
+        """Returns the words of a header's command line, with its places filled in. A place that is
+        empty leaves no word."""
+        filled = ((word, word.format(**places)) for word in shlex.split(template))
+        return [now for word, now in filled if now or not word]
 
     def version(self, places):
         """Returns the version as the program names it; empty if it is not installed."""
@@ -89,14 +121,23 @@ class Case:
         return number.group() if number else lines[0].strip()
 
 
-def discover(only=()):
-    """Returns the cases that `only` names, or all; sorted by file name."""
-    cases = [Case(path) for path in sorted(CASES.iterdir()) if path.is_file() and not path.name.startswith(".")]
+def discover(only=(), large=False, size=None):
+    """Returns the cases that `only` names, or all; sorted by file name. With `large` those of the
+    class large, at `size` bytes or each at its own size."""
+    paths = [path for path in sorted(CASES.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    cases = [Case(path) for path in paths]
+    twice = {case.name for case in cases if [other.name for other in cases].count(case.name) > 1}
+    if twice:
+        raise BadCase(f"several files for the case {', '.join(sorted(twice))}")
+    if not large:
+        cases = [case for case in cases if not case.large_only]
+    else:
+        cases = [
+            Case(case.path, size=size or bytes_of(case.large), variant=variant)
+            for case in cases if case.large for variant in (case.variants or {"": ""}).items()
+        ]
     names = [case.name for case in cases]
     unknown = set(only) - set(names)
     if unknown:
         raise BadCase(f"no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise BadCase(f"several files for the case {', '.join(sorted(twice))}")
     return [case for case in cases if not only or case.name in only]

@@ -1,4 +1,4 @@
-"""The input of the programs: made once, by the scripts of inputs/, the same on every machine."""
+"""The input of the programs: made once for each size, by the scripts of inputs/."""
 
 import hashlib
 import os
@@ -9,9 +9,9 @@ import subprocess
 INPUTS = pathlib.Path(__file__).resolve().parent / "inputs"
 
 
-def make(name, directory, python):
+def make(name, directory, python, size=0):
     """Makes `directory`/`name` with inputs/`name`.input.py, unless this very script made it
-    already.
+    already. `size` is that of a large program, else 0.
 
     Returns the reason if that fails, else None."""
     script = INPUTS / f"{name}.input.py"
@@ -23,7 +23,7 @@ def make(name, directory, python):
     new = directory / f"{name}.new"
     if new.is_dir():
         shutil.rmtree(new)
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED="0", BENCH_SIZE=str(size))
     done = subprocess.run([python, script, new], capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         return f"{script.name} failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"

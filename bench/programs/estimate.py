@@ -40,8 +40,18 @@ class Ratio:
         values = [above[number] / below[number] for number in rounds if below[number] > 0]
         if not values:
             raise ValueError("no round in which both ran")
+        self.take(values)
+
+    def take(self, values):
         self.median = statistics.median(values)
         self.low, self.high, self.coverage = interval(values)
+
+    @classmethod
+    def of(cls, values):
+        """Returns the median of values that were paired already, and its interval."""
+        ratio = cls.__new__(cls)
+        ratio.take(values)
+        return ratio
 
     def as_json(self):
         return {"median": self.median, "low": self.low, "high": self.high, "coverage": self.coverage}

@@ -36,10 +36,23 @@ COMPILE = {
 
 def places(case):
     """Returns the values of the {names} in a header's command lines."""
-    built = BUILT / case.name
-    main = "".join(word.capitalize() for word in case.name.split("-"))
-    return {"python": str(VENV / "bin/python"), "case": str(case.path), "built": str(built), "main": main,
-            "lib": str(HERE / "lib"), "data": str(DATA), "rustc": rustc(), "postgres": postgres()}
+    built = BUILT / case.path.stem
+    main = "".join(word.capitalize() for word in case.path.stem.split("-"))
+    return {"python": python(), "case": str(case.path), "built": str(built), "main": main, "lib": str(HERE / "lib"),
+            "data": str(data_of(case)), "rustc": rustc(), "postgres": postgres(), "variant": case.variant,
+            "mib": str(case.size >> 20)}
+
+
+def data_of(case):
+    """Returns the directory of the case's input, one for each size."""
+    return DATA / f"{case.size >> 20}m" if case.size else DATA
+
+
+def python():
+    """Returns the venv's interpreter; Debian's if there is none, for the programs that need no
+    package."""
+    path = VENV / "bin/python"
+    return str(path) if path.exists() else PYTHON
 
 
 @functools.cache
@@ -69,13 +82,13 @@ def compile_case(case):
     if command is None:
         return None
     here = places(case)
-    stamp = BUILT / f"{case.name}.stamp"
+    stamp = BUILT / f"{case.path.stem}.stamp"
     if stamp.exists() and stamp.stat().st_mtime > newest([case.path, *(HERE / "lib").iterdir()]):
         return None
     BUILT.mkdir(parents=True, exist_ok=True)
     if case.path.suffix == ".go":
         # Go wants the files of a program in one directory.
-        sources = BUILT / f"{case.name}.src"
+        sources = BUILT / f"{case.path.stem}.src"
         sources.mkdir(exist_ok=True)
         for path in (case.path, HERE / "lib/phases.go"):
             shutil.copy(path, sources / path.name)
@@ -93,11 +106,9 @@ def compile_case(case):
 
 def prepare(case):
     """Makes the case's program and input. Returns the reason if it cannot be run, else None."""
-    if case.path.suffix == ".py" and not (VENV / "bin/python").exists():
-        return "no venv: run bench/programs/install.py"
     why = compile_case(case)
     for name in case.data:
-        why = why or data.make(name, DATA, VENV / "bin/python")
+        why = why or data.make(name, data_of(case), python(), case.size)
     return why
 
 

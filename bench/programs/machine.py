@@ -10,6 +10,9 @@ import subprocess
 
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 HUGE = 2 << 20
+MADV_POPULATE_WRITE = 23
+# Bytes of available memory that stay untouched for other programs.
+SPARE = 2 << 30
 VMSTAT = ("thp_fault_alloc", "thp_fault_fallback", "thp_collapse_alloc", "pgmajfault")
 
 
@@ -26,6 +29,12 @@ def first_line(words):
 def setting(name):
     path = THP / name
     return path.read_text().strip() if path.exists() else None
+
+
+def available():
+    """Returns how many bytes programs may take without pushing others out."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
 def describe():
@@ -53,15 +62,20 @@ def back_free_memory(size):
     host supplies them again at their first touch, which takes longer than zeroing them. Base pages
     mostly come from smaller blocks, which stay.
     """
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    size = min(size, free // 2) // HUGE * HUGE
+    # Old files in the page cache make room here, and not in the run.
+    free = available()
+    size = min(size, max(free // 2, free - SPARE)) // HUGE * HUGE
     if not size:
         return
     with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
-        for at in range(0, size, HUGE):
-            memory[at] = 1
+        try:
+            # All of it, also where no huge page was free.
+            memory.madvise(MADV_POPULATE_WRITE)
+        except OSError:
+            for at in range(0, size, mmap.PAGESIZE):
+                memory[at] = 1
 
 
 def megapage_version(command):
@@ -120,7 +134,8 @@ class Counters:
             if name in values:
                 values[name] = int(value)
         values["khugepaged_ticks"] = 0
-        if self.thread:
+        # The kernel ends the thread while THP is `never`, and starts another one later.
+        with contextlib.suppress(OSError):
             fields = pathlib.Path(f"/proc/{self.thread}/stat").read_text().rpartition(")")[2].split()
             values["khugepaged_ticks"] = int(fields[11]) + int(fields[12])
         values["load"] = os.getloadavg()[0]

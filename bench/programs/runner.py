@@ -47,8 +47,9 @@ class Mark:
     def __init__(self, run, now):
         pids = run.tree()
         self.wall = now - run.paused
-        self.cpu = tree.processor_seconds(pids) + run.reaped
-        self.faults = tree.minor_faults(pids)
+        self.cpu = tree.processor_seconds(pids) + run.reaped["cpu"]
+        self.faults = tree.count(pids, tree.FAULTS)
+        self.system = tree.count(pids, tree.SYSTEM) / tree.TICK + run.reaped["system"]
 
 
 class Run:
@@ -66,7 +67,9 @@ class Run:
         self.usage = {}
         self.descriptors = []
         self.watched = {}
-        self.reaped = 0.0
+        # Use of the program's ended processes.
+        self.reaped = {"cpu": 0.0, "system": 0.0, "minflt": 0}
+        self.stall = tree.Stall()
         self.paused = 0.0
         self.marks = {}
         self.memory = self.settled = None
@@ -127,7 +130,9 @@ class Run:
                     if child and child.pid == pid:
                         child.returncode = self.usage[pid][0]
                 if not self.client or pid != self.client.pid:
-                    self.reaped += used.ru_utime + used.ru_stime
+                    self.reaped["cpu"] += used.ru_utime + used.ru_stime
+                    self.reaped["system"] += used.ru_stime
+                    self.reaped["minflt"] += used.ru_minflt
 
     def pause(self, phase):
         """Measures while the program waits for its line."""
@@ -141,8 +146,12 @@ class Run:
             if self.settle:
                 time.sleep(SETTLED)
                 self.settled = tree.memory(self.tree())["bytes"]
-        os.write(self.descriptors[1], b"go\n")
+        os.write(self.descriptors[1], self.reply(phase))
         self.paused += time.monotonic() - began
+
+    def reply(self, phase):
+        """Returns the line that lets the program go on."""
+        return b"go\n"
 
     def follow(self, until):
         """Samples memory and answers messages until `until()` is true; raises Failed after the
@@ -160,7 +169,9 @@ class Run:
             if until():
                 return
             pids = self.tree()
-            self.sampler.sample(pids)
+            self.sampler.sample(pids, now=False)
+            if self.parser.reached == "steady" or not self.case.phased:
+                self.stall.sample(pids, time.monotonic())
             if not self.case.phased and time.monotonic() > next_rollup:
                 looked = tree.memory(pids)
                 if self.memory is None or looked["bytes"] > self.memory["bytes"]:
@@ -228,9 +239,11 @@ class Run:
         if case.phased:
             self.parser.check_complete()
             steady, end = self.marks["steady"], self.marks["end"]
-            phase = {"cpu": end.cpu - steady.cpu, "wall": end.wall - steady.wall, "minflt": end.faults - steady.faults}
+            phase = {"cpu": end.cpu - steady.cpu, "wall": end.wall - steady.wall, "minflt": end.faults - steady.faults,
+                     "system": end.system - steady.system}
         else:
-            phase = {"cpu": self.reaped, "wall": wall, "minflt": self.usage[self.program.pid][1].ru_minflt}
+            phase = {**self.reaped, "wall": wall}
+        phase["stall"] = self.stall.worst if self.parser.stall is None else self.parser.stall
         if self.memory is None:
             raise Failed("ended before its memory was looked at")
         # A program without phases does not stand still, so its memory cannot settle.
@@ -238,7 +251,7 @@ class Run:
         return {
             "answer": self.find_answer(),
             "steady": phase,
-            "whole": {"cpu": self.reaped, "wall": wall},
+            "whole": {**self.reaped, "wall": wall},
             "memory": {"peak": self.sampler.peak, "end": self.memory, "settled": settled},
         }
 

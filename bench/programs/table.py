@@ -42,17 +42,30 @@ half later, while the program stands still (*settled*). *Huge*: share of anonymo
 """
 
 
-# Least coverage of an interval that counts as clear; five rounds have 0.9375.
-ENOUGH = 0.9
+LARGE = """
+## Processor time of the whole run
 
+| program | size, MiB | plain, s | {way_names} |
+|---|---|---|{way_rules}
+{wholes}
 
+## What else it costs
+
+Medians of plain and ours. System time and page faults are those of the whole run. The worst stall is the longest step of a
+server's client; of other programs the longest time without user time, in steps of 50 ms. Page tables are those at the end of
+the steady phase.
+
+| program | system plain -> ours, s | faults plain -> ours, thousands | worst stall plain -> ours, ms | page tables plain -> ours, MiB |
+|---|---|---|---|---|
+{costs}
+"""
 def emphasised(ratio):
     """Returns the ratio as text: bold if the whole interval, of enough rounds, lies on one side of
     1."""
     if ratio is None:
         return "-"
     text = str(ratio)
-    clear = ratio.coverage >= ENOUGH and (ratio.low > 1 or ratio.high < 1)
+    clear = ratio.coverage >= verdicts.ENOUGH and (ratio.low > 1 or ratio.high < 1)
     return f"**{text}**" if clear else text
 
 
@@ -82,6 +95,40 @@ def memory_row(figures, ways):
     return cells
 
 
+def whole_row(figures, ways):
+    plain = figures.median(BASELINE, "whole", "cpu")
+    cells = [figures.case["program"], figures.case["size"] >> 20, "-" if plain is None else f"{plain:.1f}"]
+    return cells + [emphasised(figures.ratio(way, "whole", "cpu")) for way in ways]
+
+
+# The measures of "What else it costs", each with its unit and the digits after the point.
+COSTS = ((("whole", "system"), 1, 1), (("whole", "minflt"), 1e3, 0), (("steady", "stall"), 1e-3, 0),
+         (("memory", "end", "page_tables"), 1 << 20, 1))
+
+
+def cost_row(figures):
+    def shown(way, keys, unit, digits):
+        value = figures.median(way, *keys)
+        return "-" if value is None else f"{value / unit:.{digits}f}"
+
+    pairs = [" -> ".join(shown(way, *cost) for way in (BASELINE, OURS)) for cost in COSTS]
+    return [figures.case["program"], *pairs]
+
+
+def brief(results, all_figures):
+    """Returns a short table for a terminal."""
+    machine = results["machine"]
+    lines = [f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_bytes'] >> 30} GiB, Linux {machine['kernel']}",
+             f"{'program':16} {'way':12} {'steady, cpu':22} {'whole, cpu':22} {'peak':>8} {'huge':>5}"]
+    for figures in all_figures:
+        for way in (way["name"] for way in results["ways"]):
+            peak, share = figures.median(way, "memory", "peak"), figures.median(way, "memory", "end", "huge_share")
+            if peak is not None:
+                steady, whole = (str(figures.ratio(way, phase, "cpu") or "-") for phase in ("steady", "whole"))
+                lines.append(f"{figures.case['name']:16} {way:12} {steady:22} {whole:22} {mebibytes(peak):>4} MiB {share:5.0%}")
+    return "\n".join(lines)
+
+
 def line(cells):
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
@@ -94,11 +141,11 @@ def markdown(results, all_figures):
         f"- `{way['name']}`: {way['what']}" + (f" ({way['version']})" if way["version"] else "") for way in results["ways"]
     ]
     verdict_lines = [
-        line([v["gate"], ("former gate, " if v["former"] else "") + ("met" if v["met"] else "**not met**"), v["measured"],
+        line([v["gate"], ("former gate, " if v["former"] else "") + (v["state"] if v["met"] else f"**{v['state']}**"), v["measured"],
               "; ".join(f"{name} ({why})" for name, why in v["misses"].items())])
         for v in results["verdicts"]
     ]
-    return HEAD.format(
+    text = HEAD.format(
         rounds=results["rounds"], recorded=results["recorded"], megapage=results["megapage"], cpu=machine["cpu"],
         cpus=machine["cpus"], memory=machine["memory_bytes"] >> 30, kernel=machine["kernel"], libc=machine["libc"],
         thp=machine["thp"]["enabled"], pool=machine["hugetlb_2m_pages"], ways="\n".join(lists),
@@ -106,4 +153,11 @@ def markdown(results, all_figures):
         way_names_huge=" | huge ".join(ways), way_rules_huge="---|" * len(ways),
         times="\n".join(line(time_row(figures, ways)) for figures in all_figures),
         memory_rows="\n".join(line(memory_row(figures, ways)) for figures in all_figures),
+    )
+    if not all("size" in figures.case for figures in all_figures):
+        return text
+    return text + LARGE.format(
+        way_names=" | ".join(ways), way_rules="---|" * len(ways),
+        wholes="\n".join(line(whole_row(figures, ways)) for figures in all_figures),
+        costs="\n".join(line(cost_row(figures)) for figures in all_figures),
     )

@@ -3,13 +3,17 @@
 unittest."""
 
 import contextlib
+import io
+import json
 import os
 import pathlib
+import re
 import sys
 import subprocess
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import case
@@ -18,6 +22,7 @@ import estimate
 import machine
 import protocol
 import runner
+import switch
 import table
 import tree
 import verdicts
@@ -69,7 +74,7 @@ class Messages(unittest.TestCase):
 
     def test_what_is_no_protocol_is_refused(self):
         for text in (b"phase middle\n", b"phase end\n", b"phase steady\nphase steady\n", b"phase steady\nphase setup\n",
-                     b"answer\n", b"answer 1\nanswer 1\n", b"hello\n", b"x" * 70_000):
+                     b"answer\n", b"answer 1\nanswer 1\n", b"stall x\n", b"stall 1.0\nstall 1.0\n", b"hello\n", b"x" * 70_000):
             self.refuses(text)
 
     def test_a_run_that_stops_early_is_not_complete(self):
@@ -105,6 +110,32 @@ class Headers(unittest.TestCase):
             for name in one.data:
                 self.assertTrue((case.HERE / "inputs" / f"{name}.input.py").exists(), f"{one.name}: {name}")
 
+    def test_the_class_large_has_its_own_fields_sizes_and_variants(self):
+        head = "# " + self.HEAD.format(c="#") + "# large: 2g\n# expect: 7\n# run: a {variant} {mib} ''\n# large-stop: QUIT\n"
+        small = case.Case(pathlib.Path("a.py"), head)
+        large = case.Case(pathlib.Path("a.py"), head, 1 << 30, ("b", "--b"))
+        self.assertEqual((small.stop, small.expect, small.size, small.timeout), ("TERM", "7", 0, 120))
+        self.assertEqual((large.stop, large.expect, large.size, large.timeout), ("QUIT", None, 1 << 30, 600))
+        self.assertEqual((large.name, large.program), ("a-b", "A (--b)"))
+        self.assertEqual(small.words(small.run, {"variant": "", "mib": 0}), ["a", "0", ""], "a place may be empty")
+
+    def test_large_programs_are_those_of_the_issue_and_small_ones_stay(self):
+        large = case.discover(large=True)
+        self.assertGreaterEqual(len({one.path for one in large}), 18)
+        self.assertTrue(all(1 << 30 <= one.size <= 12 << 30 for one in large))
+        self.assertEqual([one.name for one in large if one.path.stem == "java-map"],
+                         ["java-map-parallel", "java-map-g1", "java-map-zgc"])
+        self.assertEqual(case.discover(["java-map-g1"], True, 1 << 29)[0].size, 1 << 29)
+        self.assertEqual(len(case.discover()), 49)
+        known = {way.name for way in ways.all_ways(pathlib.Path("x"), pathlib.Path("y"), large=True)}
+        self.assertEqual({one.best for one in large} - known, set())
+
+    def test_what_is_no_size_is_refused(self):
+        self.assertEqual(case.bytes_of("512m"), 512 << 20)
+        for text in ("", "4", "4k", "g", "0g", "1.5g"):
+            with self.assertRaises(case.BadCase):
+                case.bytes_of(text)
+
 
 def made(name, way_times, peak=None, share=True, settled=None):
     """Returns the figures of a program whose ways took these times, round by round."""
@@ -121,17 +152,21 @@ def made(name, way_times, peak=None, share=True, settled=None):
 
 class Verdicts(unittest.TestCase):
     SLOWER, BIGGER, AT_ONCE, EVERY_WAY, BEST_WAY, RANDOM, FORMER_RANDOM = range(7)
+    TOLD_SLOWER, TOLD_BIGGER, TOLD_WAYS, TOLD_RANDOM, SAVING, TOLD_PEAK = range(7, 13)
 
     def judged(self, *figures):
-        return [verdict["met"] for verdict in verdicts.judge(list(figures))]
+        return [verdict["met"] for verdict in verdicts.judge(list(figures), large=True)]
+
+    def states(self, *figures):
+        return [verdict["state"] for verdict in verdicts.judge(list(figures), large=True)]
 
     def test_all_gates_are_met(self):
-        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5, "ours": [0.7] * 5, "tunable": [0.9] * 5})), [True] * 7)
+        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5, "ours": [0.7] * 5, "tunable": [0.9] * 5})), [True] * 13)
 
     def test_former_gates_are_told_from_those_that_count(self):
         former = [verdict["former"] for verdict in verdicts.judge([made("a", {"plain": [1.0], "ours": [1.0]})])]
         self.assertEqual([at for at, is_former in enumerate(former) if is_former],
-                         [self.AT_ONCE, self.BEST_WAY, self.FORMER_RANDOM])
+                         [self.SLOWER, self.BIGGER, self.AT_ONCE, self.EVERY_WAY, self.BEST_WAY, self.RANDOM, self.FORMER_RANDOM])
 
     def test_slower_beyond_the_noise_is_a_miss_and_within_is_none(self):
         slow = made("a", {"plain": [1.0] * 5, "ours": [1.02, 1.03, 1.02, 1.04, 1.02]})
@@ -180,7 +215,82 @@ class Verdicts(unittest.TestCase):
         self.assertFalse(self.judged(between)[self.FORMER_RANDOM])
 
     def test_a_program_that_failed_in_ours_meets_nothing(self):
-        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5})), [False] * 7)
+        self.assertEqual(self.judged(made("a", {"plain": [1.0] * 5})), [False] * 13)
+
+    def test_an_interval_that_holds_the_rival_tells_nothing(self):
+        noisy = made("a", {"plain": [1.0] * 5, "ours": [0.7, 0.7, 0.7, 0.7, 1.1], "tunable": [0.9] * 5})
+        found = self.states(noisy)
+        for gate in (self.TOLD_WAYS, self.TOLD_RANDOM, self.SAVING):
+            self.assertEqual(found[gate], verdicts.UNTOLD)
+        few = made("a", {"plain": [1.0] * 3, "ours": [0.7] * 3, "tunable": [0.9] * 3})
+        self.assertTrue(all(state == verdicts.UNTOLD for state in self.states(few)[self.TOLD_SLOWER:]))
+
+    def test_three_programs_may_stay_untold_and_none_may_lose(self):
+        def program(name, ours):
+            return made(name, {"plain": [1.0] * 5, "ours": ours, "tunable": [0.9] * 5})
+        fast = [program(f"fast{n}", [0.5] * 5) for n in range(4)]
+        untold = [program(f"untold{n}", [0.9, 0.9, 0.9, 0.9, 1.1]) for n in range(4)]
+        lost = program("lost", [1.02] * 5)
+        self.assertEqual(self.states(*fast, *untold[:3])[self.TOLD_SLOWER], verdicts.MET)
+        self.assertEqual(self.states(*fast, *untold)[self.TOLD_SLOWER], verdicts.UNTOLD)
+        self.assertEqual(self.states(*fast, lost)[self.TOLD_SLOWER], verdicts.MISSED)
+
+    def test_nine_tenths_of_the_best_saving_are_wanted_where_it_is_worth_it(self):
+        def saves(ours, best):
+            times = {"plain": [1.0] * 5, "ours": [ours] * 5, "tunable": [best] * 5, "jemalloc": [1.0] * 5}
+            return self.states(made("a", times))[self.SAVING]
+        self.assertEqual(saves(0.82, 0.80), verdicts.MET)
+        self.assertEqual(saves(0.83, 0.80), verdicts.MISSED)
+        worth = made("b", {"plain": [1.0] * 5, "ours": [0.8] * 5, "tunable": [0.8] * 5})
+        nothing = made("a", {"plain": [1.0] * 5, "ours": [1.0] * 5, "tunable": [0.96] * 5})
+        self.assertEqual(self.states(worth, nothing)[self.SAVING], verdicts.MET)
+        self.assertEqual(self.states(nothing)[self.SAVING], verdicts.MISSED, "nothing to save shows nothing")
+
+
+class Mutants(unittest.TestCase):
+    """Fake results, made of the committed ones, that no gate may pass."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.results = json.loads((driver.HERE.parent / "results/programs.json").read_text())
+
+    def judged(self, change):
+        """Returns the state of every gate, by name. `change` returns the run that takes the place
+        of ours, from those of plain and of ours by round."""
+        found = []
+        for one in self.results["cases"]:
+            runs = [run for run in self.results["runs"] if run["case"] == one["name"]]
+            plain, ours = ({run["round"]: run for run in runs if run["way"] == way} for way in ("plain", "ours"))
+            fake = [{**change(plain, number, ours[number]), "way": "ours", "round": number} for number in ours]
+            found.append(verdicts.Figures(one, [run for run in runs if run["way"] != "ours"] + fake))
+        verdict = verdicts.judge(found, large=True)
+        return {gate["gate"]: gate["state"] for gate in verdict if not gate["former"]}
+
+    def test_base_pages_pass_no_gate(self):
+        # The same runs, and those of the next round: with the noise of this machine.
+        same = self.judged(lambda plain, number, _: plain[number])
+        following = self.judged(lambda plain, number, _: plain[number % len(plain) + 1])
+        self.assertEqual(len(same), 6)
+        for found in (same, following):
+            self.assertEqual([gate for gate, state in found.items() if state == verdicts.MET], [])
+
+    def gains(self, memory=1.0, time=0.5):
+        """Returns every gate's state where ours takes these parts of plain's time and memory."""
+        def change(plain, number, _):
+            run = plain[number]
+            times = {phase: {what: run[phase][what] * time for what in ("cpu", "wall")} for phase in ("steady", "whole")}
+            sizes = {"peak": run["memory"]["peak"] * memory, "settled": run["memory"]["settled"] * memory,
+                     "end": run["memory"]["end"]}
+            return {**run, **times, "memory": sizes}
+        return self.judged(change)
+
+    def test_each_gate_passes_what_gains_and_fails_what_loses(self):
+        gained = self.gains()
+        self.assertEqual([gate for gate, state in gained.items() if state != verdicts.MET], [])
+        fat = self.gains(memory=1.4)
+        self.assertEqual([gate.split()[0] for gate, state in fat.items() if state == verdicts.MISSED], ["peak", "peak"])
+        slow = self.gains(time=1.05)
+        self.assertNotIn(verdicts.MET, slow.values())
 
     def test_one_round_is_never_bold(self):
         self.assertNotIn("**", table.emphasised(estimate.Ratio({1: 2.0}, {1: 1.0})))
@@ -193,10 +303,18 @@ class Verdicts(unittest.TestCase):
                         "thp": {"enabled": "madvise"}, "hugetlb_2m_pages": 0},
             "ways": [{"name": name, "what": name, "version": None} for name in ("plain", "ours")],
         }
+        brief = table.brief(results, figures).splitlines()
+        self.assertEqual([line.split()[:2] for line in brief[2:]], [["first", "plain"], ["first", "ours"], ["second", "plain"]])
         text = table.markdown(results, figures)
         self.assertEqual(text.count("| first |"), 2)
         self.assertEqual(text.count("| second |"), 2)
         self.assertIn("**0.70 [0.70, 0.70]**", text)
+        self.assertNotIn("What else it costs", text)
+        for one in figures:
+            one.case = {**one.case, "size": 2 << 30}
+        text = table.markdown(results, figures)
+        self.assertIn("| first | - -> - | - -> - | - -> - | - -> - |", text)
+        self.assertIn("| first | 2048 | 1.0 | **0.70", text)
 
 
 class FurtherRounds(unittest.TestCase):
@@ -208,10 +326,39 @@ class FurtherRounds(unittest.TestCase):
             with self.assertRaisesRegex(SystemExit, f"another {name}"):
                 driver.check_same(self.RESULTS, {**self.RESULTS, name: "other"}, "x")
 
+    EARLIER = [{"case": "a", "way": "plain", "round": number, "failed": None, "answer": "7", "memory": {"peak": number}}
+               for number in (1, 2)]
+
     def test_they_follow_the_earlier_ones(self):
         bench = driver.Bench(None, None, None)
-        bench.begin_after([{"round": 1}, {"round": 2}])
+        bench.begin_after(self.EARLIER)
         self.assertEqual((bench.first_round, len(bench.runs)), (3, 2))
+        self.assertEqual((bench.answers, bench.peaks), ({"a": "7"}, {"a": 2}), "their answers and sizes hold")
+
+    def test_an_interrupted_bench_makes_the_runs_that_it_lacks(self):
+        class Made(driver.Bench):
+            def run(self, case, way, number):
+                made.append((case.name, way.name, number))
+
+        made, one = [], case.Case(pathlib.Path("a.py"), "# " + Headers.HEAD.format(c="#"))
+        bench = Made(driver.arguments_of(["--rounds", "2"]), None, None)
+        bench.begin_after(self.EARLIER, further=False)
+        bench.all_runs([one], [ways.Way("plain", ""), ways.Way("ours", "")])
+        warm = driver.WARM_UP
+        self.assertEqual(made, [("a", "plain", warm), ("a", "ours", warm), ("a", "ours", 1), ("a", "ours", 2)])
+
+    def test_it_starts_afresh_after_a_change(self):
+        bench, results = driver.Bench(None, None, None), {**self.RESULTS, "schema": driver.SCHEMA}
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "a.json")
+            arguments = driver.arguments_of(["--continue", "--save", str(path)])
+            driver.begin(bench, results, arguments)
+            driver.save({**results, "runs": self.EARLIER}, path)
+            with contextlib.redirect_stderr(io.StringIO()):
+                driver.begin(bench, {**results, "build": "other"}, arguments)
+            self.assertEqual(bench.runs, [])
+            driver.begin(bench, results, arguments)
+            self.assertEqual((len(bench.runs), bench.first_round), (2, 1))
 
     def test_what_is_no_result_is_refused_with_its_name(self):
         with tempfile.NamedTemporaryFile("w") as file:
@@ -235,21 +382,55 @@ class Machine(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             file, journal = pathlib.Path(directory, "enabled"), pathlib.Path(directory, "journal")
             file.write_text("always [madvise] never\n")
-            setting = ways.ThpSetting(journal, file)
-            with self.assertRaises(KeyboardInterrupt), setting.set_to("always"):
-                self.assertEqual((file.read_text(), journal.read_text()), ("always", "madvise"))
+            settings = ways.Settings(journal, pathlib.Path(directory))
+            with self.assertRaises(KeyboardInterrupt), settings.set_to({"enabled": "always"}):
+                self.assertEqual((file.read_text(), json.loads(journal.read_text())), ("always", {"enabled": "madvise"}))
                 raise KeyboardInterrupt
             self.assertEqual(file.read_text(), "madvise")
             self.assertFalse(journal.exists())
+
+    def test_a_setting_that_the_kernel_does_not_take_is_refused_and_put_back(self):
+        with tempfile.TemporaryDirectory() as directory:
+            file, journal = pathlib.Path(directory, "pages"), pathlib.Path(directory, "journal")
+            file.write_text("3\n")
+            settings = ways.Settings(journal, pathlib.Path(directory))
+            with mock.patch.object(settings, "now", lambda _: "5"), self.assertRaises(ways.Refused):
+                with settings.set_to({"pages": "9"}):
+                    self.fail("the pool is too small")
+            self.assertEqual((file.read_text(), journal.exists()), ("5", False))
+
+    def test_a_pool_holds_what_a_run_takes(self):
+        large = {way.name: way for way in ways.all_ways(pathlib.Path("x"), pathlib.Path("y"), large=True)}
+        name = "hugepages/hugepages-1048576kB/nr_hugepages"
+        self.assertEqual(large["ours-1g"].needs((2 << 30) + 1)[name], "3")
+        self.assertEqual(large["plain"].needs(1 << 30), ways.USUAL)
+
+    def test_peers_are_set_as_the_laboratory_sets_them(self):
+        # A test of the laboratory compares this page with its tables.
+        page = (driver.driving.REPOSITORY / "docs/lab.md").read_text()
+        rows = dict(re.findall(r"^\| ([\w-]+) \| (.+?) \| ", page, re.M))
+        for large in (False, True):
+            for way in ways.all_ways(pathlib.Path("x"), pathlib.Path("y"), large=large):
+                if way.peer is None:
+                    continue
+                if way.settings:
+                    own = {f"{pathlib.Path(name).name} {word}" for name, word in way.settings.items()}
+                    self.assertEqual(set(rows[way.peer].split(", ")), own)
+                    continue
+                words = [f"{name}={value}" for name, value in way.variables.items()]
+                words += [f"LD_PRELOAD={way.library.name}"] if way.library else []
+                words += ["megapage", "run", *way.options, "--"] if way.build else []
+                self.assertEqual(rows[way.peer].strip("`").split(), [*words, "PROGRAM"], way.name)
 
     def test_what_a_killed_driver_left_is_put_back(self):
         with tempfile.TemporaryDirectory() as directory:
             file, journal = pathlib.Path(directory, "enabled"), pathlib.Path(directory, "journal")
             file.write_text("[always] madvise never\n")
-            journal.write_text("madvise")
-            self.assertEqual(ways.ThpSetting(journal, file).recover(), "madvise")
+            journal.write_text('{"enabled": "madvise"}')
+            settings = ways.Settings(journal, pathlib.Path(directory))
+            self.assertEqual(settings.recover(), {"enabled": "madvise"})
             self.assertEqual(file.read_text(), "madvise")
-            self.assertIsNone(ways.ThpSetting(journal, file).recover())
+            self.assertIsNone(settings.recover())
 
     def test_a_process_sees_its_own_processor_time_and_memory(self):
         own = [os.getpid()]
@@ -277,6 +458,43 @@ class Machine(unittest.TestCase):
         self.assertEqual(tree.fields_of("12 (a) b (c)) S 1 2")[:2], ["S", "1"])
 
 
+class Switches(unittest.TestCase):
+    MAPS = ("400000-a00000 r-xp 00000000 08:01 7 /bin/a\n"
+            "1000000-1a00000 rw-p 00000000 00:00 0 [heap]\n"
+            "7f0000300000-7f0000b00000 rw-p 00000000 00:00 0 \n"
+            "7f0001000000-7f0002000000 rw-s 00000000 00:01 9 /memfd:a (deleted)\n"
+            "7f0003000000-7f0003100000 rw-p 00000000 00:00 0 [anon:a]\n"
+            "7f0004000000-7f0005000000 rw-p 00000000 00:00 0 [stack]\n")
+
+    def test_only_whole_huge_regions_of_own_memory_are_switched(self):
+        self.assertEqual(switch.regions(self.MAPS), [(0x1000000, 0x1a00000), (0x7f0000400000, 0x7f0000a00000)])
+
+    def test_the_first_block_does_not_count_and_each_pair_has_both_kinds(self):
+        order = switch.drawn("a", 6)
+        self.assertEqual((len(order), sum(order[1:])), (13, 6))
+        self.assertTrue(all(sorted(order[at:at + 2]) == [False, True] for at in range(1, 13, 2)))
+        self.assertGreater(len({tuple(switch.drawn(name, 6)) for name in "abc"}), 1)
+        blocks = [99.0] + [0.8 if huge else 1.0 for huge in order[1:]]
+        ratio = switch.ratio_of(order, blocks)
+        self.assertAlmostEqual(ratio.low, 0.8)
+        self.assertAlmostEqual(ratio.high, 0.8)
+
+    def test_refused_ranges_are_passed_over(self):
+        calls = []
+
+        class Libc:
+            def syscall(self, number, descriptor, vector, count, advice, flags):
+                sizes = [vector[at].size for at in range(count)]
+                calls.append([vector[at].begin for at in range(count)])
+                # The kernel stops before the first range that it refuses.
+                taken = sizes[:sizes.index(13)] if 13 in sizes else sizes
+                return sum(taken) or -1
+
+        with mock.patch.object(tree, "LIBC", Libc()):
+            switch.advise(os.getpid(), [(1, 4), (2, 13), (3, 13), (4, 4)], switch.MADV_COLD)
+        self.assertEqual(calls, [[1, 2, 3, 4], [3, 4], [4]])
+
+
 class Runs(unittest.TestCase):
     """Runs of a shell script that speaks the protocol."""
 
@@ -300,6 +518,9 @@ class Runs(unittest.TestCase):
         found = self.run_script(f'{spin}say "phase steady"\nsleep 0.2\n{spin}say "answer 1"\nsay "phase end"\n')
         self.assertEqual(found["answer"], "1")
         self.assertGreater(found["steady"]["wall"], 0.2)
+        self.assertGreater(found["steady"]["stall"], 0.1, "it slept")
+        self.assertGreater(found["memory"]["end"]["page_tables"], 0)
+        self.assertGreater(found["whole"]["minflt"], 100)
         self.assertGreater(found["steady"]["cpu"], 0.01)
         self.assertGreater(found["whole"]["cpu"], found["steady"]["cpu"])
         self.assertGreater(found["whole"]["wall"], found["steady"]["wall"])
@@ -314,6 +535,14 @@ class Runs(unittest.TestCase):
         memory = self.run_script(script, settle=True)["memory"]
         self.assertGreater(memory["end"]["bytes"], 64 << 20)
         self.assertLess(memory["settled"], 32 << 20)
+
+    def test_work_is_done_in_blocks_while_the_driver_wants_them(self):
+        script = ('say "phase steady"\nfor ((block = 1; ; block++)); do printf "phase block\\n" >"$BENCH_PHASES"\n'
+                  '  read -r line <"$BENCH_GO"; [ "$line" = go ] || break; done\n'
+                  'say "answer 1"\nsay "phase end"\necho "$block" >&2; exit 9\n')
+        with mock.patch.object(runner.Run, "reply", lambda run, phase: b"end\n" if run.marks.get("seen") else
+                               (run.marks.update(seen=phase == "block"), b"go\n")[1]):
+            self.fails("exit status 9\n +2", script)
 
     def test_commands_without_phases_do_not_settle(self):
         memory = self.run_script("sleep 0.7\n", "# phases: no\n# answer: match x*\n", settle=True)["memory"]

@@ -75,14 +75,32 @@ def processor_seconds(pids):
     return total
 
 
-def minor_faults(pids):
-    """Returns the page faults without I/O of the processes and their ended children."""
+# Indices of the fields of /proc/PID/stat after the name: a process's own value, and that of its
+# ended children.
+FAULTS, USER, SYSTEM = (7, 8), (11, 13), (12, 14)
+
+
+def count(pids, fields):
+    """Returns the sum of these fields over the processes: page faults without I/O, or ticks."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
             stat = fields_of(pathlib.Path(f"/proc/{pid}/stat").read_text())
-            total += int(stat[7]) + int(stat[8])
+            total += sum(int(stat[field]) for field in fields)
     return total
+
+
+class Stall:
+    """The longest time in which a tree of processes used no user time, as samples show it."""
+
+    def __init__(self):
+        self.worst, self.user, self.since = 0.0, None, 0.0
+
+    def sample(self, pids, now):
+        user = count(pids, USER)
+        if user != self.user:
+            self.user, self.since = user, now
+        self.worst = max(self.worst, now - self.since)
 
 
 def kib_fields(path, names):
@@ -122,14 +140,19 @@ class Sampler:
     """
 
     BIG = 32 << 20
+    # Shares take the kernel as long as the memory is large: they are read so seldom that this is
+    # one part in so many of the time.
+    SELDOM = 20
 
     def __init__(self):
         self.peak = 0
         self.last = 0
         self.highest = {}
+        self.next_shares = 0.0
 
-    def sample(self, pids):
-        """Takes one cheap sample, which reads one file for each process."""
+    def sample(self, pids, now=True):
+        """Takes one cheap sample, which reads one file for each process. Without `now` it may leave
+        proportional shares out, if reading them took long before."""
         total, big = 0, []
         for pid in address_spaces(pids):
             with contextlib.suppress(*GONE):
@@ -141,7 +164,12 @@ class Sampler:
                     big.append((pid, size))
         if len(big) > 1:
             self.highest.clear()
+            began = time.monotonic()
+            if not now and began < self.next_shares:
+                return
             total += min(proportional(big), proportional(big))
+            ended = time.monotonic()
+            self.next_shares = ended + (ended - began) * self.SELDOM
         elif total:
             # The kernel's own high-water mark catches what lies between two samples.
             self.peak = max(self.peak, *self.highest.values()) if self.highest else self.peak
@@ -158,12 +186,13 @@ ROLLUP = (
 def rollup(pid):
     """Returns a process's memory from its page table, in bytes."""
     entry = kib_fields(f"/proc/{pid}/smaps_rollup", ROLLUP)
-    shmem = kib_fields(f"/proc/{pid}/status", ("RssShmem",))["RssShmem"]
+    status = kib_fields(f"/proc/{pid}/status", ("RssShmem", "VmPTE"))
     hugetlb = entry["Shared_Hugetlb"] + entry["Private_Hugetlb"]
     return {
         "pss": entry["Pss"],
         "anonymous": entry["Anonymous"],
-        "shmem": shmem,
+        "shmem": status["RssShmem"],
+        "page_tables": status["VmPTE"],
         "hugetlb": hugetlb,
         "huge": entry["AnonHugePages"] + entry["ShmemPmdMapped"] + hugetlb,
         "file_huge": entry["FilePmdMapped"],
@@ -172,8 +201,8 @@ def rollup(pid):
 
 def memory(pids):
     """Returns the tree's memory: `bytes` held (Pss and hugetlb), and `huge_share`, the share of its
-    memory without files that is on huge pages."""
-    total = dict.fromkeys(("pss", "anonymous", "shmem", "hugetlb", "huge", "file_huge"), 0)
+    memory without files that is on huge pages. Its page tables are not in `bytes`."""
+    total = dict.fromkeys(("pss", "anonymous", "shmem", "hugetlb", "huge", "file_huge", "page_tables"), 0)
     for pid in address_spaces(pids):
         with contextlib.suppress(*GONE):
             for name, value in rollup(pid).items():

@@ -1,4 +1,9 @@
-"""The gates that megapage's default has to pass on the programs of the bench."""
+"""The gates that megapage's default has to pass on the programs of the bench.
+
+A gate holds only where the interval of what it compares excludes the rival. A program whose interval
+holds the bound is not told apart, which is no pass. A gate against losses holds only while the mean
+gains: base pages, which lose nothing, pass none.
+"""
 
 import statistics
 
@@ -12,6 +17,16 @@ RANDOM_MEAN = 0.90
 # The former bound. The results also show the mean that the best of all ways reaches, chosen for
 # each program afterwards.
 FORMER_RANDOM_MEAN = 0.80
+# Least saving of the best other way that ours has to match, and the part of it that ours has to
+# bring.
+WORTH, SAVING_SHARE = 0.05, 0.9
+# Slack of a large program's peak.
+LARGE_SLACK = 4 << 20
+# Programs that a guard against losses may leave untold.
+UNTOLD_MOST = 3
+# Least coverage of an interval that counts; five rounds have 0.9375.
+ENOUGH = 0.9
+MET, MISSED, UNTOLD = "met", "not met", "not told apart"
 # The four times in which no program may be slower.
 TIMES = (("steady", "cpu"), ("steady", "wall"), ("whole", "cpu"), ("whole", "wall"))
 
@@ -42,8 +57,9 @@ class Figures:
         for number, run in self.ways.get(way, {}).items():
             value = run
             for key in keys:
-                value = value[key]
-            found[number] = value
+                value = value.get(key) if value else None
+            if value is not None:
+                found[number] = value
         return found
 
     def median(self, way, *keys):
@@ -88,36 +104,140 @@ def against(figures, way):
 def against_best(figures):
     """Returns (the best other way, ours against it), in the steady phase's processor time; None if
     not measured."""
-    others = {way: figures.median(way, "steady", "cpu") for way in figures.ways if way != OURS}
-    if OURS not in figures.ways or not others:
+    found = {way: figures.median(way, "steady", "cpu") for way in others([figures])}
+    if OURS not in figures.ways or not found:
         return None
-    best = min(others, key=others.get)
+    best = min(found, key=found.get)
     ratio = against(figures, best)
     return (best, ratio) if ratio else None
 
 
-def judge(all_figures):
+def judge(all_figures, large=False):
     """Returns every gate: its name, if it is met, the measure, the programs that miss it, and if a
-    later gate replaced it."""
+    later gate replaced it. The class large has further gates."""
     return [
         gate("no program slower than 1.01 of plain beyond its noise, steady phase and whole",
-             *each(all_figures, slower, "slower")),
+             *each(all_figures, slower, "slower"), former=True),
         gate("peak and settled memory at most 1.05 of plain and 16 MiB",
-             *each(all_figures, lambda f: bigger(f, PEAK, SETTLED), "bigger")),
+             *each(all_figures, lambda f: bigger(f, PEAK, SETTLED), "bigger"), former=True),
         gate("peak memory and what is held right at the end of the work at most 1.05 of plain and 16 MiB",
              *each(all_figures, lambda f: bigger(f, PEAK, END), "bigger"), former=True),
-        gate("at least as good as each other way on 9 of 10 programs", *every_way(all_figures)),
+        gate("at least as good as each other way on 9 of 10 programs", *every_way(all_figures), former=True),
         gate("at least as good as the best other way, chosen afterwards, on 9 of 10 programs",
              *best_way(all_figures), former=True),
         gate("geometric mean of the programs that touch more than 64 MiB at random at most 0.90 of plain",
-             *random_mean(all_figures, RANDOM_MEAN)),
+             *random_mean(all_figures, RANDOM_MEAN), former=True),
         gate("geometric mean of the programs that touch more than 64 MiB at random at most 0.80 of plain",
              *random_mean(all_figures, FORMER_RANDOM_MEAN), former=True),
+        told("every time at most 1.01 of plain, told apart but for three programs, while the mean gains",
+             all_figures, lambda f: [Bound(name, ratio, SLOWER) for name, ratio in times(f)], UNTOLD_MOST, guard=True),
+        told("peak and settled memory at most 1.05 of plain and 16 MiB, told apart, while the mean gains",
+             all_figures, lambda f: memory(f, MEMORY_SLACK, PEAK, SETTLED), guard=True),
+        means("geometric mean below that of each other way, told apart", all_figures, others(all_figures), 1.0),
+        means("geometric mean of the programs that touch more than 64 MiB at random below 0.90 of plain, told apart",
+              [f for f in all_figures if f.case["random"]], [BASELINE], RANDOM_MEAN),
+        *(large_gates(all_figures) if large else ()),
     ]
 
 
-def gate(name, met, measured, misses, former=False):
-    return {"gate": name, "met": met, "measured": measured, "misses": misses, "former": former}
+def large_gates(all_figures):
+    return [
+        told("at least 90 % of the best other way's saving where that is 5 % or more, told apart", all_figures, saving),
+        told("peak memory at most 1.05 of plain and 4 MiB, told apart, while the mean gains",
+             all_figures, lambda f: memory(f, LARGE_SLACK, PEAK), guard=True),
+    ]
+
+
+def gate(name, met, measured, misses, former=False, state=None):
+    return {"gate": name, "met": met, "measured": measured, "misses": misses, "former": former,
+            "state": state or (MET if met else MISSED)}
+
+
+class Bound:
+    """A measure of one program, and the bound that it may not exceed, or has to be below."""
+
+    def __init__(self, name, ratio, most, below=False):
+        self.name, self.ratio, self.most, self.below = name, ratio, most, below
+
+    def state(self):
+        """Returns the outcome; an interval of too few rounds tells nothing."""
+        if self.ratio is None or self.ratio.low > self.most:
+            return MISSED
+        reached = self.ratio.high < self.most if self.below else self.ratio.high <= self.most
+        return MET if reached and self.ratio.coverage >= ENOUGH else UNTOLD
+
+    def __str__(self):
+        return f"{self.name} {self.ratio or 'not measured'}" + (", not told apart" if self.state() == UNTOLD else "")
+
+
+def times(figures):
+    return [(f"{phase} {what}", figures.ratio(OURS, phase, what)) for phase, what in TIMES]
+
+
+def memory(figures, slack, *measures):
+    """Returns the bounds of memory: ours without the slack, as a ratio to plain."""
+    found = []
+    for name, keys in measures:
+        plain, ours = figures.values(BASELINE, *keys), figures.values(OURS, *keys)
+        values = [(ours[number] - slack) / plain[number] for number in ours if plain.get(number)]
+        found.append(Bound(f"{name} less {slack >> 20} MiB", estimate.Ratio.of(values) if values else None, MEMORY_RATIO))
+    return found
+
+
+def saving(figures):
+    """Returns the bound of what ours fails to save of nine tenths of the best other way's saving;
+    none where that is not worth it."""
+    found = {way: figures.ratio(way, "steady", "cpu") for way in others([figures]) if way != BASELINE}
+    found = {way: ratio for way, ratio in found.items() if ratio}
+    if not found:
+        return [Bound("no other way", None, 0.0)]
+    best = min(found, key=lambda way: found[way].median)
+    if found[best].median > 1 - WORTH:
+        return []
+    plain, ours, other = (figures.values(way, "steady", "cpu") for way in (BASELINE, OURS, best))
+    values = [
+        SAVING_SHARE * (1 - other[number] / plain[number]) - (1 - ours[number] / plain[number])
+        for number in ours if number in plain and number in other
+    ]
+    return [Bound(f"short of {best}'s saving by", estimate.Ratio.of(values) if values else None, 0.0)]
+
+
+def told(name, all_figures, bounds_of, untold_most=0, guard=False):
+    """Judges a gate that every program has to pass with its whole interval."""
+    bounds = {f.case["name"]: bounds_of(f) for f in all_figures}
+    missed = {case for case, found in bounds.items() if any(bound.state() == MISSED for bound in found)}
+    untold = {case for case, found in bounds.items() if any(bound.state() == UNTOLD for bound in found)} - missed
+    mean = means("", all_figures, [BASELINE], 1.0)
+    state = MISSED if missed or not any(bounds.values()) else UNTOLD if len(untold) > untold_most else MET
+    good = sum(map(bool, bounds.values())) - len(missed) - len(untold)
+    measured = f"{good} told, {len(missed)} missed, {len(untold)} not told apart"
+    if guard:
+        measured += f"; mean {mean['measured']}"
+        state = mean["state"] if state == MET else state
+    misses = {case: "; ".join(str(bound) for bound in bounds[case] if bound.state() != MET)
+              for case in bounds if case in missed | untold}
+    return gate(name, state == MET, measured, misses, state=state)
+
+
+def others(all_figures):
+    """Returns the ways that ours is compared with: all but its own, with pools."""
+    return sorted({way for f in all_figures for way in f.ways if not way.startswith(OURS)})
+
+
+def means(name, all_figures, ways, most):
+    """Judges the geometric mean of ours against each way's: taken within each round, so that its
+    interval is that of the median over the rounds."""
+    bounds = []
+    for way in ways:
+        pairs = [(f.values(OURS, "steady", "cpu"), f.values(way, "steady", "cpu")) for f in all_figures]
+        pairs = [(ours, other) for ours, other in pairs if set(ours) & set(other)]
+        rounds = set.intersection(*(set(ours) & set(other) for ours, other in pairs)) if pairs else ()
+        values = [estimate.geometric_mean([ours[number] / other[number] for ours, other in pairs]) for number in rounds]
+        bounds.append(Bound(way, estimate.Ratio.of(values) if values else None, most, below=True))
+    states = {bound.state() for bound in bounds}
+    state = MISSED if MISSED in states or not bounds else UNTOLD if UNTOLD in states else MET
+    return gate(name, state == MET, "; ".join(f"{bound.name} {bound.ratio or '-'}" for bound in bounds),
+                {bound.name: str(bound) for bound in bounds if bound.state() != MET}, state=state)
 
 
 def each(all_figures, missed, what):
@@ -139,7 +259,7 @@ def every_way(all_figures):
     """Compares ours with each other way over all programs: a fleet has one way for all its
     programs."""
     met, measured, misses = True, [], {}
-    for way in sorted({way for f in all_figures for way in f.ways} - {OURS}):
+    for way in others(all_figures):
         ratios = {f.case["name"]: against(f, way) for f in all_figures}
         ratios = {name: ratio for name, ratio in ratios.items() if ratio}
         good, worse = share(ratios)

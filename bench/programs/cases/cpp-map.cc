@@ -3,6 +3,9 @@
 // version: g++ -dumpfullversion
 // random: yes
 // expect: 750417961090
+// large: 4g
+// best: mimalloc
+// blocks: yes
 #include "phases.h"
 #include <map>
 #include <string>
@@ -10,7 +13,7 @@
 #include <vector>
 
 int main() {
-    const uint64_t count = 1000000;
+    const uint64_t size = size_wanted(), count = size ? size / 200 : 1000000;
     uint64_t state = 1, total = 0;
     std::vector<uint64_t> keys(count);
     std::unordered_map<uint64_t, std::string> hashed;
@@ -21,9 +24,14 @@ int main() {
         ordered.emplace(keys[at], at);
     }
     phase_steady();
-    for (int round = 0; round < 1500000; round++) {
-        uint64_t key = keys[next_number(&state) % count];
-        total += hashed.find(key)->second.size() + ordered.find(key)->second;
-    }
+    const uint64_t begin = state;
+    do {
+        state = begin;
+        total = 0;
+        for (int round = 0; round < (size ? 3000000 : 1500000); round++) {
+            uint64_t key = keys[next_number(&state) % count];
+            total += hashed.find(key)->second.size() + ordered.find(key)->second;
+        }
+    } while (phase_again());
     phase_end(total);
 }

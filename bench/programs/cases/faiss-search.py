@@ -3,6 +3,8 @@
 # version: {python} -c 'import importlib.metadata as m; print(m.version("faiss-cpu"))'
 # random: yes
 # data: faiss
+# large: 2g
+# blocks: yes
 import faiss
 import numpy
 import phases
@@ -10,7 +12,10 @@ import phases
 faiss.omp_set_num_threads(2)
 index = faiss.read_index(f"{phases.DATA}/faiss")
 index.hnsw.efSearch = 64
-queries = numpy.random.default_rng(9).random((12_000, 64), dtype=numpy.float32)
+queries = numpy.random.default_rng(9).random((16_000 if phases.SIZE else 12_000, index.d), dtype=numpy.float32)
 phases.steady()
-_, labels = index.search(queries, 10)
+while True:
+    _, labels = index.search(queries, 10)
+    if not phases.again():
+        break
 phases.end(int(labels.sum()))

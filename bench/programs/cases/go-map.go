@@ -3,6 +3,7 @@
 // version: go version
 // random: yes
 // expect: 143304852858944
+// large: 3g
 
 package main
 
@@ -12,7 +13,10 @@ type item struct {
 }
 
 func main() {
-	const count = 2_000_000
+	count := uint64(2_000_000)
+	if size := sizeWanted(); size > 0 {
+		count = uint64(size) / 90
+	}
 	items := make(map[uint64]*item)
 	state := uint64(1)
 	keys := make([]uint64, count)

@@ -3,15 +3,21 @@
 # version: {python} -c 'import importlib.metadata as m; print(m.version("hnswlib"))'
 # random: yes
 # data: hnswlib
+# large: 2g
+# blocks: yes
 import hnswlib
 import numpy
 import phases
 
-index = hnswlib.Index(space="l2", dim=64)
+dimensions = 256 if phases.SIZE else 64
+index = hnswlib.Index(space="l2", dim=dimensions)
 index.load_index(f"{phases.DATA}/hnswlib")
 index.set_num_threads(2)
 index.set_ef(64)
-queries = numpy.random.default_rng(9).random((14_000, 64), dtype=numpy.float32)
+queries = numpy.random.default_rng(9).random((16_000 if phases.SIZE else 14_000, dimensions), dtype=numpy.float32)
 phases.steady()
-labels, _ = index.knn_query(queries, k=10)
+while True:
+    labels, _ = index.knn_query(queries, k=10)
+    if not phases.again():
+        break
 phases.end(int(labels.astype(numpy.int64).sum()))

@@ -2,12 +2,14 @@
 # class: graphs
 # version: {python} -c 'import igraph; print(igraph.__version__)'
 # random: yes
+# large: 3g
 import igraph
 import numpy
 import phases
 
 generator = numpy.random.default_rng(3)
-vertices, edges = 600_000, 2_500_000
+edges = phases.SIZE // 150 or 2_500_000
+vertices = edges * 6 // 25
 graph = igraph.Graph(n=vertices, edges=generator.integers(0, vertices, (edges, 2)), directed=True)
 phases.steady()
 ranks = graph.pagerank(damping=0.85)

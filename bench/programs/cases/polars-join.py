@@ -2,12 +2,14 @@
 # class: data frames
 # version: {python} -c 'import polars; print(polars.__version__)'
 # expect: 30270793632
+# large: 5g
 import numpy
 import polars
 import phases
 
 generator = numpy.random.default_rng(2)
-rows, customers = 6_000_000, 1_000_000
+rows = phases.SIZE // 210 or 6_000_000
+customers = rows // 6
 orders = polars.DataFrame({
     "customer": generator.integers(0, customers, rows),
     "product": generator.integers(0, 5_000, rows),
@@ -20,7 +22,7 @@ people = polars.DataFrame({
 })
 phases.steady()
 total = 0
-for _ in range(2):
+for _ in range(1 if phases.SIZE else 2):
     grouped = (
         orders.join(people, on="customer")
         .with_columns((polars.col("amount") * polars.col("weight")).alias("value"))

@@ -1,14 +1,18 @@
-"""A graph index of 400,000 vectors."""
+"""A graph index of 400,000 vectors; a large one of vectors of 1 KiB, by two threads."""
 
+import os
 import sys
 
 import hnswlib
 import numpy
 
-count = 400_000
-index = hnswlib.Index(space="l2", dim=64)
+size = int(os.environ["BENCH_SIZE"])
+count, dimensions = (size // 1_180, 256) if size else (400_000, 64)
+index = hnswlib.Index(space="l2", dim=dimensions)
 index.init_index(max_elements=count, ef_construction=40, M=12, random_seed=3)
-vectors = numpy.random.default_rng(8).random((count, 64), dtype=numpy.float32)
-# One thread: the graph is to be the same every time.
-index.add_items(vectors, num_threads=1)
+generator = numpy.random.default_rng(8)
+for first in range(0, count, 100_000):
+    vectors = generator.random((min(100_000, count - first), dimensions), dtype=numpy.float32)
+    # One thread: the small graph is to be the same every time.
+    index.add_items(vectors, num_threads=2 if size else 1)
 index.save_index(sys.argv[1])

@@ -5,6 +5,9 @@ import java.io.IOException;
 
 /** The bench's protocol (protocol.py) for Java. */
 final class Phases {
+    /** The bytes that the program is to take in the class large; else 0. */
+    static final long SIZE = Long.parseLong(System.getenv().getOrDefault("BENCH_SIZE", "0"));
+
     private Phases() {}
 
     private static void send(String text) throws IOException {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"strconv"
 )
 
 func send(text string) {
@@ -28,6 +29,12 @@ func send(text string) {
 		panic(err)
 	}
 	in.Close()
+}
+
+// sizeWanted returns the bytes that the program is to take in the class large; else 0.
+func sizeWanted() int {
+	size, _ := strconv.Atoi(os.Getenv("BENCH_SIZE"))
+	return size
 }
 
 // steady: the set-up is done; what follows is measured.

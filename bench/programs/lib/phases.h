@@ -5,12 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void phases_send(const char *text, const char *answer) {
+/* Returns true if the driver says to go on. */
+static int phases_send(const char *text, const char *answer) {
     const char *out_name = getenv("BENCH_PHASES"), *go_name = getenv("BENCH_GO");
     char line[64];
     if (!out_name || !go_name) {
         if (answer) printf("%s\n", answer);
-        return;
+        return 0;
     }
     FILE *out = fopen(out_name, "w");
     if (!out) exit(2);
@@ -20,16 +21,28 @@ static void phases_send(const char *text, const char *answer) {
     FILE *go = fopen(go_name, "r");
     if (!go || !fgets(line, sizeof line, go)) exit(2);
     fclose(go);
+    return line[0] == 'g';
 }
 
 /* The set-up is done; what follows is measured. */
 static void phase_steady(void) { phases_send("steady", NULL); }
+
+/* Returns true if the measured work is to be done once more, with the same answer. */
+static inline int phase_again(void) {
+    return getenv("BENCH_BLOCKS") && phases_send("block", NULL);
+}
 
 /* The measured work is done, and what it made is still there. */
 static void phase_end(uint64_t answer) {
     char text[32];
     snprintf(text, sizeof text, "%llu", (unsigned long long)answer);
     phases_send("end", text);
+}
+
+/* Returns the bytes that the program is to take in the class large; else 0. */
+static uint64_t size_wanted(void) {
+    const char *size = getenv("BENCH_SIZE");
+    return size ? strtoull(size, NULL, 10) : 0;
 }
 
 /* splitmix64 */

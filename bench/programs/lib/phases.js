@@ -2,6 +2,9 @@
 "use strict";
 const fs = require("fs");
 
+// The bytes that the program is to take in the class large; else 0.
+exports.SIZE = Number(process.env.BENCH_SIZE || 0);
+
 function send(text) {
   const out = process.env.BENCH_PHASES;
   if (!out) {

@@ -5,6 +5,8 @@ import os
 
 _OUT, _GO = os.environ.get("BENCH_PHASES"), os.environ.get("BENCH_GO")
 DATA = os.environ.get("BENCH_DATA", "")
+# The bytes that the program is to take in the class large; else 0.
+SIZE = int(os.environ.get("BENCH_SIZE", "0"))
 
 
 def _send(text):
@@ -12,7 +14,8 @@ def _send(text):
         with open(_OUT, "w") as out:
             out.write(text)
         with open(_GO) as go:
-            go.readline()
+            return go.readline()
+    return ""
 
 
 def steady():
@@ -20,9 +23,16 @@ def steady():
     _send("phase steady\n")
 
 
-def end(answer):
-    """Reports the answer and the end of the measured work, whose memory is still held."""
+def again():
+    """Returns true if the measured work is to be done once more, with the same answer."""
+    return bool(os.environ.get("BENCH_BLOCKS")) and _send("phase block\n") == "go\n"
+
+
+def end(answer, stall=None):
+    """Reports the answer and the end of the measured work, whose memory is still held; also the
+    seconds of the longest step, if known."""
     if not _OUT:
         print(answer)
-    _send(f"answer {answer}\nphase end\n")
+    longest = "" if stall is None else f"stall {stall:.6f}\n"
+    _send(f"{longest}answer {answer}\nphase end\n")
 

@@ -24,13 +24,18 @@ def connect(path, seconds=30):
 
 class Pipeline:
     """Requests sent in batches, each answered in full before the next is sent. `digest` is that of
-    all answers."""
+    all answers since begin(), `longest` the seconds of the slowest batch."""
 
     def __init__(self, connection):
-        self.connection, self.digest = connection, 0
+        self.connection = connection
+        self.begin()
+
+    def begin(self):
+        self.digest, self.longest = 0, 0.0
 
     def send(self, request, size):
         """Sends a batch, and reads its answers of `size` bytes altogether."""
+        began = time.monotonic()
         self.connection.sendall(request)
         while size > 0:
             piece = self.connection.recv(min(size, 1 << 18))
@@ -38,6 +43,7 @@ class Pipeline:
                 raise EOFError("the server closed the connection")
             size -= len(piece)
             self.digest = zlib.crc32(piece, self.digest)
+        self.longest = max(self.longest, time.monotonic() - began)
 
 
 def query(words, text, seconds=30):
