@@ -11,7 +11,7 @@ use megapage_decide::Promotions;
 use megapage_kernel::pagemap::Region;
 use megapage_kernel::{KernelRoot, boot_time};
 use megapage_snapshot::ProcessId;
-use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{Bytes, HUGE_2M, HugePage, Pid};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 pub struct Demotion {
     /// The process. Another one with its number, or another program, is not touched.
     pub process: ProcessId,
-    /// Aligned 2 MiB regions.
-    pub regions: Vec<VirtRange>,
+    /// Its regions.
+    pub regions: Vec<HugePage>,
     /// Bounds on its cost.
     pub bounds: Bounds,
 }
@@ -150,18 +150,18 @@ impl Demotion {
         root: &KernelRoot,
         promotions: &mut Promotions,
         urgent: bool,
-    ) -> Result<(DemoteOutcome, Vec<VirtRange>), RemoteError> {
+    ) -> Result<(DemoteOutcome, Vec<HugePage>), RemoteError> {
         let pid = self.process.pid;
         let mut target = Target::open_permitted(root, self.process)?;
         target.require_leaves()?;
-        let before: BTreeMap<u64, Region> =
+        let before: BTreeMap<HugePage, Region> =
             target.look(&self.regions)?.into_iter().filter(|(_, region)| region.huge == Some(true)).collect();
         let mut outcome = DemoteOutcome {
             asked: self.regions.len() as u64,
             huge_before: before.len() as u64,
             ..DemoteOutcome::default()
         };
-        let regions: Vec<VirtRange> = before.values().map(|region| region.range).collect();
+        let regions: Vec<HugePage> = before.values().map(|region| region.page).collect();
         let start = Instant::now();
         let clock = Clock { now: boot_time(), started: start, most: self.bounds.time, urgent };
         let terms =
@@ -213,7 +213,10 @@ impl Demotion {
     /// Returns the shell lines that correspond to [`Demotion::apply`]. No shell command splits
     /// single regions: the lines name the calls.
     pub fn dry_run(&self) -> Vec<String> {
-        self.regions.iter().map(|region| split_line(self.process.pid, &region.to_string(), "")).collect()
+        self.regions
+            .iter()
+            .map(|region| split_line(self.process.pid, &region.range().to_string(), ""))
+            .collect()
     }
 
     /// Returns the most that this can demote, in bytes.

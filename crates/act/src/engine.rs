@@ -24,7 +24,7 @@ pub(crate) use turn::{Clock, Terms};
 
 use advise::{Advisable, Called, in_batches};
 use megapage_decide::{Call, Promotions};
-use megapage_units::{Bytes, VirtRange};
+use megapage_units::{Bytes, HugePage};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(crate) fn advise<T: Advisable>(
     promotions: &mut Promotions,
     advice: Advice,
     target: &mut T,
-    regions: &[VirtRange],
+    regions: &[HugePage],
     terms: &Terms,
     mut watch: impl FnMut(Call),
 ) -> Vec<Tried> {
@@ -147,7 +147,7 @@ mod tests {
         Terms::of(Clock { now, started: Instant::now(), most, urgent })
     }
 
-    fn regions(count: u64) -> Vec<VirtRange> {
+    fn regions(count: u64) -> Vec<HugePage> {
         (0..count).map(region).collect()
     }
 
@@ -242,7 +242,7 @@ mod tests {
         // ENOMEM at the second, third and fifth region. The third is not mapped any more, which
         // says nothing.
         let mut model = Model::refusing(&[(1, 12), (2, 12), (4, 12)]);
-        model.unmapped = [region(2).start()].into();
+        model.unmapped = [region(2)].into();
         let mut one = promotions();
         assert_eq!(turn(&mut one, ID, &mut model, 8, &terms(NOW, false)), 1);
         assert!(backs_off(&one, OTHER, true) && !backs_off(&one, OTHER, false));

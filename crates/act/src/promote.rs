@@ -13,7 +13,7 @@ use megapage_kernel::smaps::{Mapping, read_smaps};
 use megapage_kernel::{KernelRoot, boot_time};
 use megapage_observe::PageTables;
 use megapage_snapshot::ProcessId;
-use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{Bytes, HUGE_2M, HugePage, PageSize, Pid};
 use serde::Serialize;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -31,8 +31,8 @@ const MOST_REPEATS: u32 = 2;
 pub struct Promotion {
     /// The process. Another one with its number, or another program, is not touched.
     pub process: ProcessId,
-    /// Aligned 2 MiB regions.
-    pub regions: Vec<VirtRange>,
+    /// Its regions.
+    pub regions: Vec<HugePage>,
     /// Bounds on its cost.
     pub bounds: Bounds,
 }
@@ -78,12 +78,12 @@ pub struct Applied {
     /// Totals of all regions.
     pub outcome: PromoteOutcome,
     /// The regions that the kernel was asked to collapse.
-    pub tried: Vec<VirtRange>,
+    pub tried: Vec<HugePage>,
     /// The regions that were not tried.
-    pub left: Vec<VirtRange>,
+    pub left: Vec<HugePage>,
     /// The regions that are huge now. Before Linux 6.7, which does not distinguish regions: as many
     /// as have become huge since. Those that were huge before do not count.
-    pub huge: Vec<VirtRange>,
+    pub huge: Vec<HugePage>,
 }
 
 impl PromoteOutcome {
@@ -106,7 +106,7 @@ impl PromoteOutcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
     /// Regions that are dense enough and not huge: private ones, then shared ones.
-    pub regions: Vec<VirtRange>,
+    pub regions: Vec<HugePage>,
     /// Present bytes of private memory on base pages in regions too sparse, outside whole regions,
     /// or in regions beyond the most that were asked for.
     pub left_out: Bytes,
@@ -146,7 +146,7 @@ pub fn candidates(
                 && found.regions.len() < most
             {
                 taken += region.present_bytes();
-                found.regions.push(region.range);
+                found.regions.push(region.page);
             }
         }
         found.left_out += on_base.saturating_sub(taken);
@@ -174,8 +174,8 @@ pub fn shared_memory(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<
 pub fn part_shared(
     root: &KernelRoot,
     pid: Pid,
-    regions: Vec<VirtRange>,
-) -> Result<(Vec<VirtRange>, Vec<VirtRange>), PromoteError> {
+    regions: Vec<HugePage>,
+) -> Result<(Vec<HugePage>, Vec<HugePage>), PromoteError> {
     let mut tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
     let (mut own, mut shared) = (Vec::new(), Vec::new());
     for region in regions {
@@ -195,7 +195,7 @@ fn is_promotable(mapping: &Mapping) -> bool {
 
 /// Returns those of `regions` that have become huge between two readings of smaps; all are huge
 /// now, as far as is known. Takes at most as many in each mapping as its huge memory has grown by.
-fn huge_since(before: &[Mapping], after: &[Mapping], regions: &[VirtRange]) -> Vec<VirtRange> {
+fn huge_since(before: &[Mapping], after: &[Mapping], regions: &[HugePage]) -> Vec<HugePage> {
     let mut found = Vec::new();
     for mapping in after {
         let was: Bytes = before
@@ -203,8 +203,9 @@ fn huge_since(before: &[Mapping], after: &[Mapping], regions: &[VirtRange]) -> V
             .filter(|former| former.range.intersection(mapping.range).is_some())
             .map(on_huge)
             .sum();
-        let grown = on_huge(mapping).saturating_sub(was).0 / HUGE_2M as u64;
-        let inside = regions.iter().filter(|region| region.intersection(mapping.range) == Some(**region));
+        let grown = on_huge(mapping).saturating_sub(was).0 / HugePage::SIZE;
+        let inside =
+            regions.iter().filter(|page| page.range().intersection(mapping.range) == Some(page.range()));
         found.extend(inside.take(grown as usize));
     }
     found
@@ -368,22 +369,22 @@ impl Promotion {
         root: &KernelRoot,
         target: &mut Target,
         before: Option<Vec<Mapping>>,
-        accepted: &[VirtRange],
-    ) -> Result<Vec<VirtRange>, PromoteError> {
+        accepted: &[HugePage],
+    ) -> Result<Vec<HugePage>, PromoteError> {
         let seen = target.look(&self.regions)?;
         let Some(before) = before else {
             return Ok(seen
                 .values()
                 .filter(|region| region.huge == Some(true))
-                .map(|region| region.range)
+                .map(|region| region.page)
                 .collect());
         };
         // A call that was refused as a whole may have made some of its regions huge. For a region
         // of unknown state, the call's answer counts.
         let is_huge =
-            |region: &Region| region.huge.unwrap_or_else(|| accepted.binary_search(&region.range).is_ok());
-        let huge: Vec<VirtRange> =
-            seen.values().filter(|region| is_huge(region)).map(|region| region.range).collect();
+            |region: &Region| region.huge.unwrap_or_else(|| accepted.binary_search(&region.page).is_ok());
+        let huge: Vec<HugePage> =
+            seen.values().filter(|region| is_huge(region)).map(|region| region.page).collect();
         Ok(huge_since(&before, &self.smaps(root)?, &huge))
     }
 
@@ -395,8 +396,11 @@ impl Promotion {
     /// Returns the shell lines that correspond to [`Promotion::apply`]. No shell command collapses
     /// single regions: the line that acts is megapage's own.
     pub fn dry_run(&self) -> Vec<String> {
-        let mut lines: Vec<String> =
-            self.regions.iter().map(|region| promote_line(self.process.pid, &region.to_string())).collect();
+        let mut lines: Vec<String> = self
+            .regions
+            .iter()
+            .map(|region| promote_line(self.process.pid, &region.range().to_string()))
+            .collect();
         lines.push(format!("megapage run --attach {} --once", self.process.pid));
         lines
     }
@@ -405,6 +409,7 @@ impl Promotion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_units::{HugeCount, VirtRange};
     use std::fs;
 
     fn own() -> Pid {
@@ -445,22 +450,18 @@ mod tests {
         assert_eq!(lacking(), None);
     }
 
-    fn region(number: u64) -> VirtRange {
-        VirtRange::new(number * HUGE_2M as u64, (number + 1) * HUGE_2M as u64).unwrap()
-    }
-
     fn mapping(first: u64, end: u64, huge: u64) -> Mapping {
-        let range = VirtRange::new(first * HUGE_2M as u64, end * HUGE_2M as u64).unwrap();
-        Mapping { anon_huge: Bytes(huge * HUGE_2M as u64), ..Mapping::untouched(range, "rw-p", "") }
+        let range = VirtRange::new(HugePage::nth(first).start(), HugePage::nth(end).start()).unwrap();
+        Mapping { anon_huge: HugeCount(huge).bytes(), ..Mapping::untouched(range, "rw-p", "") }
     }
 
     #[test]
     fn what_was_huge_before_was_not_obtained() {
-        let accepted: Vec<VirtRange> = (8..16).chain(20..24).map(region).collect();
+        let accepted: Vec<HugePage> = (8..16).chain(20..24).map(HugePage::nth).collect();
         let before = [mapping(8, 16, 6), mapping(20, 24, 0)];
         let obtained = |after: &[Mapping]| {
             let huge = huge_since(&before, after, &accepted);
-            huge.iter().map(|region| region.start() / HUGE_2M as u64).collect::<Vec<_>>()
+            huge.iter().map(|region| region.number()).collect::<Vec<_>>()
         };
         assert_eq!(obtained(&[mapping(8, 16, 8), mapping(20, 24, 3)]), [8, 9, 20, 21, 22]);
         assert_eq!(obtained(&before), Vec::<u64>::new());

@@ -9,7 +9,7 @@ use megapage_kernel::ability::SPLIT_FREES_ZEROS;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::smaps::read_smaps;
 use megapage_observe::{Thoroughness, count_zeros};
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HugePage, Pid, VirtRange};
 use serde::Serialize;
 
 /// Request to reclaim memory of one process.
@@ -75,15 +75,14 @@ impl Reclaim {
         if !ranges.is_empty() && !pagemap.distinguishes_leaves() {
             return Err(RemoteError::Unseen);
         }
-        let huge: Vec<u64> =
-            regions.iter().filter(|it| it.huge == Some(true)).map(|it| it.range.start()).collect();
+        let huge: Vec<HugePage> =
+            regions.iter().filter(|it| it.huge == Some(true)).map(|it| it.page).collect();
         let zeros = count_zeros(root, self.pid, &huge, Thoroughness::All);
         let bytes = |counts: &mut dyn Iterator<Item = u16>| -> u64 {
             counts.map(|count| u64::from(count) * BASE_PAGE as u64).sum()
         };
         let bloated = || zeros.iter().filter(|(_, count)| *count >= self.least);
-        let regions =
-            bloated().filter_map(|(start, _)| VirtRange::new(*start, start + HUGE_2M as u64)).collect();
+        let regions = bloated().map(|(page, _)| *page).collect();
         Ok(Reclaimed {
             pid: self.pid.0,
             huge: zeros.len() as u64,

@@ -3,7 +3,7 @@
 use megapage_kernel::ability::{Ability, COLLAPSE, THP};
 use megapage_kernel::{KernelError, KernelRoot, process};
 use megapage_snapshot::ProcessId;
-use megapage_units::{Pid, VirtRange};
+use megapage_units::Pid;
 use std::io;
 use std::time::Duration;
 use thiserror::Error;
@@ -157,18 +157,4 @@ pub(crate) fn call_failed(
         }
         _ => None,
     }
-}
-
-/// Returns the ranges with adjacent ones joined, so that a scan takes one call for them.
-pub(crate) fn joined(ranges: &[VirtRange]) -> Vec<VirtRange> {
-    let mut joined: Vec<VirtRange> = Vec::new();
-    for &range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end() == range.start() => {
-                *last = VirtRange::new(last.start(), range.end()).unwrap_or(*last);
-            }
-            _ => joined.push(range),
-        }
-    }
-    joined
 }

@@ -10,7 +10,7 @@ use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::{KernelRoot, spawn};
 use megapage_observe::{PageTables, on_larger_folios};
 use megapage_snapshot::ProcessId;
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugeCount, HugePage, PageSize, Pid, VirtRange};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const GUARD_ROUNDS: Rounds = Rounds { count: 30, pause: Duration::from_millis(10
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Movable {
     /// Regions of private memory on base pages, filled enough, that no other process shares.
-    pub regions: Vec<VirtRange>,
+    pub regions: Vec<HugePage>,
     /// All private memory that is present.
     pub present: Bytes,
     /// Part of `present` that is huge already, made so by the program or the kernel.
@@ -48,7 +48,7 @@ pub struct Movable {
 impl Movable {
     /// Returns the bytes of the regions.
     pub fn bytes(&self) -> Bytes {
-        Bytes(self.regions.len() as u64 * HUGE_2M as u64)
+        HugeCount(self.regions.len() as u64).bytes()
     }
 }
 
@@ -77,7 +77,7 @@ pub fn movable(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<Movabl
         let of_mapping = tables.regions_in(mapping).map_err(failed)?;
         let fits =
             |it: &&megapage_kernel::pagemap::Region| it.huge != Some(true) && it.present >= least_present;
-        regions.extend(of_mapping.iter().filter(fits).map(|it| it.range));
+        regions.extend(of_mapping.iter().filter(fits).map(|it| it.page));
     }
     let (own, forked) = part_shared(root, pid, regions)?;
     found.forked = forked.len() as u64;
@@ -94,7 +94,7 @@ pub fn movable(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<Movabl
 pub struct Reversible {
     root: KernelRoot,
     process: ProcessId,
-    regions: Vec<VirtRange>,
+    regions: Vec<HugePage>,
     bounds: Bounds,
     promoted: u64,
     is_huge: bool,
@@ -126,13 +126,13 @@ impl Reversible {
     pub fn guarded(
         root: &KernelRoot,
         process: ProcessId,
-        regions: Vec<VirtRange>,
+        regions: Vec<HugePage>,
         bounds: Bounds,
     ) -> Result<Reversible, String> {
         let pid = process.pid;
         demote::check(root, pid).map_err(|error| error.to_string())?;
         let pidfd = spawn::open_pidfd(pid).map_err(|error| format!("process {pid}: {error}"))?;
-        let first_page = |range: &VirtRange| VirtRange::new(range.start(), range.start() + BASE_PAGE as u64);
+        let first_page = |page: &HugePage| VirtRange::new(page.start(), page.start() + BASE_PAGE as u64);
         let pages: Vec<VirtRange> = regions.iter().filter_map(first_page).collect();
         let guard = Guard::of_huge_pages(pidfd.as_fd(), &pages, GUARD_ROUNDS)
             .map_err(|error| format!("the guard that undoes it could not be started: {error}"))?;

@@ -13,7 +13,7 @@ use megapage_kernel::thp::{is_switched_off, settings};
 use megapage_kernel::{KernelRoot, process};
 use megapage_observe::PageTables;
 use megapage_snapshot::thp::ThpShmem;
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, PageSize, Pid};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ pub struct SharedMemory {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Regions that are dense enough and not huge.
-    pub regions: Vec<VirtRange>,
+    pub regions: Vec<HugePage>,
     pub memory: SharedMemory,
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn find(
             false => None,
         };
         for (number, region) in regions.iter().enumerate() {
-            if !is_new(offset_of(region.range.start()), &mut seen) {
+            if !is_new(offset_of(region.page.start()), &mut seen) {
                 continue;
             }
             if region.huge == Some(true) {
@@ -190,7 +190,7 @@ pub(crate) fn find(
             } else {
                 memory.promotable_bytes += resident;
                 if found.regions.len() < most {
-                    found.regions.push(region.range);
+                    found.regions.push(region.page);
                 }
             }
         }

@@ -5,7 +5,7 @@
 
 use megapage_kernel::KernelError;
 use megapage_observe::PageTables;
-use megapage_units::VirtRange;
+use megapage_units::HugePage;
 
 /// Limits, by the kind of caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +22,13 @@ pub(crate) enum Sharing {
 }
 
 impl Sharing {
-    /// Returns true if more pages of the aligned 2 MiB `region` are shared than the limit. Returns
+    /// Returns true if more pages of `region` are shared than the limit. Returns
     /// false if the kernel does not report it: before Linux 6.7 without root.
-    pub(crate) fn is_exceeded(self, tables: &mut PageTables, region: VirtRange) -> Result<bool, KernelError> {
+    pub(crate) fn is_exceeded(self, tables: &mut PageTables, region: HugePage) -> Result<bool, KernelError> {
         let most = match self {
             Sharing::NoPage => 0,
             Sharing::FewPages => 64,
         };
-        Ok(tables.shared_pages(region)?.is_some_and(|pages| pages > most))
+        Ok(tables.shared_pages(region.range())?.is_some_and(|pages| pages > most))
     }
 }

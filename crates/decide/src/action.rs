@@ -1,7 +1,7 @@
 //! Actions that a policy requests, and their outcomes.
 
 use megapage_snapshot::{ProcessId, wire};
-use megapage_units::{PageSize, VirtRange};
+use megapage_units::{HugePage, PageSize, VirtRange};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub enum Reason {
     Undo,
 }
 
-/// Request of a policy that a running machine carries out. A region is named by its first address,
-/// a multiple of 2 MiB.
+/// Request of a policy that a running machine carries out. A region is one huge page's
+/// addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {
@@ -53,9 +53,9 @@ pub enum Action {
     Promote {
         /// The process.
         process: ProcessId,
-        /// First address of the region.
+        /// The region.
         #[serde(serialize_with = "wire::address")]
-        region: u64,
+        region: HugePage,
         /// Page size to collapse to.
         #[serde(serialize_with = "wire::page_size")]
         size: PageSize,
@@ -66,9 +66,9 @@ pub enum Action {
     Demote {
         /// The process.
         process: ProcessId,
-        /// First address of the region.
+        /// The region.
         #[serde(serialize_with = "wire::address")]
-        region: u64,
+        region: HugePage,
         /// The reason.
         reason: Reason,
     },
@@ -76,9 +76,9 @@ pub enum Action {
     Recover {
         /// The process.
         process: ProcessId,
-        /// First address of the region.
+        /// The region.
         #[serde(serialize_with = "wire::address")]
-        region: u64,
+        region: HugePage,
         /// The reason.
         reason: Reason,
     },
@@ -86,9 +86,9 @@ pub enum Action {
     ZeroScan {
         /// The process.
         process: ProcessId,
-        /// First addresses of the regions, ascending.
+        /// The regions, ascending.
         #[serde(serialize_with = "address_list")]
-        regions: Vec<u64>,
+        regions: Vec<HugePage>,
         /// The reason.
         reason: Reason,
     },
@@ -141,7 +141,7 @@ impl Action {
     }
 
     /// Returns the one region that the action changes; `None` if it changes none.
-    pub fn region(&self) -> Option<u64> {
+    pub fn region(&self) -> Option<HugePage> {
         match self {
             Action::Promote { region, .. }
             | Action::Demote { region, .. }
@@ -151,7 +151,7 @@ impl Action {
     }
 
     /// Returns the process and the one region that the action changes; `None` if it changes none.
-    pub fn place(&self) -> Option<(ProcessId, u64)> {
+    pub fn place(&self) -> Option<(ProcessId, HugePage)> {
         self.region().map(|region| (self.process(), region))
     }
 
@@ -197,6 +197,6 @@ pub struct Outcome {
     pub obtained: Obtained,
 }
 
-fn address_list<S: Serializer>(addresses: &[u64], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(addresses.iter().map(|address| format!("{address:x}")))
+fn address_list<S: Serializer>(pages: &[HugePage], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(pages.iter().map(|page| format!("{page:x}")))
 }

@@ -2,7 +2,7 @@
 //! the simulator asks the policy.
 
 use megapage_snapshot::ProcessId;
-use megapage_units::{Bytes, PageSize};
+use megapage_units::{Bytes, HugePage, PageSize};
 use std::time::Duration;
 
 /// Memory of the machine at a fault.
@@ -33,8 +33,8 @@ impl Headroom {
 pub struct Fault {
     /// The process.
     pub process: ProcessId,
-    /// First address of the region.
-    pub region: u64,
+    /// The region.
+    pub region: HugePage,
     /// Base pages of the region that are already present, 0 to 511.
     pub present: u16,
     /// True if a huge page may be mapped: one mapping holds the region whole and does not forbid
@@ -67,8 +67,8 @@ pub enum FaultSize {
 pub struct Reservation {
     /// The process.
     pub process: ProcessId,
-    /// First address of the region.
-    pub region: u64,
+    /// The region.
+    pub region: HugePage,
     /// Base pages populated, 0 to 511.
     pub populated: u16,
     /// Time at which a page was last added or removed.

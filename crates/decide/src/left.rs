@@ -83,13 +83,13 @@ mod tests {
             state.note(at, &outcome(action, Obtained::Done));
             let process = processes.iter_mut().find(|process| process.id == action.process());
             let regions = &mut process.unwrap().regions;
-            let region = regions.iter_mut().find(|region| Some(region.start) == action.region());
+            let region = regions.iter_mut().find(|region| Some(region.page) == action.region());
             region.unwrap().leaf = Leaf::Huge2m;
         }
         for process in processes.iter().filter(|process| process.id.pid != Pid(actuator.0)) {
             rests.into_iter().for_each(|until| rest(state, process, at, until));
         }
-        let asked = changes.iter().map(|action| (action.process().pid.0, action.region().unwrap()));
+        let asked = changes.iter().map(|action| (action.process().pid.0, action.region().unwrap().start()));
         let left = state.put_off(at);
         let rests = rests.filter(|_| left.actions > 0);
         assert_eq!(left.rests, rests.into_iter().collect());

@@ -35,7 +35,7 @@ pub use promotions::{Budgets, Call, Latency, Pauses, Promotions, SavedDemotion, 
 pub use tick::{Answer, Tick};
 
 use megapage_snapshot::{Machine, Process, ProcessId, Region, Snapshot};
-use megapage_units::Bytes;
+use megapage_units::{Bytes, HugePage};
 use promotions::Kind;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub struct State {
     promotions: Promotions,
     /// Changes requested by the last step, and the places of those that were tried.
     asked: Vec<Action>,
-    tried: BTreeSet<(ProcessId, u64)>,
+    tried: BTreeSet<(ProcessId, HugePage)>,
     last: Option<Duration>,
     lacked_zeroing: bool,
 }
@@ -176,9 +176,9 @@ fn fragmentation(machine: &Machine) -> f64 {
     unusable / free
 }
 
-/// Returns the region that starts at `start`.
-fn region_at(process: &Process, start: u64) -> Option<&Region> {
-    process.regions.binary_search_by_key(&start, |region| region.start).ok().map(|at| &process.regions[at])
+/// Returns the region `page`.
+fn region_at(process: &Process, page: HugePage) -> Option<&Region> {
+    process.regions.binary_search_by_key(&page, |region| region.page).ok().map(|at| &process.regions[at])
 }
 
 /// Returns a value that changes if any region has another sample.

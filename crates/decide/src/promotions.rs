@@ -24,7 +24,7 @@ use calls::Pace;
 use forks::Forks;
 use latency::{Pause, doubled};
 use megapage_snapshot::{Leaf, Mapping, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
-use megapage_units::{HUGE_2M, PageSize, Pid};
+use megapage_units::{HugePage, PageSize, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ struct ProcessMemory {
     /// Time up to which the kernel is assumed to deny access to it.
     denied: Option<Duration>,
     /// Regions that an action was tried or put off for.
-    regions: BTreeMap<u64, RegionMemory>,
+    regions: BTreeMap<HugePage, RegionMemory>,
 }
 
 /// State of a region that an action was tried or put off for.
@@ -99,7 +99,7 @@ pub struct Promotions {
     paces: BTreeMap<ProcessId, Pace>,
     pauses: Pauses,
     /// Regions that were made huge and not split since.
-    made: BTreeSet<(ProcessId, u64)>,
+    made: BTreeSet<(ProcessId, HugePage)>,
     /// Time at which processes that have ended were last forgotten.
     swept: Duration,
 }
@@ -123,7 +123,7 @@ struct Step {
     scanned: u64,
     actions: usize,
     /// Regions with an accepted action: at most one action each.
-    places: BTreeSet<(ProcessId, u64)>,
+    places: BTreeSet<(ProcessId, HugePage)>,
 }
 
 /// Kinds of action that a machine may be unable to do.
@@ -258,7 +258,7 @@ impl Promotions {
 
     /// Returns true if the past actions on the region allow a promotion now.
     pub(crate) fn may_promote(&self, now: Duration, id: ProcessId, region: &Region) -> bool {
-        let known = self.region(id, region.start);
+        let known = self.region(id, region.page);
         known.is_none_or(|memory| memory.may_promote(now, region, self.in_use(), &self.limits))
     }
 
@@ -273,15 +273,15 @@ impl Promotions {
         let known = self.processes.get(&process.id).map(|memory| memory.regions.iter());
         let mut known = known.into_iter().flatten().peekable();
         process.regions.iter().enumerate().filter(move |(_, region)| {
-            while known.next_if(|(start, _)| **start < region.start).is_some() {}
-            let memory = known.peek().filter(|(start, _)| **start == region.start);
+            while known.next_if(|(start, _)| **start < region.page).is_some() {}
+            let memory = known.peek().filter(|(start, _)| **start == region.page);
             memory.is_none_or(|(_, memory)| memory.may_promote(now, region, self.in_use(), &self.limits))
         })
     }
 
     /// Returns true if the past actions on the region allow a demotion now. With `short` memory the
     /// cool-down does not apply, so that a wrong promotion is undone at once.
-    pub(crate) fn may_demote(&self, now: Duration, id: ProcessId, region: u64, short: bool) -> bool {
+    pub(crate) fn may_demote(&self, now: Duration, id: ProcessId, region: HugePage, short: bool) -> bool {
         let Some(memory) = self.region(id, region) else { return true };
         now >= memory.not_before
             && (short
@@ -292,13 +292,18 @@ impl Promotions {
 
     /// Returns true if the region was promoted to pages of at least `size` bytes before, but less
     /// than 2 MiB.
-    pub(crate) fn has_small(&self, id: ProcessId, region: u64, size: u64) -> bool {
+    pub(crate) fn has_small(&self, id: ProcessId, region: HugePage, size: u64) -> bool {
         self.region(id, region).and_then(|memory| memory.small).is_some_and(|small| small >= size)
     }
 
     /// Accepts one action of this step that moves and scans the given bytes, if the budgets allow
     /// it. A region has at most one action in a step.
-    pub(crate) fn accept(&mut self, place: Option<(ProcessId, u64)>, moved: u64, scanned: u64) -> Answer {
+    pub(crate) fn accept(
+        &mut self,
+        place: Option<(ProcessId, HugePage)>,
+        moved: u64,
+        scanned: u64,
+    ) -> Answer {
         let (limits, step) = (&self.limits, &mut self.step);
         let all = (step.moved.saturating_add(moved), step.scanned.saturating_add(scanned));
         if place.is_some_and(|place| step.places.contains(&place)) {
@@ -319,7 +324,7 @@ impl Promotions {
         let (limits, step) = (&self.limits, &self.step);
         let left = |most: u64, used: u64| match step.actions >= limits.actions {
             true => 0,
-            false => most.saturating_sub(used) / HUGE_2M as u64,
+            false => most.saturating_sub(used) / HugePage::SIZE,
         };
         (left(limits.moved.0, step.moved), left(limits.scanned.0, step.scanned))
     }
@@ -377,7 +382,7 @@ impl Promotions {
     }
 
     /// Backs off from a region before `until`. This is not a failure.
-    pub(crate) fn put_off(&mut self, now: Duration, id: ProcessId, region: u64, until: Duration) {
+    pub(crate) fn put_off(&mut self, now: Duration, id: ProcessId, region: HugePage, until: Duration) {
         let memory = self.region_mut(now, id, region);
         memory.not_before = memory.not_before.max(until);
     }
@@ -387,11 +392,11 @@ impl Promotions {
         self.processes.values().map(|process| 1 + process.regions.len()).sum()
     }
 
-    fn region(&self, id: ProcessId, region: u64) -> Option<&RegionMemory> {
+    fn region(&self, id: ProcessId, region: HugePage) -> Option<&RegionMemory> {
         self.processes.get(&id)?.regions.get(&region)
     }
 
-    fn region_mut(&mut self, now: Duration, id: ProcessId, region: u64) -> &mut RegionMemory {
+    fn region_mut(&mut self, now: Duration, id: ProcessId, region: HugePage) -> &mut RegionMemory {
         let process = self.processes.entry(id).or_default();
         process.regions.entry(region).or_insert(RegionMemory::new(now))
     }
@@ -452,8 +457,8 @@ impl ProcessMemory {
     fn observe(&mut self, now: Duration, process: &Process, limits: &Limits) {
         let mut regions = process.regions.iter().peekable();
         self.regions.retain(|start, memory| {
-            while regions.next_if(|region| region.start < *start).is_some() {}
-            let Some(region) = regions.peek().filter(|region| region.start == *start) else { return false };
+            while regions.next_if(|region| region.page < *start).is_some() {}
+            let Some(region) = regions.peek().filter(|region| region.page == *start) else { return false };
             let wants_huge = memory.demoted.is_none();
             if (region.leaf == Leaf::Huge2m) == wants_huge {
                 memory.failures = 0;
@@ -474,15 +479,11 @@ fn back_off(times: u32, limits: &Limits) -> Duration {
     doubled(limits.back_off, times, limits.back_off_most)
 }
 
-/// Returns true if a process is sound: regions ascending and aligned, with possible values. An
-/// unsound one is skipped.
+/// Returns true if a process is sound: regions ascending, with possible values. An unsound one is
+/// skipped.
 fn is_sound(process: &Process) -> bool {
-    let possible = |region: &Region| {
-        region.start.is_multiple_of(HUGE_2M as u64)
-            && region.start.checked_add(HUGE_2M as u64).is_some()
-            && region.present <= megapage_snapshot::PAGES
-    };
-    process.regions.iter().all(possible) && process.regions.is_sorted_by(|a, b| a.start < b.start)
+    process.regions.iter().all(|region| region.present <= megapage_snapshot::PAGES)
+        && process.regions.is_sorted_by(|a, b| a.page < b.page)
 }
 
 /// Returns true if one mapping holds a region whole, and nothing forbids a huge page there. The
@@ -491,8 +492,8 @@ fn is_sound(process: &Process) -> bool {
 pub(crate) fn is_unhindered(mapping: &Mapping, region: &Region) -> bool {
     let flags = &mapping.flags;
     region.whole
-        && mapping.range.start() <= region.start
-        && region.start.checked_add(HUGE_2M as u64).is_some_and(|end| end <= mapping.range.end())
+        && mapping.range.start() <= region.page.start()
+        && region.page.end() <= mapping.range.end()
         && !(flags.no_huge || flags.locked || flags.userfault || flags.device)
 }
 

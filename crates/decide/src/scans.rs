@@ -2,6 +2,7 @@
 
 use crate::{Reason, Tick};
 use megapage_snapshot::{Leaf, Process, ProcessId};
+use megapage_units::HugePage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ pub(crate) struct Scans(BTreeMap<ProcessId, Scan>);
 #[derive(Clone, Copy, Debug)]
 struct Scan {
     began: Duration,
-    next: u64,
+    next: HugePage,
     whole: bool,
 }
 
@@ -21,7 +22,7 @@ impl Scans {
     /// as the budget allows. Returns true if a pass is complete: one that completes now, or one
     /// that began less than `fresh` ago.
     pub fn advance(&mut self, tick: &mut Tick<'_>, process: &Process, fresh: Duration) -> bool {
-        let new = Scan { began: tick.now(), next: 0, whole: false };
+        let new = Scan { began: tick.now(), next: HugePage::nth(0), whole: false };
         let scan = self.0.entry(process.id).or_insert(new);
         if scan.whole && tick.now().saturating_sub(scan.began) < fresh {
             return true;
@@ -29,18 +30,18 @@ impl Scans {
         if scan.whole {
             *scan = new;
         }
-        let wanted: Vec<u64> = process
+        let wanted: Vec<HugePage> = process
             .regions
             .iter()
             .filter(|region| {
-                region.start >= scan.next && region.leaf == Leaf::Huge2m && tick.is_allowed(process, region)
+                region.page >= scan.next && region.leaf == Leaf::Huge2m && tick.is_allowed(process, region)
             })
-            .map(|region| region.start)
+            .map(|region| region.page)
             .collect();
         let done = tick.zero_scan(process, &wanted, Reason::Shortage);
         scan.whole = done == wanted.len();
         if let Some(last) = done.checked_sub(1).and_then(|last| wanted.get(last)) {
-            scan.next = last + 1;
+            scan.next = last.offset(1);
         }
         scan.whole
     }

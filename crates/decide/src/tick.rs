@@ -4,7 +4,7 @@ use crate::objects::Objects;
 use crate::promotions::{Kind, Open, Promotions, is_allowed};
 use crate::{Action, Asked, ModelAction, Reason, fragmentation};
 use megapage_snapshot::{Leaf, Process, ProcessId, Region, Snapshot};
-use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, VirtRange};
+use megapage_units::{BASE_PAGE, HUGE_2M, HugePage, PageSize, VirtRange};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -89,8 +89,8 @@ impl<'a> Tick<'a> {
         self.snapshot
     }
 
-    /// Returns the processes to decide about. Their regions are ascending and aligned, with at most
-    /// 512 pages present.
+    /// Returns the processes to decide about. Their regions are ascending, with at most 512 pages
+    /// present.
     pub fn processes(&self) -> Vec<&'a Process> {
         self.processes.clone()
     }
@@ -107,7 +107,7 @@ impl<'a> Tick<'a> {
     }
 
     /// Returns the places of the promotions among the untried changes.
-    pub fn untried_promotions(&self) -> Vec<(ProcessId, u64)> {
+    pub fn untried_promotions(&self) -> Vec<(ProcessId, HugePage)> {
         let promotions = self.untried.iter().filter(|action| matches!(action, Action::Promote { .. }));
         promotions.filter_map(Action::place).collect()
     }
@@ -148,7 +148,7 @@ impl<'a> Tick<'a> {
         region.leaf == Leaf::Huge2m
             && self.is_open(process)
             && is_allowed(process, region)
-            && self.promotions.may_demote(self.now, process.id, region.start, reason == Reason::Bloat)
+            && self.promotions.may_demote(self.now, process.id, region.page, reason == Reason::Bloat)
     }
 
     /// Requests pages of `size`, at most 2 MiB, for a region of base pages.
@@ -156,7 +156,7 @@ impl<'a> Tick<'a> {
         if size <= PageSize::BASE
             || size > PageSize::HUGE_2M
             || !self.promotions.can(self.now, Kind::Promote(size.bytes().0))
-            || size < PageSize::HUGE_2M && self.promotions.has_small(process.id, region.start, size.bytes().0)
+            || size < PageSize::HUGE_2M && self.promotions.has_small(process.id, region.page, size.bytes().0)
             || !self.may_promote(process, region)
         {
             return Answer::Refused;
@@ -168,7 +168,7 @@ impl<'a> Tick<'a> {
             (2 * usize::from(region.present)).min(HUGE_2M / BASE_PAGE)
         };
         let bytes = (pages * BASE_PAGE) as u64;
-        self.ask(Action::Promote { process: process.id, region: region.start, size, reason }, bytes, 0)
+        self.ask(Action::Promote { process: process.id, region: region.page, size, reason }, bytes, 0)
     }
 
     /// Requests the split of a huge page.
@@ -176,7 +176,7 @@ impl<'a> Tick<'a> {
         if !self.promotions.can(self.now, Kind::Demote) || !self.may_demote(process, region, reason) {
             return Answer::Refused;
         }
-        self.ask(Action::Demote { process: process.id, region: region.start, reason }, 0, 0)
+        self.ask(Action::Demote { process: process.id, region: region.page, reason }, 0, 0)
     }
 
     /// Requests the split of a huge page and the release of its zero-filled part.
@@ -184,8 +184,8 @@ impl<'a> Tick<'a> {
         if !self.promotions.can(self.now, Kind::Recover) || !self.may_demote(process, region, reason) {
             return Answer::Refused;
         }
-        let action = Action::Recover { process: process.id, region: region.start, reason };
-        self.ask(action, 0, HUGE_2M as u64)
+        let action = Action::Recover { process: process.id, region: region.page, reason };
+        self.ask(action, 0, HugePage::SIZE)
     }
 
     /// Requests a sample of the allowed regions of a process that `wanted` selects. Merges
@@ -201,20 +201,9 @@ impl<'a> Tick<'a> {
         if !self.is_model || !self.promotions.can(self.now, Kind::Sample) || !known {
             return Answer::Refused;
         }
-        let mut ranges: Vec<VirtRange> = Vec::new();
-        for region in process.regions.iter().filter(|region| is_allowed(process, region) && wanted(region)) {
-            let end = region.start + HUGE_2M as u64;
-            let start = match ranges.last() {
-                Some(last) if last.end() == region.start => {
-                    let start = last.start();
-                    ranges.pop();
-                    start
-                }
-                _ if ranges.len() == self.promotions.limits().sample_ranges => break,
-                _ => region.start,
-            };
-            ranges.extend(VirtRange::new(start, end));
-        }
+        let wanted = process.regions.iter().filter(|region| is_allowed(process, region) && wanted(region));
+        let mut ranges = VirtRange::joined(wanted.map(Region::range));
+        ranges.truncate(self.promotions.limits().sample_ranges);
         if ranges.is_empty() {
             return Answer::Refused;
         }
@@ -223,12 +212,12 @@ impl<'a> Tick<'a> {
 
     /// Requests a count of the zeros in these huge regions, most important first, as far as the
     /// budget allows. Returns the number of regions accepted.
-    pub fn zero_scan(&mut self, process: &Process, regions: &[u64], reason: Reason) -> usize {
+    pub fn zero_scan(&mut self, process: &Process, regions: &[HugePage], reason: Reason) -> usize {
         if !self.promotions.can(self.now, Kind::ZeroScan) || !self.open.contains_key(&process.id) {
             return 0;
         }
         let (_, left) = self.promotions.left();
-        let mut accepted: Vec<u64> = regions
+        let mut accepted: Vec<HugePage> = regions
             .iter()
             .copied()
             .filter(|start| {
@@ -242,7 +231,7 @@ impl<'a> Tick<'a> {
         let count = accepted.len();
         if count > 0 {
             let action = Action::ZeroScan { process: process.id, regions: accepted, reason };
-            let _ = self.ask(action, 0, (count * HUGE_2M) as u64);
+            let _ = self.ask(action, 0, count as u64 * HugePage::SIZE);
         }
         count
     }
@@ -259,7 +248,7 @@ impl<'a> Tick<'a> {
         if blocks == 0 {
             return Answer::Spent;
         }
-        self.ask_model(ModelAction::PreZero { blocks, reason }, blocks * HUGE_2M as u64)
+        self.ask_model(ModelAction::PreZero { blocks, reason }, blocks * HugePage::SIZE)
     }
 
     fn is_open(&self, process: &Process) -> bool {

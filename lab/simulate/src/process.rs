@@ -5,7 +5,7 @@ use crate::trace::{Operation, Program, Span};
 use megapage_plan::translation::WalkCosts;
 use megapage_plan::translation::{HostPages, Part, Translation, translation};
 use megapage_snapshot::{AccessClass, Accessed, PAGES, ProcessId};
-use megapage_units::{Bytes, HUGE_2M};
+use megapage_units::{Bytes, HugePage};
 use serde::Serialize;
 
 /// First address of regions without a `Map`: 4 GiB.
@@ -103,7 +103,7 @@ pub(crate) struct Process {
     pub program: Program,
     pub regions: Vec<Region>,
     /// The address of each region.
-    pub addresses: Vec<u64>,
+    pub addresses: Vec<HugePage>,
     /// Regions by address, for users who name them by address.
     order: Vec<u32>,
     patterns: Vec<Pattern>,
@@ -138,11 +138,12 @@ impl Process {
     /// Makes a process that has done nothing yet.
     pub fn new(id: ProcessId, program: Program) -> Process {
         let count = program.regions() as usize;
-        let mut addresses: Vec<u64> = (0..count as u64).map(|at| ORIGIN + (at << 21)).collect();
+        let mut addresses: Vec<HugePage> =
+            (0..count as u64).map(|at| HugePage::containing(ORIGIN).offset(at)).collect();
         for operation in &program.operations {
             if let Operation::Map { span, address } = operation {
                 for (offset, region) in span.regions().enumerate() {
-                    addresses[region as usize] = address + ((offset as u64) << 21);
+                    addresses[region as usize] = HugePage::containing(*address).offset(offset as u64);
                 }
             }
         }
@@ -186,9 +187,9 @@ impl Process {
         &self.order
     }
 
-    /// Returns the region that starts at `address`.
-    pub fn at_address(&self, address: u64) -> Option<u32> {
-        let at = self.order.binary_search_by_key(&address, |&region| self.addresses[region as usize]).ok()?;
+    /// Returns the region at `page`.
+    pub fn at_address(&self, page: HugePage) -> Option<u32> {
+        let at = self.order.binary_search_by_key(&page, |&region| self.addresses[region as usize]).ok()?;
         Some(self.order[at])
     }
 
@@ -349,6 +350,6 @@ impl Process {
     pub fn extent(&self) -> Option<(u64, u64)> {
         let first = self.addresses[*self.order.first()? as usize];
         let last = self.addresses[*self.order.last()? as usize];
-        Some((first, last + HUGE_2M as u64))
+        Some((first.start(), last.end()))
     }
 }

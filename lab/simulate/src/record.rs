@@ -117,10 +117,10 @@ impl Track {
         let mut now = BTreeMap::new();
         let (mut maps, mut changes, mut accesses) = (Vec::new(), Vec::new(), Vec::new());
         for region in process.regions.iter().filter(|region| region.present > 0) {
-            let before = self.regions.get(&region.start).copied();
+            let before = self.regions.get(&region.start()).copied();
             let number = before.map_or_else(
                 || {
-                    maps.push((self.next, region.start));
+                    maps.push((self.next, region.start()));
                     self.next += 1;
                     self.next - 1
                 },
@@ -140,7 +140,7 @@ impl Track {
             {
                 accesses.push((number, access));
             }
-            now.insert(region.start, Known { number, present, content, access });
+            now.insert(region.start(), Known { number, present, content, access });
         }
         let gone = self.regions.iter().filter(|(start, _)| !now.contains_key(*start));
         changes.extend(gone.map(|(_, known)| (known.number, Change::Unmap)));

@@ -18,7 +18,7 @@ use megapage_kernel::spawn::{Signals, set_nice};
 use megapage_kernel::{KernelRoot, boot_time, process_cpu_time};
 use megapage_observe::{Thoroughness, count_zeros};
 use megapage_snapshot::ProcessId;
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, PageSize, Pid};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -291,9 +291,9 @@ fn promote(acting: &mut Acting, probe: &Worker, took: &mut Took, stage: &Stage<'
     let root = KernelRoot::live();
     let process = process_id(probe)?;
     let regions = candidates(&root, probe.pid(), 1, usize::MAX)?.regions;
-    let action = |region: &VirtRange| Action::Promote {
+    let action = |region: &HugePage| Action::Promote {
         process,
-        region: region.start(),
+        region: *region,
         size: PageSize::HUGE_2M,
         reason: Reason::Gain,
     };
@@ -314,7 +314,7 @@ fn promote(acting: &mut Acting, probe: &Worker, took: &mut Took, stage: &Stage<'
 
 /// Returns the regions that are huge, once their pages have left the queues of their processors for
 /// the lists from which they can be split.
-fn settled(probe: &Worker) -> Result<Vec<VirtRange>> {
+fn settled(probe: &Worker) -> Result<Vec<HugePage>> {
     LruDrain::new().and_then(|drain| drain.drain()).context("the LRU queues")?;
     probe.huge_regions()
 }
@@ -325,12 +325,11 @@ fn process_id(probe: &Worker) -> Result<ProcessId> {
 }
 
 /// Scans the regions for pages of zeros, as the daemon does; returns the bytes of those.
-fn scan(pid: Pid, regions: &[VirtRange], thoroughness: Thoroughness, took: &mut Took) -> Result<u64> {
-    let starts: Vec<u64> = regions.iter().map(|region| region.start()).collect();
+fn scan(pid: Pid, regions: &[HugePage], thoroughness: Thoroughness, took: &mut Took) -> Result<u64> {
     let start = Instant::now();
-    let found = count_zeros(&KernelRoot::live(), pid, &starts, thoroughness);
+    let found = count_zeros(&KernelRoot::live(), pid, regions, thoroughness);
     took.note(found.len() as u64 * HUGE_2M as u64, start);
-    ensure!(found.len() == starts.len(), "the probe's memory could not be read");
+    ensure!(found.len() == regions.len(), "the probe's memory could not be read");
     Ok(found.iter().map(|(_, zeros)| u64::from(*zeros) * BASE_PAGE as u64).sum())
 }
 
@@ -338,13 +337,12 @@ fn scan(pid: Pid, regions: &[VirtRange], thoroughness: Thoroughness, took: &mut 
 fn recover(
     acting: &mut Acting,
     probe: &Worker,
-    regions: &[VirtRange],
+    regions: &[HugePage],
     took: &mut Took,
     stage: &Stage<'_>,
 ) -> Result<u64> {
     let process = process_id(probe)?;
-    let action =
-        |region: &VirtRange| Action::Recover { process, region: region.start(), reason: Reason::Bloat };
+    let action = |region: &HugePage| Action::Recover { process, region: *region, reason: Reason::Bloat };
     let start = Instant::now();
     let done = carry_out(acting, regions.iter().map(action).collect(), stage)?;
     let split = done.iter().filter(|done| done.outcome.obtained == Obtained::Done);

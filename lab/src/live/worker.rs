@@ -14,7 +14,7 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::read_status;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::Signals;
-use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{Bytes, HUGE_2M, HugePage, Pid, VirtRange};
 use std::process::Command;
 use std::time::Duration;
 
@@ -155,7 +155,7 @@ impl Worker {
         for _ in 0..TRIES {
             left = candidates(&root, self.pid(), 1, usize::MAX)?.regions;
             if let Some(within) = within {
-                left.retain(|region| within.intersection(*region).is_some());
+                left.retain(|region| within.intersection(region.range()).is_some());
             }
             if left.is_empty() {
                 return Ok(());
@@ -198,7 +198,7 @@ impl Worker {
     }
 
     /// Returns the regions that are huge, as the kernel reports them.
-    pub(super) fn huge_regions(&self) -> Result<Vec<VirtRange>> {
+    pub(super) fn huge_regions(&self) -> Result<Vec<HugePage>> {
         let root = KernelRoot::live();
         let mut pagemap = Pagemap::open(&root, self.pid())?;
         let mut found = Vec::new();
@@ -206,7 +206,7 @@ impl Worker {
             if mapping.anon_huge > Bytes::ZERO {
                 let huge =
                     pagemap.regions(mapping.range)?.into_iter().filter(|region| region.huge == Some(true));
-                found.extend(huge.map(|region| region.range));
+                found.extend(huge.map(|region| region.page));
             }
         }
         Ok(found)

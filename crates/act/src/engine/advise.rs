@@ -4,7 +4,7 @@ use super::answer::{Advice, Answer, Refusal, Tried};
 use megapage_decide::Call;
 use megapage_kernel::process_madvise::MOST_RANGES;
 use megapage_snapshot::ProcessId;
-use megapage_units::VirtRange;
+use megapage_units::{HugePage, VirtRange};
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(super) fn in_batches<T: Advisable>(
     target: &mut T,
     advice: Advice,
-    regions: &[VirtRange],
+    regions: &[HugePage],
     batch: usize,
     mut next: impl FnMut(&mut T, Option<Called>) -> Option<usize>,
 ) -> Vec<Tried> {
@@ -123,7 +123,7 @@ pub(super) fn in_batches<T: Advisable>(
 
 /// Takes up to `most` places from the front of the queue; with `adjacent` only while their regions
 /// adjoin, ascending.
-fn take(queue: &mut VecDeque<usize>, regions: &[VirtRange], most: usize, adjacent: bool) -> Vec<usize> {
+fn take(queue: &mut VecDeque<usize>, regions: &[HugePage], most: usize, adjacent: bool) -> Vec<usize> {
     let mut taken: Vec<usize> = Vec::new();
     while taken.len() < most
         && let Some(&place) = queue.front()
@@ -168,14 +168,14 @@ pub(crate) trait Advisable {
 
     /// Returns true for each region that is huge, by the page tables. Returns false if that is
     /// unknown.
-    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool>;
+    fn huge(&mut self, regions: &[HugePage]) -> Vec<bool>;
 
     /// Returns true for each region that shares more pages than
     /// [`crate::sharing::Sharing::FewPages`] allows. Returns false if that is unknown.
-    fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool>;
+    fn shared(&mut self, regions: &[HugePage]) -> Vec<bool>;
 
     /// Returns true if one mapping holds the whole region; `None` if that cannot be read.
-    fn is_mapped(&self, region: VirtRange) -> Option<bool>;
+    fn is_mapped(&self, region: HugePage) -> Option<bool>;
 
     /// Returns true if the machine has less available memory than the safe floor. Returns false if
     /// that is unknown.
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn each_region_gets_its_own_answer_wherever_a_call_breaks_off() {
-        let regions: Vec<VirtRange> = (0..10).map(region).collect();
+        let regions: Vec<HugePage> = (0..10).map(region).collect();
         // EAGAIN, EINVAL, ENOMEM, EBUSY.
         for advice in [Advice::Collapse, Advice::ColdSplit, Advice::PageOut] {
             let mut model = Model::refusing(&[(2, 11), (3, 22), (7, 12), (9, 16)]);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_pacer_sets_the_size_of_each_call_and_its_end() {
-        let regions: Vec<VirtRange> = (0..10).map(region).collect();
+        let regions: Vec<HugePage> = (0..10).map(region).collect();
         let mut model = Model::refusing(&[]);
         let mut sizes = [1, 2].into_iter();
         let tried = in_batches(&mut model, Advice::ColdSplit, &regions, 3, |_, _| sizes.next());
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn adjacent_regions_are_collapsed_as_one_range() {
-        let regions: Vec<VirtRange> = [0, 1, 2, 3, 7, 8, 5, 4].map(region).to_vec();
+        let regions: Vec<HugePage> = [0, 1, 2, 3, 7, 8, 5, 4].map(region).to_vec();
         let mut model = Model::refusing(&[]);
         let tried = in_batches(&mut model, Advice::Collapse, &regions, 3, |_, call| {
             let call = call.unwrap();
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn each_region_of_a_failed_range_reports_its_own_reason() {
-        let regions: Vec<VirtRange> = (0..8).map(region).collect();
+        let regions: Vec<HugePage> = (0..8).map(region).collect();
         let mut model = Model::refusing(&[(1, 11), (3, 22), (5, 12)]);
         let mut seen = Vec::new();
         let mut failed = 0;
@@ -268,9 +268,9 @@ mod tests {
 
     #[test]
     fn what_a_fork_shares_is_not_collapsed_and_what_lies_around_it_is() {
-        let regions: Vec<VirtRange> = (0..8).map(region).collect();
+        let regions: Vec<HugePage> = (0..8).map(region).collect();
         let mut model = Model::refusing(&[(6, 11)]);
-        model.shared = [0, 3, 4, 7].map(|number| region(number).start()).into();
+        model.shared = [0, 3, 4, 7].map(region).into();
         let tried = in_batches(&mut model, Advice::Collapse, &regions, 8, |_, _| Some(8));
         let sizes: Vec<u64> = model.calls.borrow().iter().map(|parts| parts[0] / HUGE_2M as u64).collect();
         // A range of two fails: its region that is not huge is then called for alone.
@@ -285,10 +285,10 @@ mod tests {
 
     #[test]
     fn shared_regions_are_looked_at_once_and_within_the_bounds() {
-        let regions: Vec<VirtRange> = (0..64).map(region).collect();
+        let regions: Vec<HugePage> = (0..64).map(region).collect();
         let shared = Answer::Refused(Refusal::Shared);
         let mut all = Model::refusing(&[]);
-        all.shared = regions.iter().map(|region| region.start()).collect();
+        all.shared = regions.iter().copied().collect();
         let tried = in_batches(&mut all, Advice::Collapse, &regions, 32, |_, call| {
             assert!(call.is_none(), "nothing to call for");
             Some(32)
@@ -303,7 +303,7 @@ mod tests {
         // Every second region is shared. The free ones are looked at once more, right before their
         // calls.
         let mut half = Model::refusing(&[]);
-        half.shared = (0..64).step_by(2).map(|number| region(number).start()).collect();
+        half.shared = (0..64).step_by(2).map(region).collect();
         let tried = in_batches(&mut half, Advice::Collapse, &regions, 32, |_, _| Some(32));
         assert!(half.looks <= 64 + 32, "{}", half.looks);
         for (number, answer) in answers(&tried).into_iter().enumerate() {

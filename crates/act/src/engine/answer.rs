@@ -1,7 +1,7 @@
 //! Requests about regions of another process, and the kernel's answers.
 
 use megapage_kernel::ability::{Ability, COLLAPSE, PROCESS_MADVISE};
-use megapage_units::{BASE_PAGE, VirtRange};
+use megapage_units::{BASE_PAGE, HugePage, VirtRange};
 use std::io;
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ impl Advice {
     }
 
     /// Returns the part of a region that the call names.
-    pub(super) fn part(self, region: VirtRange) -> VirtRange {
+    pub(super) fn part(self, region: HugePage) -> VirtRange {
         match self {
-            Advice::Collapse | Advice::PageOut => region,
+            Advice::Collapse | Advice::PageOut => region.range(),
             Advice::ColdSplit => {
-                VirtRange::new(region.start(), region.start() + BASE_PAGE as u64).unwrap_or(region)
+                VirtRange::new(region.start(), region.start() + BASE_PAGE as u64).unwrap_or(region.range())
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Answer, Tried};
 use megapage_snapshot::ProcessId;
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_units::{HUGE_2M, HugePage, Pid, VirtRange};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,10 +12,10 @@ use std::time::Duration;
 /// Process whose regions answer as instructed; it keeps the bytes of the calls' ranges.
 pub(super) struct Model {
     pub id: ProcessId,
-    pub errno: BTreeMap<u64, i32>,
-    pub huge: RefCell<BTreeSet<u64>>,
-    pub shared: BTreeSet<u64>,
-    pub unmapped: BTreeSet<u64>,
+    pub errno: BTreeMap<HugePage, i32>,
+    pub huge: RefCell<BTreeSet<HugePage>>,
+    pub shared: BTreeSet<HugePage>,
+    pub unmapped: BTreeSet<HugePage>,
     pub looks: usize,
     pub calls: RefCell<Vec<Vec<u64>>>,
     /// Time of each region of a call: on the wall clock, and of a processor.
@@ -36,17 +36,17 @@ impl Advisable for Model {
         Timed { answer, took: self.took * regions, busy: self.busy * regions }
     }
 
-    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-        regions.iter().map(|region| self.huge.borrow().contains(&region.start())).collect()
+    fn huge(&mut self, regions: &[HugePage]) -> Vec<bool> {
+        regions.iter().map(|region| self.huge.borrow().contains(region)).collect()
     }
 
-    fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
+    fn shared(&mut self, regions: &[HugePage]) -> Vec<bool> {
         self.looks += regions.len();
-        regions.iter().map(|region| self.shared.contains(&region.start())).collect()
+        regions.iter().map(|region| self.shared.contains(region)).collect()
     }
 
-    fn is_mapped(&self, region: VirtRange) -> Option<bool> {
-        Some(!self.unmapped.contains(&region.start()))
+    fn is_mapped(&self, region: HugePage) -> Option<bool> {
+        Some(!self.unmapped.contains(&region))
     }
 
     fn is_below_floor(&self) -> bool {
@@ -60,7 +60,7 @@ impl Model {
     pub fn refusing(refused: &[(u64, i32)]) -> Model {
         Model {
             id: ProcessId { pid: Pid(1), start_ticks: 1, start_stack: 1 },
-            errno: refused.iter().map(|&(number, errno)| (region(number).start(), errno)).collect(),
+            errno: refused.iter().map(|&(number, errno)| (region(number), errno)).collect(),
             huge: RefCell::default(),
             shared: BTreeSet::new(),
             unmapped: BTreeSet::new(),
@@ -84,7 +84,7 @@ impl Model {
         let mut advised = 0;
         for part in parts {
             let mut last = None;
-            for start in (part.start()..part.end()).step_by(HUGE_2M) {
+            for start in (part.start()..part.end()).step_by(HUGE_2M).map(HugePage::containing) {
                 match self.errno.get(&start) {
                     Some(&errno) => last = Some(errno),
                     None => {
@@ -107,8 +107,8 @@ impl Model {
     }
 }
 
-pub(super) fn region(number: u64) -> VirtRange {
-    VirtRange::new(number * HUGE_2M as u64, (number + 1) * HUGE_2M as u64).unwrap()
+pub(super) fn region(number: u64) -> HugePage {
+    HugePage::nth(number)
 }
 
 pub(super) fn answers(tried: &[Tried]) -> Vec<Answer> {

@@ -3,7 +3,7 @@
 use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Refusal};
 use super::floor;
-use crate::remote::{RemoteError, identify, joined, lacking_right, refusal};
+use crate::remote::{RemoteError, identify, lacking_right, refusal};
 use crate::sharing::Sharing;
 use megapage_kernel::canary::Canary;
 use megapage_kernel::maps::read_maps;
@@ -12,7 +12,7 @@ use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelRoot, meminfo, process, process_madvise, spawn};
 use megapage_observe::PageTables;
 use megapage_snapshot::ProcessId;
-use megapage_units::VirtRange;
+use megapage_units::{HugePage, VirtRange};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -42,8 +42,11 @@ impl Advisable for Target {
         Timed { answer, took: started.elapsed(), busy: own_thread_time().saturating_sub(busy) }
     }
 
-    fn huge(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-        let seen = self.tables.regions(regions).unwrap_or_default();
+    fn huge(&mut self, regions: &[HugePage]) -> Vec<bool> {
+        let seen = self
+            .tables
+            .regions(&regions.iter().map(|page| page.range()).collect::<Vec<_>>())
+            .unwrap_or_default();
         // A region that is not a whole one would shift the others.
         match seen.len() == regions.len() {
             true => seen.iter().map(|region| region.huge == Some(true)).collect(),
@@ -51,12 +54,12 @@ impl Advisable for Target {
         }
     }
 
-    fn shared(&mut self, regions: &[VirtRange]) -> Vec<bool> {
-        let mut shared = |region: &VirtRange| Sharing::FewPages.is_exceeded(&mut self.tables, *region);
+    fn shared(&mut self, regions: &[HugePage]) -> Vec<bool> {
+        let mut shared = |region: &HugePage| Sharing::FewPages.is_exceeded(&mut self.tables, *region);
         regions.iter().map(|region| shared(region).unwrap_or(false)).collect()
     }
 
-    fn is_mapped(&self, region: VirtRange) -> Option<bool> {
+    fn is_mapped(&self, region: HugePage) -> Option<bool> {
         is_mapped(&self.root, self.id, region)
     }
 
@@ -111,14 +114,14 @@ impl Target {
         }
     }
 
-    /// Returns the regions as the page tables show them, by their start.
-    pub(crate) fn look(&mut self, regions: &[VirtRange]) -> Result<BTreeMap<u64, Region>, RemoteError> {
+    /// Returns the regions as the page tables show them.
+    pub(crate) fn look(&mut self, regions: &[HugePage]) -> Result<BTreeMap<HugePage, Region>, RemoteError> {
         let mut ascending = regions.to_vec();
         ascending.sort_unstable();
         ascending.dedup();
-        let seen = self.tables.regions(&joined(&ascending));
+        let seen = self.tables.regions(&VirtRange::joined(ascending.iter().map(|page| page.range())));
         let seen = seen.map_err(|error| refusal(&self.root, self.id.pid, error))?;
-        Ok(seen.into_iter().map(|region| (region.range.start(), region)).collect())
+        Ok(seen.into_iter().map(|region| (region.page, region)).collect())
     }
 }
 
@@ -137,19 +140,18 @@ impl CanaryTarget {
         Ok(CanaryTarget { canary, target })
     }
 
-    /// Makes one call for one range, which may be smaller than a region. Returns the refusal, if it
-    /// was one.
-    pub(crate) fn call(&self, advice: Advice, range: VirtRange) -> Option<Refusal> {
-        let answer = self.target.call(advice, &[advice.part(range)]).answer;
+    /// Makes one call for one region. Returns the refusal, if it was one.
+    pub(crate) fn call(&self, advice: Advice, region: HugePage) -> Option<Refusal> {
+        let answer = self.target.call(advice, &[advice.part(region)]).answer;
         answer.err().map(|error| Refusal::of(&error))
     }
 }
 
 /// Returns true if one mapping of the process holds the whole region; `None` if that cannot be
 /// read.
-pub(crate) fn is_mapped(root: &KernelRoot, id: ProcessId, region: VirtRange) -> Option<bool> {
+pub(crate) fn is_mapped(root: &KernelRoot, id: ProcessId, region: HugePage) -> Option<bool> {
     let mappings = read_maps(root, id.pid).ok()?;
-    Some(mappings.iter().any(|mapping| mapping.range.intersection(region) == Some(region)))
+    Some(mappings.iter().any(|mapping| mapping.range.intersection(region.range()) == Some(region.range())))
 }
 
 /// Returns true if the process exists and is the one that was meant: not another one with its

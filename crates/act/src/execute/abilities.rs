@@ -7,7 +7,7 @@ use megapage_kernel::ability::{Ability, COLLAPSE, PAGEMAP_SCAN, PROCESS_MADVISE,
 use megapage_kernel::canary::Canary;
 use megapage_kernel::pagemap::Region;
 use megapage_kernel::{KernelRoot, identity, meminfo, process};
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -78,7 +78,11 @@ pub(super) fn find_out(root: &KernelRoot) -> Result<Abilities, ExecuteError> {
         Err(error) if error.kind() == ErrorKind::OutOfMemory => return Ok(by_release(root, &error)),
         child => child.map_err(ExecuteError::Child)?,
     };
-    let mut trial = Trial { root, region: child.huge(), child: CanaryTarget::open(root, child)? };
+    let mut trial = Trial {
+        root,
+        region: HugePage::containing(child.huge().start()),
+        child: CanaryTarget::open(root, child)?,
+    };
     trial.child.target.require_leaves()?;
     let mut abilities = Abilities { collapse: false, split: None, frees_zeros: false, notes: Vec::new() };
     if identity::in_user_namespace(root) {
@@ -143,7 +147,7 @@ fn lacks(ability: &Ability) -> String {
 
 struct Trial<'a> {
     root: &'a KernelRoot,
-    region: VirtRange,
+    region: HugePage,
     child: CanaryTarget,
 }
 

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use megapage_decide::{Outcome, Reason};
     use megapage_snapshot::ProcessId;
-    use megapage_units::Pid;
+    use megapage_units::{HugePage, Pid};
 
     const PROCESS: ProcessId = ProcessId { pid: Pid(1), start_ticks: 1, start_stack: 1 };
 
@@ -257,7 +257,11 @@ mod tests {
         for (obtained, _) in OBTAINED {
             counters.done(&Done {
                 outcome: Outcome {
-                    action: Action::Recover { process: PROCESS, region: 0, reason: Reason::Bloat },
+                    action: Action::Recover {
+                        process: PROCESS,
+                        region: HugePage::nth(0),
+                        reason: Reason::Bloat,
+                    },
                     obtained,
                 },
                 promoted: Bytes(1),
@@ -291,7 +295,7 @@ mod tests {
         counters.of(Work::Promote).left = Left { budget: 1, time: 2, pause: 3 };
         counters.of(Work::Recover).left = Left { budget: 10, time: 20, pause: 30 };
         assert_eq!(counters.left(), Left { budget: 11, time: 22, pause: 33 });
-        let asked = Action::Demote { process: PROCESS, region: 0, reason: Reason::OverCap };
+        let asked = Action::Demote { process: PROCESS, region: HugePage::nth(0), reason: Reason::OverCap };
         counters.asked(&asked);
         assert_eq!((counters.demote.asked, counters.promote.asked), (1, 0));
     }

@@ -2,7 +2,7 @@
 
 use super::{Actuator, Done};
 use megapage_decide::{Action, Obtained, Outcome, Promotions};
-use megapage_units::{Bytes, HUGE_2M, PageSize, Pid};
+use megapage_units::{Bytes, HugeCount, PageSize, Pid};
 use std::time::Duration;
 
 /// Actuator that carries nothing out. It answers every action that the kernel could carry out as
@@ -20,7 +20,7 @@ impl Actuator for DryRun {
             let huge = done && matches!(action, Action::Promote { .. });
             answers.push(Done {
                 outcome: Outcome { action: action.clone(), obtained },
-                promoted: if huge { Bytes(HUGE_2M as u64) } else { Bytes::ZERO },
+                promoted: if huge { HugeCount(1).bytes() } else { Bytes::ZERO },
                 freed: Bytes::ZERO,
                 took: Duration::ZERO,
                 why: Some(line),
@@ -33,24 +33,19 @@ impl Actuator for DryRun {
 /// Returns the result that an action would have, with the line that reports it or the reason for a
 /// refusal; `None` for actions of the observer.
 fn plan(action: &Action) -> Option<(Obtained, String)> {
-    let end = |region: u64| region.wrapping_add(HUGE_2M as u64);
     Some(match action {
         Action::Promote { size, .. } if *size != PageSize::HUGE_2M => {
             (Obtained::Unsupported, super::NO_SMALL.into())
         }
         Action::Promote { process, region, .. } => {
-            (Obtained::Done, promote_line(process.pid, &format!("{region:x}-{:x}", end(*region))))
+            (Obtained::Done, promote_line(process.pid, &region.range().to_string()))
         }
         Action::Demote { process, region, .. } => {
-            (Obtained::Done, split_line(process.pid, &format!("{region:x}-{:x}", end(*region)), ""))
+            (Obtained::Done, split_line(process.pid, &region.range().to_string(), ""))
         }
         Action::Recover { process, region, .. } => (
             Obtained::Done,
-            split_line(
-                process.pid,
-                &format!("{region:x}-{:x}", end(*region)),
-                "; its pages of zeros are freed",
-            ),
+            split_line(process.pid, &region.range().to_string(), "; its pages of zeros are freed"),
         ),
         Action::ZeroScan { .. } => return None,
     })
@@ -71,11 +66,12 @@ mod tests {
     use super::*;
     use megapage_decide::Reason;
     use megapage_snapshot::ProcessId;
+    use megapage_units::HugePage;
 
     #[test]
     fn possible_and_impossible_work_is_reported() {
         let process = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 2 };
-        let (region, reason) = (0x20_0000, Reason::Bloat);
+        let (region, reason) = (HugePage::nth(1), Reason::Bloat);
         let promote = |size| Action::Promote { process, region, size, reason };
         let actions = [
             promote(PageSize::HUGE_2M),

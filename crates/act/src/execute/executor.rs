@@ -9,7 +9,7 @@ use crate::remote::{RemoteError, lacking_ability};
 use megapage_decide::{Action, Obtained, Outcome, Promotions, Reason};
 use megapage_kernel::KernelRoot;
 use megapage_snapshot::ProcessId;
-use megapage_units::{Bytes, HUGE_2M, VirtRange};
+use megapage_units::{Bytes, HugePage};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -73,15 +73,13 @@ impl Executor {
         if self.abilities.split.is_none() {
             return answers;
         }
-        let made: Vec<(ProcessId, u64)> = promotions.made().iter().copied().collect();
+        let made: Vec<(ProcessId, HugePage)> = promotions.made().iter().copied().collect();
         for theirs in made.chunk_by(|(one, _), (other, _)| one == other) {
             for regions in theirs.chunks(CHUNK) {
-                let process = regions[0].0;
                 // Regions that the kernel skips because something holds them are tried once more,
                 // and then stay huge.
-                let whole = |start: u64| VirtRange::new(start, start + HUGE_2M as u64);
-                let mut left: Vec<VirtRange> =
-                    regions.iter().filter_map(|(_, start)| whole(*start)).collect();
+                let process = regions[0].0;
+                let mut left: Vec<HugePage> = regions.iter().map(|(_, region)| *region).collect();
                 for last in [false, true] {
                     let settled = self.act(Work::Demote, process, &left, &clock, promotions);
                     let mut again = Vec::new();
@@ -95,7 +93,7 @@ impl Executor {
                             again.push(region);
                             continue;
                         }
-                        let action = Action::Demote { process, region: region.start(), reason: Reason::Undo };
+                        let action = Action::Demote { process, region, reason: Reason::Undo };
                         self.counters.asked(&action);
                         answers.push(self.settle(Work::Demote, &action, verdict, took, promotions));
                     }
@@ -112,7 +110,7 @@ impl Executor {
         &mut self,
         work: Work,
         id: ProcessId,
-        regions: &[VirtRange],
+        regions: &[HugePage],
         clock: &Clock,
         promotions: &mut Promotions,
     ) -> Settled {
@@ -157,13 +155,13 @@ impl Executor {
             Err(_) => return first(Obtained::Busy, "its page tables cannot be read"),
         };
         // Skips regions already in the wanted state, and those with nothing to collapse any more.
-        let wants = |region: &VirtRange| {
-            before.get(&region.start()).is_some_and(|seen| match work {
+        let wants = |region: &HugePage| {
+            before.get(region).is_some_and(|seen| match work {
                 Work::Promote => seen.huge != Some(true) && (seen.present > 0 || seen.swapped > 0),
                 Work::Demote | Work::Recover => seen.huge == Some(true),
             })
         };
-        let mut wanted: Vec<VirtRange> = regions.iter().copied().filter(wants).collect();
+        let mut wanted: Vec<HugePage> = regions.iter().copied().filter(wants).collect();
         // Neighbours share calls, whatever the policy's order among so few regions.
         wanted.sort_unstable();
         wanted.dedup();
@@ -171,7 +169,7 @@ impl Executor {
         let terms = Terms::of(*clock);
         let tried = advise(promotions, advice, &mut target, &wanted, &terms, |call| counters.call(call));
         counters.paused(promotions.pauses());
-        let tried: BTreeMap<u64, Tried> = wanted.iter().map(|region| region.start()).zip(tried).collect();
+        let tried: BTreeMap<HugePage, Tried> = wanted.iter().copied().zip(tried).collect();
         for refusal in tried.values().filter_map(|tried| tried.answer.refusal()) {
             self.counters.of(work).refuse(refusal);
         }
@@ -185,9 +183,9 @@ impl Executor {
         if !is_same(&self.root, id) {
             return all(verdict::gone());
         }
-        let settle = |region: &VirtRange| {
-            let (before, after) = (before.get(&region.start())?, after.get(&region.start())?);
-            let tried = tried.get(&region.start());
+        let settle = |region: &HugePage| {
+            let (before, after) = (before.get(region)?, after.get(region)?);
+            let tried = tried.get(region);
             if wants(region) && tried.is_none_or(|tried| tried.answer == Answer::NotTried) {
                 return None;
             }
@@ -247,7 +245,7 @@ impl Executor {
                 return;
             }
             let (chunk, rest) = regions.split_at(taken);
-            let asked: Vec<VirtRange> = chunk.iter().map(|(_, region)| *region).collect();
+            let asked: Vec<HugePage> = chunk.iter().map(|(_, region)| *region).collect();
             let settled = self.act(group.work, group.process, &asked, clock, promotions);
             let mut not_tried = 0;
             for (&(place, _), settled) in chunk.iter().zip(settled) {

@@ -3,7 +3,7 @@
 use crate::engine::{Answer, Refusal};
 use megapage_decide::Obtained;
 use megapage_kernel::pagemap::Region;
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M};
+use megapage_units::{BASE_PAGE, Bytes, HugeCount};
 
 /// Result of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ fn done(promoted: Bytes, freed: Bytes) -> Verdict {
 pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped: Option<bool>) -> Verdict {
     if after.huge == Some(true) {
         let was = before.huge == Some(true);
-        return done(if was { Bytes::ZERO } else { Bytes(HUGE_2M as u64) }, Bytes::ZERO);
+        return done(if was { Bytes::ZERO } else { HugeCount(1).bytes() }, Bytes::ZERO);
     }
     match answer {
         Answer::Accepted if after.huge.is_none() => Verdict::refused(Obtained::Busy, UNSEEN),
@@ -136,16 +136,10 @@ pub(super) fn gone() -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_units::VirtRange;
+    use megapage_units::HugePage;
 
     fn region(huge: bool, present: u16, zero_page: u16) -> Region {
-        Region {
-            range: VirtRange::new(0, HUGE_2M as u64).unwrap(),
-            present,
-            zero_page,
-            swapped: 0,
-            huge: Some(huge),
-        }
+        Region { present, zero_page, ..Region::empty(HugePage::nth(0), Some(huge)) }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::NO_SMALL;
 use megapage_decide::{Action, Obtained};
 use megapage_snapshot::ProcessId;
-use megapage_units::{HUGE_2M, PageSize, VirtRange};
+use megapage_units::{HugePage, PageSize};
 
 /// Kind of work on a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) enum Work {
 /// Action for which the kernel is asked, or one that is answered without asking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sorted {
-    Work(Work, ProcessId, VirtRange),
+    Work(Work, ProcessId, HugePage),
     Answer(Obtained, &'static str),
     /// An action of the observer.
     Ignored,
@@ -24,7 +24,7 @@ pub(super) enum Sorted {
 
 /// Returns the work or the answer that an action means.
 pub(super) fn sort(action: &Action) -> Sorted {
-    let (work, process, start) = match action {
+    let (work, process, region) = match action {
         Action::Promote { size, .. } if *size != PageSize::HUGE_2M => {
             return Sorted::Answer(Obtained::Unsupported, NO_SMALL);
         }
@@ -33,11 +33,7 @@ pub(super) fn sort(action: &Action) -> Sorted {
         Action::Recover { process, region, .. } => (Work::Recover, process, *region),
         Action::ZeroScan { .. } => return Sorted::Ignored,
     };
-    let end = start.checked_add(HUGE_2M as u64).filter(|_| start.is_multiple_of(HUGE_2M as u64));
-    match end.and_then(|end| VirtRange::new(start, end)) {
-        Some(region) => Sorted::Work(work, *process, region),
-        None => Sorted::Answer(Obtained::Impossible, "no region of 2 MiB starts there"),
-    }
+    Sorted::Work(work, *process, region)
 }
 
 /// Work of one kind on one process.
@@ -46,7 +42,7 @@ pub(super) struct Group {
     pub work: Work,
     pub process: ProcessId,
     /// The actions, by their places, and their regions, in the policy's order.
-    pub regions: Vec<(usize, VirtRange)>,
+    pub regions: Vec<(usize, HugePage)>,
 }
 
 /// Number of consecutive actions of the policy among which those on one process are brought
@@ -55,7 +51,7 @@ pub(super) struct Group {
 pub(super) const WINDOW: usize = 256;
 
 /// Returns the groups of one window, in the order of their first actions.
-pub(super) fn group(work: &[(usize, Work, ProcessId, VirtRange)]) -> Vec<Group> {
+pub(super) fn group(work: &[(usize, Work, ProcessId, HugePage)]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for &(index, work, process, region) in work {
         match groups.iter_mut().find(|group| group.work == work && group.process == process) {
@@ -80,13 +76,11 @@ mod tests {
     fn what_no_kernel_can_do_is_answered_without_asking() {
         let promote =
             |region, size| Action::Promote { process: process(1), region, size, reason: Reason::Gain };
-        let huge = PageSize::HUGE_2M;
-        assert!(matches!(sort(&promote(0x40_0000, huge)), Sorted::Work(Work::Promote, _, _)));
+        let page = HugePage::nth(2);
+        assert!(matches!(sort(&promote(page, PageSize::HUGE_2M)), Sorted::Work(Work::Promote, _, _)));
         for (region, size, obtained) in [
-            (0x40_0000, PageSize::new(64 << 10).unwrap(), Obtained::Unsupported),
-            (0x40_0000, PageSize::HUGE_1G, Obtained::Unsupported),
-            (0x40_1000, huge, Obtained::Impossible),
-            (u64::MAX - 0x1f_ffff, huge, Obtained::Impossible),
+            (page, PageSize::new(64 << 10).unwrap(), Obtained::Unsupported),
+            (page, PageSize::HUGE_1G, Obtained::Unsupported),
         ] {
             let sorted = sort(&promote(region, size));
             assert!(matches!(sorted, Sorted::Answer(got, _) if got == obtained), "{region:x} {sorted:?}");
@@ -97,7 +91,7 @@ mod tests {
 
     #[test]
     fn groups_keep_the_order_of_their_first_actions() {
-        let region = |at| VirtRange::new(at, at + 1).unwrap();
+        let region = HugePage::nth;
         let work = [
             (0, Work::Recover, process(2), region(5)),
             (1, Work::Promote, process(1), region(9)),

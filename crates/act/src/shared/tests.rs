@@ -1,4 +1,5 @@
 use super::*;
+use megapage_units::VirtRange;
 use std::fs;
 
 const MIB: u64 = 1 << 20;

@@ -10,7 +10,7 @@ fn what_the_program_keeps_on_base_pages_is_not_asked_for() {
     let memory = TimedMemory::map(bytes, TimedPages::Base, &mut |_| true).unwrap().expect("goes on");
     let own = Pid(std::process::id().cast_signed());
     let found = candidates(&KernelRoot::live(), own, 256, 10_000).unwrap();
-    let inside = |region: &&megapage_units::VirtRange| region.intersection(memory.range()).is_some();
+    let inside = |region: &&megapage_units::HugePage| region.range().intersection(memory.range()).is_some();
     assert_eq!(found.regions.iter().filter(inside).count(), 0);
     assert!(found.excluded.0 >= bytes as u64, "{}", found.excluded);
 }

@@ -22,7 +22,7 @@ fn what_a_fork_shares_is_left_alone_until_the_child_is_gone() {
     let inside = VirtRange::new(start, start + memory.len() as u64).unwrap();
     // First the decision...
     let mut regions = candidates(&root, own, 256, 10_000).unwrap().regions;
-    regions.retain(|region| region.intersection(inside) == Some(*region));
+    regions.retain(|region| region.range().intersection(inside) == Some(region.range()));
     if regions.is_empty() {
         return skip("this system gives huge pages unasked: nothing is left to promote");
     }

@@ -8,7 +8,7 @@ use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_snapshot::ProcessId;
 use megapage_testing::{MachineLock, is_root, skip};
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugeRange, Pid, VirtRange};
 
 fn own() -> Pid {
     Pid(std::process::id().cast_signed())
@@ -38,7 +38,7 @@ fn dense_regions_become_huge_and_sparse_ones_do_not() {
     }
     let inside = VirtRange::new(start as u64, (start + memory.len()) as u64).unwrap();
     let mut found = candidates(&root, own(), 256, 10_000).unwrap();
-    found.regions.retain(|region| region.intersection(inside) == Some(*region));
+    found.regions.retain(|region| region.range().intersection(inside) == Some(region.range()));
     if found.regions.is_empty() {
         return skip("this system gives huge pages unasked: nothing is left to promote");
     }
@@ -78,7 +78,7 @@ fn what_was_promoted_is_demoted_and_its_zeros_go_back() {
         memory[offset + page * BASE_PAGE] = 7;
     }
     let mut regions = candidates(&root, own(), 256, 10_000).unwrap().regions;
-    regions.retain(|region| region.intersection(inside) == Some(*region));
+    regions.retain(|region| region.range().intersection(inside) == Some(region.range()));
     if regions.is_empty() {
         return skip("this system gives huge pages unasked: nothing is left to promote");
     }
@@ -111,12 +111,11 @@ fn regions_that_are_not_huge_are_left_alone() {
     }
     let memory = vec![1u8; 8 << 20];
     let start = memory.as_ptr().addr() as u64;
-    let inside = VirtRange::new(start, start + memory.len() as u64)
-        .and_then(|range| range.aligned_interior(HUGE_2M as u64))
-        .unwrap();
-    let outcome = Demotion { process: process(), regions: vec![inside], bounds: Bounds::default() }
-        .apply(&KernelRoot::live(), &mut Promotions::default())
-        .unwrap();
+    let inside = VirtRange::new(start, start + memory.len() as u64).and_then(HugeRange::within).unwrap();
+    let outcome =
+        Demotion { process: process(), regions: inside.pages().collect(), bounds: Bounds::default() }
+            .apply(&KernelRoot::live(), &mut Promotions::default())
+            .unwrap();
     if outcome.huge_before > 0 {
         return skip("this system gives huge pages unasked");
     }

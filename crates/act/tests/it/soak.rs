@@ -63,12 +63,12 @@ fn actions(root: &KernelRoot, pid: Pid) -> Option<(Vec<Action>, Vec<Action>)> {
             continue;
         }
         for region in pagemap.regions(mapping.range).ok()? {
-            let (start, reason) = (region.range.start(), Reason::Period);
+            let (page, reason) = (region.page, Reason::Period);
             if region.huge == Some(true) {
-                recover.push(Action::Recover { process, region: start, reason });
+                recover.push(Action::Recover { process, region: page, reason });
             } else if region.present > 0 || region.swapped > 0 {
                 let size = PageSize::HUGE_2M;
-                promote.push(Action::Promote { process, region: start, size, reason });
+                promote.push(Action::Promote { process, region: page, size, reason });
             }
         }
     }

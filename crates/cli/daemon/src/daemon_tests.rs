@@ -5,11 +5,11 @@ use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_observe::process_id;
 use megapage_snapshot::ProcessId;
-use megapage_units::{PageSize, Pid};
+use megapage_units::{HugePage, PageSize, Pid};
 use std::iter::successors;
 use std::sync::Mutex;
 
-const REGION: u64 = 0x2000_0000_0000;
+const REGION: HugePage = HugePage::containing(0x2000_0000_0000);
 
 /// Actuator that keeps the actions, and answers that all of them are done.
 struct Recording(Arc<Mutex<Vec<Action>>>);

@@ -1,7 +1,7 @@
 //! Invented snapshots for the tests; and texts to compare with.
 
 use megapage_snapshot::*;
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, PageSize, Pid, VirtRange};
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ pub fn map(
         object: None,
     });
     for number in 0..regions {
-        let mut region = Region { mapping, ..Region::of_base_pages(start + number * REGION, PAGES) };
+        let mut region =
+            Region { mapping, ..Region::of_base_pages(HugePage::containing(start).offset(number), PAGES) };
         of(number, &mut region);
         if region.present + region.zero_page + region.swapped > 0 {
             process.regions.push(region);

@@ -4,7 +4,7 @@ use megapage_act::execute::Done;
 use megapage_daemon::Pass;
 use megapage_decide::{Action, Obtained};
 use megapage_units::shown::one_line;
-use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{Bytes, HugePage, Pid};
 use std::fmt::Write;
 
 /// Most actions of one pass that are listed; the others are counted.
@@ -57,10 +57,7 @@ fn line(pass: &Pass, done: &Done) -> String {
         let name = pass.snapshot.process(pid).map(|process| one_line(&process.name)).unwrap_or_default();
         format!("{pid} ({name})")
     };
-    let call = |start: u64, advice: &str| {
-        let range = VirtRange::new(start, start + HUGE_2M as u64).map(|range| range.to_string());
-        format!("{} {advice}", range.unwrap_or_default())
-    };
+    let call = |page: HugePage, advice: &str| format!("{} {advice}", page.range());
     let (what, reason) = match action {
         Action::Promote { process, region, size, .. } => {
             (format!("{} {} to {size}", who(process.pid), call(*region, "promote")), action.reason())

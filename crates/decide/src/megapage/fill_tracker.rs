@@ -2,6 +2,7 @@
 
 use crate::{Reason, Tick, region_at};
 use megapage_snapshot::{Leaf, PAGES, Process};
+use megapage_units::HugePage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ const WEIGHT: f64 = 0.1;
 #[derive(Clone, Debug)]
 pub(crate) struct FillTracker {
     /// Time at which each was first seen.
-    young: BTreeMap<u64, Duration>,
+    young: BTreeMap<HugePage, Duration>,
     /// All regions of the last snapshot, ascending; `None` before the first one, in which all would
     /// be new.
-    known: Option<Vec<u64>>,
+    known: Option<Vec<HugePage>>,
     /// Average used share of a region, 0 to 1.
     fill: f64,
 }
@@ -57,19 +58,19 @@ impl FillTracker {
 
         if let Some(known) = &self.known {
             let mut known = known.iter().peekable();
-            let is_new = |start: &u64| {
+            let is_new = |start: &HugePage| {
                 while known.next_if(|old| **old < *start).is_some() {}
                 known.peek().is_none_or(|old| **old != *start)
             };
-            let starts = process.regions.iter().map(|region| region.start);
-            let new: Vec<u64> = starts.filter(is_new).collect();
+            let starts = process.regions.iter().map(|region| region.page);
+            let new: Vec<HugePage> = starts.filter(is_new).collect();
             // Takes some from everywhere.
             let step = new.len().div_ceil(MOST).max(1);
             for start in new.into_iter().step_by(step).take(MOST.saturating_sub(self.young.len())) {
                 self.young.insert(start, now);
             }
         }
-        self.known = Some(process.regions.iter().map(|region| region.start).collect());
+        self.known = Some(process.regions.iter().map(|region| region.page).collect());
     }
 
     /// Returns the average used share of a new region of the process, 0 to 1.

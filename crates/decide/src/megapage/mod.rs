@@ -30,7 +30,7 @@ use fill_tracker::FillTracker;
 use gain::{Gains, is_sampled_base};
 use groups::Groups;
 use megapage_snapshot::{CostSource, HugePages, Leaf, PAGES, Process, ProcessId, Region, Sampling};
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, PageSize};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub struct Megapage {
     /// Promotions tried so far. The count decides which promotions serve a guarantee.
     turn: u64,
     /// Promotions of the last step that need not pay soon.
-    patient: BTreeSet<(ProcessId, u64)>,
+    patient: BTreeSet<(ProcessId, HugePage)>,
     /// True if the last round was used up while more promotions would have paid soon.
     more: bool,
 }
@@ -85,7 +85,7 @@ pub struct Megapage {
 struct Candidate {
     /// Gain for each byte, weighted.
     score: f64,
-    start: u64,
+    page: HugePage,
     /// True if the promotion pays for itself...
     pays: bool,
     /// ...and soon.
@@ -110,7 +110,7 @@ impl PartialOrd for Candidate {
 impl Ord for Candidate {
     fn cmp(&self, other: &Candidate) -> Ordering {
         let by_score = self.pays.cmp(&other.pays).then(self.score.total_cmp(&other.score));
-        by_score.then(other.start.cmp(&self.start))
+        by_score.then(other.page.cmp(&self.page))
     }
 }
 
@@ -212,7 +212,7 @@ impl Megapage {
                 .filter(|(region, _)| region.leaf == Leaf::Huge2m)
                 .map(|(region, gain)| (gain.share, region))
                 .collect();
-            regions.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.start.cmp(&b.1.start)));
+            regions.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.page.cmp(&b.1.page)));
             for (_, region) in regions {
                 if self.caps.left(process.id).is_none_or(|left| left >= 0) {
                     break;
@@ -300,7 +300,7 @@ impl Megapage {
                         let gain = gain.share;
                         Some(Candidate {
                             score: gain * usage * weight / self.price(region, nearness),
-                            start: region.start,
+                            page: region.page,
                             pays: gain >= least_gain && counts || blind && region.present == PAGES,
                             quick: gain >= quick_gain && counts,
                         })
@@ -416,7 +416,7 @@ impl Megapage {
             let competitor = &mut competitors[at];
             let process = competitor.process;
             let Some(candidate) = competitor.candidates.pop() else { continue };
-            let Some(region) = region_at(process, candidate.start) else { continue };
+            let Some(region) = region_at(process, candidate.page) else { continue };
             let bytes = |pages: u16| f64::from(pages) * BASE_PAGE as f64;
             let absent = PAGES - region.present;
             let group = process.memory_limit.as_ref().and_then(|limit| rooms.get_mut(&limit.group));
@@ -449,7 +449,7 @@ impl Megapage {
                     *work -= 1;
                     let is_patient = reason == Reason::GuaranteedShare || !candidate.quick;
                     *patient = patient.saturating_sub(u64::from(is_patient));
-                    self.patient.extend(is_patient.then_some((process.id, region.start)));
+                    self.patient.extend(is_patient.then_some((process.id, region.page)));
                 }
                 Answer::Refused => {}
                 Answer::Spent => return candidate.quick,

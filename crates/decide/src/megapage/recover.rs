@@ -49,7 +49,7 @@ impl Megapage {
                 }
             }
         }
-        bloated.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2.start).cmp(&(b.1, b.2.start))));
+        bloated.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2.page).cmp(&(b.1, b.2.page))));
         for (_, at, region) in bloated {
             let process = processes[at];
             if !wanted(&needs, process) {

@@ -1,13 +1,13 @@
 //! Budgets of changes, in bytes per second.
 
 use super::latency::Latency;
-use megapage_units::{Bytes, HUGE_2M};
+use megapage_units::{Bytes, HugePage};
 use std::time::Duration;
 
 /// Billionths of a byte: the inflow of a nanosecond is a whole number of them.
 const UNIT: u128 = 1_000_000_000;
 /// Units that each action takes from a budget.
-const ACTION: u128 = HUGE_2M as u128 * UNIT;
+const ACTION: u128 = HugePage::SIZE as u128 * UNIT;
 
 /// Bounds on the cost of changes. All rates count 2 MiB for each action that was tried, whatever
 /// its result.

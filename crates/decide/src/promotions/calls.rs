@@ -8,6 +8,7 @@ use super::latency::{Batch, Call, Pause, Speed};
 use super::{Kind, Promotions};
 use crate::Action;
 use megapage_snapshot::ProcessId;
+use megapage_units::HugePage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -156,19 +157,19 @@ impl Promotions {
     }
 
     /// Stores a region that was made huge. Returns false if there was no room.
-    pub fn made_huge(&mut self, id: ProcessId, region: u64) -> bool {
+    pub fn made_huge(&mut self, id: ProcessId, region: HugePage) -> bool {
         let has_room = self.made.len() < self.budgets.remembered;
         self.made.contains(&(id, region)) || has_room && self.made.insert((id, region))
     }
 
     /// Forgets a region that is not huge any more.
-    pub fn split(&mut self, id: ProcessId, region: u64) {
+    pub fn split(&mut self, id: ProcessId, region: HugePage) {
         self.made.remove(&(id, region));
     }
 
-    /// Returns the regions that were made huge and not split since, by process and first address.
+    /// Returns the regions that were made huge and not split since, by process and address.
     /// Leaves out processes that are known to have ended.
-    pub fn made(&self) -> &BTreeSet<(ProcessId, u64)> {
+    pub fn made(&self) -> &BTreeSet<(ProcessId, HugePage)> {
         &self.made
     }
 
@@ -181,7 +182,8 @@ impl Promotions {
     /// Forgets a process that has ended.
     pub fn forget(&mut self, id: ProcessId) {
         self.paces.remove(&id);
-        let theirs: Vec<(ProcessId, u64)> = self.made.range((id, 0)..=(id, u64::MAX)).copied().collect();
+        let all = (id, HugePage::containing(0))..=(id, HugePage::containing(u64::MAX));
+        let theirs: Vec<(ProcessId, HugePage)> = self.made.range(all).copied().collect();
         theirs.into_iter().for_each(|(id, region)| self.split(id, region));
     }
 
@@ -234,15 +236,15 @@ mod tests {
         let mut promotions = Promotions::default();
         promotions.configure(Budgets { remembered: 4, ..Budgets::default() });
         for at in 0..3 {
-            assert!(promotions.made_huge(process(1), at));
-            assert!(promotions.made_huge(process(1), at), "twice is once");
+            assert!(promotions.made_huge(process(1), HugePage::nth(at)));
+            assert!(promotions.made_huge(process(1), HugePage::nth(at)), "twice is once");
         }
-        assert!(promotions.made_huge(process(2), 7));
-        assert!(!promotions.made_huge(process(2), 8));
-        assert!(promotions.made_huge(process(2), 7), "it is there already");
+        assert!(promotions.made_huge(process(2), HugePage::nth(7)));
+        assert!(!promotions.made_huge(process(2), HugePage::nth(8)));
+        assert!(promotions.made_huge(process(2), HugePage::nth(7)), "it is there already");
         assert_eq!(promotions.made().len(), 4);
-        promotions.split(process(2), 8);
-        promotions.split(process(2), 7);
+        promotions.split(process(2), HugePage::nth(8));
+        promotions.split(process(2), HugePage::nth(7));
         assert!(promotions.made().iter().all(|(id, _)| *id == process(1)));
         promotions.forget(process(1));
         promotions.forget(process(1));
@@ -266,7 +268,8 @@ mod tests {
     fn one_lack_of_memory_backs_off_once() {
         let mut promotions = Promotions::new(Limits::default());
         let size = PageSize::HUGE_2M;
-        let action = Action::Promote { process: process(1), region: 0, size, reason: Reason::Gain };
+        let action =
+            Action::Promote { process: process(1), region: HugePage::nth(1), size, reason: Reason::Gain };
         let outcome = |obtained| Outcome { action: action.clone(), obtained };
         // The call finds it first, and the outcome tells it again.
         promotions.memory_is_short(SECOND);
@@ -284,7 +287,10 @@ mod tests {
     fn a_process_is_forgotten_once_idle_and_its_regions_once_it_has_ended() {
         let mut promotions = Promotions::default();
         promotions.batch(SECOND, process(1), true);
-        assert!(promotions.made_huge(process(1), 0) && promotions.made_huge(process(2), 0));
+        assert!(
+            promotions.made_huge(process(1), HugePage::nth(1))
+                && promotions.made_huge(process(2), HugePage::nth(1))
+        );
         promotions.forget_old(SECOND + REMEMBERED_FOR / 2, |_| false);
         assert_eq!((promotions.paces.len(), promotions.made().len()), (1, 2));
         promotions.forget_old(SECOND + REMEMBERED_FOR * 2, |id| id == process(1));

@@ -2,7 +2,7 @@
 
 use super::{Demoted, Promotions, RegionMemory};
 use megapage_snapshot::{PAGES, ProcessId};
-use megapage_units::HUGE_2M;
+use megapage_units::HugePage;
 use std::time::Duration;
 
 /// Maximum of regions taken back: 256 GiB.
@@ -49,7 +49,7 @@ impl Promotions {
         let regions = self.processes.iter().flat_map(|(id, process)| {
             process.regions.iter().map(|(start, memory)| SavedRegion {
                 process: *id,
-                region: *start,
+                region: start.start(),
                 acted: memory.acted,
                 promoted: memory.promoted,
                 demoted: memory.demoted.map(|demoted| SavedDemotion {
@@ -71,8 +71,8 @@ impl Promotions {
     pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
         let past = |time: Duration| time <= now;
         for one in regions.iter().take(MOST) {
-            let sound = one.region.is_multiple_of(HUGE_2M as u64)
-                && past(one.acted)
+            let Some(page) = HugePage::at(one.region) else { continue };
+            let sound = past(one.acted)
                 && one.promoted.is_none_or(past)
                 && one.demoted.is_none_or(|demoted| {
                     past(demoted.at)
@@ -83,7 +83,7 @@ impl Promotions {
                 continue;
             }
             let process = self.processes.entry(one.process).or_default();
-            process.regions.entry(one.region).or_insert(RegionMemory {
+            process.regions.entry(page).or_insert(RegionMemory {
                 acted: one.acted,
                 promoted: one.promoted,
                 demoted: one.demoted.map(|demoted| Demoted {
@@ -94,7 +94,7 @@ impl Promotions {
                 failures: one.failures,
                 failed: None,
                 not_before: one.not_before.min(now + self.limits.back_off_most),
-                small: one.small.filter(|small| *small < HUGE_2M as u64),
+                small: one.small.filter(|small| *small < HugePage::SIZE),
             });
         }
     }

@@ -5,6 +5,7 @@
 //! (ASPLOS 2019); the released kernel's mm/ohp.c.
 
 use megapage_snapshot::PAGES;
+use megapage_units::HugePage;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -73,8 +74,8 @@ struct Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct AccessMap {
     rules: Rules,
-    entries: BTreeMap<u64, Entry>,
-    buckets: Vec<BTreeMap<i64, u64>>,
+    entries: BTreeMap<HugePage, Entry>,
+    buckets: Vec<BTreeMap<i64, HugePage>>,
     /// Lowest and highest place given so far.
     places: (i64, i64),
 }
@@ -90,7 +91,7 @@ impl AccessMap {
     }
 
     /// Takes in a sample of a region, unless it was taken in before.
-    pub fn update(&mut self, region: u64, coverage: u16, sampled: Duration) {
+    pub fn update(&mut self, region: HugePage, coverage: u16, sampled: Duration) {
         let coverage = coverage.min(PAGES);
         let old = self.entries.get(&region).copied();
         if old.is_some_and(|entry| sampled <= entry.sampled) {
@@ -120,7 +121,7 @@ impl AccessMap {
     }
 
     /// Forgets the regions for which `keep` returns false.
-    pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(HugePage) -> bool) {
         let buckets = &mut self.buckets;
         self.entries.retain(|region, entry| {
             let kept = keep(*region);
@@ -137,7 +138,7 @@ impl AccessMap {
     }
 
     /// Takes out the first region of the highest bucket. The next sample puts it back.
-    pub fn take(&mut self) -> Option<u64> {
+    pub fn take(&mut self) -> Option<HugePage> {
         let top = self.top()?;
         let (_, region) = self.buckets[top].pop_first()?;
         if let Some(entry) = self.entries.get_mut(&region) {
@@ -147,7 +148,7 @@ impl AccessMap {
     }
 
     /// Puts back a region that was taken out, before all others of its bucket.
-    pub fn put_back(&mut self, region: u64) {
+    pub fn put_back(&mut self, region: HugePage) {
         let place = self.head();
         if let Some(entry) = self.entries.get_mut(&region)
             && entry.place.is_none()
@@ -158,7 +159,7 @@ impl AccessMap {
     }
 
     /// Moves a region that failed to the end of the lowest bucket.
-    pub fn put_last(&mut self, region: u64) {
+    pub fn put_last(&mut self, region: HugePage) {
         if !self.entries.contains_key(&region) {
             return;
         }
@@ -180,7 +181,7 @@ impl AccessMap {
         self.entries.len()
     }
 
-    fn unlist(&mut self, region: u64) {
+    fn unlist(&mut self, region: HugePage) {
         if let Some(Entry { bucket, place: Some(place), .. }) = self.entries.get(&region) {
             self.buckets[*bucket].remove(place);
         }
@@ -209,7 +210,7 @@ mod tests {
     }
 
     fn drain(map: &mut AccessMap) -> Vec<u64> {
-        std::iter::from_fn(|| map.take()).collect()
+        std::iter::from_fn(|| map.take()).map(HugePage::number).collect()
     }
 
     #[test]
@@ -226,11 +227,11 @@ mod tests {
     fn risers_come_first_and_droppers_last() {
         let mut map = AccessMap::new(PAPER);
         for (region, coverage) in [(1, 120), (2, 130), (3, 30), (4, 400)] {
-            map.update(region, coverage, second(1));
+            map.update(HugePage::nth(region), coverage, second(1));
         }
-        map.update(3, 110, second(2));
-        map.update(4, 140, second(2));
-        map.update(1, 149, second(2));
+        map.update(HugePage::nth(3), 110, second(2));
+        map.update(HugePage::nth(4), 140, second(2));
+        map.update(HugePage::nth(1), 149, second(2));
         assert_eq!(drain(&mut map), [3, 1, 2, 4]);
     }
 
@@ -238,38 +239,38 @@ mod tests {
     fn the_code_always_puts_to_the_head() {
         let mut map = AccessMap::new(Rules { placement: Placement::AlwaysFirst, ..PAPER });
         for region in [1, 2, 3] {
-            map.update(region, 100, second(1));
+            map.update(HugePage::nth(region), 100, second(1));
         }
-        map.update(1, 100, second(2));
+        map.update(HugePage::nth(1), 100, second(2));
         assert_eq!(drain(&mut map), [1, 3, 2]);
     }
 
     #[test]
     fn averages_move_as_the_rules_say() {
         let mut map = AccessMap::new(Rules { memory: 6, from_zero: true, ..PAPER });
-        map.update(1, 500, second(1));
+        map.update(HugePage::nth(1), 500, second(1));
         assert_eq!(map.top(), Some(200 / 50));
-        map.update(1, 500, second(2));
+        map.update(HugePage::nth(1), 500, second(2));
         assert_eq!(map.top(), Some(320 / 50));
         // The same sample again changes nothing.
-        map.update(1, 0, second(2));
+        map.update(HugePage::nth(1), 0, second(2));
         assert_eq!(map.top(), Some(320 / 50));
-        map.update(1, 0, second(3));
+        map.update(HugePage::nth(1), 0, second(3));
         assert_eq!(map.top(), Some(192 / 50));
     }
 
     #[test]
     fn what_is_taken_out_comes_back_with_the_next_sample_and_what_failed_comes_last() {
         let mut map = AccessMap::new(PAPER);
-        map.update(1, 500, second(1));
-        map.update(2, 10, second(1));
-        assert_eq!(map.take(), Some(1));
+        map.update(HugePage::nth(1), 500, second(1));
+        map.update(HugePage::nth(2), 10, second(1));
+        assert_eq!(map.take(), Some(HugePage::nth(1)));
         assert_eq!(map.waiting(0), 1);
-        map.put_last(1);
+        map.put_last(HugePage::nth(1));
         assert_eq!(drain(&mut map), [2, 1]);
-        map.update(1, 500, second(2));
+        map.update(HugePage::nth(1), 500, second(2));
         assert_eq!((map.top(), map.len()), (Some(9), 2));
-        map.retain(|region| region != 1);
+        map.retain(|region| region != HugePage::nth(1));
         assert_eq!((map.top(), map.len()), (None, 1));
     }
 }

@@ -157,14 +157,14 @@ impl Tracked {
     fn update(&mut self, process: &Process, is_allowed: impl Fn(&Region) -> bool) {
         let mut regions = process.regions.iter().peekable();
         self.map.retain(|start| {
-            while regions.next_if(|region| region.start < start).is_some() {}
-            regions.peek().is_some_and(|region| region.start == start && region.leaf == Leaf::Base)
+            while regions.next_if(|region| region.page < start).is_some() {}
+            regions.peek().is_some_and(|region| region.page == start && region.leaf == Leaf::Base)
         });
         for region in &process.regions {
             if let (Leaf::Base, Some(accessed)) = (region.leaf, region.accessed)
                 && is_allowed(region)
             {
-                self.map.update(region.start, accessed.coverage, accessed.sampled);
+                self.map.update(region.page, accessed.coverage, accessed.sampled);
             }
         }
     }

@@ -8,7 +8,7 @@
 use crate::pace::Rounds;
 use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, samples};
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
-use megapage_units::{HUGE_2M, PageSize};
+use megapage_units::{HugePage, PageSize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ struct Heat {
 #[derive(Clone, Debug, Default)]
 struct Tracked {
     /// State of the regions by their first addresses, ascending.
-    heat: Vec<(u64, Heat)>,
+    heat: Vec<(HugePage, Heat)>,
     /// Value of the samples it has taken in: see [`samples`].
     samples: u64,
 }
@@ -116,8 +116,8 @@ impl Tracked {
     fn update(&mut self, process: &Process, smoothing: Frequency) {
         let mut old = std::mem::take(&mut self.heat).into_iter().peekable();
         for region in &process.regions {
-            while old.next_if(|(start, _)| *start < region.start).is_some() {}
-            let known = old.next_if(|(start, _)| *start == region.start);
+            while old.next_if(|(start, _)| *start < region.page).is_some() {}
+            let known = old.next_if(|(start, _)| *start == region.page);
             let Some(accessed) = region.accessed else { continue };
             let fresh = Heat { sampled: Duration::ZERO, history: 0, frequency: 0.0 };
             let mut heat = known.map_or(fresh, |(_, heat)| heat);
@@ -127,11 +127,11 @@ impl Tracked {
                 heat.frequency = (1.0 - smoothing.weight) * heat.frequency
                     + smoothing.weight * f64::from(heat.history.count_ones());
             }
-            self.heat.push((region.start, heat));
+            self.heat.push((region.page, heat));
         }
     }
 
-    fn get(&self, start: u64) -> Option<&Heat> {
+    fn get(&self, start: HugePage) -> Option<&Heat> {
         let at = self.heat.binary_search_by_key(&start, |(start, _)| *start).ok()?;
         Some(&self.heat[at].1)
     }
@@ -175,15 +175,15 @@ impl Ingens {
                 tracked.update(process, self.parameters.frequency);
             }
             if due {
-                let is_hot = |start: &u64| {
+                let is_hot = |start: &HugePage| {
                     let heat = tracked.get(*start);
                     heat.is_some_and(|heat| heat.frequency >= self.parameters.frequency.hot)
                 };
                 let rounds = self.parameters.hot_rounds.max(1);
                 let is_its_round =
-                    |start: &u64| (start / HUGE_2M as u64).wrapping_add(self.round).is_multiple_of(rounds);
+                    |start: &HugePage| start.number().wrapping_add(self.round).is_multiple_of(rounds);
                 let _ = tick.sample(process, every, Reason::Period, |region| {
-                    region.present > 0 && (is_its_round(&region.start) || !is_hot(&region.start))
+                    region.present > 0 && (is_its_round(&region.page) || !is_hot(&region.page))
                 });
             }
         }
@@ -194,7 +194,7 @@ impl Ingens {
     fn hot(&self, process: &Process) -> f64 {
         let Some(tracked) = self.heat.get(&process.id) else { return 1.0 };
         let huge = process.regions.iter().filter(|region| region.leaf == Leaf::Huge2m);
-        let known: Vec<&Heat> = huge.filter_map(|region| tracked.get(region.start)).collect();
+        let known: Vec<&Heat> = huge.filter_map(|region| tracked.get(region.page)).collect();
         let hot = known.iter().filter(|heat| heat.frequency >= self.parameters.frequency.hot).count();
         if known.is_empty() { 1.0 } else { hot as f64 / known.len() as f64 }
     }
@@ -204,7 +204,7 @@ impl Ingens {
         // Without huge pages, the claim of every process would be infinite.
         let huge = competitor.huge.max(1) as f64;
         match self.parameters.fairness {
-            Fairness::Need => competitor.process.rss_anonymous.0 as f64 / HUGE_2M as f64 / huge,
+            Fairness::Need => competitor.process.rss_anonymous.0 as f64 / HugePage::SIZE as f64 / huge,
             Fairness::IdlePenalty { tau } => 1.0 / (huge * (competitor.hot + tau * (1.0 - competitor.hot))),
         }
     }

@@ -111,7 +111,7 @@ impl Policy for Linux {
             && let Some(at) = self.queue.iter().position(|other| other == process)
         {
             self.queue.rotate_left(at);
-            self.address = *region;
+            self.address = region.start();
             self.rounds.give_back(untried.len() as u64 * u64::from(PAGES));
         }
         self.enqueue(&processes);
@@ -126,12 +126,12 @@ impl Policy for Linux {
             else {
                 return;
             };
-            let from = process.regions.partition_point(|region| region.start < self.address);
+            let from = process.regions.partition_point(|region| region.start() < self.address);
             for region in &process.regions[from..] {
                 if pages < u64::from(PAGES) {
                     return;
                 }
-                self.address = region.start + 1;
+                self.address = region.start() + 1;
                 // `thp_vma_allowable_order`.
                 if !tick.is_allowed(process, region) {
                     continue;
@@ -139,7 +139,7 @@ impl Policy for Linux {
                 if self.collapses(region)
                     && tick.promote(process, region, PageSize::HUGE_2M, Reason::AddressOrder) == Answer::Spent
                 {
-                    self.address = region.start;
+                    self.address = region.start();
                     return;
                 }
                 pages -= u64::from(PAGES);

@@ -7,7 +7,7 @@ use crate::{
 use megapage_snapshot::{
     Accessed, Leaf, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
 };
-use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{Bytes, HugePage, Pid, VirtRange};
 use std::time::Duration;
 
 /// Returns constants under which every rule shows on small snapshots. Those of the daemon require
@@ -30,9 +30,9 @@ pub const SECOND: Duration = Duration::from_secs(1);
 /// First address of the synthetic mappings.
 pub const BASE: u64 = 0x7f00_0000_0000;
 
-/// Returns the first address of the `n`th region of a synthetic process.
-pub fn at(n: u64) -> u64 {
-    BASE + n * HUGE_2M as u64
+/// Returns the `n`th region of a synthetic process.
+pub fn at(n: u64) -> HugePage {
+    HugePage::containing(BASE).offset(n)
 }
 
 pub fn id(pid: i32) -> ProcessId {
@@ -80,7 +80,7 @@ pub fn snapshot(taken: Duration, in_use: f64, processes: Vec<Process>) -> Snapsh
             nodes: vec![Node {
                 node: 0,
                 free,
-                huge_available: free.0 / HUGE_2M as u64,
+                huge_available: free.0 / HugePage::SIZE,
                 fragmentation: Some(0.0),
             }],
             ..Machine::default()
@@ -123,7 +123,7 @@ pub fn promoted(actions: &[Action]) -> Vec<(i32, u64)> {
         .iter()
         .filter_map(|action| match action {
             Action::Promote { process, region, .. } => {
-                Some((process.pid.0, (region - BASE) / HUGE_2M as u64))
+                Some((process.pid.0, region.number() - at(0).number()))
             }
             _ => None,
         })
@@ -136,7 +136,7 @@ pub fn demoted(actions: &[Action]) -> Vec<(i32, u64)> {
         .iter()
         .filter_map(|action| match action {
             Action::Demote { process, region, .. } | Action::Recover { process, region, .. } => {
-                Some((process.pid.0, (region - BASE) / HUGE_2M as u64))
+                Some((process.pid.0, region.number() - at(0).number()))
             }
             _ => None,
         })

@@ -10,7 +10,7 @@ use megapage_snapshot::{
     Mapping, MappingFlags, MappingKind, Memory, MemoryLimit, Missed, MissedWhy, Node, PAGES, Pressure,
     Process, ProcessId, Region, Snapshot, TranslationCost,
 };
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HugePage, PageSize, Pid, VirtRange};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ fn any_time() -> impl Strategy<Value = Duration> {
 }
 
 fn any_region() -> impl Strategy<Value = Region> {
-    let start = prop_oneof![20 => (0..40u64).prop_map(at), 1 => any::<u64>()];
+    let page = prop_oneof![20 => (0..40u64).prop_map(at), 1 => any::<u64>().prop_map(HugePage::containing)];
     let leaf =
         select(vec![Leaf::Base, Leaf::Base, Leaf::Huge2m, Leaf::Huge2m, Leaf::Hugetlb2m, Leaf::Hugetlb1g]);
     let accessed = (any_pages(), any::<f32>(), option::of(any_time()), any_time())
@@ -49,12 +49,12 @@ fn any_region() -> impl Strategy<Value = Region> {
     let profile = (visits, class).prop_map(|(visits, class)| AccessProfile { visits, class });
     let folios = any_pages().prop_map(|pages| [pages; 10]);
     (
-        (start, 0..3u32, prop::bool::weighted(0.9), any_pages(), leaf),
+        (page, 0..3u32, prop::bool::weighted(0.9), any_pages(), leaf),
         (any_pages(), option::of(any_pages()), option::of(accessed), option::of(profile), option::of(folios)),
     )
         .prop_map(
-            |((start, mapping, whole, present, leaf), (swapped, zeros, accessed, profile, folios))| Region {
-                start,
+            |((page, mapping, whole, present, leaf), (swapped, zeros, accessed, profile, folios))| Region {
+                page,
                 mapping,
                 whole,
                 present,
@@ -82,7 +82,7 @@ fn any_mapping() -> impl Strategy<Value = Mapping> {
     let guards = (guard, guard, guard, guard, guard);
     (kind, guards, any::<bool>(), 0..30u64).prop_map(
         |(kind, (no_huge, locked, userfault, shared, device), huge, first)| Mapping {
-            range: VirtRange::new(at(first), at(first + 30)).unwrap(),
+            range: VirtRange::new(at(first).start(), at(first + 30).start()).unwrap(),
             kind,
             name: String::new(),
             flags: MappingFlags {
@@ -106,8 +106,8 @@ fn any_mapping() -> impl Strategy<Value = Mapping> {
 
 fn any_process() -> impl Strategy<Value = Process> {
     let sorted = vec(any_region(), 0..24).prop_map(|mut regions| {
-        regions.sort_by_key(|region| region.start);
-        regions.dedup_by_key(|region| region.start);
+        regions.sort_by_key(|region| region.page);
+        regions.dedup_by_key(|region| region.page);
         regions
     });
     let regions = prop_oneof![9 => sorted, 1 => vec![any_region()].prop_map(|regions| regions)];
@@ -228,7 +228,7 @@ fn check(policy: &str, snapshot: &Snapshot, asked: &[Asked]) -> Result<(), TestC
         let action = match asked {
             Asked::Action(action) => action,
             Asked::Model(ModelAction::PreZero { blocks, .. }) => {
-                moved += blocks * HUGE_2M as u64;
+                moved += blocks * HugePage::SIZE;
                 prop_assert!(moved <= LIMITS.moved.0);
                 continue;
             }
@@ -244,16 +244,16 @@ fn check(policy: &str, snapshot: &Snapshot, asked: &[Asked]) -> Result<(), TestC
                     .processes
                     .iter()
                     .find(|other| other.id == *process)
-                    .and_then(|process| process.regions.iter().find(|other| other.start == *region))
+                    .and_then(|process| process.regions.iter().find(|other| other.page == *region))
                     .map_or(PAGES, |region| region.present);
                 // Blocks of a smaller size are at least half present.
                 let pages = if *size == PageSize::HUGE_2M { PAGES } else { PAGES.min(2 * present) };
                 moved += u64::from(pages) * BASE_PAGE as u64;
             }
-            Action::Recover { .. } => scanned += HUGE_2M as u64,
+            Action::Recover { .. } => scanned += HugePage::SIZE,
             Action::ZeroScan { regions, .. } => {
                 prop_assert!(!regions.is_empty() && regions.is_sorted_by(|a, b| a < b));
-                scanned += regions.len() as u64 * HUGE_2M as u64;
+                scanned += regions.len() as u64 * HugePage::SIZE;
             }
             Action::Demote { .. } => {}
         }
@@ -262,7 +262,7 @@ fn check(policy: &str, snapshot: &Snapshot, asked: &[Asked]) -> Result<(), TestC
 
         let Some((id, start)) = action.place() else { continue };
         let process = snapshot.processes.iter().find(|process| process.id == id).unwrap();
-        let region = process.regions.iter().find(|region| region.start == start).unwrap();
+        let region = process.regions.iter().find(|region| region.page == start).unwrap();
         let mapping = &process.mappings[region.mapping as usize];
         let flags = &mapping.flags;
         prop_assert!(!(flags.no_huge || flags.locked || flags.userfault || flags.device));
@@ -273,7 +273,7 @@ fn check(policy: &str, snapshot: &Snapshot, asked: &[Asked]) -> Result<(), TestC
             prop_assert!(flags.shared && promotes);
             let block = process.shared_block(region).unwrap();
             prop_assert!(blocks.insert(block), "{block:?} twice");
-            prop_assert_eq!(block.offset % HUGE_2M as u64, region.start % HUGE_2M as u64);
+            prop_assert_eq!(block.offset % HugePage::SIZE, 0);
         } else {
             prop_assert!(!flags.shared && matches!(mapping.kind, MappingKind::Anonymous | MappingKind::Heap));
             prop_assert_ne!(process.sharing_children, Some(1));
@@ -384,7 +384,7 @@ proptest! {
         snapshot in any_snapshot(),
     ) {
         let mut state = State::new(POLICIES[policy].make(), LIMITS);
-        let mut asked: BTreeMap<(ProcessId, u64), bool> = BTreeMap::new();
+        let mut asked: BTreeMap<(ProcessId, HugePage), bool> = BTreeMap::new();
         for second in 1..80 {
             for action in super::made::run(SECOND * second * 25, &snapshot, &mut state) {
                 if let Some(place) = action.place() {

@@ -60,16 +60,16 @@ impl World {
         let (id, start) = action.place()?;
         let used = self.used();
         let process = self.processes.iter_mut().find(|process| process.id == id).unwrap();
-        let region = process.regions.iter_mut().find(|region| region.start == start).unwrap();
+        let region = process.regions.iter_mut().find(|region| region.page == start).unwrap();
         match action {
             Action::Promote { size, .. } if *size == megapage_units::PageSize::HUGE_2M => {
                 if used + u64::from(PAGES - region.present) * BASE_PAGE as u64 > self.total {
                     return Some(Obtained::NoMemory);
                 }
-                *region = huge((start - BASE) >> 21, PAGES - region.present);
+                *region = huge(start.number() - at(0).number(), PAGES - region.present);
             }
             Action::Recover { .. } => {
-                *region = base((start - BASE) >> 21, PAGES - region.zeros.unwrap_or(0));
+                *region = base(start.number() - at(0).number(), PAGES - region.zeros.unwrap_or(0));
             }
             Action::Demote { .. } => region.leaf = Leaf::Base,
             _ => return Some(Obtained::Unsupported),

@@ -12,7 +12,7 @@ pub use megapage_inside::pagemap_scan::Entry;
 use megapage_inside::pagemap_scan::{
     IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_ZERO_PAGE, PAGEMAP_SCAN, Run, ScanArgument,
 };
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HugePage, HugeRange, Pid, VirtRange};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,8 +22,8 @@ use std::path::PathBuf;
 /// Mapping of one aligned 2 MiB region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The addresses: 2 MiB, aligned.
-    pub range: VirtRange,
+    /// The addresses.
+    pub page: HugePage,
     /// Base pages that are present, 0 to 512. The shared page of zeros counts only where the kernel
     /// (before 6.7) does not distinguish it.
     pub present: u16,
@@ -79,23 +79,17 @@ impl Pagemap {
     /// [`Pagemap::distinguishes_leaves`] it asks the kernel, so that the answer is certain.
     pub fn find_out_leaves(&mut self) -> Result<bool, KernelError> {
         // Any range does: the kernel looks at its argument first.
-        if let Some(range) = VirtRange::new(0, HUGE_2M as u64) {
-            self.regions(range)?;
-        }
+        self.regions(HugePage::nth(0).range())?;
         Ok(self.can_scan)
     }
 
     /// Returns the whole 2 MiB regions inside `range`, in order, also those without a present page.
     /// Takes about 2 ms for each GiB on base pages.
     pub fn regions(&mut self, range: VirtRange) -> Result<Vec<Region>, KernelError> {
-        let Some(range) = range.aligned_interior(HUGE_2M as u64) else { return Ok(Vec::new()) };
-        let mut regions: Vec<Region> = (range.start()..range.end())
-            .step_by(HUGE_2M)
-            .filter_map(|start| VirtRange::new(start, start + HUGE_2M as u64))
-            .map(|range| Region { range, present: 0, zero_page: 0, swapped: 0, huge: None })
-            .collect();
+        let Some(pages) = HugeRange::within(range) else { return Ok(Vec::new()) };
+        let mut regions: Vec<Region> = pages.pages().map(|page| Region::empty(page, None)).collect();
         if self.can_scan {
-            match self.scan(range, &mut regions) {
+            match self.scan(pages, &mut regions) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => {
                     self.can_scan = false;
                 }
@@ -137,31 +131,30 @@ impl Pagemap {
     fn held_by_entries(&self, ranges: &[VirtRange]) -> io::Result<Vec<Region>> {
         let mut regions = Vec::new();
         for range in ranges {
-            let mut start = range.start();
-            while start < range.end() {
-                // Piece by piece, so that the entries of a large mapping need no large buffer.
-                let end = range.end().min((start & !(HUGE_2M as u64 - 1)) + HUGE_2M as u64);
-                let Some(piece) = VirtRange::new(start, end) else { break };
+            // Piece by piece, so that the entries of a large mapping need no large buffer.
+            for (_, piece) in range.by_huge_page() {
                 let entries = self.read_range(piece)?;
                 // A piece lies in one region: only the sums are wanted, not the places.
                 let mut append = |categories, pages: usize| {
+                    let start = piece.start();
                     let end = start + (pages * BASE_PAGE) as u64;
                     append_run(&Run { start, end, categories }, None, &mut regions);
                 };
                 append(IS_PRESENT, entries.iter().filter(|entry| entry.is_present()).count());
                 append(IS_SWAPPED, entries.iter().filter(|entry| entry.is_swapped()).count());
-                start = end;
             }
         }
         Ok(regions)
     }
 
-    fn scan(&self, range: VirtRange, regions: &mut [Region]) -> io::Result<()> {
+    fn scan(&self, pages: HugeRange, regions: &mut [Region]) -> io::Result<()> {
         for region in regions.iter_mut() {
             region.huge = Some(false);
         }
         let mut runs = vec![Run::default(); MOST_RUNS];
-        self.scan_runs(range, &mut runs, |run| note_run(run, range.start(), regions))
+        self.scan_runs(pages.range(), &mut runs, |run| {
+            note_run(run, HugePage::containing(pages.range().start()), regions)
+        })
     }
 
     fn scan_runs(&self, range: VirtRange, runs: &mut [Run], mut note: impl FnMut(&Run)) -> io::Result<()> {
@@ -233,7 +226,7 @@ impl Pagemap {
 
     fn read_entries(&self, regions: &mut [Region]) -> io::Result<()> {
         for region in regions {
-            let entries = self.read_range(region.range)?;
+            let entries = self.read_range(region.page.range())?;
             region.present = entries.iter().filter(|entry| entry.is_present()).count() as u16;
             region.swapped = entries.iter().filter(|entry| entry.is_swapped()).count() as u16;
         }
@@ -305,36 +298,34 @@ impl Pagemap {
     }
 }
 
-/// Adds one run of pages to the regions that it touches; the first region begins at `first`.
-fn note_run(run: &Run, first: u64, regions: &mut [Region]) {
-    let mut at = run.start;
-    while at < run.end {
-        let index = ((at - first) / HUGE_2M as u64) as usize;
-        let Some(region) = regions.get_mut(index) else { return };
-        let end = run.end.min(region.range.end());
-        region.add(end - at, run.categories);
-        at = end;
+/// Adds one run of pages to the regions that it touches; `first` is the first region.
+fn note_run(run: &Run, first: HugePage, regions: &mut [Region]) {
+    let range = VirtRange::new(run.start, run.end);
+    for (page, part) in range.into_iter().flat_map(VirtRange::by_huge_page) {
+        let Some(region) = regions.get_mut((page.number() - first.number()) as usize) else { return };
+        region.add(part.len().0, run.categories);
     }
 }
 
 /// Adds one run of pages to the last region, and appends regions as it goes beyond. Runs come
 /// ascending.
 fn append_run(run: &Run, huge: Option<bool>, regions: &mut Vec<Region>) {
-    let mut at = run.start;
-    while at < run.end {
-        let start = at & !(HUGE_2M as u64 - 1);
-        let Some(range) = VirtRange::new(start, start.saturating_add(HUGE_2M as u64)) else { return };
-        if regions.last().is_none_or(|last| last.range != range) {
-            regions.push(Region { range, present: 0, zero_page: 0, swapped: 0, huge });
+    let range = VirtRange::new(run.start, run.end);
+    for (page, part) in range.into_iter().flat_map(VirtRange::by_huge_page) {
+        if regions.last().is_none_or(|last| last.page != page) {
+            regions.push(Region::empty(page, huge));
         }
         let Some(region) = regions.last_mut() else { return };
-        let end = run.end.min(range.end());
-        region.add(end - at, run.categories);
-        at = end;
+        region.add(part.len().0, run.categories);
     }
 }
 
 impl Region {
+    /// Returns a region that holds nothing.
+    pub fn empty(page: HugePage, huge: Option<bool>) -> Region {
+        Region { page, present: 0, zero_page: 0, swapped: 0, huge }
+    }
+
     /// Counts `bytes` more of these categories.
     fn add(&mut self, bytes: u64, categories: u64) {
         let pages = (bytes / BASE_PAGE as u64) as u16;
@@ -359,6 +350,7 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_units::HUGE_2M;
 
     /// More runs than one call takes: present and absent pages alternate, then come whole regions.
     #[test]
@@ -378,7 +370,7 @@ mod tests {
         let listed = pagemap.regions(range).unwrap();
         memory.release().unwrap();
         assert_eq!(held.len(), SCATTERED + WHOLE);
-        assert!(held.is_sorted_by(|one, next| one.range.start() < next.range.start()));
+        assert!(held.is_sorted_by(|one, next| one.page < next.page));
         for regions in [held, listed] {
             // A system that gives huge pages unasked fills the scattered ones, too.
             assert!(
@@ -391,20 +383,18 @@ mod tests {
 
     #[test]
     fn runs_are_spread_over_regions() {
-        let huge = HUGE_2M as u64;
-        let region = |n: u64| Region {
-            range: VirtRange::new(n * huge, (n + 1) * huge).unwrap(),
-            present: 0,
-            zero_page: 0,
-            swapped: 0,
-            huge: Some(false),
-        };
+        let huge = HugePage::SIZE;
+        let region = |n: u64| Region::empty(HugePage::nth(n), Some(false));
         let mut regions = [region(1), region(2), region(3)];
         let run = |start, end, categories| Run { start, end, categories };
-        note_run(&run(huge + 0x1000, 2 * huge + 0x2000, IS_PRESENT), huge, &mut regions);
-        note_run(&run(2 * huge + 0x2000, 2 * huge + 0x7000, IS_SWAPPED), huge, &mut regions);
-        note_run(&run(2 * huge + 0x8000, 2 * huge + 0x9000, IS_PRESENT | IS_ZERO_PAGE), huge, &mut regions);
-        note_run(&run(3 * huge, 4 * huge, IS_PRESENT | IS_HUGE), huge, &mut regions);
+        note_run(&run(huge + 0x1000, 2 * huge + 0x2000, IS_PRESENT), region(1).page, &mut regions);
+        note_run(&run(2 * huge + 0x2000, 2 * huge + 0x7000, IS_SWAPPED), region(1).page, &mut regions);
+        note_run(
+            &run(2 * huge + 0x8000, 2 * huge + 0x9000, IS_PRESENT | IS_ZERO_PAGE),
+            region(1).page,
+            &mut regions,
+        );
+        note_run(&run(3 * huge, 4 * huge, IS_PRESENT | IS_HUGE), region(1).page, &mut regions);
         assert_eq!(regions.map(|r| r.present), [511, 2, 512]);
         assert_eq!(regions.map(|r| (r.zero_page, r.swapped)), [(0, 0), (1, 5), (0, 0)]);
         assert_eq!(regions.map(|r| r.huge), [Some(false), Some(false), Some(true)]);
@@ -416,7 +406,7 @@ mod tests {
         let mut memory = vec![0u8; 4 * HUGE_2M];
         let start = memory.as_ptr().addr() as u64;
         let range = VirtRange::new(start, start + memory.len() as u64).unwrap();
-        let inside = range.aligned_interior(HUGE_2M as u64).unwrap();
+        let inside = HugeRange::within(range).unwrap().range();
         for page in (0..8).map(|n| (inside.start() - start) as usize + n * 3 * BASE_PAGE) {
             memory[page] = 1;
         }
@@ -434,7 +424,7 @@ mod tests {
         };
         let pieces = [piece(0, 4), piece(6, 16), piece(512, 520)];
         let shown =
-            |regions: Vec<Region>| regions.iter().map(|r| (r.range.start(), r.present)).collect::<Vec<_>>();
+            |regions: Vec<Region>| regions.iter().map(|r| (r.page.start(), r.present)).collect::<Vec<_>>();
         let held = shown(pagemap.held(&pieces).unwrap());
         assert_eq!(held, shown(entries.held(&pieces).unwrap()));
         assert!(held[0] == (inside.start(), 2 + 4) || scanned[0] == 512, "{held:?}");
@@ -450,7 +440,7 @@ mod tests {
         let memory = crate::Reservation::new(HUGE_2M, HUGE_2M).unwrap();
         memory.open().unwrap();
         let start = memory.address().addr() as u64;
-        let range = VirtRange::new(start, start + HUGE_2M as u64).unwrap();
+        let range = HugePage::at(start).unwrap().range();
         let own = Pid(std::process::id().cast_signed());
         let reader = crate::remote_read::RemoteMemory::open(&KernelRoot::live(), own).unwrap();
         let mut byte = [1];

@@ -53,7 +53,7 @@ impl Kinds {
     /// Returns true if these regions show the 2 MiB page of zeros at the address where it was asked
     /// for.
     fn has_zeros(&self, held: &[Region]) -> bool {
-        held.iter().any(|region| region.range.start() == self.zeros && region.zero_page == ALL)
+        held.iter().any(|region| region.page.start() == self.zeros && region.zero_page == ALL)
     }
 }
 

@@ -8,7 +8,7 @@ use megapage_act::promote::{
 use megapage_decide::Promotions;
 use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelRoot, boot_time};
-use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{Bytes, HugeCount, HugePage, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -60,14 +60,14 @@ pub struct Promoter {
     bounds: Bounds,
     promotions: Promotions,
     next: Instant,
-    refusals: BTreeMap<u64, u8>,
+    refusals: BTreeMap<HugePage, u8>,
     /// Time at which refusals were last cleared.
     forgotten: Instant,
     /// Passes in a row that obtained nothing.
     fruitless: u32,
-    /// The requested regions by their first addresses, and those of them that became huge.
-    asked: BTreeSet<u64>,
-    obtained: BTreeSet<u64>,
+    /// The requested regions, and those of them that became huge.
+    asked: BTreeSet<HugePage>,
+    obtained: BTreeSet<HugePage>,
     /// Outcome of all passes.
     pub outcome: PromoteOutcome,
     /// The shared memory, as of the last look at it.
@@ -120,9 +120,8 @@ impl Promoter {
         // Looks up as many more candidates as there are refusals, so that refused ones take no
         // other's place.
         let found = candidates(root, self.pid, LEAST_PRESENT, MOST_REGIONS + self.refusals.len())?;
-        let refused = |region: &VirtRange| {
-            self.refusals.get(&region.start()).is_some_and(|&times| times >= MOST_REFUSALS)
-        };
+        let refused =
+            |region: &HugePage| self.refusals.get(region).is_some_and(|&times| times >= MOST_REFUSALS);
         let regions =
             found.regions.into_iter().filter(|region| !refused(region)).take(MOST_REGIONS).collect();
         let (own, shared) = part_shared(root, self.pid, regions)?;
@@ -192,26 +191,25 @@ impl Promoter {
         self.outcome.add(applied.outcome);
         for region in applied.tried.iter().chain(&applied.huge) {
             if self.asked.len() < MOST_COUNTED {
-                self.asked.insert(region.start());
+                self.asked.insert(*region);
             }
         }
-        let counted = applied.huge.iter().map(|region| region.start()).filter(|it| self.asked.contains(it));
-        self.obtained.extend(counted);
-        let bytes = |regions: &BTreeSet<u64>| regions.len() as u64 * HUGE_2M as u64;
+        self.obtained.extend(applied.huge.iter().filter(|it| self.asked.contains(it)));
+        let bytes = |regions: &BTreeSet<HugePage>| HugeCount(regions.len() as u64).bytes().0;
         (self.outcome.asked_bytes, self.outcome.obtained_bytes) = (bytes(&self.asked), bytes(&self.obtained));
     }
 
     /// Counts a refusal for each tried region that is still a candidate. The number of stored
     /// regions is bounded.
-    fn note_refusals(&mut self, root: &KernelRoot, tried: &[VirtRange]) {
+    fn note_refusals(&mut self, root: &KernelRoot, tried: &[HugePage]) {
         let most = MOST_REGIONS + self.refusals.len();
         let Ok(left) = candidates(root, self.pid, LEAST_PRESENT, most) else { return };
-        let left: BTreeSet<u64> = left.regions.iter().map(|region| region.start()).collect();
+        let left: BTreeSet<HugePage> = left.regions.into_iter().collect();
         if self.refusals.len() > 16 * MOST_REGIONS {
             self.refusals.clear();
         }
-        for region in tried.iter().filter(|region| left.contains(&region.start())) {
-            *self.refusals.entry(region.start()).or_default() += 1;
+        for region in tried.iter().filter(|region| left.contains(region)) {
+            *self.refusals.entry(*region).or_default() += 1;
         }
     }
 }
@@ -222,19 +220,16 @@ mod tests {
 
     #[test]
     fn a_region_that_is_asked_for_again_counts_once() {
-        let region = |number: u64| {
-            VirtRange::new(number * HUGE_2M as u64, (number + 1) * HUGE_2M as u64).expect("a region")
-        };
         let pass = |tried: &[u64], huge: &[u64]| Applied {
             outcome: PromoteOutcome {
-                asked_bytes: tried.len() as u64 * HUGE_2M as u64,
-                obtained_bytes: huge.len() as u64 * HUGE_2M as u64,
+                asked_bytes: tried.len() as u64 * HugePage::SIZE,
+                obtained_bytes: huge.len() as u64 * HugePage::SIZE,
                 calls: 1,
                 ..PromoteOutcome::default()
             },
-            tried: tried.iter().copied().map(region).collect(),
+            tried: tried.iter().copied().map(HugePage::nth).collect(),
             left: Vec::new(),
-            huge: huge.iter().copied().map(region).collect(),
+            huge: huge.iter().copied().map(HugePage::nth).collect(),
         };
         let mut promoter = Promoter::new(Pid(1), Duration::ZERO, Fork::Auto);
         for _ in 0..12 {

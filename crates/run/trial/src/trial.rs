@@ -16,7 +16,7 @@ use megapage_kernel::{KernelError, KernelRoot};
 use megapage_launch::promoter::LEAST_PRESENT;
 use megapage_launch::verdict::{Build, Verdict, store, unit_of};
 use megapage_snapshot::ProcessId;
-use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+use megapage_units::{Bytes, HUGE_2M, HugePage, Pid};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
@@ -203,7 +203,7 @@ impl Trial {
             let pid = process.id.pid;
             // A process that has ended meanwhile takes no part.
             let Ok(pidfd) = spawn::open_pidfd(pid) else { continue };
-            let regions: Vec<VirtRange> = process.memory.regions.clone();
+            let regions = process.memory.regions.clone();
             let bounds = bounds(regions.len(), pilot.of_region, self.options.most);
             match Reversible::guarded(&self.root, process.id, regions, bounds) {
                 Ok(memory) => parts.push(Part { memory, pidfd }),
@@ -286,7 +286,7 @@ impl Trial {
             return Ok(Pilot { cost: Cost::default(), regions: 1, of_region: Duration::ZERO });
         };
         let all = &process.memory.regions;
-        let few: Vec<VirtRange> = all.iter().step_by(all.len().div_ceil(PILOT)).copied().collect();
+        let few: Vec<HugePage> = all.iter().step_by(all.len().div_ceil(PILOT)).copied().collect();
         let bounds = bounds(few.len(), Duration::ZERO, self.options.most);
         let mut memory =
             Reversible::guarded(&self.root, process.id, few, bounds).map_err(TrialError::Refused)?;

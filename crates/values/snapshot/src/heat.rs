@@ -109,7 +109,7 @@ impl Heat {
                 accessed: u64::from(accessed.coverage.min(PAGES)).min(present),
                 huge,
             };
-            let unit = region.start / self.unit.0;
+            let unit = region.start() / self.unit.0;
             row.cells.entry(unit).or_default().add(cell);
             if let Some(mapping) = process.mappings.get(region.mapping as usize) {
                 self.names.entry(unit).or_insert_with(|| mapping.name.clone());
@@ -181,9 +181,7 @@ fn joined(rows: &[HeatRow]) -> HeatRow {
 mod tests {
     use super::*;
     use crate::{Accessed, Leaf, ProcessId, Region};
-    use megapage_units::Pid;
-
-    const REGION: u64 = HUGE_2M as u64;
+    use megapage_units::{HugeCount, HugePage, Pid};
 
     /// Returns a process with regions `(number, coverage)`, sampled at this second.
     fn process(at: u64, regions: impl IntoIterator<Item = (u64, u16)>) -> Process {
@@ -198,7 +196,7 @@ mod tests {
                     last: None,
                     sampled: Duration::from_secs(at),
                 }),
-                ..Region::of_base_pages(number * REGION, PAGES)
+                ..Region::of_base_pages(HugePage::nth(number), PAGES)
             })
             .collect();
         process
@@ -235,7 +233,7 @@ mod tests {
                 && heat.units().len() <= MOST_UNITS
                 && heat.names.len() <= MOST_UNITS
         );
-        assert_eq!(heat.unit, Bytes(8 * REGION));
+        assert_eq!(heat.unit, HugeCount(8).bytes());
         let sum: u64 = heat.rows.iter().flat_map(|row| row.cells.values()).map(|cell| cell.accessed).sum();
         assert_eq!(sum, regions * samples * 256);
         assert_eq!(heat.rows.last().unwrap().to, Duration::from_secs(samples));

@@ -265,7 +265,7 @@ impl Process {
     pub fn shared_block(&self, region: &Region) -> Option<MappedObject> {
         let mapping = self.mappings.get(region.mapping as usize)?;
         let object = mapping.object.filter(|_| mapping.kind == MappingKind::Shared && region.whole)?;
-        let inside = region.start.checked_sub(mapping.range.start())?;
+        let inside = region.start().checked_sub(mapping.range.start())?;
         Some(MappedObject { offset: object.offset.checked_add(inside)?, ..object })
     }
 

@@ -1,7 +1,7 @@
 //! One aligned 2 MiB range of one process's address space.
 
 use crate::wire;
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, VirtRange};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -74,9 +74,9 @@ pub struct AccessProfile {
 /// One region that holds something.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Region {
-    /// The first address, a multiple of 2 MiB.
-    #[serde(serialize_with = "wire::address")]
-    pub start: u64,
+    /// The addresses.
+    #[serde(serialize_with = "wire::address", rename = "start")]
+    pub page: HugePage,
     /// Index in [`crate::Process::mappings`] of the mapping that holds most of the region.
     pub mapping: u32,
     /// True if that mapping holds the whole region: otherwise no huge page can map it.
@@ -105,9 +105,9 @@ pub struct Region {
 impl Region {
     /// Returns a region with this many present base pages, whole within the first mapping of its
     /// process. Nothing else is known of it.
-    pub fn of_base_pages(start: u64, present: u16) -> Region {
+    pub fn of_base_pages(page: HugePage, present: u16) -> Region {
         Region {
-            start,
+            page,
             mapping: 0,
             whole: true,
             present,
@@ -121,12 +121,14 @@ impl Region {
         }
     }
 
+    /// Returns the first address.
+    pub const fn start(&self) -> u64 {
+        self.page.start()
+    }
+
     /// Returns the addresses.
-    ///
-    /// # Panics
-    /// Panics if `start` is the very last region of a 64-bit address space, which no process has.
-    pub fn range(&self) -> VirtRange {
-        VirtRange::new(self.start, self.start + HUGE_2M as u64).expect("a process's address")
+    pub const fn range(&self) -> VirtRange {
+        self.page.range()
     }
 
     /// Returns the present bytes.

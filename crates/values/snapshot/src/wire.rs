@@ -3,7 +3,7 @@
 
 use megapage_units::{Bytes, PageSize, Pid, VirtRange};
 use serde::Serializer;
-use std::fmt::Display;
+use std::fmt::{Display, LowerHex};
 use std::time::Duration;
 
 /// Writes a page size as `"2m"`.
@@ -53,8 +53,8 @@ pub fn range<S: Serializer>(range: &VirtRange, to: S) -> Result<S::Ok, S::Error>
     to.collect_seq([format!("{:x}", range.start()), format!("{:x}", range.end())])
 }
 
-/// Writes an address as `"7f0000000000"`.
-pub fn address<S: Serializer>(address: &u64, to: S) -> Result<S::Ok, S::Error> {
+/// Writes an address, or that of a huge page, as `"7f0000000000"`.
+pub fn address<S: Serializer>(address: &impl LowerHex, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{address:x}"))
 }
 

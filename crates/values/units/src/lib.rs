@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod huge;
 mod named;
 mod page;
 mod range;
 pub mod shown;
 
 pub use bytes::{Bytes, ParseBytesError};
+pub use huge::{HugeCount, HugePage, HugeRange};
 pub use page::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize, ParsePageSizeError};
 pub use range::VirtRange;
 

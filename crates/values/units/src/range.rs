@@ -15,8 +15,8 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VirtRange {
-    start: u64,
-    end: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
 }
 
 impl VirtRange {
@@ -55,6 +55,18 @@ impl VirtRange {
         if start < end { Some(VirtRange { start, end }) } else { None }
     }
 
+    /// Returns ascending ranges with adjacent ones joined.
+    pub fn joined(ranges: impl IntoIterator<Item = VirtRange>) -> Vec<VirtRange> {
+        let mut joined: Vec<VirtRange> = Vec::new();
+        for range in ranges {
+            match joined.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => joined.push(range),
+            }
+        }
+        joined
+    }
+
     /// Returns the part that both ranges hold; `None` if they do not overlap.
     pub fn intersection(self, other: VirtRange) -> Option<VirtRange> {
         let (start, end) = (self.start.max(other.start), self.end.min(other.end));
@@ -80,5 +92,12 @@ mod tests {
         assert_eq!(VirtRange::new(0x1000, 0x20_1000).unwrap().aligned_interior(0x20_0000), None);
         assert_eq!(VirtRange::new(u64::MAX - 5, u64::MAX).unwrap().aligned_interior(0x20_0000), None);
         assert_eq!(VirtRange::new(2, 1), None);
+    }
+
+    #[test]
+    fn adjacent_ranges_are_joined() {
+        let range = |start, end| VirtRange::new(start, end).unwrap();
+        let joined = VirtRange::joined([range(1, 2), range(2, 4), range(5, 6)]);
+        assert_eq!(joined, [range(1, 4), range(5, 6)]);
     }
 }

@@ -24,7 +24,7 @@ use megapage_snapshot::{
     CostSource, Leaf, MappingKind, MissedWhy, PAGES, Process, Region, TrackerKind, TranslationCost,
 };
 use megapage_tlb::Geometry;
-use megapage_units::{BASE_PAGE, Bytes, Pid};
+use megapage_units::{BASE_PAGE, Bytes, HugePage, Pid};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -404,9 +404,10 @@ fn zero_share(root: &KernelRoot, process: &Process) -> Option<f64> {
         let kind = process.mappings.get(region.mapping as usize).map(|mapping| mapping.kind);
         region.leaf == Leaf::Huge2m && matches!(kind, Some(MappingKind::Heap | MappingKind::Anonymous))
     };
-    let all: Vec<u64> = process.regions.iter().filter(is_private_thp).map(|region| region.start).collect();
+    let all: Vec<HugePage> =
+        process.regions.iter().filter(is_private_thp).map(|region| region.page).collect();
     let step = all.len().div_ceil(MOST_LOOKED_THROUGH).max(1);
-    let some: Vec<u64> = all.into_iter().step_by(step).collect();
+    let some: Vec<HugePage> = all.into_iter().step_by(step).collect();
     let counted = count_zeros(root, process.id.pid, &some, Thoroughness::Part);
     let zeros: u64 = counted.iter().map(|(_, zeros)| u64::from(*zeros)).sum();
     (!counted.is_empty()).then(|| zeros as f64 / (counted.len() as f64 * f64::from(PAGES)))

@@ -12,7 +12,7 @@ use megapage_launch::promoter::LEAST_PRESENT;
 use megapage_observe::cost::probe::uses_shared;
 use megapage_observe::tracker::{Selected, Tracker};
 use megapage_snapshot::{CostSource, Leaf, MappingKind, Process, Region, TranslationCost};
-use megapage_units::{Bytes, Pid, VirtRange};
+use megapage_units::{Bytes, HugePage, Pid, VirtRange};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -91,9 +91,10 @@ pub fn try_out(
     if candidates.len() < count + LEAST_CONTROLS {
         return Err(format!("{} regions could be promoted: too few for a trial", candidates.len()));
     }
-    let shuffled = shuffled(candidates.iter().map(|region| region.range()).collect());
-    let mut part: Vec<VirtRange> = shuffled[..count].to_vec();
-    let mut controls: Vec<VirtRange> = shuffled[count..].iter().take(CONTROLS).copied().collect();
+    let shuffled = shuffled(candidates.iter().map(|region| region.page).collect());
+    let mut part: Vec<HugePage> = shuffled[..count].to_vec();
+    let mut controls: Vec<VirtRange> =
+        shuffled[count..].iter().take(CONTROLS).map(|page| page.range()).collect();
     part.sort();
     controls.sort();
     let mut progress = Progress::start(selected, pid, controls, wait)?;
@@ -209,14 +210,14 @@ fn is_restored(folios: Option<[u16; 10]>) -> bool {
     folios.is_none_or(|orders| orders[1..].iter().all(|pages| *pages == 0))
 }
 
-/// Sorts ranges into an order unrelated to addresses.
-fn shuffled(mut ranges: Vec<VirtRange>) -> Vec<VirtRange> {
-    ranges.sort_by_key(|range| {
-        let z = range.start().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+/// Sorts pages into an order unrelated to addresses.
+fn shuffled(mut pages: Vec<HugePage>) -> Vec<HugePage> {
+    pages.sort_by_key(|page| {
+        let z = page.start().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let z = (z ^ (z >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z ^ (z >> 27)
     });
-    ranges
+    pages
 }
 
 /// Makes the part huge, or splits it.

@@ -3,7 +3,7 @@ use crate::{Judged, Shared};
 use megapage_act::promote::SharedMemory;
 use megapage_launch::mechanism::{Considered, Plan};
 use megapage_snapshot::{CostSource, Mapping, MappingFlags, ProcessId, TranslationCost};
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_units::{HUGE_2M, HugePage, Pid, VirtRange};
 use std::time::Duration;
 
 const BASE: u64 = 0x7000_0000_0000;
@@ -11,7 +11,7 @@ const BASE: u64 = 0x7000_0000_0000;
 /// Returns a process of `regions` regions, each with `present` pages.
 fn process(name: &str, regions: u64, present: u16, leaf: Leaf, kind: MappingKind) -> Process {
     let huge = HUGE_2M as u64;
-    let region = |n| Region { leaf, ..Region::of_base_pages(BASE + n * huge, present) };
+    let region = |n| Region { leaf, ..Region::of_base_pages(HugePage::containing(BASE).offset(n), present) };
     let id = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 1 };
     let resident = Bytes(regions * u64::from(present) * 4096);
     Process {

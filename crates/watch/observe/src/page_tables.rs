@@ -18,7 +18,7 @@ use megapage_kernel::pagemap::{Entry, Pagemap, Region};
 use megapage_kernel::remote_read::RemoteMemory;
 use megapage_kernel::smaps::{self, read_smaps};
 use megapage_kernel::{KernelError, KernelRoot, Reservation};
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, HugeRange, PageSize, Pid, VirtRange};
 use std::collections::BTreeSet;
 
 const SIZE: u64 = HUGE_2M as u64;
@@ -102,21 +102,20 @@ impl PageTables {
     ) -> Result<Vec<Region>, KernelError> {
         let Some(frames) = &self.frames else { return Ok(Vec::new()) };
         let mut regions = Vec::new();
-        for range in ranges.iter().filter_map(|range| range.aligned_interior(SIZE)) {
-            for region in pieces(range) {
-                regions.push(frames.region(region, &self.pagemap.entries(region)?)?);
-            }
+        let whole = ranges.iter().copied().filter_map(HugeRange::within);
+        for page in whole.flat_map(HugeRange::pages) {
+            regions.push(frames.region(page.range(), &self.pagemap.entries(page.range())?)?);
         }
         if regions.iter().any(|region| region.huge.is_none()) {
             let counts = smaps()?;
-            let asked: BTreeSet<u64> = regions.iter().map(|region| region.range.start()).collect();
+            let asked: BTreeSet<HugePage> = regions.iter().map(|region| region.page).collect();
             settle(&mut regions, &counts, |mapping| {
-                let others = mapping.range.aligned_interior(SIZE).into_iter().flat_map(pieces);
-                let others = others.filter(|region| !asked.contains(&region.start()));
+                let others = HugeRange::within(mapping.range).into_iter().flat_map(HugeRange::pages);
+                let others = others.filter(|page| !asked.contains(page));
                 // More than the number of huge entries need not be counted: the answer stays
                 // unknown.
                 others
-                    .filter(|region| frames.could_be_huge(&self.pagemap, *region).unwrap_or(true))
+                    .filter(|page| frames.could_be_huge(&self.pagemap, page.range()).unwrap_or(true))
                     .take(mapping.count as usize + 1)
                     .count() as u64
             });
@@ -130,14 +129,14 @@ impl PageTables {
     pub(crate) fn held(&mut self, ranges: &[VirtRange]) -> Result<Vec<Region>, KernelError> {
         let Some(frames) = &self.frames else { return self.pagemap.held(ranges) };
         let mut regions: Vec<Region> = Vec::new();
-        for piece in ranges.iter().copied().flat_map(pieces) {
+        for (_, piece) in ranges.iter().copied().flat_map(VirtRange::by_huge_page) {
             let entries = self.pagemap.entries(piece)?;
             let found = frames.region(piece, &entries)?;
             if found.present + found.zero_page + found.swapped == 0 {
                 continue;
             }
             match regions.last_mut() {
-                Some(last) if last.range == found.range => {
+                Some(last) if last.page == found.page => {
                     last.present += found.present;
                     last.zero_page += found.zero_page;
                     last.swapped += found.swapped;
@@ -172,14 +171,13 @@ impl Frames {
 
     /// Returns the region of `piece`, which lies within one region, as its entries show it.
     fn region(&self, piece: VirtRange, entries: &[Entry]) -> Result<Region, KernelError> {
-        let start = piece.start() - piece.start() % SIZE;
-        let range = VirtRange::new(start, start.saturating_add(SIZE)).unwrap_or(piece);
         let is_zero = |entry: &&Entry| self.zero.is_some() && entry.frame() == self.zero;
         let count = |is: &dyn Fn(&&Entry) -> bool| entries.iter().filter(is).count() as u16;
         let zero_page = count(&is_zero);
         let present = count(&|entry| entry.is_present()) - zero_page;
         let swapped = count(&|entry| entry.is_swapped());
-        let mut region = Region { range, present, zero_page, swapped, huge: Some(false) };
+        let page = HugePage::containing(piece.start());
+        let mut region = Region { page, present, zero_page, swapped, huge: Some(false) };
         // A huge entry maps a whole region: only a full one can be huge.
         if present == PAGES {
             let folio = self.folio(entries)?;
@@ -260,7 +258,8 @@ impl HugeEntries {
 pub(crate) fn settle(regions: &mut [Region], mappings: &[HugeEntries], others: impl Fn(&HugeEntries) -> u64) {
     for mapping in mappings {
         let is_open = |region: &Region| {
-            region.huge.is_none() && mapping.range.intersection(region.range) == Some(region.range)
+            region.huge.is_none()
+                && mapping.range.intersection(region.page.range()) == Some(region.page.range())
         };
         let open = regions.iter().filter(|region| is_open(region)).count() as u64;
         if open == 0 {
@@ -272,17 +271,6 @@ pub(crate) fn settle(regions: &mut [Region], mappings: &[HugeEntries], others: i
         };
         regions.iter_mut().filter(|region| is_open(region)).for_each(|region| region.huge = answer);
     }
-}
-
-/// Cuts `range` where regions begin.
-fn pieces(range: VirtRange) -> impl Iterator<Item = VirtRange> {
-    let mut start = range.start();
-    std::iter::from_fn(move || {
-        let end = range.end().min((start - start % SIZE).saturating_add(SIZE));
-        let piece = (start < range.end()).then(|| VirtRange::new(start, end)).flatten();
-        start = end;
-        piece
-    })
 }
 
 /// Returns the frame of the shared page of zeros, to which a page of ours maps that was only read.
@@ -311,7 +299,7 @@ mod tests {
     }
 
     fn region(at: u64, huge: Option<bool>) -> Region {
-        Region { range: range(at, at + 1), present: PAGES, zero_page: 0, swapped: 0, huge }
+        Region { present: PAGES, ..Region::empty(HugePage::nth(at), huge) }
     }
 
     fn settled(open: &[u64], mapping: HugeEntries, others: u64) -> Vec<Option<bool>> {
@@ -329,13 +317,6 @@ mod tests {
         assert_eq!(settled(&[1], mapping(1), 1), [None], "it may be the other one");
         assert_eq!(settled(&[1], mapping(2), 1), [Some(true)]);
         assert_eq!(settled(&[9], mapping(2), 0), [None], "of another mapping");
-    }
-
-    #[test]
-    fn pieces_end_where_regions_do() {
-        let whole = VirtRange::new(SIZE - 0x1000, 2 * SIZE + 0x3000).unwrap();
-        let cut: Vec<(u64, u64)> = pieces(whole).map(|piece| (piece.start(), piece.end())).collect();
-        assert_eq!(cut, [(SIZE - 0x1000, SIZE), (SIZE, 2 * SIZE), (2 * SIZE, 2 * SIZE + 0x3000)]);
     }
 
     /// Checks the method for old kernels on this one: it must agree with PAGEMAP_SCAN.
@@ -378,6 +359,6 @@ mod tests {
         entries.push(Entry(1 << 62));
         let found = frames.region(VirtRange::new(SIZE, SIZE + 5 * 0x1000).unwrap(), &entries).unwrap();
         assert_eq!((found.present, found.zero_page, found.swapped, found.huge), (1, 3, 1, Some(false)));
-        assert_eq!(found.range, range(1, 2));
+        assert_eq!(found.page, HugePage::nth(1));
     }
 }

@@ -7,7 +7,7 @@ use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::{self, Entry, Pagemap};
 use megapage_kernel::{KernelError, KernelRoot};
 use megapage_snapshot::{BackingBytes, Leaf, MappingKind, PAGES, Region};
-use megapage_units::{Bytes, PageSize, Pid, VirtRange};
+use megapage_units::{Bytes, HugePage, PageSize, Pid, VirtRange};
 
 /// Number of orders that [`Region::folios`] distinguishes: 0 to 9.
 const ORDERS: usize = 10;
@@ -55,7 +55,7 @@ pub(crate) fn regions(
         .iter()
         .map(|held| {
             // Mappings that end before this region hold no part of a later one.
-            while mappings.get(next).is_some_and(|one| one.mapping.range.end() <= held.range.start()) {
+            while mappings.get(next).is_some_and(|one| one.mapping.range.end() <= held.page.start()) {
                 next += 1;
             }
             region(held, next, mappings)
@@ -70,23 +70,14 @@ pub(crate) fn regions(
 
 /// Returns the mapped ranges without special mappings, neighbours joined.
 fn occupied(mappings: &[Found]) -> Vec<VirtRange> {
-    let mut ranges: Vec<VirtRange> = Vec::new();
-    for found in mappings.iter().filter(|found| found.mapping.kind != MappingKind::Special) {
-        let range = found.mapping.range;
-        match ranges.last_mut() {
-            Some(last) if last.end() == range.start() => {
-                *last = VirtRange::new(last.start(), range.end()).unwrap_or(*last);
-            }
-            _ => ranges.push(range),
-        }
-    }
-    ranges
+    let real = mappings.iter().filter(|found| found.mapping.kind != MappingKind::Special);
+    VirtRange::joined(real.map(|found| found.mapping.range))
 }
 
 /// Returns the region as a snapshot has it. `first` is the first mapping that ends beyond the
 /// region's start.
 fn region(held: &pagemap::Region, first: usize, mappings: &[Found]) -> Region {
-    let overlap = |found: &Found| found.mapping.range.intersection(held.range).map(|part| part.len());
+    let overlap = |found: &Found| found.mapping.range.intersection(held.page.range()).map(|part| part.len());
     // The first one of equal shares is taken, so that the choice is stable.
     let (mapping, share) = mappings[first.min(mappings.len())..]
         .iter()
@@ -102,9 +93,9 @@ fn region(held: &pagemap::Region, first: usize, mappings: &[Found]) -> Region {
         _ => Leaf::Base,
     };
     Region {
-        start: held.range.start(),
+        page: held.page,
         mapping: mapping as u32,
-        whole: share == held.range.len(),
+        whole: share == held.page.range().len(),
         present: held.present.min(PAGES),
         zero_page: held.zero_page.min(PAGES),
         swapped: held.swapped.min(PAGES),
@@ -152,20 +143,20 @@ pub(crate) fn look_up_folios(
     Ok(())
 }
 
-/// Returns, for each of the 2 MiB `ranges` of `pid`, true if a folio of more than one base page
+/// Returns, for each of these `pages` of `pid`, true if a folio of more than one base page
 /// (mTHP) lies under any part of it. `None` if the kernel hides the numbers of page frames
 /// (CAP_SYS_ADMIN). Takes about 30 ms for each GiB.
 pub fn on_larger_folios(
     root: &KernelRoot,
     pid: Pid,
-    ranges: &[VirtRange],
+    pages: &[HugePage],
 ) -> Result<Option<Vec<bool>>, KernelError> {
     let Ok(flags) = FrameFlags::open(root) else { return Ok(None) };
     let pagemap = Pagemap::open(root, pid)?;
-    ranges
+    pages
         .iter()
-        .map(|range| {
-            let orders = folios(&flags, &pagemap.entries(*range)?)?;
+        .map(|page| {
+            let orders = folios(&flags, &pagemap.entries(page.range())?)?;
             Ok(orders.map(|orders| orders[1..].iter().any(|pages| *pages > 0)))
         })
         .collect()

@@ -8,7 +8,7 @@ use megapage_plan::recording::{Cost, HEAT_STEP, Heat, MOST_SERVICES, Moment, Ser
 use megapage_snapshot::{
     AccessClass, CostSource, Leaf, MappedObject, MappingKind, PAGES, Process, ProcessId, Region, Snapshot,
 };
-use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, PageSize};
+use megapage_units::{BASE_PAGE, HUGE_1G, PageSize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -164,7 +164,7 @@ impl Sum {
                 }
                 _ => service.huge += present,
             }
-            let number = region.start / HUGE_1G as u64;
+            let number = region.start() / HUGE_1G as u64;
             range = if range.0 == number { (number, range.1 + 1) } else { (number, 1) };
             if range.1 == GIANT {
                 service.giant += 1;
@@ -225,8 +225,8 @@ fn could_be_huge(process: &Process, region: &Region) -> bool {
     match region.leaf {
         Leaf::Huge2m => is_shared || matches!(kind, Some(MappingKind::Heap | MappingKind::Anonymous)),
         Leaf::Base => {
-            let fits = region.present >= LEAST_PRESENT && region.start.is_multiple_of(HUGE_2M as u64);
-            fits && if is_shared { region.whole } else { is_promotable(process, region) }
+            region.present >= LEAST_PRESENT
+                && if is_shared { region.whole } else { is_promotable(process, region) }
         }
         Leaf::Hugetlb2m | Leaf::Hugetlb1g => false,
     }
@@ -241,7 +241,7 @@ fn rounded(value: f64, digits: f64) -> f64 {
 mod tests {
     use super::*;
     use megapage_snapshot::{AccessProfile, Accessed, Mapping, TranslationCost};
-    use megapage_units::{Bytes, Pid, VirtRange};
+    use megapage_units::{Bytes, HugePage, Pid, VirtRange};
 
     fn process(pid: i32, name: &str, regions: u64, cpu: f64) -> Process {
         let id = ProcessId { pid: Pid(pid), start_ticks: 1, start_stack: 1 };
@@ -251,7 +251,9 @@ mod tests {
             rss: Bytes(regions << 21),
             rss_anonymous: Bytes(regions << 21),
             mappings: vec![Mapping::anonymous(range)],
-            regions: (0..regions).map(|at| Region::of_base_pages((1 << 30) + (at << 21), PAGES)).collect(),
+            regions: (0..regions)
+                .map(|at| Region::of_base_pages(HugePage::containing(1 << 30).offset(at), PAGES))
+                .collect(),
             ..Process::without_memory(id, name)
         }
     }

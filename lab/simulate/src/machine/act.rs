@@ -5,7 +5,7 @@ use crate::process::Region;
 use crate::trace::Operation;
 use megapage_decide::{Action, ModelAction, Obtained};
 use megapage_snapshot::{AccessClass, PAGES, ProcessId};
-use megapage_units::{PageSize, VirtRange};
+use megapage_units::{HugePage, PageSize, VirtRange};
 
 /// Largest share of a program's time for first accesses after clearings: a sample that would take
 /// more comes later. This is an assumption: no such limit is published.
@@ -48,9 +48,9 @@ impl Machine {
         self.run.daemon_seconds += nanoseconds * 1e-9;
     }
 
-    fn promote(&mut self, id: ProcessId, address: u64, size: PageSize) -> Obtained {
+    fn promote(&mut self, id: ProcessId, page: HugePage, size: PageSize) -> Obtained {
         let Some(at) = self.find(id) else { return Obtained::Gone };
-        let Some(number) = self.processes[at].at_address(address) else { return Obtained::Impossible };
+        let Some(number) = self.processes[at].at_address(page) else { return Obtained::Impossible };
         if size != PageSize::HUGE_2M {
             // The modelled kernel, as every one so far, collapses to 2 MiB only.
             return Obtained::Unsupported;
@@ -105,7 +105,7 @@ impl Machine {
         process.account.promotions += 1;
         self.run.promotions += 1;
         if self.run.promoted.len() < MOST_LISTED {
-            self.run.promoted.push((at, address));
+            self.run.promoted.push((at, page.start()));
         }
         Obtained::Done
     }
@@ -122,9 +122,9 @@ impl Machine {
         }
     }
 
-    fn demote(&mut self, id: ProcessId, address: u64, free_zeros: bool) -> Obtained {
+    fn demote(&mut self, id: ProcessId, page: HugePage, free_zeros: bool) -> Obtained {
         let Some(at) = self.find(id) else { return Obtained::Gone };
-        let Some(number) = self.processes[at].at_address(address) else { return Obtained::Impossible };
+        let Some(number) = self.processes[at].at_address(page) else { return Obtained::Impossible };
         let region = self.processes[at].regions[number as usize];
         let Some(owner) = region.owner.filter(|_| region.huge) else { return Obtained::Impossible };
         let work = self.setup.hardware.work.clone();
@@ -159,7 +159,7 @@ impl Machine {
         let mut regions: Vec<u32> = Vec::new();
         let mut ranges = ranges.iter().peekable();
         for &number in process.by_address() {
-            let address = process.addresses[number as usize];
+            let address = process.addresses[number as usize].start();
             while ranges.next_if(|range| range.end() <= address).is_some() {}
             let wanted = ranges.peek().is_some_and(|range| range.start() <= address);
             if wanted && process.regions[number as usize].present > 0 {
@@ -213,11 +213,11 @@ impl Machine {
         pages * (1.0 - (-visits / pages).exp())
     }
 
-    fn zero_scan(&mut self, id: ProcessId, addresses: &[u64]) -> Obtained {
+    fn zero_scan(&mut self, id: ProcessId, pages: &[HugePage]) -> Obtained {
         let Some(at) = self.find(id) else { return Obtained::Gone };
         let work = self.setup.hardware.work.clone();
-        for &address in addresses {
-            let Some(number) = self.processes[at].at_address(address) else { continue };
+        for &page in pages {
+            let Some(number) = self.processes[at].at_address(page) else { continue };
             let region = &mut self.processes[at].regions[number as usize];
             let zeros = region.present - region.content;
             region.zeros = Some(zeros);

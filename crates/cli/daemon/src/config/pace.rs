@@ -48,7 +48,7 @@ mod tests {
         Accessed, CostSource, Machine, Mapping, Memory, Node, PAGES, Process, ProcessId, Region, Snapshot,
         TranslationCost,
     };
-    use megapage_units::{Bytes, HUGE_2M, Pid, VirtRange};
+    use megapage_units::{Bytes, HugePage, Pid, VirtRange};
     use std::time::Duration;
 
     const BASE: u64 = 0x7f00_0000_0000;
@@ -60,7 +60,7 @@ mod tests {
             Some(Accessed { coverage: PAGES, average: f32::from(PAGES), last: Some(now), sampled: now });
         let region = |n: u64| Region {
             accessed,
-            ..Region::of_base_pages(BASE + (1000 * second + n) * HUGE_2M as u64, PAGES)
+            ..Region::of_base_pages(HugePage::containing(BASE).offset(1000 * second + n), PAGES)
         };
         let process = Process {
             rss: Bytes::mib(400),

@@ -4,7 +4,7 @@ use super::*;
 use crate::Times;
 use megapage_decide::Outcome;
 use megapage_snapshot::{BackingBytes, Machine, Process, Snapshot};
-use megapage_units::{Bytes, PageSize, Pid};
+use megapage_units::{Bytes, HugePage, PageSize, Pid};
 use std::sync::Arc;
 
 pub fn id(pid: i32) -> ProcessId {
@@ -59,7 +59,7 @@ pub fn pass(number: u64, processes: &[(i32, &str)]) -> Pass {
 pub fn promoted(pid: i32, region: u64) -> Done {
     let action = Action::Promote {
         process: id(pid),
-        region: region << 21,
+        region: HugePage::nth(region),
         size: PageSize::HUGE_2M,
         reason: Reason::Gain,
     };
@@ -74,7 +74,7 @@ pub fn promoted(pid: i32, region: u64) -> Done {
 
 /// Returns a recovery that was not obtained.
 pub fn refused(pid: i32, region: u64) -> Done {
-    let action = Action::Recover { process: id(pid), region: region << 21, reason: Reason::Bloat };
+    let action = Action::Recover { process: id(pid), region: HugePage::nth(region), reason: Reason::Bloat };
     Done {
         outcome: Outcome { action, obtained: Obtained::Busy },
         promoted: Bytes::ZERO,

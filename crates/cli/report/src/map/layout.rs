@@ -240,8 +240,8 @@ impl Layout {
 /// any snapshot is accepted.
 fn ascending(process: &Process) -> Vec<&Region> {
     let mut regions: Vec<&Region> = process.regions.iter().collect();
-    regions.sort_by_key(|region| region.start);
-    regions.dedup_by_key(|region| region.start / HUGE_2M as u64);
+    regions.sort_by_key(|region| region.start());
+    regions.dedup_by_key(|region| region.start() / HUGE_2M as u64);
     regions
 }
 
@@ -264,7 +264,7 @@ fn mapping<'a>(process: &'a Process, region: &Region) -> Option<&'a Mapping> {
 }
 
 fn end(region: &Region) -> u64 {
-    region.start.saturating_add(HUGE_2M as u64)
+    region.start().saturating_add(HUGE_2M as u64)
 }
 
 fn bands(process: &Process, regions: &[&Region], most: usize) -> Vec<Run> {
@@ -272,7 +272,7 @@ fn bands(process: &Process, regions: &[&Region], most: usize) -> Vec<Run> {
     for (index, region) in regions.iter().enumerate() {
         let joins = index > 0 && {
             let before = regions[index - 1];
-            region.start.saturating_sub(end(before)) < APART
+            region.start().saturating_sub(end(before)) < APART
                 && identity(process, before) == identity(process, region)
         };
         match runs.last_mut() {
@@ -299,7 +299,7 @@ fn bands(process: &Process, regions: &[&Region], most: usize) -> Vec<Run> {
 
 /// Returns the empty address space between two neighbours.
 fn apart(regions: &[&Region], last: &Run, run: &Run) -> u64 {
-    regions[run.from].start.saturating_sub(end(regions[last.to - 1]))
+    regions[run.from].start().saturating_sub(end(regions[last.to - 1]))
 }
 
 /// Joins neighbours made of pieces shorter than `threshold` regions, if `may` accepts the two.
@@ -322,7 +322,7 @@ fn band_values(process: &Process, regions: &[&Region], runs: &[Run], cell: u64) 
     let mut bands = Vec::with_capacity(runs.len());
     for run in runs {
         let regions = &regions[run.from..run.to];
-        let (start, end) = (regions[0].start, end(regions[regions.len() - 1]));
+        let (start, end) = (regions[0].start(), end(regions[regions.len() - 1]));
         let (kind, name) = largest(process, regions);
         bands.push(Band {
             start,
@@ -354,7 +354,7 @@ fn largest(process: &Process, regions: &[&Region]) -> (MappingKind, String) {
 fn length(regions: &[&Region], cell: u64) -> usize {
     let (mut length, mut last) = (0, None);
     for region in regions {
-        let at = region.start / cell;
+        let at = region.start() / cell;
         length += match last {
             Some(last) if last == at => 0,
             Some(last) if last + 1 < at => 2,
@@ -368,7 +368,7 @@ fn length(regions: &[&Region], cell: u64) -> usize {
 fn items(regions: &[&Region], cell: u64) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     for region in regions {
-        let at = region.start / cell * cell;
+        let at = region.start() / cell * cell;
         if let Some(Item::Cell { start, content }) = items.last_mut() {
             if *start == at {
                 *content += Content::of(region);

@@ -7,7 +7,7 @@ use megapage_snapshot::{
     AccessProfile, Accessed, CostSource, Leaf, Machine, Mapping, Memory, Node, PAGES, Pressure, Process,
     ProcessId, ProcessSampling, Region, Sampling, Snapshot, TrackerKind, TranslationCost,
 };
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HugePage, PageSize, Pid, VirtRange};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -187,7 +187,7 @@ impl<'a> Run<'a> {
         let at = (action.process().pid.0 - FIRST_PID) as usize;
         let Some(live) = self.live.get_mut(&at) else { return Obtained::Gone };
         let content = self.model.services[at].shape.density;
-        let place = |address: u64| (address.saturating_sub(ORIGIN) / HUGE_2M as u64) as usize;
+        let place = |page: HugePage| (page.number() - HugePage::containing(ORIGIN).number()) as usize;
         if let Action::ZeroScan { regions, .. } = action {
             for address in regions {
                 if let Some(held) = live.regions.get_mut(place(*address)) {
@@ -269,12 +269,12 @@ impl<'a> Run<'a> {
         let costs = live.cost.map(|costs| costs.now).unwrap_or_default();
         let mut regions: Vec<Region> = Vec::with_capacity(live.regions.len());
         for (place, held) in live.regions.iter().enumerate() {
-            let start = ORIGIN + (place * HUGE_2M) as u64;
+            let page = HugePage::containing(ORIGIN).offset(place as u64);
             regions.push(Region {
                 leaf: if held.huge { Leaf::Huge2m } else { Leaf::Base },
                 zeros: held.zeros,
                 accessed: Some(Accessed { coverage: 0, average: 0.0, last: None, sampled: now }),
-                ..Region::of_base_pages(start, held.present)
+                ..Region::of_base_pages(page, held.present)
             });
         }
         for (places, (pages, count, share)) in service.shape.places() {
@@ -289,7 +289,7 @@ impl<'a> Run<'a> {
             }
         }
         let resident = regions.iter().map(Region::present_bytes).sum();
-        let end = ORIGIN + (regions.len() * HUGE_2M) as u64;
+        let end = ORIGIN + regions.len() as u64 * HugePage::SIZE;
         let mapping = VirtRange::new(ORIGIN, end);
         let share = costs.share();
         let source = if service.measured { CostSource::Measured } else { CostSource::Estimated };

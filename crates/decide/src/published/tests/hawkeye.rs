@@ -8,7 +8,7 @@ use crate::{
     step, step_on_model,
 };
 use megapage_snapshot::{CostSource, Process, Region, TranslationCost};
-use megapage_units::{Bytes, VirtRange};
+use megapage_units::{Bytes, HugePage, VirtRange};
 
 /// Returns the parameters with a pace that does everything in one step.
 fn fast(parameters: Parameters) -> Parameters {
@@ -84,7 +84,7 @@ fn samples_are_asked_for_each_thirty_seconds_of_base_pages_only() {
         };
         sampled.iter().map(ends).collect()
     };
-    assert_eq!(samples(1), [vec![(at(0), at(2)), (at(3), at(4))]]);
+    assert_eq!(samples(1), [vec![(at(0).start(), at(2).start()), (at(3).start(), at(4).start())]]);
     assert!(samples(30).is_empty());
     assert_eq!(samples(31).len(), 1);
 }
@@ -126,7 +126,7 @@ fn uncounted_zeros_are_counted_piecewise() {
     let mut state = State::new(Box::new(HawkEye::by_coverage(Parameters::paper())), limits);
     let unknown = |n| Region { zeros: None, ..huge(n, 0) };
     let seen = snapshot(SECOND, 0.9, vec![process(1, (0..5).map(unknown).collect())]);
-    let mut scans = |second: u32| -> Vec<u64> {
+    let mut scans = |second: u32| -> Vec<HugePage> {
         run(SECOND * second, &seen, &mut state)
             .into_iter()
             .find_map(|action| match action {

@@ -10,9 +10,9 @@ use crate::kpageflags::FrameFlags;
 use crate::pagemap::Region;
 use crate::{KernelError, KernelRoot};
 use megapage_snapshot::PAGES;
-use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, HugePage, Pid, VirtRange};
 
-const HUGE: u64 = HUGE_2M as u64;
+const HUGE: u64 = HugePage::SIZE;
 const PAGE: u64 = BASE_PAGE as u64;
 
 impl PageTables {
@@ -140,7 +140,12 @@ impl Frames {
                 Some(table) => {
                     let page = |address: u64| ((address - found.start) / PAGE) as usize;
                     let entries = &table[page(range.start())..page(range.end())];
-                    add(held, found.start, tally(self.layout, entries, self.mask, self.zero), false);
+                    add(
+                        held,
+                        HugePage::containing(found.start),
+                        tally(self.layout, entries, self.mask, self.zero),
+                        false,
+                    );
                 }
                 None => self.count_huge(found.entry, range, held),
             }
@@ -150,25 +155,20 @@ impl Frames {
     /// Adds to `held` a part of the memory that a huge entry maps, region by region.
     fn count_huge(&self, entry: u64, range: VirtRange, held: &mut Vec<Region>) {
         let zeros = self.is_huge_zero(entry);
-        let mut start = range.start();
-        while start < range.end() {
-            let region = start & !(HUGE - 1);
-            let end = range.end().min(region + HUGE);
-            let pages = ((end - start) / PAGE) as u16;
-            add(held, region, self.layout.huge_tally(entry, pages, zeros), true);
-            start = end;
+        for (page, part) in range.by_huge_page() {
+            let pages = (part.len().0 / PAGE) as u16;
+            add(held, page, self.layout.huge_tally(entry, pages, zeros), true);
         }
     }
 }
 
 /// Adds `tally` to the last region, or begins a new one. Does nothing if `tally` is empty.
-fn add(held: &mut Vec<Region>, start: u64, tally: Tally, by_huge_entry: bool) {
+fn add(held: &mut Vec<Region>, page: HugePage, tally: Tally, by_huge_entry: bool) {
     if tally == Tally::default() {
         return;
     }
-    let Some(range) = VirtRange::new(start, start + HUGE) else { return };
-    if held.last().is_none_or(|last| last.range != range) {
-        held.push(Region { range, present: 0, zero_page: 0, swapped: 0, huge: Some(false) });
+    if held.last().is_none_or(|last| last.page != page) {
+        held.push(Region::empty(page, Some(false)));
     }
     let Some(region) = held.last_mut() else { return };
     region.present += tally.present;
@@ -185,7 +185,7 @@ fn outward(ranges: &[VirtRange]) -> Vec<VirtRange> {
     let mut whole: Vec<VirtRange> = Vec::new();
     for range in ranges {
         let Some(end) = range.end().checked_next_multiple_of(HUGE) else { continue };
-        let first = range.start() & !(HUGE - 1);
+        let first = HugePage::containing(range.start()).start();
         let start = whole.pop_if(|last| last.end() >= first).map_or(first, |last| last.start());
         whole.extend(VirtRange::new(start, end));
     }
@@ -222,7 +222,7 @@ mod tests {
             let found = Found { start: 512 * HUGE, entry, level, table: u32::MAX };
             frames.count(&found, &[], ranges, &mut held);
             held.iter()
-                .map(|one| (one.range.start() / HUGE, one.present, one.zero_page, one.swapped, one.huge))
+                .map(|one| (one.page.number(), one.present, one.zero_page, one.swapped, one.huge))
                 .collect::<Vec<_>>()
         };
         let at = |regions: u64, pages: u64| (512 + regions) * HUGE + pages * PAGE;

@@ -5,8 +5,8 @@ fn process(memory: Movable) -> Process {
     Process { id, name: "x".into(), memory }
 }
 
-fn regions(count: u64) -> Vec<VirtRange> {
-    (0..count).filter_map(|at| VirtRange::new(at << 21, (at + 1) << 21)).collect()
+fn regions(count: u64) -> Vec<HugePage> {
+    (0..count).map(HugePage::nth).collect()
 }
 
 #[test]

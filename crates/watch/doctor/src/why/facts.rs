@@ -87,7 +87,7 @@ impl WhyFacts {
             extra: self.extras.get(mapping)?,
             region: Some(region),
             shared: self.shared.get(index).copied().flatten(),
-            start: region.start,
+            start: region.start(),
         })
     }
 
@@ -100,7 +100,7 @@ impl WhyFacts {
             .iter()
             .position(|mapping| mapping.range.start() <= address && address < mapping.range.end())?;
         let start = address - address % HUGE_2M as u64;
-        let index = self.process.regions.binary_search_by_key(&start, |region| region.start).ok();
+        let index = self.process.regions.binary_search_by_key(&start, |region| region.start()).ok();
         Some(Place {
             mapping: &self.process.mappings[mapping],
             extra: self.extras.get(mapping)?,

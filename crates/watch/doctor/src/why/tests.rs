@@ -12,7 +12,7 @@ use megapage_kernel::thp::{
     CollapseLimits, Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize,
 };
 use megapage_observe::{Machine, Memory, Node, PAGES, Process, ProcessId, Region};
-use megapage_units::{HUGE_2M, PageSize};
+use megapage_units::{HUGE_2M, HugePage, PageSize};
 
 const REGION: u64 = HUGE_2M as u64;
 const START: u64 = 0x7f00_0000_0000;
@@ -58,7 +58,9 @@ fn waiting() -> WhyFacts {
                 thp_eligible: Some(true),
                 ..Mapping::anonymous(VirtRange::new(START, START + 4 * REGION).unwrap())
             }],
-            regions: (0..4).map(|number| Region::of_base_pages(START + number * REGION, PAGES)).collect(),
+            regions: (0..4)
+                .map(|number| Region::of_base_pages(HugePage::containing(START).offset(number), PAGES))
+                .collect(),
             sharing_children: Some(0),
             ..Process::without_memory(id, "server")
         },
@@ -424,12 +426,12 @@ fn ranges_are_grouped_by_mapping_and_decisive_reason() {
         let template = facts.process.regions[0].clone();
         mapping(facts).range = VirtRange::new(START, START + 6 * REGION).unwrap();
         facts.process.regions.push(Region {
-            start: START + 4 * REGION,
+            page: HugePage::containing(START).offset(4),
             leaf: Leaf::Huge2m,
             ..template.clone()
         });
         facts.process.regions.push(Region {
-            start: START + 5 * REGION,
+            page: HugePage::containing(START).offset(5),
             present: 0,
             swapped: 9,
             ..template.clone()
@@ -445,7 +447,7 @@ fn ranges_are_grouped_by_mapping_and_decisive_reason() {
             facts.extras.push(MappingExtra::default());
             let mapping = facts.process.mappings.len() as u32 - 1;
             facts.process.regions.push(Region {
-                start,
+                page: HugePage::containing(start),
                 mapping,
                 whole: false,
                 present: 5,

@@ -4,7 +4,7 @@
 use super::touches::Touches;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_units::{HugePage, Pid};
 use std::collections::BTreeSet;
 
 /// Most regions that are read: about 1 ms.
@@ -14,14 +14,12 @@ const MOST_REGIONS: usize = 64;
 /// promotable regions on base pages. `None` if there are no such regions, the numbers of page
 /// frames are hidden (CAP_SYS_ADMIN), or the process has ended.
 pub(super) fn of_sampled(root: &KernelRoot, pid: Pid, touches: &Touches) -> Option<f64> {
-    let starts: BTreeSet<u64> =
-        touches.histories.iter().filter(|it| it.promotable && !it.huge).map(|it| it.start).collect();
-    let step = starts.len().div_ceil(MOST_REGIONS).max(1);
+    let promotable = touches.histories.iter().filter(|it| it.promotable && !it.huge);
+    let pages: BTreeSet<HugePage> = promotable.map(|it| HugePage::containing(it.start)).collect();
+    let step = pages.len().div_ceil(MOST_REGIONS).max(1);
     let pagemap = Pagemap::open(root, pid).ok()?;
-    let shares = starts.iter().step_by(step).filter_map(|start| {
-        let range = VirtRange::new(*start, start.checked_add(HUGE_2M as u64)?)?;
-        pagemap.contiguity(range).ok().flatten()
-    });
+    let some = pages.iter().step_by(step);
+    let shares = some.filter_map(|page| pagemap.contiguity(page.range()).ok().flatten());
     let (count, sum) = shares.fold((0u32, 0.0), |(count, sum), share| (count + 1, sum + share));
     (count > 0).then(|| sum / f64::from(count))
 }

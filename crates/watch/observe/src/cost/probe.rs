@@ -283,7 +283,7 @@ struct Decks<'a> {
 
 impl<'a> Decks<'a> {
     fn new(regions: Vec<&'a Region>, quiet: &BTreeMap<u64, u16>, seed: u64) -> Decks<'a> {
-        let (quiet, others) = regions.into_iter().partition(|region| quiet.contains_key(&region.start));
+        let (quiet, others) = regions.into_iter().partition(|region| quiet.contains_key(&region.start()));
         Decks { quiet: Deck::new(quiet, seed), others: Deck::new(others, seed), since: 0 }
     }
 
@@ -354,7 +354,7 @@ impl Run<'_> {
     /// Returns a region for a closer look. `regions` is ascending.
     fn next_hot<'r>(&mut self, regions: &'r [Region]) -> Option<&'r Region> {
         let start = self.hot.pop_front()?;
-        let at = regions.binary_search_by_key(&start, |region| region.start).ok()?;
+        let at = regions.binary_search_by_key(&start, |region| region.start()).ok()?;
         Some(&regions[at])
     }
 
@@ -372,8 +372,8 @@ impl Run<'_> {
             return if (self.wait)(end) { Ok(()) } else { Err(Stop::Asked) };
         }
         let mut sorted: Vec<&Region> = chosen.to_vec();
-        sorted.sort_by_key(|region| region.start);
-        sorted.dedup_by_key(|region| region.start);
+        sorted.sort_by_key(|region| region.start());
+        sorted.dedup_by_key(|region| region.start());
         let ranges: Vec<VirtRange> = sorted.iter().map(|region| region.range()).collect();
         let before = Moment::now(self.clock, self.pid)?;
         // The charge comes first, because the clearing may fail half-way.
@@ -390,7 +390,7 @@ impl Run<'_> {
         let mut histories: Vec<History> = sorted
             .iter()
             .map(|region| History {
-                start: region.start,
+                start: region.start(),
                 huge: region.leaf.is_huge(),
                 promotable: self.shared || is_promotable(process, region),
                 close,
@@ -441,7 +441,7 @@ impl Run<'_> {
             _ => Vec::new(),
         };
         let set = |region: &&Region| {
-            let at = found.binary_search_by_key(&region.start, |read| read.start).ok()?;
+            let at = found.binary_search_by_key(&region.start(), |read| read.start).ok()?;
             let accessed = f64::from(found[at].accessed?);
             Some(if found[at].leaf.is_huge() { accessed.min(1.0) } else { accessed })
         };

@@ -2,7 +2,7 @@
 
 use super::*;
 use megapage_snapshot::{Mapping, MappingFlags, ProcessId, TrackerKind};
-use megapage_units::Bytes;
+use megapage_units::{Bytes, HugePage};
 
 use crate::tracker::RegionBits;
 
@@ -54,8 +54,9 @@ impl Tracker for Made {
 fn process(regions: u64) -> Process {
     let huge = HUGE_2M as u64;
     let end = BASE + regions * huge;
-    let mut all: Vec<Region> = (0..regions).map(|n| Region::of_base_pages(BASE + n * huge, PAGES)).collect();
-    all.push(Region { mapping: 1, ..Region::of_base_pages(end, PAGES) });
+    let mut all: Vec<Region> =
+        (0..regions).map(|n| Region::of_base_pages(HugePage::containing(BASE).offset(n), PAGES)).collect();
+    all.push(Region { mapping: 1, ..Region::of_base_pages(HugePage::containing(end), PAGES) });
     let mapping = |range, flags| Mapping { flags, ..Mapping::anonymous(range) };
     let id = ProcessId { pid: Pid(std::process::id() as i32), start_ticks: 0, start_stack: 0 };
     Process {
@@ -103,7 +104,7 @@ fn readings_come_in_order_and_locked_memory_is_left_alone() {
         assert!(history.readings.windows(2).all(|pair| pair[0].cpu <= pair[1].cpu), "{history:?}");
         assert!(history.readings.iter().all(|it| it.touched == 100));
     }
-    let locked = process.regions.last().unwrap().start;
+    let locked = process.regions.last().unwrap().start();
     assert!(tracker.cleared.iter().all(|range| range.start() != locked));
     assert!(touches.seconds > 0.0 && touches.cpu_seconds > 0.0 && touches.parallel >= 1.0);
 }
@@ -164,7 +165,7 @@ fn a_deck_deals_every_region_once_a_round() {
     let process = process(100);
     let mut deck = Deck::new(process.regions.iter().collect(), 9);
     let dealt: Vec<u64> =
-        (0..101).step_by(20).flat_map(|_| deck.deal(20)).map(|it| it.start).take(101).collect();
+        (0..101).step_by(20).flat_map(|_| deck.deal(20)).map(|it| it.start()).take(101).collect();
     let distinct: std::collections::BTreeSet<u64> = dealt.iter().copied().collect();
     assert_eq!(distinct.len(), 101);
     assert!(dealt.windows(2).any(|pair| pair[0] > pair[1]), "in random order");
@@ -188,11 +189,11 @@ fn use_of_mostly_shared_memory_is_reported() {
 fn one_region_in_four_is_quiet() {
     let process = process(40);
     let regions: Vec<&Region> = process.regions[..40].iter().collect();
-    let quiet: BTreeMap<u64, u16> = regions[8..].iter().map(|region| (region.start, PAGES)).collect();
+    let quiet: BTreeMap<u64, u16> = regions[8..].iter().map(|region| (region.start(), PAGES)).collect();
     let mut decks = Decks::new(regions.clone(), &quiet, 5);
     let mut count = |wanted| {
         let dealt = decks.deal(wanted);
-        let seldom = dealt.iter().filter(|region| quiet.contains_key(&region.start)).count();
+        let seldom = dealt.iter().filter(|region| quiet.contains_key(&region.start())).count();
         (dealt.len(), seldom)
     };
     assert_eq!([2, 2, 1, 3].map(&mut count), [(2, 0), (2, 1), (1, 0), (3, 1)]);

@@ -5,7 +5,7 @@ use crate::tracker::{RegionBits, TrackError};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_snapshot::{Leaf, MappingKind, Process, ProcessId, Region};
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HugePage, VirtRange};
 
 pub(super) fn is_candidate(region: &Region, candidates: &[bool]) -> bool {
     region.whole
@@ -20,7 +20,7 @@ pub(super) fn candidate(region: &Region) -> Candidate {
         (if region.leaf.is_huge() { pages.min(1.0) } else { pages }, accessed.sampled)
     });
     let entries = if region.leaf.is_huge() { 1 } else { region.present };
-    Candidate { start: region.start, entries, last: accessed }
+    Candidate { start: region.start(), entries, last: accessed }
 }
 
 /// Returns true if a region's mapping may share pages with others without a fork.
@@ -31,16 +31,7 @@ pub(super) fn maps_shared(process: &Process, region: &Region) -> bool {
 
 /// Returns regions, given by ascending first addresses, as ranges.
 pub(super) fn merge(starts: &[u64]) -> Vec<VirtRange> {
-    let mut ranges: Vec<VirtRange> = Vec::new();
-    for start in starts {
-        let end = start + HUGE_2M as u64;
-        let joined = ranges.last().filter(|last| last.end() == *start).map_or(*start, |last| last.start());
-        if joined != *start {
-            ranges.pop();
-        }
-        ranges.extend(VirtRange::new(joined, end));
-    }
-    ranges
+    VirtRange::joined(starts.iter().map(|start| HugePage::containing(*start).range()))
 }
 
 /// Removes pages that other processes map, too, from the results for the regions in `shared`
@@ -58,8 +49,7 @@ pub(super) fn leave_out_shared(
     }
     let pagemap = Pagemap::open(root, id.pid)?;
     for region in found.iter_mut().filter(|region| shared.binary_search(&region.start).is_ok()) {
-        let Some(range) = VirtRange::new(region.start, region.start + HUGE_2M as u64) else { continue };
-        let list = pagemap.entries(range)?;
+        let list = pagemap.entries(HugePage::containing(region.start).range())?;
         let (mut exclusive, mut accessed, mut others) = (0u16, 0u16, 0u64);
         for (page, entry) in list.iter().enumerate().filter(|(_, entry)| entry.is_present()) {
             let set = region.bits.is_some_and(|bits| bits[page / 64] >> (page % 64) & 1 != 0);
@@ -87,7 +77,7 @@ mod tests {
 
     #[test]
     fn regions_are_joined_to_ranges() {
-        let huge = HUGE_2M as u64;
+        let huge = HugePage::SIZE;
         let range = |from: u64, to: u64| VirtRange::new(from * huge, to * huge).unwrap();
         assert_eq!(merge(&[0, huge, 2 * huge, 5 * huge]), [range(0, 3), range(5, 6)]);
         assert!(merge(&[]).is_empty());

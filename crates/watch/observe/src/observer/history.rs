@@ -70,23 +70,23 @@ impl History {
         let mut profiles = HashMap::with_capacity(self.profiles.len());
         let mut rates = HashMap::with_capacity(self.rates.len());
         for region in regions {
-            if let Some(known) = self.accessed.remove(&region.start) {
+            if let Some(known) = self.accessed.remove(&region.start()) {
                 region.accessed = Some(known);
-                accessed.insert(region.start, known);
+                accessed.insert(region.start(), known);
             }
             // Zeros are counted in huge pages only: after a split, base pages may have been freed.
-            if let Some(known) = self.zeros.remove(&region.start).filter(|_| region.leaf == Leaf::Huge2m) {
+            if let Some(known) = self.zeros.remove(&region.start()).filter(|_| region.leaf == Leaf::Huge2m) {
                 region.zeros = Some(known);
-                zeros.insert(region.start, known);
+                zeros.insert(region.start(), known);
             }
             // One entry stands for all of a huge page: the rate of base pages does not hold for it.
-            if let Some(known) = self.rates.remove(&region.start).filter(|_| !region.leaf.is_huge()) {
+            if let Some(known) = self.rates.remove(&region.start()).filter(|_| !region.leaf.is_huge()) {
                 region.profile = Some(known);
-                rates.insert(region.start, known);
+                rates.insert(region.start(), known);
             }
-            if let Some(known) = self.profiles.remove(&region.start) {
+            if let Some(known) = self.profiles.remove(&region.start()) {
                 region.profile = Some(known);
-                profiles.insert(region.start, known);
+                profiles.insert(region.start(), known);
             }
         }
         self.accessed = accessed;
@@ -114,6 +114,7 @@ pub(crate) fn accessed_entries(bits: &RegionBits) -> u64 {
 mod tests {
     use super::*;
     use megapage_snapshot::AccessClass;
+    use megapage_units::HugePage;
 
     #[test]
     fn the_average_is_hawkeyes_and_recency_is_kept() {
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn a_rate_holds_while_all_is_accessed_and_until_an_estimator_knows_better() {
         let profile = |visits| AccessProfile { visits, class: AccessClass::Random };
-        let region = || Region::of_base_pages(0, 512);
+        let region = || Region::of_base_pages(HugePage::nth(0), 512);
         let shown = |history: &mut History| {
             let mut regions = [region()];
             history.fill(&mut regions);

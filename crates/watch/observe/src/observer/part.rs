@@ -193,7 +193,7 @@ fn rate(found: &Found, each: f64) -> f64 {
 mod tests {
     use super::super::candidates::candidate;
     use super::*;
-    use megapage_units::HUGE_2M;
+    use megapage_units::{HUGE_2M, HugePage};
 
     fn read(start: u64, pages: u16) -> RegionBits {
         RegionBits {
@@ -297,11 +297,11 @@ mod tests {
     fn parts_stand_for_all_where_next_to_no_region_is_hardly_populated() {
         let profiled = |sparse: u64, huge: u64| {
             let mut regions: Vec<Region> = (0..80)
-                .map(|n| Region::of_base_pages(n * HUGE_2M as u64, if n < sparse { 100 } else { 512 }))
+                .map(|n| Region::of_base_pages(HugePage::nth(n), if n < sparse { 100 } else { 512 }))
                 .collect();
             regions.extend(
                 (80..80 + huge)
-                    .map(|n| Region { leaf: Leaf::Huge2m, ..Region::of_base_pages(n * HUGE_2M as u64, 512) }),
+                    .map(|n| Region { leaf: Leaf::Huge2m, ..Region::of_base_pages(HugePage::nth(n), 512) }),
             );
             let regions: Vec<&Region> = regions.iter().collect();
             let list: Vec<Candidate> = regions.iter().map(|region| candidate(region)).collect();

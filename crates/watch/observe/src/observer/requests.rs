@@ -5,7 +5,7 @@ use super::zero_scan::{self, Thoroughness};
 use super::{Observer, target};
 use crate::process::identify;
 use megapage_snapshot::{AccessProfile, ProcessId};
-use megapage_units::Bytes;
+use megapage_units::{Bytes, HugePage};
 use std::time::Duration;
 
 /// Result of a requested zero scan.
@@ -73,7 +73,7 @@ impl Observer {
     pub fn zero_scan(
         &mut self,
         id: ProcessId,
-        regions: &[u64],
+        regions: &[HugePage],
         urgent: bool,
         rest: &mut Bytes,
     ) -> ZeroScanned {
@@ -86,7 +86,7 @@ impl Observer {
         if !root.is_live() || !is_still() {
             return gone;
         }
-        let (later, now): (Vec<u64>, Vec<u64>) =
+        let (later, now): (Vec<HugePage>, Vec<HugePage>) =
             regions.iter().partition(|region| !urgent && target.is_being_sampled(**region));
         // For an urgent caller, the kernel checks all pages when it splits a region.
         let thoroughness = if urgent { Thoroughness::Part } else { Thoroughness::All };
@@ -98,7 +98,7 @@ impl Observer {
         if !is_still() {
             return gone;
         }
-        found.iter().for_each(|(start, zeros)| target.history.note_zeros(*start, *zeros));
+        found.iter().for_each(|(page, zeros)| target.history.note_zeros(page.start(), *zeros));
         target.want_zeros(&later);
         ZeroScanned { regions: found.len(), later: later.len(), left: now.len() - found.len(), gone: false }
     }

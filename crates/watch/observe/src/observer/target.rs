@@ -16,7 +16,7 @@ use megapage_kernel::{KernelRoot, cpu_time_of};
 use megapage_snapshot::{
     Leaf, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
 };
-use megapage_units::{BASE_PAGE, Bytes};
+use megapage_units::{BASE_PAGE, Bytes, HugePage};
 use rest::Waiting;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub(super) struct Target {
     /// Address of the region at which the last zero scan ended.
     pub(super) zero_cursor: u64,
     /// Regions to scan for zeros after the sample under way.
-    zero_wanted: Vec<u64>,
+    zero_wanted: Vec<HugePage>,
     pub(super) translation: Option<TranslationCost>,
     /// Description of its sampling, as of the last sample.
     shown: Option<ProcessSampling>,
@@ -165,27 +165,27 @@ impl Target {
     }
 
     /// Returns true if the bits of this region were cleared and are still to be read.
-    pub(super) fn is_being_sampled(&self, start: u64) -> bool {
+    pub(super) fn is_being_sampled(&self, page: HugePage) -> bool {
         let cycle = self.cycle.as_ref().filter(|cycle| !cycle.read);
-        cycle.is_some_and(|cycle| cycle.starts.binary_search(&start).is_ok())
+        cycle.is_some_and(|cycle| cycle.starts.binary_search(&page.start()).is_ok())
     }
 
     /// Leaves these regions out of the sample under way, because another process has accessed them.
-    pub(super) fn leave_out(&mut self, starts: &[u64]) {
+    pub(super) fn leave_out(&mut self, pages: &[HugePage]) {
         if let Some(cycle) = self.cycle.as_mut().filter(|cycle| !cycle.read) {
-            let left_out: std::collections::BTreeSet<&u64> = starts.iter().collect();
+            let left_out: std::collections::BTreeSet<u64> = pages.iter().map(|page| page.start()).collect();
             cycle.starts.retain(|start| !left_out.contains(start));
         }
     }
 
     /// Requests a zero scan of these regions after the sample under way.
-    pub(super) fn want_zeros(&mut self, starts: &[u64]) {
+    pub(super) fn want_zeros(&mut self, pages: &[HugePage]) {
         // Regions that were not scanned must be requested again.
-        self.zero_wanted = starts.to_vec();
+        self.zero_wanted = pages.to_vec();
     }
 
     /// Takes the regions that wait for a zero scan, unless a sample is under way.
-    pub(super) fn wanted_zeros(&mut self) -> Vec<u64> {
+    pub(super) fn wanted_zeros(&mut self) -> Vec<HugePage> {
         if self.is_cleared() { Vec::new() } else { std::mem::take(&mut self.zero_wanted) }
     }
 
@@ -410,7 +410,7 @@ impl Target {
         if round.start && !self.is_settled(now, &regions) && may_start && !is_known {
             let shared = |region: &&&Region| shares || maps_shared(process, region);
             let shared = match pass.tracker.leaves_shared() {
-                true => regions.iter().filter(shared).map(|region| region.start).collect(),
+                true => regions.iter().filter(shared).map(|region| region.start()).collect(),
                 false => Vec::new(),
             };
             match idle.filter(|_| shared.len() < regions.len()) {

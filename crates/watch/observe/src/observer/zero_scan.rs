@@ -7,7 +7,7 @@ use super::history::History;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::remote_read::{self, MOST_PARTS, RemoteMemory};
 use megapage_snapshot::{Leaf, MappingKind, Process, Region};
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, Pid};
 
 /// Most bytes that one snapshot reads, of all processes together: about 20 ms of our time.
 pub(super) const MOST_BYTES: Bytes = Bytes::mib(128);
@@ -36,21 +36,21 @@ pub(super) fn scan(
         // Only a private page can be split into zero pages that are freed.
         region.leaf == Leaf::Huge2m && matches!(kind, Some(MappingKind::Heap | MappingKind::Anonymous))
     };
-    let starts: Vec<u64> = process.regions.iter().filter(huge).map(|region| region.start).collect();
-    let first = starts.partition_point(|start| start <= cursor);
-    if starts.is_empty() {
+    let pages: Vec<HugePage> = process.regions.iter().filter(huge).map(|region| region.page).collect();
+    let first = pages.partition_point(|page| page.start() <= *cursor);
+    if pages.is_empty() {
         return;
     }
     // A process that has ended or denies access is not scanned; the caller finds out.
     let Ok(memory) = RemoteMemory::open(root, process.id.pid) else { return };
     let mut buffer = vec![0u8; AT_ONCE];
-    for start in starts[first..].iter().chain(&starts[..first]) {
-        let Some(left) = rest.0.checked_sub(HUGE_2M as u64) else { return };
+    for page in pages[first..].iter().chain(&pages[..first]) {
+        let Some(left) = rest.0.checked_sub(HugePage::SIZE) else { return };
         *rest = Bytes(left);
-        *cursor = *start;
+        *cursor = page.start();
         // A page that cannot be read gets no count.
-        if let Some(zeros) = zero_pages(&memory, *start, &mut buffer) {
-            history.note_zeros(*start, zeros);
+        if let Some(zeros) = zero_pages(&memory, *page, &mut buffer) {
+            history.note_zeros(page.start(), zeros);
         }
     }
 }
@@ -70,10 +70,10 @@ pub enum Thoroughness {
 pub fn count_zeros(
     root: &KernelRoot,
     pid: Pid,
-    starts: &[u64],
+    pages: &[HugePage],
     thoroughness: Thoroughness,
-) -> Vec<(u64, u16)> {
-    scan_these(root, pid, starts, thoroughness, &mut Bytes(u64::MAX))
+) -> Vec<(HugePage, u16)> {
+    scan_these(root, pid, pages, thoroughness, &mut Bytes(u64::MAX))
 }
 
 /// Scans these regions of `pid`, in their order, within `rest`, which it lowers. Returns those that
@@ -81,33 +81,33 @@ pub fn count_zeros(
 pub(super) fn scan_these(
     root: &KernelRoot,
     pid: Pid,
-    starts: &[u64],
+    pages: &[HugePage],
     thoroughness: Thoroughness,
     rest: &mut Bytes,
-) -> Vec<(u64, u16)> {
+) -> Vec<(HugePage, u16)> {
     let mut found = Vec::new();
-    if starts.is_empty() {
+    if pages.is_empty() {
         return found;
     }
     let Ok(memory) = RemoteMemory::open(root, pid) else { return found };
     let mut buffer = vec![0u8; AT_ONCE];
-    for start in starts {
-        let Some(left) = rest.0.checked_sub(HUGE_2M as u64) else { return found };
+    for page in pages {
+        let Some(left) = rest.0.checked_sub(HugePage::SIZE) else { return found };
         *rest = Bytes(left);
         let zeros = match thoroughness {
-            Thoroughness::All => zero_pages(&memory, *start, &mut buffer),
-            Thoroughness::Part => zero_pages_by_part(&memory, *start, &mut buffer),
+            Thoroughness::All => zero_pages(&memory, *page, &mut buffer),
+            Thoroughness::Part => zero_pages_by_part(&memory, *page, &mut buffer),
         };
-        found.extend(zeros.map(|zeros| (*start, zeros)));
+        found.extend(zeros.map(|zeros| (*page, zeros)));
     }
     found
 }
 
-/// Returns the number of zero-filled base pages in the 2 MiB from `start` on; `None` if not all of
+/// Returns the number of zero-filled base pages of a huge page; `None` if not all of
 /// it could be read.
-fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u16> {
+fn zero_pages(memory: &RemoteMemory, page: HugePage, buffer: &mut [u8]) -> Option<u16> {
     let mut zeros = 0;
-    for piece in (start..start + HUGE_2M as u64).step_by(AT_ONCE) {
+    for piece in (page.start()..page.end()).step_by(AT_ONCE) {
         if memory.read(piece, buffer).ok()? < buffer.len() {
             return None;
         }
@@ -118,10 +118,11 @@ fn zero_pages(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u1
 
 /// Returns the same, by an eighth of the pages. Their places differ from piece to piece and from
 /// region to region, so that memory in use at equal distances is not over- or undercounted.
-fn zero_pages_by_part(memory: &RemoteMemory, start: u64, buffer: &mut [u8]) -> Option<u16> {
-    let from = (start / HUGE_2M as u64) as usize;
+fn zero_pages_by_part(memory: &RemoteMemory, page: HugePage, buffer: &mut [u8]) -> Option<u16> {
+    let from = page.number() as usize;
     // 5 and the number of places have no common divisor: all places are used.
-    let place = |number: usize| start + (number * PIECE + (from + 5 * number) % PLACES * SAMPLE) as u64;
+    let place =
+        |number: usize| page.start() + (number * PIECE + (from + 5 * number) % PLACES * SAMPLE) as u64;
     let places: [u64; MOST_PARTS] = std::array::from_fn(place);
     if !memory.read_parts(&places, buffer).ok()? {
         return None;
@@ -157,8 +158,8 @@ mod tests {
         let reader = RemoteMemory::open(&KernelRoot::live(), own).unwrap();
         let mut buffer = vec![0u8; AT_ONCE];
         let start = (address + offset) as u64;
-        assert_eq!(zero_pages(&reader, start, &mut buffer), Some(512 - 3));
-        assert_eq!(zero_pages(&reader, 0, &mut buffer), None, "nothing is mapped there");
+        assert_eq!(zero_pages(&reader, HugePage::at(start).unwrap(), &mut buffer), Some(512 - 3));
+        assert_eq!(zero_pages(&reader, HugePage::nth(0), &mut buffer), None, "nothing is mapped there");
     }
 
     #[test]
@@ -169,7 +170,7 @@ mod tests {
         memory.iter_mut().step_by(BASE_PAGE).for_each(|byte| *byte = std::hint::black_box(0));
         let own = Pid(std::process::id().cast_signed());
         let start = (address + offset) as u64;
-        let starts = [start, start + HUGE_2M as u64];
+        let starts = [0, 1].map(|n| HugePage::containing(start).offset(n));
         let count = |thoroughness| count_zeros(&KernelRoot::live(), own, &starts, thoroughness);
         assert_eq!(count(Thoroughness::Part), starts.map(|start| (start, 512)));
         // Each sixteenth page is in use, then the upper half of the second region.
@@ -179,6 +180,6 @@ mod tests {
         memory[offset + HUGE_2M + HUGE_2M / 2..][..HUGE_2M / 2].fill(1);
         assert_eq!(count(Thoroughness::All)[1].1, 240);
         assert_eq!(count(Thoroughness::Part)[1].1, 240);
-        assert!(count_zeros(&KernelRoot::live(), own, &[0], Thoroughness::Part).is_empty());
+        assert!(count_zeros(&KernelRoot::live(), own, &[HugePage::nth(0)], Thoroughness::Part).is_empty());
     }
 }

@@ -11,7 +11,7 @@ use megapage_kernel::page_tables::{
 };
 use megapage_kernel::pagemap::Region as Held;
 use megapage_snapshot::{Leaf, TrackerKind};
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_units::{HUGE_2M, HugePage, Pid, VirtRange};
 use std::collections::BTreeMap;
 
 /// Most processes with a stored clearing. Beyond that, the one with the lowest pid is forgotten.
@@ -50,14 +50,7 @@ impl Cleared {
         let mut starts: Vec<u64> = self.ranges.iter().copied().flat_map(regions).chain(kept).collect();
         starts.sort_unstable();
         starts.dedup();
-        self.ranges.clear();
-        for start in starts {
-            let first = match self.ranges.pop_if(|last| last.end() == start) {
-                Some(last) => last.start(),
-                None => start,
-            };
-            self.ranges.extend(VirtRange::new(first, start + HUGE_2M as u64));
-        }
+        self.ranges = VirtRange::joined(starts.into_iter().map(|start| HugePage::containing(start).range()));
     }
 
     fn reached(&self, start: u64) -> bool {

@@ -138,7 +138,7 @@ pub fn huge_regions_of(child: &Canary) -> Result<HashSet<u64>, String> {
         Pagemap::open(&KernelRoot::live(), child.pid()).and_then(|mut map| map.regions(child.huge()));
     let looked = looked.map_err(|error| error.to_string())?;
     let is_huge = looked.iter().filter(|region| region.huge.unwrap_or(true));
-    Ok(is_huge.map(|region| region.range.start()).collect())
+    Ok(is_huge.map(|region| region.page.start()).collect())
 }
 
 /// Returns the number of pages in `bits`.

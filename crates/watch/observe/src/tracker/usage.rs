@@ -46,7 +46,7 @@ pub(super) fn usage(
                 continue;
             }
             found.push(RegionBits {
-                start: region.range.start(),
+                start: region.page.start(),
                 leaf: if region.huge == Some(true) { Leaf::Huge2m } else { Leaf::Base },
                 present: region.present,
                 zero_page: region.zero_page,

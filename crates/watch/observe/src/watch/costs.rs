@@ -376,7 +376,7 @@ fn quiet(process: &Process) -> BTreeMap<u64, u16> {
         base.filter(|region| is_promotable(process, region))
     };
     match base().any(|region| touched(&region)) {
-        true => base().filter(|region| !touched(region)).map(|it| (it.start, it.present)).collect(),
+        true => base().filter(|region| !touched(region)).map(|it| (it.start(), it.present)).collect(),
         false => BTreeMap::new(),
     }
 }
@@ -406,6 +406,7 @@ fn busiest<'a>(before: Option<&Snapshot>, now: &'a Snapshot) -> Vec<&'a Process>
 mod tests {
     use super::*;
     use crate::Options;
+    use megapage_units::HugePage;
     use megapage_units::Pid;
 
     /// Returns this process at two moments, a second apart, with synthetic values.
@@ -461,14 +462,14 @@ mod tests {
         let region = |number: u64, coverage: u16| {
             let (average, sampled) = (f32::from(coverage), Duration::from_secs(9));
             let accessed = Accessed { coverage, average, last: None, sampled };
-            Region { accessed: Some(accessed), ..Region::of_base_pages(number << 21, PAGES) }
+            Region { accessed: Some(accessed), ..Region::of_base_pages(HugePage::nth(number), PAGES) }
         };
         let id = ProcessId { pid: Pid(7), start_ticks: 1, start_stack: 1 };
         let mappings = vec![Mapping::anonymous(VirtRange::new(0, 1 << 40).unwrap())];
         let process =
             |regions| Process { regions, mappings: mappings.clone(), ..Process::without_memory(id, "p") };
         let starts = |regions| Vec::from_iter(quiet(&process(regions)).into_keys().map(|start| start >> 21));
-        let never = || Region::of_base_pages(5 << 21, PAGES);
+        let never = || Region::of_base_pages(HugePage::nth(5), PAGES);
         let huge = Region { leaf: Leaf::Huge2m, ..region(6, 0) };
         assert_eq!(starts(vec![region(1, 0), region(2, 1), region(3, 0), never(), huge.clone()]), [1, 3, 5]);
         let touched = Region { accessed: region(6, 512).accessed, ..huge };

@@ -62,7 +62,7 @@ impl Memory {
 
     fn regions<'a>(&self, process: &'a Process) -> Vec<&'a Region> {
         let inside = |region: &&Region| {
-            self.range.start() as u64 <= region.start && region.start < self.range.end() as u64
+            self.range.start() as u64 <= region.start() && region.start() < self.range.end() as u64
         };
         process.regions.iter().filter(inside).collect()
     }

@@ -43,7 +43,8 @@ fn sampling_at(window: Duration, first_access_ns: f64) -> Option<Observer> {
 /// Returns the kind of entries and the coverage of each region of the child.
 fn sampled(snapshot: &Snapshot, child: &Canary) -> Vec<(Leaf, Option<u16>)> {
     let regions = &snapshot.process(child.pid()).expect("observed").regions;
-    let inside = |region: &&Region| child.base().start() <= region.start && region.start < child.huge().end();
+    let inside =
+        |region: &&Region| child.base().start() <= region.start() && region.start() < child.huge().end();
     let numbers = |region: &Region| (region.leaf, region.accessed.map(|accessed| accessed.coverage));
     regions.iter().filter(inside).map(numbers).collect()
 }
@@ -95,7 +96,7 @@ fn memory_that_a_fork_shares_is_not_shown_as_hot() {
     let process = snapshot.process(own_pid()).unwrap();
     let region = |number: usize| {
         let start = (first + number * HUGE_2M) as u64;
-        process.regions.iter().find(|region| region.start == start).unwrap()
+        process.regions.iter().find(|region| region.start() == start).unwrap()
     };
     if region(0).leaf.is_huge() {
         return skip("needs THP that are not given unasked");

@@ -483,7 +483,7 @@ fn mappings_that_change_while_they_are_listed_stay_apart() {
         .collect();
     assert_eq!(ranges, [(0, 3), (3, 4), (5, 6), (6, 8)]);
     let starts: Vec<u64> =
-        process.regions.iter().map(|region| (region.start - BASE) / HUGE_2M as u64).collect();
+        process.regions.iter().map(|region| (region.start() - BASE) / HUGE_2M as u64).collect();
     assert_eq!(starts, [0, 1, 2, 3, 5, 6, 7]);
 }
 

@@ -9,7 +9,7 @@ use crate::tracker::{PageBits, TrackError, part};
 use megapage_kernel::page_tables::EntrySize;
 use megapage_kernel::{KernelError, maps, process_madvise, spawn};
 use megapage_snapshot::PAGES;
-use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, HUGE_2M, HugePage, Pid, VirtRange};
 use std::collections::HashSet;
 use std::io;
 use std::ops::Range;
@@ -172,16 +172,8 @@ fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
     // A refused part stands for its region.
     let refused: HashSet<u64> =
         refused.iter().filter_map(|range| outward(*range)).flat_map(regions).collect();
-    let mut left: Vec<VirtRange> = Vec::new();
-    for start in ranges.iter().copied().flat_map(regions).filter(|start| !refused.contains(start)) {
-        match left.last_mut() {
-            Some(last) if last.end() == start => {
-                *last = VirtRange::new(last.start(), start + HUGE_2M as u64).expect("it grows");
-            }
-            _ => left.extend(VirtRange::new(start, start + HUGE_2M as u64)),
-        }
-    }
-    *ranges = left;
+    let left = ranges.iter().copied().flat_map(regions).filter(|start| !refused.contains(start));
+    *ranges = VirtRange::joined(left.map(|start| HugePage::containing(start).range()));
 }
 
 /// Returns the regions that `range` touches, whole.
