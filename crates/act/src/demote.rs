@@ -4,9 +4,10 @@
 //! whole. Since Linux 6.12 a split also maps base pages that hold only zeros to the shared page of
 //! zeros, and frees them: demotion recovers bloat. Nothing is written to swap.
 
-use crate::engine::{Advice, Answer, Clock, Engine, Latency, Refusal, Target, Terms};
+use crate::engine::{Advice, Answer, Clock, Refusal, Target, Terms, advise};
 use crate::execute::split_line;
 use crate::remote::{Bounds, RemoteError, call_failed, identify};
+use megapage_decide::Promotions;
 use megapage_kernel::pagemap::Region;
 use megapage_kernel::{KernelRoot, boot_time};
 use megapage_snapshot::ProcessId;
@@ -92,7 +93,7 @@ pub fn check(root: &KernelRoot, pid: Pid) -> Result<(), RemoteError> {
     // A demotion of no region is enough to find out whether its effect could be seen.
     let process = identify(root, pid)?;
     let nothing = Demotion { process, regions: Vec::new(), bounds: Bounds::default() };
-    nothing.apply(&mut Engine::new(root, Latency::default())).map(|_| ())
+    nothing.apply(root, &mut Promotions::default()).map(|_| ())
 }
 
 impl Demotion {
@@ -104,20 +105,27 @@ impl Demotion {
     /// # Errors
     /// [`RemoteError::Gone`] also if another process has its number now, or it runs another
     /// program.
-    pub fn apply(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
-        self.turn(engine, true).map(|(outcome, _)| outcome)
+    pub fn apply(
+        &self,
+        root: &KernelRoot,
+        promotions: &mut Promotions,
+    ) -> Result<DemoteOutcome, RemoteError> {
+        self.turn(root, promotions, true).map(|(outcome, _)| outcome)
     }
 
-    /// Does the same for huge pages whose split is not urgent. If `engine` backs off from the
-    /// process after a slow call, sleeps until that ends and splits the others, within the time of
-    /// the bounds.
-    pub fn apply_patiently(&self, engine: &mut Engine) -> Result<DemoteOutcome, RemoteError> {
+    /// Does the same for huge pages whose split is not urgent. If the process is backed off after a
+    /// slow call, sleeps until that ends and splits the others, within the time of the bounds.
+    pub fn apply_patiently(
+        &self,
+        root: &KernelRoot,
+        promotions: &mut Promotions,
+    ) -> Result<DemoteOutcome, RemoteError> {
         let start = Instant::now();
         let mut sum: Option<DemoteOutcome> = None;
         let mut part = self.clone();
         loop {
             part.bounds.time = self.bounds.time.saturating_sub(start.elapsed());
-            let (outcome, left) = match (part.turn(engine, false), sum) {
+            let (outcome, left) = match (part.turn(root, promotions, false), sum) {
                 // The process ended between two turns.
                 (Err(RemoteError::Gone(_)), Some(former)) => {
                     return Ok(DemoteOutcome { gone: true, ..former });
@@ -126,7 +134,7 @@ impl Demotion {
             };
             let all = sum.map_or(outcome, |former| former.and(outcome));
             sum = Some(all);
-            let rest = engine.pause_of_splits(self.process);
+            let rest = promotions.pause(boot_time(), self.process, false);
             let is_over = left.is_empty() || all.gone || rest.is_zero();
             if is_over || start.elapsed() + rest >= self.bounds.time {
                 return Ok(all);
@@ -137,8 +145,12 @@ impl Demotion {
     }
 
     /// Makes one turn. Returns its outcome, and the regions that it did not reach.
-    fn turn(&self, engine: &mut Engine, urgent: bool) -> Result<(DemoteOutcome, Vec<HugePage>), RemoteError> {
-        let root = &engine.root().clone();
+    fn turn(
+        &self,
+        root: &KernelRoot,
+        promotions: &mut Promotions,
+        urgent: bool,
+    ) -> Result<(DemoteOutcome, Vec<HugePage>), RemoteError> {
         let pid = self.process.pid;
         let mut target = Target::open_permitted(root, self.process)?;
         target.require_leaves()?;
@@ -155,7 +167,7 @@ impl Demotion {
         let terms =
             Terms { batch: self.bounds.batch, pause_percent: self.bounds.pause_percent, ..Terms::of(clock) };
         let (mut calls, mut busy) = (0, Duration::ZERO);
-        let tried = engine.advise(Advice::ColdSplit, &mut target, &regions, &terms, |call| {
+        let tried = advise(promotions, Advice::ColdSplit, &mut target, &regions, &terms, |call| {
             calls += 1;
             busy += call.busy;
         });
@@ -227,8 +239,8 @@ mod tests {
         let process = identify(&KernelRoot::live(), own()).unwrap();
         let demotion = Demotion { process, regions: vec![], bounds: Bounds::default() };
         let tree = tempfile::tempdir().unwrap();
-        let mut engine = Engine::new(&KernelRoot::captured(tree.path()), Latency::default());
-        assert!(matches!(demotion.apply(&mut engine), Err(RemoteError::NotLive)));
+        let refused = demotion.apply(&KernelRoot::captured(tree.path()), &mut Promotions::default());
+        assert!(matches!(refused, Err(RemoteError::NotLive)));
     }
 
     #[test]

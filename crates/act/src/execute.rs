@@ -1,12 +1,9 @@
 //! Execution of the actions that a policy asked for.
 
 mod abilities;
-mod budget;
 pub mod counters;
 mod dry_run;
 mod executor;
-mod options;
-mod regions;
 mod verdict;
 mod work;
 
@@ -15,10 +12,9 @@ pub use counters::Counters;
 pub use dry_run::DryRun;
 pub(crate) use dry_run::{promote_line, split_line};
 pub use executor::Executor;
-pub use options::ExecutorOptions;
 
 use crate::remote::RemoteError;
-use megapage_decide::{Action, Outcome};
+use megapage_decide::{Action, Outcome, Promotions};
 use megapage_snapshot::wire;
 use megapage_units::Bytes;
 use serde::Serialize;
@@ -66,39 +62,20 @@ pub struct Done {
 /// Executor of actions: the kernel, a dry run, or a test.
 pub trait Actuator: Send {
     /// Carries out `actions` of one step at the time `now` (since boot), in their order, as far as
-    /// budgets allow. Returns one answer for each action that was tried. Actions that a budget
-    /// deferred get no answer. Zero scans are the observer's, and get none either.
-    fn carry_out(&mut self, now: Duration, actions: &[Action]) -> Vec<Done>;
-
-    /// Returns the number of back-offs since the last call of this function, because a call was
-    /// slow or memory was short.
-    fn backed_off(&mut self) -> u64 {
-        0
-    }
-
-    /// Returns the end, since boot, of the back-off for actions like `action` on that process:
-    /// calls on it were slow, or its control group was full. Returns a time in the past if
-    /// there is no back-off, and `None` if the actuator does not report it.
-    fn backs_off_until(&self, action: &Action) -> Option<Duration> {
-        let _ = action;
-        None
-    }
+    /// the budgets and back-offs of `promotions` allow. Returns one answer for each action that was
+    /// tried. Deferred actions get no answer. Zero scans are the observer's, and get none either.
+    fn carry_out(&mut self, now: Duration, actions: &[Action], promotions: &mut Promotions) -> Vec<Done>;
 
     /// Returns its counters since the start; `None` for an actuator that does nothing.
     fn counted(&self) -> Option<Counters> {
         None
     }
 
-    /// Takes other bounds from now on. It keeps its counters, and its record of promoted regions.
-    fn configure(&mut self, options: ExecutorOptions) {
-        let _ = options;
-    }
-
-    /// Demotes regions that this actuator has promoted and that are still huge, and only those.
-    /// Budgets do not apply; it takes half a minute at most. Answers for each region that was
-    /// tried, with the reason [`megapage_decide::Reason::Undo`].
-    fn undo(&mut self, now: Duration) -> Vec<Done> {
-        let _ = now;
+    /// Demotes the regions that `promotions` knows as made huge and that are still huge, and only
+    /// those. Budgets do not apply; it takes half a minute at most. Answers for each region that
+    /// was tried, with the reason [`megapage_decide::Reason::Undo`].
+    fn undo(&mut self, now: Duration, promotions: &mut Promotions) -> Vec<Done> {
+        let _ = (now, promotions);
         Vec::new()
     }
 }

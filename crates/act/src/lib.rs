@@ -14,6 +14,5 @@ mod shared;
 mod sharing;
 pub mod thp;
 
-pub use engine::{Engine, Latency};
 pub use remote::{Bounds, RemoteError, lacking_right};
 pub use reversible::{Movable, Reversible, Undone, movable};

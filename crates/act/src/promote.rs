@@ -1,11 +1,12 @@
 //! Promotion: the kernel's collapse of base pages to huge pages in another process, and proof of
 //! its effect.
 
-use crate::engine::{Advice, Answer, Clock, Engine, Refusal, Target, Terms, Tried};
+use crate::engine::{Advice, Answer, Clock, Refusal, Target, Terms, Tried, advise};
 use crate::execute::promote_line;
 use crate::remote::{call_failed, refusal};
 use crate::shared;
 use crate::sharing::Sharing;
+use megapage_decide::Promotions;
 use megapage_kernel::ability::PAGEMAP_SCAN;
 use megapage_kernel::pagemap::Region;
 use megapage_kernel::smaps::{Mapping, read_smaps};
@@ -217,14 +218,13 @@ fn on_huge(mapping: &Mapping) -> Bytes {
 
 impl Promotion {
     /// Asks the kernel to collapse the regions, batch by batch, and reads the effect from the page
-    /// tables. Ends early if `engine` backs off from the process; [`Engine::pause`] returns the
-    /// time that is left.
+    /// tables. Ends early if the process is backed off; [`Promotions::pause`] returns the time that
+    /// is left.
     ///
     /// # Errors
     /// [`PromoteError::Gone`] also if another process has its number now, or it runs another
     /// program.
-    pub fn apply(&self, engine: &mut Engine) -> Result<Applied, PromoteError> {
-        let root = &engine.root().clone();
+    pub fn apply(&self, root: &KernelRoot, promotions: &mut Promotions) -> Result<Applied, PromoteError> {
         if let Some(ability) = lacking_ability(root).filter(|_| root.is_live()) {
             return Err(PromoteError::Unsupported(ability));
         }
@@ -242,12 +242,12 @@ impl Promotion {
         let clock = Clock { now: boot_time(), started: start, most: time, urgent: false };
         let terms = Terms { clock, batch, pause_percent, shortages: MOST_SHORTAGES };
         let (mut calls, mut busy) = (0, Duration::ZERO);
-        let mut tried = engine.advise(Advice::Collapse, &mut target, &self.regions, &terms, |call| {
+        let mut tried = advise(promotions, Advice::Collapse, &mut target, &self.regions, &terms, |call| {
             calls += 1;
             busy += call.busy;
         });
         if before.is_some() {
-            calls += self.map_what_was_collapsed(engine, &mut target, &mut tried, &terms);
+            calls += self.map_what_was_collapsed(promotions, &mut target, &mut tried, &terms);
         }
         outcome.calls = calls;
         outcome.busy_ns = busy.as_nanos() as u64;
@@ -294,16 +294,20 @@ impl Promotion {
         Ok(Applied { outcome, tried: asked, left, huge })
     }
 
-    /// Does the same for a caller that waits. If `engine` backs off from the process, sleeps until
-    /// that ends and goes on with the other regions, within the time of the bounds. Returns without
+    /// Does the same for a caller that waits. If the process is backed off, sleeps until that ends
+    /// and goes on with the other regions, within the time of the bounds. Returns without
     /// waiting if memory is short: that may last.
-    pub fn apply_patiently(&self, engine: &mut Engine) -> Result<PromoteOutcome, PromoteError> {
+    pub fn apply_patiently(
+        &self,
+        root: &KernelRoot,
+        promotions: &mut Promotions,
+    ) -> Result<PromoteOutcome, PromoteError> {
         let start = Instant::now();
         let mut outcome: Option<PromoteOutcome> = None;
         let mut part = self.clone();
         loop {
             part.bounds.time = self.bounds.time.saturating_sub(start.elapsed());
-            let applied = match (part.apply(engine), outcome) {
+            let applied = match (part.apply(root, promotions), outcome) {
                 // The process ended between two turns.
                 (Err(PromoteError::Gone(_)), Some(former)) => {
                     return Ok(PromoteOutcome { gone: true, not_tried: part.regions.len() as u64, ..former });
@@ -317,7 +321,7 @@ impl Promotion {
             sum.obtained_bytes += applied.outcome.obtained_bytes;
             sum.not_tried = 0;
             sum.add(applied.outcome);
-            let rest = engine.pause(self.process);
+            let rest = promotions.pause(boot_time(), self.process, true);
             let is_over = applied.left.is_empty() || sum.no_memory > 0 || sum.gone || rest.is_zero();
             if is_over || start.elapsed() + rest >= self.bounds.time {
                 return Ok(*sum);
@@ -334,7 +338,7 @@ impl Promotion {
     /// for the next pass.
     fn map_what_was_collapsed(
         &self,
-        engine: &mut Engine,
+        promotions: &mut Promotions,
         target: &mut Target,
         tried: &mut [Tried],
         terms: &Terms,
@@ -348,7 +352,7 @@ impl Promotion {
                 if !is_for_now {
                     break;
                 }
-                let again = engine.advise(Advice::Collapse, target, &[*region], terms, |_| calls += 1);
+                let again = advise(promotions, Advice::Collapse, target, &[*region], terms, |_| calls += 1);
                 match again[0].answer {
                     answer @ (Answer::Accepted | Answer::NotTried) => tried.answer = answer,
                     Answer::Refused(_) => {}
@@ -405,7 +409,6 @@ impl Promotion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Latency;
     use megapage_units::{HugeCount, VirtRange};
     use std::fs;
 
@@ -418,8 +421,7 @@ mod tests {
         let process = identify(&KernelRoot::live(), own()).unwrap();
         let promotion = Promotion { process, regions: vec![], bounds: Bounds::default() };
         let tree = tempfile::tempdir().unwrap();
-        let mut engine = Engine::new(&KernelRoot::captured(tree.path()), Latency::default());
-        let refused = promotion.apply(&mut engine);
+        let refused = promotion.apply(&KernelRoot::captured(tree.path()), &mut Promotions::default());
         assert!(matches!(refused, Err(PromoteError::NotLive)));
     }
 

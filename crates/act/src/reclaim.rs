@@ -2,8 +2,8 @@
 //! kernel frees those.
 
 use crate::demote::{DemoteOutcome, Demotion};
-use crate::engine::Engine;
 use crate::remote::{Bounds, RemoteError, identify};
+use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::ability::SPLIT_FREES_ZEROS;
 use megapage_kernel::pagemap::Pagemap;
@@ -98,8 +98,8 @@ impl Reclaim {
 impl Reclaimed {
     /// Splits the regions that were found. After a slow call it backs off from the process, then
     /// goes on. The contents of memory stay the same.
-    pub fn apply(mut self, engine: &mut Engine) -> Result<Reclaimed, RemoteError> {
-        self.outcome = Some(self.demotion.apply_patiently(engine)?);
+    pub fn apply(mut self, root: &KernelRoot, promotions: &mut Promotions) -> Result<Reclaimed, RemoteError> {
+        self.outcome = Some(self.demotion.apply_patiently(root, promotions)?);
         Ok(self)
     }
 }

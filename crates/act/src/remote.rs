@@ -61,13 +61,14 @@ fn remedy(ability: &Ability) -> &'static str {
 /// Bounds on the cost of an action on another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Most regions in one call, if [`crate::Latency`] allows as many. A batch bounds the time for
-    /// which the caller reacts to nothing else.
+    /// Most regions in one call, if [`megapage_decide::Latency`] allows as many. A batch bounds the
+    /// time for which the caller reacts to nothing else.
     pub batch: usize,
     /// Time after which no further call is made.
     pub time: Duration,
     /// Pause after each call, in hundredths of the call's time, so that the process gets its mmap
-    /// lock and the processor. At most 50 ms, and at least the pause of [`crate::Latency`].
+    /// lock and the processor. At most 50 ms, and at least the pause of
+    /// [`megapage_decide::Latency`].
     pub pause_percent: u32,
 }
 

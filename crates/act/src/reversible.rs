@@ -1,9 +1,9 @@
 //! Regions of a process that are made huge for a trial, and split again however megapage ends.
 
 use crate::demote::{self, Demotion};
-use crate::engine::{Engine, Latency};
 use crate::promote::{PromoteOutcome, Promotion, part_shared};
 use crate::remote::{Bounds, RemoteError, refusal};
+use megapage_decide::Promotions;
 use megapage_kernel::guard::{Guard, Rounds};
 use megapage_kernel::process::read_stat;
 use megapage_kernel::smaps::read_smaps;
@@ -98,7 +98,7 @@ pub struct Reversible {
     bounds: Bounds,
     promoted: u64,
     is_huge: bool,
-    engine: Engine,
+    promotions: Promotions,
     guard: Option<Guard>,
 }
 
@@ -136,7 +136,6 @@ impl Reversible {
         let pages: Vec<VirtRange> = regions.iter().filter_map(first_page).collect();
         let guard = Guard::of_huge_pages(pidfd.as_fd(), &pages, GUARD_ROUNDS)
             .map_err(|error| format!("the guard that undoes it could not be started: {error}"))?;
-        let engine = Engine::new(root, Latency::default());
         Ok(Reversible {
             root: root.clone(),
             process,
@@ -144,7 +143,7 @@ impl Reversible {
             bounds,
             promoted: 0,
             is_huge: false,
-            engine,
+            promotions: Promotions::default(),
             guard: Some(guard),
         })
     }
@@ -175,7 +174,7 @@ impl Reversible {
         self.is_huge = true;
         let promotion =
             Promotion { process: self.process, regions: self.regions.clone(), bounds: self.bounds };
-        let mut outcome = promotion.apply_patiently(&mut self.engine)?;
+        let mut outcome = promotion.apply_patiently(&self.root, &mut self.promotions)?;
         for _ in 1..ATTEMPTS {
             // If memory is short, another attempt would take it from others.
             let is_short = outcome.no_memory > 0 || outcome.shared > 0;
@@ -183,7 +182,7 @@ impl Reversible {
                 break;
             }
             std::thread::sleep(PROMOTE_PAUSE);
-            let again = promotion.apply_patiently(&mut self.engine)?;
+            let again = promotion.apply_patiently(&self.root, &mut self.promotions)?;
             // All regions were asked for again: the last attempt's result counts for each.
             outcome = PromoteOutcome {
                 calls: outcome.calls + again.calls,
@@ -222,7 +221,7 @@ impl Reversible {
             }
             let demotion =
                 Demotion { process: self.process, regions: self.regions.clone(), bounds: self.bounds };
-            match demotion.apply(&mut self.engine) {
+            match demotion.apply(&self.root, &mut self.promotions) {
                 Ok(outcome) if outcome.gone => undone.left = 0,
                 Ok(outcome) => {
                     undone.busy += Duration::from_nanos(outcome.busy_ns);

@@ -2,8 +2,9 @@
 
 use crate::output::{answer, say};
 use anyhow::{Result, anyhow, bail};
+use megapage_act::Bounds;
 use megapage_act::reclaim::{Reclaim, Reclaimed};
-use megapage_act::{Bounds, Engine, Latency};
+use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_report::Applied;
 use megapage_report::reclaim::reclaimed;
@@ -46,12 +47,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let bounds = Bounds { time: LONGEST, ..Bounds::default() };
     let mut all: Vec<Reclaimed> = Vec::new();
     let mut failed = 0;
-    let mut engine = Engine::new(&root, Latency::default());
+    let mut promotions = Promotions::default();
     let pids = pids(&root, &args.targets)?;
     for pid in &pids {
         let done = Reclaim { pid: *pid, least, bounds }.look(&root).and_then(|found| match args.dry_run {
             true => Ok(found),
-            false => found.apply(&mut engine),
+            false => found.apply(&root, &mut promotions),
         });
         match done {
             Ok(done) => all.push(done),

@@ -14,6 +14,7 @@
 mod action;
 mod fault;
 pub mod judge;
+mod left;
 mod limits;
 pub mod megapage;
 mod objects;
@@ -26,15 +27,16 @@ mod tick;
 
 pub use action::{Action, Asked, ModelAction, Obtained, Outcome, Reason};
 pub use fault::{Fault, FaultSize, Headroom, Reservation};
+pub use left::Left;
 pub use limits::Limits;
 pub use pace::Pace;
 pub use policy::{Known, OWN, POLICIES, Policy, by_name, known};
-pub use promotions::{SavedDemotion, SavedRegion};
+pub use promotions::{Budgets, Call, Latency, Pauses, Promotions, SavedDemotion, SavedRegion};
 pub use tick::{Answer, Tick};
 
 use megapage_snapshot::{Machine, Process, ProcessId, Region, Snapshot};
 use megapage_units::{Bytes, HugePage};
-use promotions::{Kind, Promotions};
+use promotions::Kind;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -97,29 +99,14 @@ impl State {
         }
     }
 
-    /// Puts off an action whose process the actuator currently backs off from. Its region is not
-    /// asked for before `until`, so that other regions get their turn. If `until` is past or
-    /// unknown, the region settles ([`Limits::settle`]) from the time `now`.
-    pub fn put_off(&mut self, now: Duration, action: &Action, until: Option<Duration>) {
-        let until = until.filter(|until| *until > now).unwrap_or(now + self.promotions.limits().settle);
-        self.promotions.put_off(now, action, until);
-    }
-
-    /// Returns the stored history of each region that an action was tried or put off for. It must
-    /// survive a restart: without it, the next process would undo the actions of this one at once.
-    pub fn saved_regions(&self) -> Vec<SavedRegion> {
-        self.promotions.saved_regions()
+    /// Returns the promotions. An actuator borrows them.
+    pub fn promotions(&mut self) -> &mut Promotions {
+        &mut self.promotions
     }
 
     /// Takes over the knowledge about promotions of `former`, which has decided so far.
     pub fn succeed(&mut self, former: &mut State) {
         self.promotions.succeed(&mut former.promotions);
-    }
-
-    /// Takes back saved regions at the time `now`. Forgets processes that the next snapshot does
-    /// not contain.
-    pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
-        self.promotions.restore(now, regions);
     }
 
     /// Returns the number of tracked processes and regions.

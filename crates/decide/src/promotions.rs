@@ -1,16 +1,28 @@
-//! Guards common to all policies: the budgets of a step, the memory that is never touched, and
-//! back-off after actions.
+//! The one owner of promotions: what may be done, what was done, and what has to wait.
+//!
+//! For all policies it guards the budgets of a step, the memory that is never touched, and back-off
+//! after actions. When actions are carried out, it keeps the budgets by time, the pauses, and the
+//! regions made huge: see the module `calls`.
 //!
 //! A request counts against the budgets of its step only. [`Promotions::note`] charges an action
 //! that was tried to its region. An action that was not tried may be requested again at once.
 
+mod budget;
+mod calls;
 mod forks;
+mod latency;
 mod saved;
 
+pub use budget::Budgets;
+pub use calls::Pauses;
+pub use latency::{Call, Latency};
 pub use saved::{SavedDemotion, SavedRegion};
 
 use crate::{Action, Answer, Limits, ModelAction, Obtained, Outcome, in_use};
+use budget::Bucket;
+use calls::Pace;
 use forks::Forks;
+use latency::{Pause, doubled};
 use megapage_snapshot::{Leaf, Mapping, MappingKind, MissedWhy, Process, ProcessId, Region, Snapshot};
 use megapage_units::{HugePage, PageSize, Pid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +50,8 @@ struct RegionMemory {
     demoted: Option<Demoted>,
     /// Failures in a row, actions without a visible effect included.
     failures: u32,
+    /// Kind of the last action, if it failed.
+    failed: Option<Kind>,
     /// End of the back-off.
     not_before: Duration,
     /// Bytes of the pages smaller than 2 MiB that it was promoted to. A snapshot need not show
@@ -68,16 +82,35 @@ pub(crate) enum Open {
 
 /// Budgets, back-offs, and the actions done to each region.
 #[derive(Clone, Debug)]
-pub(crate) struct Promotions {
+pub struct Promotions {
     limits: Limits,
     step: Step,
     processes: BTreeMap<ProcessId, ProcessMemory>,
-    /// End of the back-off of all promotions after a lack of memory, and the number of such
-    /// failures in a row.
-    no_memory: Option<(Duration, u32)>,
+    /// Back-off of all promotions after a lack of memory.
+    no_memory: Pause,
     /// Kinds of action that this machine cannot do, each with the time up to which that is assumed.
     /// A result found while memory was short may be different later.
     unsupported: BTreeMap<Kind, Duration>,
+    /// Bounds on the cost of calls, the bytes left of all processes, and the pace of each process
+    /// that was acted on.
+    budgets: Budgets,
+    moved: Bucket,
+    scanned: Bucket,
+    paces: BTreeMap<ProcessId, Pace>,
+    pauses: Pauses,
+    /// Regions that were made huge and not split since.
+    made: BTreeSet<(ProcessId, HugePage)>,
+    /// Time at which processes that have ended were last forgotten.
+    swept: Duration,
+}
+
+impl Default for Promotions {
+    /// Returns the promotions of a caller without a policy. Promotions are backed off for lack of
+    /// memory as a process is for slow calls.
+    fn default() -> Promotions {
+        let Latency { pause, pause_most, .. } = Latency::default();
+        Promotions::new(Limits { back_off: pause, back_off_most: pause_most, ..Limits::default() })
+    }
 }
 
 /// The current step, or the last one.
@@ -123,30 +156,43 @@ impl Kind {
 }
 
 impl Promotions {
+    /// Returns the promotions of a machine on which nothing was done yet.
     pub fn new(limits: Limits) -> Promotions {
-        let (processes, unsupported) = (BTreeMap::new(), BTreeMap::new());
-        Promotions { limits, step: Step::default(), processes, no_memory: None, unsupported }
+        Promotions {
+            limits,
+            step: Step::default(),
+            processes: BTreeMap::new(),
+            no_memory: Pause::default(),
+            unsupported: BTreeMap::new(),
+            budgets: Budgets::default(),
+            moved: Bucket::new(Duration::ZERO),
+            scanned: Bucket::new(Duration::ZERO),
+            paces: BTreeMap::new(),
+            pauses: Pauses::default(),
+            made: BTreeSet::new(),
+            swept: Duration::ZERO,
+        }
     }
 
     /// Takes over the state of `former`, and keeps its own limits.
-    pub fn succeed(&mut self, former: &mut Promotions) {
+    pub(crate) fn succeed(&mut self, former: &mut Promotions) {
         let limits = self.limits;
         *self = std::mem::replace(former, Promotions::new(limits));
         self.limits = limits;
     }
 
-    pub fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
     /// Returns the share of the machine's memory in use, 0 to 1.
-    pub fn in_use(&self) -> f64 {
+    pub(crate) fn in_use(&self) -> f64 {
         self.step.in_use
     }
 
     /// Takes in a new snapshot: forgets processes that are gone and learns which actions took
     /// effect. Returns the processes to look at, each with the extent to which it may be changed.
-    pub fn observe<'a>(&mut self, now: Duration, snapshot: &'a Snapshot) -> Vec<(&'a Process, Open)> {
+    pub(crate) fn observe<'a>(&mut self, now: Duration, snapshot: &'a Snapshot) -> Vec<(&'a Process, Open)> {
         let memory = &snapshot.machine.memory;
         self.step = Step { in_use: in_use(memory.total, memory.available), ..Step::default() };
         let mut seen = BTreeSet::new();
@@ -192,24 +238,33 @@ impl Promotions {
     }
 
     /// Returns true unless the machine is known to be unable to do that.
-    pub fn can(&self, now: Duration, kind: Kind) -> bool {
+    pub(crate) fn can(&self, now: Duration, kind: Kind) -> bool {
         self.unsupported.get(&kind).is_none_or(|until| now >= *until)
     }
 
     /// Returns true unless promotions are backed off for lack of memory.
-    pub fn has_memory(&self, now: Duration) -> bool {
-        self.no_memory.is_none_or(|(until, _)| now >= until)
+    pub(crate) fn has_memory(&self, now: Duration) -> bool {
+        self.no_memory.is_over(now)
+    }
+
+    /// Backs off all promotions for lack of memory. Returns false if they are backed off already.
+    fn back_off_for_memory(&mut self, now: Duration) -> bool {
+        let starts = self.has_memory(now);
+        if starts {
+            self.no_memory.start(now, self.limits.back_off, self.limits.back_off_most);
+        }
+        starts
     }
 
     /// Returns true if the past actions on the region allow a promotion now.
-    pub fn may_promote(&self, now: Duration, id: ProcessId, region: &Region) -> bool {
+    pub(crate) fn may_promote(&self, now: Duration, id: ProcessId, region: &Region) -> bool {
         let known = self.region(id, region.page);
         known.is_none_or(|memory| memory.may_promote(now, region, self.in_use(), &self.limits))
     }
 
     /// Returns the regions of a process that [`Promotions::may_promote`] allows, with their places
     /// among its regions.
-    pub fn promotable<'p>(
+    pub(crate) fn promotable<'p>(
         &self,
         now: Duration,
         process: &'p Process,
@@ -226,7 +281,7 @@ impl Promotions {
 
     /// Returns true if the past actions on the region allow a demotion now. With `short` memory the
     /// cool-down does not apply, so that a wrong promotion is undone at once.
-    pub fn may_demote(&self, now: Duration, id: ProcessId, region: HugePage, short: bool) -> bool {
+    pub(crate) fn may_demote(&self, now: Duration, id: ProcessId, region: HugePage, short: bool) -> bool {
         let Some(memory) = self.region(id, region) else { return true };
         now >= memory.not_before
             && (short
@@ -237,13 +292,18 @@ impl Promotions {
 
     /// Returns true if the region was promoted to pages of at least `size` bytes before, but less
     /// than 2 MiB.
-    pub fn has_small(&self, id: ProcessId, region: HugePage, size: u64) -> bool {
+    pub(crate) fn has_small(&self, id: ProcessId, region: HugePage, size: u64) -> bool {
         self.region(id, region).and_then(|memory| memory.small).is_some_and(|small| small >= size)
     }
 
     /// Accepts one action of this step that moves and scans the given bytes, if the budgets allow
     /// it. A region has at most one action in a step.
-    pub fn accept(&mut self, place: Option<(ProcessId, HugePage)>, moved: u64, scanned: u64) -> Answer {
+    pub(crate) fn accept(
+        &mut self,
+        place: Option<(ProcessId, HugePage)>,
+        moved: u64,
+        scanned: u64,
+    ) -> Answer {
         let (limits, step) = (&self.limits, &mut self.step);
         let all = (step.moved.saturating_add(moved), step.scanned.saturating_add(scanned));
         if place.is_some_and(|place| step.places.contains(&place)) {
@@ -260,7 +320,7 @@ impl Promotions {
 
     /// Returns the number of huge pages that this step may still move, and still scan. Both are 0
     /// once the step has all its actions.
-    pub fn left(&self) -> (u64, u64) {
+    pub(crate) fn left(&self) -> (u64, u64) {
         let (limits, step) = (&self.limits, &self.step);
         let left = |most: u64, used: u64| match step.actions >= limits.actions {
             true => 0,
@@ -274,7 +334,10 @@ impl Promotions {
         let (action, limits) = (&outcome.action, self.limits);
         if let Some((id, region)) = action.place() {
             let in_use = self.in_use();
-            self.region_mut(now, id, region).acted_on(now, action, in_use, &limits);
+            let memory = self.region_mut(now, id, region);
+            memory.acted_on(now, action, in_use, &limits);
+            let failed = !matches!(outcome.obtained, Obtained::Done | Obtained::Gone);
+            memory.failed = failed.then(|| Kind::of(action));
         }
         if outcome.obtained == Obtained::Unsupported {
             self.is_unsupported(now, Kind::of(action));
@@ -282,11 +345,10 @@ impl Promotions {
         }
         let promotion = matches!(action, Action::Promote { .. });
         // Counts several refusals of one step as one: an actuator may stop at the first or go on.
-        if promotion && outcome.obtained == Obtained::NoMemory && self.has_memory(now) {
-            let times = self.no_memory.map_or(0, |(_, times)| times);
-            self.no_memory = Some((now + back_off(times, &limits), times.saturating_add(1)));
+        if promotion && outcome.obtained == Obtained::NoMemory {
+            self.back_off_for_memory(now);
         } else if promotion && outcome.obtained == Obtained::Done {
-            self.no_memory = None;
+            self.no_memory = Pause::default();
         }
         // Stores only processes that were in the last snapshot, or that were acted on.
         let Some(process) = self.processes.get_mut(&action.process()) else { return };
@@ -315,20 +377,18 @@ impl Promotions {
     }
 
     /// Notes that this machine cannot do such an action.
-    pub fn is_unsupported(&mut self, now: Duration, kind: Kind) {
+    pub(crate) fn is_unsupported(&mut self, now: Duration, kind: Kind) {
         self.unsupported.insert(kind, now + self.limits.back_off_most);
     }
 
-    /// Backs off from the region of an action before `until`. This is not a failure.
-    pub fn put_off(&mut self, now: Duration, action: &Action, until: Duration) {
-        if let Some((id, region)) = action.place() {
-            let memory = self.region_mut(now, id, region);
-            memory.not_before = memory.not_before.max(until);
-        }
+    /// Backs off from a region before `until`. This is not a failure.
+    pub(crate) fn put_off(&mut self, now: Duration, id: ProcessId, region: HugePage, until: Duration) {
+        let memory = self.region_mut(now, id, region);
+        memory.not_before = memory.not_before.max(until);
     }
 
     /// Returns the number of tracked processes and regions.
-    pub fn tracked(&self) -> usize {
+    pub(crate) fn tracked(&self) -> usize {
         self.processes.values().map(|process| 1 + process.regions.len()).sum()
     }
 
@@ -344,7 +404,15 @@ impl Promotions {
 
 impl RegionMemory {
     fn new(now: Duration) -> RegionMemory {
-        RegionMemory { acted: now, promoted: None, demoted: None, failures: 0, not_before: now, small: None }
+        RegionMemory {
+            acted: now,
+            promoted: None,
+            demoted: None,
+            failures: 0,
+            failed: None,
+            not_before: now,
+            small: None,
+        }
     }
 
     /// Notes an action that was tried. It counts as failed before a snapshot shows the effect.
@@ -408,8 +476,7 @@ impl ProcessMemory {
 
 /// Returns `back_off`, doubled `times` times, at most `back_off_most`.
 fn back_off(times: u32, limits: &Limits) -> Duration {
-    let factor = 1u32.checked_shl(times).unwrap_or(u32::MAX);
-    limits.back_off.saturating_mul(factor).min(limits.back_off_most)
+    doubled(limits.back_off, times, limits.back_off_most)
 }
 
 /// Returns true if a process is sound: regions ascending, with possible values. An unsound one is

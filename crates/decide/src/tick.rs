@@ -151,19 +151,8 @@ impl<'a> Tick<'a> {
             && self.promotions.may_demote(self.now, process.id, region.page, reason == Reason::Bloat)
     }
 
-    /// Requests a huge page for a region of base pages.
-    pub fn promote(&mut self, process: &Process, region: &Region, reason: Reason) -> Answer {
-        self.promote_to(process, region, PageSize::HUGE_2M, reason)
-    }
-
     /// Requests pages of `size`, at most 2 MiB, for a region of base pages.
-    pub fn promote_to(
-        &mut self,
-        process: &Process,
-        region: &Region,
-        size: PageSize,
-        reason: Reason,
-    ) -> Answer {
+    pub fn promote(&mut self, process: &Process, region: &Region, size: PageSize, reason: Reason) -> Answer {
         if size <= PageSize::BASE
             || size > PageSize::HUGE_2M
             || !self.promotions.can(self.now, Kind::Promote(size.bytes().0))

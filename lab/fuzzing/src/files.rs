@@ -30,7 +30,7 @@ pub fn config(data: &[u8]) {
         "what is written is read:\n{written}"
     );
     assert!(config.make_policy().is_some(), "an accepted policy is known");
-    let _ = (config.tracker(), config.act.of_executor(), config.limits.of_decide());
+    let _ = (config.tracker(), config.act.budgets(), config.limits.of_decide());
     let mut chosen = config;
     chosen.choose(&["12".into(), "99999999999".into(), "name".into()]);
 }

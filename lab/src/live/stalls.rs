@@ -9,9 +9,9 @@ use crate::child::{check, sleep};
 use crate::experiment::Order;
 use crate::workload::probe::{Stalls, Touches};
 use anyhow::{Context, Result, ensure};
-use megapage_act::execute::{Actuator, Done, Executor, ExecutorOptions};
+use megapage_act::execute::{Actuator, Done, Executor};
 use megapage_act::promote::candidates;
-use megapage_decide::{Action, Obtained, Reason};
+use megapage_decide::{Action, Budgets, Obtained, Promotions, Reason};
 use megapage_kernel::lru::LruDrain;
 use megapage_kernel::process::read_stat;
 use megapage_kernel::spawn::{Signals, set_nice};
@@ -94,15 +94,15 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
     let mut merging = Merging::begin(&mut probe, stage)?;
     let root = KernelRoot::live();
     // As the daemon acts by default; and without its budgets, as fast as the kernel goes.
-    let mut usual = Executor::start(&root, ExecutorOptions::default())?;
-    let unbound = ExecutorOptions {
+    let mut usual = Acting { executor: Executor::start(&root)?, promotions: Promotions::default() };
+    let mut fast = Acting { executor: Executor::start(&root)?, promotions: Promotions::default() };
+    fast.promotions.configure(Budgets {
         moved: UNBOUND,
         moved_per_process: UNBOUND,
         scanned: UNBOUND,
         scanned_per_process: UNBOUND,
-        ..ExecutorOptions::default()
-    };
-    let mut fast = Executor::start(&root, unbound)?;
+        ..Budgets::default()
+    });
     let mut rates: [Vec<f64>; 4] = Default::default();
     let mut freed_share = f64::MAX;
     let (mut promoting, mut recovering) = (<[Touches; 2]>::default(), <[Touches; 2]>::default());
@@ -162,6 +162,12 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
     })
 }
 
+/// An executor, and the promotions that it acts for.
+struct Acting {
+    executor: Executor,
+    promotions: Promotions,
+}
+
 /// Findings without budgets.
 struct Fastest {
     freed_share: f64,
@@ -171,7 +177,7 @@ struct Fastest {
 }
 
 /// Promotes, scans and recovers the probe as fast as the kernel goes.
-fn fastest(fast: &mut Executor, probe: &Worker, round: u32, stage: &mut Stage<'_>) -> Result<Fastest> {
+fn fastest(fast: &mut Acting, probe: &Worker, round: u32, stage: &mut Stage<'_>) -> Result<Fastest> {
     let (mut promoted, mut split, mut scanned) = (Took::default(), Took::default(), Took::default());
     promote(fast, probe, &mut promoted, stage)?;
     let regions = settled(probe)?;
@@ -248,25 +254,25 @@ fn is_calm(touches: &Touches) -> bool {
 }
 
 /// Lets a thread with the daemon's priority carry out the actions; returns the results.
-fn carry_out(executor: &mut Executor, actions: Vec<Action>, stage: &Stage<'_>) -> Result<Vec<Done>> {
+fn carry_out(acting: &mut Acting, actions: Vec<Action>, stage: &Stage<'_>) -> Result<Vec<Done>> {
     let signals = stage.signals;
     std::thread::scope(|scope| {
-        let acting = scope.spawn(|| {
+        let thread = scope.spawn(|| {
             set_nice(NICE).context("the priority of the daemon")?;
-            try_all(executor, actions, signals)
+            try_all(acting, actions, signals)
         });
-        acting.join().map_err(|_| anyhow::anyhow!("the thread that acts panicked"))?
+        thread.join().map_err(|_| anyhow::anyhow!("the thread that acts panicked"))?
     })
 }
 
 /// Tries all actions, repeatedly until the budgets have allowed it.
-fn try_all(executor: &mut Executor, mut actions: Vec<Action>, signals: &Signals) -> Result<Vec<Done>> {
+fn try_all(acting: &mut Acting, mut actions: Vec<Action>, signals: &Signals) -> Result<Vec<Done>> {
     let start = Instant::now();
     let mut done: Vec<Done> = Vec::new();
     while !actions.is_empty() {
         check(signals)?;
         ensure!(start.elapsed() < LONGEST, "{} actions are still to be tried", actions.len());
-        let tried = executor.carry_out(boot_time(), &actions);
+        let tried = acting.executor.carry_out(boot_time(), &actions, &mut acting.promotions);
         if tried.is_empty() {
             // The budgets fill by time.
             sleep(signals, Duration::from_millis(5))?;
@@ -281,7 +287,7 @@ fn try_all(executor: &mut Executor, mut actions: Vec<Action>, signals: &Signals)
 }
 
 /// Promotes all of the probe.
-fn promote(executor: &mut Executor, probe: &Worker, took: &mut Took, stage: &Stage<'_>) -> Result<()> {
+fn promote(acting: &mut Acting, probe: &Worker, took: &mut Took, stage: &Stage<'_>) -> Result<()> {
     let root = KernelRoot::live();
     let process = process_id(probe)?;
     let regions = candidates(&root, probe.pid(), 1, usize::MAX)?.regions;
@@ -294,7 +300,7 @@ fn promote(executor: &mut Executor, probe: &Worker, took: &mut Took, stage: &Sta
     let actions: Vec<Action> = regions.iter().map(action).collect();
     let asked = actions.len() as u64 * HUGE_2M as u64;
     let start = Instant::now();
-    let done = carry_out(executor, actions, stage)?;
+    let done = carry_out(acting, actions, stage)?;
     let promoted: u64 = done.iter().map(|done| done.promoted.0).sum();
     took.note(promoted, start);
     ensure!(
@@ -329,7 +335,7 @@ fn scan(pid: Pid, regions: &[HugePage], thoroughness: Thoroughness, took: &mut T
 
 /// Recovers the regions; returns the bytes that the machine got back.
 fn recover(
-    executor: &mut Executor,
+    acting: &mut Acting,
     probe: &Worker,
     regions: &[HugePage],
     took: &mut Took,
@@ -338,7 +344,7 @@ fn recover(
     let process = process_id(probe)?;
     let action = |region: &HugePage| Action::Recover { process, region: *region, reason: Reason::Bloat };
     let start = Instant::now();
-    let done = carry_out(executor, regions.iter().map(action).collect(), stage)?;
+    let done = carry_out(acting, regions.iter().map(action).collect(), stage)?;
     let split = done.iter().filter(|done| done.outcome.obtained == Obtained::Done);
     took.note(split.count() as u64 * HUGE_2M as u64, start);
     Ok(done.iter().map(|done| done.freed.0).sum())

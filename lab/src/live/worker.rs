@@ -8,7 +8,7 @@ use crate::workload::steady::{Beat, Way};
 use anyhow::{Context, Result, ensure};
 use megapage_act::demote::Demotion;
 use megapage_act::promote::{Bounds, Promotion, candidates, identify};
-use megapage_act::{Engine, Latency};
+use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process::read_status;
@@ -150,7 +150,7 @@ impl Worker {
     /// Makes all its memory in `within` huge, from outside. Fails if less than 95 % could be.
     pub(super) fn promote(&self, within: Option<VirtRange>) -> Result<()> {
         let root = KernelRoot::live();
-        let (process, mut engine) = (identify(&root, self.pid())?, Engine::new(&root, Latency::default()));
+        let (process, mut promotions) = (identify(&root, self.pid())?, Promotions::default());
         let mut left = Vec::new();
         for _ in 0..TRIES {
             left = candidates(&root, self.pid(), 1, usize::MAX)?.regions;
@@ -160,7 +160,8 @@ impl Worker {
             if left.is_empty() {
                 return Ok(());
             }
-            Promotion { process, regions: left.clone(), bounds: BOUNDS }.apply_patiently(&mut engine)?;
+            Promotion { process, regions: left.clone(), bounds: BOUNDS }
+                .apply_patiently(&root, &mut promotions)?;
         }
         let all = within.map_or(self.resident()?, |range| range.len().0);
         let missing = left.len() as u64 * HUGE_2M as u64;
@@ -176,7 +177,7 @@ impl Worker {
     /// Splits all its huge pages. Fails if some stay.
     pub(super) fn split(&self) -> Result<()> {
         let root = KernelRoot::live();
-        let (process, mut engine) = (identify(&root, self.pid())?, Engine::new(&root, Latency::default()));
+        let (process, mut promotions) = (identify(&root, self.pid())?, Promotions::default());
         for attempt in 0..TRIES {
             let regions = self.huge_regions()?;
             if regions.is_empty() {
@@ -189,7 +190,7 @@ impl Worker {
                     .and_then(|drain| drain.drain())
                     .context("the LRU queues")?;
             }
-            Demotion { process, regions, bounds: BOUNDS }.apply(&mut engine)?;
+            Demotion { process, regions, bounds: BOUNDS }.apply(&root, &mut promotions)?;
         }
         let stays = self.huge_regions()?.len();
         ensure!(stays == 0, "{stays} huge pages of the workload cannot be split");

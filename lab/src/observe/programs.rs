@@ -9,7 +9,7 @@ use crate::child::Server;
 use crate::workload::pattern;
 use anyhow::{Context, Result, ensure};
 use megapage_act::promote::{Bounds, Promotion, candidates, identify};
-use megapage_act::{Engine, Latency};
+use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::Signals;
@@ -150,7 +150,7 @@ pub(crate) fn promote(pid: Pid) -> Result<()> {
     let regions = candidates(&root, pid, 1, usize::MAX)?.regions;
     let bounds = Bounds { time: Duration::from_secs(60), ..Bounds::default() };
     let promotion = Promotion { process, regions, bounds };
-    let outcome = promotion.apply_patiently(&mut Engine::new(&root, Latency::default()))?;
+    let outcome = promotion.apply_patiently(&root, &mut Promotions::default())?;
     ensure!(
         outcome.obtained_bytes as f64 >= 0.9 * outcome.asked_bytes as f64,
         "only {} of {} could be made huge",

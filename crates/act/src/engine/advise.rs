@@ -1,7 +1,9 @@
 //! Advice about single regions, in batches.
 
-use super::answer::{Advice, Answer, Call, Refusal, Tried};
+use super::answer::{Advice, Answer, Refusal, Tried};
+use megapage_decide::Call;
 use megapage_kernel::process_madvise::MOST_RANGES;
+use megapage_snapshot::ProcessId;
 use megapage_units::{HugePage, VirtRange};
 use std::collections::VecDeque;
 use std::io;
@@ -20,12 +22,12 @@ use std::time::Duration;
 /// Sharing with another process is looked up right before the call that would collapse the region.
 /// A fork after the decision is thus seen, unless it comes in the microseconds between. Then at
 /// most one call copies memory.
-pub(super) fn advise<T: Advisable>(
+pub(super) fn in_batches<T: Advisable>(
     target: &mut T,
     advice: Advice,
     regions: &[HugePage],
     batch: usize,
-    mut next: impl FnMut(&mut T, Option<Call>) -> Option<usize>,
+    mut next: impl FnMut(&mut T, Option<Called>) -> Option<usize>,
 ) -> Vec<Tried> {
     let mut tried = vec![Tried::NOT; regions.len()];
     // Places in `regions`. The first `alone` of the queue get a call each.
@@ -113,9 +115,8 @@ pub(super) fn advise<T: Advisable>(
         // A range that failed as a whole says nothing yet about any single region.
         let reported = refused.filter(|refusal| !is_range || refusal.is_final());
         let at = reported.and_then(|_| places.get(accepted).copied());
-        let call =
-            Call { regions: dealt, took, busy, held, refused: reported, failed: refused.is_some(), at };
-        batch = next(target, Some(call));
+        let call = Call { regions: dealt, took, busy, held };
+        batch = next(target, Some(Called { call, refused: reported, failed: refused.is_some(), at }));
     }
     tried
 }
@@ -134,9 +135,20 @@ fn take(queue: &mut VecDeque<usize>, regions: &[HugePage], most: usize, adjacent
     taken
 }
 
+/// Outcome of one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Called {
+    pub call: Call,
+    pub refused: Option<Refusal>,
+    /// True if any region of it was refused. If `refused` is empty, the next calls show which.
+    pub failed: bool,
+    /// The place of the region that was refused.
+    pub at: Option<usize>,
+}
+
 /// Answer of one process_madvise(2), and its times.
 #[derive(Debug)]
-pub(super) struct Timed {
+pub(crate) struct Timed {
     /// The bytes advised before the first failure, or the error of the first range.
     pub answer: io::Result<u64>,
     /// Time on the wall clock.
@@ -146,8 +158,11 @@ pub(super) struct Timed {
 }
 
 /// Receiver of advice: a process, or a test's model of one. No other module of this crate can name
-/// this trait, so that [`super::Engine`] alone makes the call.
-pub(super) trait Advisable {
+/// this trait, as its module is private: [`super::advise`] alone makes the call.
+pub(crate) trait Advisable {
+    /// Returns the process.
+    fn id(&self) -> ProcessId;
+
     /// Makes one process_madvise(2) call.
     fn call(&self, advice: Advice, parts: &[VirtRange]) -> Timed;
 
@@ -179,7 +194,7 @@ mod tests {
         // EAGAIN, EINVAL, ENOMEM, EBUSY.
         for advice in [Advice::Collapse, Advice::ColdSplit, Advice::PageOut] {
             let mut model = Model::refusing(&[(2, 11), (3, 22), (7, 12), (9, 16)]);
-            let tried = advise(&mut model, advice, &regions, 4, |_, _| Some(4));
+            let tried = in_batches(&mut model, advice, &regions, 4, |_, _| Some(4));
             let refused = |number: usize, refusal| {
                 assert_eq!(tried[number].answer, Answer::Refused(refusal), "{advice:?} {number}");
             };
@@ -197,11 +212,11 @@ mod tests {
         let regions: Vec<HugePage> = (0..10).map(region).collect();
         let mut model = Model::refusing(&[]);
         let mut sizes = [1, 2].into_iter();
-        let tried = advise(&mut model, Advice::ColdSplit, &regions, 3, |_, _| sizes.next());
+        let tried = in_batches(&mut model, Advice::ColdSplit, &regions, 3, |_, _| sizes.next());
         assert_eq!(*model.calls.borrow(), [vec![4096; 3], vec![4096], vec![4096; 2]]);
         assert_eq!(answers(&tried)[..6], [Answer::Accepted; 6]);
         assert_eq!(answers(&tried)[6..], [Answer::NotTried; 4]);
-        assert!(advise(&mut model, Advice::Collapse, &[], 3, |_, _| Some(1)).is_empty());
+        assert!(in_batches(&mut model, Advice::Collapse, &[], 3, |_, _| Some(1)).is_empty());
         assert_eq!(model.calls.borrow().len(), 3);
     }
 
@@ -209,9 +224,9 @@ mod tests {
     fn adjacent_regions_are_collapsed_as_one_range() {
         let regions: Vec<HugePage> = [0, 1, 2, 3, 7, 8, 5, 4].map(region).to_vec();
         let mut model = Model::refusing(&[]);
-        let tried = advise(&mut model, Advice::Collapse, &regions, 3, |_, call| {
+        let tried = in_batches(&mut model, Advice::Collapse, &regions, 3, |_, call| {
             let call = call.unwrap();
-            assert!(call.held <= call.took && call.refused.is_none() && !call.failed);
+            assert!(call.call.held <= call.call.took && call.refused.is_none() && !call.failed);
             Some(3)
         });
         let sizes: Vec<u64> = model.calls.borrow().iter().map(|parts| parts[0] / HUGE_2M as u64).collect();
@@ -225,7 +240,7 @@ mod tests {
         let mut model = Model::refusing(&[(1, 11), (3, 22), (5, 12)]);
         let mut seen = Vec::new();
         let mut failed = 0;
-        let tried = advise(&mut model, Advice::Collapse, &regions, 8, |_, call| {
+        let tried = in_batches(&mut model, Advice::Collapse, &regions, 8, |_, call| {
             let call = call.unwrap();
             failed += usize::from(call.failed);
             seen.extend(call.refused.map(|refusal| (refusal, call.at)));
@@ -256,7 +271,7 @@ mod tests {
         let regions: Vec<HugePage> = (0..8).map(region).collect();
         let mut model = Model::refusing(&[(6, 11)]);
         model.shared = [0, 3, 4, 7].map(region).into();
-        let tried = advise(&mut model, Advice::Collapse, &regions, 8, |_, _| Some(8));
+        let tried = in_batches(&mut model, Advice::Collapse, &regions, 8, |_, _| Some(8));
         let sizes: Vec<u64> = model.calls.borrow().iter().map(|parts| parts[0] / HUGE_2M as u64).collect();
         // A range of two fails: its region that is not huge is then called for alone.
         assert_eq!(sizes, [2, 2, 1]);
@@ -264,7 +279,7 @@ mod tests {
         let busy = Answer::Refused(Refusal::Busy);
         assert_eq!(answers(&tried), [shared, yes, yes, shared, shared, yes, busy, shared]);
         model.calls.borrow_mut().clear();
-        let tried = advise(&mut model, Advice::ColdSplit, &regions[..1], 8, |_, _| Some(8));
+        let tried = in_batches(&mut model, Advice::ColdSplit, &regions[..1], 8, |_, _| Some(8));
         assert_eq!(answers(&tried), [yes], "a split copies nothing");
     }
 
@@ -274,14 +289,14 @@ mod tests {
         let shared = Answer::Refused(Refusal::Shared);
         let mut all = Model::refusing(&[]);
         all.shared = regions.iter().copied().collect();
-        let tried = advise(&mut all, Advice::Collapse, &regions, 32, |_, call| {
+        let tried = in_batches(&mut all, Advice::Collapse, &regions, 32, |_, call| {
             assert!(call.is_none(), "nothing to call for");
             Some(32)
         });
         assert_eq!((all.looks, answers(&tried)), (64, vec![shared; 64]));
         // The pacer can also end the work between two looks.
         all.looks = 0;
-        let tried = advise(&mut all, Advice::Collapse, &regions, 32, |_, _| None);
+        let tried = in_batches(&mut all, Advice::Collapse, &regions, 32, |_, _| None);
         assert_eq!(all.looks, 32);
         assert_eq!(answers(&tried)[32..], [Answer::NotTried; 32]);
         assert!(all.calls.borrow().is_empty());
@@ -289,7 +304,7 @@ mod tests {
         // calls.
         let mut half = Model::refusing(&[]);
         half.shared = (0..64).step_by(2).map(region).collect();
-        let tried = advise(&mut half, Advice::Collapse, &regions, 32, |_, _| Some(32));
+        let tried = in_batches(&mut half, Advice::Collapse, &regions, 32, |_, _| Some(32));
         assert!(half.looks <= 64 + 32, "{}", half.looks);
         for (number, answer) in answers(&tried).into_iter().enumerate() {
             assert_eq!(answer, if number % 2 == 0 { shared } else { Answer::Accepted }, "{number}");

@@ -144,33 +144,6 @@ impl Tried {
     pub(crate) const NOT: Tried = Tried { answer: Answer::NotTried, took: Duration::ZERO };
 }
 
-/// Outcome of one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
-    /// Regions that it dealt with: those advised, and the one that it failed at.
-    pub regions: usize,
-    pub took: Duration,
-    /// Processor time of the call. The other time was spent waiting, mostly for a processor.
-    pub busy: Duration,
-    /// Longest time for which the process's mmap lock was held without a break. A collapse gives it
-    /// up between two regions; the other calls keep it to their end.
-    pub held: Duration,
-    pub refused: Option<Refusal>,
-    /// True if any region of it was refused. If `refused` is empty, the next calls show which.
-    pub failed: bool,
-    /// The place of the region that was refused.
-    pub at: Option<usize>,
-}
-
-impl Call {
-    /// Returns the processor time for which the process's mmap lock was held without a break. That
-    /// is the time of one region if the lock was given up between regions, as in a collapse, else
-    /// of all.
-    pub(crate) fn busy_of_region(&self) -> Duration {
-        if self.held < self.took { self.busy / self.regions.max(1) as u32 } else { self.busy }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

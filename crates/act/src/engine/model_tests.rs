@@ -2,7 +2,8 @@
 
 use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Answer, Tried};
-use megapage_units::{HUGE_2M, HugePage, VirtRange};
+use megapage_snapshot::ProcessId;
+use megapage_units::{HUGE_2M, HugePage, Pid, VirtRange};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 /// Process whose regions answer as instructed; it keeps the bytes of the calls' ranges.
 pub(super) struct Model {
+    pub id: ProcessId,
     pub errno: BTreeMap<HugePage, i32>,
     pub huge: RefCell<BTreeSet<HugePage>>,
     pub shared: BTreeSet<HugePage>,
@@ -24,6 +26,10 @@ pub(super) struct Model {
 }
 
 impl Advisable for Model {
+    fn id(&self) -> ProcessId {
+        self.id
+    }
+
     fn call(&self, advice: Advice, parts: &[VirtRange]) -> Timed {
         let regions = parts.iter().map(|part| part.len().0.div_ceil(HUGE_2M as u64) as u32).sum::<u32>();
         let answer = self.answer(advice, parts);
@@ -53,6 +59,7 @@ impl Model {
     /// time.
     pub fn refusing(refused: &[(u64, i32)]) -> Model {
         Model {
+            id: ProcessId { pid: Pid(1), start_ticks: 1, start_stack: 1 },
             errno: refused.iter().map(|&(number, errno)| (region(number), errno)).collect(),
             huge: RefCell::default(),
             shared: BTreeSet::new(),

@@ -27,6 +27,10 @@ pub(crate) struct Target {
 }
 
 impl Advisable for Target {
+    fn id(&self) -> ProcessId {
+        self.id
+    }
+
     fn call(&self, advice: Advice, parts: &[VirtRange]) -> Timed {
         let call = match advice {
             Advice::Collapse => process_madvise::collapse,
@@ -99,11 +103,6 @@ impl Target {
             Some(lacking) => Err(RemoteError::NotAllowed { pid, lacking }),
             None => Target::open(root, id),
         }
-    }
-
-    /// Returns the process.
-    pub(crate) fn id(&self) -> ProcessId {
-        self.id
     }
 
     /// Checks that huge entries can be distinguished from others.

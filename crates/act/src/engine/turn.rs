@@ -1,20 +1,6 @@
-//! One turn of work: its clock, its terms, and the pace at which each process is worked on.
+//! One turn of work: its clock, and its terms.
 
-use super::pace::{Batch, Pause};
 use std::time::{Duration, Instant};
-
-/// Pace at which one process is acted on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
-    pub(super) collapse: Batch,
-    pub(super) split: Batch,
-    /// Back-off after slow calls.
-    pub(super) pause: Pause,
-    /// Pause of promotions because its control group is full.
-    pub(super) group_full: Pause,
-    /// Time of the last action on it.
-    pub(super) used: Duration,
-}
 
 /// Clock of one lot of actions.
 #[derive(Clone, Copy, Debug)]
@@ -55,15 +41,5 @@ impl Terms {
     /// ends the turn.
     pub(crate) fn of(clock: Clock) -> Terms {
         Terms { clock, batch: usize::MAX, pause_percent: 0, shortages: 1 }
-    }
-}
-
-impl Pace {
-    /// Returns the end of the process's back-off. `no_memory` is the pause of all promotions.
-    pub(super) fn backs_off_until(&self, promotes: bool, no_memory: &Pause) -> Duration {
-        match promotes {
-            true => self.pause.until().max(self.group_full.until()).max(no_memory.until()),
-            false => self.pause.until(),
-        }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Done;
 use super::work::Work;
-use crate::engine::{Call, Pauses, Refusal};
-use megapage_decide::{Action, Obtained};
+use crate::engine::Refusal;
+use megapage_decide::{Action, Call, Obtained, Pauses};
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::Duration;
@@ -138,7 +138,7 @@ pub struct Counters {
     /// Longest time in each call for which the process's mmap lock was held without a break: the
     /// process may have waited that long.
     pub held: Histogram,
-    /// Calls whose work took longer than [`super::ExecutorOptions::slow`]. Each backed off its
+    /// Calls whose work took longer than [`megapage_decide::Latency::slow`]. Each backed off its
     /// process, for longer each time.
     pub slow_calls: u64,
     /// Calls that took ten times as long because they had to wait, or whose regions together took

@@ -1,7 +1,7 @@
 //! Dry run: touches nothing, and reports what would be done.
 
 use super::{Actuator, Done};
-use megapage_decide::{Action, Obtained, Outcome};
+use megapage_decide::{Action, Obtained, Outcome, Promotions};
 use megapage_units::{Bytes, HugeCount, PageSize, Pid};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct DryRun;
 
 impl Actuator for DryRun {
-    fn carry_out(&mut self, _now: Duration, actions: &[Action]) -> Vec<Done> {
+    fn carry_out(&mut self, _now: Duration, actions: &[Action], _: &mut Promotions) -> Vec<Done> {
         let mut answers = Vec::with_capacity(actions.len());
         for action in actions {
             let Some((obtained, line)) = plan(action) else { continue };
@@ -80,7 +80,7 @@ mod tests {
             promote(PageSize::new(64 << 10).unwrap()),
             Action::ZeroScan { process, regions: vec![region], reason },
         ];
-        let done = DryRun.carry_out(Duration::ZERO, &actions);
+        let done = DryRun.carry_out(Duration::ZERO, &actions, &mut Promotions::default());
         let obtained: Vec<Obtained> = done.iter().map(|done| done.outcome.obtained).collect();
         let (yes, no) = (Obtained::Done, Obtained::Unsupported);
         assert_eq!(obtained, [yes, yes, yes, no]);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::execute::counters::ERRORS;
-use megapage_decide::Reason;
+use megapage_decide::{Budgets, Latency, Limits, Reason};
 use megapage_kernel::canary::Canary;
 use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::{boot_time, process, spawn};
@@ -11,35 +11,77 @@ use megapage_units::{BASE_PAGE, HUGE_2M, HugeRange, PageSize, Pid};
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
 
-/// Returns options without a bound that a busy machine could reach.
-fn unhurried() -> ExecutorOptions {
+/// Returns budgets without a bound that a busy machine could reach.
+fn unhurried() -> Budgets {
     let (much, long) = (Bytes::gib(1 << 20), Duration::from_secs(600));
-    ExecutorOptions {
+    Budgets {
         moved: much,
         moved_per_process: much,
         scanned: much,
         scanned_per_process: much,
         time: long,
-        call: Duration::from_millis(1),
-        pause_percent: 0,
-        slow: long,
-        pause: Duration::from_millis(1),
-        pause_most: Duration::from_millis(1),
+        latency: Latency {
+            call: Duration::from_millis(1),
+            pause_percent: 0,
+            slow: long,
+            pause: Duration::from_millis(1),
+            pause_most: Duration::from_millis(1),
+        },
         remembered: 1000,
     }
 }
 
+/// An executor, and the promotions that it acts for.
+struct Acting {
+    executor: Executor,
+    promotions: Promotions,
+}
+
+impl Acting {
+    fn new(abilities: Abilities, budgets: Budgets) -> Acting {
+        let back_off = Duration::from_millis(1);
+        let limits = Limits { back_off, back_off_most: back_off, ..Limits::default() };
+        let mut promotions = Promotions::new(limits);
+        promotions.configure(budgets);
+        Acting { executor: Executor::with_abilities(&KernelRoot::live(), abilities), promotions }
+    }
+
+    /// Returns another one on the same machine.
+    fn other(&self, budgets: Budgets) -> Acting {
+        Acting::new(self.executor.abilities.clone(), budgets)
+    }
+
+    /// Carries actions out, and notes their outcomes.
+    fn carry_out(&mut self, now: Duration, actions: &[Action]) -> Vec<Done> {
+        let done = self.executor.carry_out(now, actions, &mut self.promotions);
+        done.iter().for_each(|done| self.promotions.note(now, &done.outcome));
+        done
+    }
+
+    fn undo(&mut self) -> Vec<Done> {
+        self.executor.undo(boot_time(), &mut self.promotions)
+    }
+
+    fn counters(&self) -> &Counters {
+        self.executor.counters()
+    }
+
+    fn promoted(&self) -> usize {
+        self.promotions.made().len()
+    }
+}
+
 /// Returns an executor, if this machine can have one.
-fn executor(options: ExecutorOptions) -> Option<Executor> {
+fn executor(budgets: Budgets) -> Option<Acting> {
     if !require_root() {
         return None;
     }
-    match Executor::start(&KernelRoot::live(), options) {
+    match Executor::start(&KernelRoot::live()) {
         Err(ExecuteError::Remote(RemoteError::Unseen)) => {
             skip("needs PAGEMAP_SCAN (Linux 6.7)");
             None
         }
-        executor => Some(executor.unwrap()),
+        executor => Some(Acting::new(executor.unwrap().abilities, budgets)),
     }
 }
 
@@ -86,7 +128,7 @@ fn huge(child: &Canary) -> usize {
 
 /// Carries out until all are done: a page on its way to the LRU lists is skipped, and is worth
 /// another try.
-fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
+fn until_done(executor: &mut Acting, actions: &[Action]) -> Vec<Done> {
     let mut left = actions.to_vec();
     let mut all = Vec::new();
     wait_for("all of them to be done", || {
@@ -105,7 +147,7 @@ fn until_done(executor: &mut Executor, actions: &[Action]) -> Vec<Done> {
 }
 
 /// Checks that every action handed over was answered or deferred.
-fn assert_adds_up(executor: &Executor) {
+fn assert_adds_up(executor: &Acting) {
     for (name, kind) in executor.counters().kinds() {
         let (answered, left) = (kind.obtained.iter().sum::<u64>(), kind.left);
         assert_eq!(kind.asked, answered + left.budget + left.time + left.pause, "{name}: {kind:?}");
@@ -127,7 +169,7 @@ fn regions_are_promoted_recovered_and_promoted_again_without_losing_a_byte() {
     let done = until_done(&mut executor, &actions(recover, &child));
     assert_eq!(huge(&child), 0);
     let freed: u64 = done.iter().map(|done| done.freed.0).sum();
-    if executor.abilities().frees_zeros {
+    if executor.executor.abilities().frees_zeros {
         // Each region's freed bytes are those that its page tables show.
         assert!(done.iter().all(|done| done.freed == Bytes(((PAGES - KEPT) * BASE_PAGE) as u64)), "{done:?}");
         assert!(seen(&child).iter().all(|region| usize::from(region.present) == KEPT));
@@ -159,7 +201,7 @@ fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
         places.iter().map(|&place| action(process, all[place])).collect::<Vec<_>>()
     };
     // Another executor's: huge before this executor came, and not promoted by it.
-    let mut before = Executor::with_abilities(&executor.root, unhurried(), executor.abilities.clone());
+    let mut before = executor.other(unhurried());
     until_done(&mut before, &of(promote, &[0, 1, 2, 3, 4, 5]));
     until_done(&mut before, &of(demote, &[2, 3, 4, 5]));
     assert!(before.promoted() <= 2);
@@ -168,17 +210,18 @@ fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
     until_done(&mut executor, &of(demote, &[4]));
     assert_eq!(executor.promoted(), 2);
     // No time at all: nothing is done, and nothing forgotten.
-    assert!(executor.undo_within(boot_time(), Duration::ZERO).is_empty());
+    let Acting { executor: it, promotions } = &mut executor;
+    assert!(it.undo_within(boot_time(), Duration::ZERO, promotions).is_empty());
     assert_eq!(executor.promoted(), 2);
     let mut undone = Vec::new();
     wait_for("all to be undone", || {
-        undone.extend(executor.undo(boot_time()));
+        undone.extend(executor.undo());
         executor.promoted() == 0
     });
     let done = undone.iter().filter(|done| done.outcome.obtained == Obtained::Done);
     assert_eq!((done.count(), executor.promoted()), (2, 0), "{undone:?}");
     assert!(undone.iter().all(|done| done.outcome.action.reason() == Reason::Undo));
-    assert!(executor.undo(boot_time()).is_empty(), "only once");
+    assert!(executor.undo().is_empty(), "only once");
     let huge: Vec<bool> = seen(&child).iter().map(|region| region.huge == Some(true)).collect();
     assert_eq!(huge, [true, true, false, false, false, false]);
     assert_adds_up(&executor);
@@ -291,12 +334,10 @@ fn budgets_defer_the_remainder_and_report_it() {
     let recoveries: Vec<Action> = starts(&child).map(|start| recover(process, start)).collect();
     until_done(&mut unbound, &promotions);
     let now = boot_time();
-    let with = |options| Executor::with_abilities(&KernelRoot::live(), options, unbound.abilities.clone());
-    for options in [
-        ExecutorOptions { scanned: little, ..unhurried() },
-        ExecutorOptions { scanned_per_process: little, ..unhurried() },
-    ] {
-        let mut executor = with(options);
+    for budgets in
+        [Budgets { scanned: little, ..unhurried() }, Budgets { scanned_per_process: little, ..unhurried() }]
+    {
+        let mut executor = unbound.other(budgets);
         let done = executor.carry_out(now, &recoveries);
         assert_eq!((done.len(), executor.counters().left().budget), (1, 4), "{done:?}");
         assert_eq!(done[0].outcome.action, recoveries[0], "in the policy's order");
@@ -306,7 +347,7 @@ fn budgets_defer_the_remainder_and_report_it() {
         assert_eq!(executor.carry_out(now, &promotions[4..]).len(), 1);
     }
     // A budget of zero allows no action.
-    let mut none = with(ExecutorOptions { moved: Bytes::ZERO, ..unhurried() });
+    let mut none = unbound.other(Budgets { moved: Bytes::ZERO, ..unhurried() });
     assert!(none.carry_out(now, &promotions).is_empty());
     assert_eq!((none.counters().left().budget, none.counters().calls.count()), (5, 0));
     assert_adds_up(&none);
@@ -314,7 +355,7 @@ fn budgets_defer_the_remainder_and_report_it() {
 
 #[test]
 fn no_call_is_made_when_time_is_up() {
-    let Some(mut executor) = executor(ExecutorOptions { time: Duration::ZERO, ..unhurried() }) else {
+    let Some(mut executor) = executor(Budgets { time: Duration::ZERO, ..unhurried() }) else {
         return;
     };
     let child = child(3, PAGES);
@@ -327,14 +368,10 @@ fn no_call_is_made_when_time_is_up() {
 #[test]
 fn a_slow_call_pauses_its_process_and_no_other() {
     // By this measure, every call is slow.
-    let options = ExecutorOptions {
-        slow: Duration::ZERO,
-        pause: Duration::from_secs(600),
-        pause_most: Duration::from_secs(600),
-        ..unhurried()
-    };
-    let Some(mut executor) = executor(options) else { return };
-    let mut unbound = Executor::with_abilities(&executor.root, unhurried(), executor.abilities.clone());
+    let long = Duration::from_secs(600);
+    let latency = Latency { slow: Duration::ZERO, pause: long, pause_most: long, ..unhurried().latency };
+    let Some(mut executor) = executor(Budgets { latency, ..unhurried() }) else { return };
+    let mut unbound = executor.other(unhurried());
     let (child, other) = (child(3, PAGES), child(1, PAGES));
     let (process, twin) = (id(child.pid()), id(other.pid()));
     let all = |of: fn(ProcessId, HugePage) -> Action| {
@@ -346,8 +383,9 @@ fn a_slow_call_pauses_its_process_and_no_other() {
     let now = boot_time();
     let done = executor.carry_out(now, &actions);
     assert_eq!((done.len(), executor.counters().slow_calls), (1, 1), "{done:?}");
-    assert_eq!((executor.backed_off(), executor.backed_off()), (1, 0), "reported once");
+    assert_eq!(executor.promotions.pauses().count(), 1);
     assert!(executor.carry_out(now, &actions).is_empty());
+    assert_eq!(executor.promotions.pauses().count(), 1, "counted once");
     assert_eq!(executor.counters().left().pause, 2 + 3);
     assert_eq!(executor.counters().recover.left.pause, 2 + 3);
     assert_adds_up(&executor);
@@ -359,7 +397,7 @@ fn a_slow_call_pauses_its_process_and_no_other() {
 #[test]
 fn what_the_kernel_cannot_do_is_unsupported_and_not_tried() {
     let abilities = Abilities { collapse: false, split: None, frees_zeros: false, notes: Vec::new() };
-    let mut executor = Executor::with_abilities(&KernelRoot::live(), unhurried(), abilities);
+    let mut executor = Acting::new(abilities, unhurried());
     let process = id(Pid(std::process::id().cast_signed()));
     let region = page(0x1000_0000_0000);
     let actions = [promote(process, region), recover(process, region), demote(process, region)];
@@ -431,6 +469,6 @@ fn a_process_that_dies_meanwhile_is_no_error() {
 #[test]
 fn a_captured_tree_is_not_acted_on() {
     let tree = tempfile::tempdir().unwrap();
-    let started = Executor::start(&KernelRoot::captured(tree.path()), ExecutorOptions::default());
+    let started = Executor::start(&KernelRoot::captured(tree.path()));
     assert!(matches!(started, Err(ExecuteError::Remote(RemoteError::NotLive))));
 }

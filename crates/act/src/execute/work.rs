@@ -13,11 +13,6 @@ pub(super) enum Work {
     Recover,
 }
 
-impl Work {
-    /// Number of kinds.
-    pub const COUNT: usize = 3;
-}
-
 /// Action for which the kernel is asked, or one that is answered without asking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sorted {

@@ -1,8 +1,9 @@
 //! A fork between the decision to promote and the promotion. The test needs a process for itself:
 //! any other fork in it would share its memory as well.
 
+use megapage_act::Bounds;
 use megapage_act::promote::{Promotion, candidates, identify, part_shared};
-use megapage_act::{Bounds, Engine, Latency};
+use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_lab::machine::HeldChild;
 use megapage_testing::{MachineLock, is_root, skip};
@@ -30,8 +31,8 @@ fn what_a_fork_shares_is_left_alone_until_the_child_is_gone() {
     let child = HeldChild::fork().unwrap();
     let process = identify(&root, own).unwrap();
     let promotion = Promotion { process, regions: regions.clone(), bounds: Bounds::default() };
-    let mut engine = Engine::new(&root, Latency::default());
-    let outcome = promotion.apply_patiently(&mut engine).unwrap();
+    let mut promotions = Promotions::default();
+    let outcome = promotion.apply_patiently(&root, &mut promotions).unwrap();
     assert_eq!((outcome.shared, outcome.calls), (regions.len() as u64, 0), "{outcome:?}");
     assert_eq!(outcome.obtained_bytes, 0);
     // A page that the parent has written again is its own; the rest of its region is not.
@@ -43,7 +44,7 @@ fn what_a_fork_shares_is_left_alone_until_the_child_is_gone() {
     assert_eq!((free, shared.len()), (regions[..1].to_vec(), regions.len() - 1));
     drop(child);
     assert_eq!(part_shared(&root, own, regions.clone()).unwrap().0, regions);
-    let outcome = promotion.apply_patiently(&mut engine).unwrap();
+    let outcome = promotion.apply_patiently(&root, &mut promotions).unwrap();
     assert_eq!((outcome.shared, outcome.not_tried), (0, 0), "{outcome:?}");
     // Something may hold one for a moment, but not all of them.
     assert!(outcome.obtained_bytes >= outcome.asked_bytes / 2, "{outcome:?}");

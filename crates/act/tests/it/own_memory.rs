@@ -1,9 +1,10 @@
 //! Promotion and demotion of this process's own memory. They are not among the unit tests: those
 //! fork, and a forked child shares memory, which the kernel then skips.
 
+use megapage_act::Bounds;
 use megapage_act::demote::Demotion;
 use megapage_act::promote::{Promotion, candidates, identify};
-use megapage_act::{Bounds, Engine, Latency};
+use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_snapshot::ProcessId;
 use megapage_testing::{MachineLock, is_root, skip};
@@ -15,10 +16,6 @@ fn own() -> Pid {
 
 fn process() -> ProcessId {
     identify(&KernelRoot::live(), own()).unwrap()
-}
-
-fn engine() -> Engine {
-    Engine::new(&KernelRoot::live(), Latency::default())
 }
 
 /// Our own memory: touched on base pages, then promoted, then proved by the page tables.
@@ -49,7 +46,7 @@ fn dense_regions_become_huge_and_sparse_ones_do_not() {
     let promotion =
         Promotion { process: process(), regions: found.regions.clone(), bounds: Bounds::default() };
     assert_eq!(promotion.dry_run().len(), found.regions.len() + 1);
-    let outcome = promotion.apply_patiently(&mut engine()).unwrap();
+    let outcome = promotion.apply_patiently(&KernelRoot::live(), &mut Promotions::default()).unwrap();
     assert_eq!(outcome.asked_bytes, found.regions.len() as u64 * HUGE_2M as u64);
     // Another thread's test may split or pin one for a moment, but not all of them.
     assert!(outcome.obtained_bytes >= outcome.asked_bytes / 2, "{outcome:?}");
@@ -86,13 +83,13 @@ fn what_was_promoted_is_demoted_and_its_zeros_go_back() {
         return skip("this system gives huge pages unasked: nothing is left to promote");
     }
     let bounds = Bounds::default();
-    let mut engine = engine();
+    let mut promotions = Promotions::default();
     let promotion = Promotion { process: process(), regions: regions.clone(), bounds };
-    let promoted = promotion.apply_patiently(&mut engine).unwrap();
+    let promoted = promotion.apply_patiently(&KernelRoot::live(), &mut promotions).unwrap();
     let demotion = Demotion { process: process(), regions: regions.clone(), bounds };
     assert_eq!(demotion.dry_run().len(), regions.len());
     assert_eq!(demotion.bytes(), Bytes(regions.len() as u64 * HUGE_2M as u64));
-    let outcome = demotion.apply(&mut engine).unwrap();
+    let outcome = demotion.apply(&KernelRoot::live(), &mut promotions).unwrap();
     let huge = promoted.obtained_bytes / HUGE_2M as u64;
     assert!(huge > 0, "{promoted:?}");
     assert_eq!((outcome.asked, outcome.huge_before), (regions.len() as u64, huge), "{outcome:?}");
@@ -103,7 +100,7 @@ fn what_was_promoted_is_demoted_and_its_zeros_go_back() {
     // Since Linux 6.12 a split gives zeros back; earlier it frees nothing.
     let most = outcome.demoted * ((512 - WRITTEN) * BASE_PAGE) as u64;
     assert!(outcome.freed_bytes == 0 || outcome.freed_bytes == most, "{outcome:?} of {most}");
-    let again = demotion.apply(&mut engine).unwrap();
+    let again = demotion.apply(&KernelRoot::live(), &mut promotions).unwrap();
     assert_eq!(again.demoted + again.skipped(), huge - outcome.demoted, "{again:?}");
 }
 
@@ -117,7 +114,7 @@ fn regions_that_are_not_huge_are_left_alone() {
     let inside = VirtRange::new(start, start + memory.len() as u64).and_then(HugeRange::within).unwrap();
     let outcome =
         Demotion { process: process(), regions: inside.pages().collect(), bounds: Bounds::default() }
-            .apply(&mut engine())
+            .apply(&KernelRoot::live(), &mut Promotions::default())
             .unwrap();
     if outcome.huge_before > 0 {
         return skip("this system gives huge pages unasked");

@@ -2,8 +2,8 @@
 //! in every way at once and checks every byte. The acting process is killed at any moment. It takes
 //! a minute by default; `MEGAPAGE_SOAK_SECONDS` sets a longer time (`make soak`).
 
-use megapage_act::execute::{Actuator, Executor, ExecutorOptions};
-use megapage_decide::{Action, Obtained, Reason};
+use megapage_act::execute::{Actuator, Executor};
+use megapage_decide::{Action, Budgets, Latency, Obtained, Promotions, Reason};
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::{KernelRoot, boot_time, process, spawn};
@@ -23,19 +23,20 @@ const TARGET: &str = "MEGAPAGE_SOAK_TARGET";
 /// Longer than anything takes on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Returns options without any bound: as fast as it can.
-fn options() -> ExecutorOptions {
+/// Returns promotions without any bound: as fast as it can.
+fn unbound() -> Promotions {
     let much = Bytes::gib(1 << 20);
-    ExecutorOptions {
+    let (pause, pause_most) = (Duration::ZERO, Duration::ZERO);
+    let mut promotions = Promotions::default();
+    promotions.configure(Budgets {
         moved: much,
         moved_per_process: much,
         scanned: much,
         scanned_per_process: much,
-        slow: PATIENCE,
-        pause: Duration::ZERO,
-        pause_most: Duration::ZERO,
-        ..ExecutorOptions::default()
-    }
+        latency: Latency { slow: PATIENCE, pause, pause_most, ..Latency::default() },
+        ..Budgets::default()
+    });
+    promotions
 }
 
 /// Returns `pid` and its descendants.
@@ -75,11 +76,11 @@ fn actions(root: &KernelRoot, pid: Pid) -> Option<(Vec<Action>, Vec<Action>)> {
 }
 
 /// Does one round over the whole family.
-fn round(root: &KernelRoot, executor: &mut Executor, target: Pid) {
+fn round(root: &KernelRoot, executor: &mut Executor, promotions: &mut Promotions, target: Pid) {
     for pid in family(root, target) {
         let Some((recover, promote)) = actions(root, pid) else { continue };
         for actions in [recover, promote] {
-            for done in executor.carry_out(boot_time(), &actions) {
+            for done in executor.carry_out(boot_time(), &actions, promotions) {
                 let obtained = done.outcome.obtained;
                 assert!(!matches!(obtained, Obtained::Denied | Obtained::Unsupported), "{done:?}");
             }
@@ -95,10 +96,10 @@ fn act_until_killed() {
         return;
     };
     let root = KernelRoot::live();
-    let mut executor = Executor::start(&root, options()).unwrap();
+    let (mut executor, mut promotions) = (Executor::start(&root).unwrap(), unbound());
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
-        round(&root, &mut executor, target);
+        round(&root, &mut executor, &mut promotions, target);
         eprintln!("round");
     }
 }
@@ -161,7 +162,7 @@ fn soak(executable: &Path, time: Duration, what: &str) {
     let directory = tempfile::tempdir().unwrap();
     let mut workload = Workload::start(executable, directory.path());
     let target = workload.pid();
-    let mut executor = Executor::start(&root, options()).unwrap();
+    let (mut executor, mut promotions) = (Executor::start(&root).unwrap(), unbound());
     let started = Instant::now();
     // Enough work must be done on the program, however busy the machine is.
     let worked = |executor: &Executor| {
@@ -171,7 +172,7 @@ fn soak(executable: &Path, time: Duration, what: &str) {
             && (!executor.abilities().frees_zeros || counters.recover.freed_bytes > 0)
     };
     while started.elapsed() < time / 3 || (!worked(&executor) && started.elapsed() < PATIENCE) {
-        round(&root, &mut executor, target);
+        round(&root, &mut executor, &mut promotions, target);
         workload.check_alive();
     }
     assert!(worked(&executor), "{:?}", executor.counters());
@@ -194,7 +195,7 @@ fn soak(executable: &Path, time: Duration, what: &str) {
         workload.check_alive();
     }
     // Nothing that the killed processes left hinders the next.
-    round(&root, &mut executor, target);
+    round(&root, &mut executor, &mut promotions, target);
     let output = workload.finish();
     let counters = executor.counters();
     println!(

@@ -1,7 +1,7 @@
 //! The reason for the next pass, and its time.
 
 use crate::config::Config;
-use crate::left::Left;
+use megapage_decide::Left;
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -11,10 +11,9 @@ pub use pace::PublishedPace;
 pub(crate) use validate::uid;
 
 use crate::observability::{LogConfig, MetricsConfig};
-use megapage_act::execute::ExecutorOptions;
 use megapage_decide::megapage::claims::{Claim as Entitlement, Whom};
 use megapage_decide::megapage::{Megapage, Parameters};
-use megapage_decide::{OWN, Pace, Policy, State, known};
+use megapage_decide::{Budgets, Latency, OWN, Pace, Policy, State, known};
 use megapage_kernel::runtime_directory::runtime_file;
 use megapage_kernel::thp::ThpEnabled;
 use megapage_kernel::thp_change::ThpControls;
@@ -360,16 +359,16 @@ impl Default for PressureWatch {
 
 impl Default for Act {
     fn default() -> Act {
-        let options = ExecutorOptions::default();
+        let budgets = Budgets::default();
         Act {
-            promoted_per_second: options.moved,
-            promoted_per_second_of_process: options.moved_per_process,
-            recovered_per_second: options.scanned,
-            recovered_per_second_of_process: options.scanned_per_process,
-            time: options.time,
-            latency_guard: options.slow,
-            pause: options.pause,
-            pause_most: options.pause_most,
+            promoted_per_second: budgets.moved,
+            promoted_per_second_of_process: budgets.moved_per_process,
+            recovered_per_second: budgets.scanned,
+            recovered_per_second_of_process: budgets.scanned_per_process,
+            time: budgets.time,
+            latency_guard: budgets.latency.slow,
+            pause: budgets.latency.pause,
+            pause_most: budgets.latency.pause_most,
         }
     }
 }
@@ -477,7 +476,9 @@ impl Config {
             let what = format!("policy: there is no policy '{}'", self.policy);
             return Err(ConfigError { file: "the configuration".into(), line: None, what });
         };
-        Ok(State::new(policy, self.limits.of_decide()))
+        let mut state = State::new(policy, self.limits.of_decide());
+        state.promotions().configure(self.act.budgets());
+        Ok(state)
     }
 
     /// The tracker that is asked for; `None` for the best.
@@ -507,18 +508,17 @@ fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
 }
 
 impl Act {
-    /// As the executor takes them.
-    pub fn of_executor(&self) -> ExecutorOptions {
-        ExecutorOptions {
+    /// As decide takes them.
+    pub fn budgets(&self) -> Budgets {
+        let Act { latency_guard: slow, pause, pause_most, .. } = *self;
+        Budgets {
             moved: self.promoted_per_second,
             moved_per_process: self.promoted_per_second_of_process,
             scanned: self.recovered_per_second,
             scanned_per_process: self.recovered_per_second_of_process,
             time: self.time,
-            slow: self.latency_guard,
-            pause: self.pause,
-            pause_most: self.pause_most,
-            ..ExecutorOptions::default()
+            latency: Latency { slow, pause, pause_most, ..Latency::default() },
+            ..Budgets::default()
         }
     }
 }

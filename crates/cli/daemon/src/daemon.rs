@@ -5,14 +5,13 @@ use crate::cadence::{Cadence, Cause};
 use crate::children::{Children, Watched};
 use crate::config::{Config, ConfigError, OnExit, STALL, WITHIN};
 use crate::filling::Filling;
-use crate::left::{Left, put_off};
 use crate::new_processes::NewProcesses;
 use crate::pass::{Pass, Times};
 use crate::saved_state::SavedState;
 use crate::select::{Select, Selected, Veto};
 use crate::zeroing::Zeroing;
 use megapage_act::execute::{Actuator, Done};
-use megapage_decide::{Action, Obtained, Outcome, Reason, State, step};
+use megapage_decide::{Action, Left, Obtained, Outcome, Reason, State, step};
 use megapage_kernel::process::own_thread_time;
 use megapage_kernel::{KernelError, KernelRoot, process_cpu_time};
 use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
@@ -209,11 +208,11 @@ impl Daemon {
         if config.observe != former.observe || samples != sampled {
             (self.parts.observer, self.parts.costs) = observer(&self.parts.root, &config, samples)?;
         }
-        self.parts.actuator.configure(config.act.of_executor());
         if let Some(mut fresh) = fresh {
             fresh.succeed(&mut self.state);
             self.state = fresh;
         }
+        self.state.promotions().configure(config.act.budgets());
         self.select = Select::new(&config.processes);
         self.config = config;
         Ok(())
@@ -263,6 +262,7 @@ impl Daemon {
         let vetoed = self.selected.vetoed.iter().cloned();
         snapshot.missed.extend(vetoed.map(|(pid, what)| Missed { pid, why: MissedWhy::Vetoed, what }));
         let looked = own_thread_time().saturating_sub(cpu);
+        let pauses = self.state.promotions().pauses().count();
         let (done, left) = self.act(decided, &actions);
         let acted = self.parts.clock.now();
         let cpu = process_cpu_time().saturating_sub(all_cpu);
@@ -302,7 +302,7 @@ impl Daemon {
             skipped: self.selected.left_out
                 + self.selected.vetoed.len()
                 + self.selected.pids.len().saturating_sub(snapshot.processes.len()),
-            backed_off: self.parts.actuator.backed_off(),
+            backed_off: self.state.promotions().pauses().count() - pauses,
             executor: self.parts.actuator.counted(),
             costs: self.cost_source(),
             snapshot,
@@ -377,18 +377,18 @@ impl Daemon {
     pub fn stop(&mut self) -> Vec<Done> {
         match self.config.on_exit {
             OnExit::Leave => Vec::new(),
-            OnExit::Undo => self.parts.actuator.undo(self.parts.clock.now()),
+            OnExit::Undo => self.parts.actuator.undo(self.parts.clock.now(), self.state.promotions()),
         }
     }
 
     /// Returns the state that a restart needs.
-    pub fn saved_state(&self) -> SavedState {
-        SavedState::new(self.state.saved_regions())
+    pub fn saved_state(&mut self) -> SavedState {
+        SavedState::new(self.state.promotions().saved_regions())
     }
 
     /// Restores the state from before a restart.
     pub fn restore(&mut self, saved: &SavedState) {
-        self.state.restore(self.parts.clock.now(), saved.regions());
+        self.state.promotions().restore(self.parts.clock.now(), saved.regions());
     }
 
     fn select(&mut self) {
@@ -427,13 +427,11 @@ impl Daemon {
             }
         }
         if !changes.is_empty() {
-            done.extend(self.parts.actuator.carry_out(now, &changes));
+            done.extend(self.parts.actuator.carry_out(now, &changes, self.state.promotions()));
         }
         let now = self.parts.clock.now();
         done.iter().for_each(|done| self.state.note(now, &done.outcome));
-        let actuator = &self.parts.actuator;
-        let left = put_off(&mut self.state, now, &changes, &done, |action| actuator.backs_off_until(action));
-        (done, left)
+        (done, self.state.put_off(now))
     }
 }
 

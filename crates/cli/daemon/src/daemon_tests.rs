@@ -1,6 +1,7 @@
 //! Tests that the daemon carries out each kind of action that a policy asks for.
 
 use super::*;
+use megapage_decide::Promotions;
 use megapage_kernel::KernelRoot;
 use megapage_observe::process_id;
 use megapage_snapshot::ProcessId;
@@ -14,7 +15,7 @@ const REGION: HugePage = HugePage::containing(0x2000_0000_0000);
 struct Recording(Arc<Mutex<Vec<Action>>>);
 
 impl Actuator for Recording {
-    fn carry_out(&mut self, _now: Duration, actions: &[Action]) -> Vec<Done> {
+    fn carry_out(&mut self, _now: Duration, actions: &[Action], _: &mut Promotions) -> Vec<Done> {
         self.0.lock().unwrap().extend_from_slice(actions);
         let done = |action: &Action| Done {
             outcome: Outcome { action: action.clone(), obtained: Obtained::Done },

@@ -14,7 +14,6 @@ mod filling;
 #[doc(hidden)]
 pub mod fuzzing;
 mod instance;
-mod left;
 pub mod log;
 mod new_processes;
 mod observability;

@@ -213,7 +213,7 @@ impl<'a> Service<'a> {
         if !alone {
             info!("a daemon is running: this dry run samples no accesses of its own, and estimates no costs");
         }
-        let actuator = actuator(root, &config, options.dry_run)?;
+        let actuator = actuator(root, options.dry_run)?;
         let daemon = Daemon::start(root, config, actuator, veto, options.dry_run, alone)?;
         daemon.cost_warning().iter().for_each(|warning| warn!("{warning}"));
         Ok(Service {
@@ -376,13 +376,14 @@ impl<'a> Service<'a> {
     }
 
     fn save(&mut self) {
+        let state = self.daemon.saved_state();
         let path = &self.daemon.config().state_file;
         if self.options.dry_run || path.as_os_str().is_empty() {
             return;
         }
         self.saved = Instant::now();
         self.dirty = false;
-        if let Err(error) = self.daemon.saved_state().write(path, &self.boot) {
+        if let Err(error) = state.write(path, &self.boot) {
             warn!("{}: cannot be written: {error}; cool-downs are lost in a restart", path.display());
         }
     }
@@ -407,11 +408,11 @@ fn next_order(
     }
 }
 
-fn actuator(root: &KernelRoot, config: &Config, dry_run: bool) -> Result<Box<dyn Actuator>, ExecuteError> {
+fn actuator(root: &KernelRoot, dry_run: bool) -> Result<Box<dyn Actuator>, ExecuteError> {
     if dry_run {
         return Ok(Box::new(DryRun));
     }
-    let executor = Executor::start(root, config.act.of_executor())?;
+    let executor = Executor::start(root)?;
     executor.abilities().notes.iter().for_each(|note| info!("{note}"));
     Ok(Box::new(executor))
 }

@@ -6,7 +6,7 @@
 
 use crate::user;
 
-use megapage_act::execute::{Executor, ExecutorOptions};
+use megapage_act::execute::Executor;
 use megapage_daemon::client;
 use megapage_kernel::smaps::read_smaps;
 use megapage_kernel::spawn::{send_signal, signal};
@@ -227,9 +227,8 @@ impl Soak<'_> {
         // Demand only results that this kernel can give, and that nothing else on the machine
         // prevents.
         let demanding = self.demanding;
-        let can_free = demanding
-            && place.group.is_some()
-            && Executor::start(&root, ExecutorOptions::default()).unwrap().abilities().frees_zeros;
+        let can_free =
+            demanding && place.group.is_some() && Executor::start(&root).unwrap().abilities().frees_zeros;
         let can_swap = swap.is_some() && meminfo(&root).unwrap().swap_total <= Some(SWAP);
         let is_enough = |sum: &Sum| {
             sum.killed > 0

@@ -423,7 +423,7 @@ impl Megapage {
             let fitting = group.as_deref().copied().unwrap_or(f64::INFINITY).min(room);
             let nearness = self.watermarks.nearness(tick.in_use()).max(self.groups.nearness(process));
             let (answer, bound, pages) = if bytes(absent) <= fitting && !bloats(region, nearness) {
-                (tick.promote(process, region, reason), absent, 1)
+                (tick.promote(process, region, PageSize::HUGE_2M, reason), absent, 1)
             } else {
                 // Collapses blocks with at least half of their pages present: this binds at most as
                 // much again.
@@ -431,7 +431,7 @@ impl Megapage {
                 let size = self.parameters.small;
                 let small = bytes(bound) <= fitting && !has_folios(region, size);
                 let answer = match small {
-                    true => tick.promote_to(process, region, size, Reason::WouldBloat),
+                    true => tick.promote(process, region, size, Reason::WouldBloat),
                     false => Answer::Refused,
                 };
                 (answer, bound, 0)

@@ -42,7 +42,9 @@ pub struct SavedDemotion {
 }
 
 impl Promotions {
-    /// Returns all stored regions, ascending by process and address.
+    /// Returns the stored history of each region that an action was tried or put off for, ascending
+    /// by process and address. It must survive a restart: without it, the next process would undo
+    /// the actions of this one at once.
     pub fn saved_regions(&self) -> Vec<SavedRegion> {
         let regions = self.processes.iter().flat_map(|(id, process)| {
             process.regions.iter().map(|(start, memory)| SavedRegion {
@@ -64,7 +66,8 @@ impl Promotions {
     }
 
     /// Takes back saved regions. Skips those with values that are impossible at the time `now`.
-    /// Does not overwrite a region that is already known.
+    /// Does not overwrite a region that is already known. Forgets processes that the next snapshot
+    /// does not contain.
     pub fn restore(&mut self, now: Duration, regions: &[SavedRegion]) {
         let past = |time: Duration| time <= now;
         for one in regions.iter().take(MOST) {
@@ -89,6 +92,7 @@ impl Promotions {
                     present: demoted.present,
                 }),
                 failures: one.failures,
+                failed: None,
                 not_before: one.not_before.min(now + self.limits.back_off_most),
                 small: one.small.filter(|small| *small < HugePage::SIZE),
             });

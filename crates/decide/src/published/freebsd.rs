@@ -9,6 +9,7 @@
 use crate::pace::Rounds;
 use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Reservation, Tick};
 use megapage_snapshot::{Leaf, PAGES};
+use megapage_units::PageSize;
 
 /// The policy: population decides. FreeBSD has no pace, since a reservation becomes huge without a
 /// copy. Without reservations each promotion is a copy; then the pace of the other policies may
@@ -39,7 +40,7 @@ impl Policy for FreeBsd {
             for region in &process.regions {
                 let answer = match region.leaf {
                     Leaf::Base if region.present == PAGES && due > 0 => {
-                        let answer = tick.promote(process, region, Reason::FullyPopulated);
+                        let answer = tick.promote(process, region, PageSize::HUGE_2M, Reason::FullyPopulated);
                         due -= u64::from(answer == Answer::Accepted);
                         answer
                     }

@@ -11,6 +11,7 @@ use crate::pace::Rounds;
 use crate::scans::Scans;
 use crate::{Action, Answer, Fault, FaultSize, Obtained, Outcome, Pace, Policy, Reason, Tick};
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
+use megapage_units::PageSize;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -266,7 +267,7 @@ impl HawkEye {
                 return;
             };
             let Some(region) = crate::region_at(process, start) else { continue };
-            match tick.promote(process, region, reason) {
+            match tick.promote(process, region, PageSize::HUGE_2M, reason) {
                 Answer::Accepted => {
                     work -= 1;
                     self.served(id);

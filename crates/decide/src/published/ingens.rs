@@ -8,7 +8,7 @@
 use crate::pace::Rounds;
 use crate::{Answer, Fault, FaultSize, Pace, Policy, Reason, Tick, samples};
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
-use megapage_units::HugePage;
+use megapage_units::{HugePage, PageSize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -258,7 +258,7 @@ impl Policy for Ingens {
                 return;
             };
             let Some(region) = next.regions.next() else { return };
-            match tick.promote(next.process, region, reason) {
+            match tick.promote(next.process, region, PageSize::HUGE_2M, reason) {
                 Answer::Accepted => {
                     next.huge += 1;
                     pages -= u64::from(PAGES);

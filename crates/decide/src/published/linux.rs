@@ -7,6 +7,7 @@
 use crate::pace::Rounds;
 use crate::{Action, Answer, Fault, FaultSize, Obtained, Outcome, Pace, Policy, Reason, Tick};
 use megapage_snapshot::{Leaf, PAGES, Process, ProcessId, Region};
+use megapage_units::PageSize;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -136,7 +137,7 @@ impl Policy for Linux {
                     continue;
                 }
                 if self.collapses(region)
-                    && tick.promote(process, region, Reason::AddressOrder) == Answer::Spent
+                    && tick.promote(process, region, PageSize::HUGE_2M, Reason::AddressOrder) == Answer::Spent
                 {
                     self.address = region.start();
                     return;

@@ -418,13 +418,13 @@ fn what_was_not_tried_counts_as_never_asked_for() {
     );
     let first = step(moment(0), &seen, &mut state);
     assert_eq!(promoted(&first).len(), 128);
-    assert_eq!(state.saved_regions(), []);
+    assert_eq!(state.promotions().saved_regions(), []);
     let again = step(moment(1), &seen, &mut state);
     assert_eq!(promoted(&again), promoted(&first));
     // A tried action is charged.
     let (tried, rest) = again.split_first().unwrap();
     state.note(moment(1), &outcome(tried, Obtained::Busy));
-    assert_eq!(state.saved_regions().len(), 1);
+    assert_eq!(state.promotions().saved_regions().len(), 1);
     assert_eq!(promoted(&step(moment(2), &seen, &mut state)), promoted(rest));
 }
 

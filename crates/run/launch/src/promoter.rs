@@ -5,9 +5,9 @@ use megapage_act::promote::{
     Applied, Bounds, PromoteError, PromoteOutcome, Promotion, SharedMemory, candidates, identify,
     part_shared, shared_memory,
 };
-use megapage_act::{Engine, Latency};
-use megapage_kernel::KernelRoot;
+use megapage_decide::Promotions;
 use megapage_kernel::process::own_thread_time;
+use megapage_kernel::{KernelRoot, boot_time};
 use megapage_units::{Bytes, HugeCount, HugePage, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -58,8 +58,7 @@ pub struct Promoter {
     /// before, and the program is at work.
     forked: bool,
     bounds: Bounds,
-    /// The engine, made with the first pass that has regions to promote.
-    engine: Option<Engine>,
+    promotions: Promotions,
     next: Instant,
     refusals: BTreeMap<HugePage, u8>,
     /// Time at which refusals were last cleared.
@@ -90,7 +89,7 @@ impl Promoter {
             fork,
             forked: false,
             bounds,
-            engine: None,
+            promotions: Promotions::default(),
             next: Instant::now() + delay,
             refusals: BTreeMap::new(),
             forgotten: Instant::now(),
@@ -156,8 +155,7 @@ impl Promoter {
             self.next = Instant::now() + LEAST_PAUSE.max(cost * COST_SPACING);
             return Ok(false);
         }
-        let engine = self.engine.get_or_insert_with(|| Engine::new(root, Latency::default()));
-        let mut applied = match promotion.apply(engine) {
+        let mut applied = match promotion.apply(root, &mut self.promotions) {
             // Another program runs in the process now: the next pass looks at that.
             Err(PromoteError::Gone(_)) if identify(root, self.pid).is_ok() => {
                 self.next = Instant::now() + LEAST_PAUSE.max(cost * COST_SPACING);
@@ -165,7 +163,7 @@ impl Promoter {
             }
             applied => applied?,
         };
-        let rest = engine.pause(promotion.process);
+        let rest = self.promotions.pause(boot_time(), promotion.process, true);
         let outcome = &mut applied.outcome;
         // A pass that ran out of its time is repeated at once, unless several passes obtained
         // nothing.

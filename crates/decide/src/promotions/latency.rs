@@ -1,6 +1,6 @@
-//! Pace at which a process is acted on: the size of a batch, and its back-off.
+//! Calls on another process: the number of regions that one names, and the back-off after a slow
+//! one.
 
-use super::answer::Call;
 use std::time::Duration;
 
 /// Bounds on the time for which calls may hold another process's mmap lock, and the back-off after
@@ -22,8 +22,7 @@ pub struct Latency {
     /// other took ten times as long on the wall clock: it waited, and the process may have waited,
     /// too.
     pub slow: Duration,
-    /// First back-off of a process, or of all promotions after a refusal for lack of memory. It
-    /// doubles with each further one, up to `pause_most`.
+    /// First back-off of a process. It doubles with each further one, up to `pause_most`.
     pub pause: Duration,
     /// Longest back-off. After a slow call, it is also at most a hundred times the time of one
     /// region. The process then waits for 1 % of the time at most. Promotion comes to an end even
@@ -43,6 +42,33 @@ impl Default for Latency {
     }
 }
 
+/// Times of one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Regions that it dealt with: those advised, and the one that it failed at.
+    pub regions: usize,
+    /// Time on the wall clock.
+    pub took: Duration,
+    /// Processor time. The other time was spent waiting, mostly for a processor.
+    pub busy: Duration,
+    /// Longest time for which the process's mmap lock was held without a break. A collapse gives it
+    /// up between two regions; the other calls keep it to their end.
+    pub held: Duration,
+}
+
+impl Call {
+    /// Returns the processor time for which the process's mmap lock was held without a break. That
+    /// is the time of one region if the lock was given up between regions, as in a collapse, else
+    /// of all.
+    fn busy_of_region(&self) -> Duration {
+        if self.held < self.took { self.busy / self.regions.max(1) as u32 } else { self.busy }
+    }
+}
+
+/// Factor by which a call that collapses may take longer than one that splits. A collapse gives the
+/// lock up between two regions. It has every processor empty its LRU queues, which costs less if
+/// done once for several regions.
+const COLLAPSE_CALL: u32 = 4;
 /// Most regions that one call names, however fast it is. If they turn out to be expensive, the next
 /// call names one.
 const MOST_REGIONS: usize = 16;
@@ -60,7 +86,8 @@ const SHARE: u32 = 100;
 /// A time without work that doubles each time it is started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
-    until: Duration,
+    /// Its end.
+    pub until: Duration,
     times: u32,
     clean: u32,
 }
@@ -70,32 +97,26 @@ impl Pause {
         now >= self.until
     }
 
-    /// Returns its end.
-    pub fn until(&self) -> Duration {
-        self.until
-    }
-
-    pub fn start(&mut self, now: Duration, latency: &Latency) {
-        self.start_within(now, latency, latency.pause_most);
-    }
-
-    /// Starts the back-off after a slow call.
-    pub fn start_after(&mut self, call: Call, now: Duration, latency: &Latency) {
-        let most = latency.pause_most.min(call.busy_of_region().saturating_mul(SHARE));
-        self.start_within(now, latency, most.max(latency.pause));
-    }
-
-    fn start_within(&mut self, now: Duration, latency: &Latency, most: Duration) {
-        let factor = 1u32.checked_shl(self.times).unwrap_or(u32::MAX);
-        self.until = now + latency.pause.saturating_mul(factor).min(most);
+    /// Starts a pause of `first`, doubled by the number of pauses before, at most `most`.
+    pub fn start(&mut self, now: Duration, first: Duration, most: Duration) {
+        self.until = now + doubled(first, self.times, most);
         self.times = self.times.saturating_add(1);
         self.clean = 0;
     }
 
-    /// Starts a pause of the first length, however many there were. The next one does not get
-    /// longer.
-    pub fn start_once(&mut self, now: Duration, latency: &Latency) {
-        self.until = self.until.max(now + latency.pause);
+    /// Starts the back-off after a call on a process, if it was not fine.
+    pub fn learn(&mut self, now: Duration, call: Call, latency: &Latency) -> Speed {
+        let speed = Speed::of(call, latency);
+        match speed {
+            Speed::Fine => self.ease(),
+            Speed::Slow => {
+                let most = latency.pause_most.min(call.busy_of_region().saturating_mul(SHARE));
+                self.start(now, latency.pause, most.max(latency.pause));
+            }
+            // Always lasts the first length, and the next one does not get longer.
+            Speed::Late => self.until = self.until.max(now + latency.pause),
+        }
+        speed
     }
 
     /// Notes a success. `CLEAN_CALLS` of them in a row halve the next pause.
@@ -106,6 +127,11 @@ impl Pause {
             self.times = self.times.saturating_sub(1);
         }
     }
+}
+
+/// Returns `first`, doubled `times` times, at most `most`.
+pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
+    first.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(most)
 }
 
 /// Number of regions that the next call names: as many as take the time that one call may take.
@@ -124,10 +150,11 @@ impl Batch {
         self.0
     }
 
-    /// Learns from a call that is to take at most `most` of a processor. The wall clock does not
-    /// count: if others take the processor away, smaller batches would not make a call faster, and
-    /// each has its own cost.
-    pub fn learn(&mut self, call: Call, most: Duration) {
+    /// Learns from a call that is to take at most [`Latency::call`] of a processor, or more if it
+    /// `promotes`. The wall clock does not count: if others take the processor away, smaller
+    /// batches would not make a call faster, and each has its own cost.
+    pub fn learn(&mut self, call: Call, promotes: bool, latency: &Latency) {
+        let most = if promotes { latency.call * COLLAPSE_CALL } else { latency.call };
         if call.busy > most * MUCH_MORE_EXPENSIVE {
             self.0 = 1;
         } else if call.busy > most {
@@ -156,7 +183,7 @@ pub(super) enum Speed {
 }
 
 impl Speed {
-    pub fn of(call: Call, latency: &Latency) -> Speed {
+    fn of(call: Call, latency: &Latency) -> Speed {
         // A process waits for one region. If one is that expensive, the next call names no other.
         if call.busy_of_region() > latency.slow {
             Speed::Slow
@@ -172,37 +199,39 @@ impl Speed {
 mod tests {
     use super::*;
 
-    const MOST: Duration = Duration::from_millis(2);
-
     fn call(regions: usize, microseconds: u64) -> Call {
         let took = Duration::from_micros(microseconds);
-        Call { regions, took, busy: took, held: took, refused: None, failed: false, at: None }
+        Call { regions, took, busy: took, held: took }
     }
 
     #[test]
     fn a_batch_grows_to_the_time_of_a_call_and_shrinks_at_once() {
+        let latency = Latency { call: Duration::from_millis(2), ..Latency::default() };
+        let learn = |batch: &mut Batch, call| batch.learn(call, false, &latency);
         let mut batch = Batch::default();
         assert_eq!(batch.size(), 1);
         // 300 us a region: at four, twice as many would be late.
         for _ in 0..100 {
-            batch.learn(call(batch.size(), 300 * batch.size() as u64), MOST);
+            let size = batch.size();
+            learn(&mut batch, call(size, 300 * size as u64));
         }
         assert_eq!(batch.size(), 4);
-        batch.learn(call(4, 3_000), MOST);
+        learn(&mut batch, call(4, 3_000));
         assert_eq!(batch.size(), 2);
-        batch.learn(call(2, 3_000), MOST);
+        learn(&mut batch, call(2, 3_000));
         assert_eq!(batch.size(), 1);
         for _ in 0..100 {
             // Waiting for a processor is no reason for small batches.
-            batch.learn(Call { took: Duration::from_secs(1), ..call(batch.size(), 0) }, MOST);
+            let size = batch.size();
+            learn(&mut batch, Call { took: Duration::from_secs(1), ..call(size, 0) });
         }
         assert_eq!(batch.size(), MOST_REGIONS);
         // A short call says nothing about a long one.
         let mut batch = Batch(8);
-        batch.learn(call(1, 0), MOST);
+        learn(&mut batch, call(1, 0));
         assert_eq!(batch.size(), 8);
         // If regions become much more expensive all at once, each gets a call.
-        batch.learn(call(8, 8 * 5_000), MOST);
+        learn(&mut batch, call(8, 8 * 5_000));
         assert_eq!(batch.size(), 1);
     }
 
@@ -219,9 +248,9 @@ mod tests {
         assert_eq!(of(Call { took: long, held: long, busy: short, ..call(1, 0) }), Speed::Late);
         // Ten regions, with the lock given up between them: one may have taken all of the time.
         // With the lock held to the end: all of them.
-        let many = |held| Call { regions: 10, took: long / 10, held, busy: long / 10, ..call(1, 0) };
+        let many = |held| Call { regions: 10, took: long / 10, held, busy: long / 10 };
         assert_eq!((of(many(long / 100)), of(many(long / 10))), (Speed::Late, Speed::Slow));
-        let expensive = Call { regions: 10, took: long, held: long / 10, busy: long, ..call(1, 0) };
+        let expensive = Call { regions: 10, took: long, held: long / 10, busy: long };
         assert_eq!(of(expensive), Speed::Slow);
         assert_eq!(of(call(0, 0)), Speed::Fine);
     }
@@ -233,7 +262,7 @@ mod tests {
         assert!(pause.is_over(Duration::ZERO));
         let length = |pause: &mut Pause| {
             let now = Duration::from_secs(1000);
-            pause.start(now, &latency);
+            pause.start(now, latency.pause, latency.pause_most);
             let mut length = Duration::ZERO;
             while !pause.is_over(now + length) {
                 length += Duration::from_millis(100);
@@ -251,12 +280,13 @@ mod tests {
         assert_eq!(length(&mut pause), latency.pause_most.as_millis());
         let now = Duration::from_secs(5000);
         // A slow machine: 20 ms for each region.
-        pause.start_after(call(1, 20_000), now, &latency);
-        assert_eq!(pause.until(), now + Duration::from_secs(2));
-        pause.start_after(call(1, 1_000_000), now, &latency);
-        assert_eq!(pause.until(), now + latency.pause_most);
+        pause.learn(now, call(1, 20_000), &latency);
+        assert_eq!(pause.until, now + Duration::from_secs(2));
+        pause.learn(now, call(1, 1_000_000), &latency);
+        assert_eq!(pause.until, now + latency.pause_most);
         let now = Duration::from_secs(6000);
-        pause.start_once(now, &latency);
+        let waited = Call { took: Duration::from_secs(1), ..call(1, 0) };
+        assert_eq!(pause.learn(now, waited, &latency), Speed::Late);
         assert!(!pause.is_over(now) && pause.is_over(now + latency.pause));
     }
 }
