@@ -43,15 +43,9 @@ impl Advisable for Target {
     }
 
     fn huge(&mut self, regions: &[HugePage]) -> Vec<bool> {
-        let seen = self
-            .tables
-            .regions(&regions.iter().map(|page| page.range()).collect::<Vec<_>>())
-            .unwrap_or_default();
-        // A region that is not a whole one would shift the others.
-        match seen.len() == regions.len() {
-            true => seen.iter().map(|region| region.huge == Some(true)).collect(),
-            false => vec![false; regions.len()],
-        }
+        let seen = self.look(regions).unwrap_or_default();
+        let is_huge = |page: &HugePage| seen.get(page).is_some_and(|region| region.huge == Some(true));
+        regions.iter().map(is_huge).collect()
     }
 
     fn shared(&mut self, regions: &[HugePage]) -> Vec<bool> {

@@ -90,7 +90,8 @@ impl Diagnosis {
         other: OtherBasePages,
     ) -> Result<Diagnosis, GatherError> {
         let (user, uid) = gather::user_in_question(root, request)?;
-        let finding = Finding::new(&catalog::BASE_PAGES_OTHER, "sysconf(_SC_PAGESIZE)", other.0.to_string());
+        let source = if other.kind == "base" { "sysconf(_SC_PAGESIZE)" } else { "hpage_pmd_size" };
+        let finding = Finding::new(&catalog::BASE_PAGES_OTHER, source, other.size.to_string());
         let untried = Some("the size of this kernel's base pages is not supported".into());
         Ok(Diagnosis {
             user,

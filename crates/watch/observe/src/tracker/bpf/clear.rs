@@ -171,15 +171,9 @@ fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
     }
     // A refused part stands for its region.
     let refused: HashSet<u64> =
-        refused.iter().filter_map(|range| outward(*range)).flat_map(regions).collect();
+        refused.iter().flat_map(|range| range.by_huge_page()).map(|(page, _)| page.start()).collect();
     let left = ranges.iter().copied().flat_map(regions).filter(|start| !refused.contains(start));
     *ranges = VirtRange::joined(left.map(|start| HugePage::containing(start).range()));
-}
-
-/// Returns the regions that `range` touches, whole.
-fn outward(range: VirtRange) -> Option<VirtRange> {
-    let huge = HUGE_2M as u64;
-    VirtRange::new(range.start() / huge * huge, range.end().next_multiple_of(huge))
 }
 
 fn call_error(pid: Pid, source: io::Error) -> TrackError {
