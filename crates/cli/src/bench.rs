@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Measure a program with and without megapage, pair by pair
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     bench: BenchArgs,
 }
@@ -52,7 +52,7 @@ enum BenchArgs {
 
 /// The workload that `bench access` compares
 #[derive(Debug, clap::Args)]
-pub struct Workload {
+pub(crate) struct Workload {
     #[arg(value_enum)]
     case: access::Case,
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
