@@ -22,7 +22,7 @@ use std::time::Duration;
 /// as it would alone; the advice follows the observation, and megapage waits for the program's end. Exit status: 0
 /// done; 1 a process could not be judged, or the program failed; 2 bad input, or nothing could be judged.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Processes, by number or by name (as pgrep: a regular expression)
     #[arg(value_name = "PID|NAME", required_unless_present = "command")]
     processes: Vec<String>,

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 /// Measure a program with and without megapage, pair by pair
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     bench: BenchArgs,
 }

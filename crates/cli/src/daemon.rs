@@ -21,7 +21,7 @@ use std::process::ExitCode;
 ///
 /// Exit status: 0 stopped as requested; 1 --once did not obtain all; 2 bad input, or it cannot run.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Only these processes: PIDs, or regular expressions for names [default: those of the file]
     #[arg(value_name = "PROCESS", value_parser = name)]
     processes: Vec<String>,

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// Reads the unit with its drop-ins, and writes /etc/systemd/system/UNIT.d/50-megapage.conf. The service starts as before:
 /// readiness, main process and confinement stay. `megapage disable UNIT` removes the file.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The service, or a program that one service starts
     #[arg(value_name = "UNIT|PROGRAM")]
     unit: String,
@@ -42,7 +42,7 @@ pub struct Args {
 
 /// Take a service off again: removes what `megapage enable` has written, and nothing else.
 #[derive(Debug, clap::Args)]
-pub struct DisableArgs {
+pub(crate) struct DisableArgs {
     /// The service
     #[arg(value_name = "UNIT", required_unless_present = "all")]
     unit: Option<String>,

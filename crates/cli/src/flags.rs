@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// `--root`.
 #[derive(Debug, clap::Args)]
-pub struct Root {
+pub(crate) struct Root {
     /// Take the files below this directory, such as an image's root
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
@@ -23,6 +23,14 @@ impl Root {
     }
 }
 
+/// `--dry-run` of the commands whose work shell lines can do.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct DryRun {
+    /// Change nothing; print the equivalent shell lines
+    #[arg(id = "dry_run", long = "dry-run")]
+    pub asked: bool,
+}
+
 /// Parses a name that must not be empty: in comparisons, an empty name can match everything.
 pub fn name(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("the name is empty".into()) } else { Ok(text.into()) }
@@ -30,7 +38,7 @@ pub fn name(text: &str) -> Result<String, String> {
 
 /// What `run` and `enable` ask for the memory of a program, and how it is reached.
 #[derive(Debug, clap::Args)]
-pub struct Backing {
+pub(crate) struct Backing {
     /// The backing of the heap: auto, 1g, 2m, thp or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub heap: Heap,

@@ -28,7 +28,7 @@ const FILES: [(&str, &str); 3] = [
 ///
 /// For `make install` and packages: every command gets a page, man/man1/megapage-COMMAND.1.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The directory `share` of the prefix; it need not exist.
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,

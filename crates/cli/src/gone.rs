@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 /// A removed command or option.
 #[derive(Clone, Copy, Debug)]
-pub struct Gone {
+pub(crate) struct Gone {
     /// The command, of one or two words.
     command: &'static str,
     what: What,
@@ -70,7 +70,7 @@ pub const GONE: &[Gone] = &[
 
 /// Command line arguments without removed options.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// The arguments to parse.
     pub arguments: Vec<OsString>,
     /// One line for each option that was taken out.

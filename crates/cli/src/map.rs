@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Clears the accessed bits of its memory and reads them after --seconds: what was accessed in between is hot. With --watch it
 /// does so again and again, for --seconds in all, and shows heat over time: rows are time, columns are ranges of addresses.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The process: its identifier, or a name (as pgrep takes them) that matches no other process
     #[arg(value_name = "PROCESS")]
     process: String,

@@ -16,7 +16,7 @@ use std::thread::available_parallelism;
 ///
 /// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or nothing to plan from.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Recordings of megapage record, or answers of Prometheus' /api/v1/query_range
     #[arg(value_name = "RECORDING", required = true)]
     recordings: Vec<PathBuf>,

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 /// Show, size and keep the pools of hugetlb pages.
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     List(list::Args),
     Set(set::Args),
     Persist(persist::Args),

@@ -1,5 +1,6 @@
 //! `megapage prime`.
 
+use crate::flags::DryRun;
 use crate::output::say;
 use crate::remap::{each, prime::report};
 use anyhow::{Result, bail};
@@ -20,13 +21,12 @@ use std::process::ExitCode;
 ///
 /// Exit status: 0 all that is possible was obtained; 1 some; 2 nothing.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Files; or PIDs, for all files of which they map 2 MiB or more, largest first (./NAME for a file of digits)
     #[arg(value_name = "FILE|PID", required = true)]
     what: Vec<PathBuf>,
-    /// Change nothing; print the equivalent shell lines
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     /// Print JSON (schema megapage.prime/1)
     #[arg(long)]
     json: bool,
@@ -67,11 +67,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if files.is_empty() && new.is_empty() {
         bail!("no file of 2 MiB or more is mapped there that could be opened by its name");
     }
-    let (mut outcomes, unfit) = each(&files, |file| prime_any(&root, file, args.dry_run));
+    let (mut outcomes, unfit) = each(&files, |file| prime_any(&root, file, args.dry_run.asked));
     let new: Vec<PathBuf> = new.into_iter().take(MOST_FILES).collect();
     // A library that cannot be on huge pages prints a line. It does not fail the command: the user
     // named the process, not the library.
-    let (of_processes, _) = each(&new, |file| prime_any(&root, file, args.dry_run));
+    let (of_processes, _) = each(&new, |file| prime_any(&root, file, args.dry_run.asked));
     let none = outcomes.is_empty() && of_processes.is_empty();
     outcomes.extend(of_processes);
     report(&outcomes, failed || unfit || none, args.json.then_some(SCHEMA))

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The contents of memory stay. Needs Linux 6.12, and root or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0; 1 if only a
 /// part was obtained; 2 bad input, or not possible.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Processes by number, or services of systemd
     #[arg(value_name = "PID|UNIT", required = true)]
     targets: Vec<String>,

@@ -5,11 +5,11 @@ use crate::sampling::seconds;
 use anyhow::{Context, Result, bail};
 use megapage_advise::Watch;
 use megapage_kernel::KernelRoot;
-use megapage_plan::recording::{Header, Moment};
-use megapage_record::{Namer, Options, Output, SCHEMA, Summary, Why, record};
+use megapage_plan::recording::Moment;
+use megapage_record::{Namer, Options, Output, SCHEMA, Why, record};
 use megapage_report::json;
+use megapage_report::record::{Document, brief};
 use megapage_units::Bytes;
-use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use std::time::Duration;
 ///
 /// Exit status: 0 recorded; 1 the file was full before the time was over; 2 bad input, or nothing can be recorded.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Only these processes: identifiers, or names as pgrep takes them [default: all]
     #[arg(value_name = "PROCESS")]
     processes: Vec<String>,
@@ -59,21 +59,6 @@ pub struct Args {
     json: bool,
 }
 
-/// The document that `--json` prints.
-#[derive(Serialize)]
-struct Document<'a> {
-    moments: u64,
-    seconds: f64,
-    services: usize,
-    services_with_cost: usize,
-    cpu_seconds: f64,
-    cpu_share: f64,
-    longest_interval_seconds: f64,
-    recording_bytes: u64,
-    ended_by: &'static str,
-    header: &'a Header,
-}
-
 /// Runs the command; see [`Args`].
 pub fn main(args: Args) -> Result<ExitCode> {
     let to_standard_output = args.output.as_os_str() == "-";
@@ -107,52 +92,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let summary = record(&root, &options, namer, &mut output, &mut |time| watch.wait(time), &mut each)?;
     summary.header.lacks.iter().for_each(say);
     if args.json {
-        print(&(json(SCHEMA, &document(&summary)) + "\n"))?;
+        print(&(json(SCHEMA, &Document::from(&summary)) + "\n"))?;
     } else {
         say(brief(&summary, args.budget));
     }
     Ok(ExitCode::from(u8::from(summary.why == Why::Full)))
-}
-
-fn share(summary: &Summary) -> f64 {
-    if summary.seconds > 0.0 { summary.own_seconds / summary.seconds } else { 0.0 }
-}
-
-fn document(summary: &Summary) -> Document<'_> {
-    Document {
-        moments: summary.moments,
-        seconds: summary.seconds,
-        services: summary.services,
-        services_with_cost: summary.judged,
-        cpu_seconds: summary.own_seconds,
-        cpu_share: share(summary),
-        longest_interval_seconds: summary.longest,
-        recording_bytes: summary.bytes,
-        ended_by: summary.why.name(),
-        header: &summary.header,
-    }
-}
-
-fn brief(summary: &Summary, budget: f64) -> String {
-    let over = match share(summary) > budget {
-        true => format!(
-            ", above the budget of {:.2} %: its start is paid for by a longer recording",
-            100.0 * budget
-        ),
-        false => String::new(),
-    };
-    format!(
-        "{} moments of {} services in {:.0} s ({} with their cost of translation), {}; took {:.2} % of a processor{over}{}",
-        summary.moments,
-        summary.services,
-        summary.seconds,
-        summary.judged,
-        Bytes(summary.bytes),
-        100.0 * share(summary),
-        if summary.why == Why::Full {
-            "; ended early: the file is as large as --max-size allows"
-        } else {
-            ""
-        },
-    )
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 /// Put code and constants of programs on huge pages
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Check(check::Args),
     Prime(prime::Args),
 }

@@ -32,7 +32,7 @@ const PARTLY: u8 = 1;
 /// the program cannot be executed; 127 there is no such program. With --report, SIGUSR1 to megapage
 /// makes a report at once.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     backing: Backing,
     /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
@@ -81,7 +81,7 @@ pub struct Args {
 
 /// The choice of `--mechanism`; `auto` is `None`.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice(pub Option<Mechanism>);
+pub(crate) struct Choice(pub Option<Mechanism>);
 
 /// Parses `--mechanism`.
 pub fn mechanism(text: &str) -> Result<Choice, String> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// How access bits are sampled.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct SamplingArgs {
+pub(crate) struct SamplingArgs {
     /// The only tracker to use: bpf, idle-pages, pagemap or smaps [default: the best that works]
     #[arg(long, value_name = "NAME", value_parser = tracker)]
     tracker: Option<TrackerKind>,

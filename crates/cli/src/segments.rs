@@ -1,5 +1,6 @@
 //! `megapage segments`: show, check and remove huge memory that outlives programs.
 
+use crate::flags::DryRun;
 use crate::output::{answer, print, say};
 use anyhow::{Result, bail};
 use megapage_kernel::KernelRoot;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 
 /// Show, check and remove segments: named huge memory that outlives its program
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     List(List),
     Show(Show),
     Remove(Remove),
@@ -21,7 +22,7 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct Where {
+pub(crate) struct Where {
     /// Search this directory besides all mounted hugetlbfs. Repeatable
     #[arg(long, value_name = "DIR")]
     directory: Vec<PathBuf>,
@@ -29,7 +30,7 @@ pub struct Where {
 
 /// Show every segment: its size, how much of it may hold old bytes, whether it is in use
 #[derive(Debug, clap::Args)]
-pub struct List {
+pub(crate) struct List {
     #[command(flatten)]
     place: Where,
     /// Print JSON (schema megapage.segments-list/1)
@@ -39,7 +40,7 @@ pub struct List {
 
 /// Show everything about one segment
 #[derive(Debug, clap::Args)]
-pub struct Show {
+pub(crate) struct Show {
     /// NAME, APPLICATION/NAME, or the path
     #[arg(value_name = "SEGMENT")]
     segment: String,
@@ -54,15 +55,14 @@ pub struct Show {
 ///
 /// Exit status: 0 all removed; 1 some; 2 none.
 #[derive(Debug, clap::Args)]
-pub struct Remove {
+pub(crate) struct Remove {
     /// NAME, APPLICATION/NAME, or the path
     #[arg(value_name = "SEGMENT", required = true)]
     segments: Vec<String>,
     #[command(flatten)]
     place: Where,
-    /// Change nothing; print the equivalent shell lines
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     /// Print JSON (schema megapage.segments-remove/1)
     #[arg(long)]
     json: bool,
@@ -73,7 +73,7 @@ pub struct Remove {
 /// Opens each as its program would, which completes an operation that a kill interrupted. Without a name, checks all of
 /// the user's segments that are not in use. Exit status: 0 all sound; 1 not all; 2 bad input.
 #[derive(Debug, clap::Args)]
-pub struct Verify {
+pub(crate) struct Verify {
     /// NAME, APPLICATION/NAME, or the path
     #[arg(value_name = "SEGMENT")]
     segments: Vec<String>,
@@ -135,15 +135,15 @@ fn remove(args: &Remove) -> Result<ExitCode> {
     let found = args.place.look()?;
     // Look up all names before anything is removed.
     let meant: Vec<&Listed> = args.segments.iter().map(|name| found.find(name)).collect::<Result<_, _>>()?;
-    let removals: Vec<Removal> = meant.iter().map(|segment| removal(segment, args.dry_run)).collect();
+    let removals: Vec<Removal> = meant.iter().map(|segment| removal(segment, args.dry_run.asked)).collect();
     let report = Removals {
-        dry_run: args.dry_run,
+        dry_run: args.dry_run.asked,
         commands: meant.iter().map(|segment| human::removal(segment)).collect(),
         segments: removals,
     };
     if args.json {
         print(&(json("megapage.segments-remove/1", &report) + "\n"))?;
-    } else if args.dry_run {
+    } else if args.dry_run.asked {
         print(&(report.commands.join("\n") + "\n"))?;
     }
     let removed = report.segments.iter().filter(|segment| segment.removed).count();

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Show the services that `megapage enable` has put on huge pages: since when, whether they run, what they have, and what trials
 /// have found.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Only this service
     #[arg(value_name = "UNIT")]
     unit: Option<String>,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The user's next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     /// No request: the time is up.
     Nothing,
     /// Leave.
@@ -58,7 +58,7 @@ impl Request {
 
 /// The terminal, in full-screen mode until this is dropped.
 #[derive(Debug)]
-pub struct Terminal {
+pub(crate) struct Terminal {
     signals: Signals,
     requests: VecDeque<Request>,
     /// True while letters are text.

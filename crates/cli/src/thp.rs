@@ -1,6 +1,6 @@
 //! `megapage thp`.
 
-use crate::flags::Root;
+use crate::flags::{DryRun, Root};
 use crate::output::answer;
 use anyhow::Result;
 use megapage_act::thp::{apply, find, get, persist, plan};
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Show, set and keep the machine's settings of transparent huge pages.
 #[derive(Debug, clap::Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Get(GetArgs),
     Set(SetArgs),
     Persist(PersistArgs),
@@ -20,7 +20,7 @@ pub enum Command {
 
 /// Show settings: enabled, defrag, shmem_enabled, khugepaged/..., and those of each size.
 #[derive(Debug, clap::Args)]
-pub struct GetArgs {
+pub(crate) struct GetArgs {
     /// Only these settings: enabled, khugepaged/max_ptes_none, 64k, 64k/shmem
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -31,13 +31,12 @@ pub struct GetArgs {
 
 /// Set them now: all, or none where one is refused. They hold until the next boot.
 #[derive(Debug, clap::Args)]
-pub struct SetArgs {
+pub(crate) struct SetArgs {
     /// Such as enabled=madvise, 64k=inherit, khugepaged/max_ptes_none=0
     #[arg(value_name = "NAME=VALUE")]
     settings: Vec<String>,
-    /// Change nothing; print the equivalent shell lines
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     /// Print JSON (schema megapage.thp-set/1)
     #[arg(long)]
     json: bool,
@@ -45,16 +44,15 @@ pub struct SetArgs {
 
 /// Keep them over a reboot, by /etc/tmpfiles.d; names what else sets the same. A call states the whole.
 #[derive(Debug, clap::Args)]
-pub struct PersistArgs {
+pub(crate) struct PersistArgs {
     /// Such as enabled=madvise, 64k=inherit
     #[arg(value_name = "NAME=VALUE", required_unless_present = "remove")]
     settings: Vec<String>,
     /// Remove what was kept
     #[arg(long, conflicts_with = "settings")]
     remove: bool,
-    /// Change nothing; print the equivalent shell lines
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     #[command(flatten)]
     root: Root,
     /// Print JSON (schema megapage.thp-persist/1)
@@ -85,11 +83,11 @@ fn show(kernel: &KernelRoot, args: &GetArgs) -> Result<()> {
 
 fn set(kernel: &KernelRoot, args: &SetArgs) -> Result<()> {
     let steps = plan(kernel, &args.settings)?;
-    if !args.dry_run {
+    if !args.dry_run.asked {
         apply(kernel, &steps)?;
     }
-    let report = Applied { applied: !args.dry_run, what: BTreeMap::from([("settings", &steps)]) };
-    answer(args.json, "megapage.thp-set/1", &report, || changed(&steps, args.dry_run))?;
+    let report = Applied { applied: !args.dry_run.asked, what: BTreeMap::from([("settings", &steps)]) };
+    answer(args.json, "megapage.thp-set/1", &report, || changed(&steps, args.dry_run.asked))?;
     Ok(())
 }
 
@@ -97,10 +95,10 @@ fn keep(kernel: &KernelRoot, args: &PersistArgs) -> Result<()> {
     let root = args.root.path()?;
     let steps = if args.remove { Vec::new() } else { plan(kernel, &args.settings)? };
     let kept = persist(kernel, root, &steps)?;
-    if !args.dry_run {
+    if !args.dry_run.asked {
         kept.apply()?;
     }
-    let report = Applied { applied: !args.dry_run, what: &kept };
-    answer(args.json, "megapage.thp-persist/1", &report, || human(&kept, args.remove, args.dry_run))?;
+    let report = Applied { applied: !args.dry_run.asked, what: &kept };
+    answer(args.json, "megapage.thp-persist/1", &report, || human(&kept, args.remove, args.dry_run.asked))?;
     Ok(())
 }

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// If a megapage daemon runs, top also shows its policy, last pass and last decisions, and in the column DAEMON what it
 /// did to each process: memory promoted (+) and freed (-), or how many actions failed.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Only these processes: PIDs, or names as for pgrep
     #[arg(value_name = "PROCESS")]
     processes: Vec<String>,

@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// at the next start of the same build. Needs Linux 6.1, and root or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0 decided; 1
 /// undecided, or ended early; 2 bad input, or not possible.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// A service of systemd, or processes by number or name
     #[arg(value_name = "SERVICE|PROCESS", required_unless_present_any = ["list", "forget"])]
     targets: Vec<String>,

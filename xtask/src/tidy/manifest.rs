@@ -37,7 +37,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
         "report",
         &[
             "units", "snapshot", "kernel", "observe", "decide", "act", "launch", "segment", "broker",
-            "remap", "plan", "systemd", "doctor", "advise", "daemon", "trial", "bench",
+            "remap", "plan", "record", "systemd", "doctor", "advise", "daemon", "trial", "bench",
         ],
     ),
     (

@@ -16,6 +16,7 @@ pub mod map;
 pub mod plan;
 pub mod pools;
 pub mod reclaim;
+pub mod record;
 pub mod remap;
 pub mod run;
 pub mod segments;

@@ -8,6 +8,7 @@ pub mod daemon;
 mod keys;
 mod text;
 
+pub use columns::Key;
 pub use keys::{Prompt, help};
 pub use text::{Head, Page, screen, table};
 
@@ -20,7 +21,6 @@ use megapage_units::{Bytes, Pid};
 use regex_lite::Regex;
 use serde::Serialize;
 use std::borrow::Cow;
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -109,38 +109,6 @@ pub struct Row {
     start_ticks: Option<u64>,
 }
 
-megapage_units::named! {
-    /// Key by which processes are sorted. Most first, names and pids ascending; unknown values come
-    /// last.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Key {
-        /// Identifier of the process.
-        Pid = "pid",
-        /// The user's name.
-        User = "user",
-        /// The command name.
-        Name = "name",
-        /// The unit, or the control group if there is no unit.
-        Unit = "unit",
-        /// The pod.
-        Pod = "pod",
-        /// Resident memory.
-        Resident = "resident",
-        /// Share on huge pages.
-        Huge = "huge",
-        /// Mean coverage.
-        Coverage = "coverage",
-        /// Translation cost.
-        Cost = "cost",
-        /// Zeros in huge pages.
-        Bloat = "bloat",
-        /// Change of the huge part.
-        Change = "change",
-        /// Memory that is swapped out.
-        Swap = "swap",
-    }
-}
-
 impl Key {
     /// Returns the key that is `steps` columns to the right of this one (to the left if negative),
     /// around the edge.
@@ -148,29 +116,6 @@ impl Key {
     pub fn step(self, steps: isize) -> Key {
         let at = Key::ALL.iter().position(|&key| key == self).unwrap_or(0) as isize;
         Key::ALL[(at + steps).rem_euclid(Key::ALL.len() as isize) as usize]
-    }
-
-    fn compare(self, one: &Row, other: &Row) -> Ordering {
-        let known_first = |one: &str, other: &str| (one.is_empty(), one).cmp(&(other.is_empty(), other));
-        let most_first = |of: fn(&Row) -> Option<f64>| {
-            let (one, other) = (of(one), of(other));
-            other.unwrap_or(f64::NEG_INFINITY).total_cmp(&one.unwrap_or(f64::NEG_INFINITY))
-        };
-        match self {
-            Key::Pid => one.pid.cmp(&other.pid),
-            Key::User => one.user().cmp(&other.user()),
-            Key::Name => one.name.cmp(&other.name),
-            Key::Unit => known_first(one.unit_or_group(), other.unit_or_group()),
-            Key::Pod => known_first(one.pod_or_uid(), other.pod_or_uid()),
-            Key::Resident => other.resident_bytes.cmp(&one.resident_bytes),
-            Key::Huge => most_first(|row| row.huge_share),
-            Key::Coverage => most_first(|row| row.coverage),
-            Key::Cost => most_first(|row| row.translation.map(|cost| cost.share)),
-            Key::Bloat => most_first(|row| row.bloat_bytes.map(|bytes| bytes as f64)),
-            Key::Change => most_first(|row| row.huge_change_bytes.map(|bytes| bytes as f64)),
-            Key::Swap => other.swap_bytes.cmp(&one.swap_bytes),
-        }
-        .then(one.pid.cmp(&other.pid))
     }
 }
 

@@ -17,7 +17,7 @@ const LONGEST: u64 = 64 << 20;
 
 /// Source of the messages.
 #[derive(Debug)]
-pub enum Source {
+pub(crate) enum Source {
     /// A file; `-` is standard input.
     File(PathBuf),
     /// The journal of a service.

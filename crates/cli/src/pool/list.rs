@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 /// Show every pool: its size on the machine and on each node, free pages, users, and limits.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Print JSON (schema megapage.pool-list/1).
     #[arg(long)]
     json: bool,

@@ -1,6 +1,6 @@
 //! `megapage pool serve` and `megapage pool stock`: the broker of pre-zeroed pages.
 
-use crate::flags::name;
+use crate::flags::{DryRun, name};
 use crate::output::{answer, print};
 use anyhow::{Context, Result, anyhow, bail};
 use megapage_broker::{Options, SCHEMA, ask, dry_run, patience_from_environment, run};
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// Runs until SIGTERM or SIGINT: leased pages stay with their programs, the stock and the pages of --grow are released.
 /// See docs/broker.md.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Where to listen: a NAME for /run/megapage/pool-NAME.sock, or a path.
     #[arg(long, value_name = "NAME|PATH", value_parser = name, default_value = "default")]
     socket: String,
@@ -59,9 +59,8 @@ pub struct Args {
     /// [default: 0600; 0666 with --allow-user or --allow-group].
     #[arg(long, value_name = "MODE", value_parser = mode)]
     mode: Option<u32>,
-    /// Change nothing; print the equivalent shell lines.
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
 }
 
 /// The limit of `--quota-per-uid`; `none` is `None`.
@@ -117,7 +116,7 @@ fn options(args: &Args) -> Result<Options> {
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let options = options(&args)?;
-    if args.dry_run {
+    if args.dry_run.asked {
         print(&(dry_run(&root, &options)?.join("\n") + "\n"))?;
     } else {
         // A closed standard error does not end the broker.
@@ -130,7 +129,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 ///
 /// Root and the broker's user see all users, others themselves. Exit status: 0; 2 if no broker answers.
 #[derive(Debug, clap::Args)]
-pub struct StockArgs {
+pub(crate) struct StockArgs {
     /// The broker: a NAME for /run/megapage/pool-NAME.sock, or a path.
     #[arg(value_name = "NAME|PATH", value_parser = name, default_value = "default")]
     socket: String,

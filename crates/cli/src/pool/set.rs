@@ -1,5 +1,6 @@
 //! `megapage pool set`.
 
+use crate::flags::DryRun;
 use crate::output::{answer, print};
 use anyhow::{Result, bail};
 use megapage_act::pool::{Request, Spec, plan};
@@ -15,7 +16,7 @@ use std::time::Duration;
 ///
 /// Exit status: 0 all pages obtained; 1 some; 2 refused or rolled back, with nothing changed.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Pools and their sizes. Several are one transaction.
     #[arg(value_name = "POOL")]
     pools: Vec<String>,
@@ -36,9 +37,8 @@ pub struct Args {
     /// Roll everything back unless every page is obtained.
     #[arg(long)]
     rollback_on_shortfall: bool,
-    /// Change nothing; print the equivalent shell lines.
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     /// Print JSON (schema megapage.pool-set/1).
     #[arg(long)]
     json: bool,
@@ -47,13 +47,13 @@ pub struct Args {
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let plan = plan(&root, &request(&args)?)?;
-    if !args.json && !args.dry_run {
+    if !args.json && !args.dry_run.asked {
         // Printed before anything is changed, so that the user sees it if the machine then runs
         // short of memory.
         print(&(memory(&plan.memory) + "\n"))?;
     }
-    let outcome = if args.dry_run { plan.dry_run() } else { plan.apply(&root)? };
-    let text = if args.dry_run { dry_run } else { set };
+    let outcome = if args.dry_run.asked { plan.dry_run() } else { plan.apply(&root)? };
+    let text = if args.dry_run.asked { dry_run } else { set };
     answer(args.json, "megapage.pool-set/1", &outcome, || text(&outcome))?;
     if outcome.rolled_back {
         bail!("not every page was obtained: everything was rolled back, as --rollback-on-shortfall requests");

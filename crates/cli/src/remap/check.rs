@@ -17,7 +17,7 @@ use std::process::ExitCode;
 ///
 /// Exit status: 0 something to gain; 1 nothing in at least one file; 2 no file could be read.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Executables or shared libraries (ELF, 64-bit)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,

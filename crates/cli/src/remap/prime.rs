@@ -1,6 +1,7 @@
 //! `megapage remap prime`.
 
 use super::{each, status};
+use crate::flags::DryRun;
 use crate::output::answer;
 use anyhow::Result;
 use megapage_kernel::KernelRoot;
@@ -18,16 +19,15 @@ use std::process::ExitCode;
 ///
 /// Exit status: 0 all that is possible was obtained; 1 some; 2 nothing.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Executables or shared libraries (ELF, 64-bit)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Drop the files' cached pages instead, so that they come back in small folios
     #[arg(long)]
     undo: bool,
-    /// Change nothing; print the equivalent shell lines
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     /// Print JSON (schema megapage.remap-prime/1)
     #[arg(long)]
     json: bool,
@@ -38,12 +38,12 @@ const SCHEMA: &str = "megapage.remap-prime/1";
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     if args.undo {
-        let (undone, failed) = each(&args.files, |file| undo(&root, file, args.dry_run));
+        let (undone, failed) = each(&args.files, |file| undo(&root, file, args.dry_run.asked));
         let report = BTreeMap::from([("files", &undone)]);
         answer(args.json, SCHEMA, &report, || undone.iter().map(human::undone).collect())?;
         return Ok(status(undone.len(), failed, undone.iter().all(|file| file.left_bytes.unwrap_or(0) == 0)));
     }
-    let (outcomes, failed) = each(&args.files, |file| prime(&root, file, args.dry_run));
+    let (outcomes, failed) = each(&args.files, |file| prime(&root, file, args.dry_run.asked));
     report(&outcomes, failed, args.json.then_some(SCHEMA))
 }
 

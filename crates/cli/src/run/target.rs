@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file, standard output, or nothing.
-pub enum Target {
+pub(crate) enum Target {
     /// No report was requested; live reports go to standard error.
     Nothing,
     /// `-`.

@@ -17,7 +17,7 @@ const NAMED_WITHIN: Duration = Duration::from_secs(30);
 
 /// The daemon's last report.
 #[derive(Debug)]
-pub struct Daemon {
+pub(crate) struct Daemon {
     socket: PathBuf,
     named: bool,
     seen: Option<DaemonSeen>,

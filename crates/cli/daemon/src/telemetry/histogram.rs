@@ -2,7 +2,7 @@
 
 /// Numbers of values at or below each of a few bounds.
 #[derive(Clone, Debug)]
-pub struct Histogram {
+pub(crate) struct Histogram {
     bounds: &'static [f64],
     /// Counts for each bound, and for values above the last; not added up.
     counts: Vec<u64>,

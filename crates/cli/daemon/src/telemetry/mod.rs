@@ -34,7 +34,7 @@ const PARTS: [&str; 3] = ["observe", "decide", "act"];
 
 /// All notes.
 #[derive(Debug)]
-pub struct Telemetry {
+pub(crate) struct Telemetry {
     /// Most processes that are shown one by one.
     shown: usize,
     /// Most decisions that are stored.

@@ -1,10 +1,11 @@
 //! Heat over time for a terminal and a pipe.
 
 use super::{Column, HeatMap, columns};
-use crate::line::{self, Colour, Line, Paint, Style, wrap};
+use crate::line::{self, Line, Paint, Style, wrap};
+use crate::map::{COLD, HEAT, colour, letter};
 use crate::value::fit;
 use crate::width;
-use megapage_snapshot::{HeatCell, HeatRow};
+use megapage_snapshot::HeatRow;
 
 /// Most rows of the picture if the caller sets no number.
 const MOST_ROWS: usize = 48;
@@ -12,9 +13,6 @@ const MOST_ROWS: usize = 48;
 const INDENT: usize = 8;
 /// Most bands that are described.
 const MOST_BANDS: usize = 8;
-/// Colours from a little to all, as the map has them.
-pub(super) const HEAT: [Colour; 10] = crate::map::HEAT;
-const COLD: Colour = crate::map::COLD;
 const KEYS: &str = "q ends it and prints what was seen";
 
 /// Returns the whole picture: at most [`width`] columns and some sixty lines.
@@ -77,31 +75,14 @@ fn row_line(row: &HeatRow, columns: &[Column], paint: Paint) -> Line {
         }
         let cell = column.cell(row);
         match paint {
-            Paint::Plain => line.push(Style::PLAIN, letter(cell).to_string()),
-            Paint::Colour => match colour(cell) {
+            Paint::Plain => line.push(Style::PLAIN, cell.heat().map_or(' ', letter).to_string()),
+            Paint::Colour => match cell.heat().map(colour) {
                 Some(colour) => line.push(Style::halves(Some(colour), None), "█"),
                 None => line.push(Style::PLAIN, " "),
             },
         }
     }
     line
-}
-
-fn letter(cell: HeatCell) -> char {
-    match cell.heat() {
-        None => ' ',
-        Some(0.0) => '.',
-        Some(heat) if heat >= 1.0 => '#',
-        Some(heat) if heat < 0.1 => '+',
-        Some(heat) => char::from(b'0' + ((heat * 10.0) as u8).min(9)),
-    }
-}
-
-fn colour(cell: HeatCell) -> Option<Colour> {
-    match cell.heat()? {
-        0.0 => Some(COLD),
-        heat => Some(HEAT[((heat * 10.0) as usize).min(HEAT.len() - 1)]),
-    }
 }
 
 /// Returns the line with a letter under the first column of each band.

@@ -5,7 +5,6 @@ use super::{Map, share};
 use crate::line::{self, Colour, Line, Paint, Style, wrap};
 use crate::value::fit;
 use crate::width;
-use megapage_snapshot::PAGES;
 use megapage_units::{Bytes, HUGE_2M};
 
 /// Most cells in a line: with cells of 2 MiB, 160 MiB.
@@ -187,11 +186,21 @@ fn half_blocks(items: &[Item]) -> Line {
 }
 
 fn heat_colour(content: &Content) -> Option<Colour> {
-    match content.heat() {
-        _ if content.pages.total() == 0 => None,
-        None => Some(UNKNOWN),
-        Some(0.0) => Some(COLD),
-        Some(heat) => Some(HEAT[((heat * 10.0) as usize).min(9)]),
+    (content.pages.total() > 0).then(|| content.heat().map_or(UNKNOWN, colour))
+}
+
+/// Returns the colour of memory of which this share, 0 to 1, is accessed.
+pub fn colour(heat: f64) -> Colour {
+    if heat == 0.0 { COLD } else { HEAT[((heat * 10.0) as usize).min(9)] }
+}
+
+/// Returns the letter of memory of which this share, 0 to 1, is accessed.
+pub fn letter(heat: f64) -> char {
+    match heat {
+        0.0 => '.',
+        heat if heat >= 1.0 => '#',
+        heat if heat < 0.1 => '+',
+        heat => char::from(b'0' + ((heat * 10.0) as u8).min(9)),
     }
 }
 
@@ -211,15 +220,7 @@ fn letters(items: &[Item]) -> [Line; 2] {
 }
 
 fn heat_letter(content: &Content) -> char {
-    match content.heat() {
-        _ if content.pages.total() == 0 => ' ',
-        None => '?',
-        Some(0.0) => '.',
-        Some(heat) if heat * f64::from(PAGES) >= f64::from(PAGES) => '#',
-        Some(heat) => {
-            char::from_digit((heat * 10.0) as u32, 10).filter(|&tenths| tenths != '0').unwrap_or('+')
-        }
-    }
+    if content.pages.total() == 0 { ' ' } else { content.heat().map_or('?', letter) }
 }
 
 /// Returns the index in [`BACKINGS`] of the backing with most of a cell; `None` if nothing is

@@ -1,10 +1,14 @@
 //! Selection of the table's columns that fit a terminal.
 
-use super::{Key, Row, Top, cells, daemon};
+use super::{Row, Top, cells, daemon};
+use crate::text::or_dash;
 use crate::value::{change, fit, percent, size, time};
+use By::{Most, Text};
 use megapage_snapshot::{MissedWhy, PAGES};
 use megapage_units::Bytes;
 use megapage_units::shown::one_line;
+use std::borrow::Cow;
+use std::cmp::Ordering;
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug)]
@@ -12,71 +16,115 @@ pub(super) struct Column {
     /// Its title.
     pub title: &'static str,
     /// Least width.
-    pub width: usize,
+    width: usize,
     /// True if its text begins at its left edge.
-    pub left: bool,
+    left: bool,
+    /// Turn in which it leaves if there is no room for all; 0 if it always stays.
+    leaves: usize,
+    /// Turn in which it gets remaining room; 0 if it gets none. The name gets the rest.
+    grows: usize,
     /// Key that sorts the table by this column.
     pub key: Option<Key>,
+    /// Values that it is sorted by.
+    by: By,
     /// Its text.
     text: fn(&Row) -> String,
+    /// Its explanation; empty if the title says all.
+    pub help: &'static str,
 }
 
-const fn number(title: &'static str, width: usize, key: Key, text: fn(&Row) -> String) -> Column {
-    Column { title, width, left: false, key: Some(key), text }
+/// Values that rows are sorted by; unknown values come last.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// Numbers, the largest first.
+    Most(fn(&Row) -> Option<f64>),
+    /// Texts, ascending; an empty one is unknown.
+    Text(fn(&Row) -> Cow<'_, str>),
 }
 
-const fn words(title: &'static str, width: usize, key: Key, text: fn(&Row) -> String) -> Column {
-    Column { title, width, left: true, key: Some(key), text }
+const LEFT: bool = true;
+const RIGHT: bool = false;
+
+/// Declares [`Key`] and [`ALL`]. A row is all that there is about a column: its title, least width
+/// and edge, the turns in which it leaves and grows, its key, its order, its text and its help.
+macro_rules! columns {
+    ($($title:literal $width:literal $edge:ident $leaves:literal $grows:literal
+        $($key:ident = $name:literal)?, $by:expr, $text:expr, $help:literal;)+) => {
+        megapage_units::named! {
+            /// Key by which processes are sorted. Most first, names and pids ascending; unknown
+            /// values come last.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub enum Key { $($(#[doc = $title] $key = $name,)?)+ }
+        }
+
+        /// All columns, from the left.
+        pub(super) const ALL: [Column; [$($title),+].len()] = [$(Column {
+            title: $title,
+            width: $width,
+            left: $edge,
+            leaves: $leaves,
+            grows: $grows,
+            key: [$(Some(Key::$key),)? None][0],
+            by: $by,
+            text: $text,
+            help: $help,
+        }),+];
+    };
 }
 
-const fn last(title: &'static str, text: fn(&Row) -> String) -> Column {
-    Column { title, width: 14, left: false, key: None, text }
+// The name and size of the process always stay, and the daemon's actions. The unit of a process in
+// a pod is a scope of the container runtime.
+columns! {
+    "PID" 7 RIGHT 0 0 Pid = "pid", Most(|row| Some(-f64::from(row.pid.0))), |row| row.pid.to_string(), "";
+    "USER" 8 LEFT 7 1 User = "user", Text(Row::user), |row| row.user().into_owned(), "";
+    "NAME" 15 LEFT 0 2 Name = "name", Text(|row| (&*row.name).into()), |row| one_line(&row.name), "";
+    "UNIT" 16 LEFT 4 4 Unit = "unit", Text(|row| row.unit_or_group().into()),
+        |row| one_line(row.unit_or_group()),
+        "the innermost service or scope of systemd, or the control group";
+    "POD" 16 LEFT 5 3 Pod = "pod", Text(|row| row.pod_or_uid().into()), |row| one_line(row.pod_or_uid()),
+        "the Kubernetes pod: namespace/name, or its identifier";
+    "RESIDENT" 8 RIGHT 0 0 Resident = "resident",
+        Most(|row| Some(row.resident_bytes as f64)), |row| size(Bytes(row.resident_bytes)),
+        "resident memory, hugetlb pages included";
+    "HUGE%" 5 RIGHT 10 0 Huge = "huge", Most(|row| row.huge_share),
+        |row| or_dash(row.huge_share.map(percent)),
+        "its share on pages of 2 MiB or more";
+    "COVERAGE%" 9 RIGHT 6 0 Coverage = "coverage", Most(|row| row.coverage),
+        |row| or_dash(row.coverage.map(|coverage| percent(coverage / f64::from(PAGES)))),
+        "mean share of a sampled 2 MiB region that is accessed";
+    "COST%" 16 RIGHT 9 0 Cost = "cost", Most(|row| row.translation.map(|cost| cost.share)),
+        |row| or_dash(row.translation.as_ref().map(cells::cost)),
+        "cycles of address translation: share, its source, interval";
+    "BLOAT" 6 RIGHT 8 0 Bloat = "bloat", Most(|row| row.bloat_bytes.map(|bytes| bytes as f64)),
+        |row| or_dash(row.bloat_bytes.map(|bytes| cells::bloat(bytes, row.bloat_share))),
+        "zeros in huge pages; > while not all were scanned";
+    "HUGE+-" 6 RIGHT 3 0 Change = "change", Most(|row| row.huge_change_bytes.map(|bytes| bytes as f64)),
+        |row| or_dash(row.huge_change_bytes.map(change)),
+        "change of huge memory since the last refresh";
+    "SWAP" 5 RIGHT 2 0 Swap = "swap", Most(|row| Some(row.swap_bytes as f64)),
+        |row| size(Bytes(row.swap_bytes)), "swapped out";
+    "DAEMON" 14 RIGHT 0 0, Most(|_| None), daemon::done, "what megapage daemon promoted (+) and freed (-)";
+    "SAMPLED" 14 RIGHT 1 0, Most(|_| None), sampled,
+        "age of the oldest sample, share sampled, cost to the process";
 }
 
-const USER: usize = 1;
-const NAME: usize = 2;
-const UNIT: usize = 3;
-const POD: usize = 4;
-const HUGE: usize = 6;
-const COVERAGE: usize = 7;
-const COST: usize = 8;
-const BLOAT: usize = 9;
-const CHANGE: usize = 10;
-const SWAP: usize = 11;
-const DAEMON: usize = 12;
-const SAMPLED: usize = 13;
-
-/// All columns, from the left.
-pub(super) const ALL: [Column; 14] = [
-    number("PID", 7, Key::Pid, |row| row.pid.to_string()),
-    words("USER", 8, Key::User, |row| row.user().into_owned()),
-    words("NAME", 15, Key::Name, |row| one_line(&row.name)),
-    words("UNIT", 16, Key::Unit, |row| one_line(row.unit_or_group())),
-    words("POD", 16, Key::Pod, |row| one_line(row.pod_or_uid())),
-    number("RESIDENT", 8, Key::Resident, |row| size(Bytes(row.resident_bytes))),
-    number("HUGE%", 5, Key::Huge, |row| known(row.huge_share.map(percent))),
-    number("COVERAGE%", 9, Key::Coverage, |row| {
-        known(row.coverage.map(|coverage| percent(coverage / f64::from(PAGES))))
-    }),
-    number("COST%", 16, Key::Cost, |row| known(row.translation.as_ref().map(cells::cost))),
-    number("BLOAT", 6, Key::Bloat, |row| {
-        known(row.bloat_bytes.map(|bytes| cells::bloat(bytes, row.bloat_share)))
-    }),
-    number("HUGE+-", 6, Key::Change, |row| known(row.huge_change_bytes.map(change))),
-    number("SWAP", 5, Key::Swap, |row| size(Bytes(row.swap_bytes))),
-    last("DAEMON", daemon::done),
-    last("SAMPLED", sampled),
-];
-
-/// Columns that are omitted first if there is no room for all. The others always stay: the name and
-/// size of the process, and the daemon's actions if there is a daemon. The unit of a process in a
-/// pod is a scope of the container runtime.
-const LEFT_OUT_FIRST: [usize; 10] = [SAMPLED, SWAP, CHANGE, UNIT, POD, COVERAGE, USER, BLOAT, COST, HUGE];
-/// Columns that get the remaining room, in this order; the name gets the rest.
-const GROW_FIRST: [usize; 4] = [USER, NAME, POD, UNIT];
-
-fn known(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "-".into())
+impl Key {
+    /// Returns the order of two rows by this key.
+    pub(super) fn compare(self, one: &Row, other: &Row) -> Ordering {
+        let by = ALL.iter().find(|column| column.key == Some(self)).map(|column| column.by);
+        let order = match by {
+            Some(Most(of)) => {
+                let [one, other] = [one, other].map(|row| of(row).unwrap_or(f64::NEG_INFINITY));
+                other.total_cmp(&one)
+            }
+            Some(Text(of)) => {
+                let (one, other) = (of(one), of(other));
+                (one.is_empty(), one).cmp(&(other.is_empty(), other))
+            }
+            None => Ordering::Equal,
+        };
+        order.then(one.pid.cmp(&other.pid))
+    }
 }
 
 /// Columns that are shown, each with its width.
@@ -87,35 +135,32 @@ impl Columns {
     /// Returns as many columns as fit into `width`. The column that the table is sorted by is
     /// always among them.
     pub fn of(top: &Top<'_>, key: Key, width: usize) -> Columns {
-        let mut columns = Columns(ALL.map(|column| Some(column.width)));
-        let is_key = |at: usize| ALL[at].key == Some(key);
-        for (at, there) in [
-            (UNIT, top.processes.iter().any(|row| !row.unit_or_group().is_empty())),
-            (POD, top.processes.iter().any(|row| row.pod.is_some())),
-            (DAEMON, top.daemon.is_some()),
-        ] {
-            if !there && !is_key(at) {
-                columns.0[at] = None;
-            }
-        }
-        for at in LEFT_OUT_FIRST {
+        let stays = |column: Column| column.key == Some(key) || column.has_values(top);
+        let mut columns = Columns(ALL.map(|column| stays(column).then_some(column.width)));
+        for turn in 1..=ALL.len() {
             if columns.width() <= width {
                 break;
             }
-            if !is_key(at) {
-                columns.0[at] = None;
-            }
+            columns.change(|column| column.leaves == turn && column.key != Some(key), |_, _| None);
         }
-        for at in GROW_FIRST {
+        for turn in 1..=ALL.len() {
             let left = width.saturating_sub(columns.width());
-            if let Some(own) = &mut columns.0[at] {
-                let texts = top.processes.iter().map(|row| (ALL[at].text)(row).chars().count());
-                *own += texts.max().unwrap_or(0).saturating_sub(*own).min(left);
-            }
+            let grown = |column: &Column, own: usize| {
+                let texts = top.processes.iter().map(|row| (column.text)(row).chars().count());
+                Some(own + texts.max().unwrap_or(0).saturating_sub(own).min(left))
+            };
+            columns.change(|column| column.grows == turn, grown);
         }
         let left = width.saturating_sub(columns.width());
-        columns.0[NAME] = columns.0[NAME].map(|own| own + left);
+        columns.change(|column| column.key == Some(Key::Name), |_, own| Some(own + left));
         columns
+    }
+
+    /// Changes the widths of the shown columns that `which` selects.
+    fn change(&mut self, which: impl Fn(&Column) -> bool, to: impl Fn(&Column, usize) -> Option<usize>) {
+        for (column, own) in ALL.iter().zip(&mut self.0).filter(|(column, _)| which(column)) {
+            *own = own.and_then(|own| to(column, own));
+        }
     }
 
     /// Returns their total width.
@@ -141,9 +186,14 @@ impl Column {
         if self.left { format!("{text:<width$}") } else { format!("{text:>width$}") }
     }
 
-    /// Returns the key that sorts by this column.
-    pub fn key(&self) -> Option<Key> {
-        self.key
+    /// Returns true if there is something to show in it.
+    fn has_values(&self, top: &Top<'_>) -> bool {
+        match self.title {
+            "UNIT" => top.processes.iter().any(|row| !row.unit_or_group().is_empty()),
+            "POD" => top.processes.iter().any(|row| row.pod.is_some()),
+            "DAEMON" => top.daemon.is_some(),
+            _ => true,
+        }
     }
 }
 
@@ -227,7 +277,8 @@ mod tests {
         assert!(titles(&now, Key::Pid, 200).contains("UNIT POD"));
         assert!(titles(&now, Key::Pid, 100).contains("NAME POD"), "the pod stays longer");
         let top = Top::new(None, &now, &[]);
-        let (column, width) = Columns::of(&top, Key::Pid, 200).shown().nth(POD).unwrap();
+        let (column, width) =
+            Columns::of(&top, Key::Pid, 200).shown().find(|it| it.0.title == "POD").unwrap();
         assert_eq!(column.cell(&top.processes[0], width).trim(), "0d1e2f30-1111-2222-3333-444455556666");
     }
 }

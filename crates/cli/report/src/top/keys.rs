@@ -1,6 +1,7 @@
 //! Explanations of the keys and columns of `megapage top`: its last line, and its help.
 
 use super::cells::{CALM, LEAST_WRAP, fields};
+use super::columns::ALL;
 use crate::WIDTH;
 use crate::line::{Line, Style};
 
@@ -53,22 +54,10 @@ pub fn help(lines: usize, columns: usize) -> Vec<Line> {
         ("? or h", "this help; q or ? leaves it"),
         ("ctrl-z", "stop, until fg"),
     ];
-    const COLUMNS: [(&str, &str); 12] = [
-        ("UNIT", "the innermost service or scope of systemd, or the control group"),
-        ("POD", "the Kubernetes pod: namespace/name, or its identifier"),
-        ("RESIDENT", "resident memory, hugetlb pages included"),
-        ("HUGE%", "its share on pages of 2 MiB or more"),
-        ("COVERAGE%", "mean share of a sampled 2 MiB region that is accessed"),
-        ("COST%", "cycles of address translation: share, its source, interval"),
-        ("BLOAT", "zeros in huge pages; > while not all were scanned"),
-        ("HUGE+-", "change of huge memory since the last refresh"),
-        ("SWAP", "swapped out"),
-        ("DAEMON", "what megapage daemon promoted (+) and freed (-)"),
-        ("SAMPLED", "age of the oldest sample, share sampled, cost to the process"),
-        ("", "-: unknown; narrow terminals leave columns out, never the sorted one"),
-    ];
+    let columns_help = ALL.iter().filter(|it| !it.help.is_empty()).map(|it| (it.title, it.help));
+    let note = ("", "-: unknown; narrow terminals leave columns out, never the sorted one");
     let mut out = Vec::new();
-    for (name, text) in KEYS.into_iter().chain(COLUMNS) {
+    for (name, text) in KEYS.into_iter().chain(columns_help).chain([note]) {
         out.extend(fields(name, text, columns.clamp(LEAST_WRAP, usize::from(WIDTH))));
     }
     out.truncate(lines);

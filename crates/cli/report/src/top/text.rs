@@ -284,7 +284,7 @@ fn row_line(row: &Row, columns: &Columns) -> Line {
     let rest = if row.missed.is_some() { Style::DIM } else { Style::PLAIN };
     let mut line = Line::new();
     for (at, (column, width)) in columns.shown().enumerate() {
-        let style = match column.key() {
+        let style = match column.key {
             Some(Key::Name) => Style::BOLD,
             Some(Key::Pid) => Style::PLAIN,
             _ => rest,
