@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Size of the trial's subsample, in percent of what could be huge
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, requires = "trial")]
     trial_share: f64,
-    /// Use this tracker alone: bpf, idle-pages, pagemap or smaps; default: the best that works
+    /// Use this tracker alone: bpf, idle-pages or pagemap; default: the best that works
     #[arg(long, value_name = "HOW", value_parser = crate::sampling::tracker)]
     tracker: Option<TrackerKind>,
     /// Print JSON (schema megapage.advise/1); a program's standard output then goes to standard error

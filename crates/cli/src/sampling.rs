@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How access bits are sampled.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct SamplingArgs {
-    /// The only tracker to use: bpf, idle-pages, pagemap or smaps [default: the best that works]
+    /// The only tracker to use: bpf, idle-pages or pagemap [default: the best that works]
     #[arg(long, value_name = "NAME", value_parser = tracker)]
     tracker: Option<TrackerKind>,
     /// Do not sample: change nothing in the processes, not even an accessed bit

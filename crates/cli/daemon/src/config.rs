@@ -48,8 +48,8 @@ const GONE: [(&str, &str); 9] = [
     ("shares", "guarantee_percent"),
 ];
 
-/// The tracker of a former release: a file that names it has the best one.
-const GONE_TRACKER: &str = "damon-virtual";
+/// Trackers of former releases: a file that names one has the best one.
+const GONE_TRACKERS: [&str; 2] = ["damon-virtual", "smaps"];
 
 /// Why a configuration cannot be used, in one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -194,7 +194,7 @@ pub struct Observe {
     /// From clearing accessed bits to reading them.
     #[serde(with = "text::time")]
     pub window: Duration,
-    /// bpf, idle-pages, pagemap or smaps; "" for the best that works.
+    /// bpf, idle-pages or pagemap; "" for the best that works.
     pub tracker: String,
     /// What the daemon may take of one processor while there is nothing to do, in per cent: passes become rarer.
     pub own_percent: f64,
@@ -487,13 +487,14 @@ impl Config {
     }
 }
 
-/// Takes the keys that are [`GONE`], and a [`GONE_TRACKER`], out of `table`, and returns a warning
+/// Takes the keys that are [`GONE`], and one of [`GONE_TRACKERS`], out of `table`, and returns a warning
 /// for each.
 fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
     let mut ignored = Vec::new();
     for (section, key) in GONE.into_iter().chain([("observe", "tracker")]) {
         let Some(toml::Value::Table(within)) = table.get_mut(section) else { continue };
-        let is_gone = |value: &toml::Value| key != "tracker" || value.as_str() == Some(GONE_TRACKER);
+        let is_tracker = |value: &toml::Value| GONE_TRACKERS.map(Some).contains(&value.as_str());
+        let is_gone = |value: &toml::Value| key != "tracker" || is_tracker(value);
         if within.get(key).is_some_and(is_gone) {
             within.remove(key);
             if within.is_empty() {

@@ -79,7 +79,7 @@ fn bad_input_is_one_line_and_status_2() {
         (&["--seconds", "0", "1"][..], "1 to 3600 seconds"),
         (&["--trial", "--trial-share", "90", "1"], "0.5 to 50 percent"),
         (&["--trial-share", "5", "1"], "--trial"),
-        (&["--tracker", "magic", "1"], "the trackers are bpf, idle-pages, pagemap, smaps"),
+        (&["--tracker", "magic", "1"], "the trackers are bpf, idle-pages, pagemap"),
         (&["--stop", "1"], "COMMAND"),
         (&[], "PID|NAME"),
         (&["999999999"], "999999999"),

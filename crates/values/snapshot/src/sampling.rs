@@ -16,8 +16,6 @@ megapage_units::named! {
         IdlePages = "idle-pages",
         /// PAGEMAP_SCAN shows which memory is used, not which is accessed.
         Pagemap = "pagemap",
-        /// `Referenced` of `/proc/PID/smaps`, cleared by `/proc/PID/clear_refs`.
-        Smaps = "smaps",
     }
 }
 

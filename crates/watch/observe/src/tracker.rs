@@ -10,7 +10,6 @@ pub mod idle_pages;
 pub mod pagemap;
 mod select;
 pub mod self_test;
-pub mod smaps;
 mod usage;
 
 pub use bpf::BpfTracker;
@@ -110,12 +109,6 @@ pub trait Tracker: Send {
     /// shared by fork(2) or merged by KSM. The results of [`read`](Tracker::read) for those are
     /// old; the observer leaves them out.
     fn leaves_shared(&self) -> bool {
-        false
-    }
-
-    /// Returns true if [`clear`](Tracker::clear) clears the whole process, whatever the ranges.
-    /// Then the budget counts all resident memory.
-    fn clears_whole(&self) -> bool {
         false
     }
 

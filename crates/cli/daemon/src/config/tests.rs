@@ -122,11 +122,13 @@ fn a_key_that_is_gone_warns_in_one_line_and_has_no_effect() {
 
 #[test]
 fn a_tracker_that_is_gone_warns_and_the_best_is_taken_but_an_unknown_one_is_refused() {
-    let config = Config::parse("/etc/x.toml", "[observe]\ntracker = 'damon-virtual'").unwrap();
-    assert_eq!(config.ignored, ["/etc/x.toml:2: observe.tracker has no effect any more: delete it"]);
-    assert_eq!((config.tracker(), config.observe), (None, Observe::default()));
-    assert_eq!(Config::parse("x", "[observe]\ntracker = 'smaps'").unwrap().ignored, [""; 0]);
-    let others = "it is \"\" or one of bpf, idle-pages, pagemap, smaps";
+    for gone in ["damon-virtual", "smaps"] {
+        let config = Config::parse("/etc/x.toml", &format!("[observe]\ntracker = '{gone}'")).unwrap();
+        assert_eq!(config.ignored, ["/etc/x.toml:2: observe.tracker has no effect any more: delete it"]);
+        assert_eq!((config.tracker(), config.observe), (None, Observe::default()));
+    }
+    assert_eq!(Config::parse("x", "[observe]\ntracker = 'pagemap'").unwrap().ignored, [""; 0]);
+    let others = "it is \"\" or one of bpf, idle-pages, pagemap";
     assert_eq!(
         error("[observe]\ntracker = 'damon'"),
         format!("/etc/x.toml:2: observe.tracker: there is no tracker 'damon'; {others}")

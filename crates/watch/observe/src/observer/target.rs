@@ -312,9 +312,8 @@ impl Target {
             return Ok(Settled::default());
         };
         let begin = (pass.now)();
-        let whole = pass.tracker.clears_whole();
         let starts: Vec<u64> = self.outstanding.keys().copied().collect();
-        let ranges = if whole { cycle.ranges.clone() } else { merge(&starts) };
+        let ranges = merge(&starts);
         let mut found = pass.tracker.read(self.id.pid, &ranges)?;
         let count =
             |bits: &RegionBits| self.outstanding.get(&bits.start).unwrap_or(&Outstanding::WHOLE).count(bits);
@@ -343,10 +342,6 @@ impl Target {
             }
         }
         self.outstanding = still;
-        if whole {
-            fresh = if cycle.read { 0 } else { self.resident.0 / BASE_PAGE as u64 };
-            cycle.by_now += fresh;
-        }
         if !cycle.read {
             cycle.in_window = cycle.by_now;
         }
@@ -450,10 +445,7 @@ impl Target {
         if !account.can_pay((pass.now)(), list) {
             return Ok(());
         }
-        let starts = match pass.tracker.clears_whole() {
-            true => list.iter().map(|candidate| candidate.start).collect(),
-            false => account.plan(list),
-        };
+        let starts = account.plan(list);
         let ranges = merge(&starts);
         let entries = list
             .iter()

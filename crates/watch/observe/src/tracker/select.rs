@@ -2,7 +2,6 @@
 
 use super::idle_pages::IdlePages;
 use super::pagemap::PagemapTracker;
-use super::smaps::SmapsTracker;
 use super::{BpfTracker, Tracker, first_access, self_test};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spare::Spare;
@@ -100,7 +99,6 @@ fn open(root: &KernelRoot, kind: TrackerKind) -> Result<Box<dyn Tracker>, String
         TrackerKind::Bpf => boxed(BpfTracker::open(root)),
         TrackerKind::IdlePages => boxed(IdlePages::new(root)),
         TrackerKind::Pagemap => boxed(PagemapTracker::new(root)),
-        TrackerKind::Smaps => boxed(SmapsTracker::new(root)),
     }
 }
 
@@ -128,11 +126,9 @@ mod tests {
         if !megapage_testing::require_root() {
             return;
         }
-        for kind in [TrackerKind::Pagemap, TrackerKind::Smaps] {
-            let selected = select(&KernelRoot::live(), Some(kind)).unwrap();
-            assert_eq!(selected.tracker.kind(), kind);
-            assert_eq!(selected.first_access_ns > 0.0, kind.tells_accesses(), "{selected:?}");
-        }
+        let selected = select(&KernelRoot::live(), Some(TrackerKind::Pagemap)).unwrap();
+        assert_eq!(selected.tracker.kind(), TrackerKind::Pagemap);
+        assert_eq!(selected.first_access_ns, 0.0, "{selected:?}");
         // A tracker that this kernel may lack either works or names what is missing.
         match select(&KernelRoot::live(), Some(TrackerKind::IdlePages)) {
             Ok(selected) => assert_eq!(selected.tracker.kind(), TrackerKind::IdlePages),

@@ -4,7 +4,6 @@
 use megapage_kernel::{KernelRoot, Reservation, own_memory};
 use megapage_observe::tracker::idle_pages::IdlePages;
 use megapage_observe::tracker::pagemap::PagemapTracker;
-use megapage_observe::tracker::smaps::SmapsTracker;
 use megapage_observe::tracker::{RegionBits, TrackError, Tracker};
 use megapage_observe::{Leaf, MissedWhy};
 use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
@@ -214,29 +213,4 @@ fn pagemap_tells_utilisation_and_nothing_of_accesses() {
     assert_eq!(found, [(0, Leaf::Base, 3, None), (2, Leaf::Base, 1, None)]);
     let gone = tracker.clear(Pid(i32::MAX), &[own.range()]).unwrap_err();
     assert_eq!((gone.why(), gone.to_string()), (MissedWhy::Gone, "process 2147483647 has ended".into()));
-}
-
-#[test]
-fn smaps_tells_all_or_nothing_of_a_mapping_and_no_more() {
-    let own = Own::new();
-    for region in 0..Own::REGIONS {
-        for page in 0..4 {
-            own.write(region, page);
-        }
-    }
-    let mut tracker = SmapsTracker::new(&KernelRoot::live()).unwrap();
-    let mut accessed = |touch: &dyn Fn()| {
-        tracker.clear(own_pid(), &[own.range()]).unwrap();
-        touch();
-        let regions = tracker.read(own_pid(), &[own.range()]).unwrap();
-        regions.iter().map(|region| (region.present, region.accessed)).collect::<Vec<_>>()
-    };
-    if accessed(&|| ())[0].0 == 512 {
-        return megapage_testing::skip("needs THP that are not given unasked");
-    }
-    assert_eq!(accessed(&|| ()), [(4, Some(0)); 3], "nothing was accessed");
-    assert_eq!(accessed(&|| own.write(1, 2)), [(4, None); 3], "one page was, who knows where");
-    let all = || (0..3).for_each(|region| (0..4).for_each(|page| own.write(region, page)));
-    assert_eq!(accessed(&all), [(4, Some(4)); 3], "all were");
-    assert_eq!(tracker.clear(Pid(i32::MAX), &[]).unwrap_err().why(), MissedWhy::Gone);
 }

@@ -50,7 +50,6 @@ struct State {
     fault: Option<Fault>,
     kind: TrackerKind,
     leaves_shared: bool,
-    clears_whole: bool,
     clears_parts: bool,
     tracker_takes: Duration,
     worked: Duration,
@@ -84,7 +83,6 @@ impl World {
             fault: None,
             kind: TrackerKind::Bpf,
             leaves_shared: false,
-            clears_whole: false,
             clears_parts: false,
             tracker_takes: Duration::ZERO,
             worked: Duration::ZERO,
@@ -202,10 +200,6 @@ impl World {
 
     pub fn set_leaves_shared(&self, leaves: bool) {
         self.lock().leaves_shared = leaves;
-    }
-
-    pub fn set_clears_whole(&self, clears: bool) {
-        self.lock().clears_whole = clears;
     }
 
     pub fn set_clears_parts(&self, clears: bool) {
@@ -425,10 +419,6 @@ impl Tracker for SyntheticTracker {
 
     fn leaves_shared(&self) -> bool {
         self.0.lock().leaves_shared
-    }
-
-    fn clears_whole(&self) -> bool {
-        self.0.lock().clears_whole
     }
 
     fn clears_parts(&self) -> bool {
