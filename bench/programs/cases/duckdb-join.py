@@ -5,10 +5,10 @@
 import duckdb
 import phases
 
-rows = phases.SIZE // 160 or 8_000_000
+rows = phases.SIZE // 55 or 8_000_000
 customers = rows // 8
 
-connection = duckdb.connect(config={"threads": 2, "memory_limit": f"{phases.SIZE >> 20}MB" if phases.SIZE else "1GB"})
+connection = duckdb.connect(config={"threads": 2, "memory_limit": f"{phases.SIZE >> 19}MB" if phases.SIZE else "1GB"})
 connection.execute(f"""create table orders as
     select hash(i) % {customers} as customer, hash(i + 7) % 5000 as product, (hash(i + 11) % 1000)::bigint as amount
     from range({rows}) t(i)""")

@@ -12,7 +12,7 @@ import phases
 faiss.omp_set_num_threads(2)
 index = faiss.read_index(f"{phases.DATA}/faiss")
 index.hnsw.efSearch = 64
-queries = numpy.random.default_rng(9).random((16_000 if phases.SIZE else 12_000, index.d), dtype=numpy.float32)
+queries = numpy.random.default_rng(9).random((8_000 if phases.SIZE else 12_000, index.d), dtype=numpy.float32)
 phases.steady()
 while True:
     _, labels = index.search(queries, 10)

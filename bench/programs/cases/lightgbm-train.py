@@ -7,7 +7,7 @@ import numpy
 import phases
 
 generator = numpy.random.default_rng(5)
-samples = generator.random((phases.SIZE // 380 or 400_000, 30), dtype=numpy.float32)
+samples = generator.random((phases.SIZE // 300 or 400_000, 30), dtype=numpy.float32)
 values = samples[:, 0] * 3 + samples[:, 1] * samples[:, 2] + generator.random(len(samples), dtype=numpy.float32) * 0.1
 settings = {"num_threads": 2 if phases.SIZE else 1, "num_leaves": 255, "learning_rate": 0.2, "seed": 1, "verbosity": -1, "deterministic": True,
             "force_row_wise": True}

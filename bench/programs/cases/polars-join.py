@@ -8,7 +8,7 @@ import polars
 import phases
 
 generator = numpy.random.default_rng(2)
-rows = phases.SIZE // 210 or 6_000_000
+rows = phases.SIZE // 160 or 6_000_000
 customers = rows // 6
 orders = polars.DataFrame({
     "customer": generator.integers(0, customers, rows),

@@ -1,4 +1,4 @@
-"""A graph index of 400,000 vectors; a large one of vectors of 1 KiB, by two threads."""
+"""A graph index of 400,000 vectors; a large one of vectors of 3 KiB, by two threads."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import faiss
 import numpy
 
 size = int(os.environ["BENCH_SIZE"])
-count, dimensions = (size // 1_180, 256) if size else (400_000, 64)
+count, dimensions = (size // 3_200, 768) if size else (400_000, 64)
 faiss.omp_set_num_threads(2 if size else 1)
 index = faiss.IndexHNSWFlat(dimensions, 12)
 index.hnsw.efConstruction = 40

@@ -1,4 +1,4 @@
-"""A graph index of 400,000 vectors; a large one of vectors of 1 KiB, by two threads."""
+"""A graph index of 400,000 vectors; a large one of vectors of 3 KiB, by two threads."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import hnswlib
 import numpy
 
 size = int(os.environ["BENCH_SIZE"])
-count, dimensions = (size // 1_180, 256) if size else (400_000, 64)
+count, dimensions = (size // 3_200, 768) if size else (400_000, 64)
 index = hnswlib.Index(space="l2", dim=dimensions)
 index.init_index(max_elements=count, ef_construction=40, M=12, random_seed=3)
 generator = numpy.random.default_rng(8)
