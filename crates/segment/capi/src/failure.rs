@@ -103,18 +103,18 @@ thread_local! {
 
 /// Returns the message of the last failure in this thread; empty if there was none. It is valid
 /// until the next failure in this thread.
-pub fn message() -> *const c_char {
+pub(crate) fn message() -> *const c_char {
     MESSAGE.with_borrow(|message| message.as_ptr())
 }
 
 /// Runs `work`, which has no result, by [`answer`].
-pub fn done(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+pub(crate) fn done(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
     answer(|| work().map(|()| 0))
 }
 
 /// Runs `work` by [`answer`], and writes its result. Does nothing if the pointer for the result is
 /// null or misaligned.
-pub fn give<T: Copy>(result: *mut T, what: &str, work: impl FnOnce() -> Result<T, Failure>) -> c_int {
+pub(crate) fn give<T: Copy>(result: *mut T, what: &str, work: impl FnOnce() -> Result<T, Failure>) -> c_int {
     answer(|| {
         let out = Out::new(result, what)?;
         out.write(work()?);
@@ -125,7 +125,7 @@ pub fn give<T: Copy>(result: *mut T, what: &str, work: impl FnOnce() -> Result<T
 /// Runs an entry point. A failure becomes a negative errno, and so does a panic.
 ///
 /// On a kernel with other base pages than 4 KiB it does nothing: -EOPNOTSUPP.
-pub fn answer(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+pub(crate) fn answer(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     let work = || {
         let refused = |other: OtherBasePages| Failure::new(errno::EOPNOTSUPP, other.to_string());
         require_base_pages(&KernelRoot::live()).map_err(refused)?;
