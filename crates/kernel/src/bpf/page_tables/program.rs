@@ -26,7 +26,7 @@ const VM_HUGETLB: u64 = 0x0040_0000;
 /// `struct walk`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Walk {
+pub(super) struct Walk {
     pub direct_map: u64,
     pub frame_mask: u64,
     pub end: u64,
@@ -43,7 +43,7 @@ pub struct Walk {
 /// `struct control`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Control {
+pub(super) struct Control {
     pub walk: Walk,
     pub pid: i32,
     pub range_count: u32,
@@ -58,7 +58,7 @@ pub struct Control {
 
 /// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub(super) enum Status {
     Done,
     More,
     Gone,
@@ -79,7 +79,7 @@ impl Control {
 /// `struct found`: an entry, and the index of its copied table if it points to one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub(super) struct Found {
     pub start: u64,
     pub entry: u64,
     pub level: u32,
@@ -118,7 +118,7 @@ struct Mapping {
 
 /// Loaded program.
 #[derive(Debug)]
-pub struct Program {
+pub(super) struct Program {
     object: Object,
     control: Shared<Control>,
     ranges: Shared<Range>,
