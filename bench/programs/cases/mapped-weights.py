@@ -42,3 +42,6 @@ if phases.SIZE:
     os.write(started, b"1")
 answer = f"{infer(tokens):.2f}"
 phases.end(f"{answer} {os.read(told, 64).decode()}" if phases.SIZE else answer)
+if phases.SIZE:
+    os.close(started)
+    os.wait()
