@@ -6,7 +6,7 @@
 import truth
 import vmcheck as vm
 
-TRACKERS = ("bpf", "idle-pages", "pagemap", "smaps")
+TRACKERS = ("bpf", "idle-pages", "pagemap")
 
 # The first command calibrates the machine, which takes long on an emulated one.
 with vm.Holder("--mib", "48", "--mmap", "--advise") as huge, vm.Holder("--mib", "40", "--mmap") as plain:
