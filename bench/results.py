@@ -43,7 +43,7 @@ class Step:
     command: tuple
     # A status that is a finding, and no failure of the step.
     finding: int = 0
-    # One of those that the three hours have no room for.
+    # True for a step that does not fit into the three hours.
     large: bool = False
 
     @property
@@ -60,7 +60,7 @@ def programs(name, minutes, *arguments, large=False):
     return Step(name, minutes, (*driver, *arguments), finding=1, large=large)
 
 
-# The word that makes a driver go on where it was interrupted; --force leaves it out.
+# The option that makes a driver resume an interrupted run; --force leaves it out.
 CONTINUE = "--continue"
 # Minutes that `make results` may take.
 MOST = 180

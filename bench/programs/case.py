@@ -93,7 +93,7 @@ class Case:
         self.server = header.get("server")
         self.before = header.get("before")
         self.user = header.get("user")
-        # The size in the class large, and if there is no small one.
+        # The size in the class large, with `only` if the case is not in the class small.
         self.large, _, only = header.get("large", "").partition(" ")
         self.large_only = only == "only"
         self.variants = dict(word.split(":", 1) for word in header.get("variants", "").split())

@@ -308,7 +308,8 @@ def begin(bench, results, arguments):
         print(f"driver: {path} has another {other_part(results, earlier)}: this bench starts afresh", file=sys.stderr)
         return
     check_same(results, earlier, path)
-    bench.begin_after(earlier["runs"], further=not resumed)
+    runs = [run for run in earlier["runs"] if not resumed or run.get("failed") is None]
+    bench.begin_after(runs, further=not resumed)
 
 
 def now():
@@ -334,6 +335,9 @@ def document(bench, cases, versions, ways):
 
 def save(results, path):
     """Writes the results, in one step."""
+    if path.exists() and not path.is_file():
+        path.write_text(json.dumps(results, indent=1) + "\n")
+        return
     part = path.with_suffix(".part")
     part.write_text(json.dumps(results, indent=1) + "\n")
     part.replace(path)

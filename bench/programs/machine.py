@@ -71,7 +71,7 @@ def back_free_memory(size):
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
         try:
-            # All of it, also where no huge page was free.
+            # Touches all of the memory, even where no huge page was free.
             memory.madvise(MADV_POPULATE_WRITE)
         except OSError:
             for at in range(0, size, mmap.PAGESIZE):

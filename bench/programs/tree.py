@@ -140,8 +140,8 @@ class Sampler:
     """
 
     BIG = 32 << 20
-    # Shares take the kernel as long as the memory is large: they are read so seldom that this is
-    # one part in so many of the time.
+    # The kernel's time for shares grows with the memory. They are read seldom enough for it to be
+    # one part in this many of the whole time.
     SELDOM = 20
 
     def __init__(self):

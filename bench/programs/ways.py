@@ -96,7 +96,7 @@ def all_ways(venv, megapage, other=None, large=False):
         # `megapage-lab install` builds it.
         Way("tcmalloc-google", "Google's tcmalloc, which advises huge pages by itself",
             library=cache / "megapage/peers/built/libgoogle_tcmalloc.so", peer="tcmalloc-google"),
-        # Stands for another one, program by program.
+        # Stands for another way, which may differ by program.
         Way(BEST, "the best other way of the program, by the last results of all ways"),
         *ours,
         Way("ours-2m", "megapage run, with a pool of 2 MiB pages", build=megapage, pool="hugepages-2048kB", peer="megapage"),

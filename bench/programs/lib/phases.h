@@ -27,7 +27,7 @@ static int phases_send(const char *text, const char *answer) {
 /* The set-up is done; what follows is measured. */
 static void phase_steady(void) { phases_send("steady", NULL); }
 
-/* Returns true if the measured work is to be done once more, with the same answer. */
+/* Returns true if the program should repeat the measured work, with the same answer. */
 static inline int phase_again(void) {
     return getenv("BENCH_BLOCKS") && phases_send("block", NULL);
 }
@@ -39,7 +39,7 @@ static void phase_end(uint64_t answer) {
     phases_send("end", text);
 }
 
-/* Returns the bytes that the program is to take in the class large; else 0. */
+/* Returns the bytes that the program should take in the class large; 0 in the class small. */
 static uint64_t size_wanted(void) {
     const char *size = getenv("BENCH_SIZE");
     return size ? strtoull(size, NULL, 10) : 0;

@@ -5,7 +5,7 @@ import os
 
 _OUT, _GO = os.environ.get("BENCH_PHASES"), os.environ.get("BENCH_GO")
 DATA = os.environ.get("BENCH_DATA", "")
-# The bytes that the program is to take in the class large; else 0.
+# The bytes that the program should take in the class large; 0 in the class small.
 SIZE = int(os.environ.get("BENCH_SIZE", "0"))
 
 
