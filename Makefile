@@ -91,8 +91,8 @@ lab: build
 	cargo build --release --locked -p megapage-lab
 
 # The benches against every peer, what is observed against what is, code on huge pages, memory that is kept, and forks;
-# two hours and a half with all peers. Those of the daemon are in docs/lab.md; `make results` and `make results-large`
-# measure all.
+# two hours and a half with all peers. docs/lab.md has the benches of the daemon; `make results` and `make results-large`
+# measure all benches.
 bench: lab ## the benches against every peer (over two hours)
 	$(CARGO_TARGET_DIR)/release/megapage-lab install
 	$(CARGO_TARGET_DIR)/release/megapage-lab access --save bench/results/access.json
@@ -112,16 +112,17 @@ bench-programs: build ## some fifty real programs in every way to huge pages (ov
 	bench/programs/driver.py --megapage $(CARGO_TARGET_DIR)/release/megapage --save bench/results/programs.json \
 		--table docs/programs-bench.md $(BENCH_ARGS)
 
-# Those of bench/results that fit into three hours, of this build and machine; as root. What is there of the same build is skipped: stopped or failed,
-# the same command goes on. FORCE=1 measures all; ONLY=NAME,... these; bench/results.py --list shows the steps and their times.
+# The results that fit into three hours, of this build and machine; as root. Results of the same build are skipped, so that
+# the same command goes on after a stop or a failure. FORCE=1 measures all, ONLY=NAME,... these. bench/results.py --list
+# shows the steps and their times.
 # A peer that cannot be installed is named in the results.
 results: lab ## the results of one build on one machine; resumable (three hours); FORCE, ONLY
 	-$(CARGO_TARGET_DIR)/release/megapage-lab install
 	-bench/programs/install.py
 	bench/results.py $(if $(FORCE),--force) $(if $(ONLY),--only $(ONLY)) $(RESULTS_ARGS)
 
-# The others, by the same recipe: every program in every way, large ones too, and the experiments that take long. What was
-# stopped goes on run by run.
+# The other results, by the same recipe: every program in every way, large ones too, and the long experiments. A stopped
+# step goes on run by run.
 results-large: RESULTS_ARGS = --large
 results-large: results ## the results that `make results` leaves out; resumable (a day); FORCE, ONLY
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 pub struct Demotion {
     /// The process. Another one with its number, or another program, is not touched.
     pub process: ProcessId,
-    /// Its regions.
+    /// Regions of the process.
     pub regions: Vec<HugePage>,
     /// Bounds on its cost.
     pub bounds: Bounds,

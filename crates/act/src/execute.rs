@@ -63,7 +63,8 @@ pub struct Done {
 pub trait Actuator: Send {
     /// Carries out `actions` of one step at the time `now` (since boot), in their order, as far as
     /// the budgets and back-offs of `promotions` allow. Returns one answer for each action that was
-    /// tried. Deferred actions get no answer. Zero scans are the observer's, and get none either.
+    /// tried. Deferred actions get no answer. The observer carries out zero scans, which get no
+    /// answer either.
     fn carry_out(&mut self, now: Duration, actions: &[Action], promotions: &mut Promotions) -> Vec<Done>;
 
     /// Returns its counters since the start; `None` for an actuator that does nothing.
@@ -71,9 +72,9 @@ pub trait Actuator: Send {
         None
     }
 
-    /// Demotes the regions that `promotions` knows as made huge and that are still huge, and only
-    /// those. Budgets do not apply; it takes half a minute at most. Answers for each region that
-    /// was tried, with the reason [`megapage_decide::Reason::Undo`].
+    /// Demotes only regions that `promotions` stores as made huge and that are still huge. Budgets
+    /// do not apply; it takes half a minute at most. Answers for each region that was tried, with
+    /// the reason [`megapage_decide::Reason::Undo`].
     fn undo(&mut self, now: Duration, promotions: &mut Promotions) -> Vec<Done> {
         let _ = (now, promotions);
         Vec::new()

@@ -31,7 +31,7 @@ const MOST_REPEATS: u32 = 2;
 pub struct Promotion {
     /// The process. Another one with its number, or another program, is not touched.
     pub process: ProcessId,
-    /// Its regions.
+    /// Regions of the process.
     pub regions: Vec<HugePage>,
     /// Bounds on its cost.
     pub bounds: Bounds,
@@ -295,8 +295,8 @@ impl Promotion {
     }
 
     /// Does the same for a caller that waits. If the process is backed off, sleeps until that ends
-    /// and goes on with the other regions, within the time of the bounds. Returns without
-    /// waiting if memory is short: that may last.
+    /// and goes on with the other regions, within the time of the bounds. Returns without waiting
+    /// if memory is short, because the shortage may last.
     pub fn apply_patiently(
         &self,
         root: &KernelRoot,

@@ -61,7 +61,7 @@ fn remedy(ability: &Ability) -> &'static str {
 /// Bounds on the cost of an action on another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Most regions in one call, if [`megapage_decide::Latency`] allows as many. A batch bounds the
+    /// Most regions in one call; [`megapage_decide::Latency`] may allow fewer. A batch bounds the
     /// time for which the caller reacts to nothing else.
     pub batch: usize,
     /// Time after which no further call is made.

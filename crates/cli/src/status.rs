@@ -56,10 +56,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let report = Report { off, services: &enabled, trials: &trials };
     answer(args.json, "megapage.status/1", &report, || {
         let head = head.unwrap_or_default();
+        let shown: Vec<(&Verdict, bool)> = trials.iter().map(|it| (*it, it.is_current())).collect();
         match (trials.is_empty(), enabled.is_empty()) {
             (true, _) => head + &services::enabled(&enabled),
-            (false, true) => head + &trial::verdicts(&trials),
-            (false, false) => head + &services::enabled(&enabled) + "\n" + &trial::verdicts(&trials),
+            (false, true) => head + &trial::verdicts(&shown),
+            (false, false) => head + &services::enabled(&enabled) + "\n" + &trial::verdicts(&shown),
         }
     })?;
     Ok(ExitCode::SUCCESS)

@@ -192,7 +192,8 @@ fn stored(args: &Args) -> Result<ExitCode> {
         print(&(json("megapage.trial-list/1", &Listed { directory, verdicts: verdicts.collect() }) + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let known: Vec<&Verdict> = all.iter().filter_map(|it| it.content.as_ref().ok()).collect();
+    let known = all.iter().filter_map(|it| it.content.as_ref().ok());
+    let known: Vec<(&Verdict, bool)> = known.map(|it| (it, it.is_current())).collect();
     for broken in all.iter().filter(|it| it.content.is_err()) {
         let why = broken.content.as_ref().err().map_or("", String::as_str);
         say(format!("{}: {why}", broken.file.display()));

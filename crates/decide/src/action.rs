@@ -43,8 +43,8 @@ pub enum Reason {
     Undo,
 }
 
-/// Request of a policy that a running machine carries out. A region is one huge page's
-/// addresses.
+/// Request of a policy that a running machine carries out. A region is the address range of one
+/// huge page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {

@@ -11,7 +11,7 @@ pub struct Left {
     pub actions: u64,
     /// True if time or a budget ran out for some of them; these may be requested again at once.
     pub ran_out: bool,
-    /// Back-off ends of the processes of the others, on the snapshot's clock.
+    /// Back-off ends of the processes of the other actions, on the snapshot's clock.
     pub rests: BTreeSet<Duration>,
 }
 
@@ -21,7 +21,7 @@ impl State {
     ///
     /// Calls on such a process were slow. Its actions wait for the end of its back-off. If they
     /// were requested at once, other actions would never be carried out. For all other actions time
-    /// or a budget ran out: the next step may request them.
+    /// or a budget ran out. The next step may request them.
     pub fn put_off(&mut self, now: Duration) -> Left {
         let mut left = Left::default();
         for action in &self.asked {
@@ -49,8 +49,8 @@ mod tests {
     use megapage_snapshot::{Leaf, PAGES, Process};
     use megapage_units::Pid;
 
-    /// Actuator that carries out this many of the actions on this process, and none on others,
-    /// which back off up to the given time.
+    /// Actuator that carries out this many actions on this process. It carries out none on other
+    /// processes, which are backed off until the given time.
     struct Partly(i32, usize, Option<Duration>);
 
     /// Returns a process of `regions` regions, all present and all on base pages.
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!((asked.len() as u64, left > 0), (left, true));
         let (next, _) = pass(SECOND * 2, &mut processes, &mut state, &mut partly);
         assert!(!next.is_empty() && next.iter().all(|one| !asked.contains(one)), "{next:?}");
-        // Its back-off is over, and it was not charged with a failure.
+        // The back-off is over, and no failure was charged.
         let (later, _) = pass(SECOND * 3, &mut processes, &mut state, &mut partly);
         assert_eq!(later, asked);
     }

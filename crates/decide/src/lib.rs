@@ -176,7 +176,7 @@ fn fragmentation(machine: &Machine) -> f64 {
     unusable / free
 }
 
-/// Returns the region `page`.
+/// Returns the region at `page`; `None` if the process has none.
 fn region_at(process: &Process, page: HugePage) -> Option<&Region> {
     process.regions.binary_search_by_key(&page, |region| region.page).ok().map(|at| &process.regions[at])
 }

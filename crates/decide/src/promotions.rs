@@ -1,8 +1,8 @@
 //! The one owner of promotions: what may be done, what was done, and what has to wait.
 //!
-//! For all policies it guards the budgets of a step, the memory that is never touched, and back-off
-//! after actions. When actions are carried out, it keeps the budgets by time, the pauses, and the
-//! regions made huge: see the module `calls`.
+//! For all policies it guards the budgets of a step, the memory that is never touched, and the
+//! back-offs after actions. When actions are carried out, it keeps the budgets by time, the pauses,
+//! and the regions made huge: see the module `calls`.
 //!
 //! A request counts against the budgets of its step only. [`Promotions::note`] charges an action
 //! that was tried to its region. An action that was not tried may be requested again at once.
@@ -91,8 +91,8 @@ pub struct Promotions {
     /// Kinds of action that this machine cannot do, each with the time up to which that is assumed.
     /// A result found while memory was short may be different later.
     unsupported: BTreeMap<Kind, Duration>,
-    /// Bounds on the cost of calls, the bytes left of all processes, and the pace of each process
-    /// that was acted on.
+    /// Bounds on the cost of calls. The next fields hold the remaining bytes of all processes, and
+    /// the pace of each process that was acted on.
     budgets: Budgets,
     moved: Bucket,
     scanned: Bucket,
@@ -105,8 +105,8 @@ pub struct Promotions {
 }
 
 impl Default for Promotions {
-    /// Returns the promotions of a caller without a policy. Promotions are backed off for lack of
-    /// memory as a process is for slow calls.
+    /// Returns the promotions of a caller without a policy. A lack of memory backs off promotions
+    /// by the times that slow calls back off a process.
     fn default() -> Promotions {
         let Latency { pause, pause_most, .. } = Latency::default();
         Promotions::new(Limits { back_off: pause, back_off_most: pause_most, ..Limits::default() })
@@ -122,6 +122,8 @@ struct Step {
     moved: u64,
     scanned: u64,
     actions: usize,
+    /// True if a call of this step found no memory.
+    short: bool,
     /// Regions with an accepted action: at most one action each.
     places: BTreeSet<(ProcessId, HugePage)>,
 }
@@ -251,7 +253,9 @@ impl Promotions {
     fn back_off_for_memory(&mut self, now: Duration) -> bool {
         let starts = self.has_memory(now);
         if starts {
-            self.no_memory.start(now, self.limits.back_off, self.limits.back_off_most);
+            // A shorter one would end before the lot of calls that found no memory.
+            let (limits, least) = (&self.limits, self.budgets.latency.pause);
+            self.no_memory.start(now, limits.back_off.max(least), limits.back_off_most.max(least));
         }
         starts
     }
@@ -336,8 +340,9 @@ impl Promotions {
             let in_use = self.in_use();
             let memory = self.region_mut(now, id, region);
             memory.acted_on(now, action, in_use, &limits);
-            let failed = !matches!(outcome.obtained, Obtained::Done | Obtained::Gone);
-            memory.failed = failed.then(|| Kind::of(action));
+            let (kind, failed) =
+                (Kind::of(action), !matches!(outcome.obtained, Obtained::Done | Obtained::Gone));
+            memory.failed = if failed { Some(kind) } else { memory.failed.filter(|it| *it != kind) };
         }
         if outcome.obtained == Obtained::Unsupported {
             self.is_unsupported(now, Kind::of(action));
@@ -346,9 +351,13 @@ impl Promotions {
         let promotion = matches!(action, Action::Promote { .. });
         // Counts several refusals of one step as one: an actuator may stop at the first or go on.
         if promotion && outcome.obtained == Obtained::NoMemory {
-            self.back_off_for_memory(now);
+            // The call itself has reported it, where the kernel was asked.
+            if !self.step.short {
+                self.back_off_for_memory(now);
+            }
         } else if promotion && outcome.obtained == Obtained::Done {
             self.no_memory = Pause::default();
+            self.step.short = false;
         }
         // Stores only processes that were in the last snapshot, or that were acted on.
         let Some(process) = self.processes.get_mut(&action.process()) else { return };
@@ -381,7 +390,7 @@ impl Promotions {
         self.unsupported.insert(kind, now + self.limits.back_off_most);
     }
 
-    /// Backs off from a region before `until`. This is not a failure.
+    /// Backs off from a region until `until`. This is not a failure.
     pub(crate) fn put_off(&mut self, now: Duration, id: ProcessId, region: HugePage, until: Duration) {
         let memory = self.region_mut(now, id, region);
         memory.not_before = memory.not_before.max(until);
@@ -479,10 +488,11 @@ fn back_off(times: u32, limits: &Limits) -> Duration {
     doubled(limits.back_off, times, limits.back_off_most)
 }
 
-/// Returns true if a process is sound: regions ascending, with possible values. An unsound one is
-/// skipped.
+/// Returns true if a process is sound: its regions are ascending and have possible values, and none
+/// is the last of the address space. An unsound process is skipped.
 fn is_sound(process: &Process) -> bool {
-    process.regions.iter().all(|region| region.present <= megapage_snapshot::PAGES)
+    process.regions.last().is_none_or(|region| region.page.end() < u64::MAX)
+        && process.regions.iter().all(|region| region.present <= megapage_snapshot::PAGES)
         && process.regions.is_sorted_by(|a, b| a.page < b.page)
 }
 

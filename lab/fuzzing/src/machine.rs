@@ -211,7 +211,7 @@ pub fn doctor_tree(data: &[u8]) {
         let request = doctor::Request { only_read: true, ..doctor::Request::default() };
         let Ok(diagnosis) = doctor::diagnosis(root, &request) else { return };
         let again = doctor::diagnosis(root, &request).ok();
-        assert_eq!(Some(&diagnosis), again.as_ref(), "a pure function of facts");
+        assert_eq!(Some(&diagnosis), again.as_ref(), "the same files, the same diagnosis");
         for finding in &diagnosis.findings {
             assert!(!finding.evidence.is_empty(), "{finding:?}");
         }

@@ -11,7 +11,7 @@ use crate::workload::probe::{Stalls, Touches};
 use anyhow::{Context, Result, ensure};
 use megapage_act::execute::{Actuator, Done, Executor};
 use megapage_act::promote::candidates;
-use megapage_decide::{Action, Budgets, Obtained, Promotions, Reason};
+use megapage_decide::{Action, Budgets, Limits, Obtained, Promotions, Reason};
 use megapage_kernel::lru::LruDrain;
 use megapage_kernel::process::read_stat;
 use megapage_kernel::spawn::{Signals, set_nice};
@@ -44,6 +44,13 @@ const NICE: i32 = -10;
 const CALM_NS: u64 = 500_000;
 const CALM_WINDOW: Duration = Duration::from_secs(1);
 const MOST_WINDOWS: u32 = 20;
+
+/// Returns promotions that back off for lack of memory for the least time: their user notes no
+/// outcome that would end it.
+fn without_back_off() -> Promotions {
+    let zero = Duration::ZERO;
+    Promotions::new(Limits { back_off: zero, back_off_most: zero, ..Limits::default() })
+}
 
 /// Findings of the experiment.
 #[derive(Clone, Debug, Serialize)]
@@ -94,8 +101,8 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
     let mut merging = Merging::begin(&mut probe, stage)?;
     let root = KernelRoot::live();
     // As the daemon acts by default; and without its budgets, as fast as the kernel goes.
-    let mut usual = Acting { executor: Executor::start(&root)?, promotions: Promotions::default() };
-    let mut fast = Acting { executor: Executor::start(&root)?, promotions: Promotions::default() };
+    let mut usual = Acting { executor: Executor::start(&root)?, promotions: without_back_off() };
+    let mut fast = Acting { executor: Executor::start(&root)?, promotions: without_back_off() };
     fast.promotions.configure(Budgets {
         moved: UNBOUND,
         moved_per_process: UNBOUND,
@@ -162,7 +169,7 @@ pub(super) fn run(stage: &mut Stage<'_>, failures: &mut Vec<Failure>) -> Result<
     })
 }
 
-/// An executor, and the promotions that it acts for.
+/// Executor with the promotions that it borrows.
 struct Acting {
     executor: Executor,
     promotions: Promotions,

@@ -62,7 +62,7 @@ pub(super) fn select(names: &[String]) -> Result<Vec<&'static Peer>> {
             let peers = peers::select(names)?;
             // The pools here are of 2 MiB pages.
             if let Some(peer) = peers.iter().find(|peer| peer.is_gigantic()) {
-                bail!("{} is for megapage bench access and retrieval alone", peer.name);
+                bail!("{} is for megapage-lab access and retrieval alone", peer.name);
             }
             Ok(peers)
         }
@@ -171,7 +171,7 @@ mod tests {
         let error = select(&["dlmalloc".into()]).unwrap_err().to_string();
         assert!(error.starts_with("'dlmalloc' is no peer"), "{error}");
         let error = select(&["megapage-1g".into()]).unwrap_err().to_string();
-        assert_eq!(error, "megapage-1g is for megapage bench access and retrieval alone");
+        assert_eq!(error, "megapage-1g is for megapage-lab access and retrieval alone");
     }
 
     #[test]

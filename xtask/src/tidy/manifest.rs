@@ -32,7 +32,7 @@ const MAY_DEPEND_ON: [(&str, &[&str]); 28] = [
     ("advise", &["units", "tlb", "snapshot", "kernel", "observe", "act", "launch"]),
     ("record", &["units", "tlb", "snapshot", "kernel", "observe", "launch", "plan"]),
     ("trial", &["units", "snapshot", "kernel", "decide", "act", "launch"]),
-    ("bench", &["units", "kernel", "act"]),
+    ("bench", &["units", "kernel"]),
     (
         "report",
         &[

@@ -1,4 +1,4 @@
-//! One turn of work: its clock, and its terms.
+//! Clock and terms of one turn of work.
 
 use std::time::{Duration, Instant};
 

@@ -18,8 +18,8 @@ const CHUNK: usize = 256;
 /// Longest time of [`Actuator::undo`]: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
 
-/// Executor of actions on the running machine, within the budgets of [`Promotions`]. It reports the
-/// effect of each by the page tables.
+/// Executor of actions on the running machine, within the budgets of [`Promotions`]. It reads the
+/// effect of each action from the page tables.
 ///
 /// Between two lots of actions it holds no process open, and nothing of the machine. If it is
 /// killed at any moment, every process stays as the kernel's last completed call left it.
@@ -64,9 +64,9 @@ impl Executor {
         &self.counters
     }
 
-    /// Demotes regions that were made huge here and that are still huge, and only those. Budgets
-    /// and back-offs do not apply, but no call is made after `most`. [`Promotions::made`] holds the
-    /// regions that remain.
+    /// Demotes only regions that were made huge here and that are still huge. Budgets and back-offs
+    /// do not apply, but no call is made after `most`. [`Promotions::made`] holds the regions that
+    /// remain.
     pub fn undo_within(&mut self, now: Duration, most: Duration, promotions: &mut Promotions) -> Vec<Done> {
         let clock = Clock { now, started: Instant::now(), most, urgent: true };
         let mut answers = Vec::new();
@@ -268,7 +268,8 @@ impl Executor {
         }
     }
 
-    /// Stores what a verdict means for later, and counts it. Returns it as an answer.
+    /// Stores the result of a verdict in `promotions` and counts the verdict. Returns it as an
+    /// answer.
     fn settle(
         &mut self,
         work: Work,

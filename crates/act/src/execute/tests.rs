@@ -11,7 +11,7 @@ use megapage_units::{BASE_PAGE, HUGE_2M, HugeRange, PageSize, Pid};
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
 
-/// Returns budgets without a bound that a busy machine could reach.
+/// Returns budgets that are too large for a busy machine to reach.
 fn unhurried() -> Budgets {
     let (much, long) = (Bytes::gib(1 << 20), Duration::from_secs(600));
     Budgets {
@@ -31,7 +31,7 @@ fn unhurried() -> Budgets {
     }
 }
 
-/// An executor, and the promotions that it acts for.
+/// Executor with the promotions that it borrows.
 struct Acting {
     executor: Executor,
     promotions: Promotions,
@@ -46,7 +46,7 @@ impl Acting {
         Acting { executor: Executor::with_abilities(&KernelRoot::live(), abilities), promotions }
     }
 
-    /// Returns another one on the same machine.
+    /// Returns another executor on the same machine, with new promotions.
     fn other(&self, budgets: Budgets) -> Acting {
         Acting::new(self.executor.abilities.clone(), budgets)
     }
@@ -273,8 +273,8 @@ fn each_region_of_a_lot_gets_its_own_answer() {
     // The first two regions are on base pages, and MADV_NOHUGEPAGE forbids them to be huge.
     let child = Canary::start(2, 2, true).unwrap();
     let process = id(child.pid());
-    let (base, first, second) =
-        (page(child.base().start()), page(child.huge().start()), page(child.huge().end() - 1));
+    let (base, first) = (page(child.base().start()), page(child.huge().start()));
+    let second = page(child.huge().end() - HUGE_2M as u64);
     until_done(&mut executor, &[promote(process, first), promote(process, second)]);
     until_done(&mut executor, &[demote(process, second)]);
     // Far from every mapping.

@@ -3,7 +3,7 @@
 //! a minute by default; `MEGAPAGE_SOAK_SECONDS` sets a longer time (`make soak`).
 
 use megapage_act::execute::{Actuator, Executor};
-use megapage_decide::{Action, Budgets, Latency, Obtained, Promotions, Reason};
+use megapage_decide::{Action, Budgets, Latency, Limits, Obtained, Promotions, Reason};
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::{KernelRoot, boot_time, process, spawn};
@@ -23,11 +23,12 @@ const TARGET: &str = "MEGAPAGE_SOAK_TARGET";
 /// Longer than anything takes on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Returns promotions without any bound: as fast as it can.
+/// Returns promotions without bounds, for the highest speed.
 fn unbound() -> Promotions {
     let much = Bytes::gib(1 << 20);
     let (pause, pause_most) = (Duration::ZERO, Duration::ZERO);
-    let mut promotions = Promotions::default();
+    let mut promotions =
+        Promotions::new(Limits { back_off: pause, back_off_most: pause, ..Limits::default() });
     promotions.configure(Budgets {
         moved: much,
         moved_per_process: much,

@@ -48,7 +48,7 @@ const GONE: [(&str, &str); 9] = [
     ("shares", "guarantee_percent"),
 ];
 
-/// Trackers of former releases: a file that names one has the best one.
+/// Trackers of former releases. A file that names one gets the best tracker.
 const GONE_TRACKERS: [&str; 2] = ["damon-virtual", "smaps"];
 
 /// Why a configuration cannot be used, in one line.
@@ -487,7 +487,7 @@ impl Config {
     }
 }
 
-/// Takes the keys that are [`GONE`], and one of [`GONE_TRACKERS`], out of `table`, and returns a warning
+/// Removes keys in [`GONE`], and a tracker in [`GONE_TRACKERS`], from `table`. Returns a warning
 /// for each.
 fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
     let mut ignored = Vec::new();

@@ -376,14 +376,13 @@ impl<'a> Service<'a> {
     }
 
     fn save(&mut self) {
-        let state = self.daemon.saved_state();
-        let path = &self.daemon.config().state_file;
+        let path = self.daemon.config().state_file.clone();
         if self.options.dry_run || path.as_os_str().is_empty() {
             return;
         }
         self.saved = Instant::now();
         self.dirty = false;
-        if let Err(error) = state.write(path, &self.boot) {
+        if let Err(error) = self.daemon.saved_state().write(&path, &self.boot) {
             warn!("{}: cannot be written: {error}; cool-downs are lost in a restart", path.display());
         }
     }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 /// Most processes of a group that are listed; `--json` has all.
 const MOST_LISTED: usize = 8;
-/// Columns of a label.
+/// Width of a label, in columns.
 const LABEL: usize = 8;
 
 /// Returns one block for each process, or group of processes that share memory.

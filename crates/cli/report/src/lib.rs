@@ -1,5 +1,4 @@
-//! Everything that the command shows, as text, tables, pictures and JSON: a module for each kind of
-//! value.
+//! Text, tables, pictures and JSON that the command shows, with a module for each kind of value.
 //!
 //! Architecture invariant: this crate takes values and returns text. It reads nothing and decides
 //! nothing.
@@ -78,10 +77,10 @@ pub fn json(schema: &str, value: &impl Serialize) -> String {
     shown::json(&text.expect("reports hold no map with keys other than strings"))
 }
 
-/// A change of the machine as JSON: if it was made, and what it is.
+/// Change of the machine as JSON, made or only planned.
 #[derive(Debug, Serialize)]
 pub struct Applied<T> {
-    /// True if it was made.
+    /// True if the change was made.
     pub applied: bool,
     /// The change.
     #[serde(flatten)]

@@ -1,4 +1,5 @@
-//! Pools of hugetlb pages: as they are, sized, kept over a reboot, and the broker's stock.
+//! Pools of hugetlb pages: their state, their sizing, their files for a reboot, and the broker's
+//! stock.
 
 use crate::text::{cells, indented, lines, or_dash};
 use crate::{shown_path, table};
@@ -127,7 +128,7 @@ fn limits(pools: &Pools) -> String {
     text
 }
 
-/// Returns the sentence on what a sizing leaves of available memory.
+/// Returns the sentence about the available memory after a sizing.
 pub fn memory(memory: &MemoryImpact) -> String {
     format!(
         "Memory: {} available of {}; {} would stay available (safe floor {}).",
@@ -223,7 +224,7 @@ fn explain(outcome: &Outcome, shortfall: &Shortfall) -> String {
     text + &indented(&sentence, 2)
 }
 
-/// Returns the files that keep pools over a reboot: what was done, or the shell lines for it.
+/// Returns the changes to the files that keep pools over a reboot, or the shell lines for them.
 pub fn kept(plan: &PersistPlan, applied: bool) -> String {
     let mut text = if plan.is_no_op() {
         "# Every file is already as requested.\n".to_string()

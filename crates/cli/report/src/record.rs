@@ -41,7 +41,7 @@ fn share(summary: &Summary) -> f64 {
     if summary.seconds > 0.0 { summary.own_seconds / summary.seconds } else { 0.0 }
 }
 
-/// Returns one line on a recording that was to take `budget` of a processor, 0 to 1.
+/// Returns one line about a recording with a budget of `budget` of a processor, 0 to 1.
 pub fn brief(summary: &Summary, budget: f64) -> String {
     let over = match share(summary) > budget {
         true => format!(

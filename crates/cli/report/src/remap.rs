@@ -1,4 +1,4 @@
-//! Code and constants of programs on huge pages: what files would gain, and what they got.
+//! Code and constants of programs on huge pages: possible gains of files, and results.
 
 use crate::text::{cells, lines};
 use crate::{shown_path, table};
@@ -8,7 +8,7 @@ use megapage_remap::{Placement, User};
 use megapage_units::Bytes;
 use megapage_units::shown::one_line;
 
-/// Returns the segments of a file, and what they would gain.
+/// Returns the segments of a file with their possible gains.
 pub fn check(check: &Check) -> String {
     let placement = match check.placement {
         Placement::Fixed => "executable at fixed addresses",

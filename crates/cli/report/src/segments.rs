@@ -125,7 +125,7 @@ impl Verification {
     }
 }
 
-/// Returns what was found of each segment.
+/// Returns the result for each segment.
 pub fn verify(segments: &[Verification]) -> String {
     if segments.is_empty() {
         return "There are no segments of this user.\n".into();

@@ -1,4 +1,4 @@
-//! Services that are enabled, and how their units change.
+//! Enabled services, and the changes to their units.
 
 use crate::text::{cells, or_dash};
 use crate::{shown_path, table};

@@ -32,8 +32,8 @@ pub fn shown_path(path: &Path) -> String {
     one_line(&path.display().to_string())
 }
 
-/// Wraps `text` at spaces into lines of at most [`width`] columns, the first behind `first`, others
-/// behind `other`. A longer word stays whole.
+/// Wraps `text` at spaces into lines of at most [`width`] columns. The first line begins with
+/// `first`, the others with `other`. A longer word stays whole.
 pub(crate) fn wrapped(text: &str, first: &str, other: &str) -> String {
     let mut out = String::new();
     let mut line = first.to_string();
@@ -55,7 +55,7 @@ pub(crate) fn wrapped(text: &str, first: &str, other: &str) -> String {
     out + line.trim_end() + "\n"
 }
 
-/// Wraps `text` behind the spaces that it begins with, further lines `hanging` columns deeper.
+/// Wraps `text` and keeps its leading spaces. Indents further lines by `hanging` more columns.
 /// Other runs of blanks become one space.
 pub(crate) fn indented(text: &str, hanging: usize) -> String {
     let indent = text.len() - text.trim_start().len();
@@ -63,7 +63,7 @@ pub(crate) fn indented(text: &str, hanging: usize) -> String {
     wrapped(&words.join(" "), &" ".repeat(indent), &" ".repeat(indent + hanging))
 }
 
-/// Wraps `text` behind a label of `column` columns, which stands two columns from the edge.
+/// Wraps `text` after a label of `column` columns, which begins two columns from the edge.
 pub(crate) fn labelled(label: &str, text: &str, column: usize) -> String {
     wrapped(text, &format!("  {label:<column$}"), &" ".repeat(2 + column))
 }

@@ -1,4 +1,4 @@
-//! Settings of transparent huge pages: as they are, changed, and kept over a reboot.
+//! Settings of transparent huge pages: their state, their changes, and their file for a reboot.
 
 use crate::text::{cells, lines};
 use crate::{shown_path, table};
@@ -40,7 +40,7 @@ pub fn changed(steps: &[Step], dry_run: bool) -> String {
     text
 }
 
-/// Returns the file that keeps settings: what was done, or with `dry_run` the shell lines for it.
+/// Returns the change to the file that keeps settings, or with `dry_run` the shell lines for it.
 pub fn kept(kept: &Persist, remove: bool, dry_run: bool) -> String {
     let path = shown_path(&kept.path);
     let mut text = match (kept.is_no_op(), dry_run) {

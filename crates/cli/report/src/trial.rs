@@ -1,4 +1,4 @@
-//! Trials of huge pages on running services, and what they have found.
+//! Trials of huge pages on running services, and their results.
 
 use crate::table;
 use crate::text::{cells, labelled};
@@ -8,7 +8,7 @@ use megapage_trial::Report;
 use megapage_units::Bytes;
 use std::path::Path;
 
-/// Columns of a label.
+/// Width of a label, in columns.
 const LABEL: usize = 10;
 
 /// Returns the result of a trial.
@@ -76,13 +76,13 @@ pub fn human(report: &Report) -> String {
     text
 }
 
-/// Returns verdicts as a table.
-pub fn verdicts(verdicts: &[&Verdict]) -> String {
-    let rows = verdicts.iter().map(|it| {
+/// Returns verdicts as a table, each with whether its build is the one installed now.
+pub fn verdicts(verdicts: &[(&Verdict, bool)]) -> String {
+    let rows = verdicts.iter().map(|&(it, is_current)| {
         let program = Path::new(&it.build.program);
         let of = program.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let build = it.build.build.get(..8).unwrap_or(&it.build.build);
-        let state = if it.is_current() { "" } else { ", replaced" };
+        let state = if is_current { "" } else { ", replaced" };
         let build = format!("{of} {build}{state}");
         cells![it.service(), it.decision.in_words(), it.gain.in_words(), date(it.decided), build]
     });

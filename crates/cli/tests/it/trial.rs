@@ -255,7 +255,7 @@ fn left_alone_by_the_daemon(verdicts: &Path, reader: &Reader, more: &str) -> Opt
     let config = verdicts.join("daemon.toml");
     let of = verdicts.display();
     let text = format!(
-        "lock_file = '{of}/lock'\nstate_file = ''\n[observe]\ntracker = 'smaps'\n[metrics]\nsocket = ''\n\
+        "lock_file = '{of}/lock'\nstate_file = ''\n[observe]\ntracker = 'pagemap'\n[metrics]\nsocket = ''\n\
          [processes]\ninclude = ['^perl$']\nleast_resident = '4m'\n{more}"
     );
     std::fs::write(&config, text).unwrap();

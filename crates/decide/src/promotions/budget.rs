@@ -26,7 +26,7 @@ pub struct Budgets {
     pub time: Duration,
     /// Bounds on the times of calls.
     pub latency: Latency,
-    /// Most promoted regions that are stored, to be undone.
+    /// Most promoted regions that are stored for undo.
     pub remembered: usize,
 }
 
@@ -53,7 +53,7 @@ impl Default for Budgets {
 pub(super) struct Bucket {
     /// In billionths of a byte.
     level: u128,
-    /// Time at which it was last filled.
+    /// Time of the last fill.
     at: Duration,
 }
 
@@ -64,9 +64,9 @@ impl Bucket {
         Bucket { level: u128::MAX, at: now }
     }
 
-    /// Adds the bytes that have come in until `now`, at `rate` bytes per second. Returns the number
-    /// of actions that they are enough for. The bucket holds a second's worth, and at least one
-    /// action: otherwise a small rate would never be enough for one.
+    /// Adds the bytes of the time until `now`, at `rate` bytes per second. Returns the number of
+    /// actions that the bucket then allows. The bucket holds the bytes of one second, and at least
+    /// one action. Otherwise a small rate would never allow an action.
     pub fn fill(&mut self, now: Duration, rate: Bytes) -> usize {
         let passed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
@@ -76,7 +76,7 @@ impl Bucket {
         usize::try_from(self.level / ACTION).unwrap_or(usize::MAX)
     }
 
-    /// Takes this many actions, which are there.
+    /// Takes this many actions, which the bucket allows.
     pub fn take(&mut self, actions: usize) {
         self.level = self.level.saturating_sub(actions as u128 * ACTION);
     }

@@ -1,7 +1,7 @@
 //! Calls that change a process: the budgets by time, the pauses, and the regions made huge.
 //!
-//! The executor and the engine of `act` borrow [`Promotions`] for their calls. They say what a call
-//! took and obtained, and ask what is allowed next.
+//! The executor and the engine of `act` borrow [`Promotions`] for their calls. They report the cost
+//! and the result of a call, and ask for the next allowed one.
 
 use super::budget::{Bucket, Budgets};
 use super::latency::{Batch, Call, Pause, Speed};
@@ -63,7 +63,7 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Returns the number for all causes.
+    /// Returns the total of all causes.
     pub fn count(&self) -> u64 {
         self.slow + self.late + self.memory + self.group
     }
@@ -75,8 +75,8 @@ impl Promotions {
         &self.budgets
     }
 
-    /// Takes other bounds from now on. If they differ, forgets the pace of all processes, and
-    /// learns it again within these bounds.
+    /// Replaces the bounds. If they differ, forgets the pace of all processes and learns it again
+    /// within the new bounds.
     pub fn configure(&mut self, budgets: Budgets) {
         if budgets != self.budgets {
             (self.moved, self.scanned) = (Bucket::new(Duration::ZERO), Bucket::new(Duration::ZERO));
@@ -90,8 +90,8 @@ impl Promotions {
         self.pauses
     }
 
-    /// Returns the end of the process's back-off after slow calls, and for promotions because its
-    /// control group was full. It is in the past if there is no back-off.
+    /// Returns the end of the process's back-off after slow calls. Promotions also back off after
+    /// the control group was full. The end is in the past if there is no back-off.
     pub fn backs_off_until(&self, id: ProcessId, promotes: bool) -> Duration {
         self.paces.get(&id).map_or(Duration::ZERO, |pace| match promotes {
             true => pace.slow.until.max(pace.group_full.until),
@@ -99,15 +99,15 @@ impl Promotions {
         })
     }
 
-    /// Returns the time, from `now` on, in which no call is made on the process. A lack of memory
-    /// pauses promotions as well. Returns zero if calls are allowed.
+    /// Returns the time from `now` until calls on the process are allowed; zero if they are. A lack
+    /// of memory pauses promotions as well.
     pub fn pause(&self, now: Duration, id: ProcessId, promotes: bool) -> Duration {
         let memory = if promotes { self.no_memory.until } else { Duration::ZERO };
         self.backs_off_until(id, promotes).max(memory).saturating_sub(now)
     }
 
     /// Takes the bytes of at most `most` actions on a process from the budgets. Returns the number
-    /// of actions that they were enough for.
+    /// of actions that the budgets allowed.
     pub fn take(&mut self, now: Duration, id: ProcessId, promotes: bool, most: usize) -> usize {
         let Budgets { moved, moved_per_process, scanned, scanned_per_process, .. } = self.budgets;
         let rates = if promotes { [moved_per_process, moved] } else { [scanned_per_process, scanned] };
@@ -144,7 +144,7 @@ impl Promotions {
         (0..regions).for_each(|_| self.no_memory.ease());
     }
 
-    /// Pauses the promotions of a process, as its control group is full.
+    /// Pauses the promotions of a process because its control group is full.
     pub fn group_is_full(&mut self, now: Duration, id: ProcessId) {
         let latency = self.budgets.latency;
         pace(&mut self.paces, now, id).group_full.start(now, latency.pause, latency.pause_most);
@@ -153,6 +153,7 @@ impl Promotions {
 
     /// Pauses all promotions for lack of memory, unless they are paused already.
     pub fn memory_is_short(&mut self, now: Duration) {
+        self.step.short = true;
         self.pauses.memory += u64::from(self.back_off_for_memory(now));
     }
 
@@ -187,9 +188,9 @@ impl Promotions {
         theirs.into_iter().for_each(|(id, region)| self.split(id, region));
     }
 
-    /// Forgets the pace of processes that were not acted on for long, of all if there are too many.
-    /// Now and then, and if there is no more room, forgets processes for which `is_alive` returns
-    /// false.
+    /// Forgets the pace of processes that were not acted on for long, or of all processes if there
+    /// are too many. Forgets processes for which `is_alive` returns false, at intervals and when no
+    /// room is left.
     pub fn forget_old(&mut self, now: Duration, is_alive: impl Fn(ProcessId) -> bool) {
         if self.paces.len() > MOST_PROCESSES {
             self.paces.clear();
@@ -202,7 +203,7 @@ impl Promotions {
         }
     }
 
-    /// Returns the process's budget and that of all.
+    /// Returns the budget of the process and that of all processes.
     fn buckets(&mut self, now: Duration, id: ProcessId, promotes: bool) -> [&mut Bucket; 2] {
         let pace = pace(&mut self.paces, now, id);
         match promotes {
@@ -212,7 +213,7 @@ impl Promotions {
     }
 }
 
-/// Returns the pace of a process that is used now.
+/// Returns the pace of a process, and notes its use at `now`.
 fn pace(paces: &mut BTreeMap<ProcessId, Pace>, now: Duration, id: ProcessId) -> &mut Pace {
     let pace = paces.entry(id).or_insert_with(|| Pace::new(now));
     pace.used = now;
@@ -271,13 +272,13 @@ mod tests {
         let action =
             Action::Promote { process: process(1), region: HugePage::nth(1), size, reason: Reason::Gain };
         let outcome = |obtained| Outcome { action: action.clone(), obtained };
-        // The call finds it first, and the outcome tells it again.
+        // The call reports the lack first, and the outcome reports it again.
         promotions.memory_is_short(SECOND);
         promotions.note(SECOND * 2, &outcome(Obtained::NoMemory));
         assert_eq!(promotions.pause(SECOND, process(2), true), Limits::default().back_off);
         assert_eq!(promotions.pause(SECOND, process(2), false), Duration::ZERO);
         assert_eq!(promotions.pauses().memory, 1);
-        // It is not put down to a process, and ends with the next success.
+        // The back-off belongs to no process, and ends with the next success.
         assert_eq!(promotions.backs_off_until(process(1), true), Duration::ZERO);
         promotions.note(SECOND * 3, &outcome(Obtained::Done));
         assert_eq!(promotions.pause(SECOND * 3, process(2), true), Duration::ZERO);

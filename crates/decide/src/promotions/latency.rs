@@ -86,7 +86,7 @@ const SHARE: u32 = 100;
 /// A time without work that doubles each time it is started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
-    /// Its end.
+    /// End of the pause.
     pub until: Duration,
     times: u32,
     clean: u32,
@@ -104,7 +104,7 @@ impl Pause {
         self.clean = 0;
     }
 
-    /// Starts the back-off after a call on a process, if it was not fine.
+    /// Starts the back-off after a call on a process, unless the call was fine.
     pub fn learn(&mut self, now: Duration, call: Call, latency: &Latency) -> Speed {
         let speed = Speed::of(call, latency);
         match speed {
@@ -113,7 +113,7 @@ impl Pause {
                 let most = latency.pause_most.min(call.busy_of_region().saturating_mul(SHARE));
                 self.start(now, latency.pause, most.max(latency.pause));
             }
-            // Always lasts the first length, and the next one does not get longer.
+            // This back-off always has the first length, and does not lengthen the next one.
             Speed::Late => self.until = self.until.max(now + latency.pause),
         }
         speed
@@ -150,9 +150,9 @@ impl Batch {
         self.0
     }
 
-    /// Learns from a call that is to take at most [`Latency::call`] of a processor, or more if it
-    /// `promotes`. The wall clock does not count: if others take the processor away, smaller
-    /// batches would not make a call faster, and each has its own cost.
+    /// Learns from the processor time of a call. Its bound is [`Latency::call`], or more if it
+    /// `promotes`. The wall clock does not count. If others take the processor away, smaller
+    /// batches make no call faster, and each batch has a fixed cost.
     pub fn learn(&mut self, call: Call, promotes: bool, latency: &Latency) {
         let most = if promotes { latency.call * COLLAPSE_CALL } else { latency.call };
         if call.busy > most * MUCH_MORE_EXPENSIVE {

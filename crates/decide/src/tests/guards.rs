@@ -5,7 +5,7 @@ use crate::published::freebsd::FreeBsd;
 use crate::tests::made::*;
 use crate::{Limits, Obtained, State, step};
 use megapage_snapshot::{Leaf, Mapping, MappingKind, Missed, MissedWhy, PAGES, Process, Region, Snapshot};
-use megapage_units::{Bytes, Pid, VirtRange};
+use megapage_units::{Bytes, HugePage, Pid, VirtRange};
 
 fn full(n: u64) -> Region {
     base(n, PAGES)
@@ -202,6 +202,7 @@ fn a_process_that_no_snapshot_could_show_is_left_alone() {
     let unsound = |regions: Vec<Region>| !acts_on(process(20, regions));
     assert!(unsound(vec![full(1), full(0)]));
     assert!(unsound(vec![full(1), full(1)]));
+    assert!(unsound(vec![Region { page: HugePage::containing(u64::MAX), ..full(0) }]));
     assert!(unsound(vec![full(0), base(1, 513)]));
     let twice: Snapshot = snapshot(SECOND, 0.5, vec![process(20, vec![full(0)]), process(20, vec![full(1)])]);
     assert_eq!(promoted(&run(SECOND, &twice, &mut state(FreeBsd::default()))), [(20, 0)]);

@@ -426,8 +426,8 @@ impl<K: Prim> HugeHeap<K> {
         self.map_fresh(span, index, group_end, of, mask)
     }
 
-    /// Maps chunk `index` down the chain of its backings, and its untouched neighbours up to
-    /// `group_end` where that pays. Returns false if that fails.
+    /// Maps chunk `index` with a backing of its chain, the best first. Maps untouched neighbours up
+    /// to `group_end` as well where that pays. Returns false on failure.
     fn map_fresh(&self, span: &Group, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
         let Some(chain) = self.chain(of, mask) else { return self.map_base(span, index) };
         if chain.broker && self.map_from_pools(span, index, group_end, of, chain.hugetlb) {

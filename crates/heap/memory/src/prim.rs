@@ -1,9 +1,10 @@
-//! The waist between the heap and the kernel: the calls for its chunks, what it reads of the
-//! machine, and the clock, as in mimalloc's prim.h.
+//! Interface between the heap and the kernel, as mimalloc's prim.h. It has the calls for chunks,
+//! those that read the machine, and the clock.
 //!
 //! [`Kernel`] makes the calls, at no cost. A test's kernel refuses them, and lets time pass. Some
-//! calls go to the kernel directly. Addresses are reserved and unlocked there, so that each range
-//! has an owner. A broker's extents and the moves before a fork are tested in separate processes.
+//! calls bypass the interface. Those that reserve and unlock addresses do, so that each range has
+//! an owner. A broker's extents and the moves before a fork do, and are tested in separate
+//! processes.
 
 use megapage_inside::room::{self, Limits, Room};
 use megapage_inside::{
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 macro_rules! calls {
     ($($(#[$doc:meta])+ fn $name:ident($($part:ident: $kind:ty),*) $(-> $answer:ty)? = $call:expr;)+) => {
-        /// Calls to the kernel, each as the function of `inside` that it stands for.
+        /// Calls to the kernel. Each stands for one function of `inside`.
         pub trait Prim {
             $($(#[$doc])+ fn $name(&self, $($part: $kind),*) $(-> $answer)? { $call })+
         }
@@ -24,7 +25,8 @@ macro_rules! calls {
 calls! {
     /// Returns the time since some fixed point.
     fn now() -> Duration = megapage_inside::monotonic();
-    /// Returns true if the program has forbidden itself system calls: calls made here could end it.
+    /// Returns true if the program has forbidden itself system calls. A call made here could end
+    /// it.
     fn is_confined() -> bool = program::is_confined();
 
     /// Makes memory accessible.
@@ -39,7 +41,7 @@ calls! {
     fn discard_part(part: &Owned<'_>) -> Result<(), Errno> = part.discard_part();
     /// Replaces memory by reserved pages of a pool.
     fn map_hugetlb(part: &Owned<'_>, size: PageSize) -> Result<(), Errno> = part.map_hugetlb(size);
-    /// Tries whether such pages can be moved and populated.
+    /// Tries to move and populate such pages.
     fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> = megapage_inside::try_hugetlb(size);
     /// Faults memory in.
     fn populate(part: Borrowed) -> Result<(), Errno> = part.populate();
@@ -73,13 +75,13 @@ calls! {
     fn has_addresses(len: usize) -> bool = megapage_inside::has_addresses(len);
     /// Returns true if the kernel has transparent huge pages for this process.
     fn thp_is_possible() -> bool = megapage_inside::thp_is_possible();
-    /// Returns true if it gives them on advice alone.
+    /// Returns true if the kernel gives them only on advice.
     fn thp_only_on_advice() -> bool = megapage_inside::thp_only_on_advice();
-    /// Returns how the 2 MiB at `start` are mapped.
+    /// Returns the mapping of the 2 MiB at `start`.
     fn region(start: usize) -> Option<OwnRegion> = OwnRegion::look(start);
     /// Returns the pages of a pool that are free and not reserved.
     fn hugetlb_available(size: PageSize) -> Option<u64> = megapage_inside::hugetlb_available(size);
-    /// Returns what control groups leave of a pool.
+    /// Returns the room that control groups leave in a pool.
     fn hugetlb_room(size: PageSize) -> HugetlbRoom = megapage_inside::hugetlb_room(size);
     /// Returns the free pages of a pool by node.
     fn hugetlb_free_by_node(size: PageSize) -> Option<FreeByNode> = megapage_inside::hugetlb_free_by_node(size);

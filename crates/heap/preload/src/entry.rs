@@ -17,7 +17,7 @@ use std::os::raw::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
-// The safe ones answer null to what they cannot do: an overflow of a product, or an alignment that
+// The safe functions return null on failure, such as an overflow of a product, or an alignment that
 // is no power of two.
 unsafe extern "C" {
     safe fn mi_malloc(size: usize) -> *mut c_void;

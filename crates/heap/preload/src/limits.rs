@@ -2,7 +2,7 @@
 //! not use must not count.
 //!
 //! File-level obligation: an export has the signature and the contract of the C function whose name
-//! it bears. The functions that are called take nothing.
+//! it bears. The called functions take no arguments.
 
 #![allow(unsafe_code)]
 

@@ -107,8 +107,8 @@ pub fn start(work: Work) -> Started {
         }
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
         libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-        // The new thread inherits the mask: none of the program's signals reaches it. The lock is
-        // only tried: the calling thread may be in a fork, and hold it itself.
+        // The new thread inherits the mask, so that none of the program's signals reaches it. The
+        // lock is only tried, because the calling thread may be in a fork and hold it.
         let started = without_signals(|| {
             if WORKING.try_lock() {
                 ALIVE.fetch_add(1, Relaxed);

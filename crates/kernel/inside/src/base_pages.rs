@@ -23,7 +23,7 @@ pub fn base_page_size() -> usize {
 /// takes for the beginning of a page. Neither allocates nor changes errno.
 pub(crate) fn probed_page_size() -> usize {
     let is_inside_one = |address: usize| {
-        // No byte is advised, so that the call only looks whether a page begins there.
+        // The call advises no byte. It only checks that a page begins there.
         advise(address, 0, libc::MADV_NORMAL) == Err(Errno::EINVAL)
     };
     let mut size = BASE_PAGE;

@@ -19,7 +19,7 @@ const CONTENDED: u32 = 2;
 /// A futex(2) lock of three states (free, held, held with waiters), after Drepper's "Futexes are
 /// tricky".
 ///
-/// Unlike `std::sync::Mutex` it has no owner, and needs no guard: a fork handler takes it in the
+/// Unlike `std::sync::Mutex` it has no owner and needs no guard. A fork handler takes it in the
 /// parent before the fork and releases it on both sides.
 #[derive(Debug)]
 pub struct Lock(AtomicU32);

@@ -1,10 +1,9 @@
 //! Mappings of a heap moved over one another (mremap(2)), in a way that never leaves a hole: a
 //! reserved address stays reserved, whatever the kernel refuses. Nothing here allocates.
 //!
-//! File-level obligation: as in `range.rs`, what is moved or replaced is [`Owned`]. mremap and mmap
-//! with MAP_FIXED unmap their target before they fail for some reasons, and another thread's
-//! mapping may come to lie there at once. So a range is mapped again with MAP_FIXED_NOREPLACE
-//! alone.
+//! File-level obligation: as in `range.rs`, a moved or replaced range is [`Owned`]. mremap and mmap
+//! with MAP_FIXED unmap their target before some of their failures. Another thread's mapping may
+//! take the place at once. So a range is mapped again with MAP_FIXED_NOREPLACE alone.
 
 #![allow(unsafe_code)]
 
@@ -42,14 +41,14 @@ pub enum NoHugetlb {
     Populate(Errno),
 }
 
-/// Proof that no thread of the process writes to memory meanwhile, but the calling one.
+/// Proof that only the calling thread of the process writes to memory meanwhile.
 #[derive(Debug)]
 pub struct Alone(());
 
 impl Alone {
-    /// Returns the proof if the process has exactly `threads` threads: the calling one, and those
-    /// of the library that its caller knows to be idle. `None` otherwise, or if the kernel does not
-    /// show the number.
+    /// Returns the proof if the process has exactly `threads` threads. These are the calling one,
+    /// and the library's threads that its caller knows to be idle. Returns `None` otherwise, or if
+    /// the kernel does not show the number.
     pub fn among(threads: u64) -> Option<Alone> {
         (thread_count() == Some(threads)).then_some(Alone(()))
     }
@@ -76,7 +75,7 @@ fn remap(pages: &Owned<'_>, target: &Owned<'_>) -> Result<(), MoveError> {
     assert_eq!(pages.len(), target.len());
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
     let arguments = [pages.start(), pages.len(), pages.len(), flags, target.start()];
-    // SAFETY: mremap(2), MREMAP_FIXED: both ranges are owned, also what it replaces at the target.
+    // SAFETY: mremap(2), MREMAP_FIXED: both ranges are owned, including the replaced one.
     let moved = unsafe { call(libc::SYS_mremap, arguments) };
     moved.map(drop).map_err(|errno| MoveError { errno, target_emptied: target.reserve_hole().is_ok() })
 }
@@ -109,7 +108,7 @@ pub fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> {
 
 impl Owned<'_> {
     /// Moves the contents of the range onto transparent huge pages at the same addresses. Another
-    /// thread's write between copy and switch would be lost. Signals wait meanwhile, for their
+    /// thread's write between copy and switch would be lost. Signals wait meanwhile, because their
     /// handlers may write. On an error nothing has changed.
     pub fn move_to_thp(&self, alone: &Alone) -> Result<(), Errno> {
         self.move_to_private(None, alone)
@@ -138,7 +137,7 @@ impl Owned<'_> {
         let _ = copy.advise_thp();
         copy.populate()?;
         without_signals(|| {
-            // SAFETY: the copy is open, and what is moved is in use. No other thread writes: the
+            // SAFETY: the copy is open, and the moved range is in use. No other thread writes: the
             // caller has the proof.
             unsafe { copy.copy_from(self.view()) };
             if let Some(aside) = aside {
@@ -158,7 +157,7 @@ impl Owned<'_> {
             return Err(error.errno);
         }
         self.open().or_else(|_| self.map_over(libc::PROT_READ | libc::PROT_WRITE, 0))?;
-        // SAFETY: this range was opened, and the copy before it. Nothing else knows of the copy.
+        // SAFETY: this range was opened, and the copy before it. No other code knows the copy.
         unsafe { self.copy_from(copy.view()) };
         Ok(())
     }
@@ -168,7 +167,13 @@ impl Owned<'_> {
 #[cfg(test)]
 pub(crate) fn is_mapped(range: &crate::range::Borrowed) -> bool {
     // SAFETY: MS_ASYNC writes nothing; the kernel checks the range.
-    unsafe { call(libc::SYS_msync, [range.start(), range.len(), libc::MS_ASYNC as usize]) }.is_ok()
+    unsafe {
+        crate::system::call_for_program(
+            libc::SYS_msync,
+            [range.start(), range.len(), libc::MS_ASYNC as usize],
+        )
+    }
+    .is_ok()
 }
 
 #[cfg(test)]

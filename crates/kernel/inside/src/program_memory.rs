@@ -143,6 +143,7 @@ pub fn split_at_ends(start: usize, len: usize) {
 
 /// Gives advice that leaves contents and protection as they are (madvise(2)).
 pub(crate) fn advise(start: usize, len: usize, advice: c_int) -> Result<(), Errno> {
+    debug_assert!(![libc::MADV_DONTNEED, libc::MADV_REMOVE, libc::MADV_FREE].contains(&advice));
     // SAFETY: these advices leave contents and protection as they are; the kernel checks the range.
     unsafe { call(libc::SYS_madvise, [start, len, advice as usize]) }.map(drop)
 }

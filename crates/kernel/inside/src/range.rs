@@ -1,15 +1,17 @@
 //! Address ranges that a heap owns, and their backing. Nothing here allocates.
 //!
 //! File-level obligation: memory has one owner, a [`Reservation`]. It is made from a new mapping at
-//! an address of the kernel's choice, or from what the C allocator hands back. It alone releases
-//! addresses or hands them over. An [`Owned`] is a part of one that nothing else uses meanwhile.
-//! It borrows the reservation or the lock that guards the part ([`Guarded`]), or the C allocator
-//! has named it. Only an `Owned` discards, replaces or closes memory. [`Borrowed`] is addresses
-//! alone. Its calls change neither contents nor access, so that they may be made for any memory of
-//! the process. This crate's users never form a Rust reference into a range
+//! an address of the kernel's choice, or from a range that the C allocator hands back. It alone
+//! releases addresses or hands them over. An [`Owned`] is a part of one that nothing else uses
+//! meanwhile. It borrows the reservation or the lock that guards the part ([`Guarded`]), or the C
+//! allocator has named it. Only an `Owned` discards, replaces or closes memory. [`Borrowed`] is
+//! addresses alone. Its calls change neither contents nor access, so that they may be made for any
+//! memory of the process. This crate's users never form a Rust reference into a range
 //! (`forbid(unsafe_code)` keeps them from it).
 //!
-//! Types do not express one rule: no [`Guarded`] is used after its reservation was released.
+//! Types do not express three rules. No [`Guarded`] is used after its reservation was released.
+//! Each part of one has one lock: [`Guarded::own`] takes any. Parts of an [`Owned`] that are used
+//! at once do not overlap.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +31,7 @@ const GAPS: usize = 4;
 /// Lowest place found that way: those above it are likely taken.
 static LOWEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Flags of private memory that no file is behind.
+/// Flags of private memory without a file.
 pub(crate) const ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -48,7 +50,7 @@ pub struct Borrowed {
 }
 
 impl Borrowed {
-    /// Names `len` bytes from `start` on.
+    /// Makes a value for `len` bytes from `start` on.
     pub const fn new(start: usize, len: usize) -> Borrowed {
         Borrowed { start, len }
     }
@@ -128,16 +130,16 @@ impl Borrowed {
         }
     }
 
-    /// Reserves the range as [`Borrowed::reserve`] does. Nothing owns what is reserved.
+    /// Reserves the range as [`Borrowed::reserve`] does. The reserved range has no owner.
     pub fn reserve_hole(self) -> Result<(), Errno> {
         self.reserve().map(|range| {
             range.keep();
         })
     }
 
-    /// Reserves the range, inaccessible, if nothing at all is mapped in it. For addresses that may
-    /// be free, such as right after a call on the whole range that may have unmapped it before it
-    /// failed. Fails with EEXIST if something is mapped there.
+    /// Reserves the range, inaccessible, if nothing is mapped in it. Serves for addresses that may
+    /// be free, such as those of a failed call that may have unmapped the whole range. Fails with
+    /// EEXIST if something is mapped there.
     pub fn reserve(self) -> Result<Reservation, Errno> {
         let got = map_new(self, libc::PROT_NONE, libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE)?;
         // A kernel older than the flag (Linux 4.17) takes the address as a hint.
@@ -152,8 +154,8 @@ impl Borrowed {
     }
 }
 
-/// Maps private memory that no file is behind (mmap(2)), at an address of the kernel's choice, or
-/// at `wanted` if `flags` say so without replacing anything.
+/// Maps private memory without a file (mmap(2)), at an address of the kernel's choice, or at
+/// `wanted` if `flags` say so without replacing anything.
 fn map_new(wanted: Borrowed, protection: c_int, flags: c_int) -> Result<Reservation, Errno> {
     assert_eq!(flags & libc::MAP_FIXED, 0);
     let flags = flags | ANONYMOUS;
@@ -163,7 +165,7 @@ fn map_new(wanted: Borrowed, protection: c_int, flags: c_int) -> Result<Reservat
     Ok(Reservation::of_new(Borrowed { start, ..wanted }))
 }
 
-/// Maps `len` bytes of private memory that no file is behind, at an address of the kernel's choice.
+/// Maps `len` bytes of private memory without a file, at an address of the kernel's choice.
 pub(crate) fn map_anywhere(len: usize, protection: c_int, flags: c_int) -> Result<Reservation, Errno> {
     map_new(Borrowed { start: 0, len }, protection, flags)
 }
@@ -174,8 +176,8 @@ pub(crate) fn hugetlb_flags(size: PageSize) -> c_int {
     libc::MAP_HUGETLB | ((size.bytes().0.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT)
 }
 
-/// Memory that nothing else uses as long as `'a` lasts: its contents are the holder's to discard,
-/// to replace or to make inaccessible. It cannot be copied.
+/// Memory that nothing else uses during `'a`. The holder may discard its contents, replace it or
+/// make it inaccessible. The value cannot be copied.
 ///
 /// ```compile_fail,E0505
 /// let owner = megapage_inside::Reservation::new(8192, 4096).unwrap();
@@ -199,8 +201,8 @@ impl Owned<'_> {
     /// was given.
     ///
     /// # Safety
-    /// The range is mapped. Nothing else uses it, and no Rust reference leads into it, as long as
-    /// the answer lives: prim.h of mimalloc, `_mi_prim_commit` and those that follow.
+    /// The range is mapped. Nothing else uses it, and no Rust reference leads into it, while the
+    /// returned value lives (mimalloc's prim.h, from `_mi_prim_commit` on).
     pub const unsafe fn of_allocator(start: usize, len: usize) -> Self {
         Owned::of(Borrowed { start, len })
     }
@@ -239,8 +241,8 @@ impl Owned<'_> {
     /// unreserved pages. On an error the range is as it was, or inaccessible.
     ///
     /// The pages are mapped elsewhere and then moved. mmap with MAP_FIXED unmaps before it looks at
-    /// the pool, and another thread's mapping could come to lie in the hole. [`try_hugetlb`] shows
-    /// if the kernel moves such pages at all: if not, this must not be called.
+    /// the pool, and another thread's mapping could come to lie in the hole. Callers must first
+    /// check with [`try_hugetlb`] that the kernel moves such pages.
     ///
     /// [`try_hugetlb`]: crate::try_hugetlb
     pub fn map_hugetlb(&self, size: PageSize) -> Result<(), Errno> {
@@ -301,7 +303,7 @@ impl Owned<'_> {
         self.close()
     }
 
-    /// Copies another range of the same length.
+    /// Copies another range of the same length into this one.
     ///
     /// # Safety
     /// This range is writable and `source` is readable. No other thread writes to either meanwhile:
@@ -341,8 +343,8 @@ impl Deref for Owned<'_> {
     }
 }
 
-/// Memory of a [`Reservation`] that threads share: a part of it is owned by the holder of the lock
-/// that guards the part. Its user decides which lock that is.
+/// Memory of a [`Reservation`] that threads share. The holder of the lock that guards a part owns
+/// that part. The user decides which lock guards it.
 #[derive(Clone, Copy, Debug)]
 pub struct Guarded(Borrowed);
 
@@ -389,9 +391,9 @@ impl Reservation {
     }
 
     /// Reserves the first `first` bytes of `len` as [`Reservation::new`] does, and names all `len`,
-    /// for threads that share them. Each part of the others must be reserved by
-    /// [`Borrowed::reserve_hole`] before its use. They are free, and so are twice `len` bytes above
-    /// them, which the kernel gives to other mappings first.
+    /// for threads that share them. Each part of the remainder must be reserved by
+    /// [`Borrowed::reserve_hole`] before its use. The remainder is free. So are twice `len` bytes
+    /// above it, which the kernel gives to other mappings first.
     pub fn beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, Guarded), Errno> {
         let room = if first < len { len.saturating_mul(3) } else { len };
         let range = Reservation::reserve(first, room, alignment)?;
@@ -430,7 +432,7 @@ impl Reservation {
     }
 
     /// Keeps `len` bytes from the first address that is `past` bytes beyond a multiple of
-    /// `alignment`, a power of two. Releases the others.
+    /// `alignment`, a power of two. Releases the other bytes.
     pub(crate) fn trim(mut self, len: usize, alignment: usize, past: usize) -> Reservation {
         let before = past.wrapping_sub(self.start) & (alignment - 1);
         let mut kept = if before > 0 { self.split_off(before) } else { self };

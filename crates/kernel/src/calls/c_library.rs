@@ -1,8 +1,8 @@
-//! Functions of the C library, declared with types that say all that they ask of a caller.
+//! Functions of the C library, declared with types that express all their demands on a caller.
 //!
 //! File-level obligation: each declaration agrees with the function's manual page. A function that
-//! is safe here takes numbers, for which it has an answer or an error, and references to memory as
-//! large as their type. It keeps no reference.
+//! is safe here takes only numbers and references. It has an answer or an error for each number. A
+//! reference leads to memory as large as its type, and is not kept.
 
 #![allow(unsafe_code)]
 

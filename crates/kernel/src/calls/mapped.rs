@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU64;
 /// All its parts are atomic, and any bytes are a valid value.
 pub(crate) unsafe trait Shareable {}
 
-// SAFETY: an atomic of which any bytes are valid.
+// SAFETY: an atomic, for which any bytes are valid.
 unsafe impl Shareable for AtomicU64 {}
 
 /// Readable and writable memory, or a mapping of a file.
@@ -40,7 +40,7 @@ unsafe impl Send for Mapped {}
 impl Mapped {
     /// Maps `len` bytes of anonymous memory, readable and writable, at a multiple of `alignment`.
     /// `flags` are those of mmap(2), without MAP_ANONYMOUS. An alignment above the base page takes
-    /// as many bytes of addresses more.
+    /// that many more bytes of addresses.
     pub fn anonymous(len: usize, alignment: usize, flags: c_int) -> io::Result<Mapped> {
         let mapping_len = if alignment > BASE_PAGE { len + alignment } else { len };
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -56,7 +56,7 @@ impl Mapped {
     }
 
     fn map(len: usize, protection: c_int, flags: c_int, file: c_int) -> io::Result<Mapped> {
-        let flags = flags & !libc::MAP_FIXED;
+        let flags = flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
         if start == libc::MAP_FAILED {
@@ -83,15 +83,14 @@ impl Mapped {
         VirtRange::new(start, start + len as u64).expect("a mapping")
     }
 
-    /// Returns `count` values from byte `offset` on. Panics if these are not inside, or not
-    /// aligned.
+    /// Returns `count` values from byte `offset` on. Panics if they are not inside, or not aligned.
     pub fn slice<T: Shareable>(&self, offset: usize, count: usize) -> &[T] {
         let end = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(offset));
         assert!(end.is_some_and(|end| end <= self.len), "outside the mapping");
         let start = self.start.wrapping_add(offset).cast::<T>();
         assert!(start.is_aligned());
-        // SAFETY: the values are inside, aligned, and mapped as long as the borrow; of their type
-        // any bytes are valid, and others may change them.
+        // SAFETY: the values are inside, aligned, and mapped as long as the borrow; any bytes are
+        // valid for their type, and others may change them.
         unsafe { std::slice::from_raw_parts(start, count) }
     }
 
@@ -103,7 +102,7 @@ impl Mapped {
     /// Gives the first `len` bytes this access (mprotect(2)).
     ///
     /// # Safety
-    /// Nothing makes an access that is taken away.
+    /// No code makes an access that the call takes away.
     pub unsafe fn protect(&self, len: usize, protection: c_int) -> io::Result<()> {
         assert!(len <= self.len, "outside the mapping");
         // SAFETY: the caller's promise, for a part of the value's own mapping.

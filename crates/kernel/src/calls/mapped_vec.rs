@@ -43,11 +43,11 @@ impl<T: Copy> MappedVec<T> {
         Ok(())
     }
 
-    /// Returns the places for items, those behind the items included.
+    /// Returns the places for items, including those after the last item.
     fn places(&mut self) -> &mut [MaybeUninit<T>] {
         let room = self.range.as_ref().map_or(0, |range| range.len()) / size_of::<T>();
-        // SAFETY: so many items have room in the pages, which are writable and whose start is
-        // aligned; the borrow is the only one.
+        // SAFETY: the pages have room for this many items, are writable, and begin aligned; the
+        // borrow is the only one.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut().cast(), room) }
     }
 

@@ -24,7 +24,7 @@ pub enum Advice {
     /// Page fault of every page now, for writing (MADV_POPULATE_WRITE, Linux 5.14). EFAULT if an
     /// access would raise SIGBUS.
     Populate,
-    /// Page fault of every page now, for reading (MADV_POPULATE_READ, Linux 5.14). EFAULT if an
+    /// Page faults of all pages now, for reading (MADV_POPULATE_READ, Linux 5.14). EFAULT if an
     /// access would raise SIGBUS.
     PopulateRead,
 }

@@ -98,7 +98,7 @@ fn advise_own(pidfd: BorrowedFd<'_>, ranges: &[VirtRange], advice: i32) -> io::R
 /// Gives advice by a call of this thread. Async-signal-safe. Returns the number of bytes advised.
 ///
 /// # Panics
-/// With advice other than that of [`collapse`], [`cold`] and [`page_out`].
+/// If the advice is not that of [`collapse`], [`cold`] or [`page_out`].
 pub(crate) fn advise_directly(
     pidfd: BorrowedFd<'_>,
     ranges: &[libc::iovec],
@@ -107,7 +107,6 @@ pub(crate) fn advise_directly(
     assert!(matches!(advice, libc::MADV_COLLAPSE | libc::MADV_COLD | libc::MADV_PAGEOUT));
     let (fd, start) = (pidfd.as_raw_fd() as usize, ranges.as_ptr().expose_provenance());
     let arguments = [fd, start, ranges.len(), advice as usize, 0];
-    // SAFETY: the vector lives through the call. Such advice leaves all contents as they are, in
-    // whichever process.
+    // SAFETY: the vector lives through the call. Such advice changes no contents, in any process.
     unsafe { call_for_program(libc::SYS_process_madvise, arguments) }
 }

@@ -21,7 +21,7 @@ pub(crate) unsafe fn syscall<const N: usize>(number: libc::c_long, arguments: [u
     answer.map_or_else(|errno| -(errno.0 as isize), |answer| answer as isize)
 }
 
-/// Reads a clock (clock_gettime(2)). EINVAL: there is none of this number.
+/// Reads a clock (clock_gettime(2)). EINVAL: no clock has this number.
 pub(crate) fn read_clock(clock: libc::clockid_t) -> Result<libc::timespec, Errno> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let arguments = [clock as usize, (&raw mut time).expose_provenance()];

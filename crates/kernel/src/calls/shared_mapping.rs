@@ -154,7 +154,7 @@ impl SharedMapping {
         let done = (0..count).try_for_each(|number| {
             let part = self.range.part(at + number * len, len);
             give(number, &mut |file, from| {
-                // No reference leads into the part: it lies behind all that is ready.
+                // No reference leads into the part, because it lies after all ready bytes.
                 part.map_file(file.as_fd(), from)?;
                 mapped += len;
                 bind(*part, node)?;

@@ -85,7 +85,7 @@ impl Canary {
             (BASE_PAGE + (base_regions + huge_regions) * PAGES / 8).next_multiple_of(BASE_PAGE);
         let shared = Mapped::anonymous(shared_bytes, BASE_PAGE, libc::MAP_SHARED)?;
         // The memory is mapped before the fork, and only the child touches it: no other process
-        // maps its pages. This side does not need it any more.
+        // maps its pages. The parent needs it only until the fork.
         let memory = Mapped::anonymous(length, HUGE_2M, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
         let (base, huge) = (base_regions * HUGE_2M, huge_regions * HUGE_2M);
         let _ = memory.advise(0, base, Advice::NoHuge);
@@ -200,10 +200,10 @@ impl Drop for Canary {
     }
 }
 
-/// Runs the child's commands until it is killed. A page behind the start of `shared`, there is a
-/// bit for each of `count` pages of `memory`.
+/// Runs the child's commands until it is killed. From its second page on, `shared` holds a bit for
+/// each of `count` pages of `memory`.
 fn child(shared: &Mapped, memory: &Mapped, count: usize, parent: i32) {
-    // The parent may have ended before the signal was asked for.
+    // The parent may have ended before the signal was requested.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     if getppid().is_none_or(|pid| pid.as_raw_nonzero().get() != parent) {
         return;

@@ -231,7 +231,8 @@ fn child(who: Option<&Assumed>, groups: &[Gid], trial: &Trial, file: &CString, a
     wait_to_be_killed()
 }
 
-/// Waits until the parent has read the mappings and kills this process, or until the alarm does.
+/// Waits until the parent has read the mappings and kills this process, or until the alarm kills
+/// it.
 fn wait_to_be_killed() -> ! {
     loop {
         rustix::event::pause();

@@ -36,11 +36,11 @@ static IGNORED: AtomicU8 = AtomicU8::new(0);
 const NOTED: [(u8, i32, libc::sighandler_t); 2] =
     [(1, libc::SIGPIPE, libc::SIG_IGN), (2, libc::SIGCHLD, libc::SIG_DFL)];
 
-/// Ignores a signal (SIG_IGN), or has its default (SIG_DFL). Returns the former disposition.
-/// EINVAL: there is no such signal. Async-signal-safe.
+/// Ignores a signal (SIG_IGN), or restores its default (SIG_DFL). Returns the former disposition.
+/// EINVAL: no signal has this number. Async-signal-safe.
 ///
 /// # Panics
-/// With another disposition.
+/// If the disposition is another one.
 pub(super) fn dispose(signal: i32, disposition: libc::sighandler_t) -> io::Result<libc::sighandler_t> {
     assert!(matches!(disposition, libc::SIG_IGN | libc::SIG_DFL));
     // SAFETY: neither disposition runs code.
@@ -50,9 +50,9 @@ pub(super) fn dispose(signal: i32, disposition: libc::sighandler_t) -> io::Resul
     }
 }
 
-/// Returns the set of these signals. EINVAL if a number is no signal's.
+/// Returns the set of these signals. EINVAL: no signal has one of the numbers.
 fn set_of(numbers: &[i32]) -> io::Result<libc::sigset_t> {
-    // SAFETY: plain words, of which zeros are an empty set.
+    // SAFETY: plain words; zeros are an empty set.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
     match numbers.iter().all(|number| c_library::sigaddset(&mut set, *number) == 0) {
         true => Ok(set),
@@ -70,7 +70,7 @@ fn mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     }
 }
 
-/// Blocks no signal in the calling thread. Async-signal-safe.
+/// Unblocks all signals in the calling thread. Async-signal-safe.
 pub(super) fn unmask_all() {
     let _ = set_of(&[]).and_then(|none| mask(libc::SIG_SETMASK, &none));
 }
@@ -196,7 +196,7 @@ impl Signals {
     /// program that has ended. Ignores the signal `ignored` in this process from now on, so that a
     /// late one does not end it.
     pub fn finish(self, ignored: i32) -> io::Result<()> {
-        // It also discards pending signals (sigaction(2)).
+        // Ignoring also discards pending signals (sigaction(2)).
         dispose(ignored, libc::SIG_IGN)?;
         while self.next()?.is_some() {}
         Ok(())

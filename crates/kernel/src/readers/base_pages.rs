@@ -10,8 +10,8 @@ use thiserror::Error;
 /// is two words.
 const AT_PAGESZ: u64 = 6;
 
-/// The error for a kernel whose base pages are not of 4 KiB, or whose huge pages are not of 2 MiB.
-/// Everything here reckons with these sizes: one page table of 512 entries for each 2 MiB.
+/// Error for a kernel whose base pages are not of 4 KiB, or whose huge pages are not of 2 MiB. All
+/// code here assumes these sizes: one page table of 512 entries for each 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "this kernel's {kind} pages are {size}; megapage supports base pages of 4 KiB and huge pages of 2 MiB: boot a kernel that has those (Debian: \

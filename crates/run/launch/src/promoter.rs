@@ -65,7 +65,7 @@ pub struct Promoter {
     forgotten: Instant,
     /// Passes in a row that obtained nothing.
     fruitless: u32,
-    /// The requested regions, and those of them that became huge.
+    /// Requested regions. The next field holds those that became huge.
     asked: BTreeSet<HugePage>,
     obtained: BTreeSet<HugePage>,
     /// Outcome of all passes.

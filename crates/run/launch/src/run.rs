@@ -274,7 +274,7 @@ impl Prepared {
         let failed = cleared.err().map(|error| format!("PR_SET_THP_DISABLE could not be cleared: {error}"));
         self.plan.notes.extend(failed);
         set_thp(self.request.thp)?;
-        // The launcher makes a report, and text is moved in agreement with it.
+        // The launcher stays to make a report, or to coordinate the move of text.
         let moves = self.text.as_ref().filter(|text| text.moves());
         if !self.request.watched && moves.is_none() {
             return Err(self.replace_us(root, say));

@@ -13,6 +13,8 @@
 #![deny(unsafe_code)]
 
 mod advice;
+// Public for the fuzz targets alone. Whatever their Rust types say, these functions have the
+// obligations of `include/megapage.h`: they follow each pointer that is not null and is aligned.
 #[doc(hidden)]
 pub mod entry;
 #[doc(hidden)]

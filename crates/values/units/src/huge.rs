@@ -3,7 +3,7 @@
 use crate::{Bytes, HUGE_2M, VirtRange};
 use std::fmt;
 
-/// One aligned huge page of a process's addresses, whether or not a huge page is there.
+/// Aligned addresses of one huge page in a process, with or without a huge page behind them.
 ///
 /// ```
 /// use megapage_units::{HugePage, VirtRange};

@@ -92,7 +92,7 @@ impl Diagnosis {
         let (user, uid) = gather::user_in_question(root, request)?;
         let source = if other.kind == "base" { "sysconf(_SC_PAGESIZE)" } else { "hpage_pmd_size" };
         let finding = Finding::new(&catalog::BASE_PAGES_OTHER, source, other.size.to_string());
-        let untried = Some("the size of this kernel's base pages is not supported".into());
+        let untried = Some(format!("the size of this kernel's {} pages is not supported", other.kind));
         Ok(Diagnosis {
             user,
             uid,

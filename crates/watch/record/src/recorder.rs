@@ -2,7 +2,7 @@
 
 use crate::file::Output;
 use crate::name::Namer;
-use crate::pace::Pace;
+use crate::pace;
 use crate::sampler::Sampler;
 use megapage_kernel::trusted::{Replace, remove_file, replace_file};
 use megapage_kernel::{
@@ -151,7 +151,7 @@ pub fn record(
         pids: Vec::new(),
         before: None,
         now: None,
-        pace: Pace { share: options.budget },
+        share: options.budget,
         began,
     };
     let mut textfile = options.textfile.as_ref().map(|directory| Textfile {
@@ -290,7 +290,7 @@ struct Recorder<'a> {
     pids: Vec<Pid>,
     before: Option<Snapshot>,
     now: Option<Snapshot>,
-    pace: Pace,
+    share: f64,
     began: Duration,
 }
 
@@ -331,7 +331,7 @@ impl Recorder<'_> {
         };
         loop {
             let now = boot_time();
-            let rest = self.pace.rest(now.saturating_sub(self.began), process_cpu_time());
+            let rest = pace::rest(self.share, now.saturating_sub(self.began), process_cpu_time());
             let left = pause.saturating_sub(now.saturating_sub(looked)).max(rest);
             if left.is_zero() {
                 return goes_on;

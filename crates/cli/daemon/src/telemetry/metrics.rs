@@ -90,13 +90,13 @@ impl Collector for Everything {
     }
 }
 
-/// Writes the metrics that `rows` answers.
+/// Writes the metrics for which `rows` returns rows.
 fn write_all<'a>(to: &mut DescriptorEncoder<'_>, rows: impl Fn(Source) -> Option<Rows<'a>>) -> fmt::Result {
     METRICS.iter().try_for_each(|metric| write(to, metric, rows(metric.source).unwrap_or_default()))
 }
 
 impl Telemetry {
-    /// Returns the rows of a metric of the passes. `processes` are those that have rows.
+    /// Returns the rows of a metric of the passes. `processes` are the processes that get rows.
     fn rows<'a>(&'a self, source: Source, processes: &[&'a Known]) -> Option<Rows<'a>> {
         Some(match source {
             Source::Passes(read) => read(self),

@@ -1,5 +1,5 @@
-//! Table of all metrics: those exported, documented, and named by alerts and dashboards. A row has
-//! everything about a metric, the function that reads it included.
+//! Table of all metrics that are exported, documented, or named by alerts and dashboards. A row
+//! holds everything about a metric, including the function that reads it.
 
 use super::value::{Labels, Row, Rows, Value, by, count, info, level, one};
 use super::{Known, Last as LastPass, PARTS, Telemetry};
@@ -23,22 +23,22 @@ pub struct Metric {
     pub labels: &'static [&'static str],
     /// Its help text.
     pub help: &'static str,
-    /// The function that reads it.
+    /// Function that reads the metric.
     pub(super) source: Source,
 }
 
-/// Reader of a metric, by what it reads.
+/// Reader of a metric, with a variant for each source.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
     /// Sums over the passes.
     Passes(fn(&Telemetry) -> Rows<'_>),
-    /// The last pass; nothing before the first.
+    /// Values of the last pass; no rows before the first pass.
     Last(fn(&LastPass) -> Rows<'_>),
     /// The executor's counts, which are separate from the loop's counts of decisions, so that the
-    /// two can be compared. Those of an action exist from the start: the first failure is an
-    /// increase.
+    /// two can be compared. Counts of an action exist from the start, so that the first failure is
+    /// an increase.
     Executor(fn(&Counters) -> Rows<'_>),
-    /// One row of each process, with the labels behind `pid` and `name`.
+    /// One row for each process, with the labels that follow `pid` and `name`.
     Process(fn(&Known) -> Option<Row<'_>>),
     /// The daemon's use of resources.
     Daemon(fn(&Shared) -> Rows<'_>),
@@ -61,7 +61,7 @@ impl Metric {
 /// Start of every name.
 pub const PREFIX: &str = "megapage_";
 
-/// Declares [`METRICS`]: of each metric its name, its labels, its help text and its source.
+/// Declares [`METRICS`]: the name, labels, help text and source of each metric.
 macro_rules! metrics {
     ($($name:ident($($label:ident),*) $help:literal = $source:expr;)+) => {
         /// Every metric, in the order in which they are written.
@@ -242,7 +242,7 @@ fn each_of<const N: usize>(
     rows.collect()
 }
 
-/// Returns one row for each event with this prefix; the event's name is in the place of labels.
+/// Returns one row for each event with this prefix; the event's name takes the place of labels.
 fn events(from: &KernelSeen, prefix: &str) -> Rows<'static> {
     by(from.machine.counters.iter().filter(|(event, _)| event.starts_with(prefix)), |count| Count(*count))
 }
@@ -257,7 +257,7 @@ pub(super) struct KernelSeen {
 }
 
 impl KernelSeen {
-    /// Reads it.
+    /// Reads the state.
     pub fn read(root: &KernelRoot) -> Result<KernelSeen, KernelError> {
         let full_scans = thp::collapse_limits(root)?.map(|limits| limits.full_scans);
         Ok(KernelSeen { machine: machine(root)?, full_scans, pools: pools(root)? })

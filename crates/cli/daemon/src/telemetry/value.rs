@@ -25,8 +25,7 @@ pub(super) type Row<'a> = (Labels, Value<'a>);
 /// Rows of a metric.
 pub(super) type Rows<'a> = Vec<Row<'a>>;
 
-/// Writes a metric, unless there is nothing to report. A metric of events is written as one for
-/// each event.
+/// Writes a metric if it has rows. Writes a metric of events as one metric for each event.
 pub(super) fn write(to: &mut DescriptorEncoder<'_>, metric: &Metric, rows: Rows<'_>) -> fmt::Result {
     match metric.name.split_once("EVENT") {
         None => write_named(to, metric, metric.name, rows),
@@ -76,7 +75,7 @@ pub(super) fn one(value: Value<'_>) -> Rows<'_> {
     vec![(Labels::new(), value)]
 }
 
-/// Returns one row that only has labels.
+/// Returns one row with labels and the level 1.
 pub(super) fn info(labels: &[&str]) -> Rows<'static> {
     vec![(labels.iter().map(ToString::to_string).collect(), Value::Level(1.0))]
 }

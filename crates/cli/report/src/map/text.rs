@@ -189,12 +189,12 @@ fn heat_colour(content: &Content) -> Option<Colour> {
     (content.pages.total() > 0).then(|| content.heat().map_or(UNKNOWN, colour))
 }
 
-/// Returns the colour of memory of which this share, 0 to 1, is accessed.
+/// Returns the colour for memory with this accessed share, 0 to 1.
 pub fn colour(heat: f64) -> Colour {
     if heat == 0.0 { COLD } else { HEAT[((heat * 10.0) as usize).min(9)] }
 }
 
-/// Returns the letter of memory of which this share, 0 to 1, is accessed.
+/// Returns the letter for memory with this accessed share, 0 to 1.
 pub fn letter(heat: f64) -> char {
     match heat {
         0.0 => '.',

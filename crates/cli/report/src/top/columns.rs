@@ -19,17 +19,18 @@ pub(super) struct Column {
     width: usize,
     /// True if its text begins at its left edge.
     left: bool,
-    /// Turn in which it leaves if there is no room for all; 0 if it always stays.
+    /// Place in the order in which columns leave if room is short; 0 if the column always stays.
     leaves: usize,
-    /// Turn in which it gets remaining room; 0 if it gets none. The name gets the rest.
+    /// Place in the order in which columns get remaining room; 0 if the column gets none. The name
+    /// gets the rest.
     grows: usize,
     /// Key that sorts the table by this column.
     pub key: Option<Key>,
-    /// Values that it is sorted by.
+    /// Values by which the column sorts rows.
     by: By,
     /// Its text.
     text: fn(&Row) -> String,
-    /// Its explanation; empty if the title says all.
+    /// Explanation of the column; empty if the title is enough.
     pub help: &'static str,
 }
 
@@ -45,8 +46,8 @@ enum By {
 const LEFT: bool = true;
 const RIGHT: bool = false;
 
-/// Declares [`Key`] and [`ALL`]. A row is all that there is about a column: its title, least width
-/// and edge, the turns in which it leaves and grows, its key, its order, its text and its help.
+/// Declares [`Key`] and [`ALL`]. A row holds everything about a column: title, least width, edge,
+/// the places at which it leaves and grows, key, order, text and help.
 macro_rules! columns {
     ($($title:literal $width:literal $edge:ident $leaves:literal $grows:literal
         $($key:ident = $name:literal)?, $by:expr, $text:expr, $help:literal;)+) => {
@@ -72,8 +73,8 @@ macro_rules! columns {
     };
 }
 
-// The name and size of the process always stay, and the daemon's actions. The unit of a process in
-// a pod is a scope of the container runtime.
+// The name and size of the process and the daemon's actions always stay. The unit of a process in a
+// pod is a scope of the container runtime.
 columns! {
     "PID" 7 RIGHT 0 0 Pid = "pid", Most(|row| Some(-f64::from(row.pid.0))), |row| row.pid.to_string(), "";
     "USER" 8 LEFT 7 1 User = "user", Text(Row::user), |row| row.user().into_owned(), "";
@@ -186,7 +187,7 @@ impl Column {
         if self.left { format!("{text:<width$}") } else { format!("{text:>width$}") }
     }
 
-    /// Returns true if there is something to show in it.
+    /// Returns true if the column has values to show.
     fn has_values(&self, top: &Top<'_>) -> bool {
         match self.title {
             "UNIT" => top.processes.iter().any(|row| !row.unit_or_group().is_empty()),

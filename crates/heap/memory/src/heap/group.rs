@@ -1,5 +1,5 @@
-//! Chunks of a span while the lock of their group is held: only then is their memory the heap's to
-//! change.
+//! Chunks of a span while the lock of their group is held. Only then may the heap change their
+//! memory.
 
 use super::{GROUP, HugeHeap, LOCKS};
 use crate::prim::Prim;
@@ -16,8 +16,8 @@ pub(super) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Returns the memory of `count` chunks from `index` on, which are of this group. Without other
-    /// threads, or with all groups locked, they may be of several.
+    /// Returns the memory of `count` chunks from `index` on, which must be of this group. Without
+    /// other threads, or with all groups locked, they may be of several groups.
     pub(super) fn chunks_at(&self, index: usize, count: usize) -> Owned<'_> {
         self.span.range.own(&self.held, index * HUGE_2M, count * HUGE_2M)
     }

@@ -105,7 +105,7 @@ impl Headroom {
 /// Backings that a fresh chunk may have, the best first; base pages come last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
-    /// True if a page of a broker comes first, where one was named.
+    /// True if a page of a broker comes first, provided that a broker was named.
     pub(super) broker: bool,
     /// True if a page of the pool comes next.
     pub(super) hugetlb: bool,
@@ -226,8 +226,8 @@ impl<K: Prim> HugeHeap<K> {
         self.room.threads.store(count, Relaxed);
     }
 
-    /// Decides on the backing of a fresh chunk, for its slices of `mask`, which are a part of the
-    /// commit `of`. `None` if the user wants base pages. Nothing else decides on it.
+    /// Decides on the backing of a fresh chunk, for its slices in `mask`, a part of the commit
+    /// `of`. Returns `None` if the user wants base pages. No other function decides on it.
     pub(super) fn chain(&self, of: Commit, mask: u32) -> Option<Chain> {
         let heap = self.config().heap;
         if heap == Heap::None {
@@ -237,13 +237,14 @@ impl<K: Prim> HugeHeap<K> {
         Some(Chain { broker, hugetlb: broker && heap != Heap::Thp, thp: self.may_be_thp(of, mask) })
     }
 
-    /// Returns true if a page of a broker or of a pool may be behind a fresh chunk. `bulk` is true
-    /// for a large object.
+    /// Returns true if a page of a broker or of a pool may back a fresh chunk. `bulk` is true for a
+    /// large object.
     pub(super) fn may_be_of_pools(&self, bulk: bool) -> bool {
         (bulk || !self.is_small(self.held())) && !self.forked.load(Relaxed)
     }
 
-    /// Returns the reason for base pages, if a fresh chunk is not to be a transparent huge page.
+    /// Returns `Ok` if a fresh chunk may be a transparent huge page, or else the reason for base
+    /// pages.
     fn may_be_thp(&self, of: Commit, mask: u32) -> Result<(), FallBack> {
         if !of.is_bulk() && self.is_small(self.held()) {
             return Err(FallBack::TooSmall);

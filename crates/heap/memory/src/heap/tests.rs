@@ -1,4 +1,4 @@
-//! The heap on a kernel of the tests: what it refuses, and the time, need no process apart and no
+//! Tests of the heap on a model of the kernel. Refusals and time need no separate process and no
 //! machine in a certain state.
 
 use super::*;
@@ -14,7 +14,7 @@ const PAGE: usize = HUGE_2M;
 const BYTES: u64 = HUGE_2M as u64;
 const CHUNKS: usize = 40;
 
-/// Kernel without memory: it keeps an account of calls and of the pool's pages.
+/// Model of the kernel without memory. It keeps an account of calls and of the pool's pages.
 #[derive(Debug)]
 struct Model {
     now: Cell<Duration>,
@@ -30,9 +30,9 @@ struct Model {
     group_leaves: Cell<Option<u64>>,
     /// Room that a control group leaves for memory.
     room: Cell<Option<Room>>,
-    /// Bytes of free huge pages that the machine has.
+    /// Bytes of free huge pages of the machine.
     free: Cell<u64>,
-    /// Calls that map or populate until one is refused with ENOMEM.
+    /// Number of mapping or populating calls before one is refused with ENOMEM.
     until_refused: Cell<usize>,
     asked_for_pages: Cell<usize>,
 }
@@ -57,7 +57,7 @@ impl Model {
         self.now.set(self.now.get() + Duration::from_millis(ms));
     }
 
-    /// Makes one call fewer until a refusal.
+    /// Counts one call down to the refusal. Refuses the call with ENOMEM if none was left.
     fn answer(&self) -> Result<(), Errno> {
         let left = self.until_refused.get();
         self.until_refused.set(left.wrapping_sub(1));
@@ -113,7 +113,7 @@ impl Prim for Model {
 
     fn populate(&self, part: Borrowed) -> Result<(), Errno> {
         self.answer()?;
-        // It takes a tenth of a millisecond.
+        // The call takes a tenth of a millisecond.
         self.now.set(self.now.get() + Duration::from_micros(100));
         if self.taken.borrow().contains(&part.start()) { self.populated.get() } else { Ok(()) }
     }
@@ -146,6 +146,14 @@ impl Prim for Model {
         None
     }
 
+    fn is_confined(&self) -> bool {
+        false
+    }
+
+    fn thp_only_on_advice(&self) -> bool {
+        true
+    }
+
     fn thp_is_possible(&self) -> bool {
         true
     }
@@ -163,7 +171,7 @@ impl Prim for Model {
     }
 }
 
-/// Makes a heap that has left its first chunks behind, and gives it an arena.
+/// Makes a heap with an arena whose first two chunks are committed on base pages.
 fn begin(heap: Heap, model: Model) -> (HugeHeap<Model>, Reservation) {
     let begun = HugeHeap::on(model);
     begun.configure(Config { heap, ..Config::DEFAULT });
@@ -194,7 +202,7 @@ fn a_page_that_cannot_be_populated_goes_back_and_its_reason_is_counted() {
     assert_eq!(ledger.fall_backs(FallBack::Fragmented), (1, BYTES));
     assert_eq!(ledger.held(Backing::Hugetlb2M), 0);
     assert_eq!((heap.kernel.pool.get(), heap.kernel.taken.borrow().len()), (8, 0), "the page went back");
-    // Without a group's limit the reason is not known.
+    // The reason is unknown without a limit of a control group.
     heap.kernel.group_leaves.set(None);
     heap.kernel.passes(1000);
     assert_eq!(commit(&heap, &arena, 5), BASE);

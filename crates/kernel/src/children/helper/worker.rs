@@ -68,8 +68,8 @@ impl Worker {
     }
 
     fn slot(&mut self) -> &mut Slot {
-        // SAFETY: the slot lies in the region, aligned to a page, and zeros are a valid one.
-        // Between a reply and the next request it is ours; `&mut self` keeps it so.
+        // SAFETY: the slot lies in the region, aligned to a page, and zeros are a valid slot.
+        // Between a reply and the next request this process owns it; `&mut self` ensures that.
         unsafe { &mut *self.slot_address().cast() }
     }
 

@@ -7,7 +7,8 @@ use megapage_kernel::maps::read_maps;
 use megapage_kernel::process::path_of_its_file;
 use megapage_kernel::{KernelRoot, trusted};
 use megapage_units::Pid;
-use object::read::elf::ElfFile64;
+use object::elf::FileHeader64;
+use object::read::elf::{ElfFile64, NoteIterator};
 use object::{Endianness, Object, ObjectSection, ObjectSegment, ReadCache};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ fn file_of(root: &KernelRoot, pid: Pid, name: Option<&str>) -> Result<PathBuf, S
 
 /// The type of a note that announces a probe (`_SDT_NOTE_TYPE` of sys/sdt.h), and the note's owner.
 const NOTE_TYPE: u32 = 3;
-const OWNER: &[u8] = b"stapsdt\0";
+const OWNER: &[u8] = b"stapsdt";
 const MOST_NOTES: u64 = 64 << 20;
 
 /// Returns the probe that the file announces as `provider:name`; the first of several.
@@ -58,7 +59,9 @@ fn static_site(path: &Path, provider: &str, name: &str) -> Result<CallSite, Stri
     let notes = found.and_then(|it| it.data().ok()).unwrap_or_default();
     let base = elf.section_by_name(".stapsdt.base").map(|it| it.address());
     let mut known = Vec::new();
-    for note in Notes(notes).filter_map(|note| Announced::parse(note, elf.is_little_endian())) {
+    for note in
+        announcements(elf.endian(), notes).filter_map(|note| Announced::parse(note, elf.is_little_endian()))
+    {
         if (note.provider, note.name) == (provider.as_bytes(), name.as_bytes()) {
             // Prelinking has moved a file by this distance since it was linked.
             let moved = base.map_or(0, |base| base.wrapping_sub(note.base));
@@ -92,26 +95,11 @@ fn static_site(path: &Path, provider: &str, name: &str) -> Result<CallSite, Stri
     })
 }
 
-/// Iterator over the descriptions of the notes of our type and owner.
-struct Notes<'a>(&'a [u8]);
-
-impl<'a> Iterator for Notes<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        loop {
-            let word = |at: usize| Some(u32::from_ne_bytes(self.0.get(at..at + 4)?.try_into().ok()?));
-            let (owner, length, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
-            let description = 12usize.checked_add(owner)?.checked_next_multiple_of(4)?;
-            let end = description.checked_add(length)?;
-            let (name, value) = (self.0.get(12..12 + owner)?, self.0.get(description..end)?);
-            let is_ours = kind == NOTE_TYPE && name == OWNER;
-            self.0 = self.0.get(end.next_multiple_of(4)..).unwrap_or_default();
-            if is_ours {
-                return Some(value);
-            }
-        }
-    }
+/// Returns the descriptions of the notes that announce a probe.
+fn announcements(endian: Endianness, notes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let notes = NoteIterator::<FileHeader64<Endianness>>::new(endian, 4, notes).into_iter().flatten();
+    let notes = notes.map_while(Result::ok);
+    notes.filter(move |it| it.n_type(endian) == NOTE_TYPE && it.name() == OWNER).map(|it| it.desc())
 }
 
 struct Announced<'a> {
@@ -146,7 +134,7 @@ mod tests {
     fn note(kind: u32, owner: &[u8], description: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for word in [owner.len() as u32, description.len() as u32, kind] {
-            bytes.extend(word.to_ne_bytes());
+            bytes.extend(word.to_le_bytes());
         }
         for part in [owner, description] {
             bytes.extend(part);
@@ -163,18 +151,18 @@ mod tests {
         }
         description.extend(b"redis\0call\0-4@%eax\0");
         let mut notes = note(1, b"GNU\0", b"other");
-        notes.extend(note(NOTE_TYPE, OWNER, &description));
-        let found: Vec<_> = Notes(&notes).collect();
+        notes.extend(note(NOTE_TYPE, b"stapsdt\0", &description));
+        let found: Vec<_> = announcements(Endianness::Little, &notes).collect();
         assert_eq!(found, [&description[..]]);
         let announced = Announced::parse(found[0], true).unwrap();
         assert_eq!((announced.place, announced.base, announced.semaphore), (0x1234, 0x5000, 0x6000));
         assert_eq!((announced.provider, announced.name), (&b"redis"[..], &b"call"[..]));
         for length in 0..notes.len() {
             // A cut at any length causes no panic, and no more notes than there are.
-            assert!(Notes(&notes[..length]).count() <= 1);
+            assert!(announcements(Endianness::Little, &notes[..length]).count() <= 1);
         }
-        notes[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
-        assert_eq!(Notes(&notes).count(), 0);
+        notes[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(announcements(Endianness::Little, &notes).count(), 0);
         assert!(Announced::parse(&description[..20], true).is_none());
     }
 
