@@ -208,7 +208,7 @@ def told(name, all_figures, bounds_of, untold_most=0, guard=False):
     missed = {case for case, found in bounds.items() if any(bound.state() == MISSED for bound in found)}
     untold = {case for case, found in bounds.items() if any(bound.state() == UNTOLD for bound in found)} - missed
     mean = means("", all_figures, [BASELINE], 1.0)
-    state = MISSED if missed or not bounds else UNTOLD if len(untold) > untold_most else MET
+    state = MISSED if missed or not any(bounds.values()) else UNTOLD if len(untold) > untold_most else MET
     good = sum(map(bool, bounds.values())) - len(missed) - len(untold)
     measured = f"{good} told, {len(missed)} missed, {len(untold)} not told apart"
     if guard:

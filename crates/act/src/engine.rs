@@ -1,7 +1,7 @@
 //! Calls that make and split huge pages of another process: the only way in which megapage does so.
 //! Each call runs under the latency guard, and the page tables are looked at before and after.
 //!
-//! [`advise`] is the only function of this crate that makes the call; the daemon's executor,
+//! [`advise()`] is the only function of this crate that makes the call; the daemon's executor,
 //! promotion and demotion go through it. The guard has three rules. A call names only as many
 //! regions as keep the process's mmap lock for a bounded time. After each call the engine pauses
 //! for a moment; after a slow one it backs off from the process for longer. Nothing is collapsed

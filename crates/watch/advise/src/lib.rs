@@ -5,7 +5,7 @@
 //!
 //! Architecture invariant: the verdict is a pure function of facts, and every value in it says
 //! whether it was measured, estimated or tried. A program that is advised to switch gains, at the
-//! lower end of the interval, at least [`WORTH_IT`].
+//! lower end of the interval, at least [`verdict::WORTH_IT`].
 
 #![forbid(unsafe_code)]
 
