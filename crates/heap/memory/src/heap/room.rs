@@ -227,7 +227,7 @@ impl<K: Prim> HugeHeap<K> {
     }
 
     /// Decides on the backing of a fresh chunk, for its slices in `mask`, a part of the commit
-    /// `of`. Returns `None` if the user wants base pages. No other function decides on it.
+    /// `of`, but for 1 GiB pages. Returns `None` if the user wants base pages.
     pub(super) fn chain(&self, of: Commit, mask: u32) -> Option<Chain> {
         let heap = self.config().heap;
         if heap == Heap::None {
