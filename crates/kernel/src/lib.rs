@@ -44,7 +44,7 @@ pub use machine::{Machine, Processor, kernel_release, machine, processor};
 pub use mapped_vec::MappedVec;
 pub use megapage_inside::{
     ANY_FILTERS, Borrowed, Errno, ErrnoGuard, ExitHandshake, FILTERS_VARIABLE, Locked, MAX_VALUE, NoHugetlb,
-    Owned, Reservation, SHARED_WORDS, SharedWords, base_page_size, effective_gid, effective_uid,
+    Reservation, SHARED_WORDS, SharedWords, base_page_size, effective_gid, effective_uid,
     environment_is_ready, environment_variable, extent, find_clock, has_supported_base_pages,
     hugetlb_available, is_plausible, own_mappings, own_names, program_memory, remove_environment_variable,
     remove_from_environment_list, thp_is_possible, thread_count, usual_own_names, without_signals,
