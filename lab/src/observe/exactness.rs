@@ -9,7 +9,7 @@ use megapage_observe::tracker::self_test::{
 };
 use megapage_observe::tracker::{PageBits, Tracker};
 use megapage_snapshot::PAGES;
-use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, VirtRange};
+use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, VirtRange};
 use serde::Serialize;
 
 /// Exactness of a tracker's readings, and their cost.
@@ -72,9 +72,10 @@ pub fn exactness(tracker: &mut dyn Tracker, bytes: Bytes, rounds: usize) -> Resu
         reads.push((process_cpu_time() - started).as_secs_f64() * 1e3 / gib);
         let mut regions = read.iter().peekable();
         for number in 0..base_regions + huge_regions {
-            let start = child.base().start() + (number * HUGE_2M) as u64;
-            let region = regions.next_if(|region| region.start == start);
-            if number >= base_regions && !given.contains(&start) {
+            let page = HugePage::containing(child.base().start()).offset(number as u64);
+            let start = page.start();
+            let region = regions.next_if(|region| region.page == page);
+            if number >= base_regions && !given.contains(&page) {
                 continue;
             }
             let expected: PageBits = std::array::from_fn(|word| {

@@ -16,8 +16,8 @@ mod program;
 use crate::{KernelError, KernelRoot, process};
 use entry::State;
 pub use entry::{Contents, Layout, contents};
-use megapage_snapshot::PAGES;
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_snapshot::{Leaf, PAGES};
+use megapage_units::{HugePage, HugeRange, Pid, VirtRange};
 use program::{Found, MOST_RANGES, Program, Status};
 use std::borrow::Cow;
 use std::io;
@@ -101,15 +101,43 @@ pub enum EntrySize {
     Huge1g,
 }
 
-/// 2 MiB region in which something is mapped or swapped.
+/// One bit for each base page of a region: bit `n % 64` of word `n / 64` is page `n`.
+pub type PageBits = [u64; PAGES as usize / 64];
+
+/// Contents of a 2 MiB region, and its accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableRegion {
-    /// First address, a multiple of 2 MiB.
-    pub start: u64,
-    /// Size of the entry that maps it.
-    pub size: EntrySize,
-    /// Pages in it. A huge entry has 512 pages or none, and all accessed or none.
-    pub contents: Contents,
+pub struct RegionBits {
+    /// The addresses.
+    pub page: HugePage,
+    /// Kind of entries that map the region. A walk of page tables alone does not distinguish a
+    /// hugetlb page of 2 MiB from a transparent one.
+    pub leaf: Leaf,
+    /// Present base pages, 0 to 512; the shared page of zeros does not count. 0 or 512 where `leaf`
+    /// is huge.
+    pub present: u16,
+    /// Base pages that map the shared page of zeros, 0 to 512.
+    pub zero_page: u16,
+    /// Base pages that are swapped out or migrating, 0 to 512.
+    pub swapped: u16,
+    /// Base pages accessed since the last clearing of this region, 0 to 512; 0 or 512 where `leaf`
+    /// is huge. `None` if that is unknown.
+    pub accessed: Option<u16>,
+    /// Bits of the accessed pages; `None` if they were only counted. All ones or all zeros where
+    /// `leaf` is huge.
+    pub bits: Option<PageBits>,
+}
+
+impl RegionBits {
+    fn of(page: HugePage, size: EntrySize, contents: Contents) -> RegionBits {
+        let leaf = match size {
+            EntrySize::Base => Leaf::Base,
+            EntrySize::Huge2m => Leaf::Huge2m,
+            EntrySize::Huge1g => Leaf::Hugetlb1g,
+        };
+        let Contents { present, zero_page, swapped, accessed: bits } = contents;
+        let accessed = Some(bits.iter().map(|word| word.count_ones() as u16).sum());
+        RegionBits { page, leaf, present, zero_page, swapped, accessed, bits: Some(bits) }
+    }
 }
 
 /// Mapping that holds an address.
@@ -166,7 +194,7 @@ impl PageTables {
         &mut self,
         pid: Pid,
         ranges: &[VirtRange],
-        mut each: impl FnMut(TableRegion),
+        mut each: impl FnMut(RegionBits),
     ) -> Result<AddressSpace, WalkError> {
         let mut space = None;
         let frames = self.frames;
@@ -238,13 +266,13 @@ impl PageTables {
 
     /// Returns the entry that maps `address` of this process, and its size.
     fn own_entry(&mut self, address: u64) -> Result<Option<(u64, EntrySize)>, WalkError> {
-        let start = address & !(HUGE_2M as u64 - 1);
-        let Some(range) = VirtRange::new(start, start + HUGE_2M as u64) else { return Ok(None) };
+        let page = HugePage::containing(address);
         let own = Pid(std::process::id() as i32);
         let mut entry = None;
-        self.raw_walk(own, &[range], |seen| {
+        self.raw_walk(own, &[page.range()], |seen| {
             for found in seen.found {
-                let of_page = |table: &[u64; PAGES as usize]| table[((address - start) >> 12) as usize];
+                let of_page =
+                    |table: &[u64; PAGES as usize]| table[((address - page.start()) >> 12) as usize];
                 let value = seen.tables.get(found.table as usize).map_or(found.entry, of_page);
                 entry = Some((value, found.size()));
             }
@@ -288,7 +316,7 @@ impl Frames {
     /// Returns the address of the 2 MiB frame that an entry maps. In an entry that may not be
     /// accessed, the kernel inverts only the bits of a 2 MiB frame.
     fn huge_frame(&self, entry: u64) -> u64 {
-        self.layout.frame(entry, self.mask & !(HUGE_2M as u64 - 1))
+        self.layout.frame(entry, self.mask & !(HugePage::SIZE - 1))
     }
 
     /// Returns `found`, which must be ascending. If one of 16 contiguous 2 MiB entries is accessed,
@@ -300,7 +328,7 @@ impl Frames {
             let present = layout.present | layout.contiguous;
             one.size() == EntrySize::Huge2m && layout.contiguous != 0 && one.entry & present == present
         };
-        let group = |one: &Found| one.start / (16 * HUGE_2M as u64);
+        let group = |one: &Found| HugePage::containing(one.start).number() / 16;
         if !found.iter().any(together) {
             return Cow::Borrowed(found);
         }
@@ -320,30 +348,31 @@ impl Frames {
         found: &Found,
         tables: &[[u64; PAGES as usize]],
         ranges: &[VirtRange],
-        each: &mut impl FnMut(TableRegion),
+        each: &mut impl FnMut(RegionBits),
     ) {
-        let mut hand_over = |start, contents| {
+        let mut hand_over = |page, contents| {
             if contents != Contents::default() {
-                each(TableRegion { start, size: found.size(), contents });
+                each(RegionBits::of(page, found.size(), contents));
             }
         };
         if let Some(table) = tables.get(found.table as usize) {
-            return hand_over(found.start, contents(self.layout, table, self.mask, self.zero));
+            let page = HugePage::containing(found.start);
+            return hand_over(page, contents(self.layout, table, self.mask, self.zero));
         }
         let contents = huge_contents(self.layout, found.entry, self.is_huge_zero(found.entry));
-        huge_regions(found, ranges, |start| hand_over(start, contents));
+        huge_regions(found, ranges).for_each(|page| hand_over(page, contents));
     }
 }
 
-/// Passes to `each` the starts of the regions within `ranges` that one huge entry maps.
-fn huge_regions(found: &Found, ranges: &[VirtRange], mut each: impl FnMut(u64)) {
+/// Returns the regions within `ranges` that one huge entry maps.
+fn huge_regions(found: &Found, ranges: &[VirtRange]) -> impl Iterator<Item = HugePage> {
     let index = ranges.partition_point(|range| range.end() <= found.start);
-    let Some(range) = ranges.get(index) else { return };
     let end = match found.size() {
-        EntrySize::Huge1g => range.end().min((found.start & !(GIB - 1)) + GIB),
-        _ => range.end().min(found.start + HUGE_2M as u64),
+        EntrySize::Huge1g => (found.start & !(GIB - 1)) + GIB,
+        _ => found.start + HugePage::SIZE,
     };
-    (found.start..end).step_by(HUGE_2M).for_each(&mut each);
+    let mapped = ranges.get(index).and_then(|range| VirtRange::new(found.start, range.end().min(end)));
+    mapped.and_then(HugeRange::within).into_iter().flat_map(HugeRange::pages)
 }
 
 /// Returns the contents of a region that one huge entry, or a part of one, maps.

@@ -244,7 +244,7 @@ impl Observer {
             return;
         };
         for region in &mut process.regions {
-            region.accessed = target.history.accessed(region.start()).copied().or(region.accessed);
+            region.accessed = target.history.accessed(region.page).or(region.accessed);
         }
     }
 
@@ -457,7 +457,7 @@ impl Observer {
         }
         let (wanted, rest) = (target.wanted_zeros(), &mut round.zero_bytes);
         for (page, zeros) in zero_scan::scan_these(&root, pid, &wanted, Thoroughness::All, rest) {
-            target.history.note_zeros(page.start(), zeros);
+            target.history.note_zeros(page, zeros);
         }
         target.history.fill(&mut process.regions);
         if let Some(pass) = &mut sampling {

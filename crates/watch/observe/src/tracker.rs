@@ -13,52 +13,29 @@ pub mod self_test;
 mod usage;
 
 pub use bpf::BpfTracker;
+pub use megapage_kernel::page_tables::{PageBits, RegionBits};
 pub use select::{SelectError, Selected, select};
 
 use megapage_kernel::KernelError;
 use megapage_kernel::pagemap::Region as Held;
-use megapage_snapshot::{Leaf, MissedWhy, PAGES, TrackerKind};
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_snapshot::{MissedWhy, PAGES, TrackerKind};
+use megapage_units::{HugePage, Pid, VirtRange};
 use thiserror::Error;
-
-/// One bit for each base page of a region: bit `n % 64` of word `n / 64` is page `n`.
-pub type PageBits = [u64; PAGES as usize / 64];
 
 /// Base pages in the part of a region that stands for it: 64 KiB, aligned, so that no folio of that
 /// size is split.
 pub const PART_PAGES: u16 = 16;
 
-/// Returns the pages that stand for the region at `start` if clearing all would cost too much. They
+/// Returns the base pages that stand for the region if clearing all would cost too much. They
 /// are [`PART_PAGES`] in a row. Their place differs from region to region, and is always the same
 /// for one.
-pub fn part(start: u64) -> std::ops::Range<u16> {
+pub fn part(region: HugePage) -> std::ops::Range<u16> {
     // The last steps of SplitMix64 give neighbours different places.
-    let z = (start / HUGE_2M as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = region.number().wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     let first = ((z ^ (z >> 31)) % u64::from(PAGES / PART_PAGES)) as u16 * PART_PAGES;
     first..first + PART_PAGES
-}
-
-/// Result of a tracker for one region.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegionBits {
-    /// First address, a multiple of 2 MiB.
-    pub start: u64,
-    /// Kind of entries that map the region.
-    pub leaf: Leaf,
-    /// Present base pages, 0 to 512; the shared page of zeros does not count.
-    pub present: u16,
-    /// Base pages that map the shared page of zeros.
-    pub zero_page: u16,
-    /// Base pages that are swapped out or migrating.
-    pub swapped: u16,
-    /// Base pages accessed since the last clearing of this region, 0 to 512; 0 or 512 where `leaf`
-    /// is huge. `None` if this tracker cannot report it for the region.
-    pub accessed: Option<u16>,
-    /// Bits of the accessed pages; `None` if the tracker only counts. All ones or all zeros where
-    /// `leaf` is huge.
-    pub bits: Option<PageBits>,
 }
 
 /// Reason why a tracker could not clear or read.

@@ -53,7 +53,7 @@ fn every_kind_of_entry_is_read_at_three_to_five_levels() {
         synthetic.range(0, base + 1026 * HUGE);
         synthetic.range(base + 1537 * HUGE, base + 1538 * HUGE);
         let (regions, runs, given_up) = synthetic.walk();
-        use EntrySize::{Base, Huge1g, Huge2m};
+        use Leaf::{Base, Huge2m, Hugetlb1g as Huge1g};
         let expected = [
             (base + HUGE, Base, 1, 0, 0, 1),
             (base + 2 * HUGE, Huge2m, 512, 0, 0, 512),
@@ -84,8 +84,8 @@ fn contiguous_pages_are_accessed_together() {
     synthetic.map(48 << 12, 1, 0x50_0000 | PAGE | ACCESSED);
     synthetic.range(0, HUGE);
     let (regions, ..) = synthetic.walk();
-    assert_eq!(summary(&regions), [(0, EntrySize::Base, 33, 0, 0, 17)]);
-    assert_eq!(regions[0].contents.accessed[0], 0xffff_0000 | 1 << 48);
+    assert_eq!(summary(&regions), [(0, Leaf::Base, 33, 0, 0, 17)]);
+    assert_eq!(regions[0].bits.unwrap()[0], 0xffff_0000 | 1 << 48);
 }
 
 #[test]
@@ -100,11 +100,8 @@ fn contiguous_blocks_are_accessed_together() {
     synthetic.map(48 * HUGE, 2, BLOCK | ACCESSED);
     synthetic.range(0, 64 * HUGE);
     let (regions, ..) = synthetic.walk();
-    let accessed: Vec<u64> = regions
-        .iter()
-        .filter(|one| one.contents.accessed == [u64::MAX; 8])
-        .map(|one| one.start / HUGE)
-        .collect();
+    let accessed: Vec<u64> =
+        regions.iter().filter(|one| one.bits == Some([u64::MAX; 8])).map(|one| one.page.number()).collect();
     assert_eq!(accessed, (32..49).collect::<Vec<_>>());
     assert_eq!(regions.len(), 34);
 }
@@ -158,7 +155,7 @@ fn a_block_whose_access_is_noted_under_the_copy_is_no_change() {
     // A second try would see this.
     synthetic.change(6, place, 0);
     synthetic.range(0, HUGE);
-    assert_eq!(summary(&synthetic.walk().0), [(0, EntrySize::Huge2m, 512, 0, 0, 0)]);
+    assert_eq!(summary(&synthetic.walk().0), [(0, Leaf::Huge2m, 512, 0, 0, 0)]);
 }
 
 #[test]
@@ -168,7 +165,7 @@ fn a_table_that_is_collapsed_under_the_copy_is_a_block() {
     let entry = synthetic.place(0, 2);
     synthetic.change(4, entry, 0x20_0000 | BLOCK);
     synthetic.range(0, HUGE);
-    assert_eq!(summary(&synthetic.walk().0), [(0, EntrySize::Huge2m, 512, 0, 0, 0)]);
+    assert_eq!(summary(&synthetic.walk().0), [(0, Leaf::Huge2m, 512, 0, 0, 0)]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ const LEAF: u64 = 0x080;
 const PROT_NONE: u64 = 0x100;
 pub(super) const ZERO: u64 = 0x3b3_4000;
 pub(super) const HUGE_ZERO: u64 = 0x1_abc0_0000;
-pub(super) const HUGE: u64 = HUGE_2M as u64;
+pub(super) const HUGE: u64 = HugePage::SIZE;
 
 /// Differences between the architectures.
 pub(super) struct Machine {
@@ -125,7 +125,7 @@ impl Synthetic {
     }
 
     /// Returns the regions, the number of runs that they took, and the number of regions given up.
-    pub(super) fn walk(&self) -> (Vec<TableRegion>, u64, u64) {
+    pub(super) fn walk(&self) -> (Vec<RegionBits>, u64, u64) {
         let Machine { layout, mask, .. } = *self.machine;
         let frames = Frames { layout, mask, zero: ZERO, huge_zero: Some(HUGE_ZERO) };
         let (mut found, mut tables) = (Vec::new(), Vec::new());
@@ -179,17 +179,13 @@ fn program(machine: &Machine) -> PathBuf {
     path.clone()
 }
 
-/// Returns the regions as (start, size, present, zero pages, swapped, accessed).
-pub(super) fn summary(regions: &[TableRegion]) -> Vec<(u64, EntrySize, u16, u16, u16, u32)> {
-    let accessed = |region: &TableRegion| region.contents.accessed.iter().map(|word| word.count_ones()).sum();
-    regions
-        .iter()
-        .map(|region| {
-            let contents = &region.contents;
-            let counts = (contents.present, contents.zero_page, contents.swapped);
-            (region.start, region.size, counts.0, counts.1, counts.2, accessed(region))
-        })
-        .collect()
+/// Returns the regions as (start, kind of entries, present, zero pages, swapped, accessed).
+pub(super) fn summary(regions: &[RegionBits]) -> Vec<(u64, Leaf, u16, u16, u16, u16)> {
+    let shown = |region: &RegionBits| {
+        let counts = (region.present, region.zero_page, region.swapped);
+        (region.page.start(), region.leaf, counts.0, counts.1, counts.2, region.accessed.unwrap())
+    };
+    regions.iter().map(shown).collect()
 }
 
 #[test]
@@ -227,7 +223,7 @@ fn every_kind_of_entry_is_read_at_four_and_five_levels() {
         synthetic.range(base + 1537 * HUGE, base + 1538 * HUGE);
         synthetic.range(far, far + HUGE);
         let (regions, runs, given_up) = synthetic.walk();
-        use EntrySize::{Base, Huge1g, Huge2m};
+        use Leaf::{Base, Huge2m, Hugetlb1g as Huge1g};
         let expected = [
             (base + HUGE, Base, 1, 0, 0, 1),
             (base + 2 * HUGE, Huge2m, 512, 0, 0, 512),
@@ -281,7 +277,7 @@ fn a_long_walk_takes_several_runs() {
     synthetic.range(0, 1 << 40);
     let (regions, runs, given_up) = synthetic.walk();
     assert_eq!((regions.len(), given_up), (2700, 0));
-    assert!(regions.is_sorted_by_key(|region| region.start));
+    assert!(regions.is_sorted_by_key(|region| region.page));
     // 512 tables, then the other 88 with 1960 huge entries, then 140 more.
     assert_eq!(runs, 3);
 }
@@ -303,7 +299,7 @@ fn a_table_that_is_replaced_under_the_copy_is_read_again() {
     synthetic.change(4, entry, other | TABLE);
     synthetic.range(0, HUGE);
     let (regions, _, given_up) = synthetic.walk();
-    assert_eq!(summary(&regions), [(0, EntrySize::Base, 2, 0, 0, 0)]);
+    assert_eq!(summary(&regions), [(0, Leaf::Base, 2, 0, 0, 0)]);
     assert_eq!(given_up, 0);
 }
 
@@ -314,7 +310,7 @@ fn a_table_that_is_collapsed_under_the_copy_is_a_huge_page() {
     let entry = synthetic.place(0, 2);
     synthetic.change(4, entry, 0x20_0000 | PRESENT | LEAF);
     synthetic.range(0, HUGE);
-    assert_eq!(summary(&synthetic.walk().0), [(0, EntrySize::Huge2m, 512, 0, 0, 0)]);
+    assert_eq!(summary(&synthetic.walk().0), [(0, Leaf::Huge2m, 512, 0, 0, 0)]);
 }
 
 #[test]
@@ -331,7 +327,7 @@ fn what_changes_without_end_is_left_out() {
     }
     synthetic.range(0, 2 * HUGE);
     let (regions, _, given_up) = synthetic.walk();
-    assert_eq!(summary(&regions), [(HUGE, EntrySize::Base, 1, 0, 0, 1)]);
+    assert_eq!(summary(&regions), [(HUGE, Leaf::Base, 1, 0, 0, 1)]);
     assert_eq!(given_up, 1);
 }
 
@@ -346,7 +342,7 @@ fn an_accessed_bit_above_is_no_change() {
     // A second try would see this.
     synthetic.change(READS, upper, 0);
     synthetic.range(0, HUGE);
-    assert_eq!(summary(&synthetic.walk().0), [(0, EntrySize::Base, 1, 0, 0, 1)]);
+    assert_eq!(summary(&synthetic.walk().0), [(0, Leaf::Base, 1, 0, 0, 1)]);
 }
 
 #[test]
@@ -359,6 +355,6 @@ fn tables_that_lead_nowhere_are_left_out() {
     synthetic.range(GIB, GIB + HUGE);
     synthetic.range(2 * GIB, 2 * GIB + HUGE);
     let (regions, _, given_up) = synthetic.walk();
-    assert_eq!(summary(&regions), [(2 * GIB, EntrySize::Base, 1, 0, 0, 0)]);
+    assert_eq!(summary(&regions), [(2 * GIB, Leaf::Base, 1, 0, 0, 0)]);
     assert_eq!(given_up, 2);
 }

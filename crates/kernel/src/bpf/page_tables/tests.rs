@@ -2,7 +2,7 @@ use super::*;
 use crate::canary::Canary;
 use crate::pagemap::Region;
 use megapage_snapshot::thp::ThpEnabled;
-use megapage_units::PageSize;
+use megapage_units::{HUGE_2M, PageSize};
 use std::os::fd::AsFd;
 
 /// End of the addresses of programs.
@@ -16,7 +16,7 @@ fn own() -> Pid {
     Pid(std::process::id() as i32)
 }
 
-fn walk(tables: &mut PageTables, pid: Pid, range: VirtRange) -> Vec<TableRegion> {
+fn walk(tables: &mut PageTables, pid: Pid, range: VirtRange) -> Vec<RegionBits> {
     let mut regions = Vec::new();
     tables.walk(pid, &[range], |region| regions.push(region)).unwrap();
     regions
@@ -48,19 +48,19 @@ fn pages_of_a_child_are_read() {
     let pidfd = crate::spawn::open_pidfd(child.pid()).unwrap();
     let _ = crate::process_madvise::collapse(pidfd.as_fd(), &[child.huge()]);
     let regions = walk(&mut tables, child.pid(), VirtRange::new(0, USER_END).unwrap());
-    let of_child = |start: u64| regions.iter().find(|region| region.start == start).expect("touched");
+    let of_child = |start: u64| regions.iter().find(|region| region.page.start() == start).expect("touched");
     for n in 0..3 {
         let region = of_child(child.base().start() + n * HUGE_2M as u64);
-        assert_eq!((region.size, region.contents.present), (EntrySize::Base, 512));
+        assert_eq!((region.leaf, region.present), (Leaf::Base, 512));
     }
-    assert_eq!(of_child(child.huge().start()).size, EntrySize::Huge2m);
-    assert!(regions.is_sorted_by_key(|region| region.start));
+    assert_eq!(of_child(child.huge().start()).leaf, Leaf::Huge2m);
+    assert!(regions.is_sorted_by_key(|region| region.page));
     // Repeats it with the address space cut into more ranges than one run takes.
     let ranges: Vec<VirtRange> =
         (0..USER_END >> 35).map(|n| VirtRange::new(n << 35, (n + 1) << 35).unwrap()).collect();
     let mut again = Vec::new();
-    tables.walk(child.pid(), &ranges, |region| again.push(region.start)).unwrap();
-    assert_eq!(again, regions.iter().map(|region| region.start).collect::<Vec<_>>());
+    tables.walk(child.pid(), &ranges, |region| again.push(region.page)).unwrap();
+    assert_eq!(again, regions.iter().map(|region| region.page).collect::<Vec<_>>());
     let found = mapping(&mut tables, child.pid(), child.huge().start()).expect("mapped");
     assert!(!found.hugetlb && found.range.start() <= child.huge().start());
     assert_eq!(mapping(&mut tables, child.pid(), 0), None);
@@ -112,8 +112,8 @@ fn hugetlb_pages_are_identified_by_their_mapping() {
     let range = VirtRange::new(start, start + HUGE_2M as u64).unwrap();
     assert!(memory.populate().is_ok());
     let regions = walk(&mut tables, own(), range);
-    assert_eq!((regions[0].start, regions[0].size), (start, EntrySize::Huge2m));
-    assert_eq!(regions[0].contents.present, 512);
+    assert_eq!((regions[0].page.start(), regions[0].leaf), (start, Leaf::Huge2m));
+    assert_eq!(regions[0].present, 512);
     assert!(mapping(&mut tables, own(), start).expect("mapped").hugetlb);
     memory.release().unwrap();
 }
@@ -141,12 +141,10 @@ fn an_address_space_that_changes_all_the_time_is_read() {
         while !done.load(Ordering::Relaxed) {
             let mut last = None;
             let walked = tables.walk(own(), &[VirtRange::new(0, USER_END).unwrap()], |region| {
-                assert!(last < Some(region.start) && region.start.is_multiple_of(HUGE_2M as u64));
-                last = Some(region.start);
-                let contents = region.contents;
-                let accessed: u32 = contents.accessed.iter().map(|word| word.count_ones()).sum();
-                assert!(accessed <= contents.present.into(), "{contents:?}");
-                assert!(contents.present + contents.zero_page + contents.swapped <= 512, "{contents:?}");
+                assert!(last < Some(region.page));
+                last = Some(region.page);
+                assert!(region.accessed <= Some(region.present), "{region:?}");
+                assert!(region.present + region.zero_page + region.swapped <= 512, "{region:?}");
             });
             walked.expect("we live");
         }
@@ -170,13 +168,11 @@ fn children_that_end_while_they_are_read_are_gone() {
 fn a_huge_entry_stands_for_its_part_of_the_ranges() {
     let found = Found { start: 5 * GIB + 4 * HUGE_2M as u64, entry: 1, level: 3, table: u32::MAX };
     let range = |start, end| VirtRange::new(start, end).unwrap();
-    let mut starts = Vec::new();
-    let ranges = [range(0, GIB), range(found.start, 7 * GIB)];
-    huge_regions(&found, &ranges, |start| starts.push(start));
-    assert_eq!((starts.len(), starts[0], starts[507]), (508, found.start, 6 * GIB - HUGE_2M as u64));
-    starts.clear();
-    huge_regions(&found, &[range(found.start, found.start + HUGE_2M as u64)], |start| starts.push(start));
-    assert_eq!(starts, [found.start]);
+    let starts =
+        |ranges: &[VirtRange]| -> Vec<u64> { huge_regions(&found, ranges).map(HugePage::start).collect() };
+    let all = starts(&[range(0, GIB), range(found.start, 7 * GIB)]);
+    assert_eq!((all.len(), all[0], all[507]), (508, found.start, 6 * GIB - HugePage::SIZE));
+    assert_eq!(starts(&[range(found.start, found.start + HugePage::SIZE)]), [found.start]);
 }
 
 /// Idle process with memory of all kinds, killed when dropped, and the text by which it reports

@@ -15,7 +15,7 @@ const MOST_REGIONS: usize = 64;
 /// frames are hidden (CAP_SYS_ADMIN), or the process has ended.
 pub(super) fn of_sampled(root: &KernelRoot, pid: Pid, touches: &Touches) -> Option<f64> {
     let promotable = touches.histories.iter().filter(|it| it.promotable && !it.huge);
-    let pages: BTreeSet<HugePage> = promotable.map(|it| HugePage::containing(it.start)).collect();
+    let pages: BTreeSet<HugePage> = promotable.map(|it| it.page).collect();
     let step = pages.len().div_ceil(MOST_REGIONS).max(1);
     let pagemap = Pagemap::open(root, pid).ok()?;
     let some = pages.iter().step_by(step);

@@ -16,7 +16,7 @@ use super::rates::Rates;
 use super::touches::{History, Record, Touches};
 use megapage_snapshot::{AccessClass, AccessProfile, CostSource, TranslationCost};
 use megapage_tlb::{Class, EntrySize, Geometry, walks};
-use megapage_units::BASE_PAGE;
+use megapage_units::{BASE_PAGE, HugePage};
 use serde::Serialize;
 
 /// Factor with an interval of about 90 %: `low <= likely <= high`.
@@ -64,7 +64,7 @@ pub struct Estimate {
     pub cpu_seconds: f64,
     /// Profiles of the sampled regions, by first address.
     #[serde(skip)]
-    pub profiles: Vec<(u64, AccessProfile)>,
+    pub profiles: Vec<(HugePage, AccessProfile)>,
 }
 
 /// Reason why there is no estimate.
@@ -547,8 +547,12 @@ fn statistical(strata: [&Option<Stratum>; 4]) -> f64 {
     (1.645 * (variance / count).sqrt() / mean).min(1.0)
 }
 
-fn profiles(strata: [&Option<Stratum>; 4], class: AccessClass, order: Order) -> Vec<(u64, AccessProfile)> {
-    let mut found: Vec<(u64, AccessProfile)> = Vec::new();
+fn profiles(
+    strata: [&Option<Stratum>; 4],
+    class: AccessClass,
+    order: Order,
+) -> Vec<(HugePage, AccessProfile)> {
+    let mut found: Vec<(HugePage, AccessProfile)> = Vec::new();
     for stratum in strata.into_iter().flatten() {
         for history in stratum.regions() {
             let own = match history.order() {
@@ -557,10 +561,10 @@ fn profiles(strata: [&Option<Stratum>; 4], class: AccessClass, order: Order) -> 
                 _ => class,
             };
             let visits = stratum.visits(history);
-            found.push((history.start, AccessProfile { visits, class: own }));
+            found.push((history.page, AccessProfile { visits, class: own }));
         }
     }
-    found.sort_by_key(|(start, _)| *start);
+    found.sort_by_key(|(page, _)| *page);
     // Several histories of one region become one: their visits are averaged, with more weight for
     // later ones.
     found.dedup_by(|later, kept| {

@@ -53,9 +53,9 @@ fn sample(
                 neighbours: (!huge).then_some(neighbours),
             }
         });
-        let start = (region * REGION * BASE_PAGE) as u64;
+        let page = HugePage::nth(region as u64);
         histories.push(History {
-            start,
+            page,
             huge,
             promotable: !huge,
             close: false,
@@ -248,7 +248,15 @@ fn skewed_accesses_cost_less_than_even_ones() {
 fn history(readings: &[(f64, f64, u16)]) -> History {
     let reading = |&(cpu, unsure, touched)| Reading { cpu, unsure, touched, neighbours: None };
     let readings = readings.iter().map(reading).collect();
-    History { start: 0, huge: false, promotable: true, close: false, quiet: false, present: PAGES, readings }
+    History {
+        page: HugePage::nth(0),
+        huge: false,
+        promotable: true,
+        close: false,
+        quiet: false,
+        present: PAGES,
+        readings,
+    }
 }
 
 /// Checks readings by a thread that loses the processor in between: all pages are new in one
@@ -375,16 +383,16 @@ fn closer_looks_show_how_hot_the_hot_is() {
 #[test]
 fn a_few_regions_of_each_stratum_say_what_all_do() {
     let all = at_random(1024, |page| if page < 64 * REGION { 2000.0 } else { 0.01 });
-    let hot = |start: u64| start < (64 * REGION * BASE_PAGE) as u64;
+    let hot = |page: HugePage| page < HugePage::nth(64);
     let mut few = all.clone();
     let mut seldom = 0;
     few.histories.retain(|history| {
-        seldom += usize::from(!hot(history.start));
-        hot(history.start) || seldom <= 3
+        seldom += usize::from(!hot(history.page));
+        hot(history.page) || seldom <= 3
     });
     let alike = of(&few).walks;
-    let starts = (0..1024).map(|region| (region * REGION * BASE_PAGE) as u64);
-    few.stratify(&starts.filter(|start| !hot(*start)).map(|start| (start, PAGES)).collect());
+    let pages = (0..1024).map(HugePage::nth);
+    few.stratify(&pages.filter(|page| !hot(*page)).map(|page| (page, PAGES)).collect());
     let (few, all) = (of(&few), of(&all));
     assert!((0.7..1.3).contains(&(few.walks / all.walks)), "{} {}", few.walks, all.walks);
     assert!((0.7..1.3).contains(&(few.cost.share / all.cost.share)), "{} {}", brief(&few), brief(&all));
@@ -396,8 +404,8 @@ fn a_few_regions_of_each_stratum_say_what_all_do() {
 fn a_stream_is_one_though_most_of_it_is_quiet() {
     let all = in_order(128, 1e6);
     let mut few = all.clone();
-    few.histories.retain(|history| (history.start >> 21) < 16 || (history.start >> 21).is_multiple_of(3));
-    few.stratify(&(16..128u64).map(|region| (region << 21, PAGES)).collect());
+    few.histories.retain(|history| history.page.number() < 16 || history.page.number().is_multiple_of(3));
+    few.stratify(&(16..128).map(|region| (HugePage::nth(region), PAGES)).collect());
     let (few, all) = (of(&few), of(&all));
     assert!((0.6..1.6).contains(&(few.walks / all.walks)), "{} {}", few.walks, all.walks);
     assert!(few.streaming > 0.5, "{}", few.streaming);

@@ -13,7 +13,7 @@ use megapage_kernel::clear_refs::clear_accessed;
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::{KernelRoot, ProcessClock};
 use megapage_snapshot::{Leaf, MappingKind, PAGES, Process, Region, TrackerKind};
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_units::{HugePage, Pid, VirtRange};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -83,7 +83,7 @@ pub fn probe(
     root: &KernelRoot,
     tracker: &mut dyn Tracker,
     process: &Process,
-    quiet: &BTreeMap<u64, u16>,
+    quiet: &BTreeMap<HugePage, u16>,
     options: &ProbeOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Touches, TrackError> {
@@ -282,8 +282,8 @@ struct Decks<'a> {
 }
 
 impl<'a> Decks<'a> {
-    fn new(regions: Vec<&'a Region>, quiet: &BTreeMap<u64, u16>, seed: u64) -> Decks<'a> {
-        let (quiet, others) = regions.into_iter().partition(|region| quiet.contains_key(&region.start()));
+    fn new(regions: Vec<&'a Region>, quiet: &BTreeMap<HugePage, u16>, seed: u64) -> Decks<'a> {
+        let (quiet, others) = regions.into_iter().partition(|region| quiet.contains_key(&region.page));
         Decks { quiet: Deck::new(quiet, seed), others: Deck::new(others, seed), since: 0 }
     }
 
@@ -324,7 +324,7 @@ struct Run<'a> {
     /// Processor time of the target at the last reading, since the start.
     cpu: f64,
     /// Regions that were full at the first reading, for a closer look at each.
-    hot: VecDeque<u64>,
+    hot: VecDeque<HugePage>,
     /// True if shared memory is sampled.
     shared: bool,
     /// Time of a first touch, in seconds.
@@ -353,8 +353,8 @@ impl Run<'_> {
 
     /// Returns a region for a closer look. `regions` is ascending.
     fn next_hot<'r>(&mut self, regions: &'r [Region]) -> Option<&'r Region> {
-        let start = self.hot.pop_front()?;
-        let at = regions.binary_search_by_key(&start, |region| region.start()).ok()?;
+        let page = self.hot.pop_front()?;
+        let at = regions.binary_search_by_key(&page, |region| region.page).ok()?;
         Some(&regions[at])
     }
 
@@ -372,8 +372,8 @@ impl Run<'_> {
             return if (self.wait)(end) { Ok(()) } else { Err(Stop::Asked) };
         }
         let mut sorted: Vec<&Region> = chosen.to_vec();
-        sorted.sort_by_key(|region| region.start());
-        sorted.dedup_by_key(|region| region.start());
+        sorted.sort_by_key(|region| region.page);
+        sorted.dedup_by_key(|region| region.page);
         let ranges: Vec<VirtRange> = sorted.iter().map(|region| region.range()).collect();
         let before = Moment::now(self.clock, self.pid)?;
         // The charge comes first, because the clearing may fail half-way.
@@ -390,7 +390,7 @@ impl Run<'_> {
         let mut histories: Vec<History> = sorted
             .iter()
             .map(|region| History {
-                start: region.start(),
+                page: region.page,
                 huge: region.leaf.is_huge(),
                 promotable: self.shared || is_promotable(process, region),
                 close,
@@ -422,7 +422,7 @@ impl Run<'_> {
         }
         for history in &histories {
             if history.is_full_at_once() && self.hot.len() < MOST_HOT {
-                self.hot.push_back(history.start);
+                self.hot.push_back(history.page);
             }
         }
         self.touches
@@ -441,7 +441,7 @@ impl Run<'_> {
             _ => Vec::new(),
         };
         let set = |region: &&Region| {
-            let at = found.binary_search_by_key(&region.start(), |read| read.start).ok()?;
+            let at = found.binary_search_by_key(&region.page, |read| read.page).ok()?;
             let accessed = f64::from(found[at].accessed?);
             Some(if found[at].leaf.is_huge() { accessed.min(1.0) } else { accessed })
         };
@@ -464,7 +464,7 @@ impl Run<'_> {
         let delay = touched * self.first_access * DELAYED;
         let count = histories.len() as f64;
         for (number, (history, bits)) in histories.iter_mut().zip(bits).enumerate() {
-            let Ok(at) = found.binary_search_by_key(&history.start, |region| region.start) else { continue };
+            let Ok(at) = found.binary_search_by_key(&history.page, |region| region.page) else { continue };
             let region = &found[at];
             // A region that was split or promoted meanwhile has no history.
             let (Some(touched), true) = (region.accessed, region.leaf.is_huge() == history.huge) else {
@@ -492,8 +492,7 @@ impl Run<'_> {
         let Ok(pagemap) = Pagemap::open(self.root, self.pid) else { return };
         let base = histories.iter_mut().zip(bits).filter(|(history, _)| !history.huge);
         for (history, bits) in base {
-            let range = VirtRange::new(history.start, history.start + HUGE_2M as u64);
-            let Some(entries) = range.and_then(|range| pagemap.entries(range).ok()) else {
+            let Ok(entries) = pagemap.entries(history.page.range()) else {
                 history.present = 0;
                 continue;
             };

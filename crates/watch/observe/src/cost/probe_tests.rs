@@ -2,7 +2,7 @@
 
 use super::*;
 use megapage_snapshot::{Mapping, MappingFlags, ProcessId, TrackerKind};
-use megapage_units::{Bytes, HugePage};
+use megapage_units::{Bytes, HUGE_2M};
 
 use crate::tracker::RegionBits;
 
@@ -39,7 +39,7 @@ impl Tracker for Made {
             bits
         };
         let of = |range: &VirtRange| RegionBits {
-            start: range.start(),
+            page: HugePage::at(range.start()).unwrap(),
             leaf: Leaf::Base,
             present: PAGES,
             zero_page: 0,
@@ -189,11 +189,11 @@ fn use_of_mostly_shared_memory_is_reported() {
 fn one_region_in_four_is_quiet() {
     let process = process(40);
     let regions: Vec<&Region> = process.regions[..40].iter().collect();
-    let quiet: BTreeMap<u64, u16> = regions[8..].iter().map(|region| (region.start(), PAGES)).collect();
+    let quiet: BTreeMap<HugePage, u16> = regions[8..].iter().map(|region| (region.page, PAGES)).collect();
     let mut decks = Decks::new(regions.clone(), &quiet, 5);
     let mut count = |wanted| {
         let dealt = decks.deal(wanted);
-        let seldom = dealt.iter().filter(|region| quiet.contains_key(&region.start())).count();
+        let seldom = dealt.iter().filter(|region| quiet.contains_key(&region.page)).count();
         (dealt.len(), seldom)
     };
     assert_eq!([2, 2, 1, 3].map(&mut count), [(2, 0), (2, 1), (1, 0), (3, 1)]);

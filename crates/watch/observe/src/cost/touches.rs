@@ -3,7 +3,8 @@
 
 use crate::tracker::PageBits;
 use megapage_snapshot::PAGES;
-use serde::{Deserialize, Serialize};
+use megapage_units::HugePage;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
 /// One reading of one region. Its written form is `[cpu, unsure, touched, neighbours]`, with times
@@ -43,8 +44,9 @@ impl From<Reading> for (u64, u64, u16, Option<u16>) {
 /// One region, cleared once and read several times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct History {
-    /// First address of the region.
-    pub start: u64,
+    /// The region. Its written form is `start`, the first address.
+    #[serde(rename = "start", serialize_with = "write_start", deserialize_with = "read_start")]
+    pub page: HugePage,
     /// True if one entry of 2 MiB or more maps it: then there is one bit, and `touched` is 0
     /// or 512.
     pub huge: bool,
@@ -62,6 +64,14 @@ pub struct History {
     pub present: u16,
     /// Readings, in order of time.
     pub readings: Vec<Reading>,
+}
+
+fn write_start<S: Serializer>(page: &HugePage, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(page.start())
+}
+
+fn read_start<'de, D: Deserializer<'de>>(from: D) -> Result<HugePage, D::Error> {
+    u64::deserialize(from).map(HugePage::containing)
 }
 
 /// Samples of a process, and the amounts of memory for which they stand.
@@ -190,13 +200,13 @@ impl Touches {
     }
 
     /// Marks the quiet regions, in which no sample of accesses had found a touched page. `quiet`
-    /// gives their first addresses and present pages. They form a separate stratum: fewer of them
+    /// gives their present pages. They form a separate stratum: fewer of them
     /// are sampled, and each stands for more.
-    pub fn stratify(&mut self, quiet: &BTreeMap<u64, u16>) {
+    pub fn stratify(&mut self, quiet: &BTreeMap<HugePage, u16>) {
         let pages = quiet.values().map(|present| u64::from(*present)).sum::<u64>();
         self.quiet_pages = pages.min(self.promotable_pages);
         for history in &mut self.histories {
-            history.quiet = history.promotable && quiet.contains_key(&history.start);
+            history.quiet = history.promotable && quiet.contains_key(&history.page);
         }
     }
 

@@ -9,6 +9,7 @@
 //!
 //! Times come in as parameters: nothing here reads a clock.
 
+use megapage_units::HugePage;
 use std::time::Duration;
 
 /// Capacity of the bucket, as the processor time of the target that fills it. It bounds the cost of
@@ -56,8 +57,8 @@ pub(crate) struct Terms {
 /// Region that may be sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Candidate {
-    /// First address of the region.
-    pub(crate) start: u64,
+    /// The region.
+    pub(crate) page: HugePage,
     /// Entries with an accessed bit: present base pages, or 1 for a huge page.
     pub(crate) entries: u16,
     /// Entries accessed in its last sample, and the time of that.
@@ -259,15 +260,15 @@ impl Account {
         self.costs(candidates).min(self.capacity() * 0.999)
     }
 
-    /// Returns the starts of the regions of the next sample, ascending: those sampled longest ago.
+    /// Returns the regions of the next sample, ascending: those sampled longest ago.
     /// Among regions of the same time it takes evenly spread ones. Returns at least one.
-    pub(crate) fn plan(&self, candidates: &[Candidate]) -> Vec<u64> {
+    pub(crate) fn plan(&self, candidates: &[Candidate]) -> Vec<HugePage> {
         let count = candidates.len();
         let stride = spread(count);
         let mut order: Vec<usize> = (0..count).collect();
         order.sort_by_key(|&index| (candidates[index].last.map(|(_, when)| when), index * stride % count));
         let mut rest = self.available() / self.terms.first_access;
-        let mut chosen: Vec<u64> = order
+        let mut chosen: Vec<HugePage> = order
             .into_iter()
             .take(MOST_REGIONS)
             .enumerate()
@@ -275,7 +276,7 @@ impl Account {
                 rest -= self.expected(&candidates[*index]);
                 rest >= 0.0 || *place == 0
             })
-            .map(|(_, index)| candidates[index].start)
+            .map(|(_, index)| candidates[index].page)
             .collect();
         chosen.sort_unstable();
         chosen

@@ -20,7 +20,7 @@ pub(super) fn candidate(region: &Region) -> Candidate {
         (if region.leaf.is_huge() { pages.min(1.0) } else { pages }, accessed.sampled)
     });
     let entries = if region.leaf.is_huge() { 1 } else { region.present };
-    Candidate { start: region.start(), entries, last: accessed }
+    Candidate { page: region.page, entries, last: accessed }
 }
 
 /// Returns true if a region's mapping may share pages with others without a fork.
@@ -29,9 +29,9 @@ pub(super) fn maps_shared(process: &Process, region: &Region) -> bool {
     mapping.is_none_or(|mapping| mapping.kind == MappingKind::Shared || mapping.flags.mergeable)
 }
 
-/// Returns regions, given by ascending first addresses, as ranges.
-pub(super) fn merge(starts: &[u64]) -> Vec<VirtRange> {
-    VirtRange::joined(starts.iter().map(|start| HugePage::containing(*start).range()))
+/// Returns ascending regions as ranges.
+pub(super) fn merge(pages: &[HugePage]) -> Vec<VirtRange> {
+    VirtRange::joined(pages.iter().map(|page| page.range()))
 }
 
 /// Removes pages that other processes map, too, from the results for the regions in `shared`
@@ -41,15 +41,15 @@ pub(super) fn leave_out_shared(
     root: &KernelRoot,
     id: ProcessId,
     found: &mut [RegionBits],
-    shared: &[u64],
+    shared: &[HugePage],
 ) -> Result<Bytes, TrackError> {
     let mut left_out = 0;
     if shared.is_empty() {
         return Ok(Bytes::ZERO);
     }
     let pagemap = Pagemap::open(root, id.pid)?;
-    for region in found.iter_mut().filter(|region| shared.binary_search(&region.start).is_ok()) {
-        let list = pagemap.entries(HugePage::containing(region.start).range())?;
+    for region in found.iter_mut().filter(|region| shared.binary_search(&region.page).is_ok()) {
+        let list = pagemap.entries(region.page.range())?;
         let (mut exclusive, mut accessed, mut others) = (0u16, 0u16, 0u64);
         for (page, entry) in list.iter().enumerate().filter(|(_, entry)| entry.is_present()) {
             let set = region.bits.is_some_and(|bits| bits[page / 64] >> (page % 64) & 1 != 0);
@@ -79,7 +79,7 @@ mod tests {
     fn regions_are_joined_to_ranges() {
         let huge = HugePage::SIZE;
         let range = |from: u64, to: u64| VirtRange::new(from * huge, to * huge).unwrap();
-        assert_eq!(merge(&[0, huge, 2 * huge, 5 * huge]), [range(0, 3), range(5, 6)]);
+        assert_eq!(merge(&[0, 1, 2, 5].map(HugePage::nth)), [range(0, 3), range(5, 6)]);
         assert!(merge(&[]).is_empty());
     }
 }

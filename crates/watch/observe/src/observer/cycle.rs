@@ -2,22 +2,22 @@
 
 use super::part::PartialWindow;
 use megapage_kernel::cpu_time_of;
-use megapage_units::{Pid, VirtRange};
+use megapage_units::{HugePage, Pid, VirtRange};
 use std::time::Duration;
 
 /// Cleared bits of one sample.
 #[derive(Debug)]
 pub(super) struct Cycle {
-    /// First addresses of its regions, ascending.
-    pub(super) starts: Vec<u64>,
+    /// Its regions, ascending.
+    pub(super) pages: Vec<HugePage>,
     /// The same regions as ranges.
     pub(super) ranges: Vec<VirtRange>,
     /// Number of cleared bits, and below those set at the end of the window, and those set so far.
     pub(super) entries: u64,
     pub(super) in_window: u64,
     pub(super) by_now: u64,
-    /// First addresses of regions that others may share.
-    pub(super) shared: Vec<u64>,
+    /// Regions that others may share, ascending.
+    pub(super) shared: Vec<HugePage>,
     /// True if only a part of each region on base pages was cleared, which stands for all of it
     /// ([`part`](crate::tracker::part)).
     pub(super) in_part: bool,
@@ -45,7 +45,7 @@ impl Cycle {
     /// place was cleared. Regions are cleared one after the other.
     pub(super) fn worked_before(&self, place: usize) -> Duration {
         let (begun, done) = self.cpu.unwrap_or_default();
-        let left = 1.0 - place as f64 / self.starts.len().max(1) as f64;
+        let left = 1.0 - place as f64 / self.pages.len().max(1) as f64;
         done.saturating_sub(begun).mul_f64(left)
     }
 }

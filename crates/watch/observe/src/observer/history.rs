@@ -2,6 +2,7 @@
 
 use crate::tracker::RegionBits;
 use megapage_snapshot::{AccessProfile, Accessed, Leaf, Region};
+use megapage_units::HugePage;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -9,14 +10,20 @@ use std::time::Duration;
 /// 10 (Panwar et al., ASPLOS 2019).
 pub const NEW_WEIGHT: f32 = 0.4;
 
-/// Results by the first address of the region.
+/// Results by region.
 #[derive(Debug, Default)]
-pub(crate) struct History {
-    accessed: HashMap<u64, Accessed>,
-    zeros: HashMap<u64, u16>,
-    profiles: HashMap<u64, AccessProfile>,
-    /// Rates from a sample with a short window, used if no estimator has found any.
-    rates: HashMap<u64, AccessProfile>,
+pub(crate) struct History(HashMap<HugePage, Known>);
+
+/// Results for one region.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    accessed: Option<Accessed>,
+    /// Number of zero pages, as of the last zero scan.
+    zeros: Option<u16>,
+    /// Profile that an estimator found.
+    profile: Option<AccessProfile>,
+    /// Rate from a sample with a short window, used if no estimator has found any.
+    rate: Option<AccessProfile>,
 }
 
 /// Least share of a region's pages that a later sample must find accessed to confirm an earlier
@@ -24,75 +31,64 @@ pub(crate) struct History {
 const STILL: f32 = 0.9;
 
 impl History {
+    /// Returns the results for a region, to add one.
+    fn of(&mut self, page: HugePage) -> &mut Known {
+        self.0.entry(page).or_default()
+    }
+
     /// Notes a reading of one region at `now`.
-    pub(crate) fn note(&mut self, start: u64, coverage: u16, now: Duration) {
-        let former = self.accessed.get(&start);
+    pub(crate) fn note(&mut self, page: HugePage, coverage: u16, now: Duration) {
+        let known = self.of(page);
+        let former = known.accessed;
         let fresh = f32::from(coverage);
         let average = former.map_or(fresh, |former| former.average + NEW_WEIGHT * (fresh - former.average));
         let last = if coverage > 0 { Some(now) } else { former.and_then(|former| former.last) };
-        self.accessed.insert(start, Accessed { coverage, average, last, sampled: now });
+        known.accessed = Some(Accessed { coverage, average, last, sampled: now });
     }
 
-    /// Returns the result of the last sample for the region at `start`.
-    pub(crate) fn accessed(&self, start: u64) -> Option<&Accessed> {
-        self.accessed.get(&start)
+    /// Returns the result of the last sample for the region.
+    pub(crate) fn accessed(&self, page: HugePage) -> Option<Accessed> {
+        self.0.get(&page)?.accessed
     }
 
-    /// Notes the number of zero pages that the zero scan found in the huge page at `start`.
-    pub(crate) fn note_zeros(&mut self, start: u64, zeros: u16) {
-        self.zeros.insert(start, zeros);
+    /// Notes the number of zero pages that the zero scan found in the huge page.
+    pub(crate) fn note_zeros(&mut self, page: HugePage, zeros: u16) {
+        self.of(page).zeros = Some(zeros);
     }
 
-    /// Notes the profile that an estimator found for the region at `start`.
-    pub(crate) fn note_profile(&mut self, start: u64, profile: AccessProfile) {
-        self.profiles.insert(start, profile);
+    /// Notes the profile that an estimator found for the region.
+    pub(crate) fn note_profile(&mut self, page: HugePage, profile: AccessProfile) {
+        self.of(page).profile = Some(profile);
     }
 
-    /// Notes the rate of the region at `start`, from a sample with a window short enough for a
-    /// rate.
-    pub(crate) fn note_rate(&mut self, start: u64, rate: AccessProfile) {
-        self.rates.insert(start, rate);
+    /// Notes the rate of the region, from a sample with a window short enough for a rate.
+    pub(crate) fn note_rate(&mut self, page: HugePage, rate: AccessProfile) {
+        self.of(page).rate = Some(rate);
     }
 
     /// Checks an earlier rate. A sample with a window too long for a rate found `coverage` of the
-    /// `present` pages at `start` accessed. The rate holds if these are nearly all.
-    pub(crate) fn confirm_rate(&mut self, start: u64, coverage: u16, present: u16) {
+    /// `present` pages of the region accessed. The rate holds if these are nearly all.
+    pub(crate) fn confirm_rate(&mut self, page: HugePage, coverage: u16, present: u16) {
         if f32::from(coverage) < STILL * f32::from(present) {
-            self.rates.remove(&start);
+            self.of(page).rate = None;
         }
     }
 
     /// Fills in the known results of `regions`, and forgets regions that no longer exist: one that
     /// returns later is another.
     pub(crate) fn fill(&mut self, regions: &mut [Region]) {
-        let mut accessed = HashMap::with_capacity(self.accessed.len());
-        let mut zeros = HashMap::with_capacity(self.zeros.len());
-        let mut profiles = HashMap::with_capacity(self.profiles.len());
-        let mut rates = HashMap::with_capacity(self.rates.len());
+        let mut kept = HashMap::with_capacity(self.0.len());
         for region in regions {
-            if let Some(known) = self.accessed.remove(&region.start()) {
-                region.accessed = Some(known);
-                accessed.insert(region.start(), known);
-            }
+            let Some(mut known) = self.0.remove(&region.page) else { continue };
             // Zeros are counted in huge pages only: after a split, base pages may have been freed.
-            if let Some(known) = self.zeros.remove(&region.start()).filter(|_| region.leaf == Leaf::Huge2m) {
-                region.zeros = Some(known);
-                zeros.insert(region.start(), known);
-            }
+            known.zeros = known.zeros.filter(|_| region.leaf == Leaf::Huge2m);
             // One entry stands for all of a huge page: the rate of base pages does not hold for it.
-            if let Some(known) = self.rates.remove(&region.start()).filter(|_| !region.leaf.is_huge()) {
-                region.profile = Some(known);
-                rates.insert(region.start(), known);
-            }
-            if let Some(known) = self.profiles.remove(&region.start()) {
-                region.profile = Some(known);
-                profiles.insert(region.start(), known);
-            }
+            known.rate = known.rate.filter(|_| !region.leaf.is_huge());
+            (region.accessed, region.zeros) = (known.accessed, known.zeros);
+            region.profile = known.profile.or(known.rate);
+            kept.insert(region.page, known);
         }
-        self.accessed = accessed;
-        self.zeros = zeros;
-        self.profiles = profiles;
-        self.rates = rates;
+        self.0 = kept;
     }
 }
 
@@ -114,45 +110,45 @@ pub(crate) fn accessed_entries(bits: &RegionBits) -> u64 {
 mod tests {
     use super::*;
     use megapage_snapshot::AccessClass;
-    use megapage_units::HugePage;
 
     #[test]
     fn the_average_is_hawkeyes_and_recency_is_kept() {
-        let mut history = History::default();
+        let (mut history, page) = (History::default(), HugePage::nth(0));
         let at = Duration::from_secs;
-        history.note(0, 500, at(1));
-        history.note(0, 0, at(31));
-        let accessed = *history.accessed(0).unwrap();
+        history.note(page, 500, at(1));
+        history.note(page, 0, at(31));
+        let accessed = history.accessed(page).unwrap();
         // The average is (6 x 500 + 4 x 0) / 10.
         assert_eq!((accessed.coverage, accessed.average), (0, 300.0));
         assert_eq!((accessed.last, accessed.sampled), (Some(at(1)), at(31)));
-        history.note(0, 512, at(61));
-        assert!((history.accessed(0).unwrap().average - (0.6 * 300.0 + 0.4 * 512.0)).abs() < 0.01);
-        history.note(1, 0, at(61));
-        assert_eq!(history.accessed(1).unwrap().last, None, "never accessed while observed");
+        history.note(page, 512, at(61));
+        assert!((history.accessed(page).unwrap().average - (0.6 * 300.0 + 0.4 * 512.0)).abs() < 0.01);
+        history.note(HugePage::nth(1), 0, at(61));
+        assert_eq!(history.accessed(HugePage::nth(1)).unwrap().last, None, "never accessed while observed");
     }
 
     #[test]
     fn a_rate_holds_while_all_is_accessed_and_until_an_estimator_knows_better() {
         let profile = |visits| AccessProfile { visits, class: AccessClass::Random };
-        let region = || Region::of_base_pages(HugePage::nth(0), 512);
+        let page = HugePage::nth(0);
+        let region = || Region::of_base_pages(page, 512);
         let shown = |history: &mut History| {
             let mut regions = [region()];
             history.fill(&mut regions);
             regions[0].profile.map(|profile| profile.visits)
         };
         let mut history = History::default();
-        history.note_rate(0, profile(7.0));
+        history.note_rate(page, profile(7.0));
         assert_eq!(shown(&mut history), Some(7.0));
-        history.confirm_rate(0, 500, 512);
+        history.confirm_rate(page, 500, 512);
         assert_eq!(shown(&mut history), Some(7.0));
-        history.note_profile(0, profile(9.0));
+        history.note_profile(page, profile(9.0));
         assert_eq!(shown(&mut history), Some(9.0));
         let mut history = History::default();
-        history.note_rate(0, profile(7.0));
-        history.confirm_rate(0, 400, 512);
+        history.note_rate(page, profile(7.0));
+        history.confirm_rate(page, 400, 512);
         assert_eq!(shown(&mut history), None);
-        history.note_rate(0, profile(7.0));
+        history.note_rate(page, profile(7.0));
         let mut huge = [Region { leaf: Leaf::Huge2m, ..region() }];
         history.fill(&mut huge);
         assert_eq!((huge[0].profile, shown(&mut history)), (None, None));

@@ -50,14 +50,14 @@ mod tests {
     use super::*;
     use crate::observer::part::{accessed_by_part, keep_part, part_bits};
     use megapage_snapshot::Leaf;
-    use megapage_units::HUGE_2M;
+    use megapage_units::HugePage;
 
-    fn read(start: u64, pages: std::ops::Range<u16>) -> RegionBits {
+    fn read(page: HugePage, pages: std::ops::Range<u16>) -> RegionBits {
         let mut bits: PageBits = [0; 8];
-        pages.clone().for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
+        pages.clone().for_each(|at| bits[usize::from(at) / 64] |= 1 << (at % 64));
         let accessed = Some(pages.len() as u16);
         RegionBits {
-            start,
+            page,
             leaf: Leaf::Base,
             present: 512,
             zero_page: 0,
@@ -69,27 +69,27 @@ mod tests {
 
     #[test]
     fn of_a_part_only_its_own_bits_count() {
-        let start = 7 * HUGE_2M as u64;
-        let part = Outstanding { pages: Some(part_bits(start)), charged: 0 };
-        assert_eq!(part.count(&read(start, 0..512)), (16, 16));
-        assert_eq!(part.count(&read(start, 0..0)), (0, 16));
+        let page = HugePage::nth(7);
+        let part = Outstanding { pages: Some(part_bits(page)), charged: 0 };
+        assert_eq!(part.count(&read(page, 0..512)), (16, 16));
+        assert_eq!(part.count(&read(page, 0..0)), (0, 16));
         for (pages, all) in [(0..512, 512), (0..0, 0)] {
-            let mut read = read(start, pages);
+            let mut read = read(page, pages);
             keep_part(&mut read);
             assert_eq!(accessed_by_part(&read), Some(all));
         }
-        assert_eq!(Outstanding::WHOLE.count(&read(start, 0..100)), (100, 512));
+        assert_eq!(Outstanding::WHOLE.count(&read(page, 0..100)), (100, 512));
     }
 
     #[test]
     fn what_was_charged_is_not_charged_again_when_a_part_is_cleared() {
-        let start = 7 * HUGE_2M as u64;
-        let bits = read(start, 0..512).bits;
-        let again = Outstanding { pages: None, charged: 512 }.cleared_again(&part_bits(start), bits.as_ref());
+        let page = HugePage::nth(7);
+        let bits = read(page, 0..512).bits;
+        let again = Outstanding { pages: None, charged: 512 }.cleared_again(&part_bits(page), bits.as_ref());
         assert_eq!((again.pages, again.charged), (None, 512 - 16));
         // The part is accessed again: 16 new bits.
-        assert_eq!(again.count(&read(start, 0..512)).0 - again.charged, 16);
-        let same = Outstanding { pages: Some(part_bits(start)), charged: 16 };
-        assert_eq!(same.cleared_again(&part_bits(start), bits.as_ref()).charged, 0);
+        assert_eq!(again.count(&read(page, 0..512)).0 - again.charged, 16);
+        let same = Outstanding { pages: Some(part_bits(page)), charged: 16 };
+        assert_eq!(same.cleared_again(&part_bits(page), bits.as_ref()).charged, 0);
     }
 }

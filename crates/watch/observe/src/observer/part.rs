@@ -3,6 +3,7 @@
 use super::budget::Candidate;
 use crate::tracker::{PART_PAGES, PageBits, RegionBits, part};
 use megapage_snapshot::{AccessClass, AccessProfile, Leaf, PAGES, Region};
+use megapage_units::HugePage;
 use std::time::Duration;
 
 /// Least present pages of a region from which its part is likely to hold some.
@@ -32,9 +33,9 @@ pub(super) fn stand_for_all(regions: &[&Region]) -> bool {
 }
 
 /// Returns the pages of a region's [`part`], as bits.
-pub(super) fn part_bits(start: u64) -> PageBits {
+pub(super) fn part_bits(region: HugePage) -> PageBits {
     let mut bits: PageBits = [0; PAGES as usize / 64];
-    part(start).for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
+    part(region).for_each(|page| bits[usize::from(page) / 64] |= 1 << (page % 64));
     bits
 }
 
@@ -49,7 +50,7 @@ pub(super) fn ones(bits: &PageBits) -> u64 {
 /// Removes the bits that were not cleared.
 pub(super) fn keep_part(read: &mut RegionBits) {
     if let (Some(bits), false) = (read.bits, read.leaf.is_huge()) {
-        let kept = both(&bits, &part_bits(read.start));
+        let kept = both(&bits, &part_bits(read.page));
         read.bits = Some(kept);
         read.accessed = Some(ones(&kept) as u16);
     }
@@ -67,9 +68,9 @@ pub(super) fn accessed_by_part(read: &RegionBits) -> Option<u16> {
 #[derive(Debug)]
 pub(super) struct PartialWindow {
     /// Regions with some accessed page, ascending.
-    touched: Vec<u64>,
+    touched: Vec<HugePage>,
     /// Regions with all pages accessed, ascending.
-    whole: Vec<u64>,
+    whole: Vec<HugePage>,
     /// Processor time of the process from the clearing to this look.
     pub(super) worked: Duration,
 }
@@ -82,58 +83,48 @@ impl PartialWindow {
     /// Returns the early accesses, from a reading of all regions of the sample.
     pub(super) fn new(read: &[RegionBits], in_part: bool, worked: Duration) -> PartialWindow {
         let touched = |bits: &RegionBits| match bits.bits.filter(|_| in_part && !bits.leaf.is_huge()) {
-            Some(all) => (ones(&both(&all, &part_bits(bits.start))) as u16, PART_PAGES.min(bits.present)),
+            Some(all) => (ones(&both(&all, &part_bits(bits.page))) as u16, PART_PAGES.min(bits.present)),
             None => (bits.accessed.unwrap_or(0), bits.present),
         };
         let those = |is: &dyn Fn((u16, u16)) -> bool| {
-            let mut starts: Vec<u64> =
-                read.iter().filter(|bits| is(touched(bits))).map(|bits| bits.start).collect();
-            starts.sort_unstable();
-            starts
+            let mut pages: Vec<HugePage> =
+                read.iter().filter(|bits| is(touched(bits))).map(|bits| bits.page).collect();
+            pages.sort_unstable();
+            pages
         };
         let touched = those(&|(pages, _)| pages > 0);
         PartialWindow { touched, whole: those(&|(pages, all)| pages > 0 && pages >= all), worked }
     }
 
-    fn has(&self, start: u64) -> bool {
-        self.touched.binary_search(&start).is_ok()
+    fn has(&self, page: HugePage) -> bool {
+        self.touched.binary_search(&page).is_ok()
     }
 
     /// Returns true if the process returns to its memory, judged by the regions accessed whole
     /// (`whole`) in the end.
-    pub(super) fn comes_back(&self, whole: impl Iterator<Item = u64>) -> bool {
+    pub(super) fn comes_back(&self, whole: impl Iterator<Item = HugePage>) -> bool {
         let (mut early, mut all) = (0u32, 0u32);
-        for start in whole {
+        for page in whole {
             all += 1;
-            early += u32::from(self.has(start));
+            early += u32::from(self.has(page));
         }
         f64::from(early) >= COMES_BACK * f64::from(all)
     }
 
     /// Returns true if the process returns to a region that was accessed whole.
-    pub(super) fn is_visited_again(&self, start: u64, comes_back: bool) -> bool {
-        comes_back && self.has(start)
+    pub(super) fn is_visited_again(&self, page: HugePage, comes_back: bool) -> bool {
+        comes_back && self.has(page)
     }
-}
-
-/// Result of a first sample for one region on base pages with some accessed pages.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
-    pub(super) start: u64,
-    pub(super) present: u16,
-    pub(super) accessed: u16,
-    /// Number of the pages that were looked at.
-    pub(super) seen: u16,
-    /// Processor time of the process while the region was sampled.
-    pub(super) worked: Duration,
 }
 
 /// Least time of a read that waits for a page walk and for memory.
 const LEAST_WAIT: Duration = Duration::from_nanos(150);
 
-/// Returns the rate of visits and the access class for the regions of a first sample. `untouched`
-/// is the number of sampled regions without an access. `sampled` is the part of the process's
-/// memory that was sampled, 0 to 1.
+/// Returns the rate of visits and the access class for the regions of a first sample. `found` are
+/// those on base pages with some accessed pages, each with the processor time of the process while
+/// it was sampled. If only the part of each was looked at (`in_part`), the accessed pages are
+/// extrapolated. `untouched` is the number of sampled regions without an access. `sampled` is the
+/// part of the process's memory that was sampled, 0 to 1.
 ///
 /// Random visits miss exp(-rate) of the pages. If all pages that were looked at were accessed, half
 /// a page is taken as missed. If all were accessed at the early look, one visit to each until then
@@ -144,38 +135,45 @@ const LEAST_WAIT: Duration = Duration::from_nanos(150);
 /// there is time to wait for each visit, all are taken as waited for. A program with so much time
 /// between two visits has nothing under way beside them.
 pub(super) fn profiles(
-    found: &[Found],
+    found: &[(&RegionBits, Duration)],
+    in_part: bool,
     untouched: usize,
     sampled: f64,
     early: Option<&PartialWindow>,
-) -> Vec<(u64, AccessProfile)> {
-    let is_whole = |found: &Found| f64::from(found.accessed) > f64::from(found.present) * most(found.seen);
-    let comes_back = early
-        .is_some_and(|early| early.comes_back(found.iter().filter(|it| is_whole(it)).map(|it| it.start)));
-    let once =
-        |it: &Found| is_whole(it) && !early.is_some_and(|early| early.is_visited_again(it.start, comes_back));
-    let in_order: Vec<f64> = found.iter().filter(|it| once(it)).map(|it| rate(it, 1.0)).collect();
+) -> Vec<(HugePage, AccessProfile)> {
+    let accessed = |it: &RegionBits| f64::from(it.accessed.unwrap_or(0));
+    let most = |it: &RegionBits| most(if in_part { PART_PAGES } else { it.present });
+    let is_whole = |it: &RegionBits| accessed(it) > f64::from(it.present) * most(it);
+    let whole = || found.iter().filter(|(it, _)| is_whole(it)).map(|(it, _)| it.page);
+    let comes_back = early.is_some_and(|early| early.comes_back(whole()));
+    let once = |it: &RegionBits| {
+        is_whole(it) && !early.is_some_and(|early| early.is_visited_again(it.page, comes_back))
+    };
+    let rate = |it: &RegionBits, worked, each| rate(it.present, worked, each);
+    let in_order: Vec<f64> =
+        found.iter().filter(|(it, _)| once(it)).map(|(it, worked)| rate(it, *worked, 1.0)).collect();
     let shared_out = in_order.iter().sum::<f64>() / (in_order.len() + untouched).max(1) as f64;
-    let visits = |it: &Found| match early {
+    let visits = |(it, worked): &(&RegionBits, Duration)| match early {
         _ if once(it) => shared_out,
-        Some(early) if is_whole(it) && early.whole.binary_search(&it.start).is_ok() => {
-            rate(&Found { worked: early.worked, ..*it }, 1.0)
+        Some(early) if is_whole(it) && early.whole.binary_search(&it.page).is_ok() => {
+            rate(it, early.worked, 1.0)
         }
         _ => {
-            let share = f64::from(it.accessed) / f64::from(it.present.max(1));
-            rate(it, -(1.0 - share.min(most(it.seen))).ln())
+            let share = accessed(it) / f64::from(it.present.max(1));
+            rate(it, *worked, -(1.0 - share.min(most(it))).ln())
         }
     };
-    let of = |whole: bool| found.iter().filter(|it| is_whole(it) == whole).map(visits).sum::<f64>();
+    let of = |whole: bool| found.iter().filter(|(it, _)| is_whole(it) == whole).map(visits).sum::<f64>();
     let (at_least, counted) = (of(true), of(false));
     let in_a_second = (at_least + counted) / sampled.clamp(1e-3, 1.0);
     let waits = counted > at_least && in_a_second * LEAST_WAIT.as_secs_f64() <= 1.0;
-    let class = |it: &Found| match () {
+    let class = |it: &RegionBits| match () {
         () if once(it) => AccessClass::Streaming,
         () if waits => AccessClass::Dependent,
         () => AccessClass::Random,
     };
-    found.iter().map(|it| (it.start, AccessProfile { visits: visits(it), class: class(it) })).collect()
+    let profile = |it: &(&RegionBits, Duration)| AccessProfile { visits: visits(it), class: class(it.0) };
+    found.iter().map(|it| (it.0.page, profile(it))).collect()
 }
 
 /// Returns the largest share of the `seen` pages that random visits reach: all but half a page.
@@ -184,20 +182,19 @@ fn most(seen: u16) -> f64 {
 }
 
 /// Returns the visits of a region per second of processor time, for `each` visits to each page in
-/// the sample.
-fn rate(found: &Found, each: f64) -> f64 {
-    f64::from(found.present) * each / found.worked.as_secs_f64().max(1e-6)
+/// the sample, during which the process `worked`.
+fn rate(present: u16, worked: Duration, each: f64) -> f64 {
+    f64::from(present) * each / worked.as_secs_f64().max(1e-6)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::candidates::candidate;
     use super::*;
-    use megapage_units::{HUGE_2M, HugePage};
 
-    fn read(start: u64, pages: u16) -> RegionBits {
+    fn read(number: u64, pages: u16) -> RegionBits {
         RegionBits {
-            start: start * HUGE_2M as u64,
+            page: HugePage::nth(number),
             leaf: Leaf::Base,
             present: 512,
             zero_page: 0,
@@ -207,9 +204,17 @@ mod tests {
         }
     }
 
-    fn found(start: u64, accessed: u16, seen: u16) -> Found {
-        let worked = Duration::from_millis(80);
-        Found { start: start * HUGE_2M as u64, present: 512, accessed, seen, worked }
+    /// Returns the profiles of regions that were sampled in 80 ms.
+    fn of(
+        found: &[RegionBits],
+        in_part: bool,
+        untouched: usize,
+        sampled: f64,
+        early: Option<&PartialWindow>,
+    ) -> Vec<AccessProfile> {
+        let found: Vec<_> = found.iter().map(|read| (read, Duration::from_millis(80))).collect();
+        let profiles = profiles(&found, in_part, untouched, sampled, early);
+        profiles.into_iter().map(|(_, profile)| profile).collect()
     }
 
     /// Returns a reading of 256 regions a quarter through.
@@ -222,7 +227,7 @@ mod tests {
     fn rates_are_distinguished_from_what_was_not_accessed() {
         let visits = |accessed, seen, early: u16| {
             let window = a_quarter_through(|_| early);
-            profiles(&[found(0, accessed, seen)], 0, 1.0, Some(&window))[0].1.visits
+            of(&[read(0, accessed)], seen == PART_PAGES, 0, 1.0, Some(&window))[0].visits
         };
         // Half of the pages have ln 2 visits each.
         let half = 512.0 * 2f64.ln() / 0.08;
@@ -235,32 +240,26 @@ mod tests {
         assert!((visits(512, 16, 512) - 512.0 / 0.02).abs() < 1e-6);
         // None was accessed by then: it may have been one visit to each.
         assert!((visits(512, 16, 0) - 512.0 / 0.08).abs() < 1e-6);
-        let unknown = profiles(&[found(0, 512, 16)], 0, 1.0, None)[0].1;
+        let unknown = of(&[read(0, 512)], true, 0, 1.0, None)[0];
         assert!((unknown.visits - 512.0 / 0.08).abs() < 1e-6);
     }
 
     #[test]
     fn a_sequential_scan_will_reach_the_remainder() {
         let scan = a_quarter_through(|n| 512 * u16::from(n < 20));
-        let reached: Vec<Found> = (0..80).map(|n| found(n, 512, 16)).collect();
-        let profiled = profiles(&reached, 240, 1.0, Some(&scan));
+        let reached: Vec<RegionBits> = (0..80).map(|n| read(n, 512)).collect();
+        let profiled = of(&reached, true, 240, 1.0, Some(&scan));
         let expected = 512.0 / 0.08 * 80.0 / 320.0;
-        assert!(
-            profiled.iter().all(|(_, profiled)| profiled.class == AccessClass::Streaming),
-            "{profiled:?}"
-        );
-        assert!(
-            profiled.iter().all(|(_, profiled)| (profiled.visits - expected).abs() < 1e-6),
-            "{profiled:?}"
-        );
+        assert!(profiled.iter().all(|it| it.class == AccessClass::Streaming), "{profiled:?}");
+        assert!(profiled.iter().all(|it| (it.visits - expected).abs() < 1e-6), "{profiled:?}");
     }
 
     #[test]
     fn few_visits_that_are_counted_are_taken_to_be_waited_for() {
         let class = |regions: u64, accessed, sampled| {
             let early = a_quarter_through(|_| accessed / 3);
-            let found: Vec<Found> = (0..regions).map(|n| found(n, accessed, 512)).collect();
-            profiles(&found, 0, sampled, Some(&early))[0].1.class
+            let found: Vec<RegionBits> = (0..regions).map(|n| read(n, accessed)).collect();
+            of(&found, false, 0, sampled, Some(&early))[0].class
         };
         // A fifth of the pages of 256 regions gives 366,000 visits a second. Nine tenths give 3.8
         // million, 265 ns each.
@@ -278,19 +277,19 @@ mod tests {
 
     #[test]
     fn one_pass_is_distinguished_from_repeated_passes() {
-        let starts = |count: u64| (0..count).map(|n| n * HUGE_2M as u64);
+        let pages = |count: u64| (0..count).map(HugePage::nth);
         // A scan has reached 20 of 80 regions a quarter through, and a part of the next one.
         let early: Vec<RegionBits> =
             (0..80).map(|n| read(n, if n < 20 { 512 } else { 200 * u16::from(n == 20) })).collect();
         let scan = PartialWindow::new(&early, false, Duration::from_millis(16));
-        assert!(!scan.comes_back(starts(80)));
-        assert!(!scan.is_visited_again(0, false));
+        assert!(!scan.comes_back(pages(80)));
+        assert!(!scan.is_visited_again(HugePage::nth(0), false));
         // Random reads reach all memory in use from the start.
         let early: Vec<RegionBits> = (0..80).map(|n| read(n, 130)).collect();
         let random = PartialWindow::new(&early, false, Duration::from_millis(16));
-        assert!(random.comes_back(starts(80)));
-        assert!(random.is_visited_again(79 * HUGE_2M as u64, true));
-        assert!(!random.is_visited_again(80 * HUGE_2M as u64, true), "reached after the look");
+        assert!(random.comes_back(pages(80)));
+        assert!(random.is_visited_again(HugePage::nth(79), true));
+        assert!(!random.is_visited_again(HugePage::nth(80), true), "reached after the look");
     }
 
     #[test]
@@ -316,7 +315,7 @@ mod tests {
     #[test]
     fn parts_differ_from_region_to_region() {
         let places: std::collections::BTreeSet<u16> =
-            (0..1000).map(|n| part(n * HUGE_2M as u64).start).collect();
+            (0..1000).map(|n| part(HugePage::nth(n)).start).collect();
         assert_eq!(places.len(), 32);
         assert!(places.iter().all(|first| first % PART_PAGES == 0 && first + PART_PAGES <= PAGES));
     }

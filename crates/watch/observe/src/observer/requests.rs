@@ -98,16 +98,16 @@ impl Observer {
         if !is_still() {
             return gone;
         }
-        found.iter().for_each(|(page, zeros)| target.history.note_zeros(page.start(), *zeros));
+        found.iter().for_each(|(page, zeros)| target.history.note_zeros(*page, *zeros));
         target.want_zeros(&later);
         ZeroScanned { regions: found.len(), later: later.len(), left: now.len() - found.len(), gone: false }
     }
 
     /// Notes the access profiles of regions of the process, as found by another source. Snapshots
     /// show each from the next one on, until another is noted or its region is gone.
-    pub fn note_profiles(&mut self, id: ProcessId, profiles: &[(u64, AccessProfile)]) {
+    pub fn note_profiles(&mut self, id: ProcessId, profiles: &[(HugePage, AccessProfile)]) {
         if let Some(target) = self.targets.get_mut(&id.pid).filter(|target| target.id == id) {
-            profiles.iter().for_each(|(start, profile)| target.history.note_profile(*start, *profile));
+            profiles.iter().for_each(|(page, profile)| target.history.note_profile(*page, *profile));
         }
     }
 }

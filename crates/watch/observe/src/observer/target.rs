@@ -8,10 +8,10 @@ use super::candidates::{candidate, is_candidate, leave_out_shared, maps_shared, 
 use super::cycle::Cycle;
 use super::history::{History, accessed_entries};
 use super::outstanding::Outstanding;
-use super::part::{Found, PartialWindow, accessed_by_part, keep_part, part_bits, profiles, stand_for_all};
+use super::part::{PartialWindow, accessed_by_part, keep_part, part_bits, profiles, stand_for_all};
 use crate::mappings::Details;
 use crate::process::gone;
-use crate::tracker::{PART_PAGES, RegionBits, TrackError, Tracker};
+use crate::tracker::{RegionBits, TrackError, Tracker};
 use megapage_kernel::{KernelRoot, cpu_time_of};
 use megapage_snapshot::{
     Leaf, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
@@ -65,8 +65,8 @@ pub(super) struct Target {
     pub(super) id: ProcessId,
     pub(super) details: Details,
     pub(super) history: History,
-    /// Address of the region at which the last zero scan ended.
-    pub(super) zero_cursor: u64,
+    /// Region at which the last zero scan ended.
+    pub(super) zero_cursor: HugePage,
     /// Regions to scan for zeros after the sample under way.
     zero_wanted: Vec<HugePage>,
     pub(super) translation: Option<TranslationCost>,
@@ -90,9 +90,9 @@ pub(super) struct Target {
     waiting: Option<Waiting>,
     /// Processor time of the process at the start of the last pass over it.
     cpu_before: Option<Duration>,
-    /// Cleared regions that were not accessed whole yet, by first address: their further accesses
-    /// are still to be charged.
-    outstanding: BTreeMap<u64, Outstanding>,
+    /// Cleared regions that were not accessed whole yet: their further accesses are still to be
+    /// charged.
+    outstanding: BTreeMap<HugePage, Outstanding>,
     resident: Bytes,
 }
 
@@ -104,7 +104,7 @@ impl Target {
             id,
             details: Details::default(),
             history: History::default(),
-            zero_cursor: 0,
+            zero_cursor: HugePage::nth(0),
             zero_wanted: Vec::new(),
             translation: None,
             shown: None,
@@ -167,14 +167,14 @@ impl Target {
     /// Returns true if the bits of this region were cleared and are still to be read.
     pub(super) fn is_being_sampled(&self, page: HugePage) -> bool {
         let cycle = self.cycle.as_ref().filter(|cycle| !cycle.read);
-        cycle.is_some_and(|cycle| cycle.starts.binary_search(&page.start()).is_ok())
+        cycle.is_some_and(|cycle| cycle.pages.binary_search(&page).is_ok())
     }
 
     /// Leaves these regions out of the sample under way, because another process has accessed them.
     pub(super) fn leave_out(&mut self, pages: &[HugePage]) {
         if let Some(cycle) = self.cycle.as_mut().filter(|cycle| !cycle.read) {
-            let left_out: std::collections::BTreeSet<u64> = pages.iter().map(|page| page.start()).collect();
-            cycle.starts.retain(|start| !left_out.contains(start));
+            let left_out: std::collections::BTreeSet<&HugePage> = pages.iter().collect();
+            cycle.pages.retain(|page| !left_out.contains(page));
         }
     }
 
@@ -259,34 +259,33 @@ impl Target {
     }
 
     fn read_sample(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), TrackError> {
-        let Settled { found, shared, .. } = self.settle(pass, targets)?;
+        let Settled { mut found, shared, .. } = self.settle(pass, targets)?;
         let (Some(cycle), Some(account)) = (&mut self.cycle, &self.account) else { return Ok(()) };
         let end = (pass.now)();
         let worked = cycle.worked(self.id.pid);
         let (mut rated, mut untouched, mut present) = (Vec::new(), 0, 0);
-        for bits in &found {
-            let Ok(place) = cycle.starts.binary_search(&bits.start) else { continue };
-            let accessed = if cycle.in_part { accessed_by_part(bits) } else { bits.accessed };
-            let Some(accessed) = accessed else { continue };
-            self.history.note(bits.start, accessed, end);
+        for bits in &mut found {
+            let Ok(place) = cycle.pages.binary_search(&bits.page) else { continue };
+            if cycle.in_part {
+                bits.accessed = accessed_by_part(bits);
+            }
+            let Some(accessed) = bits.accessed else { continue };
+            self.history.note(bits.page, accessed, end);
             match worked {
                 Some(worked) if worked >= LEAST_WORK && !bits.leaf.is_huge() => {
-                    let (start, present_here) = (bits.start, bits.present);
-                    let seen = if cycle.in_part { PART_PAGES } else { present_here };
-                    let worked = worked + cycle.worked_before(place);
-                    present += u64::from(present_here);
+                    present += u64::from(bits.present);
                     match accessed {
                         0 => untouched += 1,
-                        _ => rated.push(Found { start, present: present_here, accessed, seen, worked }),
+                        _ => rated.push((&*bits, worked + cycle.worked_before(place))),
                     }
                 }
                 Some(_) => {}
-                None => self.history.confirm_rate(bits.start, accessed, bits.present),
+                None => self.history.confirm_rate(bits.page, accessed, bits.present),
             }
         }
         let sampled = present as f64 * BASE_PAGE as f64 / (self.resident.0 as f64).max(1.0);
-        for (start, profile) in profiles(&rated, untouched, sampled, cycle.early.as_ref()) {
-            self.history.note_rate(start, profile);
+        for (page, profile) in profiles(&rated, cycle.in_part, untouched, sampled, cycle.early.as_ref()) {
+            self.history.note_rate(page, profile);
         }
         cycle.read = true;
         self.was_read = true;
@@ -312,11 +311,10 @@ impl Target {
             return Ok(Settled::default());
         };
         let begin = (pass.now)();
-        let starts: Vec<u64> = self.outstanding.keys().copied().collect();
-        let ranges = merge(&starts);
-        let mut found = pass.tracker.read(self.id.pid, &ranges)?;
+        let pages: Vec<HugePage> = self.outstanding.keys().copied().collect();
+        let mut found = pass.tracker.read(self.id.pid, &merge(&pages))?;
         let count =
-            |bits: &RegionBits| self.outstanding.get(&bits.start).unwrap_or(&Outstanding::WHOLE).count(bits);
+            |bits: &RegionBits| self.outstanding.get(&bits.page).unwrap_or(&Outstanding::WHOLE).count(bits);
         let read: Vec<(u64, u64)> = found.iter().map(count).collect();
         let mut shared = Bytes::ZERO;
         let raw = found.clone();
@@ -328,17 +326,17 @@ impl Target {
         }
         let (mut fresh, mut still) = (0, BTreeMap::new());
         for (bits, (read, most)) in found.iter().zip(read) {
-            let Some(&Outstanding { pages, charged }) = self.outstanding.get(&bits.start) else { continue };
-            let is_shared = !cycle.read && cycle.shared.binary_search(&bits.start).is_ok();
+            let Some(&Outstanding { pages, charged }) = self.outstanding.get(&bits.page) else { continue };
+            let is_shared = !cycle.read && cycle.shared.binary_search(&bits.page).is_ok();
             // A page that others share kept its bit: it was not cleared, and costs nothing.
             let counted = if is_shared && bits.accessed.is_none() { 0 } else { accessed_entries(bits) };
             let new = if is_shared { counted } else { read.saturating_sub(charged) };
             fresh += new;
-            if cycle.starts.binary_search(&bits.start).is_ok() {
+            if cycle.pages.binary_search(&bits.page).is_ok() {
                 cycle.by_now += new;
             }
             if read < most {
-                still.insert(bits.start, Outstanding { pages, charged: read.max(charged) });
+                still.insert(bits.page, Outstanding { pages, charged: read.max(charged) });
             }
         }
         self.outstanding = still;
@@ -405,7 +403,7 @@ impl Target {
         if round.start && !self.is_settled(now, &regions) && may_start && !is_known {
             let shared = |region: &&&Region| shares || maps_shared(process, region);
             let shared = match pass.tracker.leaves_shared() {
-                true => regions.iter().filter(shared).map(|region| region.start()).collect(),
+                true => regions.iter().filter(shared).map(|region| region.page).collect(),
                 false => Vec::new(),
             };
             match idle.filter(|_| shared.len() < regions.len()) {
@@ -434,7 +432,7 @@ impl Target {
         pass: &mut Pass<'_>,
         list: &[Candidate],
         in_part: bool,
-        shared: Vec<u64>,
+        shared: Vec<HugePage>,
         targets: usize,
     ) -> Result<(), TrackError> {
         let before = match &self.cycle {
@@ -445,11 +443,11 @@ impl Target {
         if !account.can_pay((pass.now)(), list) {
             return Ok(());
         }
-        let starts = account.plan(list);
-        let ranges = merge(&starts);
+        let pages = account.plan(list);
+        let ranges = merge(&pages);
         let entries = list
             .iter()
-            .filter(|candidate| starts.binary_search(&candidate.start).is_ok())
+            .filter(|candidate| pages.binary_search(&candidate.page).is_ok())
             .map(|candidate| u64::from(candidate.entries))
             .sum();
         let is_asked = self.is_first() && pass.root.is_live();
@@ -468,19 +466,19 @@ impl Target {
         if in_part {
             // Each region needs a flush of the TLB, which is taken to cost as much as one first
             // access.
-            account.charge(starts.len() as u64);
+            account.charge(pages.len() as u64);
         }
-        for start in &starts {
-            let bits = before.binary_search_by_key(start, |read| read.start).ok().map(|at| &before[at]);
+        for page in &pages {
+            let bits = before.binary_search_by_key(page, |read| read.page).ok().map(|at| &before[at]);
             let is_base = |read: &&RegionBits| !read.leaf.is_huge();
-            let again = match (in_part, self.outstanding.get(start), bits.filter(is_base)) {
+            let again = match (in_part, self.outstanding.get(page), bits.filter(is_base)) {
                 (false, ..) => Outstanding::WHOLE,
                 (true, Some(former), Some(read)) => {
-                    former.cleared_again(&part_bits(*start), read.bits.as_ref())
+                    former.cleared_again(&part_bits(*page), read.bits.as_ref())
                 }
-                (true, ..) => Outstanding { pages: Some(part_bits(*start)), charged: 0 },
+                (true, ..) => Outstanding { pages: Some(part_bits(*page)), charged: 0 },
             };
-            self.outstanding.insert(*start, again);
+            self.outstanding.insert(*page, again);
         }
         let (in_window, by_now, read, done) = (0, 0, false, end);
         let cpu = cpu.zip(cpu_time_of(self.id.pid).ok());
@@ -491,7 +489,7 @@ impl Target {
         };
         let window = if self.once { window.max(self.window / 4) } else { window };
         self.cycle = Some(Cycle {
-            starts,
+            pages,
             ranges,
             entries,
             in_window,

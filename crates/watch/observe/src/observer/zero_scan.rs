@@ -28,7 +28,7 @@ pub(super) fn scan(
     root: &KernelRoot,
     process: &Process,
     history: &mut History,
-    cursor: &mut u64,
+    cursor: &mut HugePage,
     rest: &mut Bytes,
 ) {
     let huge = |region: &&Region| {
@@ -37,7 +37,7 @@ pub(super) fn scan(
         region.leaf == Leaf::Huge2m && matches!(kind, Some(MappingKind::Heap | MappingKind::Anonymous))
     };
     let pages: Vec<HugePage> = process.regions.iter().filter(huge).map(|region| region.page).collect();
-    let first = pages.partition_point(|page| page.start() <= *cursor);
+    let first = pages.partition_point(|page| page <= cursor);
     if pages.is_empty() {
         return;
     }
@@ -47,10 +47,10 @@ pub(super) fn scan(
     for page in pages[first..].iter().chain(&pages[..first]) {
         let Some(left) = rest.0.checked_sub(HugePage::SIZE) else { return };
         *rest = Bytes(left);
-        *cursor = page.start();
+        *cursor = *page;
         // A page that cannot be read gets no count.
         if let Some(zeros) = zero_pages(&memory, *page, &mut buffer) {
-            history.note_zeros(page.start(), zeros);
+            history.note_zeros(*page, zeros);
         }
     }
 }

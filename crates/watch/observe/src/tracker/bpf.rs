@@ -3,15 +3,13 @@
 
 mod clear;
 
-use super::{PageBits, RegionBits, TrackError, Tracker};
+use super::{RegionBits, TrackError, Tracker};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::lru::LruDrain;
-use megapage_kernel::page_tables::{
-    AddressSpace, EntrySize, OpenError, PageTables, TableMapping, TableRegion, WalkError,
-};
+use megapage_kernel::page_tables::{AddressSpace, OpenError, PageTables, TableMapping, WalkError};
 use megapage_kernel::pagemap::Region as Held;
 use megapage_snapshot::{Leaf, TrackerKind};
-use megapage_units::{HUGE_2M, HugePage, Pid, VirtRange};
+use megapage_units::{HugePage, HugeRange, Pid, VirtRange};
 use std::collections::BTreeMap;
 
 /// Most processes with a stored clearing. Beyond that, the one with the lowest pid is forgotten.
@@ -42,20 +40,11 @@ impl Cleared {
     /// Adds the regions that `former` reached, except those that were to be cleared again (`asked`,
     /// sorted and disjoint).
     fn add(&mut self, former: &Cleared, asked: &[VirtRange]) {
-        let is_asked = |start: u64| {
-            let index = asked.partition_point(|range| range.end() <= start);
-            asked.get(index).is_some_and(|range| range.start() <= start)
-        };
-        let kept = former.ranges.iter().copied().flat_map(regions).filter(|start| !is_asked(*start));
-        let mut starts: Vec<u64> = self.ranges.iter().copied().flat_map(regions).chain(kept).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        self.ranges = VirtRange::joined(starts.into_iter().map(|start| HugePage::containing(start).range()));
-    }
-
-    fn reached(&self, start: u64) -> bool {
-        let index = self.ranges.partition_point(|range| range.end() <= start);
-        self.ranges.get(index).is_some_and(|range| range.start() <= start)
+        let kept = former.ranges.iter().copied().flat_map(regions).filter(|page| !is_in(asked, *page));
+        let mut pages: Vec<HugePage> = self.ranges.iter().copied().flat_map(regions).chain(kept).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        self.ranges = VirtRange::joined(pages.into_iter().map(HugePage::range));
     }
 }
 
@@ -75,7 +64,7 @@ impl BpfTracker {
         &mut self,
         pid: Pid,
         ranges: &[VirtRange],
-        each: impl FnMut(TableRegion),
+        each: impl FnMut(RegionBits),
     ) -> Result<AddressSpace, TrackError> {
         let walked = self.tables.walk(pid, ranges, each).map_err(|error| walk_error(pid, error));
         let known = self.cleared.get(&pid).map(|cleared| cleared.space);
@@ -158,30 +147,19 @@ impl Tracker for BpfTracker {
         self.walk(pid, ranges, |region| walked.push(region))?;
         let mut last = None;
         let mut read = Vec::with_capacity(walked.len());
-        for region in walked {
-            let reached = self.cleared.get(&pid).is_some_and(|cleared| cleared.reached(region.start));
-            let leaf = match region.size {
-                EntrySize::Base => Leaf::Base,
-                EntrySize::Huge1g => Leaf::Hugetlb1g,
-                // A cleared region is no hugetlb page, because MADV_COLD refuses these.
-                EntrySize::Huge2m if reached => Leaf::Huge2m,
-                EntrySize::Huge2m => match self.is_hugetlb(pid, region.start, &mut last)? {
-                    Some(true) => Leaf::Hugetlb2m,
-                    Some(false) => Leaf::Huge2m,
-                    None => continue,
-                },
-            };
-            let contents = region.contents;
-            let accessed: PageBits = contents.accessed;
-            read.push(RegionBits {
-                start: region.start,
-                leaf,
-                present: contents.present,
-                zero_page: contents.zero_page,
-                swapped: contents.swapped,
-                accessed: reached.then(|| accessed.iter().map(|word| word.count_ones() as u16).sum()),
-                bits: reached.then_some(accessed),
-            });
+        for mut region in walked {
+            // A cleared region is no hugetlb page, because MADV_COLD refuses these.
+            if !self.cleared.get(&pid).is_some_and(|cleared| is_in(&cleared.ranges, region.page)) {
+                (region.accessed, region.bits) = (None, None);
+                if region.leaf == Leaf::Huge2m {
+                    match self.is_hugetlb(pid, region.page.start(), &mut last)? {
+                        Some(true) => region.leaf = Leaf::Hugetlb2m,
+                        Some(false) => {}
+                        None => continue,
+                    }
+                }
+            }
+            read.push(region);
         }
         Ok(read)
     }
@@ -212,7 +190,13 @@ fn walk_error(pid: Pid, error: WalkError) -> TrackError {
     }
 }
 
-/// Returns the starts of the whole regions in `range`.
-fn regions(range: VirtRange) -> impl Iterator<Item = u64> {
-    (range.start()..range.end()).step_by(HUGE_2M)
+/// Returns the whole regions in `range`.
+fn regions(range: VirtRange) -> impl Iterator<Item = HugePage> {
+    HugeRange::within(range).into_iter().flat_map(HugeRange::pages)
+}
+
+/// Returns true if one of `ranges` (sorted, disjoint, whole regions) holds the region.
+fn is_in(ranges: &[VirtRange], page: HugePage) -> bool {
+    let index = ranges.partition_point(|range| range.end() <= page.start());
+    ranges.get(index).is_some_and(|range| range.start() <= page.start())
 }

@@ -149,7 +149,7 @@ impl Tracker for IdlePages {
         let mut regions = usage(&self.root, pid, &mut pagemap, ranges)?;
         for regions in regions.chunks_mut(REGIONS_AT_ONCE) {
             let pages: Result<Vec<Vec<Entry>>, KernelError> =
-                regions.iter().map(|region| pagemap.entries(range_of(region))).collect();
+                regions.iter().map(|region| pagemap.entries(region.page.range())).collect();
             let pages = pages.map_err(|error| track_error(pid, error))?;
             self.judge(pid, &pages, regions, pagemap.distinguishes_leaves())?;
         }
@@ -200,10 +200,6 @@ fn ascending(frames: impl Iterator<Item = u64>) -> Vec<u64> {
     frames.sort_unstable();
     frames.dedup();
     frames
-}
-
-fn range_of(region: &RegionBits) -> VirtRange {
-    VirtRange::new(region.start, region.start + HUGE_2M as u64).expect("a region of a process")
 }
 
 /// Cuts `range` into pieces of at most [`REGIONS_AT_ONCE`] regions.

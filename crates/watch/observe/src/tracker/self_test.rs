@@ -7,7 +7,7 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::process_madvise::collapse;
 use megapage_kernel::spawn::open_pidfd;
 use megapage_snapshot::{Leaf, PAGES, TrackerKind};
-use megapage_units::{Bytes, HUGE_2M, VirtRange};
+use megapage_units::{Bytes, HUGE_2M, HugePage, VirtRange};
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -133,12 +133,12 @@ fn compare(kind: TrackerKind, read: &[RegionBits], expected: &[Expected], when: 
 
 /// Returns the regions of the child on huge pages, as its page map shows them. Before Linux 6.7
 /// these are all regions that were to be huge.
-pub fn huge_regions_of(child: &Canary) -> Result<HashSet<u64>, String> {
+pub fn huge_regions_of(child: &Canary) -> Result<HashSet<HugePage>, String> {
     let looked =
         Pagemap::open(&KernelRoot::live(), child.pid()).and_then(|mut map| map.regions(child.huge()));
     let looked = looked.map_err(|error| error.to_string())?;
     let is_huge = looked.iter().filter(|region| region.huge.unwrap_or(true));
-    Ok(is_huge.map(|region| region.page.start()).collect())
+    Ok(is_huge.map(|region| region.page).collect())
 }
 
 /// Returns the number of pages in `bits`.

@@ -46,7 +46,7 @@ pub(super) fn usage(
                 continue;
             }
             found.push(RegionBits {
-                start: region.page.start(),
+                page: region.page,
                 leaf: if region.huge == Some(true) { Leaf::Huge2m } else { Leaf::Base },
                 present: region.present,
                 zero_page: region.zero_page,
@@ -60,7 +60,8 @@ pub(super) fn usage(
     if found.iter().any(|region| region.leaf == Leaf::Huge2m) {
         let mappings = smaps::read_smaps(root, pid).map_err(|error| track_error(pid, error))?;
         for region in found.iter_mut().filter(|region| region.leaf == Leaf::Huge2m) {
-            region.leaf = match mapping_at(&mappings, region.start).map(|found| found.kernel_page_size) {
+            region.leaf = match mapping_at(&mappings, region.page.start()).map(|found| found.kernel_page_size)
+            {
                 Some(PageSize::HUGE_1G) => Leaf::Hugetlb1g,
                 Some(PageSize::HUGE_2M) => Leaf::Hugetlb2m,
                 _ => Leaf::Huge2m,

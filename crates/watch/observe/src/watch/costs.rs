@@ -10,7 +10,7 @@ use crate::{CostSource, Observer, Process, ProcessId, Snapshot};
 use megapage_kernel::{KernelRoot, processor_of_tlbs};
 use megapage_snapshot::{Leaf, Region};
 use megapage_tlb::Geometry;
-use megapage_units::Bytes;
+use megapage_units::{Bytes, HugePage};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -365,7 +365,7 @@ impl Model {
 /// A probe reads a few regions at a time, and would rarely meet the hot ones of a process that uses
 /// a small part of its memory. It still reads some quiet ones: accesses move, and a first sample
 /// covers only a few pages of each region for a short time.
-fn quiet(process: &Process) -> BTreeMap<u64, u16> {
+fn quiet(process: &Process) -> BTreeMap<HugePage, u16> {
     // All shared memory is probed at once.
     if uses_shared(process) {
         return BTreeMap::new();
@@ -376,7 +376,7 @@ fn quiet(process: &Process) -> BTreeMap<u64, u16> {
         base.filter(|region| is_promotable(process, region))
     };
     match base().any(|region| touched(&region)) {
-        true => base().filter(|region| !touched(region)).map(|it| (it.start(), it.present)).collect(),
+        true => base().filter(|region| !touched(region)).map(|it| (it.page, it.present)).collect(),
         false => BTreeMap::new(),
     }
 }
@@ -406,7 +406,6 @@ fn busiest<'a>(before: Option<&Snapshot>, now: &'a Snapshot) -> Vec<&'a Process>
 mod tests {
     use super::*;
     use crate::Options;
-    use megapage_units::HugePage;
     use megapage_units::Pid;
 
     /// Returns this process at two moments, a second apart, with synthetic values.
@@ -468,7 +467,7 @@ mod tests {
         let mappings = vec![Mapping::anonymous(VirtRange::new(0, 1 << 40).unwrap())];
         let process =
             |regions| Process { regions, mappings: mappings.clone(), ..Process::without_memory(id, "p") };
-        let starts = |regions| Vec::from_iter(quiet(&process(regions)).into_keys().map(|start| start >> 21));
+        let starts = |regions| Vec::from_iter(quiet(&process(regions)).into_keys().map(HugePage::number));
         let never = || Region::of_base_pages(HugePage::nth(5), PAGES);
         let huge = Region { leaf: Leaf::Huge2m, ..region(6, 0) };
         assert_eq!(starts(vec![region(1, 0), region(2, 1), region(3, 0), never(), huge.clone()]), [1, 3, 5]);

@@ -8,7 +8,7 @@ use megapage_kernel::{KernelRoot, Reservation, maps};
 use megapage_observe::tracker::{BpfTracker, PART_PAGES, RegionBits, TrackError, Tracker, part, select};
 use megapage_observe::{Leaf, PAGES, TrackerKind};
 use megapage_testing::{PoolGuard, ThpSetting, require_root, skip, until, wait_for};
-use megapage_units::{HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{HUGE_2M, HugePage, PageSize, Pid, VirtRange};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -35,7 +35,7 @@ fn all(child: &Canary) -> [VirtRange; 1] {
 fn pages(read: &[RegionBits]) -> BTreeSet<usize> {
     let mut pages = BTreeSet::new();
     for region in read {
-        let first = ((region.start - read[0].start) / 4096) as usize;
+        let first = (region.page.start() - read[0].page.start()) as usize / 4096;
         for (index, word) in region.bits.expect("cleared").iter().enumerate() {
             pages.extend((0..64).filter(|n| word >> n & 1 == 1).map(|n| first + index * 64 + n));
         }
@@ -84,7 +84,7 @@ fn a_part_of_a_region_is_cleared_alone_and_a_huge_page_whole() {
     let base = 0..REGIONS * usize::from(PAGES);
     let place = |page: usize| {
         let region = page / usize::from(PAGES);
-        (child.base().start() + (region * HUGE_2M) as u64, (page % usize::from(PAGES)) as u16)
+        (HugePage::containing(child.base().start()).offset(region as u64), (page % usize::from(PAGES)) as u16)
     };
     let in_part: BTreeSet<usize> =
         base.clone().filter(|page| part(place(*page).0).contains(&place(*page).1)).collect();

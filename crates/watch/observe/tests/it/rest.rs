@@ -5,7 +5,7 @@ use megapage_kernel::{KernelRoot, cpu_time_of};
 use megapage_observe::tracker::{RegionBits, Selected, TrackError, Tracker};
 use megapage_observe::{BootClock, Leaf, Observer, Options, Snapshot, TrackerKind};
 use megapage_testing::skip;
-use megapage_units::{HUGE_2M, Pid, VirtRange};
+use megapage_units::{HugeRange, Pid, VirtRange};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -38,9 +38,9 @@ impl Tracker for Counting {
     }
 
     fn read(&mut self, _: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
-        let starts = ranges.iter().flat_map(|range| (range.start()..range.end()).step_by(HUGE_2M));
-        let read = |start| RegionBits {
-            start,
+        let pages = ranges.iter().copied().filter_map(HugeRange::within).flat_map(HugeRange::pages);
+        let read = |page| RegionBits {
+            page,
             leaf: Leaf::Base,
             present: 512,
             zero_page: 0,
@@ -48,7 +48,7 @@ impl Tracker for Counting {
             accessed: Some(512),
             bits: Some([u64::MAX; 8]),
         };
-        Ok(starts.map(read).collect())
+        Ok(pages.map(read).collect())
     }
 }
 

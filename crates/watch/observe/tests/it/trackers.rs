@@ -96,7 +96,7 @@ fn idle_tree() -> Tree {
 }
 
 fn summary(regions: &[RegionBits]) -> Vec<(u64, Leaf, u16, Option<u16>)> {
-    regions.iter().map(|r| (r.start / MIB, r.leaf, r.present, r.accessed)).collect()
+    regions.iter().map(|r| (r.page.start() / MIB, r.leaf, r.present, r.accessed)).collect()
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn pagemap_tells_utilisation_and_nothing_of_accesses() {
     let mut tracker = PagemapTracker::new(&KernelRoot::live()).unwrap();
     tracker.clear(own_pid(), &[own.range()]).unwrap();
     let regions = tracker.read(own_pid(), &[own.range()]).unwrap();
-    let start = |region: &RegionBits| (region.start - own.first) / HUGE_2M as u64;
+    let start = |region: &RegionBits| (region.page.start() - own.first) / HUGE_2M as u64;
     let found: Vec<_> = regions.iter().map(|r| (start(r), r.leaf, r.present, r.accessed)).collect();
     if regions[0].leaf == Leaf::Huge2m {
         return megapage_testing::skip("needs THP that are not given unasked");

@@ -13,7 +13,7 @@
 use super::super::candidates::merge;
 use super::{Candidate, EARLY, FIRST_WINDOW, Missed, Pass, ProcessSampling, Target};
 use megapage_kernel::cpu_time_of;
-use megapage_units::{Bytes, HUGE_2M, Pid};
+use megapage_units::{Bytes, HugeCount, HugePage, Pid};
 use std::time::Duration;
 
 /// Sample whose clearing waits for the process to run.
@@ -23,8 +23,8 @@ pub(super) struct Waiting {
     list: Vec<Candidate>,
     /// True if a part of each region is to be sampled.
     in_part: bool,
-    /// First addresses of the regions that others may share, ascending.
-    shared: Vec<u64>,
+    /// Regions that others may share, ascending.
+    shared: Vec<HugePage>,
     /// Processor time of the process at the start of the wait, and the time of that.
     cpu: Duration,
     since: Duration,
@@ -56,7 +56,7 @@ impl Target {
         cpu: Duration,
         list: Vec<Candidate>,
         in_part: bool,
-        shared: Vec<u64>,
+        shared: Vec<HugePage>,
     ) {
         let until = self.in_step(now + self.window);
         // A process that was never sampled is to be sampled as soon as it runs. For any other, the
@@ -116,14 +116,14 @@ impl Target {
             return Ok(());
         }
         // The process may have forked since: each page is checked for other users.
-        let shared = waiting.list.iter().map(|one| one.start).collect();
+        let shared = waiting.list.iter().map(|one| one.page).collect();
         let started = self.start(pass, &waiting.list, waiting.in_part, shared, targets);
         self.unless_refused(now, started)
     }
 
     fn note_idle(&mut self, now: Duration, waiting: &Waiting) {
         let Some(account) = &mut self.account else { return };
-        let own = |one: &&Candidate| waiting.shared.binary_search(&one.start).is_err();
+        let own = |one: &&Candidate| waiting.shared.binary_search(&one.page).is_err();
         let own: Vec<&Candidate> = waiting.list.iter().filter(own).collect();
         account.cleared(now);
         account.learn(
@@ -133,16 +133,16 @@ impl Target {
             0,
         );
         for one in &own {
-            self.history.note(one.start, 0, now);
-            self.history.confirm_rate(one.start, 0, 1);
+            self.history.note(one.page, 0, now);
+            self.history.confirm_rate(one.page, 0, 1);
         }
-        let starts: Vec<u64> = own.iter().map(|one| one.start).collect();
+        let pages: Vec<HugePage> = own.iter().map(|one| one.page).collect();
         self.shown = Some(ProcessSampling {
             window: now.saturating_sub(waiting.since),
             period: Some(account.period()),
             sampled: now,
-            ranges: merge(&starts).len(),
-            bytes: Bytes((starts.len() * HUGE_2M) as u64),
+            ranges: merge(&pages).len(),
+            bytes: HugeCount(pages.len() as u64).bytes(),
             shared: Bytes::ZERO,
             cost: account.spent(),
             slowdown: account.slowdown(),

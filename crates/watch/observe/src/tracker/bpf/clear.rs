@@ -5,8 +5,7 @@
 //! which regions have no set bit. Those are skipped.
 
 use super::{BpfTracker, Cleared, regions, walk_error};
-use crate::tracker::{PageBits, TrackError, part};
-use megapage_kernel::page_tables::EntrySize;
+use crate::tracker::{RegionBits, TrackError, part};
 use megapage_kernel::{KernelError, maps, process_madvise, spawn};
 use megapage_snapshot::PAGES;
 use megapage_units::{BASE_PAGE, HUGE_2M, HugePage, Pid, VirtRange};
@@ -53,16 +52,16 @@ impl BpfTracker {
     fn in_use(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<VirtRange>, TrackError> {
         let mut found: Vec<VirtRange> = Vec::new();
         self.walk(pid, ranges, |region| {
-            if region.size == EntrySize::Base && is_clear(&region.contents.accessed, 0..PAGES) {
+            if !region.leaf.is_huge() && is_clear(&region, 0..PAGES) {
                 return;
             }
-            let end = region.start + HUGE_2M as u64;
+            let start = region.page.start();
             // Ranges stay apart where mappings meet: if a call fails for one, the kernel refuses
             // only that one.
-            let begins = ranges.binary_search_by_key(&region.start, |range| range.start()).is_ok();
-            let goes_on = found.pop_if(|last| last.end() == region.start && !begins);
-            let first = goes_on.map_or(region.start, |last| last.start());
-            found.extend(VirtRange::new(first, end));
+            let begins = ranges.binary_search_by_key(&start, |range| range.start()).is_ok();
+            let goes_on = found.pop_if(|last| last.end() == start && !begins);
+            let first = goes_on.map_or(start, |last| last.start());
+            found.extend(VirtRange::new(first, region.page.end()));
         })?;
         Ok(found)
     }
@@ -73,21 +72,21 @@ impl BpfTracker {
     fn parts(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<Vec<VirtRange>>, TrackError> {
         let mut parts = Vec::new();
         self.walk(pid, ranges, |region| {
-            let pages = match region.size {
-                EntrySize::Base if is_clear(&region.contents.accessed, part(region.start)) => return,
-                EntrySize::Base => part(region.start),
-                EntrySize::Huge2m | EntrySize::Huge1g => 0..PAGES,
+            let pages = match region.leaf.is_huge() {
+                false if is_clear(&region, part(region.page)) => return,
+                false => part(region.page),
+                true => 0..PAGES,
             };
-            let at = |page: u16| region.start + u64::from(page) * BASE_PAGE as u64;
+            let at = |page: u16| region.page.start() + u64::from(page) * BASE_PAGE as u64;
             parts.extend(VirtRange::new(at(pages.start), at(pages.end)));
         })?;
         Ok(parts.chunks(CALL_PARTS).map(<[VirtRange]>::to_vec).collect())
     }
 }
 
-/// Returns true if none of `pages` has its bit set.
-fn is_clear(bits: &PageBits, mut pages: Range<u16>) -> bool {
-    pages.all(|page| bits[usize::from(page / 64)] >> (page % 64) & 1 == 0)
+/// Returns true if none of `pages` of a region that was walked has its bit set.
+fn is_clear(region: &RegionBits, mut pages: Range<u16>) -> bool {
+    region.bits.is_some_and(|bits| pages.all(|page| bits[usize::from(page / 64)] >> (page % 64) & 1 == 0))
 }
 
 /// Returns the regions of `ranges` that lie whole in one of `mappings`. Others may hold a large
@@ -170,10 +169,10 @@ fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
         return;
     }
     // A refused part stands for its region.
-    let refused: HashSet<u64> =
-        refused.iter().flat_map(|range| range.by_huge_page()).map(|(page, _)| page.start()).collect();
-    let left = ranges.iter().copied().flat_map(regions).filter(|start| !refused.contains(start));
-    *ranges = VirtRange::joined(left.map(|start| HugePage::containing(start).range()));
+    let refused: HashSet<HugePage> =
+        refused.iter().flat_map(|range| range.by_huge_page()).map(|(page, _)| page).collect();
+    let left = ranges.iter().copied().flat_map(regions).filter(|page| !refused.contains(page));
+    *ranges = VirtRange::joined(left.map(HugePage::range));
 }
 
 fn call_error(pid: Pid, source: io::Error) -> TrackError {
@@ -203,6 +202,8 @@ fn maps_error(pid: Pid, source: KernelError) -> TrackError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tracker::PageBits;
+    use megapage_snapshot::Leaf;
 
     const HUGE: u64 = HUGE_2M as u64;
 
@@ -233,11 +234,19 @@ mod tests {
 
     #[test]
     fn a_bit_that_is_set_is_found_within_the_pages_that_are_asked_for() {
-        let mut bits: PageBits = [0; PAGES as usize / 64];
-        assert!(is_clear(&bits, 0..PAGES));
-        bits[2] = 1 << 5;
-        assert!(!is_clear(&bits, 0..PAGES) && !is_clear(&bits, 133..134));
-        assert!(is_clear(&bits, 0..133) && is_clear(&bits, 134..PAGES));
+        let with = |bits: PageBits| RegionBits {
+            page: HugePage::nth(1),
+            leaf: Leaf::Base,
+            present: PAGES,
+            zero_page: 0,
+            swapped: 0,
+            accessed: None,
+            bits: Some(bits),
+        };
+        assert!(is_clear(&with([0; 8]), 0..PAGES));
+        let one = with(std::array::from_fn(|word| if word == 2 { 1 << 5 } else { 0 }));
+        assert!(!is_clear(&one, 0..PAGES) && !is_clear(&one, 133..134));
+        assert!(is_clear(&one, 0..133) && is_clear(&one, 134..PAGES));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use megapage_kernel::KernelRoot;
 use megapage_observe::tracker::{PART_PAGES, PageBits, RegionBits, Selected, TrackError, Tracker, part};
 use megapage_observe::{Clock, Leaf, ObserveError, Observer, Options, TrackerKind};
-use megapage_units::{BASE_PAGE, HUGE_2M, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, HUGE_2M, HugePage, Pid, VirtRange};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::ops::Range;
@@ -461,14 +461,14 @@ impl Tracker for SyntheticTracker {
         }
         state.work();
         let read = |start: u64| {
-            let leaf = state.regions[&start];
+            let (page, leaf) = (HugePage::containing(start), state.regions[&start]);
             let accessed = state.accessed(start);
             let accessed = if leaf.is_huge() && accessed > 0 { 512 } else { accessed };
             let mut bits: PageBits = [0; 8];
-            let first = if state.in_part { usize::from(part(start).start) } else { 0 };
-            (first..first + usize::from(accessed)).for_each(|page| bits[page / 64] |= 1 << (page % 64));
+            let first = if state.in_part { usize::from(part(page).start) } else { 0 };
+            (first..first + usize::from(accessed)).for_each(|at| bits[at / 64] |= 1 << (at % 64));
             let (present, bits) = (512, Some(bits));
-            RegionBits { start, leaf, present, zero_page: 0, swapped: 0, accessed: Some(accessed), bits }
+            RegionBits { page, leaf, present, zero_page: 0, swapped: 0, accessed: Some(accessed), bits }
         };
         Ok(starts(&state, ranges).into_iter().map(read).collect())
     }
