@@ -1,7 +1,7 @@
 //! Calls that make and split huge pages of another process: the only way in which megapage does so.
 //! Each call runs under the latency guard, and the page tables are looked at before and after.
 //!
-//! [`advise()`] is the only function of this crate that makes the call; the daemon's executor,
+//! [`advise`] is the only function of this crate that makes the call; the daemon's executor,
 //! promotion and demotion go through it. The guard has three rules. A call names only as many
 //! regions as keep the process's mmap lock for a bounded time. After each call the engine pauses
 //! for a moment; after a slow one it backs off from the process for longer. Nothing is collapsed
@@ -10,8 +10,8 @@
 //!
 //! The engine stores nothing: [`Promotions`] knows the pace of each process, and its back-offs.
 
-mod advise;
 mod answer;
+mod batches;
 #[cfg(test)]
 #[path = "engine/model_tests.rs"]
 mod model;
@@ -22,7 +22,7 @@ pub(crate) use answer::{Advice, Answer, Refusal, Tried};
 pub(crate) use target::{CanaryTarget, Target, is_mapped, is_same};
 pub(crate) use turn::{Clock, Terms};
 
-use advise::{Advisable, Called, in_batches};
+use batches::{Advisable, Called, in_batches};
 use megapage_decide::{Call, Promotions};
 use megapage_units::{Bytes, HugePage};
 use std::thread::sleep;

@@ -1,7 +1,7 @@
 //! Model of a process whose answers and times are given by tests.
 
-use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Answer, Tried};
+use super::batches::{Advisable, Timed};
 use megapage_snapshot::ProcessId;
 use megapage_units::{HUGE_2M, HugePage, Pid, VirtRange};
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! Process that is acted on, and its page tables.
 
-use super::advise::{Advisable, Timed};
 use super::answer::{Advice, Refusal};
+use super::batches::{Advisable, Timed};
 use super::floor;
 use crate::remote::{RemoteError, identify, lacking_right, refusal};
 use crate::sharing::Sharing;

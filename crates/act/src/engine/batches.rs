@@ -158,7 +158,7 @@ pub(crate) struct Timed {
 }
 
 /// Receiver of advice: a process, or a test's model of one. No other module of this crate can name
-/// this trait, as its module is private: [`super::advise()`] alone makes the call.
+/// this trait, as its module is private: [`super::advise`] alone makes the call.
 pub(crate) trait Advisable {
     /// Returns the process.
     fn id(&self) -> ProcessId;
