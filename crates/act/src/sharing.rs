@@ -3,7 +3,9 @@
 //! any process that KSM has merged pages for. A collapse copies shared pages, which costs memory as
 //! long as they are shared.
 
+use crate::engine::Refusal;
 use megapage_kernel::KernelError;
+use megapage_kernel::pagemap::Entry;
 use megapage_observe::PageTables;
 use megapage_units::HugePage;
 
@@ -22,13 +24,67 @@ pub(crate) enum Sharing {
 }
 
 impl Sharing {
-    /// Returns true if more pages of `region` are shared than the limit. Returns
-    /// false if the kernel does not report it: before Linux 6.7 without root.
-    pub(crate) fn is_exceeded(self, tables: &mut PageTables, region: HugePage) -> Result<bool, KernelError> {
+    /// Returns the reason not to collapse a region, by its page tables as they are now. `None` if
+    /// there is none. If sharing is unknown (before Linux 6.7, without root), it is no reason. Only
+    /// if `strict`, a region that is huge already, or holds nothing, is a reason.
+    ///
+    /// Reads the region once if its entries alone answer. Only another reading shows huge entries
+    /// and the shared page of zeros, and both matter for few regions. It is made now, too: an
+    /// earlier one may be of memory that was unmapped or forked since.
+    pub(crate) fn unfit(
+        self,
+        tables: &mut PageTables,
+        region: HugePage,
+        strict: bool,
+    ) -> Result<Option<Refusal>, KernelError> {
         let most = match self {
             Sharing::NoPage => 0,
             Sharing::FewPages => 64,
         };
-        Ok(tables.shared_pages(region.range())?.is_some_and(|pages| pages > most))
+        let entries = tables.entries(region)?;
+        // Pages of zeros are among these.
+        let shared = entries.iter().filter(|entry| entry.is_shared()).count();
+        let is_held = |entry: &Entry| entry.is_swapped() || entry.is_present() && !entry.is_shared();
+        let is_clear = !strict || entries.iter().any(is_held) && !may_be_huge(&entries);
+        if shared <= most && is_clear {
+            return Ok(None);
+        }
+        let Some(seen) = tables.regions(&[region.range()])?.pop() else { return Ok(None) };
+        Ok(match tables.shared_pages(&entries, &seen) {
+            _ if strict && seen.huge == Some(true) => Some(Refusal::Huge),
+            _ if strict && seen.present == 0 && seen.swapped == 0 => Some(Refusal::Empty),
+            Some(pages) if usize::from(pages) > most => Some(Refusal::Shared),
+            _ => None,
+        })
+    }
+}
+
+/// Returns false if the entries of a region show that no huge entry maps it. All of its pages are
+/// present then, and their frames follow each other, as far as the caller may see them.
+fn may_be_huge(entries: &[Entry]) -> bool {
+    let first = entries.first().and_then(|entry| entry.frame());
+    let in_order = |first: u64| {
+        first.is_multiple_of(entries.len() as u64)
+            && entries.iter().zip(first..).all(|(entry, frame)| entry.frame() == Some(frame))
+    };
+    entries.iter().all(|entry| entry.is_present()) && first.is_none_or(in_order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_huge_entry_maps_512_frames_in_order() {
+        let full =
+            |first: u64| -> Vec<Entry> { (first..first + 512).map(|frame| Entry(1 << 63 | frame)).collect() };
+        assert!(may_be_huge(&full(1024)));
+        assert!(!may_be_huge(&full(1025)));
+        let mut other = full(1024);
+        other[7] = Entry(1 << 63 | 5);
+        assert!(!may_be_huge(&other));
+        other[7] = Entry(0);
+        assert!(!may_be_huge(&other));
+        assert!(may_be_huge(&vec![Entry(1 << 63); 512]), "frames are hidden without CAP_SYS_ADMIN");
     }
 }

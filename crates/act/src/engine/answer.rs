@@ -50,6 +50,10 @@ pub(crate) enum Refusal {
     /// Not asked: another process shares pages of it since a fork, and the collapse would copy
     /// them.
     Shared,
+    /// Not asked: it is huge already.
+    Huge,
+    /// Not asked: nothing is present there. A huge page of zeros would be bloat.
+    Empty,
     /// Not asked: the machine has less available memory than the safe floor ([`super::floor`]).
     BelowFloor,
     /// EPERM, EACCES: not allowed for this caller.
@@ -94,7 +98,7 @@ impl Refusal {
         match self {
             Refusal::Busy => io::ErrorKind::WouldBlock.into(),
             Refusal::GroupFull | Refusal::Shared => io::ErrorKind::ResourceBusy.into(),
-            Refusal::Invalid => io::ErrorKind::InvalidInput.into(),
+            Refusal::Invalid | Refusal::Huge | Refusal::Empty => io::ErrorKind::InvalidInput.into(),
             Refusal::NoMemory | Refusal::BelowFloor => io::ErrorKind::OutOfMemory.into(),
             Refusal::Denied => io::ErrorKind::PermissionDenied.into(),
             Refusal::Gone => io::Error::from_raw_os_error(3),
@@ -119,7 +123,8 @@ pub(crate) enum Answer {
 impl Answer {
     /// Returns true if the kernel was asked about the region.
     pub(crate) fn was_asked(self) -> bool {
-        !matches!(self, Answer::NotTried | Answer::Refused(Refusal::Shared | Refusal::BelowFloor))
+        use Refusal::{BelowFloor, Empty, Huge, Shared};
+        !matches!(self, Answer::NotTried | Answer::Refused(Shared | Huge | Empty | BelowFloor))
     }
 
     /// Returns the refusal, if it was one.

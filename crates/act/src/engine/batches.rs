@@ -11,7 +11,8 @@ use std::time::Duration;
 
 /// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` returns
 /// the most regions that the next call may name; after `None` the others are not tried. It is also
-/// asked, without a call, after a look that found only shared regions: looks take time, too.
+/// asked, without a call, after a look that found only unfit regions: looks take time, too. If the
+/// process could not be looked at, the others are not tried.
 ///
 /// Adjacent regions are collapsed by one call as one range. At the start of each range the kernel
 /// has every processor empty its LRU queues (lru_add_drain_all), so one range disturbs a large
@@ -19,9 +20,9 @@ use std::time::Duration;
 /// 0.02 ms of 1.5 ms.) For a range that failed the kernel returns one error, and goes on after some
 /// errors. Those of its regions that are not huge then get a call each.
 ///
-/// Sharing with another process is looked up right before the call that would collapse the region.
-/// A fork after the decision is thus seen, unless it comes in the microseconds between. Then at
-/// most one call copies memory.
+/// A look right before the call that would collapse a region shows if it is unfit: shared with
+/// another process, for example. A fork after the decision is thus seen, unless it comes in the
+/// microseconds between. Then at most one call copies memory.
 pub(super) fn in_batches<T: Advisable>(
     target: &mut T,
     advice: Advice,
@@ -39,19 +40,23 @@ pub(super) fn in_batches<T: Advisable>(
         let mut places = take(&mut queue, regions, most, advice == Advice::Collapse);
         alone = alone.saturating_sub(1);
         if advice == Advice::Collapse {
-            let shared = target.shared(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
+            let unfit = target.unfit(&places.iter().map(|&place| regions[place]).collect::<Vec<_>>());
+            let is_over = unfit.iter().flatten().any(|refusal| refusal.is_final());
             // A call names adjacent regions: those behind a gap wait for another call, and are
             // looked at again then.
             let (mut free, mut behind, mut is_behind) = (Vec::new(), Vec::new(), false);
-            for (&place, shared) in places.iter().zip(shared) {
-                if shared {
-                    tried[place].answer = Answer::Refused(Refusal::Shared);
+            for (&place, unfit) in places.iter().zip(unfit) {
+                if let Some(refusal) = unfit {
+                    tried[place].answer = Answer::Refused(refusal);
                     is_behind = !free.is_empty();
                 } else if is_behind {
                     behind.push(place);
                 } else {
                     free.push(place);
                 }
+            }
+            if is_over {
+                break;
             }
             behind.iter().rev().for_each(|&place| queue.push_front(place));
             if free.is_empty() {
@@ -170,9 +175,9 @@ pub(crate) trait Advisable {
     /// unknown.
     fn huge(&mut self, regions: &[HugePage]) -> Vec<bool>;
 
-    /// Returns true for each region that shares more pages than
-    /// [`crate::sharing::Sharing::FewPages`] allows. Returns false if that is unknown.
-    fn shared(&mut self, regions: &[HugePage]) -> Vec<bool>;
+    /// Returns the reason not to collapse each region, as of now, such as more shared pages than
+    /// [`crate::sharing::Sharing::FewPages`] allows. `None` if there is none or it is unknown.
+    fn unfit(&mut self, regions: &[HugePage]) -> Vec<Option<Refusal>>;
 
     /// Returns true if one mapping holds the whole region; `None` if that cannot be read.
     fn is_mapped(&self, region: HugePage) -> Option<bool>;
@@ -281,6 +286,19 @@ mod tests {
         model.calls.borrow_mut().clear();
         let tried = in_batches(&mut model, Advice::ColdSplit, &regions[..1], 8, |_, _| Some(8));
         assert_eq!(answers(&tried), [yes], "a split copies nothing");
+    }
+
+    #[test]
+    fn nothing_is_called_for_once_the_process_cannot_be_looked_at() {
+        let regions: Vec<HugePage> = (0..4).map(region).collect();
+        let mut model = Model::refusing(&[]);
+        model.unread = Some(region(1));
+        let tried = in_batches(&mut model, Advice::Collapse, &regions, 2, |_, _| Some(2));
+        let (untried, locked) = (Answer::NotTried, Answer::Refused(Refusal::Locked));
+        assert_eq!(answers(&tried), [untried, locked, untried, untried]);
+        assert!(model.calls.borrow().is_empty());
+        let tried = in_batches(&mut model, Advice::ColdSplit, &regions, 2, |_, _| Some(2));
+        assert_eq!(answers(&tried), [Answer::Accepted; 4], "a split is looked at before its lot");
     }
 
     #[test]

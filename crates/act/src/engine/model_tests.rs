@@ -1,6 +1,6 @@
 //! Model of a process whose answers and times are given by tests.
 
-use super::answer::{Advice, Answer, Tried};
+use super::answer::{Advice, Answer, Refusal, Tried};
 use super::batches::{Advisable, Timed};
 use megapage_snapshot::ProcessId;
 use megapage_units::{HUGE_2M, HugePage, Pid, VirtRange};
@@ -16,6 +16,8 @@ pub(super) struct Model {
     pub huge: RefCell<BTreeSet<HugePage>>,
     pub shared: BTreeSet<HugePage>,
     pub unmapped: BTreeSet<HugePage>,
+    /// Region at which the process does not answer.
+    pub unread: Option<HugePage>,
     pub looks: usize,
     pub calls: RefCell<Vec<Vec<u64>>>,
     /// Time of each region of a call: on the wall clock, and of a processor.
@@ -40,9 +42,13 @@ impl Advisable for Model {
         regions.iter().map(|region| self.huge.borrow().contains(region)).collect()
     }
 
-    fn shared(&mut self, regions: &[HugePage]) -> Vec<bool> {
+    fn unfit(&mut self, regions: &[HugePage]) -> Vec<Option<Refusal>> {
         self.looks += regions.len();
-        regions.iter().map(|region| self.shared.contains(region)).collect()
+        let unfit = |region: &HugePage| match self.unread == Some(*region) {
+            true => Some(Refusal::Locked),
+            false => self.shared.contains(region).then_some(Refusal::Shared),
+        };
+        regions.iter().map(unfit).collect()
     }
 
     fn is_mapped(&self, region: HugePage) -> Option<bool> {
@@ -64,6 +70,7 @@ impl Model {
             huge: RefCell::default(),
             shared: BTreeSet::new(),
             unmapped: BTreeSet::new(),
+            unread: None,
             looks: 0,
             calls: RefCell::default(),
             took: Duration::ZERO,

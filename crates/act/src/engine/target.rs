@@ -24,6 +24,9 @@ pub(crate) struct Target {
     id: ProcessId,
     pidfd: OwnedFd,
     tables: PageTables,
+    /// True if regions that are huge already, hold nothing, or cannot be read right before their
+    /// collapse are left out: for a caller that has not just looked at them.
+    pub(crate) strict: bool,
 }
 
 impl Advisable for Target {
@@ -48,9 +51,22 @@ impl Advisable for Target {
         regions.iter().map(is_huge).collect()
     }
 
-    fn shared(&mut self, regions: &[HugePage]) -> Vec<bool> {
-        let mut shared = |region: &HugePage| Sharing::FewPages.is_exceeded(&mut self.tables, *region);
-        regions.iter().map(|region| shared(region).unwrap_or(false)).collect()
+    fn unfit(&mut self, regions: &[HugePage]) -> Vec<Option<Refusal>> {
+        let mut unfit = vec![None; regions.len()];
+        for (unfit, region) in unfit.iter_mut().zip(regions) {
+            *unfit = match Sharing::FewPages.unfit(&mut self.tables, *region, self.strict) {
+                Ok(unfit) => unfit,
+                Err(_) if !self.strict => None,
+                Err(error) if error.is_gone() => Some(Refusal::Gone),
+                Err(error) if error.is_locked() => Some(Refusal::Locked),
+                Err(_) => Some(Refusal::Busy),
+            };
+            // No other region of the process would be read, and each try may take long.
+            if unfit.is_some_and(Refusal::is_final) {
+                break;
+            }
+        }
+        unfit
     }
 
     fn is_mapped(&self, region: HugePage) -> Option<bool> {
@@ -81,7 +97,7 @@ impl Target {
             return Err(RemoteError::Gone(pid));
         }
         let tables = tables.map_err(|error| refusal(root, pid, error))?;
-        Ok(Target { root: root.clone(), id, pidfd, tables })
+        Ok(Target { root: root.clone(), id, pidfd, tables, strict: false })
     }
 
     /// Does the same for a caller that may lack the right to act on it.
@@ -162,7 +178,8 @@ pub(crate) fn is_same(root: &KernelRoot, id: ProcessId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, Pid};
+    use megapage_kernel::{Reservation, own_advice};
+    use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugeRange, Pid};
 
     /// Returns a target with this tree's files, and a descriptor of ours.
     fn target(tree: &tempfile::TempDir) -> Target {
@@ -174,7 +191,7 @@ mod tests {
         let pidfd = spawn::open_pidfd(Pid(std::process::id().cast_signed())).unwrap();
         let tables = PageTables::open(&root, Pid(9)).unwrap();
         let id = ProcessId { pid: Pid(9), start_ticks: 1, start_stack: 1 };
-        Target { root, id, pidfd, tables }
+        Target { root, id, pidfd, tables, strict: false }
     }
 
     #[test]
@@ -183,6 +200,35 @@ mod tests {
         let mut target = target(&tree);
         assert!(matches!(target.require_leaves(), Err(RemoteError::Unseen)));
         assert!(matches!(Target::open(&target.root, target.id), Err(RemoteError::NotLive)));
+    }
+
+    #[test]
+    fn a_region_is_read_once_right_before_its_collapse_and_once_after_it() {
+        let memory = Reservation::new(4 * HUGE_2M, HUGE_2M).unwrap();
+        memory.open().unwrap();
+        let range = VirtRange::new(memory.start() as u64, memory.end() as u64).unwrap();
+        let pages: Vec<HugePage> = HugeRange::within(range).unwrap().pages().collect();
+        own_advice::give(range, own_advice::Advice::NoHuge).unwrap();
+        for number in 0..3 {
+            memory.part(number * HUGE_2M, 300 * BASE_PAGE).populate().unwrap();
+        }
+        let root = KernelRoot::live();
+        let own = identify(&root, Pid(std::process::id().cast_signed())).unwrap();
+        let mut target = Target { strict: true, ..Target::open(&root, own).unwrap() };
+        // The decision on it may be old: its page tables are read now, and once.
+        assert_eq!(target.unfit(&pages[..3]), [None; 3]);
+        assert_eq!(target.tables.reads(), 3);
+        target.look(&pages[..3]).unwrap();
+        assert_eq!(target.tables.reads(), 3 + 3);
+        // Nothing is present there, or only pages of zeros: its entries alone do not tell which.
+        assert_eq!(target.unfit(&pages[3..]), [Some(Refusal::Empty)]);
+        assert_eq!(target.tables.reads(), 6 + 2);
+        // Memory that was given back since the decision is not collapsed.
+        memory.part(HUGE_2M, HUGE_2M).discard().unwrap();
+        assert_eq!(target.unfit(&pages[..3]), [None, Some(Refusal::Empty), None]);
+        let mut lenient = Target { strict: false, ..target };
+        assert_eq!(lenient.unfit(&pages), [None; 4], "another process may have filled shared memory");
+        memory.release().unwrap();
     }
 
     #[test]

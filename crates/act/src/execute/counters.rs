@@ -105,8 +105,8 @@ impl Kind {
                 self.shared += 1;
                 return;
             }
-            // Not an error of the kernel: the pause is counted.
-            Refusal::BelowFloor => return,
+            // Not errors of the kernel. The pause for lack of memory is counted.
+            Refusal::BelowFloor | Refusal::Huge | Refusal::Empty => return,
         };
         self.refused[index] += 1;
     }

@@ -104,8 +104,8 @@ impl Executor {
         answers
     }
 
-    /// Does one kind of work on regions of one process, without regard to budgets: looks, calls,
-    /// looks again.
+    /// Does one kind of work on regions of one process, without regard to budgets. Looks before a
+    /// split, calls, and looks afterwards.
     fn act(
         &mut self,
         work: Work,
@@ -123,6 +123,7 @@ impl Executor {
         if regions.is_empty() {
             return Vec::new();
         }
+        let promotes = work == Work::Promote;
         let advice = match (work, self.abilities.split) {
             (Work::Promote, _) if lacking_ability(&self.root).is_some() => {
                 return all(Verdict::refused(
@@ -149,18 +150,17 @@ impl Executor {
             }
             Err(_) => return first(Obtained::Busy, "its memory map cannot be opened"),
         };
-        let before = match target.look(regions) {
+        target.strict = true;
+        // A split is made only where there is a huge page, and it frees the difference between the
+        // looks. A region to collapse is read right before its call: see `Sharing::unfit`.
+        let looked = if promotes { Ok(BTreeMap::new()) } else { target.look(regions) };
+        let before = match looked {
             Ok(before) => before,
             Err(RemoteError::Gone(_)) => return all(verdict::gone()),
             Err(_) => return first(Obtained::Busy, "its page tables cannot be read"),
         };
-        // Skips regions already in the wanted state, and those with nothing to collapse any more.
-        let wants = |region: &HugePage| {
-            before.get(region).is_some_and(|seen| match work {
-                Work::Promote => seen.huge != Some(true) && (seen.present > 0 || seen.swapped > 0),
-                Work::Demote | Work::Recover => seen.huge == Some(true),
-            })
-        };
+        let wants =
+            |region: &HugePage| promotes || before.get(region).is_some_and(|seen| seen.huge == Some(true));
         let mut wanted: Vec<HugePage> = regions.iter().copied().filter(wants).collect();
         // Neighbours share calls, whatever the policy's order among so few regions.
         wanted.sort_unstable();
@@ -173,31 +173,34 @@ impl Executor {
         for refusal in tried.values().filter_map(|tried| tried.answer.refusal()) {
             self.counters.of(work).refuse(refusal);
         }
+        // The kernel's answers prove nothing: only the page tables show what came of the calls.
         let after = match target.look(regions) {
             Ok(after) => after,
             Err(RemoteError::Gone(_)) => return all(verdict::gone()),
             Err(_) => {
-                return all(Verdict::refused(Obtained::Busy, "what came of it cannot be read"));
+                let unread =
+                    (Verdict::refused(Obtained::Busy, "what came of it cannot be read"), Duration::ZERO);
+                let was_tried = |tried: &Tried| tried.answer != Answer::NotTried;
+                let unread = |region| tried.get(region).is_some_and(was_tried).then_some(unread);
+                return regions.iter().map(unread).collect();
             }
         };
         if !is_same(&self.root, id) {
             return all(verdict::gone());
         }
         let settle = |region: &HugePage| {
-            let (before, after) = (before.get(region)?, after.get(region)?);
-            let tried = tried.get(region);
+            let (after, tried) = (after.get(region)?, tried.get(region));
             if wants(region) && tried.is_none_or(|tried| tried.answer == Answer::NotTried) {
                 return None;
             }
             let tried = tried.copied().unwrap_or(Tried::NOT);
             let verdict = match work {
-                Work::Promote if !wants(region) && after.huge != Some(true) => verdict::empty(before),
                 Work::Promote => {
                     let short = tried.answer == Answer::Refused(Refusal::NoMemory);
                     let mapped = short.then(|| is_mapped(&self.root, id, *region)).flatten();
-                    verdict::promotion(tried.answer, before, after, mapped)
+                    verdict::promotion(tried.answer, after, mapped)
                 }
-                Work::Demote | Work::Recover => verdict::split(tried.answer, before, after),
+                Work::Demote | Work::Recover => verdict::split(tried.answer, before.get(region)?, after),
             };
             Some((verdict, tried.took))
         };

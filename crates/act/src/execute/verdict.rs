@@ -30,15 +30,15 @@ fn done(promoted: Bytes, freed: Bytes) -> Verdict {
 
 /// Returns the result of a promotion. `mapped` is true if one mapping of the process holds the
 /// whole region; `None` if that is not known.
-pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped: Option<bool>) -> Verdict {
+pub(super) fn promotion(answer: Answer, after: &Region, mapped: Option<bool>) -> Verdict {
     if after.huge == Some(true) {
-        let was = before.huge == Some(true);
+        let was = answer == Answer::Refused(Refusal::Huge);
         return done(if was { Bytes::ZERO } else { HugeCount(1).bytes() }, Bytes::ZERO);
     }
     match answer {
         Answer::Accepted if after.huge.is_none() => Verdict::refused(Obtained::Busy, UNSEEN),
         Answer::Accepted => Verdict::refused(Obtained::Busy, "it was split again at once"),
-        Answer::NotTried => Verdict::refused(Obtained::Busy, "it was huge, and was split meanwhile"),
+        Answer::NotTried => Verdict::refused(Obtained::Busy, "it was not reached"),
         Answer::Refused(Refusal::NoMemory) if mapped == Some(false) => {
             Verdict::refused(Obtained::Impossible, "it is not mapped any more")
         }
@@ -54,17 +54,6 @@ pub(super) fn promotion(answer: Answer, before: &Region, after: &Region, mapped:
         ),
         Answer::Refused(refusal) => refused(refusal),
     }
-}
-
-/// Returns the result of a promotion of a region with nothing to collapse: a huge page of zeros
-/// would be bloat.
-pub(super) fn empty(before: &Region) -> Verdict {
-    let why = if before.huge == Some(true) {
-        "it was huge, and was split meanwhile"
-    } else {
-        "nothing is present there any more"
-    };
-    Verdict::refused(Obtained::Busy, why)
 }
 
 /// Returns the result of a demotion or recovery.
@@ -115,6 +104,8 @@ fn refused(refusal: Refusal) -> Verdict {
         Refusal::Shared => {
             Verdict::refused(Obtained::Busy, "another process shares it since a fork: it would be copied")
         }
+        Refusal::Huge => Verdict::refused(Obtained::Busy, "it was huge, and was split meanwhile"),
+        Refusal::Empty => Verdict::refused(Obtained::Busy, "nothing is present there any more"),
         Refusal::BelowFloor => Verdict::refused(
             Obtained::NoMemory,
             "less than 5 % of the machine's memory is available, and a collapse would reclaim some",
@@ -147,11 +138,14 @@ mod tests {
         let (base, huge) = (region(false, 300, 0), region(true, 512, 0));
         let refused = Answer::Refused(Refusal::Busy);
         for answer in [Answer::Accepted, refused, Answer::NotTried] {
-            assert_eq!(promotion(answer, &base, &huge, None), done(Bytes::mib(2), Bytes::ZERO));
-            assert_eq!(promotion(answer, &huge, &huge, None), done(Bytes::ZERO, Bytes::ZERO));
-            assert_eq!(promotion(answer, &base, &base, None).obtained, Obtained::Busy, "{answer:?}");
+            assert_eq!(promotion(answer, &huge, None), done(Bytes::mib(2), Bytes::ZERO));
+            assert_eq!(promotion(answer, &base, None).obtained, Obtained::Busy, "{answer:?}");
         }
-        let of = |refusal, mapped| promotion(Answer::Refused(refusal), &base, &base, mapped).obtained;
+        let was_huge = |after| promotion(Answer::Refused(Refusal::Huge), after, None);
+        assert_eq!(was_huge(&huge), done(Bytes::ZERO, Bytes::ZERO));
+        assert_eq!(was_huge(&base).obtained, Obtained::Busy);
+        let of = |refusal, mapped| promotion(Answer::Refused(refusal), &base, mapped).obtained;
+        assert_eq!(of(Refusal::Empty, None), Obtained::Busy);
         assert_eq!(of(Refusal::Invalid, None), Obtained::Impossible);
         assert_eq!(of(Refusal::NoMemory, None), Obtained::NoMemory);
         assert_eq!(of(Refusal::NoMemory, Some(true)), Obtained::NoMemory);
@@ -174,7 +168,7 @@ mod tests {
         assert_eq!(freed(&region(false, 512, 0)), Bytes::ZERO);
         let unseen = Region { huge: None, ..huge };
         assert_eq!(split(Answer::Accepted, &huge, &unseen).obtained, Obtained::Busy, "no split was seen");
-        assert_eq!(promotion(Answer::Accepted, &huge, &unseen, None).obtained, Obtained::Busy);
+        assert_eq!(promotion(Answer::Accepted, &unseen, None).obtained, Obtained::Busy);
         // Nothing was huge before: pages that map the page of zeros did so already.
         let before = region(false, 100, 412);
         assert_eq!(split(Answer::NotTried, &before, &before), done(Bytes::ZERO, Bytes::ZERO));

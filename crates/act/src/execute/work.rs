@@ -46,7 +46,7 @@ pub(super) struct Group {
 }
 
 /// Number of consecutive actions of the policy among which those on one process are brought
-/// together. The page tables of each process are looked at twice, so groups should not be small.
+/// together. Each look at a process has its price, so groups should not be small.
 /// But no action is to be carried out much before those that the policy put first.
 pub(super) const WINDOW: usize = 256;
 

@@ -16,6 +16,7 @@ mod program;
 use crate::{KernelError, KernelRoot, process};
 use entry::State;
 pub use entry::{Contents, Layout, contents};
+pub use held::HeldBits;
 use megapage_snapshot::{Leaf, PAGES};
 use megapage_units::{HugePage, HugeRange, Pid, VirtRange};
 use program::{Found, MOST_RANGES, Program, Status};
@@ -350,28 +351,29 @@ impl Frames {
         ranges: &[VirtRange],
         each: &mut impl FnMut(RegionBits),
     ) {
-        let mut hand_over = |page, contents| {
-            if contents != Contents::default() {
-                each(RegionBits::of(page, found.size(), contents));
-            }
-        };
-        if let Some(table) = tables.get(found.table as usize) {
-            let page = HugePage::containing(found.start);
-            return hand_over(page, contents(self.layout, table, self.mask, self.zero));
+        let mut pages = regions_of(found, ranges).peekable();
+        if pages.peek().is_none() {
+            return;
         }
-        let contents = huge_contents(self.layout, found.entry, self.is_huge_zero(found.entry));
-        huge_regions(found, ranges).for_each(|page| hand_over(page, contents));
+        let contents = match tables.get(found.table as usize) {
+            Some(table) => contents(self.layout, table, self.mask, self.zero),
+            None => huge_contents(self.layout, found.entry, self.is_huge_zero(found.entry)),
+        };
+        if contents != Contents::default() {
+            pages.for_each(|page| each(RegionBits::of(page, found.size(), contents)));
+        }
     }
 }
 
-/// Returns the regions within `ranges` that one huge entry maps.
-fn huge_regions(found: &Found, ranges: &[VirtRange]) -> impl Iterator<Item = HugePage> {
+/// Returns the regions that one entry maps, within the range that holds its start.
+fn regions_of(found: &Found, ranges: &[VirtRange]) -> impl Iterator<Item = HugePage> {
     let index = ranges.partition_point(|range| range.end() <= found.start);
     let end = match found.size() {
         EntrySize::Huge1g => (found.start & !(GIB - 1)) + GIB,
         _ => found.start + HugePage::SIZE,
     };
-    let mapped = ranges.get(index).and_then(|range| VirtRange::new(found.start, range.end().min(end)));
+    let range = ranges.get(index).filter(|range| range.start() <= found.start);
+    let mapped = range.and_then(|range| VirtRange::new(found.start, range.end().min(end)));
     mapped.and_then(HugeRange::within).into_iter().flat_map(HugeRange::pages)
 }
 

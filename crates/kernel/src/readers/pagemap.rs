@@ -87,20 +87,11 @@ impl Pagemap {
     /// Takes about 2 ms for each GiB on base pages.
     pub fn regions(&mut self, range: VirtRange) -> Result<Vec<Region>, KernelError> {
         let Some(pages) = HugeRange::within(range) else { return Ok(Vec::new()) };
-        let mut regions: Vec<Region> = pages.pages().map(|page| Region::empty(page, None)).collect();
-        if self.can_scan {
-            match self.scan(pages, &mut regions) {
-                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => {
-                    self.can_scan = false;
-                }
-                Err(source) => return Err(KernelError::Io { path: self.path.clone(), source }),
-                Ok(()) => return Ok(regions),
-            }
-        }
-        match self.read_entries(&mut regions) {
-            Ok(()) => Ok(regions),
-            Err(source) => Err(KernelError::Io { path: self.path.clone(), source }),
-        }
+        let mut held = self.held(&[pages.range()])?.into_iter().peekable();
+        let huge = self.can_scan.then_some(false);
+        let mut region =
+            |page| held.next_if(|region| region.page == page).unwrap_or(Region::empty(page, huge));
+        Ok(pages.pages().map(&mut region).collect())
     }
 
     /// Returns the regions that hold anything in `ranges` (ascending, disjoint, whole base pages),
@@ -145,16 +136,6 @@ impl Pagemap {
             }
         }
         Ok(regions)
-    }
-
-    fn scan(&self, pages: HugeRange, regions: &mut [Region]) -> io::Result<()> {
-        for region in regions.iter_mut() {
-            region.huge = Some(false);
-        }
-        let mut runs = vec![Run::default(); MOST_RUNS];
-        self.scan_runs(pages.range(), &mut runs, |run| {
-            note_run(run, HugePage::containing(pages.range().start()), regions)
-        })
     }
 
     fn scan_runs(&self, range: VirtRange, runs: &mut [Run], mut note: impl FnMut(&Run)) -> io::Result<()> {
@@ -217,15 +198,6 @@ impl Pagemap {
         Ok(count)
     }
 
-    fn read_entries(&self, regions: &mut [Region]) -> io::Result<()> {
-        for region in regions {
-            let entries = self.read_range(region.page.range())?;
-            region.present = entries.iter().filter(|entry| entry.is_present()).count() as u16;
-            region.swapped = entries.iter().filter(|entry| entry.is_swapped()).count() as u16;
-        }
-        Ok(())
-    }
-
     /// Returns one entry for each base page of `range`, whose ends are multiples of 4 KiB. Takes
     /// about 15 ms for each GiB. Numbers of page frames need CAP_SYS_ADMIN.
     pub fn entries(&self, range: VirtRange) -> Result<Vec<Entry>, KernelError> {
@@ -243,19 +215,6 @@ impl Pagemap {
             (count + 1, beside + u32::from(next == one + 1))
         });
         Ok((count > 0).then(|| f64::from(beside) / f64::from(count)))
-    }
-
-    /// Returns how many anonymous base pages of a region another process maps as well. It is a
-    /// forked child that has not executed a program, or one with which KSM has merged them. `None`
-    /// where the kernel (before 6.7) does not report the shared page of zeros separately, which
-    /// belongs to no process. Takes about 15 us for a region on base pages.
-    pub fn shared_pages(&mut self, region: VirtRange) -> Result<Option<u16>, KernelError> {
-        let zeros: u64 = self.regions(region)?.iter().map(|region| u64::from(region.zero_page)).sum();
-        if !self.can_scan {
-            return Ok(None);
-        }
-        let shared = self.entries(region)?.iter().filter(|entry| entry.is_shared()).count() as u64;
-        Ok(Some(shared.saturating_sub(zeros).min(u64::from(u16::MAX)) as u16))
     }
 
     /// Reads as [`FileExt::read_exact_at`] does, by a helper.
@@ -300,15 +259,6 @@ pub(crate) fn scan(file: &File, argument: &mut ScanArgument, runs: &mut [Run]) -
     // SAFETY: the argument states its own size, and a vector of as many runs as it states.
     let count = unsafe { libc::ioctl(file.as_raw_fd(), PAGEMAP_SCAN, argument) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
-}
-
-/// Adds one run of pages to the regions that it touches; `first` is the first region.
-fn note_run(run: &Run, first: HugePage, regions: &mut [Region]) {
-    let range = VirtRange::new(run.start, run.end);
-    for (page, part) in range.into_iter().flat_map(VirtRange::by_huge_page) {
-        let Some(region) = regions.get_mut((page.number() - first.number()) as usize) else { return };
-        region.add(part.len().0, run.categories);
-    }
 }
 
 /// Adds one run of pages to the last region, and appends regions as it goes beyond. Runs come
@@ -388,17 +338,15 @@ mod tests {
     #[test]
     fn runs_are_spread_over_regions() {
         let huge = HugePage::SIZE;
-        let region = |n: u64| Region::empty(HugePage::nth(n), Some(false));
-        let mut regions = [region(1), region(2), region(3)];
-        let run = |start, end, categories| Run { start, end, categories };
-        note_run(&run(huge + 0x1000, 2 * huge + 0x2000, IS_PRESENT), region(1).page, &mut regions);
-        note_run(&run(2 * huge + 0x2000, 2 * huge + 0x7000, IS_SWAPPED), region(1).page, &mut regions);
-        note_run(
-            &run(2 * huge + 0x8000, 2 * huge + 0x9000, IS_PRESENT | IS_ZERO_PAGE),
-            region(1).page,
-            &mut regions,
-        );
-        note_run(&run(3 * huge, 4 * huge, IS_PRESENT | IS_HUGE), region(1).page, &mut regions);
+        let mut regions = Vec::new();
+        let mut append = |start, end, categories| {
+            append_run(&Run { start, end, categories }, Some(false), &mut regions);
+        };
+        append(huge + 0x1000, 2 * huge + 0x2000, IS_PRESENT);
+        append(2 * huge + 0x2000, 2 * huge + 0x7000, IS_SWAPPED);
+        append(2 * huge + 0x8000, 2 * huge + 0x9000, IS_PRESENT | IS_ZERO_PAGE);
+        append(3 * huge, 4 * huge, IS_PRESENT | IS_HUGE);
+        let regions: [Region; 3] = regions.try_into().unwrap();
         assert_eq!(regions.map(|r| r.present), [511, 2, 512]);
         assert_eq!(regions.map(|r| (r.zero_page, r.swapped)), [(0, 0), (1, 5), (0, 0)]);
         assert_eq!(regions.map(|r| r.huge), [Some(false), Some(false), Some(true)]);

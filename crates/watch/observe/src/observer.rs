@@ -31,7 +31,7 @@ use megapage_snapshot::{
     Machine, MemoryLimit, Missed, MissedWhy, Process, ProcessId, Sampling, Snapshot, TrackerKind,
     TranslationCost,
 };
-use megapage_units::{Bytes, Pid};
+use megapage_units::{Bytes, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -223,10 +223,7 @@ impl Observer {
     /// Returns the tracker itself, for estimators. They must fit their own clearing and reading
     /// into the budget.
     pub fn tracker(&mut self) -> Option<&mut dyn Tracker> {
-        match &mut self.tracker {
-            Some(tracker) => Some(tracker.as_mut()),
-            None => None,
-        }
+        self.tracker.as_mut().map(|tracker| tracker.as_mut() as _)
     }
 
     /// Notes the translation cost of the process, as found by another source. Snapshots show it
@@ -422,16 +419,14 @@ impl Observer {
         };
         let clock = self.clock.as_ref();
         let now = || clock.now();
-        let tracker = self.tracker.as_mut();
-        let mut sampling =
-            tracker.map(|tracker| target::Pass { tracker: tracker.as_mut(), now: &now, root: &root, cpu });
-        if let Some(pass) = &mut sampling {
-            target.earn(pass, stat.cpu);
-            target.read_if_due(pass, round.targets).map_err(|lost| lost_why(&root, id, lost))?;
-        }
-        let tables: Option<&mut dyn Tracker> = match &mut sampling {
-            Some(pass) => Some(&mut *pass.tracker),
-            None => None,
+        target.earn(now(), stat.cpu);
+        // One reading of the page tables serves the snapshot, the end of a sample, and the start of
+        // the next one.
+        let (outstanding, mut seen) = (target.outstanding(), None);
+        let tables = |ranges: &[VirtRange]| {
+            let (held, bits) = self.tracker.as_mut()?.held(pid, ranges, &outstanding)?;
+            seen = Some(bits);
+            Some(held)
         };
         let state = FlagState { cpu, thp: self.machine.thp.clone() };
         let found = self
@@ -445,6 +440,14 @@ impl Observer {
             }
         }
         let mut found = found?;
+        // Regions are about to be scanned for zeros, which marks pages as accessed: a sample that
+        // starts after that reads the tables again.
+        let seen = seen.filter(|_| target.zero_wanted.is_empty());
+        let tracker = self.tracker.as_mut().map(Box::as_mut);
+        let mut sampling = tracker.map(|tracker| target::Pass { tracker, now: &now, root: &root, cpu, seen });
+        if let Some(pass) = &mut sampling {
+            target.read_if_due(pass, round.targets).map_err(|lost| lost_why(&root, id, lost))?;
+        }
         let process = &mut found.process;
         if self.options.zero_scan && self.reader.root.is_live() && !target.is_cleared() {
             zero_scan::scan(
@@ -457,7 +460,7 @@ impl Observer {
         }
         let (wanted, rest) = (target.wanted_zeros(), &mut round.zero_bytes);
         for (page, zeros) in zero_scan::scan_these(&root, pid, &wanted, Thoroughness::All, rest) {
-            target.history.note_zeros(page, zeros);
+            target.history.of(page).zeros = Some(zeros);
         }
         target.history.fill(&mut process.regions);
         if let Some(pass) = &mut sampling {

@@ -32,6 +32,8 @@ pub struct PageTables {
     pagemap: Pagemap,
     /// Page frames; `None` if the kernel itself reports huge entries.
     frames: Option<Frames>,
+    /// Number of times that a region was read.
+    reads: u64,
 }
 
 /// Properties of page frames, as far as the caller may read them.
@@ -54,7 +56,7 @@ impl PageTables {
     pub fn open(root: &KernelRoot, pid: Pid) -> Result<PageTables, KernelError> {
         let pagemap = Pagemap::open(root, pid)?;
         let frames = (!PAGEMAP_SCAN.is_there(root)).then(|| Frames::open(root));
-        Ok(PageTables { root: root.clone(), pid, pagemap, frames })
+        Ok(PageTables { root: root.clone(), pid, pagemap, frames, reads: 0 })
     }
 
     /// Returns true if [`PageTables::regions`] can report which regions are huge. That is so on
@@ -75,39 +77,36 @@ impl PageTables {
     /// present page. Takes about 2 ms for each GiB on base pages. Before Linux 6.7 it takes 20 ms,
     /// and smaps of the process if a region could be huge.
     pub fn regions(&mut self, ranges: &[VirtRange]) -> Result<Vec<Region>, KernelError> {
-        if self.frames.is_some() {
-            return self.regions_by_frames(ranges, || {
-                Ok(read_smaps(&self.root, self.pid)?.iter().map(HugeEntries::of).collect())
-            });
-        }
-        let mut regions = Vec::new();
-        for range in ranges {
-            regions.extend(self.pagemap.regions(*range)?);
-        }
-        Ok(regions)
+        self.regions_by(ranges, |tables| {
+            Ok(read_smaps(&tables.root, tables.pid)?.iter().map(HugeEntries::of).collect())
+        })
     }
 
     /// Returns the whole regions in a mapping that smaps has just reported.
     pub fn regions_in(&mut self, mapping: &smaps::Mapping) -> Result<Vec<Region>, KernelError> {
-        match self.frames {
-            Some(_) => self.regions_by_frames(&[mapping.range], || Ok(vec![HugeEntries::of(mapping)])),
-            None => self.pagemap.regions(mapping.range),
-        }
+        self.regions_by(&[mapping.range], |_| Ok(vec![HugeEntries::of(mapping)]))
     }
 
-    fn regions_by_frames(
-        &self,
+    fn regions_by(
+        &mut self,
         ranges: &[VirtRange],
-        smaps: impl FnOnce() -> Result<Vec<HugeEntries>, KernelError>,
+        smaps: impl FnOnce(&PageTables) -> Result<Vec<HugeEntries>, KernelError>,
     ) -> Result<Vec<Region>, KernelError> {
-        let Some(frames) = &self.frames else { return Ok(Vec::new()) };
         let mut regions = Vec::new();
-        let whole = ranges.iter().copied().filter_map(HugeRange::within);
-        for page in whole.flat_map(HugeRange::pages) {
-            regions.push(frames.region(page.range(), &self.pagemap.entries(page.range())?)?);
+        for range in ranges.iter().copied().filter_map(HugeRange::within) {
+            self.reads += range.pages().count() as u64;
+            match &self.frames {
+                None => regions.extend(self.pagemap.regions(range.range())?),
+                Some(frames) => {
+                    for page in range.pages() {
+                        regions.push(frames.region(page.range(), &self.pagemap.entries(page.range())?)?);
+                    }
+                }
+            }
         }
+        let Some(frames) = &self.frames else { return Ok(regions) };
         if regions.iter().any(|region| region.huge.is_none()) {
-            let counts = smaps()?;
+            let counts = smaps(self)?;
             let asked: BTreeSet<HugePage> = regions.iter().map(|region| region.page).collect();
             settle(&mut regions, &counts, |mapping| {
                 let others = HugeRange::within(mapping.range).into_iter().flat_map(HugeRange::pages);
@@ -147,18 +146,32 @@ impl PageTables {
         Ok(regions)
     }
 
-    /// Returns the number of anonymous base pages of a region that another process maps as
-    /// well. That is a forked child that has not executed a program, or a process with which KSM
-    /// has merged them. `None` if the shared page of zeros, which belongs to no process, cannot be
-    /// distinguished: before Linux 6.7 without root.
-    pub fn shared_pages(&mut self, region: VirtRange) -> Result<Option<u16>, KernelError> {
-        let Some(frames) = &self.frames else { return self.pagemap.shared_pages(region) };
-        let Some(zero) = frames.zero else { return Ok(None) };
-        let entries = self.pagemap.entries(region)?;
-        let shared = entries.iter().filter(|entry| entry.is_shared() && entry.frame() != Some(zero)).count();
+    /// Reads the entries of a region, one for each base page: see [`Pagemap::entries`].
+    pub fn entries(&mut self, region: HugePage) -> Result<Vec<Entry>, KernelError> {
+        self.reads += 1;
+        self.pagemap.entries(region.range())
+    }
+
+    /// Returns the number of `entries` of a region with an anonymous base page that another process
+    /// maps as well. That is a forked child that has not executed a program, or a process with
+    /// which KSM has merged it. `seen` is the same region, read after the entries. `None` if the
+    /// shared page of zeros, which belongs to no process, cannot be distinguished: before Linux 6.7
+    /// without root.
+    pub fn shared_pages(&self, entries: &[Entry], seen: &Region) -> Option<u16> {
+        let shared = entries.iter().filter(|entry| entry.is_shared());
+        let Some(frames) = &self.frames else {
+            let pages = (shared.count() as u16).saturating_sub(seen.zero_page);
+            return self.pagemap.distinguishes_leaves().then_some(pages);
+        };
+        let zero = frames.zero?;
         // Pages of the huge page of zeros belong to no process either.
-        let zeros = frames.region(region, &entries)?.zero_page == PAGES;
-        Ok(Some(if zeros { 0 } else { shared as u16 }))
+        let is_zeros = seen.zero_page == PAGES;
+        Some(if is_zeros { 0 } else { shared.filter(|entry| entry.frame() != Some(zero)).count() as u16 })
+    }
+
+    /// Returns the number of times that a region was read so far.
+    pub fn reads(&self) -> u64 {
+        self.reads
     }
 }
 
@@ -340,7 +353,8 @@ mod tests {
         let mapped = by_frames.held(&asked).unwrap();
         assert_eq!(mapped.len(), 1);
         assert_eq!((mapped[0].present, mapped[0].zero_page), (scanned[0].present, scanned[0].zero_page));
-        assert_eq!(by_frames.shared_pages(child.huge()).unwrap(), Some(0));
+        let entries = by_frames.entries(found[0].page).unwrap();
+        assert_eq!(by_frames.shared_pages(&entries, &found[0]), Some(0));
         assert!(by_frames.distinguishes_leaves().unwrap());
     }
 

@@ -3,14 +3,14 @@
 use crate::mappings::{Details, FlagState, Found, mappings};
 use crate::observer::fair::{most_mappings, too_many_mappings};
 use crate::regions::{Held, look_up_folios, regions};
-use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
+use megapage_kernel::pagemap;
 use megapage_kernel::process::{Stat, read_cgroup, read_children, read_stat, read_status};
 use megapage_kernel::shared_memory::MemoryDevices;
 use megapage_kernel::thp::is_switched_off;
 use megapage_kernel::{KernelError, KernelRoot, effective_uid};
 use megapage_snapshot::{Missed, MissedWhy, Process, ProcessId};
-use megapage_units::Pid;
+use megapage_units::{Pid, VirtRange};
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -100,8 +100,8 @@ fn remedy(root: bool) -> &'static str {
 
 impl Reader {
     /// Reads the process `id` with the stat `stat`. The caller must check afterwards that it is
-    /// still that process. `now` is a clock of any origin. `tracker` reads its page tables if it
-    /// can. `state` is as of before the call.
+    /// still that process. `now` is a clock of any origin. `tables` reads what its ranges hold from
+    /// the page tables if it can. `state` is as of before the call.
     pub(crate) fn read(
         &mut self,
         id: ProcessId,
@@ -109,13 +109,13 @@ impl Reader {
         details: &mut Details,
         now: &dyn Fn() -> Duration,
         state: &FlagState,
-        tracker: Option<&mut dyn Tracker>,
+        tables: impl FnOnce(&[VirtRange]) -> Option<Vec<pagemap::Region>>,
     ) -> Result<ReadProcess, KernelError> {
         let (root, pid) = (&self.root, id.pid);
         let status = read_status(root, pid)?;
         let most = self.bounded.then(|| most_mappings(status.rss_anonymous));
         let found = mappings(root, pid, &self.devices, details, now, state, most)?;
-        let Held { mut regions, backing, leaves_known } = regions(root, pid, &found, tracker)?;
+        let Held { mut regions, backing, leaves_known } = regions(root, pid, &found, tables)?;
         details.leaves_known = leaves_known;
         if let Some(flags) = &self.flags {
             match look_up_folios(root, pid, flags, &mut regions) {

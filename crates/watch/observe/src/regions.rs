@@ -2,7 +2,6 @@
 
 use crate::mappings::Found;
 use crate::page_tables::{HugeEntries, PageTables, settle};
-use crate::tracker::Tracker;
 use megapage_kernel::kpageflags::FrameFlags;
 use megapage_kernel::pagemap::{self, Entry, Pagemap};
 use megapage_kernel::{KernelError, KernelRoot};
@@ -25,17 +24,17 @@ pub(crate) struct Held {
 }
 
 /// Returns the non-empty regions of `pid`, ascending, and the backing of all its present memory.
-/// Leaves out special mappings (vdso, devices): their pages do not belong to the process. Asks a
-/// tracker that reads page tables before the page map, which takes the process's locks and ten
-/// times as long.
+/// Leaves out special mappings (vdso, devices): their pages do not belong to the process. Asks
+/// `tables`, a tracker that reads page tables, before the page map, which takes the process's locks
+/// and ten times as long.
 pub(crate) fn regions(
     root: &KernelRoot,
     pid: Pid,
     mappings: &[Found],
-    tracker: Option<&mut dyn Tracker>,
+    tables: impl FnOnce(&[VirtRange]) -> Option<Vec<pagemap::Region>>,
 ) -> Result<Held, KernelError> {
     let ranges = occupied(mappings);
-    let held = match tracker.and_then(|tracker| tracker.held(pid, &ranges)) {
+    let held = match tables(&ranges) {
         Some(held) => held,
         None => PageTables::open(root, pid)?.held(&ranges)?,
     };

@@ -17,7 +17,7 @@ pub use megapage_kernel::page_tables::{PageBits, RegionBits};
 pub use select::{SelectError, Selected, select};
 
 use megapage_kernel::KernelError;
-use megapage_kernel::pagemap::Region as Held;
+use megapage_kernel::page_tables::HeldBits;
 use megapage_snapshot::{MissedWhy, PAGES, TrackerKind};
 use megapage_units::{HugePage, Pid, VirtRange};
 use thiserror::Error;
@@ -103,9 +103,10 @@ pub trait Tracker: Send {
 
     /// Returns the contents of `ranges` of `pid` (ascending, disjoint, whole base pages) as
     /// [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) does, if this tracker can read
-    /// them at less cost. `None` if it cannot, or not this time: then the caller asks the page map,
-    /// which also gives the reason.
-    fn held(&mut self, _pid: Pid, _ranges: &[VirtRange]) -> Option<Vec<Held>> {
+    /// them at less cost. The same reading gives the regions in `asked` (sorted, disjoint, whole
+    /// regions) as [`read`](Tracker::read) does. `None` if it cannot, or not this time: then the
+    /// caller asks the page map, which also gives the reason.
+    fn held(&mut self, _pid: Pid, _ranges: &[VirtRange], _asked: &[VirtRange]) -> Option<HeldBits> {
         None
     }
 

@@ -5,7 +5,7 @@
 
 use super::entry::{State, Tally, tally};
 use super::program::{Found, MOST_RANGES};
-use super::{AddressSpace, EntrySize, Frames, GIB, PageTables, WalkError, learn};
+use super::{AddressSpace, EntrySize, Frames, GIB, PageTables, RegionBits, WalkError, learn};
 use crate::kpageflags::FrameFlags;
 use crate::pagemap::Region;
 use crate::{KernelError, KernelRoot};
@@ -15,11 +15,17 @@ use megapage_units::{BASE_PAGE, HugePage, Pid, VirtRange};
 const HUGE: u64 = HugePage::SIZE;
 const PAGE: u64 = BASE_PAGE as u64;
 
+/// Regions that hold anything, and those of which more was asked.
+pub type HeldBits = (Vec<Region>, Vec<RegionBits>);
+
 impl PageTables {
     /// Returns the regions that hold anything in `ranges`, in ascending order. `ranges` must be
     /// ascending, disjoint, and consist of whole base pages. Reports all that
     /// [`Pagemap::held`](crate::pagemap::Pagemap::held) reports on a kernel since 6.7, without a
     /// lock of the process. Counts only the pages of a region that lie in `ranges`.
+    ///
+    /// The same reading also serves a caller that would otherwise walk some of these regions once
+    /// more: returns those in `asked` as [`PageTables::walk`] does.
     ///
     /// Returns `None` if a region changed under each of several tries. Returns `None` also if a
     /// region may map the 2 MiB page of zeros and nothing shows which page that is. A page fault of
@@ -31,10 +37,15 @@ impl PageTables {
     ///
     /// Pages that the kernel does not manage (device memory in a mapping of raw page frames) do not
     /// count.
-    pub fn held(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Option<Vec<Region>>, WalkError> {
-        let first = self.count_held(pid, ranges, self.frames)?;
+    pub fn held(
+        &mut self,
+        pid: Pid,
+        ranges: &[VirtRange],
+        asked: &[VirtRange],
+    ) -> Result<Option<HeldBits>, WalkError> {
+        let first = self.count_held(pid, ranges, asked, self.frames)?;
         let Some(space) = first.space.filter(|_| !first.suspects.is_empty()) else {
-            return Ok(first.complete.then_some(first.held));
+            return Ok(first.complete.then_some(first.found));
         };
         let mut suspects = first.suspects;
         suspects.sort_unstable();
@@ -54,20 +65,28 @@ impl PageTables {
             return Err(WalkError::Gone);
         }
         let Some(zeros) = zeros.filter(|zeros| suspects.binary_search(zeros).is_ok()) else {
-            return Ok(first.complete.then_some(first.held));
+            return Ok(first.complete.then_some(first.found));
         };
         // The frame is known for this process only: nothing shows that the page stays when it ends.
-        let again = self.count_held(pid, ranges, Frames { huge_zero: Some(zeros), ..self.frames })?;
+        let frames = Frames { huge_zero: Some(zeros), ..self.frames };
+        let again = self.count_held(pid, ranges, asked, frames)?;
         if again.space != Some(space) {
             return Err(WalkError::Gone);
         }
-        Ok(again.complete.then_some(again.held))
+        Ok(again.complete.then_some(again.found))
     }
 
     /// Walks once. A possible page of zeros counts as memory if `frames` does not know its frame.
-    fn count_held(&mut self, pid: Pid, ranges: &[VirtRange], frames: Frames) -> Result<Counted, WalkError> {
+    fn count_held(
+        &mut self,
+        pid: Pid,
+        ranges: &[VirtRange],
+        asked: &[VirtRange],
+        frames: Frames,
+    ) -> Result<Counted, WalkError> {
         let whole = outward(ranges);
-        let mut counted = Counted { space: None, complete: true, held: Vec::new(), suspects: Vec::new() };
+        let (found, suspects) = Default::default();
+        let mut counted = Counted { space: None, complete: true, found, suspects };
         let mut rest = ranges;
         for chunk in whole.chunks(MOST_RANGES) {
             self.raw_walk(pid, chunk, |seen| {
@@ -82,8 +101,11 @@ impl PageTables {
                 for found in seen.found {
                     let passed = rest.partition_point(|range| range.end() <= found.start);
                     rest = &rest[passed..];
-                    frames.count(found, seen.tables, rest, &mut counted.held);
+                    frames.count(found, seen.tables, rest, &mut counted.found.0);
                 }
+                let mut each = |region| counted.found.1.push(region);
+                let found = frames.with_contiguous(seen.found);
+                found.iter().for_each(|found| frames.regions(found, seen.tables, asked, &mut each));
                 Ok(())
             })?;
         }
@@ -97,7 +119,7 @@ struct Counted {
     space: Option<AddressSpace>,
     /// True if no region was left out.
     complete: bool,
-    held: Vec<Region>,
+    found: HeldBits,
     /// Addresses of the frames that may be the 2 MiB page of zeros. Empty if that page is known.
     suspects: Vec<u64>,
 }

@@ -169,10 +169,11 @@ fn a_huge_entry_stands_for_its_part_of_the_ranges() {
     let found = Found { start: 5 * GIB + 4 * HUGE_2M as u64, entry: 1, level: 3, table: u32::MAX };
     let range = |start, end| VirtRange::new(start, end).unwrap();
     let starts =
-        |ranges: &[VirtRange]| -> Vec<u64> { huge_regions(&found, ranges).map(HugePage::start).collect() };
+        |ranges: &[VirtRange]| -> Vec<u64> { regions_of(&found, ranges).map(HugePage::start).collect() };
     let all = starts(&[range(0, GIB), range(found.start, 7 * GIB)]);
     assert_eq!((all.len(), all[0], all[507]), (508, found.start, 6 * GIB - HugePage::SIZE));
     assert_eq!(starts(&[range(found.start, found.start + HugePage::SIZE)]), [found.start]);
+    assert!(starts(&[range(0, GIB), range(6 * GIB, 7 * GIB)]).is_empty());
 }
 
 /// Idle process with memory of all kinds, killed when dropped, and the text by which it reports
@@ -221,7 +222,7 @@ fn held_by_both(tables: &mut PageTables, pid: Pid, ranges: &[VirtRange]) -> Opti
             return None;
         }
         // Nothing is reported if a region has changed under several tries.
-        let Some(held) = tables.held(pid, ranges).unwrap() else { continue };
+        let Some((held, _)) = tables.held(pid, ranges, &[]).unwrap() else { continue };
         if held == reported {
             return Some(reported);
         }
@@ -269,6 +270,16 @@ fn page_tables_agree_with_the_page_map() {
     let parts: Vec<VirtRange> = parts.collect();
     let of_parts = held_by_both(&mut tables, kinds.pid(), &parts).expect("as before");
     let pages = |regions: &[Region]| regions.iter().map(|one| u64::from(one.present)).sum::<u64>();
+    // The same reading shows the accesses of some regions, as a walk of these does.
+    let asked: Vec<VirtRange> = of_parts.iter().step_by(3).map(|region| region.page.range()).collect();
+    let (_, with) = tables.held(kinds.pid(), &parts, &asked).unwrap().expect("idle");
+    let mut alone = Vec::new();
+    tables.walk(kinds.pid(), &asked, |region| alone.push(region)).unwrap();
+    let shown = |regions: &[RegionBits]| -> Vec<_> {
+        regions.iter().map(|one| (one.page, one.leaf, one.present, one.zero_page, one.swapped)).collect()
+    };
+    assert_eq!(shown(&with), shown(&alone));
+    assert!(with.len() > 5 && with.iter().all(|region| region.bits.is_some()), "{with:?}");
     assert!(pages(&of_parts) < pages(&reported));
     // Takes more ranges than one run takes.
     let singles: Vec<VirtRange> = ranges
@@ -278,8 +289,8 @@ fn page_tables_agree_with_the_page_map() {
         .take(4 * MOST_RANGES)
         .collect();
     held_by_both(&mut tables, kinds.pid(), &singles).expect("as before");
-    assert!(tables.held(kinds.pid(), &[]).unwrap().is_some_and(|held| held.is_empty()));
+    assert!(tables.held(kinds.pid(), &[], &[]).unwrap().is_some_and(|held| held.0.is_empty()));
     let pid = kinds.pid();
     drop(kinds);
-    assert!(matches!(tables.held(pid, &ranges), Err(WalkError::Gone)));
+    assert!(matches!(tables.held(pid, &ranges, &[]), Err(WalkError::Gone)));
 }

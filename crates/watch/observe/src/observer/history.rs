@@ -16,14 +16,14 @@ pub(crate) struct History(HashMap<HugePage, Known>);
 
 /// Results for one region.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+pub(crate) struct Known {
     accessed: Option<Accessed>,
-    /// Number of zero pages, as of the last zero scan.
-    zeros: Option<u16>,
+    /// Number of zero pages that the last zero scan found in the huge page.
+    pub(crate) zeros: Option<u16>,
     /// Profile that an estimator found.
-    profile: Option<AccessProfile>,
-    /// Rate from a sample with a short window, used if no estimator has found any.
-    rate: Option<AccessProfile>,
+    pub(crate) profile: Option<AccessProfile>,
+    /// Rate from a sample with a window short enough for one. Used if no estimator has found any.
+    pub(crate) rate: Option<AccessProfile>,
 }
 
 /// Least share of a region's pages that a later sample must find accessed to confirm an earlier
@@ -31,8 +31,8 @@ struct Known {
 const STILL: f32 = 0.9;
 
 impl History {
-    /// Returns the results for a region, to add one.
-    fn of(&mut self, page: HugePage) -> &mut Known {
+    /// Returns the results for a region, to note one.
+    pub(crate) fn of(&mut self, page: HugePage) -> &mut Known {
         self.0.entry(page).or_default()
     }
 
@@ -49,21 +49,6 @@ impl History {
     /// Returns the result of the last sample for the region.
     pub(crate) fn accessed(&self, page: HugePage) -> Option<Accessed> {
         self.0.get(&page)?.accessed
-    }
-
-    /// Notes the number of zero pages that the zero scan found in the huge page.
-    pub(crate) fn note_zeros(&mut self, page: HugePage, zeros: u16) {
-        self.of(page).zeros = Some(zeros);
-    }
-
-    /// Notes the profile that an estimator found for the region.
-    pub(crate) fn note_profile(&mut self, page: HugePage, profile: AccessProfile) {
-        self.of(page).profile = Some(profile);
-    }
-
-    /// Notes the rate of the region, from a sample with a window short enough for a rate.
-    pub(crate) fn note_rate(&mut self, page: HugePage, rate: AccessProfile) {
-        self.of(page).rate = Some(rate);
     }
 
     /// Checks an earlier rate. A sample with a window too long for a rate found `coverage` of the
@@ -138,17 +123,17 @@ mod tests {
             regions[0].profile.map(|profile| profile.visits)
         };
         let mut history = History::default();
-        history.note_rate(page, profile(7.0));
+        history.of(page).rate = Some(profile(7.0));
         assert_eq!(shown(&mut history), Some(7.0));
         history.confirm_rate(page, 500, 512);
         assert_eq!(shown(&mut history), Some(7.0));
-        history.note_profile(page, profile(9.0));
+        history.of(page).profile = Some(profile(9.0));
         assert_eq!(shown(&mut history), Some(9.0));
         let mut history = History::default();
-        history.note_rate(page, profile(7.0));
+        history.of(page).rate = Some(profile(7.0));
         history.confirm_rate(page, 400, 512);
         assert_eq!(shown(&mut history), None);
-        history.note_rate(page, profile(7.0));
+        history.of(page).rate = Some(profile(7.0));
         let mut huge = [Region { leaf: Leaf::Huge2m, ..region() }];
         history.fill(&mut huge);
         assert_eq!((huge[0].profile, shown(&mut history)), (None, None));

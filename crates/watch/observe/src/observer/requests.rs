@@ -1,8 +1,9 @@
 //! Requests of a caller between two snapshots: to read samples in time, and to scan for zeros for a
 //! policy.
 
+use super::Observer;
+use super::target::{Pass, Target};
 use super::zero_scan::{self, Thoroughness};
-use super::{Observer, target};
 use crate::process::identify;
 use megapage_snapshot::{AccessProfile, ProcessId};
 use megapage_units::{Bytes, HugePage};
@@ -46,9 +47,9 @@ impl Observer {
                 continue;
             };
             let mut pass =
-                target::Pass { tracker: tracker.as_mut(), now: &clock_now, root: &root, cpu: None };
+                Pass { tracker: tracker.as_mut(), now: &clock_now, root: &root, cpu: None, seen: None };
             let former = target.is_sampled();
-            target.earn(&pass, stat.cpu);
+            target.earn(clock_now(), stat.cpu);
             // A failed reading is no longer due. The next snapshot finds the reason.
             let read = target.read_if_due(&mut pass, count);
             if read.is_err() || target.read_due().is_some_and(|due| due <= clock_now()) {
@@ -61,7 +62,7 @@ impl Observer {
 
     /// Returns the time until a sample under way must be read; `None` if none is under way.
     pub fn next_read(&self) -> Option<Duration> {
-        let due = self.targets.values().filter_map(target::Target::read_due).min()?;
+        let due = self.targets.values().filter_map(Target::read_due).min()?;
         Some(due.saturating_sub(self.clock.now()))
     }
 
@@ -98,7 +99,7 @@ impl Observer {
         if !is_still() {
             return gone;
         }
-        found.iter().for_each(|(page, zeros)| target.history.note_zeros(*page, *zeros));
+        found.iter().for_each(|(page, zeros)| target.history.of(*page).zeros = Some(*zeros));
         target.want_zeros(&later);
         ZeroScanned { regions: found.len(), later: later.len(), left: now.len() - found.len(), gone: false }
     }
@@ -107,7 +108,7 @@ impl Observer {
     /// show each from the next one on, until another is noted or its region is gone.
     pub fn note_profiles(&mut self, id: ProcessId, profiles: &[(HugePage, AccessProfile)]) {
         if let Some(target) = self.targets.get_mut(&id.pid).filter(|target| target.id == id) {
-            profiles.iter().for_each(|(page, profile)| target.history.note_profile(*page, *profile));
+            profiles.iter().for_each(|(page, profile)| target.history.of(*page).profile = Some(*profile));
         }
     }
 }

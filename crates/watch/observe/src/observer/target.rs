@@ -16,7 +16,7 @@ use megapage_kernel::{KernelRoot, cpu_time_of};
 use megapage_snapshot::{
     Leaf, Missed, MissedWhy, Process, ProcessId, ProcessSampling, Region, TranslationCost,
 };
-use megapage_units::{BASE_PAGE, Bytes, HugePage};
+use megapage_units::{BASE_PAGE, Bytes, HugePage, Pid, VirtRange};
 use rest::Waiting;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,6 +46,17 @@ pub(super) struct Pass<'a> {
     pub(super) root: &'a KernelRoot,
     /// Processor time of the process before it was read in this pass; `None`: not known.
     pub(super) cpu: Option<Duration>,
+    /// Outstanding regions as this pass has read them with the snapshot; `None`: it has not.
+    pub(super) seen: Option<Vec<RegionBits>>,
+}
+
+impl Pass<'_> {
+    /// Reads regions (ascending) that are outstanding.
+    fn read(&mut self, pid: Pid, pages: &[HugePage]) -> Result<Vec<RegionBits>, TrackError> {
+        let Some(seen) = &self.seen else { return self.tracker.read(pid, &merge(pages)) };
+        let asked = |bits: &&RegionBits| pages.binary_search(&bits.page).is_ok();
+        Ok(seen.iter().filter(asked).cloned().collect())
+    }
 }
 
 /// Reading of all outstanding regions.
@@ -68,7 +79,7 @@ pub(super) struct Target {
     /// Region at which the last zero scan ended.
     pub(super) zero_cursor: HugePage,
     /// Regions to scan for zeros after the sample under way.
-    zero_wanted: Vec<HugePage>,
+    pub(super) zero_wanted: Vec<HugePage>,
     pub(super) translation: Option<TranslationCost>,
     /// Description of its sampling, as of the last sample.
     shown: Option<ProcessSampling>,
@@ -206,10 +217,15 @@ impl Target {
     }
 
     /// Notes that the process has taken `cpu` of processor time so far.
-    pub(super) fn earn(&mut self, pass: &Pass<'_>, cpu: Duration) {
+    pub(super) fn earn(&mut self, now: Duration, cpu: Duration) {
         if let Some(account) = &mut self.account {
-            account.earn((pass.now)(), cpu);
+            account.earn(now, cpu);
         }
+    }
+
+    /// Returns the cleared regions of which something is still to be read, as ranges.
+    pub(super) fn outstanding(&self) -> Vec<VirtRange> {
+        VirtRange::joined(self.outstanding.keys().map(|page| page.range()))
     }
 
     /// Completes the sample under way if its window is over. Fails if the process has ended.
@@ -248,7 +264,7 @@ impl Target {
         if cycle.early.is_some() {
             return Ok(false);
         }
-        let read = pass.tracker.read(pid, &cycle.ranges)?;
+        let read = pass.read(pid, &cycle.pages)?;
         cycle.early = Some(PartialWindow::new(&read, cycle.in_part, worked));
         cycle.window = (clearing + passed * EARLY).min(most);
         let end = (pass.now)();
@@ -285,7 +301,7 @@ impl Target {
         }
         let sampled = present as f64 * BASE_PAGE as f64 / (self.resident.0 as f64).max(1.0);
         for (page, profile) in profiles(&rated, cycle.in_part, untouched, sampled, cycle.early.as_ref()) {
-            self.history.note_rate(page, profile);
+            self.history.of(page).rate = Some(profile);
         }
         cycle.read = true;
         self.was_read = true;
@@ -312,7 +328,7 @@ impl Target {
         };
         let begin = (pass.now)();
         let pages: Vec<HugePage> = self.outstanding.keys().copied().collect();
-        let mut found = pass.tracker.read(self.id.pid, &merge(&pages))?;
+        let mut found = pass.read(self.id.pid, &pages)?;
         let count =
             |bits: &RegionBits| self.outstanding.get(&bits.page).unwrap_or(&Outstanding::WHOLE).count(bits);
         let read: Vec<(u64, u64)> = found.iter().map(count).collect();
@@ -439,6 +455,10 @@ impl Target {
             Some(_) => self.settle(pass, targets)?.raw,
             None => Vec::new(),
         };
+        let bits_of = |page: &HugePage| {
+            let at = before.binary_search_by_key(page, |read| read.page).ok()?;
+            Some(&before[at]).filter(|read| !read.leaf.is_huge())
+        };
         let Some(account) = &mut self.account else { return Ok(()) };
         if !account.can_pay((pass.now)(), list) {
             return Ok(());
@@ -458,7 +478,13 @@ impl Target {
         let cleared = (pass.now)();
         match in_part {
             true => pass.tracker.clear_part(self.id.pid, &ranges)?,
-            false => pass.tracker.clear(self.id.pid, &ranges)?,
+            false => {
+                // Regions without a set bit stay cleared. A page of these that was accessed since
+                // the reading counts as accessed after the clearing.
+                let is_used = |page: &&HugePage| bits_of(page).is_none_or(|bits| bits.accessed != Some(0));
+                let used: Vec<HugePage> = pages.iter().filter(is_used).copied().collect();
+                pass.tracker.clear(self.id.pid, &merge(&used))?;
+            }
         }
         let end = (pass.now)();
         account.cleared(end);
@@ -469,9 +495,7 @@ impl Target {
             account.charge(pages.len() as u64);
         }
         for page in &pages {
-            let bits = before.binary_search_by_key(page, |read| read.page).ok().map(|at| &before[at]);
-            let is_base = |read: &&RegionBits| !read.leaf.is_huge();
-            let again = match (in_part, self.outstanding.get(page), bits.filter(is_base)) {
+            let again = match (in_part, self.outstanding.get(page), bits_of(page)) {
                 (false, ..) => Outstanding::WHOLE,
                 (true, Some(former), Some(read)) => {
                     former.cleared_again(&part_bits(*page), read.bits.as_ref())

@@ -50,7 +50,7 @@ pub(super) fn scan(
         *cursor = *page;
         // A page that cannot be read gets no count.
         if let Some(zeros) = zero_pages(&memory, *page, &mut buffer) {
-            history.note_zeros(*page, zeros);
+            history.of(*page).zeros = Some(zeros);
         }
     }
 }

@@ -6,11 +6,10 @@ mod clear;
 use super::{RegionBits, TrackError, Tracker};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::lru::LruDrain;
-use megapage_kernel::page_tables::{AddressSpace, OpenError, PageTables, TableMapping, WalkError};
-use megapage_kernel::pagemap::Region as Held;
+use megapage_kernel::page_tables::{AddressSpace, HeldBits, OpenError, PageTables, TableMapping, WalkError};
 use megapage_snapshot::{Leaf, TrackerKind};
 use megapage_units::{HugePage, HugeRange, Pid, VirtRange};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most processes with a stored clearing. Beyond that, the one with the lowest pid is forgotten.
 /// Its next reading then shows no accesses.
@@ -32,20 +31,7 @@ pub struct BpfTracker {
 #[derive(Debug)]
 struct Cleared {
     space: AddressSpace,
-    /// Ranges that are sorted, disjoint, and consist of whole regions.
-    ranges: Vec<VirtRange>,
-}
-
-impl Cleared {
-    /// Adds the regions that `former` reached, except those that were to be cleared again (`asked`,
-    /// sorted and disjoint).
-    fn add(&mut self, former: &Cleared, asked: &[VirtRange]) {
-        let kept = former.ranges.iter().copied().flat_map(regions).filter(|page| !is_in(asked, *page));
-        let mut pages: Vec<HugePage> = self.ranges.iter().copied().flat_map(regions).chain(kept).collect();
-        pages.sort_unstable();
-        pages.dedup();
-        self.ranges = VirtRange::joined(pages.into_iter().map(HugePage::range));
-    }
+    pages: BTreeSet<HugePage>,
 }
 
 impl BpfTracker {
@@ -130,8 +116,13 @@ impl Tracker for BpfTracker {
         true
     }
 
-    fn held(&mut self, pid: Pid, ranges: &[VirtRange]) -> Option<Vec<Held>> {
-        self.tables.held(pid, ranges).ok().flatten()
+    fn held(&mut self, pid: Pid, ranges: &[VirtRange], asked: &[VirtRange]) -> Option<HeldBits> {
+        let (held, walked) = self.tables.held(pid, ranges, asked).ok()??;
+        if !asked.is_empty() {
+            // Bits count in the address space that was cleared. This reads no page table.
+            self.walk(pid, &[], |_| ()).ok()?;
+        }
+        Some((held, self.told(pid, walked).ok()?))
     }
 
     fn clear(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
@@ -145,11 +136,18 @@ impl Tracker for BpfTracker {
     fn read(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
         let mut walked = Vec::new();
         self.walk(pid, ranges, |region| walked.push(region))?;
+        self.told(pid, walked)
+    }
+}
+
+impl BpfTracker {
+    /// Returns the regions of a walk as far as the tracker can tell of them.
+    fn told(&mut self, pid: Pid, walked: Vec<RegionBits>) -> Result<Vec<RegionBits>, TrackError> {
         let mut last = None;
         let mut read = Vec::with_capacity(walked.len());
         for mut region in walked {
             // A cleared region is no hugetlb page, because MADV_COLD refuses these.
-            if !self.cleared.get(&pid).is_some_and(|cleared| is_in(&cleared.ranges, region.page)) {
+            if !self.cleared.get(&pid).is_some_and(|cleared| cleared.pages.contains(&region.page)) {
                 (region.accessed, region.bits) = (None, None);
                 if region.leaf == Leaf::Huge2m {
                     match self.is_hugetlb(pid, region.page.start(), &mut last)? {
@@ -163,15 +161,15 @@ impl Tracker for BpfTracker {
         }
         Ok(read)
     }
-}
 
-impl BpfTracker {
     fn clear_and_remember(&mut self, pid: Pid, ranges: &[VirtRange], part: bool) -> Result<(), TrackError> {
         // If this clearing fails, its reach is unknown: then earlier ones do not count either.
         let former = self.cleared.remove(&pid);
         let mut cleared = self.clear_ranges(pid, ranges, part)?;
         if let Some(former) = former.filter(|former| former.space == cleared.space) {
-            cleared.add(&former, ranges);
+            // Regions that were to be cleared again count by this clearing alone.
+            let asked = ranges.iter().copied().flat_map(regions).collect();
+            cleared.pages.extend(former.pages.difference(&asked));
         }
         if self.cleared.len() >= MOST_PROCESSES {
             self.cleared.pop_first();
@@ -193,10 +191,4 @@ fn walk_error(pid: Pid, error: WalkError) -> TrackError {
 /// Returns the whole regions in `range`.
 fn regions(range: VirtRange) -> impl Iterator<Item = HugePage> {
     HugeRange::within(range).into_iter().flat_map(HugeRange::pages)
-}
-
-/// Returns true if one of `ranges` (sorted, disjoint, whole regions) holds the region.
-fn is_in(ranges: &[VirtRange], page: HugePage) -> bool {
-    let index = ranges.partition_point(|range| range.end() <= page.start());
-    ranges.get(index).is_some_and(|range| range.start() <= page.start())
 }

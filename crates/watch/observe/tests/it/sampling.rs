@@ -107,6 +107,37 @@ fn a_sample_for_promotion_is_no_burst() {
     assert!(bursts + 1 >= samples, "{bursts} of {samples}");
 }
 
+/// Counts the readings of page tables in each pass. Some passes end a sample and start the next.
+#[test]
+fn a_pass_reads_page_tables_once_and_once_more_only_right_before_it_clears_parts() {
+    for (parts, most) in [(false, 1), (true, 2)] {
+        let world = World::of_base(16, 16 * 512);
+        world.set_clears_parts(parts);
+        world.set_reads_tables();
+        let mut observer = world.observer(promotes());
+        let (mut readings, mut samples) = (Vec::new(), 0);
+        for _ in 0..60 {
+            let snapshot = observer.snapshot(&[PID]);
+            readings.push(world.take_readings());
+            let sampling = snapshot.process(PID).unwrap().sampling.as_ref();
+            samples = sampling.map_or(0, |sampling| sampling.samples);
+            world.pass(observer.next_due().unwrap().max(SECOND));
+        }
+        assert_eq!((readings.iter().min(), readings.iter().max()), (Some(&1), Some(&most)), "{readings:?}");
+        assert!(samples > 5 && world.cleared_times() > 5, "{samples}");
+        let last = observer.snapshot(&[PID]);
+        assert!(coverages(&last).iter().all(|coverage| *coverage == Some(512)), "{:?}", coverages(&last));
+        assert_eq!(world.cleared_regions().len(), 16);
+    }
+    // Regions that have stayed clear are not cleared again, and are sampled all the same.
+    let world = World::of_base(16, 0);
+    world.set_reads_tables();
+    let mut observer = world.observer(promotes());
+    let last = watch(&world, &mut observer, 60 * SECOND).pop().unwrap();
+    assert!(world.cleared_times() > 1 && world.cleared_regions().is_empty());
+    assert!(coverages(&last).iter().all(|coverage| *coverage == Some(0)), "{:?}", coverages(&last));
+}
+
 #[test]
 fn what_is_huge_already_is_sampled_once_a_minute_for_promotion() {
     let samples = |options: Options, base: bool| {

@@ -1,15 +1,15 @@
 //! Clearing of accessed bits with MADV_COLD.
 //!
 //! The kernel visits the `struct page` of each page in a range, even if its bit is clear. That
-//! takes about 60 ns, and 20 ns more for a set bit. The page tables show first, at 3 ns a page,
-//! which regions have no set bit. Those are skipped.
+//! takes about 60 ns, and 20 ns more for a set bit. So a caller that has read which regions have no
+//! set bit leaves them out.
 
 use super::{BpfTracker, Cleared, regions, walk_error};
 use crate::tracker::{RegionBits, TrackError, part};
 use megapage_kernel::{KernelError, maps, process_madvise, spawn};
 use megapage_snapshot::PAGES;
 use megapage_units::{BASE_PAGE, HUGE_2M, HugePage, Pid, VirtRange};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,41 +34,21 @@ impl BpfTracker {
         let pidfd = spawn::open_pidfd(pid).map_err(|source| call_error(pid, source))?;
         let space = self.tables.address_space(pid).map_err(|error| walk_error(pid, error))?;
         let mappings = maps::read_maps(&self.root, pid).map_err(|source| maps_error(pid, source))?;
-        let mut whole = clip(ranges, mappings.iter().map(|mapping| mapping.range));
+        let whole = clip(ranges, mappings.iter().map(|mapping| mapping.range));
         // Pages still on their way to the LRU lists would keep their bits: up to some dozens for
         // each processor. If the kernel cannot drain them, that many are overcounted.
         let _ = self.drain.drain();
         let mut refused = Vec::new();
-        let calls = if in_part { self.parts(pid, &whole)? } else { batches(&self.in_use(pid, &whole)?) };
+        let calls = if in_part { self.parts(pid, &whole)? } else { batches(&whole) };
         for batch in calls {
             cold(pidfd.as_fd(), &batch, &mut refused).map_err(|source| call_error(pid, source))?;
         }
-        subtract(&mut whole, &refused);
-        Ok(Cleared { space, ranges: whole })
-    }
-
-    /// Returns the regions of `ranges` with a bit to clear, and all regions that a huge entry maps.
-    /// Clearing shows which of the latter are hugetlb pages, and takes hardly any time for them.
-    fn in_use(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<VirtRange>, TrackError> {
-        let mut found: Vec<VirtRange> = Vec::new();
-        self.walk(pid, ranges, |region| {
-            if !region.leaf.is_huge() && is_clear(&region, 0..PAGES) {
-                return;
-            }
-            let start = region.page.start();
-            // Ranges stay apart where mappings meet: if a call fails for one, the kernel refuses
-            // only that one.
-            let begins = ranges.binary_search_by_key(&start, |range| range.start()).is_ok();
-            let goes_on = found.pop_if(|last| last.end() == start && !begins);
-            let first = goes_on.map_or(start, |last| last.start());
-            found.extend(VirtRange::new(first, region.page.end()));
-        })?;
-        Ok(found)
+        Ok(Cleared { space, pages: reached(&whole, &refused) })
     }
 
     /// Returns the part of each region of `ranges`, in calls. Returns all of a region that a huge
-    /// entry maps now, because a part would split it. A region that becomes huge between this look
-    /// and the call is split, but loses nothing.
+    /// entry maps now, because a part would split it. That is why no earlier reading serves here. A
+    /// region that becomes huge between this look and the call is split, but loses nothing.
     fn parts(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<Vec<VirtRange>>, TrackError> {
         let mut parts = Vec::new();
         self.walk(pid, ranges, |region| {
@@ -163,16 +143,11 @@ const ENOMEM: i32 = 12;
 const EACCES: i32 = 13;
 const EINVAL: i32 = 22;
 
-/// Removes the regions of `refused` from `ranges`. Both are sorted and disjoint.
-fn subtract(ranges: &mut Vec<VirtRange>, refused: &[VirtRange]) {
-    if refused.is_empty() {
-        return;
-    }
-    // A refused part stands for its region.
-    let refused: HashSet<HugePage> =
-        refused.iter().flat_map(|range| range.by_huge_page()).map(|(page, _)| page).collect();
-    let left = ranges.iter().copied().flat_map(regions).filter(|page| !refused.contains(page));
-    *ranges = VirtRange::joined(left.map(HugePage::range));
+/// Returns the regions of `ranges` without those of `refused`, of which a part stands for all.
+fn reached(ranges: &[VirtRange], refused: &[VirtRange]) -> BTreeSet<HugePage> {
+    let pages = refused.iter().flat_map(|range| range.by_huge_page());
+    let refused: BTreeSet<HugePage> = pages.map(|(page, _)| page).collect();
+    ranges.iter().copied().flat_map(regions).filter(|page| !refused.contains(page)).collect()
 }
 
 fn call_error(pid: Pid, source: io::Error) -> TrackError {
@@ -260,8 +235,8 @@ mod tests {
 
     #[test]
     fn refused_regions_do_not_count_as_cleared() {
-        let mut ranges = vec![range(0, 3 * HUGE), range(5 * HUGE, 6 * HUGE)];
-        subtract(&mut ranges, &[range(HUGE, 2 * HUGE)]);
-        assert_eq!(ranges, [range(0, HUGE), range(2 * HUGE, 3 * HUGE), range(5 * HUGE, 6 * HUGE)]);
+        let ranges = [range(0, 3 * HUGE), range(5 * HUGE, 6 * HUGE)];
+        let reached = reached(&ranges, &[range(HUGE, 2 * HUGE)]);
+        assert_eq!(reached, [0, 2, 5].map(HugePage::nth).into());
     }
 }

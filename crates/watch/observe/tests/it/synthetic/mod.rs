@@ -2,6 +2,8 @@
 //! clock.
 
 use megapage_kernel::KernelRoot;
+use megapage_kernel::page_tables::HeldBits;
+use megapage_kernel::pagemap::Region as Held;
 use megapage_observe::tracker::{PART_PAGES, PageBits, RegionBits, Selected, TrackError, Tracker, part};
 use megapage_observe::{Clock, Leaf, ObserveError, Observer, Options, TrackerKind};
 use megapage_units::{BASE_PAGE, HUGE_2M, HugePage, Pid, VirtRange};
@@ -51,6 +53,9 @@ struct State {
     kind: TrackerKind,
     leaves_shared: bool,
     clears_parts: bool,
+    reads_tables: bool,
+    /// Number of readings of the page tables, as the BPF tracker makes them.
+    readings: usize,
     tracker_takes: Duration,
     worked: Duration,
     /// Accesses a second, evenly over all regions. The first one to each page counts.
@@ -84,6 +89,8 @@ impl World {
             kind: TrackerKind::Bpf,
             leaves_shared: false,
             clears_parts: false,
+            reads_tables: false,
+            readings: 0,
             tracker_takes: Duration::ZERO,
             worked: Duration::ZERO,
             touched_per_second: 0,
@@ -204,6 +211,16 @@ impl World {
 
     pub fn set_clears_parts(&self, clears: bool) {
         self.lock().clears_parts = clears;
+    }
+
+    /// Makes the tracker read page tables for snapshots, too.
+    pub fn set_reads_tables(&self) {
+        self.lock().reads_tables = true;
+    }
+
+    /// Returns the number of readings of the page tables since the last call.
+    pub fn take_readings(&self) -> usize {
+        std::mem::take(&mut self.lock().readings)
     }
 
     pub fn set_tracker_takes(&self, time: Duration) {
@@ -425,9 +442,20 @@ impl Tracker for SyntheticTracker {
         self.0.lock().clears_parts
     }
 
+    fn held(&mut self, pid: Pid, ranges: &[VirtRange], asked: &[VirtRange]) -> Option<HeldBits> {
+        let state = self.0.lock();
+        let all = state.reads_tables.then(|| starts(&state, ranges))?;
+        drop(state);
+        let bits = self.read(pid, asked).ok()?;
+        let held = |page| Held { present: 512, ..Held::empty(page, Some(false)) };
+        Some((all.into_iter().map(HugePage::containing).map(held).collect(), bits))
+    }
+
     fn clear_part(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
         self.clear(pid, ranges)?;
-        self.0.lock().in_part = true;
+        let mut state = self.0.lock();
+        state.readings += 1;
+        state.in_part = true;
         Ok(())
     }
 
@@ -459,6 +487,7 @@ impl Tracker for SyntheticTracker {
         if state.fault == Some(Fault::GoneAtRead) {
             return Err(state.gone());
         }
+        state.readings += 1;
         state.work();
         let read = |start: u64| {
             let (page, leaf) = (HugePage::containing(start), state.regions[&start]);
