@@ -300,7 +300,8 @@ mod tests {
             return megapage_testing::skip("needs PAGEMAP_SCAN (Linux 6.7)");
         };
         let start = map_aligned(2 * HUGE_2M, true).unwrap();
-        let _ = advise(start, 2 * HUGE_2M, libc::MADV_NOHUGEPAGE);
+        let range = crate::Borrowed::new(start, 2 * HUGE_2M);
+        let _ = range.advise_no_thp();
         touch(start, 0..4);
         touch(start, 600..601);
         let mut runs = Vec::new();
@@ -312,7 +313,6 @@ mod tests {
         };
         assert_eq!(runs, [run(0, 4), run(600, 601)]);
         assert_eq!(pagemap.is_shared(start), Some(false));
-        let range = crate::Borrowed::new(start, 2 * HUGE_2M);
         if range.advise_thp().is_ok() && range.part(0, HUGE_2M).collapse().is_ok() {
             runs.clear();
             pagemap.scan(start, start + HUGE_2M, |run| runs.push(run)).unwrap();

@@ -116,6 +116,12 @@ impl Borrowed {
         advise(self.start, self.len, libc::MADV_HUGEPAGE)
     }
 
+    /// Advises base pages for the range (MADV_NOHUGEPAGE). Pages that are mapped already stay.
+    /// Fails as [`Borrowed::advise_thp`] does.
+    pub fn advise_no_thp(self) -> Result<(), Errno> {
+        advise(self.start, self.len, libc::MADV_NOHUGEPAGE)
+    }
+
     /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents
     /// stay.
     pub fn collapse(self) -> Result<(), Errno> {

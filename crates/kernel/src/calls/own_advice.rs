@@ -1,13 +1,8 @@
 //! Advice for memory of this process that changes no contents (madvise(2)).
-//!
-//! File-level obligation: every advice given here leaves the contents of the range, and the access
-//! to it, as they were. So it may be given for any memory of the process.
 
-#![allow(unsafe_code)]
-
+use megapage_inside::Borrowed;
 use megapage_units::VirtRange;
 use std::io;
-use std::ptr;
 
 /// Advice to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +26,15 @@ pub enum Advice {
 
 /// Gives advice for a range of base pages. ENOMEM if a part of it is not mapped.
 pub fn give(range: VirtRange, advice: Advice) -> io::Result<()> {
-    let advice = match advice {
-        Advice::Huge => libc::MADV_HUGEPAGE,
-        Advice::NoHuge => libc::MADV_NOHUGEPAGE,
-        Advice::Collapse => libc::MADV_COLLAPSE,
-        Advice::Populate => libc::MADV_POPULATE_WRITE,
-        Advice::PopulateRead => libc::MADV_POPULATE_READ,
+    let part = Borrowed::new(range.start() as usize, range.len().0 as usize);
+    let given = match advice {
+        Advice::Huge => part.advise_thp(),
+        Advice::NoHuge => part.advise_no_thp(),
+        Advice::Collapse => part.collapse(),
+        Advice::Populate => part.populate(),
+        Advice::PopulateRead => part.read_in(),
     };
-    let (start, len) = (range.start() as usize, range.len().0 as usize);
-    loop {
-        // SAFETY: each of these advices leaves contents and protection as they are; the kernel
-        // checks the range.
-        let answer = unsafe { libc::madvise(ptr::without_provenance_mut(start), len, advice) };
-        if answer == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        // Each call continues after the part that the interrupted one has done, so the loop ends.
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+    given.map_err(io::Error::from)
 }
 
 #[cfg(test)]
