@@ -53,7 +53,7 @@ pub use exit_handshake::ExitHandshake;
 pub use futex::{sleep, sleep_while, wake_all};
 pub use held::{fork_state, holds_locks, set_fork_state};
 pub use lock::{Held, Lock, Locked};
-pub use moving::{Alone, NoHugetlb, NotMoved, try_hugetlb};
+pub use moving::{Alone, NoHugetlb, NotMoved, try_hugetlb, try_move};
 pub use own_hugetlb::{FreeByNode, HugetlbRoom, hugetlb_free_by_node, hugetlb_room};
 pub use own_region::{OwnRegion, leave_descriptors};
 pub use own_values::{

@@ -80,23 +80,33 @@ fn remap(pages: &Owned<'_>, target: &Owned<'_>) -> Result<(), MoveError> {
     moved.map(drop).map_err(|errno| MoveError { errno, target_emptied: target.reserve_hole().is_ok() })
 }
 
-/// Tries whether this kernel lets a heap have hugetlb pages of `size` safely: that they can be
-/// moved, and populated without a signal. Uses scratch ranges, and takes no page from the pool.
-/// `Ok` as well where the trial cannot be made, for then no such page can be mapped either.
-pub fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> {
+/// Tries to move hugetlb pages of `size` (mremap(2)) that it has mapped for this, and returns the
+/// answer. Takes no page from the pool. Returns `None` if the trial cannot be made: then no such
+/// page can be mapped either.
+pub fn try_move(size: PageSize) -> Option<Result<(), Errno>> {
     let bytes = size.bytes().0 as usize;
     // It cannot be accessed, so that nothing is taken from the pool for it, nor reserved.
     let flags = hugetlb_flags(size) | libc::MAP_NORESERVE;
-    let Ok(pages) = map_anywhere(bytes, libc::PROT_NONE, flags) else { return Ok(()) };
-    let Ok(target) = Reservation::new(bytes, bytes) else { return Ok(()) };
-    if let Err(refused) = pages.move_over(&target) {
-        // An emptied target is reserved again, and ours. Else it was not touched, or another
-        // thread has mapped something there since: addresses are lost rather than another's
+    let pages = map_anywhere(bytes, libc::PROT_NONE, flags).ok()?;
+    let target = Reservation::new(bytes, bytes).ok()?;
+    Some(pages.move_over(&target).map_err(|refused| {
+        // An emptied target is reserved again, and ours. EPERM leaves it as it was. After another
+        // error another thread may have mapped something there: addresses are lost rather than its
         // mapping unmapped.
-        if !refused.target_emptied {
+        if !refused.target_emptied && refused.errno != Errno::EPERM {
             target.keep();
         }
-        return Err(NoHugetlb::Move(refused.errno));
+        refused.errno
+    }))
+}
+
+/// Tries whether this kernel lets a heap have hugetlb pages of `size` safely: that they can be
+/// moved, and populated without a signal. Uses scratch ranges, and takes no page from the pool.
+/// `Ok` as well where the trial cannot be made.
+pub fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> {
+    match try_move(size) {
+        None => return Ok(()),
+        Some(moved) => moved.map_err(NoHugetlb::Move)?,
     }
     let Ok(page) = Reservation::new(BASE_PAGE, BASE_PAGE) else { return Ok(()) };
     match page.open().and_then(|()| page.populate()) {
@@ -261,6 +271,20 @@ mod tests {
         in_child("moving::tests::a_kernel_that_moves_no_hugetlb_pages_is_found_out", || {
             refuse(Call::MOVE, libc::EINVAL);
             assert_eq!(try_hugetlb(SIZE), Err(NoHugetlb::Move(Errno::EINVAL)));
+        });
+    }
+
+    #[test]
+    fn a_trial_whose_move_is_forbidden_leaves_nothing_mapped() {
+        in_child("moving::tests::a_trial_whose_move_is_forbidden_leaves_nothing_mapped", || {
+            refuse(Call::MOVE, libc::EPERM);
+            let mapped = || {
+                let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+                text.split(' ').next().unwrap().parse::<usize>().unwrap()
+            };
+            let before = mapped();
+            assert_eq!(try_move(SIZE), Some(Err(Errno::EPERM)));
+            assert_eq!(mapped(), before, "base pages of addresses");
         });
     }
 

@@ -1,21 +1,14 @@
-//! Trials of abilities, on this process.
-//!
-//! File-level obligation: each call names no memory, or memory that the function has mapped itself
-//! and unmaps before it returns. No change stays that another thread could see.
+//! Trials of abilities, on this process. No change stays that another thread could see.
 
-#![allow(unsafe_code)]
-
+use crate::own_advice::{self, Advice};
 use crate::own_thp;
 use crate::pagemap::scan;
 use crate::process_madvise::advise_directly;
 use megapage_inside::pagemap_scan::{IS_PRESENT, Run, ScanArgument};
-use megapage_units::BASE_PAGE;
+use megapage_units::{BASE_PAGE, PageSize, VirtRange};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::ptr;
-
-const HUGE: usize = megapage_units::HUGE_2M;
 
 /// Reads from a call's result if the kernel knows the call. An error in `unknown` means no, any
 /// other error yes; `None` for a refusal.
@@ -29,14 +22,10 @@ fn known_unless<T>(result: io::Result<T>, unknown: &[i32]) -> Option<bool> {
     }
 }
 
-/// Tries madvise(2) of no bytes: the kernel checks the advice before the range.
-fn knows_advice(advice: i32) -> Option<bool> {
-    // SAFETY: an empty range; no memory is advised.
-    let result = match unsafe { libc::madvise(ptr::null_mut(), 0, advice) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    };
-    known_unless(result, &[libc::EINVAL, libc::ENOSYS])
+/// Gives advice for no bytes (madvise(2)): the kernel checks the advice before the range.
+fn knows_advice(advice: Advice) -> Option<bool> {
+    let given = own_advice::give(VirtRange::new(0, 0)?, advice);
+    known_unless(given, &[libc::EINVAL, libc::ENOSYS])
 }
 
 /// Tries process_madvise(2) with the descriptor of a pipe: EBADF if the kernel has the call.
@@ -48,12 +37,12 @@ pub(super) fn process_madvise() -> Option<bool> {
 
 /// Tries MADV_POPULATE_WRITE.
 pub(super) fn populate_write() -> Option<bool> {
-    knows_advice(libc::MADV_POPULATE_WRITE)
+    knows_advice(Advice::Populate)
 }
 
 /// Tries MADV_COLLAPSE. The release that brought it also has it for other processes.
 pub(super) fn collapse() -> Option<bool> {
-    match (knows_advice(libc::MADV_COLLAPSE), process_madvise()) {
+    match (knows_advice(Advice::Collapse), process_madvise()) {
         (Some(false), _) | (_, Some(false)) => Some(false),
         (own, _) => own,
     }
@@ -75,41 +64,11 @@ pub(super) fn pagemap_scan() -> Option<bool> {
     known_unless(result, &[libc::ENOTTY, libc::EINVAL, libc::ENOSYS])
 }
 
-/// Tries mremap(2) of a hugetlb mapping, which takes no page of the pool, onto a range reserved for
-/// it. Returns `None` without a pool of 2 MiB pages.
+/// Tries mremap(2) of a hugetlb mapping, which takes no page of the pool. Returns `None` without a
+/// pool of 2 MiB pages.
 pub(super) fn hugetlb_mremap() -> Option<bool> {
-    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let huge = private | libc::MAP_HUGETLB | (21 << libc::MAP_HUGE_SHIFT);
-    // SAFETY: for the whole block, new mappings at addresses of the kernel's choice overlap
-    // nothing. The ranges that MAP_FIXED replaces and that are unmapped lie within them. None of
-    // this memory is ever accessed.
-    unsafe {
-        let from = libc::mmap(ptr::null_mut(), HUGE, libc::PROT_NONE, huge, -1, 0);
-        if from == libc::MAP_FAILED {
-            return None;
-        }
-        let room = libc::mmap(ptr::null_mut(), 2 * HUGE, libc::PROT_NONE, private, -1, 0);
-        if room == libc::MAP_FAILED {
-            libc::munmap(from, HUGE);
-            return None;
-        }
-        let to = room.wrapping_byte_add(room.addr().wrapping_neg() % HUGE);
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        let moved = libc::mremap(from, HUGE, HUGE, flags, to);
-        if moved == libc::MAP_FAILED {
-            let answer = known_unless(Err::<(), _>(io::Error::last_os_error()), &[libc::EINVAL]);
-            libc::munmap(from, HUGE);
-            // The kernel may have unmapped the target before it failed: a mapping that lies there
-            // now may be another thread's.
-            let (start, aligned) = (room.addr(), to.addr());
-            libc::munmap(room, aligned - start);
-            libc::munmap(to.wrapping_byte_add(HUGE), start + HUGE - aligned);
-            answer
-        } else {
-            libc::munmap(room, 2 * HUGE);
-            Some(true)
-        }
-    }
+    let moved = megapage_inside::try_move(PageSize::HUGE_2M)?;
+    known_unless(moved.map_err(io::Error::from), &[libc::EINVAL])
 }
 
 /// Tries PR_SET_THP_DISABLE with PR_THP_DISABLE_EXCEPT_ADVISED, and undoes it at once. Returns
@@ -158,7 +117,8 @@ mod tests {
 
     #[test]
     fn an_unknown_advice_is_distinguished_from_a_known_one() {
-        assert_eq!(knows_advice(libc::MADV_WILLNEED), Some(true));
-        assert_eq!(knows_advice(0x7abc), Some(false));
+        assert_eq!(knows_advice(Advice::NoHuge), Some(true));
+        let unknown = || Err::<(), _>(io::Error::from_raw_os_error(libc::EINVAL));
+        assert_eq!(known_unless(unknown(), &[libc::EINVAL, libc::ENOSYS]), Some(false));
     }
 }
