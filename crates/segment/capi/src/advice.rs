@@ -6,7 +6,7 @@ use megapage_kernel::KernelRoot;
 use megapage_kernel::own_advice::{self, Advice};
 use megapage_kernel::pagemap::Pagemap;
 use megapage_kernel::smaps::{Mapping, backing as backing_of, read_own_smaps};
-use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid, VirtRange};
+use megapage_units::{BASE_PAGE, HugePage, HugeRange, PageSize, Pid, VirtRange};
 
 /// Returns the whole base pages that the bytes lie in.
 fn range(address: usize, length: usize) -> Result<VirtRange, Failure> {
@@ -41,12 +41,10 @@ pub fn advise(address: usize, length: usize, flags: u32) -> Result<(), Failure> 
             .map_err(|error| Failure::system("having the memory present (MADV_POPULATE_WRITE)", &error))?;
     }
     if flags & MEGAPAGE_ADVISE_NOW != 0 && !touched.iter().all(is_hugetlb) {
-        let whole = range.aligned_interior(HUGE_2M as u64);
-        let starts = whole.map_or(0..0, |whole| whole.start()..whole.end()).step_by(HUGE_2M);
-        for region in starts.filter_map(|start| VirtRange::new(start, start + HUGE_2M as u64)) {
+        for page in HugeRange::within(range).iter().flat_map(|whole| whole.pages()) {
             // A failure shows in the backing. The advice stays in force, and the kernel may follow
             // it later.
-            let _ = own_advice::give(region, Advice::Collapse);
+            let _ = own_advice::give(page.range(), Advice::Collapse);
         }
     }
     Ok(())
@@ -85,28 +83,21 @@ fn add(
     part: VirtRange,
     pagemap: &mut Pagemap,
 ) -> Result<(), Failure> {
-    let region = HUGE_2M as u64;
-    let mut at = part.start();
-    while at < part.end() {
-        let start = at & !(region - 1);
-        let next = (start + region).min(part.end());
-        let Some(window) = VirtRange::new(start, start + region) else { return Ok(()) };
-        let found = pagemap.regions(window).map_err(kernel)?;
+    for (page, piece) in part.by_huge_page() {
+        let found = pagemap.regions(page.range()).map_err(kernel)?;
         let (huge, present) = found.first().map_or((None, 0), |found| (found.huge, found.present));
-        let bytes = next - at;
+        let bytes = piece.len().0;
         match mapping.kernel_page_size {
             PageSize::HUGE_1G if present > 0 => sum.hugetlb_1g += bytes,
             PageSize::HUGE_2M if present > 0 => sum.hugetlb_2m += bytes,
             _ if huge == Some(true) => sum.thp += bytes,
-            _ if bytes == region => sum.base += u64::from(present) * BASE_PAGE as u64,
+            _ if bytes == HugePage::SIZE => sum.base += u64::from(present) * BASE_PAGE as u64,
             _ => {
-                let Some(piece) = VirtRange::new(at, next) else { return Ok(()) };
                 let entries = pagemap.entries(piece).map_err(kernel)?;
                 sum.base +=
                     entries.iter().filter(|entry| entry.is_present()).count() as u64 * BASE_PAGE as u64;
             }
         }
-        at = next;
     }
     Ok(())
 }
