@@ -40,7 +40,7 @@ use crate::ledger::{Backing, FallBack, Ledger};
 use crate::prim::{Kernel, Prim};
 use crate::span::{Span, Spans};
 use megapage_inside::{Borrowed, Errno, ErrnoGuard, Guarded, Lock, Locked, Owned, Reservation, SharedWords};
-use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M};
+use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, HugePage};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -303,7 +303,7 @@ impl<K: Prim> HugeHeap<K> {
                 self.remove_from_broker(&self.hold(&span, index), index);
             }
             if let Mapping::Mapped(backing) = mapping {
-                self.ledger().returned(backing, HUGE_2M as u64);
+                self.ledger().returned(backing, HugePage::SIZE);
             }
         }
         self.ledger().span_released(span.range.start() as u64);
@@ -437,7 +437,7 @@ impl<K: Prim> HugeHeap<K> {
             _ if span.chunk(index).mapping() != Mapping::None => false,
             Ok(()) => self.map_thp(span, index, mask),
             Err(why) => {
-                self.ledger().fell_back(why, HUGE_2M as u64, 0);
+                self.ledger().fell_back(why, HugePage::SIZE, 0);
                 self.map_base(span, index)
             }
         }
@@ -485,7 +485,7 @@ impl<K: Prim> HugeHeap<K> {
         let range = span.chunk_at(index);
         let closed = if self.by_slices.load(Relaxed) { self.kernel.close(&range) } else { Ok(()) };
         if let Err(errno) = closed.and_then(|()| self.kernel.advise_thp(*range)) {
-            self.ledger().fell_back(FallBack::ThpOff, HUGE_2M as u64, errno.0);
+            self.ledger().fell_back(FallBack::ThpOff, HugePage::SIZE, errno.0);
             return self.map_base(span, index);
         }
         if !self.take_open(span.chunk(index)) && self.kernel.open(&range).is_err() {
@@ -499,7 +499,7 @@ impl<K: Prim> HugeHeap<K> {
         }
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Thp));
         span.chunk(index).set_advised();
-        self.ledger().obtained(Backing::Thp, HUGE_2M as u64);
+        self.ledger().obtained(Backing::Thp, HugePage::SIZE);
         true
     }
 
@@ -509,7 +509,7 @@ impl<K: Prim> HugeHeap<K> {
             return false;
         }
         chunk.set_mapping(BASE);
-        self.ledger().obtained(Backing::Base, HUGE_2M as u64);
+        self.ledger().obtained(Backing::Base, HugePage::SIZE);
         true
     }
 

@@ -15,7 +15,7 @@ use crate::prim::Kernel;
 use crate::sync::AtomicU64;
 use megapage_inside::program_shared as calls;
 use megapage_inside::{Borrowed, Errno, default_hugetlb_size, hugetlb_available, program_memory};
-use megapage_units::{BASE_PAGE, HUGE_2M, PageSize};
+use megapage_units::{BASE_PAGE, HUGE_2M, HugePage, PageSize};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::time::{Duration, Instant};
@@ -261,7 +261,7 @@ impl Shared {
         fd: i32,
         offset: i64,
     ) -> Option<usize> {
-        let past = (offset as u64 % HUGE_2M as u64) as usize;
+        let past = (offset as u64 % HugePage::SIZE) as usize;
         let start = calls::reserve(len, calls::ALIGNMENT, past).ok()?;
         calls::map_over(start, len, protection, flags, fd, offset).ok()?;
         self.watch(ledger, start, len);

@@ -27,13 +27,13 @@ use ledger::{Backing, FallBack, Ledger};
 use lock::{Lock, Locked};
 use loom::cell::UnsafeCell;
 use loom::thread;
-use megapage_units::HUGE_2M;
+use megapage_units::{HUGE_2M, HugePage};
 use span::{Span, Spans};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use sync::{Reservation, SharedWords};
 
-const BYTES: u64 = HUGE_2M as u64;
+const BYTES: u64 = HugePage::SIZE;
 
 /// Tries every order with at most `switches` switches of a thread that could go on. Few are enough
 /// for almost any defect, and the number of orders grows with them beyond any time.

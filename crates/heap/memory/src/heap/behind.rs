@@ -6,7 +6,7 @@ use crate::chunk::Mapping;
 use crate::ledger::Backing;
 use crate::prim::Prim;
 use megapage_inside::{Errno, ErrnoGuard, Reservation};
-use megapage_units::{BASE_PAGE, HUGE_2M};
+use megapage_units::{BASE_PAGE, HUGE_2M, HugePage};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes up to which a heap stays on base pages.
@@ -22,7 +22,7 @@ impl<K: Prim> HugeHeap<K> {
     pub(super) fn is_small(&self, held: u64) -> bool {
         let others = self.room.threads.load(Relaxed).saturating_sub(1);
         let for_threads = others.saturating_mul(PER_THREAD).min(MOST_FOR_THREADS);
-        held + HUGE_2M as u64 <= SMALL_HEAP + for_threads
+        held + HugePage::SIZE <= SMALL_HEAP + for_threads
     }
 
     /// Collapses the chunk at `address`. For threads of the library: the kernel may have to make
@@ -52,7 +52,7 @@ impl<K: Prim> HugeHeap<K> {
         chunk.set_mapping(Mapping::Mapped(Backing::Thp));
         chunk.set_advised();
         self.in_use.moved_to_huge(chunk.committed());
-        self.ledger().converted(Backing::Base, Backing::Thp, HUGE_2M as u64);
+        self.ledger().converted(Backing::Base, Backing::Thp, HugePage::SIZE);
         Ok(())
     }
 }

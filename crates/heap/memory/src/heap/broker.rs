@@ -19,7 +19,7 @@ use crate::span::Span;
 use crate::stock::wire::Verdict;
 use crate::stock::{Granted, TakeError, take_noting};
 use megapage_inside::{Errno, ErrnoGuard, NotMoved, Reservation, without_signals};
-use megapage_units::{HUGE_2M, PageSize};
+use megapage_units::{HUGE_2M, HugePage, PageSize};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -245,13 +245,13 @@ impl<K: Prim> HugeHeap<K> {
                 return false;
             }
             if let Some((why, errno)) = self.unfit() {
-                self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
+                self.ledger().fell_back(why, HugePage::SIZE, errno.0);
                 return false;
             }
             let refused = stock.forking || (stock.rest.is_none() && stock.pid != std::process::id());
             if refused || stock.rest.is_none() {
                 let (why, errno) = if refused { (FallBack::BrokerRefused, Errno(0)) } else { stock.why };
-                self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
+                self.ledger().fell_back(why, HugePage::SIZE, errno.0);
                 return false;
             }
             let Some(pages) = stock.next(count) else { return false };
@@ -283,7 +283,7 @@ impl<K: Prim> HugeHeap<K> {
     /// Takes a chunk that has its page already into use.
     pub(super) fn accept_from_broker(&self, span: &Group, index: usize) {
         span.chunk(index).set_mapping(Mapping::Mapped(Backing::Broker));
-        self.ledger().obtained(Backing::Broker, HUGE_2M as u64);
+        self.ledger().obtained(Backing::Broker, HugePage::SIZE);
     }
 
     /// Releases the page behind a chunk. Otherwise it would stay until the process ends, because

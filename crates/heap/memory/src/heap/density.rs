@@ -14,7 +14,7 @@ use crate::Heap;
 use crate::chunk::{BASE, Chunk, SLICE};
 use crate::ledger::Backing;
 use crate::prim::Prim;
-use megapage_units::HUGE_2M;
+use megapage_units::HugePage;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Divisor of the committed bytes: this share may be unused in huge pages. A program may need
@@ -25,7 +25,7 @@ const SHARE: u64 = 64;
 const SLACK: u64 = 2 << 20;
 /// Committed bytes up to which a chunk gets base pages, however much of it is committed. From here
 /// on the share is at least one huge page.
-const YOUNG: u64 = SHARE * HUGE_2M as u64;
+const YOUNG: u64 = SHARE * HugePage::SIZE;
 /// Slices requested at once from which on a chunk wastes nothing, whatever other chunks do.
 const NEARLY_ALL: u32 = 28;
 /// Slices of a chunk's 32 in use up to which the chunk is hardly in use.
@@ -34,7 +34,7 @@ pub(super) const FEW: u32 = 8;
 /// page that is more than three quarters full is worth more than it wastes.
 pub(super) const STEPS: [u32; 3] = [FEW, 16, 24];
 /// Bytes unused beyond the share for which a thread is worth having that releases them.
-const MUCH: u64 = HUGE_2M as u64;
+const MUCH: u64 = HugePage::SIZE;
 
 /// Numbers of committed slices.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl<K: Prim> HugeHeap<K> {
     /// much unused.
     pub(super) fn is_sparse(&self, mask: u32) -> bool {
         let used = u64::from(mask.count_ones()) * SLICE as u64;
-        mask.count_ones() < NEARLY_ALL && self.unused(HUGE_2M as u64, used) > self.slack()
+        mask.count_ones() < NEARLY_ALL && self.unused(HugePage::SIZE, used) > self.slack()
     }
 
     /// Returns the bytes of huge pages that may be unused, however much is committed. They are
@@ -159,6 +159,7 @@ impl<K: Prim> HugeHeap<K> {
 mod tests {
     use super::*;
     use crate::{Config, FallBack, Mapping};
+    use megapage_units::HUGE_2M;
 
     #[test]
     fn what_is_freed_of_many_chunks_goes_back_the_emptiest_first() {
@@ -181,7 +182,7 @@ mod tests {
         assert!(heap.wants_sweep());
         heap.sweep();
         assert!(!heap.wants_sweep());
-        assert!(huge() <= heap.in_use.bytes() + heap.committed() / SHARE + SLACK + HUGE_2M as u64);
+        assert!(huge() <= heap.in_use.bytes() + heap.committed() / SHARE + SLACK + HugePage::SIZE);
         let split =
             |index: usize| heap.chunk_at(arena.range.start() + index * HUGE_2M).unwrap().mapping() == BASE;
         let count =
@@ -259,7 +260,7 @@ mod tests {
         (0..CHUNKS).for_each(|index| assert!(heap.commit(part(index, 0, SLICE)).is_ok()));
         let ledger = heap.ledger();
         let huge = ledger.total_held() - ledger.held(Backing::Base);
-        assert!(huge <= SLACK + 2 * HUGE_2M as u64, "{huge}");
+        assert!(huge <= SLACK + 2 * HugePage::SIZE, "{huge}");
         let chunk = |index: usize| heap.chunk_at(part(index, 0, 1).start()).unwrap();
         let huge_chunks = (0..CHUNKS).filter(|&index| chunk(index).mapping() != BASE).count();
         assert_eq!(heap.in_use.bytes(), (huge_chunks * SLICE) as u64, "base pages do not count");

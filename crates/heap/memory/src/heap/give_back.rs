@@ -9,7 +9,7 @@ use crate::chunk::{BASE, Mapping, masks, runs, slice_mask};
 use crate::ledger::Backing;
 use crate::prim::Prim;
 use megapage_inside::{Borrowed, Errno, ErrnoGuard, Owned, Reservation};
-use megapage_units::HUGE_2M;
+use megapage_units::{HUGE_2M, HugePage};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<K: Prim> HugeHeap<K> {
@@ -120,7 +120,7 @@ impl<K: Prim> HugeHeap<K> {
                 if stays_open {
                     chunk.set_open(&self.open);
                 }
-                self.ledger().returned(backing, HUGE_2M as u64);
+                self.ledger().returned(backing, HugePage::SIZE);
             }
             let first = index / GROUP * GROUP;
             let in_use = (first..(first + GROUP).min(span.chunks()))
@@ -168,7 +168,7 @@ impl<K: Prim> HugeHeap<K> {
             // The chunk is collapsed once it has filled up again.
             self.in_use.moved_to_base(chunk.committed());
             chunk.set_mapping(Mapping::Mapped(Backing::Base));
-            self.ledger().converted(Backing::Thp, Backing::Base, HUGE_2M as u64);
+            self.ledger().converted(Backing::Thp, Backing::Base, HugePage::SIZE);
         }
     }
 

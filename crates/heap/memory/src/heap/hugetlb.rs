@@ -10,7 +10,7 @@ use crate::ledger::{Backing, FallBack};
 use crate::prim::Prim;
 use crate::span::Span;
 use megapage_inside::{Errno, NoHugetlb};
-use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
+use megapage_units::{HUGE_1G, HUGE_2M, HugePage, PageSize};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Back-off after a pool was found dry, in milliseconds.
@@ -133,11 +133,11 @@ impl<K: Prim> HugeHeap<K> {
     /// reserved.
     pub(super) fn reserve_hugetlb(&self, span: &Group, index: usize, count: usize) -> bool {
         if let Some((why, errno)) = self.unfit() {
-            self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
+            self.ledger().fell_back(why, HugePage::SIZE, errno.0);
             return false;
         }
         if let Some(why) = self.dry.why(self.now_ms()) {
-            self.ledger().fell_back(why, HUGE_2M as u64, 0);
+            self.ledger().fell_back(why, HugePage::SIZE, 0);
             return false;
         }
         self.take_all_open(span, index, count);
@@ -157,7 +157,7 @@ impl<K: Prim> HugeHeap<K> {
         }
         let why = why_not_mapped(&self.kernel, PageSize::HUGE_2M, last);
         self.dry.begin(self.now_ms(), why);
-        self.ledger().fell_back(why, HUGE_2M as u64, last.0);
+        self.ledger().fell_back(why, HugePage::SIZE, last.0);
         false
     }
 
@@ -183,12 +183,12 @@ impl<K: Prim> HugeHeap<K> {
         match self.populate(*range) {
             Ok(()) => {
                 span.chunk(index).set_mapping(Mapping::Mapped(backing));
-                self.ledger().obtained(backing, HUGE_2M as u64);
+                self.ledger().obtained(backing, HugePage::SIZE);
                 true
             }
             Err(errno) => {
                 let why = why_not_populated(&self.kernel, PageSize::HUGE_2M);
-                self.ledger().fell_back(why, HUGE_2M as u64, errno.0);
+                self.ledger().fell_back(why, HugePage::SIZE, errno.0);
                 if backing == Backing::Hugetlb2M {
                     self.dry.begin(self.now_ms(), why);
                     // If even that fails, the chunk stays reserved, and is not used.

@@ -14,7 +14,7 @@ use crate::config::Fork;
 use crate::ledger::Backing;
 use crate::prim::Prim;
 use megapage_inside::{Errno, ErrnoGuard, OwnRegion};
-use megapage_units::{BASE_PAGE, HUGE_2M};
+use megapage_units::{BASE_PAGE, HUGE_2M, HugePage};
 use std::sync::atomic::Ordering::Relaxed;
 
 const PAGES: usize = HUGE_2M / BASE_PAGE;
@@ -140,7 +140,7 @@ impl<K: Prim> HugeHeap<K> {
             Some(OwnRegion::Base { present: PAGES, .. }) if !ready => Repaired::Ready,
             Some(OwnRegion::Base { present: PAGES, .. }) => match self.kernel.collapse(*range) {
                 Ok(()) => {
-                    self.ledger().repaired(HUGE_2M as u64);
+                    self.ledger().repaired(HugePage::SIZE);
                     Repaired::Chunk
                 }
                 Err(errno) => walk.failed(errno),

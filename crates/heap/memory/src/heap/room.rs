@@ -333,7 +333,7 @@ mod tests {
     use super::*;
     use crate::{Config, Heap, Mapping};
     use megapage_inside::thp_is_possible;
-    use megapage_units::HUGE_2M;
+    use megapage_units::{HUGE_2M, HugePage};
 
     const THP: Mapping = Mapping::Mapped(Backing::Thp);
     const NO_LIMIT: (u64, u64) = (u64::MAX, u64::MAX);
@@ -362,13 +362,13 @@ mod tests {
         let commit = |index: usize| heap.commit(arena.part(index * HUGE_2M, HUGE_2M)).unwrap();
         assert_eq!((mapping(10), used(10)), (THP, u32::MAX), "nearly full ones stay huge");
         // Two more chunks fit before the limit is near.
-        heap.set_ceilings((heap.held() + 2 * HUGE_2M as u64, u64::MAX), u64::MAX);
+        heap.set_ceilings((heap.held() + 2 * HugePage::SIZE, u64::MAX), u64::MAX);
         for index in 20..23 {
             assert_eq!((heap.is_short(), heap.is_near_limit()), (index == 22, index == 22));
             commit(index);
         }
         assert_eq!([20, 21, 22].map(mapping), [THP, THP, BASE]);
-        assert_eq!(heap.ledger().fall_backs(FallBack::Room), (1, HUGE_2M as u64));
+        assert_eq!(heap.ledger().fall_backs(FallBack::Room), (1, HugePage::SIZE));
         assert_eq!((mapping(10), used(10)), (BASE, u32::MAX >> 1), "swept once, when the limit was near");
         assert_eq!((mapping(21), used(21)), (THP, u32::MAX), "one in use as a whole stays");
         // With room again, fresh chunks are huge as before.
@@ -395,7 +395,7 @@ mod tests {
         heap.configure(Config { heap: Heap::None, ..Config::DEFAULT });
         let arena = heap.reserve(4 * HUGE_2M, HUGE_2M, false).unwrap();
         heap.commit(arena.range.part(0, SLICE)).unwrap();
-        assert_eq!((heap.size(), heap.held()), (SLICE as u64, HUGE_2M as u64));
+        assert_eq!((heap.size(), heap.held()), (SLICE as u64, HugePage::SIZE));
         heap.set_ceilings((10 * SLICE as u64, 18 * SLICE as u64), u64::MAX);
         heap.commit(arena.range.part(SLICE, 8 * SLICE)).unwrap();
         assert!(!heap.is_near_limit());

@@ -10,7 +10,7 @@ use crate::chunk::{BASE, Chunk, Mapping, SLICE, runs};
 use crate::ledger::Backing;
 use crate::prim::Prim;
 use megapage_inside::Owned;
-use megapage_units::HUGE_2M;
+use megapage_units::HugePage;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<K: Prim> HugeHeap<K> {
@@ -22,7 +22,7 @@ impl<K: Prim> HugeHeap<K> {
             return 0;
         }
         // Half of it for chunks, half for parts of chunks.
-        let most = self.room.ahead.load(Relaxed) / 2 / HUGE_2M as u64;
+        let most = self.room.ahead.load(Relaxed) / 2 / HugePage::SIZE;
         most.saturating_sub(self.open.load(Relaxed)) as usize
     }
 
@@ -98,7 +98,7 @@ impl<K: Prim> HugeHeap<K> {
     /// The C library's own mappings, such as stacks of threads, must not be refused because of it.
     /// The caller holds no lock of the heap.
     pub(super) fn close_if_many_are_open(&self) {
-        let on_base = self.ledger().held(Backing::Base) + self.open.load(Relaxed) * HUGE_2M as u64;
+        let on_base = self.ledger().held(Backing::Base) + self.open.load(Relaxed) * HugePage::SIZE;
         if !self.by_slices.load(Relaxed)
             && on_base.saturating_sub(self.committed_on_base()) > self.room.ahead.load(Relaxed)
         {
@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use crate::{Config, Heap};
     use megapage_inside::program_memory::resident;
+    use megapage_units::HUGE_2M;
     use std::time::Duration;
 
     fn heap(heap: Heap) -> (HugeHeap, megapage_inside::Reservation) {

@@ -5,13 +5,13 @@ use super::*;
 use crate::chunk::SLICE;
 use megapage_inside::room::{Limits, Room};
 use megapage_inside::{FreeByNode, HugetlbRoom, NoHugetlb};
-use megapage_units::PageSize;
+use megapage_units::{HugePage, PageSize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 const PAGE: usize = HUGE_2M;
-const BYTES: u64 = HUGE_2M as u64;
+const BYTES: u64 = HugePage::SIZE;
 const CHUNKS: usize = 40;
 
 /// Model of the kernel without memory. It keeps an account of calls and of the pool's pages.

@@ -105,6 +105,7 @@ mod tests {
     use super::super::Mapped;
     use super::super::tests::{Fake, MIB};
     use super::*;
+    use megapage_units::HugePage;
 
     #[test]
     fn of_large_mappings_untouched_regions_do_not_count() {
@@ -118,7 +119,7 @@ mod tests {
         // From the middle of a touched region to the middle of the next one.
         let calls = Fake::striped(100);
         let found = |start: usize, len: usize| look(&calls, start, start + len).unwrap();
-        let whole = HUGE_2M as u64;
+        let whole = HugePage::SIZE;
         assert_eq!(found(MIB, 2 * HUGE_2M), Found { seen: whole, touched: whole });
         assert_eq!(found(HUGE_2M, MIB), Found { seen: whole / 2, touched: 0 }, "small ones share huge pages");
     }

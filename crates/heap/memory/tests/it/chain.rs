@@ -5,7 +5,7 @@ use megapage_inside::{Reservation, hugetlb_available};
 use megapage_kernel::own_memory;
 use megapage_memory::{Backing, Config, FallBack, Heap, HugeHeap, Mapping, SLICE};
 use megapage_testing::PoolGuard;
-use megapage_units::{HUGE_2M, PageSize};
+use megapage_units::{HUGE_2M, HugePage, PageSize};
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -240,8 +240,8 @@ fn a_dry_pool_is_counted_and_thp_takes_over() {
     let before = ledger.held(Backing::Hugetlb2M);
     let object = Range::reserve(&heap, ARENA, true);
     assert!(object.clean);
-    assert_eq!(ledger.held(Backing::Hugetlb2M), 4 * HUGE_2M as u64, "the pool was used up");
-    assert_eq!(ledger.held(Backing::Thp), ARENA as u64 - (4 * HUGE_2M as u64 - before));
+    assert_eq!(ledger.held(Backing::Hugetlb2M), 4 * HugePage::SIZE, "the pool was used up");
+    assert_eq!(ledger.held(Backing::Thp), ARENA as u64 - (4 * HugePage::SIZE - before));
     let (times, bytes) = ledger.fall_backs(FallBack::PoolShort2M);
     assert!(times > 0 && bytes > 0);
     assert_eq!(ledger.last_errno(), 12, "ENOMEM");
@@ -274,7 +274,7 @@ fn a_fork_that_the_pool_cannot_carry_is_refused_where_threads_run() {
     assert_eq!(heap.before_fork(1), Ok(()), "nothing on hugetlb yet");
     let _grown = grow_past_small(&heap);
     let _object = Range::reserve(&heap, 32 << 20, true);
-    assert!(heap.ledger().held(Backing::Hugetlb2M) > 4 * HUGE_2M as u64);
+    assert!(heap.ledger().held(Backing::Hugetlb2M) > 4 * HugePage::SIZE);
     // The test harness has other threads, so that "one thread" is false.
     assert_eq!(heap.before_fork(1), Err(megapage_inside::Errno::ENOMEM));
     assert_eq!(heap.ledger().forks(), (1, 1));
