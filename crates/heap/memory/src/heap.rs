@@ -33,9 +33,9 @@ use self::broker::Stock;
 use self::density::InUse;
 use self::group::Group;
 use self::hugetlb::{Dry, Fit};
-use self::room::Headroom;
+use self::room::{Chain, Fresh, Headroom};
 use crate::chunk::{BASE, Chunk, Mapping, masks, slice_mask};
-use crate::config::{Config, Heap};
+use crate::config::Config;
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::prim::{Kernel, Prim};
 use crate::span::{Span, Spans};
@@ -50,8 +50,6 @@ const MIN_SPAN: usize = 4 << 20;
 /// Held bytes from which on hugetlb pages are reserved a group at a time. This keeps the number of
 /// mappings (vm.max_map_count) in bounds.
 const GROUP_AT: u64 = 256 << 20;
-/// Held bytes from which on arenas come from 1 GiB pages with `Heap::Auto`.
-const ARENA_1G_AT: u64 = 2 << 30;
 /// Chunks of a group, which one lock covers and one mapping may span.
 const GROUP: usize = 16;
 /// Bytes from which on a commit is one large object. It is populated at first touch where that is
@@ -239,9 +237,7 @@ impl<K: Prim> HugeHeap<K> {
         if self.locked.load(Relaxed) {
             span.range.unlock();
         }
-        if self.config().heap == Heap::Hugetlb1G || (!commit && self.held() >= ARENA_1G_AT) {
-            self.map_gigantic(&span, 0, span.chunks());
-        }
+        self.map_gigantic(Fresh::Arena { commit }, &span, 0, span.chunks());
         if commit && self.commit_all(&span, 0, whole).is_none() {
             let _ = self.release_span(span, owner);
             return Err(Errno::ENOMEM);
@@ -353,7 +349,7 @@ impl<K: Prim> HugeHeap<K> {
     fn commit_in(&self, span: &Span, start: usize, end: usize) -> Option<bool> {
         let of = Commit { len: end - start, end: end.div_ceil(HUGE_2M) };
         if of.len >= HUGE_1G {
-            self.map_gigantic(span, start.div_ceil(HUGE_2M), end / HUGE_2M);
+            self.map_gigantic(Fresh::Commit, span, start.div_ceil(HUGE_2M), end / HUGE_2M);
         }
         let mut clean = true;
         let first = start / HUGE_2M;
@@ -429,11 +425,13 @@ impl<K: Prim> HugeHeap<K> {
     /// Maps chunk `index` with a backing of its chain, the best first. Maps untouched neighbours up
     /// to `group_end` as well where that pays. Returns false on failure.
     fn map_fresh(&self, span: &Group, index: usize, group_end: usize, of: Commit, mask: u32) -> bool {
-        let Some(chain) = self.chain(of, mask) else { return self.map_base(span, index) };
-        if chain.broker && self.map_from_pools(span, index, group_end, of, chain.hugetlb) {
+        let Some(Chain::Chunk { broker, hugetlb, thp }) = self.chain(Fresh::Chunk(of, mask)) else {
+            return self.map_base(span, index);
+        };
+        if broker && self.map_from_pools(span, index, group_end, of, hugetlb) {
             return true;
         }
-        match chain.thp.and_then(|()| self.take_free(HUGE_2M)) {
+        match thp.and_then(|()| self.take_free(HUGE_2M)) {
             _ if span.chunk(index).mapping() != Mapping::None => false,
             Ok(()) => self.map_thp(span, index, mask),
             Err(why) => {

@@ -40,7 +40,7 @@ const FOR_EVER_MS: u64 = u64::MAX;
 pub(super) struct Stock {
     path: [u8; MOST_PATH],
     /// Length of the path; 0 if no broker was named.
-    pub(super) path_len: usize,
+    path_len: usize,
     /// Process that may ask. A child that shares this memory (vfork(2)) would get extents that end
     /// with the child.
     pid: u32,
@@ -189,6 +189,11 @@ impl<K: Prim> HugeHeap<K> {
         });
     }
 
+    /// Returns true if a broker was named.
+    pub(super) fn has_broker(&self) -> bool {
+        self.stock.with(|stock| stock.path_len > 0)
+    }
+
     /// Returns true if a page of the broker is wanted for a chunk, and the broker has to be asked
     /// for it.
     pub(super) fn wants_stock(&self, span: &Span, index: usize, bulk: bool) -> bool {
@@ -241,11 +246,7 @@ impl<K: Prim> HugeHeap<K> {
         ahead: Option<usize>,
     ) -> bool {
         self.stock.with(|stock| {
-            if stock.path_len == 0 {
-                return false;
-            }
-            if let Some((why, errno)) = self.unfit() {
-                self.ledger().fell_back(why, HugePage::SIZE, errno.0);
+            if stock.path_len == 0 || !self.is_fit(HugePage::SIZE) {
                 return false;
             }
             let refused = stock.forking || (stock.rest.is_none() && stock.pid != std::process::id());

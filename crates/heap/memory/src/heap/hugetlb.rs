@@ -3,9 +3,9 @@
 //! reason.
 
 use super::group::Group;
+use super::room::{Chain, Fresh};
 use super::{GROUP, HugeHeap};
 use crate::chunk::Mapping;
-use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
 use crate::prim::Prim;
 use crate::span::Span;
@@ -128,12 +128,17 @@ impl<K: Prim> HugeHeap<K> {
         self.fit.lacks(&self.kernel)
     }
 
+    /// Returns true if the kernel may be asked for hugetlb pages. If not, counts `bytes` on plainer
+    /// pages.
+    pub(super) fn is_fit(&self, bytes: u64) -> bool {
+        self.unfit().inspect(|(why, errno)| self.ledger().fell_back(*why, bytes, errno.0)).is_none()
+    }
+
     /// Reserves up to `count` 2 MiB pages for the chunks from `index` on, and halves the request
     /// while the pool is too short for it. Returns true if at least the first chunk has its page
     /// reserved.
     pub(super) fn reserve_hugetlb(&self, span: &Group, index: usize, count: usize) -> bool {
-        if let Some((why, errno)) = self.unfit() {
-            self.ledger().fell_back(why, HugePage::SIZE, errno.0);
+        if !self.is_fit(HugePage::SIZE) {
             return false;
         }
         if let Some(why) = self.dry.why(self.now_ms()) {
@@ -220,29 +225,11 @@ impl<K: Prim> HugeHeap<K> {
         }
     }
 
-    /// Puts 1 GiB pages behind the chunks from `first` up to `end`, as far as whole pages fit,
-    /// nothing is mapped there yet and the pool lasts. Populates them at once: later there is no
-    /// way back to another backing.
-    pub(super) fn map_gigantic(&self, span: &Span, first: usize, end: usize) {
-        let heap = self.config().heap;
-        if !matches!(heap, Heap::Auto | Heap::Hugetlb1G) || self.forked.load(Relaxed) {
-            return;
-        }
-        // The pages of a named broker come first.
-        if heap == Heap::Auto && self.stock.with(|stock| stock.path_len > 0) {
-            return;
-        }
-        // Most machines have no such pool: that is no fall-back.
-        let has_any = || {
-            !self.kernel.is_confined() && self.kernel.hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) > 0
-        };
-        if heap == Heap::Auto && !has_any() {
-            return;
-        }
-        if let Some((why, errno)) = self.unfit() {
-            self.ledger().fell_back(why, HUGE_1G as u64, errno.0);
-            return;
-        }
+    /// Puts 1 GiB pages behind the chunks from `first` up to `end` if the chain of `of` has them.
+    /// Does so as far as whole pages fit, nothing is mapped there yet and the pool lasts. Populates
+    /// them at once: later there is no way back to another backing.
+    pub(super) fn map_gigantic(&self, of: Fresh, span: &Span, first: usize, end: usize) {
+        let Some(Chain::Gigantic) = self.chain(of) else { return };
         const CHUNKS: usize = HUGE_1G / HUGE_2M;
         let start = span.range.start();
         let mut index =

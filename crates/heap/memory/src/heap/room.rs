@@ -17,10 +17,13 @@ use crate::config::Heap;
 use crate::ledger::{Backing, FallBack};
 use crate::prim::Prim;
 use megapage_inside::room::{Limits, Room};
+use megapage_units::{HUGE_1G, PageSize};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+/// Held bytes from which on arenas come from 1 GiB pages with `Heap::Auto`.
+const ARENA_1G_AT: u64 = 2 << 30;
 /// Divisor of a limit: it is near once less than this part of it is left.
 const MARGIN_SHARE: u64 = 8;
 /// Bounds of that part in bytes: at least this much, and at most this much.
@@ -102,15 +105,32 @@ impl Headroom {
     }
 }
 
-/// Backings that a fresh chunk may have, the best first; base pages come last.
+/// Fresh memory that needs a backing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chain {
-    /// True if a page of a broker comes first, provided that a broker was named.
-    pub(super) broker: bool,
-    /// True if a page of the pool comes next.
-    pub(super) hugetlb: bool,
-    /// `Ok` if a transparent huge page comes next, or the reason why none does.
-    pub(super) thp: Result<(), FallBack>,
+pub(super) enum Fresh {
+    /// A new arena as a whole. `commit` is true if all of it is committed next.
+    Arena { commit: bool },
+    /// A commit of at least 1 GiB as a whole.
+    Commit,
+    /// The slices of a mask of one chunk, a part of the commit.
+    Chunk(Commit, u32),
+}
+
+/// Backings that fresh memory may have, the best first; base pages come last.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Chain {
+    /// Pages of 1 GiB, as far as whole ones fit and the pool lasts. Each chunk that gets none has a
+    /// separate chain.
+    Gigantic,
+    /// Backings of one chunk.
+    Chunk {
+        /// True if a page of a broker comes first, provided that a broker was named.
+        broker: bool,
+        /// True if a page of the pool comes next.
+        hugetlb: bool,
+        /// `Ok` if a transparent huge page comes next, or the reason why none does.
+        thp: Result<(), FallBack>,
+    },
 }
 
 /// Returns the bytes below a limit in which it is near.
@@ -226,15 +246,32 @@ impl<K: Prim> HugeHeap<K> {
         self.room.threads.store(count, Relaxed);
     }
 
-    /// Decides on the backing of a fresh chunk, for its slices in `mask`, a part of the commit
-    /// `of`, but for 1 GiB pages. Returns `None` if the user wants base pages.
-    pub(super) fn chain(&self, of: Commit, mask: u32) -> Option<Chain> {
+    /// Decides on the backing of fresh memory. Returns `None` for a chunk if the user wants base
+    /// pages, and for a whole if each of its chunks has a separate chain.
+    pub(super) fn chain(&self, of: Fresh) -> Option<Chain> {
         let heap = self.config().heap;
-        if heap == Heap::None {
-            return None;
+        let gigantic = |large| self.may_be_gigantic(heap, large).then_some(Chain::Gigantic);
+        match of {
+            Fresh::Arena { commit } => gigantic(!commit && self.held() >= ARENA_1G_AT),
+            Fresh::Commit => gigantic(true),
+            Fresh::Chunk(..) if heap == Heap::None => None,
+            Fresh::Chunk(of, mask) => {
+                let broker = self.may_be_of_pools(of.is_bulk());
+                let thp = self.may_be_thp(of, mask);
+                Some(Chain::Chunk { broker, hugetlb: broker && heap != Heap::Thp, thp })
+            }
         }
-        let broker = self.may_be_of_pools(of.is_bulk());
-        Some(Chain { broker, hugetlb: broker && heap != Heap::Thp, thp: self.may_be_thp(of, mask) })
+    }
+
+    /// Returns true if pages of 1 GiB may back fresh memory. `large` is true if it is large enough
+    /// for them, or the heap is, where the user has not asked for them.
+    fn may_be_gigantic(&self, heap: Heap, large: bool) -> bool {
+        // The pages of a named broker come first. Most machines have no such pool: that is no
+        // fall-back.
+        let has_any = || self.kernel.hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) > 0;
+        let auto = || large && !self.has_broker() && !self.kernel.is_confined() && has_any();
+        let wanted = heap == Heap::Hugetlb1G || heap == Heap::Auto && auto();
+        wanted && !self.forked.load(Relaxed) && self.is_fit(HUGE_1G as u64)
     }
 
     /// Returns true if a page of a broker or of a pool may back a fresh chunk. `bulk` is true for a

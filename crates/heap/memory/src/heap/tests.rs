@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::chunk::SLICE;
+use crate::config::Heap;
 use megapage_inside::room::{Limits, Room};
 use megapage_inside::{FreeByNode, HugetlbRoom, NoHugetlb};
 use megapage_units::{HugePage, PageSize};
