@@ -14,14 +14,13 @@ mod persistence;
 use crate::chunk::BASE;
 use crate::heap::HugeHeap;
 use crate::mapped::Mapped;
-use crate::prim::Kernel;
+use crate::prim::Prim;
 use megapage_inside::own_mappings::own_mappings;
 use megapage_inside::program_memory::{OwnPagemap, PresentRun};
-use megapage_inside::room::stalls;
-use megapage_inside::{Borrowed, Errno, own_resident};
+use megapage_inside::{Borrowed, Errno};
 use megapage_units::{BASE_PAGE, HUGE_2M};
 use persistence::Persistence;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Present base pages from which on a region of 512 is collapsed: it can grow by a twentieth.
 pub const LEAST_PRESENT: usize = 487;
@@ -94,13 +93,13 @@ impl Ranges {
 }
 
 /// Fill of the regions of one mapping, from its runs of present pages in ascending order.
-struct Fill<'a> {
+struct Fill<'a, K> {
     start: usize,
     end: usize,
     least: usize,
     /// Receives the dense regions on base pages.
     dense: &'a mut Ranges,
-    heap: Option<&'a HugeHeap>,
+    heap: Option<&'a HugeHeap<K>>,
     region: usize,
     present: usize,
     touched: usize,
@@ -111,9 +110,9 @@ struct Fill<'a> {
     left: usize,
 }
 
-impl<'a> Fill<'a> {
+impl<'a, K: Prim> Fill<'a, K> {
     /// Makes the fill of a mapping. Regions count as dense from `least` present base pages on.
-    fn new(at: (usize, usize), least: usize, dense: &'a mut Ranges, heap: Option<&'a HugeHeap>) -> Fill<'a> {
+    fn new(at: (usize, usize), least: usize, dense: &'a mut Ranges, heap: Option<&'a HugeHeap<K>>) -> Self {
         let ((start, end), region) = (at, at.0 & !(HUGE_2M - 1));
         Fill { start, end, least, dense, heap, region, present: 0, touched: 0, full: 0, left: 0 }
     }
@@ -201,9 +200,9 @@ impl Collapser {
 
     /// Looks at all mappings. Collapses regions that were dense at the last look as well, or for as
     /// long as is required.
-    pub fn look(&mut self, heap: &HugeHeap, mapped: &Mapped) -> Result<Look, Errno> {
-        let start = Instant::now();
-        let mut look = Look { resident: own_resident().unwrap_or(0), ..Look::default() };
+    pub fn look<K: Prim>(&mut self, heap: &HugeHeap<K>, mapped: &Mapped) -> Result<Look, Errno> {
+        let start = heap.kernel.now();
+        let mut look = Look { resident: heap.kernel.own_resident().unwrap_or(0), ..Look::default() };
         self.now.count = 0;
         heap.measure();
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
@@ -249,25 +248,31 @@ impl Collapser {
             if !advised && !of_heap {
                 look.may_grow |= untouched >= MAY_GROW;
                 let advise = !heap.is_near_limit() && fill.is_growing() && heap.take_free(untouched).is_ok();
-                look.pending |= advise && mapped.advise(&Kernel, start, end);
+                look.pending |= advise && mapped.advise(&heap.kernel, start, end);
             }
         })?;
         heap.note_untouched(left_of_heap as u64, heap_on_base as u64);
-        look.cost = start.elapsed();
-        let now = Instant::now();
+        look.cost = heap.kernel.now().saturating_sub(start);
+        self.act(heap, &mut look);
+        Ok(look)
+    }
+
+    /// Collapses dense regions if it is time for that, and notes them for the next look.
+    fn act<K: Prim>(&mut self, heap: &HugeHeap<K>, look: &mut Look) {
+        let now = heap.kernel.now();
         if self.persistence.is_due(now) {
-            self.collapse(heap, &mut look, now);
+            self.collapse(heap, look, now);
             std::mem::swap(&mut self.before, &mut self.now);
         } else {
             self.before.intersect(&self.now);
             look.pending |= self.before.count > 0;
         }
-        look.rest = self.persistence.rest(Instant::now());
-        Ok(look)
+        look.rest = self.persistence.rest(heap.kernel.now());
     }
 
     /// Collapses the regions that have been full for long enough.
-    fn collapse(&mut self, heap: &HugeHeap, look: &mut Look, now: Instant) {
+    fn collapse<K: Prim>(&mut self, heap: &HugeHeap<K>, look: &mut Look, now: Duration) {
+        let kernel = &heap.kernel;
         let (mut batch, mut failures) = ((0, 0), 0);
         let persistence = &mut self.persistence;
         // Returns true if the look goes on.
@@ -275,11 +280,11 @@ impl Collapser {
             if start == end {
                 return true;
             }
-            let began = Instant::now();
-            let done =
-                if of_heap { heap.collapse_at(start) } else { Borrowed::new(start, end - start).collapse() };
-            let took = began.elapsed() / ((end - start) / HUGE_2M) as u32;
-            let goes_on = persistence.note_try(took, done, Instant::now(), stalls);
+            let began = kernel.now();
+            let part = Borrowed::new(start, end - start);
+            let done = if of_heap { heap.collapse_at(start) } else { kernel.collapse(part) };
+            let took = kernel.now().saturating_sub(began) / ((end - start) / HUGE_2M) as u32;
+            let goes_on = persistence.note_try(took, done, kernel.now(), || kernel.stalls());
             if done.is_ok() {
                 look.collapsed += end - start;
                 if !of_heap {
@@ -288,7 +293,7 @@ impl Collapser {
             }
             // EINVAL is about this memory, or the kernel is too old; it costs nothing.
             failures += usize::from(done.is_err_and(|errno| errno != Errno::EINVAL));
-            pause(began);
+            pause(kernel, began);
             goes_on && failures < MOST_FAILURES
         };
         for region in self.now.regions() {
@@ -330,13 +335,14 @@ impl Collapser {
 
 /// Pauses as long as a call has taken that began at `began`, at most [`MOST_PAUSE`]: the program's
 /// own calls get their turn.
-pub(crate) fn pause(began: Instant) {
-    std::thread::sleep(began.elapsed().min(MOST_PAUSE));
+pub(crate) fn pause(kernel: &impl Prim, began: Duration) {
+    kernel.sleep(kernel.now().saturating_sub(began).min(MOST_PAUSE));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heap::tests::model::Model;
 
     const START: usize = 1 << 30;
 
@@ -347,7 +353,7 @@ mod tests {
     fn dense_of(pages: (usize, usize), runs: &[PresentRun]) -> (Vec<usize>, bool) {
         let mut dense = Ranges::new();
         let (start, end) = (START + pages.0 * BASE_PAGE, START + pages.1 * BASE_PAGE);
-        let mut fill = Fill::new((start, end), LEAST_PRESENT, &mut dense, None);
+        let mut fill = Fill::new((start, end), LEAST_PRESENT, &mut dense, None::<&HugeHeap>);
         runs.iter().for_each(|run| fill.add(*run));
         fill.close();
         let growing = fill.is_growing();
@@ -382,5 +388,44 @@ mod tests {
         assert_eq!(ranges.regions().count(), MOST_RANGES);
         assert!(ranges.holds(2 * HUGE_2M + 5) && !ranges.holds(3 * HUGE_2M));
         assert!(!ranges.holds(1900 * 2 * HUGE_2M));
+    }
+
+    #[test]
+    fn rests_and_pauses_of_the_collapser_follow_the_kernels_clock() {
+        const REGIONS: usize = 2 * BATCH;
+        let Some(mut collapser) = Collapser::new() else {
+            return megapage_testing::skip("needs the page map");
+        };
+        let heap = HugeHeap::on(Model::new());
+        let kernel = &heap.kernel;
+        // Nothing is mapped at these regions, and the model collapses none of them.
+        let mut look = |ms: u64, done| {
+            kernel.collapse_takes.set(Duration::from_millis(ms));
+            kernel.collapsed.set(done);
+            collapser.now.count = 0;
+            (0..REGIONS).for_each(|at| collapser.now.push(START + at * HUGE_2M));
+            let (mut look, before) = (Look::default(), kernel.now());
+            collapser.act(&heap, &mut look);
+            let took = (kernel.now() - before).as_millis() as u64;
+            (look.collapsed / HUGE_2M, took, look.rest.as_millis() as u64, look.pending)
+        };
+        assert_eq!(look(1, Ok(())), (0, 0, 0, true), "full for the first time");
+        assert_eq!(look(40, Ok(())), (REGIONS, 2 * (40 + 40), 0, false), "a pause after each batch");
+        // From 30 ms for each region on a call is slow, and no pause is longer than 50 ms.
+        assert_eq!(look(239, Ok(())), (REGIONS, 2 * (239 + 50), 0, false));
+        // A second has gone, and no region is huge: they have to be full for 250 ms.
+        kernel.passes(1000);
+        assert_eq!(look(0, Err(Errno::ENOMEM)), (0, 0, 30, false), "a rest begins, and the look ends");
+        assert_eq!(look(0, Ok(())), (0, 0, 30, true));
+        kernel.passes(249);
+        assert_eq!(look(0, Ok(())), (0, 0, 0, true), "a period of 250 ms is under way");
+        kernel.passes(1);
+        assert_eq!(look(0, Err(Errno::ENOMEM)), (0, 0, 60, false), "twice as long");
+        kernel.passes(250);
+        assert_eq!(
+            look(400, Ok(())),
+            (BATCH, 450, 70, false),
+            "120 ms from the slow call on, less its pause"
+        );
     }
 }

@@ -25,7 +25,7 @@ mod repair;
 mod room;
 mod slices;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use repair::{Repair, Repaired};
 
@@ -63,7 +63,7 @@ const MOST_ASKS: usize = 16;
 /// The heap of one process.
 #[derive(Debug)]
 pub struct HugeHeap<K = Kernel> {
-    kernel: K,
+    pub(crate) kernel: K,
     config: Locked<Config>,
     spans: Locked<Spans>,
     stock: Locked<Stock>,
@@ -235,7 +235,7 @@ impl<K: Prim> HugeHeap<K> {
             })?;
         let span = Span::new(range, owner.len())?;
         if self.locked.load(Relaxed) {
-            span.range.unlock();
+            self.kernel.unlock(*span.range);
         }
         self.map_gigantic(Fresh::Arena { commit }, &span, 0, span.chunks());
         if commit && self.commit_all(&span, 0, whole).is_none() {
@@ -271,7 +271,7 @@ impl<K: Prim> HugeHeap<K> {
         alignment: usize,
     ) -> Result<(Reservation, Guarded), Errno> {
         let find = |alignment| {
-            let (owner, range) = Reservation::beginning(len, first, alignment)?;
+            let (owner, range) = self.kernel.reserve_beginning(len, first, alignment)?;
             let is_given_up = self.spans.with(|spans| spans.find_any(range.start(), len)).is_some();
             if is_given_up { Err(Errno::ENOMEM) } else { Ok((owner, range)) }
         };
@@ -286,7 +286,7 @@ impl<K: Prim> HugeHeap<K> {
         let (address, len) = (range.start(), range.len());
         match self.spans.with(|spans| spans.remove(address, len)) {
             Some(span) => self.walks.with(|| self.release_span(span, range)),
-            None => range.release(),
+            None => self.kernel.release(range),
         }
     }
 
@@ -303,7 +303,7 @@ impl<K: Prim> HugeHeap<K> {
             }
         }
         self.ledger().span_released(span.range.start() as u64);
-        span.release(owner)
+        span.release(owner, |part| self.kernel.release(part))
     }
 
     // ---- committing -----------------------------------------------------------------------------

@@ -1,21 +1,23 @@
-//! Interface between the heap and the kernel, as mimalloc's prim.h. It has the calls for chunks,
-//! those that read the machine, and the clock.
+//! Interface between the heap and the kernel, as mimalloc's prim.h. It has the calls for addresses
+//! and chunks, those to a broker, those that read the machine, and the clock.
 //!
-//! [`Kernel`] makes the calls, at no cost. A test's kernel refuses them, and lets time pass. Some
-//! calls bypass the interface. Those that reserve and unlock addresses do, so that each range has
-//! an owner. A broker's extents and the moves before a fork do, and are tested in separate
-//! processes.
+//! [`Kernel`] makes the calls, at no cost. A test's kernel refuses them, and lets time pass. An
+//! owner that is dropped releases its addresses without the interface.
 
+use crate::stock::{Granted, TakeError, take_noting};
 use megapage_inside::room::{self, Limits, Room};
 use megapage_inside::{
-    Borrowed, Errno, FreeByNode, HugetlbRoom, NoHugetlb, OwnRegion, Owned, program_memory as program,
+    Alone, Borrowed, Errno, FreeByNode, Guarded, HugetlbRoom, NoHugetlb, NotMoved, OwnRegion, Owned,
+    Reservation, program_memory as program,
 };
 use megapage_units::PageSize;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::Duration;
 
 macro_rules! calls {
     ($($(#[$doc:meta])+ fn $name:ident($($part:ident: $kind:ty),*) $(-> $answer:ty)? = $call:expr;)+) => {
-        /// Calls to the kernel. Each stands for one function of `inside`.
+        /// Calls to the kernel. Each stands for one function.
         pub trait Prim {
             $($(#[$doc])+ fn $name(&self, $($part: $kind),*) $(-> $answer)? { $call })+
         }
@@ -25,9 +27,23 @@ macro_rules! calls {
 calls! {
     /// Returns the time since some fixed point.
     fn now() -> Duration = megapage_inside::monotonic();
+    /// Waits for this long.
+    fn sleep(time: Duration) = std::thread::sleep(time);
     /// Returns true if the program has forbidden itself system calls. A call made here could end
     /// it.
     fn is_confined() -> bool = program::is_confined();
+
+    /// Reserves `len` bytes of addresses at a multiple of `alignment`.
+    fn reserve(len: usize, alignment: usize) -> Result<Reservation, Errno> = Reservation::new(len, alignment);
+    /// Reserves the first `first` bytes of `len` at a multiple of `alignment`, and names all `len`.
+    fn reserve_beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, Guarded), Errno> =
+        Reservation::beginning(len, first, alignment);
+    /// Reserves addresses, if nothing is mapped there. The reserved range has no owner.
+    fn reserve_hole(part: Borrowed) -> Result<(), Errno> = part.reserve_hole();
+    /// Releases addresses and the memory behind them.
+    fn release(range: Reservation) -> Result<(), Errno> = range.release();
+    /// Unlocks memory.
+    fn unlock(part: Borrowed) = part.unlock();
 
     /// Makes memory accessible.
     fn open(part: &Owned<'_>) -> Result<(), Errno> = part.open();
@@ -50,6 +66,27 @@ calls! {
     /// Collapses memory into transparent huge pages.
     fn collapse(part: Borrowed) -> Result<(), Errno> = part.collapse();
 
+    /// Asks the broker at `path` for pages. Sets `fresh` to false once the request is sent.
+    fn take_extents(path: &Path, size: PageSize, pages: u64, fresh: &mut bool) -> Result<Granted, TakeError> =
+        take_noting(path, size, pages, fresh);
+    /// Gives the pages of extents back, mapped or not.
+    fn give_back(granted: &Granted, size: PageSize) = granted.give_back(size);
+    /// Replaces memory by a file of hugetlb pages, mapped shared.
+    fn map_extent(part: &Owned<'_>, file: BorrowedFd<'_>) -> Result<(), Errno> = part.map_extent(file);
+    /// Gives the pages behind a shared mapping of a file back.
+    fn remove(part: &Owned<'_>) -> Result<(), Errno> = part.remove();
+    /// Moves pages over other addresses.
+    fn move_over(pages: Reservation, target: &Owned<'_>) -> Result<(), NotMoved> = pages.move_over(target);
+
+    /// Returns the number of threads of the process.
+    fn thread_count() -> Option<u64> = megapage_inside::thread_count();
+    /// Returns the proof that the process has exactly `threads` threads, if it has.
+    fn alone(threads: u64) -> Option<Alone> = Alone::among(threads);
+    /// Moves the contents of hugetlb pages onto transparent huge pages.
+    fn move_to_thp(part: &Owned<'_>, alone: &Alone) -> Result<(), Errno> = part.move_to_thp(alone);
+    /// Moves the contents of a broker's pages onto transparent huge pages.
+    fn move_extent_to_thp(part: &Owned<'_>, alone: &Alone) -> Result<(), Errno> = part.move_extent_to_thp(alone);
+
     /// Maps new memory of `len` bytes at a multiple of 2 MiB, and returns its address.
     fn map_aligned(len: usize, reserve: bool) -> Result<usize, Errno> = program::map_aligned(len, reserve);
     /// Unmaps memory of `map_aligned` that was never handed out.
@@ -67,6 +104,8 @@ calls! {
     fn free_huge_pages() -> Option<u64> = room::free_huge_pages();
     /// Returns the bytes of memory that are available, and of all memory.
     fn available_and_total() -> Option<(u64, u64)> = megapage_inside::memory_available_and_total();
+    /// Returns how often a request for memory of any process has waited for compaction or reclaim.
+    fn stalls() -> Option<u64> = room::stalls();
     /// Returns the resident bytes of the process.
     fn own_resident() -> Option<u64> = megapage_inside::own_resident();
     /// Returns true if the kernel would grant a mapping of `len` bytes.

@@ -11,14 +11,14 @@
 use crate::collapse::{LEAST_PRESENT, MOST_FAILURES, pause};
 use crate::heap::hugetlb::{why_not_mapped, why_not_populated};
 use crate::ledger::{FallBack, Ledger, SharedBacking};
-use crate::prim::Kernel;
+use crate::prim::{Kernel, Prim};
 use crate::sync::AtomicU64;
 use megapage_inside::program_shared as calls;
 use megapage_inside::{Borrowed, Errno, default_hugetlb_size, hugetlb_available, program_memory};
 use megapage_units::{BASE_PAGE, HUGE_2M, HugePage, PageSize};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Environment variable: the requested backing of shared memory, as `megapage run --shm` spells it.
 pub const SHM_VARIABLE: &str = "MEGAPAGE_SHM";
@@ -309,7 +309,7 @@ impl Shared {
     /// memory that the program unmaps meanwhile.
     pub fn look(&self, ledger: &Ledger) -> SharedLook {
         let mut look = SharedLook::default();
-        let began = Instant::now();
+        let began = Kernel.now();
         let mut acted = Duration::ZERO;
         for it in &self.watched {
             let start = it.start.load(Acquire);
@@ -322,7 +322,7 @@ impl Shared {
             }
         }
         ledger.shared_collapsed(look.collapsed as u64);
-        look.cost = began.elapsed().saturating_sub(acted);
+        look.cost = Kernel.now().saturating_sub(began + acted);
         look
     }
 }
@@ -354,15 +354,15 @@ fn collapse_full(it: &Watched, start: usize) -> Full {
             full.present += resident;
             continue;
         }
-        let began = Instant::now();
+        let began = Kernel.now();
         if Borrowed::new(at, HUGE_2M).collapse().is_ok() {
             it.set_huge(region);
             full.collapsed += HUGE_2M;
         } else {
             failures += 1;
         }
-        pause(began);
-        full.took += began.elapsed();
+        pause(&Kernel, began);
+        full.took += Kernel.now().saturating_sub(began);
     }
     if failures == 0 || full.collapsed > 0 {
         it.vain.store(0, Relaxed);

@@ -23,17 +23,21 @@ impl Span {
         Ok(span)
     }
 
-    /// Releases the addresses that are not given up, and the state. No copy of this span may be
-    /// used afterwards.
-    pub fn release(self, mut owner: Reservation) -> Result<(), Errno> {
+    /// Releases the addresses that are not given up, by `release`, and the state. No copy of this
+    /// span may be used afterwards.
+    pub fn release(
+        self,
+        mut owner: Reservation,
+        release: impl Fn(Reservation) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         debug_assert_eq!(self.range.start(), owner.start(), "another owner");
         let is_given_up = |index| self.chunk(index).mapping() == Mapping::GivenUp;
         let mut done = Ok(());
-        let mut release = |part: Reservation, first| {
+        let mut release_part = |part: Reservation, first| {
             if is_given_up(first) {
                 // Something else may be mapped there.
                 part.keep();
-            } else if let Err(errno) = part.release() {
+            } else if let Err(errno) = release(part) {
                 done = Err(errno);
             }
         };
@@ -41,21 +45,13 @@ impl Span {
         for index in 1..owner.len() / HUGE_2M {
             if is_given_up(index) != is_given_up(first) {
                 let behind = owner.split_off((index - first) * HUGE_2M);
-                release(std::mem::replace(&mut owner, behind), first);
+                release_part(std::mem::replace(&mut owner, behind), first);
                 first = index;
             }
         }
-        release(owner, first);
+        release_part(owner, first);
         release_words(self.words);
         done
-    }
-
-    /// Reserves the addresses of a given-up chunk. Fails with EEXIST if something else is mapped
-    /// there.
-    pub fn take_again(&self, index: usize) -> Result<(), Errno> {
-        self.range.part(index * HUGE_2M, HUGE_2M).reserve_hole()?;
-        self.chunk(index).set_mapping(Mapping::None);
-        Ok(())
     }
 
     /// Returns the number of chunks of the span.
@@ -137,7 +133,7 @@ mod tests {
             let span = Span::new(all, owner.len()).unwrap();
             let parts = [0, 1, 2, 3, 4].map(|index| all.part(index * HUGE_2M, HUGE_2M));
             [1, 2, 4].iter().for_each(|&index| span.chunk(index).set_mapping(Mapping::GivenUp));
-            span.release(owner).unwrap();
+            span.release(owner, Reservation::release).unwrap();
             assert_eq!(parts.map(|part| part.reserve_hole().is_ok()), [true, false, false, true, false]);
         });
     }

@@ -168,7 +168,7 @@ fn a_span_is_not_walked_once_it_was_released() {
         // Releases as `HugeHeap::release` does.
         let (spans, walks, _) = &*shared;
         let removed = spans.with(|spans| spans.remove(span.range.start(), HUGE_2M)).unwrap();
-        walks.with(|| removed.release(owner)).unwrap();
+        walks.with(|| removed.release(owner, Reservation::release)).unwrap();
         walker.join().unwrap();
         assert!(spans.with(|spans| spans.find(span.range.start())).is_none());
     });

@@ -8,7 +8,7 @@
 use super::Ranges;
 use megapage_inside::Errno;
 use megapage_units::HUGE_2M;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time after which collapsed regions are judged: one look in four for memory that grows.
 const JUDGED_AFTER: Duration = Duration::from_millis(200);
@@ -32,16 +32,16 @@ const LONGEST_REST: Duration = Duration::from_secs(600);
 pub(super) struct Persistence {
     /// Regions that one look has collapsed, and the time of that look.
     watched: Ranges,
-    collapsed: Option<Instant>,
+    collapsed: Option<Duration>,
     /// Watched regions that this look has found huge.
     huge: usize,
     /// Time for which regions have to be full.
     required: Duration,
     /// Start of the current period of that length.
-    began: Option<Instant>,
+    began: Option<Duration>,
     /// Length of the latest rest, and its end.
     rest: Duration,
-    rests_until: Option<Instant>,
+    rests_until: Option<Duration>,
     /// The kernel's count of stalls after the latest slow collapse.
     stalls: Option<u64>,
 }
@@ -73,7 +73,7 @@ impl Persistence {
         &mut self,
         took: Duration,
         done: Result<(), Errno>,
-        now: Instant,
+        now: Duration,
         stalls: impl FnOnce() -> Option<u64>,
     ) -> bool {
         let rests = done == Err(Errno::ENOMEM) || took >= SLOW && self.has_stalled(stalls());
@@ -87,8 +87,8 @@ impl Persistence {
     }
 
     /// Returns the time until the next collapse may be tried.
-    pub(super) fn rest(&self, now: Instant) -> Duration {
-        self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    pub(super) fn rest(&self, now: Duration) -> Duration {
+        self.rests_until.map_or(Duration::ZERO, |until| until.saturating_sub(now))
     }
 
     /// Notes that the look has found huge pages from `start` to `end`.
@@ -101,14 +101,13 @@ impl Persistence {
 
     /// Notes that the look has seen all mappings. Returns true if regions that were full all
     /// through the period are to be collapsed now. Then the next period begins.
-    pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        if self.collapsed.is_some_and(|then| now.saturating_duration_since(then) >= JUDGED_AFTER) {
+    pub(super) fn is_due(&mut self, now: Duration) -> bool {
+        if self.collapsed.is_some_and(|then| now.saturating_sub(then) >= JUDGED_AFTER) {
             self.judge();
         }
         self.huge = 0;
         let rested = self.rest(now).is_zero();
-        let due =
-            rested && self.began.is_none_or(|began| now.saturating_duration_since(began) >= self.required);
+        let due = rested && self.began.is_none_or(|began| now.saturating_sub(began) >= self.required);
         if due {
             self.began = Some(now);
         }
@@ -117,7 +116,7 @@ impl Persistence {
 
     /// Notes that the regions from `start` to `end` were collapsed at `now`. They lie behind all
     /// others of this look.
-    pub(super) fn note_collapsed(&mut self, start: usize, end: usize, now: Instant) {
+    pub(super) fn note_collapsed(&mut self, start: usize, end: usize, now: Duration) {
         if self.collapsed.is_none_or(|then| then == now) {
             self.collapsed = Some(now);
             (start..end).step_by(HUGE_2M).for_each(|region| self.watched.push(region));
@@ -146,7 +145,7 @@ mod tests {
 
     #[test]
     fn rests_double_while_no_huge_page_is_found_and_end_with_one_that_is() {
-        let (mut persistence, start) = (Persistence::new(), Instant::now());
+        let (mut persistence, start) = (Persistence::new(), Duration::ZERO);
         let mut stalls = 0;
         let mut try_at = |seconds: u64, took: u64, done| {
             let now = start + Duration::from_secs(seconds);
@@ -169,7 +168,7 @@ mod tests {
     /// are huge at the next look. Returns the number of looks in which something was collapsed.
     fn collapsing_looks(
         persistence: &mut Persistence,
-        now: &mut Instant,
+        now: &mut Duration,
         looks: usize,
         stay: usize,
     ) -> usize {
@@ -189,14 +188,14 @@ mod tests {
 
     #[test]
     fn what_stays_huge_is_collapsed_at_each_look() {
-        let (mut persistence, mut now) = (Persistence::new(), Instant::now());
+        let (mut persistence, mut now) = (Persistence::new(), Duration::ZERO);
         assert_eq!(collapsing_looks(&mut persistence, &mut now, 200, 8), 200);
         assert_eq!(persistence.required, Duration::ZERO);
     }
 
     #[test]
     fn what_is_split_soon_is_collapsed_ever_more_rarely_until_it_stays() {
-        let (mut persistence, mut now) = (Persistence::new(), Instant::now());
+        let (mut persistence, mut now) = (Persistence::new(), Duration::ZERO);
         assert!(collapsing_looks(&mut persistence, &mut now, 40, 2) < 20);
         assert!(collapsing_looks(&mut persistence, &mut now, 2000, 2) <= 30, "every four seconds");
         assert_eq!(persistence.required, LONGEST);
@@ -206,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_few_regions_and_a_few_losses_show_nothing() {
-        let (mut persistence, mut now) = (Persistence::new(), Instant::now());
+        let (mut persistence, mut now) = (Persistence::new(), Duration::ZERO);
         assert_eq!(collapsing_looks(&mut persistence, &mut now, 100, 7), 100);
         let mut few = Persistence::new();
         for _ in 0..100 {

@@ -5,7 +5,7 @@ use super::HugeHeap;
 use crate::chunk::Mapping;
 use crate::ledger::Backing;
 use crate::prim::Prim;
-use megapage_inside::{Errno, ErrnoGuard, Reservation};
+use megapage_inside::{Errno, ErrnoGuard};
 use megapage_units::{BASE_PAGE, HUGE_2M, HugePage};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -61,7 +61,7 @@ impl<K: Prim> HugeHeap<K> {
 /// of the process while it makes room for that page. In a virtual machine, the host may have to
 /// find memory, too. Fails with EINVAL if the kernel cannot collapse (before Linux 6.1).
 pub(super) fn make_ready(kernel: &impl Prim) -> Result<(), Errno> {
-    let range = Reservation::new(HUGE_2M, HUGE_2M)?;
+    let range = kernel.reserve(HUGE_2M, HUGE_2M)?;
     kernel.open(&range)?;
     kernel.populate(*range.part(0, BASE_PAGE))?;
     kernel.collapse(range.view())

@@ -17,7 +17,7 @@ use crate::ledger::{Backing, FallBack};
 use crate::prim::Prim;
 use crate::span::Span;
 use crate::stock::wire::Verdict;
-use crate::stock::{Granted, TakeError, take_noting};
+use crate::stock::{Granted, TakeError};
 use megapage_inside::{Errno, ErrnoGuard, NotMoved, Reservation, without_signals};
 use megapage_units::{HUGE_2M, HugePage, PageSize};
 use std::ffi::OsStr;
@@ -114,9 +114,9 @@ impl Stock {
     }
 
     /// Releases the pages that are behind no chunk.
-    fn release_remainder(&mut self) {
+    fn release_remainder(&mut self, kernel: &impl Prim) {
         while let Some(part) = self.next(usize::MAX / HUGE_2M) {
-            let _ = part.remove();
+            let _ = kernel.remove(&part);
         }
     }
 }
@@ -131,33 +131,39 @@ struct Failure {
 
 /// Asks for `count` pages, and maps all that come. Returns them, and the bytes of one extent. Sets
 /// `fresh` to false once the request is sent.
-fn obtain(path: &[u8], count: usize, fresh: &mut bool) -> Result<(Reservation, usize), Failure> {
+fn obtain(
+    kernel: &impl Prim,
+    path: &[u8],
+    count: usize,
+    fresh: &mut bool,
+) -> Result<(Reservation, usize), Failure> {
     let path = Path::new(OsStr::from_bytes(path));
-    let granted = take_noting(path, PageSize::HUGE_2M, count as u64, fresh)
+    let granted = kernel
+        .take_extents(path, PageSize::HUGE_2M, count as u64, fresh)
         .map_err(|error| Failure { why: reason(&error), unusable: false })?;
     let mapped = usize::try_from(granted.bytes)
         .ok()
         .and_then(|extent| Some((extent, extent.checked_mul(granted.count)?)))
         .ok_or(Errno::EINVAL)
         .and_then(|(extent, bytes)| {
-            let all = Reservation::new(bytes, HUGE_2M)?;
-            map(&granted, &all, extent)?;
+            let all = kernel.reserve(bytes, HUGE_2M)?;
+            map(kernel, &granted, &all, extent)?;
             Ok((all, extent))
         });
     mapped.map_err(|errno| {
         // Otherwise they would stay until the process ends.
-        granted.give_back(PageSize::HUGE_2M);
+        kernel.give_back(&granted, PageSize::HUGE_2M);
         Failure { why: (FallBack::Other, errno), unusable: true }
     })
 }
 
 /// Maps the extents one behind the other, and has page tables filled: a missing page is an error
 /// here, and would be a signal later.
-fn map(granted: &Granted, all: &Reservation, extent: usize) -> Result<(), Errno> {
+fn map(kernel: &impl Prim, granted: &Granted, all: &Reservation, extent: usize) -> Result<(), Errno> {
     for (at, file) in granted.extents.iter().flatten().enumerate() {
-        all.part(at * extent, extent).map_extent(file.as_fd())?;
+        kernel.map_extent(&all.part(at * extent, extent), file.as_fd())?;
     }
-    all.populate()
+    kernel.populate(all.view())
 }
 
 fn reason(error: &TakeError) -> (FallBack, Errno) {
@@ -216,7 +222,7 @@ impl<K: Prim> HugeHeap<K> {
                     stock.is_dry(self.now_ms()).then_some((stock.path, stock.path_len, stock.fresh))
                 });
                 let Some((path, path_len, mut fresh)) = ask else { return };
-                let obtained = obtain(&path[..path_len], count, &mut fresh);
+                let obtained = obtain(&self.kernel, &path[..path_len], count, &mut fresh);
                 self.stock.with(|stock| {
                     stock.fresh = fresh;
                     match obtained {
@@ -258,13 +264,14 @@ impl<K: Prim> HugeHeap<K> {
             let Some(pages) = stock.next(count) else { return false };
             let chunks = pages.len() / HUGE_2M;
             self.take_all_open(span, index, chunks);
-            if let Err(NotMoved { pages, errno, .. }) = pages.move_over(&span.chunks_at(index, chunks)) {
+            let moved = self.kernel.move_over(pages, &span.chunks_at(index, chunks));
+            if let Err(NotMoved { pages, errno, .. }) = moved {
                 let len = pages.len() as u64;
-                let _ = pages.remove();
+                let _ = self.kernel.remove(&pages);
                 drop(pages);
                 // A move that was refused once (no room for mappings) is refused for the remainder,
                 // too.
-                stock.release_remainder();
+                stock.release_remainder(&self.kernel);
                 stock.leave_alone(0, FOR_EVER_MS, (FallBack::Other, errno));
                 self.ledger().fell_back(FallBack::Other, len, errno.0);
                 return false;
@@ -291,7 +298,7 @@ impl<K: Prim> HugeHeap<K> {
     /// the broker has the file. The caller closes, releases or maps over the chunk next.
     pub(super) fn remove_from_broker(&self, span: &Group, index: usize) {
         // If this fails, the page goes when the process ends.
-        let _ = span.chunk_at(index).remove();
+        let _ = self.kernel.remove(&span.chunk_at(index));
         self.gone_from_broker();
     }
 
@@ -331,6 +338,6 @@ impl<K: Prim> HugeHeap<K> {
 
     /// Releases the pages that are behind no chunk.
     pub(super) fn return_remainder(&self) {
-        self.stock.with(Stock::release_remainder);
+        self.stock.with(|stock| stock.release_remainder(&self.kernel));
     }
 }

@@ -5,7 +5,7 @@ use super::broker::Stock;
 use crate::chunk::Mapping;
 use crate::ledger::{Backing, FallBack};
 use crate::prim::Prim;
-use megapage_inside::{Alone, Errno, ErrnoGuard, Lock, Reservation, thread_count};
+use megapage_inside::{Alone, Errno, ErrnoGuard, Lock};
 use megapage_units::{HUGE_1G, HUGE_2M, PageSize};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -20,14 +20,14 @@ const COUNTS: usize = 50;
 
 /// Returns the proof that the program runs in one thread. The kernel counts a thread until a moment
 /// after it was joined; with `patience` this function waits for that.
-fn alone(own_threads: u64, patience: bool) -> Option<Alone> {
+fn alone(kernel: &impl Prim, own_threads: u64, patience: bool) -> Option<Alone> {
     for _ in 0..if patience { COUNTS } else { 0 } {
-        if thread_count().is_none_or(|threads| threads <= own_threads) {
+        if kernel.thread_count().is_none_or(|threads| threads <= own_threads) {
             break;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        kernel.sleep(Duration::from_millis(1));
     }
-    Alone::among(own_threads)
+    kernel.alone(own_threads)
 }
 
 impl<K: Prim> HugeHeap<K> {
@@ -83,7 +83,7 @@ impl<K: Prim> HugeHeap<K> {
         if !room || (thp_off && shared == 0) {
             return false;
         }
-        let Some(alone) = alone(own_threads, patience) else { return false };
+        let Some(alone) = alone(&self.kernel, own_threads, patience) else { return false };
         self.forked.store(true, Relaxed);
         self.return_remainder();
         self.move_to_thp(if thp_off { Backing::Base } else { Backing::Thp }, &alone).is_ok()
@@ -100,8 +100,11 @@ impl<K: Prim> HugeHeap<K> {
             return true;
         }
         let bytes = size.bytes().0 as usize;
-        let Ok(trial) = Reservation::new(bytes * pages as usize, bytes) else { return false };
-        self.kernel.map_hugetlb(&trial, size).and_then(|()| self.kernel.populate(trial.view())).is_ok()
+        let Ok(trial) = self.kernel.reserve(bytes * pages as usize, bytes) else { return false };
+        let mapped = self.kernel.map_hugetlb(&trial, size);
+        let carries = mapped.and_then(|()| self.kernel.populate(trial.view())).is_ok();
+        let _ = self.kernel.release(trial);
+        carries
     }
 
     /// Moves every hugetlb page of the heap to private memory, which counts as `to`.
@@ -129,10 +132,10 @@ impl<K: Prim> HugeHeap<K> {
                     let group = self.hold(&span, index);
                     let range = group.chunks_at(index, chunks);
                     if backing == Backing::Broker {
-                        range.move_extent_to_thp(alone)?;
+                        self.kernel.move_extent_to_thp(&range, alone)?;
                         self.gone_from_broker();
                     } else {
-                        range.move_to_thp(alone)?;
+                        self.kernel.move_to_thp(&range, alone)?;
                     }
                     for i in index..index + chunks {
                         let chunk = span.chunk(i);
@@ -164,10 +167,13 @@ impl<K: Prim> HugeHeap<K> {
         self.config.lock_for_fork();
         // The child's account starts from here: the parent may have gone further before the child
         // looks.
-        if self.attached.load(Relaxed)
-            && let Some(shared) = self.shared.get()
-        {
-            self.private.continue_from(shared);
+        self.keep_account();
+    }
+
+    /// Continues a shared account in the private one.
+    fn keep_account(&self) {
+        if self.attached.load(Relaxed) {
+            self.shared.get().inspect(|shared| self.private.continue_from(shared));
         }
     }
 
@@ -192,10 +198,9 @@ impl<K: Prim> HugeHeap<K> {
     /// copies of them.
     pub fn before_fork_within(&self) -> Result<(), Errno> {
         let ledger = self.ledger();
-        let has = |backing, size: PageSize| ledger.held(backing).div_ceil(size.bytes().0);
         let mut all = true;
         for (backing, size) in PRIVATE_POOLS {
-            let pages = has(backing, size);
+            let pages = ledger.held(backing).div_ceil(size.bytes().0);
             all &= pages == 0 || self.kernel.hugetlb_available(size).unwrap_or(0) >= pages;
             if pages > 0 {
                 self.forked.store(true, Relaxed);
@@ -209,11 +214,7 @@ impl<K: Prim> HugeHeap<K> {
     /// Frees every lock in a child whose fork took none, and ends the child's part in the ledger:
     /// see [`Lock::reset`].
     pub fn free_locks_in_child(&self) {
-        if self.attached.load(Relaxed)
-            && let Some(shared) = self.shared.get()
-        {
-            self.private.continue_from(shared);
-        }
+        self.keep_account();
         self.attached.store(false, Relaxed);
         self.split.store(true, Relaxed);
         self.unsure.store(true, Relaxed);

@@ -156,7 +156,7 @@ impl<K: Prim> HugeHeap<K> {
                 _ => self.kernel.discard_part(&part),
             };
             if gone.is_ok() && self.locked.load(Relaxed) {
-                part.unlock();
+                self.kernel.unlock(part.view());
             }
             if gone.is_ok() {
                 let mask = slice_mask(first * SLICE, (first + count) * SLICE, true);
@@ -183,7 +183,7 @@ impl<K: Prim> HugeHeap<K> {
             let chunk = span.chunk(index);
             self.try_hold(&span, index).is_some_and(|group| {
                 let unused = chunk.mapping() == Mapping::None && view == group.chunk_at(index).view();
-                let gone = unused && owner.take().is_some_and(|owner| owner.release().is_ok());
+                let gone = unused && owner.take().is_some_and(|owner| self.kernel.release(owner).is_ok());
                 if gone {
                     self.take_open(chunk);
                     chunk.set_mapping(Mapping::GivenUp);
@@ -210,10 +210,12 @@ impl<K: Prim> HugeHeap<K> {
         if span.chunk(index).mapping() != Mapping::GivenUp {
             return Ok(());
         }
+        let range = span.chunk_at(index).view();
         let answer = |errno| if errno == Errno::EEXIST { errno } else { Errno::ENOMEM };
-        span.take_again(index).map_err(answer)?;
+        self.kernel.reserve_hole(range).map_err(answer)?;
+        span.chunk(index).set_mapping(Mapping::None);
         if self.locked.load(Relaxed) {
-            span.chunk_at(index).unlock();
+            self.kernel.unlock(range);
         }
         Ok(())
     }

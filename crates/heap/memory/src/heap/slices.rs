@@ -116,7 +116,7 @@ impl<K: Prim> HugeHeap<K> {
     pub fn unlock_unused(&self) {
         self.walk(|span, index| {
             let (chunk, range) = (span.chunk(index), span.chunk_at(index));
-            let unlock = |(first, count)| range.part(first * SLICE, count * SLICE).unlock();
+            let unlock = |(first, count)| self.kernel.unlock(*range.part(first * SLICE, count * SLICE));
             if let Mapping::None | BASE = chunk.mapping() {
                 runs(!chunk.used()).for_each(unlock);
             }

@@ -1,176 +1,18 @@
 //! Tests of the heap on a model of the kernel. Refusals and time need no separate process and no
 //! machine in a certain state.
 
+pub(crate) mod model;
+
 use super::*;
 use crate::chunk::SLICE;
 use crate::config::Heap;
-use megapage_inside::room::{Limits, Room};
-use megapage_inside::{FreeByNode, HugetlbRoom, NoHugetlb};
-use megapage_units::{HugePage, PageSize};
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use megapage_inside::room::Room;
+use model::Model;
+use std::cell::Cell;
 use std::time::Duration;
 
-const PAGE: usize = HUGE_2M;
 const BYTES: u64 = HugePage::SIZE;
 const CHUNKS: usize = 40;
-
-/// Model of the kernel without memory. It keeps an account of calls and of the pool's pages.
-#[derive(Debug)]
-struct Model {
-    now: Cell<Duration>,
-    /// Pages of 2 MiB that are free in the pool.
-    pool: Cell<usize>,
-    /// Pages that are behind chunks, by address.
-    taken: RefCell<BTreeSet<usize>>,
-    /// Answer to each request to populate pages of the pool.
-    populated: Cell<Result<(), Errno>>,
-    /// Answer to advice of transparent huge pages.
-    advised: Cell<Result<(), Errno>>,
-    /// Pages of the pool that control groups leave for faults; `None` without a limit.
-    group_leaves: Cell<Option<u64>>,
-    /// Room that a control group leaves for memory.
-    room: Cell<Option<Room>>,
-    /// Bytes of free huge pages of the machine.
-    free: Cell<u64>,
-    /// Number of mapping or populating calls before one is refused with ENOMEM.
-    until_refused: Cell<usize>,
-    asked_for_pages: Cell<usize>,
-}
-
-impl Model {
-    fn new() -> Model {
-        Model {
-            now: Cell::new(Duration::from_secs(5)),
-            pool: Cell::new(0),
-            taken: RefCell::new(BTreeSet::new()),
-            populated: Cell::new(Ok(())),
-            advised: Cell::new(Ok(())),
-            group_leaves: Cell::new(None),
-            room: Cell::new(None),
-            free: Cell::new(1 << 40),
-            until_refused: Cell::new(usize::MAX),
-            asked_for_pages: Cell::new(0),
-        }
-    }
-
-    fn passes(&self, ms: u64) {
-        self.now.set(self.now.get() + Duration::from_millis(ms));
-    }
-
-    /// Counts one call down to the refusal. Refuses the call with ENOMEM if none was left.
-    fn answer(&self) -> Result<(), Errno> {
-        let left = self.until_refused.get();
-        self.until_refused.set(left.wrapping_sub(1));
-        if left == 0 { Err(Errno::ENOMEM) } else { Ok(()) }
-    }
-
-    fn gives_back(&self, part: Borrowed) -> Result<(), Errno> {
-        let mut taken = self.taken.borrow_mut();
-        let before = taken.len();
-        taken.retain(|page| !(part.start()..part.end()).contains(page));
-        self.pool.set(self.pool.get() + before - taken.len());
-        Ok(())
-    }
-}
-
-impl Prim for Model {
-    fn now(&self) -> Duration {
-        self.now.get()
-    }
-
-    fn open(&self, _part: &Owned<'_>) -> Result<(), Errno> {
-        self.answer()
-    }
-
-    fn close(&self, part: &Owned<'_>) -> Result<(), Errno> {
-        self.gives_back(part.view())
-    }
-
-    fn close_part(&self, part: &Owned<'_>) -> Result<(), Errno> {
-        self.gives_back(part.view())
-    }
-
-    fn discard(&self, _part: &Owned<'_>) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn discard_part(&self, _part: &Owned<'_>) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn map_hugetlb(&self, part: &Owned<'_>, _size: PageSize) -> Result<(), Errno> {
-        self.answer()?;
-        let pages = part.len() / PAGE;
-        self.asked_for_pages.set(self.asked_for_pages.get() + 1);
-        self.pool.set(self.pool.get().checked_sub(pages).ok_or(Errno::ENOMEM)?);
-        self.taken.borrow_mut().extend((0..pages).map(|page| part.start() + page * PAGE));
-        Ok(())
-    }
-
-    fn try_hugetlb(&self, _size: PageSize) -> Result<(), NoHugetlb> {
-        Ok(())
-    }
-
-    fn populate(&self, part: Borrowed) -> Result<(), Errno> {
-        self.answer()?;
-        // The call takes a tenth of a millisecond.
-        self.now.set(self.now.get() + Duration::from_micros(100));
-        if self.taken.borrow().contains(&part.start()) { self.populated.get() } else { Ok(()) }
-    }
-
-    fn advise_thp(&self, _part: Borrowed) -> Result<(), Errno> {
-        self.advised.get()
-    }
-
-    fn collapse(&self, _part: Borrowed) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn limits(&self) -> Limits {
-        Limits::NONE
-    }
-
-    fn rooms(&self, _limits: &Limits, visit: impl FnMut(Room)) {
-        self.room.get().into_iter().for_each(visit);
-    }
-
-    fn machine_room(&self) -> Option<Room> {
-        None
-    }
-
-    fn free_huge_pages(&self) -> Option<u64> {
-        Some(self.free.get())
-    }
-
-    fn own_resident(&self) -> Option<u64> {
-        None
-    }
-
-    fn is_confined(&self) -> bool {
-        false
-    }
-
-    fn thp_only_on_advice(&self) -> bool {
-        true
-    }
-
-    fn thp_is_possible(&self) -> bool {
-        true
-    }
-
-    fn hugetlb_available(&self, size: PageSize) -> Option<u64> {
-        Some(if size == PageSize::HUGE_2M { self.pool.get() as u64 } else { 0 })
-    }
-
-    fn hugetlb_room(&self, _size: PageSize) -> HugetlbRoom {
-        HugetlbRoom { fault: self.group_leaves.get().map(|pages| pages * BYTES), reservation: None }
-    }
-
-    fn hugetlb_free_by_node(&self, _size: PageSize) -> Option<FreeByNode> {
-        None
-    }
-}
 
 /// Makes a heap with an arena whose first two chunks are committed on base pages.
 fn begin(heap: Heap, model: Model) -> (HugeHeap<Model>, Reservation) {
@@ -187,6 +29,14 @@ fn commit(heap: &HugeHeap<Model>, arena: &Reservation, chunk: usize) -> Mapping 
     heap.chunk_at(arena.start() + chunk * HUGE_2M).unwrap().mapping()
 }
 
+/// Makes the same heap with a broker.
+fn begin_with_broker(model: Model) -> (HugeHeap<Model>, Reservation) {
+    let (heap, arena) = begin(Heap::Hugetlb2M, model);
+    heap.use_broker(b"/run/a-broker", std::process::id());
+    (heap, arena)
+}
+
+const BROKER: Mapping = Mapping::Mapped(Backing::Broker);
 const POOL: Mapping = Mapping::Mapped(Backing::Hugetlb2M);
 const THP: Mapping = Mapping::Mapped(Backing::Thp);
 
@@ -261,23 +111,244 @@ fn in_a_full_control_group_fresh_chunks_are_on_base_pages_until_it_has_room() {
 
 #[test]
 fn whichever_call_is_refused_the_account_closes() {
-    let mut failed = 0;
-    for refused in 0..60 {
-        let (heap, arena) = begin(Heap::Auto, Model { pool: Cell::new(12), ..Model::new() });
-        heap.kernel.until_refused.set(refused);
-        for at in (2 * HUGE_2M..CHUNKS * HUGE_2M).step_by(7 * SLICE) {
-            let len = (7 * SLICE).min(CHUNKS * HUGE_2M - at);
-            let held = heap.ledger().total_held();
-            let done = heap.commit(arena.part(at, len));
-            assert!(done.is_ok() || heap.ledger().total_held() == held, "call {refused}: {done:?}");
-            failed += usize::from(done.is_err());
+    for broker in [0, 15] {
+        let mut failed = 0;
+        for refused in 0..120 {
+            let about = format!("call {refused}, {broker} pages of a broker");
+            let model = Model { pool: Cell::new(12), broker: Cell::new(broker), ..Model::new() };
+            let (heap, arena) = if broker > 0 { begin_with_broker(model) } else { begin(Heap::Auto, model) };
+            heap.kernel.until_refused.set(refused);
+            for at in (2 * HUGE_2M..CHUNKS * HUGE_2M).step_by(7 * SLICE) {
+                let len = (7 * SLICE).min(CHUNKS * HUGE_2M - at);
+                let held = heap.ledger().total_held();
+                let done = heap.commit(arena.part(at, len));
+                assert!(done.is_ok() || heap.ledger().total_held() == held, "{about}: {done:?}");
+                failed += usize::from(done.is_err());
+            }
+            let on_pool = heap.ledger().held(Backing::Hugetlb2M) / BYTES;
+            assert!(on_pool <= heap.kernel.taken.borrow().len() as u64, "{about}");
+            let of_broker = heap.ledger().held(Backing::Broker) / BYTES;
+            assert_eq!(of_broker, (broker - heap.kernel.broker.get()) as u64, "{about}");
+            heap.decommit(arena.part(0, CHUNKS * HUGE_2M)).unwrap();
+            assert_eq!((heap.ledger().total_held(), heap.committed()), (0, 0), "{about}");
+            assert_eq!((heap.kernel.pool.get(), heap.kernel.taken.borrow().len()), (12, 0), "{about}");
+            assert_eq!(heap.kernel.broker.get(), broker, "{about}");
+            heap.release(arena).unwrap();
         }
-        let on_pool = heap.ledger().held(Backing::Hugetlb2M) / BYTES;
-        assert!(on_pool <= heap.kernel.taken.borrow().len() as u64, "call {refused}");
-        heap.decommit(arena.part(0, CHUNKS * HUGE_2M)).unwrap();
-        assert_eq!((heap.ledger().total_held(), heap.committed()), (0, 0), "call {refused}");
-        assert_eq!((heap.kernel.pool.get(), heap.kernel.taken.borrow().len()), (12, 0), "call {refused}");
+        assert!(failed < 60, "no refusal but one is passed on: {failed}");
+    }
+}
+
+#[test]
+fn the_chain_has_pages_of_1_gib_for_large_memory_and_on_request() {
+    let (arena, ready) = (Fresh::Arena { commit: false }, Fresh::Arena { commit: true });
+    let chosen = |heap: &HugeHeap<Model>| {
+        let is_gigantic = |of| matches!(heap.chain(of), Some(Chain::Gigantic));
+        [arena, ready, Fresh::Commit, Fresh::Chunk(Commit { len: HUGE_1G, end: 512 }, u32::MAX)]
+            .map(is_gigantic)
+    };
+    let begin = |kind, pages| begin(kind, Model { gigantic: Cell::new(pages), ..Model::new() }).0;
+    assert_eq!(chosen(&begin(Heap::Hugetlb1G, 0)), [true, true, true, false], "a short pool is a fall-back");
+    for kind in [Heap::Hugetlb2M, Heap::Thp] {
+        assert_eq!(chosen(&begin(kind, 4)), [false; 4], "{kind:?}");
+    }
+    assert_eq!(chosen(&begin(Heap::Auto, 0)), [false; 4]);
+    let heap = begin(Heap::Auto, 4);
+    assert_eq!(chosen(&heap), [false, false, true, false], "the heap is small");
+    heap.ledger().obtained(Backing::Thp, 2 << 30);
+    assert_eq!(chosen(&heap), [true, false, true, false]);
+    heap.use_broker(b"/run/a-broker", 1);
+    assert_eq!(chosen(&heap), [false; 4], "its pages come first");
+    let forked = begin(Heap::Hugetlb1G, 4);
+    forked.forked.store(true, Relaxed);
+    assert_eq!(chosen(&forked), [false; 4]);
+}
+
+#[test]
+fn without_addresses_there_is_no_arena_and_a_second_place_is_tried_first() {
+    let heap = HugeHeap::on(Model::new());
+    heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
+    heap.kernel.refused.set("reserve_beginning");
+    for (len, commit) in [(CHUNKS * HUGE_2M, false), (CHUNKS * HUGE_2M, true), (SLICE, false)] {
+        assert_eq!(heap.reserve(len, HUGE_2M, commit).unwrap_err(), Errno::ENOMEM);
+    }
+    assert_eq!((heap.ledger().ranges().count(), heap.ledger().total_held()), (0, 0));
+    heap.kernel.refused.set("");
+    heap.kernel.until_refused.set(0);
+    let arena = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
+    assert_eq!(heap.ledger().ranges().count(), 1);
+    heap.kernel.refused.set("release");
+    assert_eq!(heap.release(arena.range), Err(Errno::ENOMEM));
+    assert_eq!(heap.ledger().ranges().count(), 0, "the kernel keeps the addresses, and the heap does not");
+}
+
+#[test]
+fn addresses_are_given_up_and_taken_again_as_the_kernel_lets_it() {
+    let heap = HugeHeap::on(Model::new());
+    heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
+    let Reserved { range: mut arena, all, .. } = heap.reserve(CHUNKS * HUGE_2M, HUGE_2M, false).unwrap();
+    let lock = Lock::new();
+    let held = lock.hold();
+    let [refused, last] = [CHUNKS - 2, CHUNKS - 1].map(|chunk| chunk * HUGE_2M);
+    let mapping = |at: usize| heap.chunk_at(all.start() + at).map(|chunk| chunk.mapping());
+    assert!(heap.give_up(arena.split_off(last)));
+    assert_eq!(mapping(last), None, "not the heap's");
+    heap.kernel.refused.set("release");
+    assert!(!heap.give_up(arena.split_off(refused)));
+    assert_eq!(mapping(refused), Some(Mapping::None), "still the heap's");
+    for errno in [Errno::EEXIST, Errno::ENOMEM, Errno::EPERM] {
+        heap.kernel.hole.set(Err(errno));
+        let answer = if errno == Errno::EEXIST { errno } else { Errno::ENOMEM };
+        assert_eq!(heap.take_addresses(all.part(last, HUGE_2M)), Err(answer));
+        assert_eq!(heap.commit(all.own(&held, last, SLICE)), Err(Errno::ENOMEM));
+        assert_eq!((mapping(last), heap.committed()), (None, 0));
+    }
+    heap.kernel.hole.set(Ok(()));
+    assert_eq!(heap.commit(all.own(&held, last, SLICE)), Ok(true));
+    assert_eq!(mapping(last), Some(BASE));
+}
+
+#[test]
+fn addresses_that_hold_nothing_are_unlocked_as_they_are_taken() {
+    let heap = HugeHeap::on(Model::new());
+    heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
+    heap.prepare_for_locks();
+    let arena = heap.reserve(4 * HUGE_2M, HUGE_2M, false).unwrap();
+    let unlocked = |heap: &HugeHeap<Model>| heap.kernel.unlocked.take();
+    assert_eq!((arena.range.len(), unlocked(&heap)), (HUGE_2M, 4 * HUGE_2M));
+    let lock = Lock::new();
+    let held = lock.hold();
+    let slice = || arena.all.own(&held, 2 * HUGE_2M, SLICE);
+    heap.kernel.hole.set(Err(Errno::ENOMEM));
+    assert!(heap.commit(slice()).is_err());
+    assert_eq!(unlocked(&heap), 0, "nothing was taken");
+    heap.kernel.hole.set(Ok(()));
+    heap.commit(slice()).unwrap();
+    assert_eq!(unlocked(&heap), HUGE_2M);
+    heap.unlock_unused();
+    assert_eq!(unlocked(&heap), 2 * HUGE_2M - SLICE, "the first chunk, and what the other has unused");
+    heap.commit(arena.all.own(&held, 2 * HUGE_2M + SLICE, SLICE)).unwrap();
+    heap.decommit(slice()).unwrap();
+    assert_eq!(unlocked(&heap), SLICE);
+}
+
+#[test]
+fn a_broker_that_does_not_answer_is_asked_again_after_a_pause_that_doubles() {
+    let (heap, arena) = begin_with_broker(Model { broker: Cell::new(8), ..Model::new() });
+    heap.kernel.refused.set("take_extents");
+    for (chunk, (passes, asked)) in (4..).zip([(0, 1), (999, 1), (1, 2), (1999, 2), (1, 3)]) {
+        heap.kernel.passes(passes);
+        assert_eq!(commit(&heap, &arena, chunk), THP);
+        assert_eq!(heap.kernel.asked_broker.get(), asked, "chunk {chunk}");
+    }
+    assert_eq!(heap.ledger().fall_backs(FallBack::BrokerGone), (5, 5 * BYTES));
+    heap.kernel.refused.set("");
+    heap.kernel.passes(4000);
+    assert_eq!((commit(&heap, &arena, 9), heap.kernel.broker.get()), (BROKER, 7));
+    heap.decommit(arena.part(9 * HUGE_2M, HUGE_2M)).unwrap();
+    assert_eq!(heap.kernel.broker.get(), 8);
+    heap.release(arena).unwrap();
+}
+
+#[test]
+fn a_page_of_a_broker_that_cannot_be_used_goes_back_and_no_further_one_is_asked_for() {
+    for refused in ["reserve", "map_extent", "populate", "move_over"] {
+        let (heap, arena) = begin_with_broker(Model { broker: Cell::new(8), ..Model::new() });
+        heap.kernel.refused.set(refused);
+        assert_eq!(commit(&heap, &arena, 4), THP, "{refused}");
+        assert_eq!(heap.kernel.broker.get(), 8, "{refused}");
+        assert_eq!(heap.ledger().fall_backs(FallBack::Other), (1, BYTES), "{refused}");
+        heap.kernel.refused.set("");
+        heap.kernel.passes(1 << 40);
+        assert_eq!(commit(&heap, &arena, 5), THP, "{refused}");
+        assert_eq!(heap.kernel.asked_broker.get(), 1, "{refused}");
         heap.release(arena).unwrap();
     }
-    assert!(failed < 60, "no refusal but one is passed on: {failed}");
+    // A page that the kernel does not take back stays until the process ends, outside the account.
+    let (heap, arena) = begin_with_broker(Model { broker: Cell::new(8), ..Model::new() });
+    assert_eq!(commit(&heap, &arena, 4), BROKER);
+    heap.kernel.refused.set("remove");
+    heap.decommit(arena.part(4 * HUGE_2M, HUGE_2M)).unwrap();
+    assert_eq!((heap.kernel.broker.get(), heap.ledger().held(Backing::Broker)), (7, 0));
+    heap.release(arena).unwrap();
+}
+
+/// Makes a heap with four pages of a pool that has `left` more.
+fn begin_with_pages(left: usize) -> (HugeHeap<Model>, Reservation) {
+    let (heap, arena) = begin(Heap::Hugetlb2M, Model { pool: Cell::new(4 + left), ..Model::new() });
+    assert_eq!([4, 5, 6, 7].map(|chunk| commit(&heap, &arena, chunk)), [POOL; 4]);
+    (heap, arena)
+}
+
+#[test]
+fn before_a_fork_a_thread_that_is_about_to_end_is_waited_for_and_no_other() {
+    for (ends, waited, moves) in [(0, 0, true), (10, 10, true), (1000, 50, false)] {
+        let (heap, arena) = begin_with_pages(0);
+        let start = heap.kernel.now();
+        heap.kernel.two_threads_until.set(start + Duration::from_millis(ends));
+        assert_eq!(heap.before_fork(1), if moves { Ok(()) } else { Err(Errno::ENOMEM) });
+        assert_eq!((heap.kernel.now() - start).as_millis(), waited, "{ends} ms");
+        let ledger = heap.ledger();
+        let held = [Backing::Thp, Backing::Hugetlb2M].map(|backing| ledger.held(backing) / BYTES);
+        assert_eq!((held, heap.kernel.pool.get()), if moves { ([4, 0], 4) } else { ([0, 4], 0) });
+        assert_eq!(ledger.fall_backs(FallBack::Fork).0, if moves { 4 } else { 0 });
+        assert_eq!(ledger.forks(), (u64::from(moves), u64::from(!moves)));
+        heap.release(arena).unwrap();
+    }
+}
+
+#[test]
+fn a_fork_whose_pages_the_kernel_does_not_move_needs_a_pool_that_carries_them() {
+    // One move is refused. Those before it have given their pages to the pool, which carries the
+    // others if they are no more. If not, all are moved by a second attempt.
+    for (moved, left) in [(0, 0), (1, 0), (2, 2), (3, 1)] {
+        let (heap, arena) = begin_with_pages(0);
+        heap.kernel.until_refused.set(moved);
+        assert_eq!(heap.before_fork(1), Ok(()), "{moved}");
+        assert_eq!(heap.ledger().held(Backing::Hugetlb2M), left * BYTES, "{moved}");
+        assert_eq!(heap.kernel.pool.get() as u64, 4 - left, "{moved}");
+        heap.release(arena).unwrap();
+    }
+    // Two threads stay: the pool is tried, and each refusal of the trial refuses the fork.
+    for refused in ["", "reserve", "map_hugetlb", "populate"] {
+        let (heap, arena) = begin_with_pages(4);
+        heap.kernel.two_threads_until.set(Duration::MAX);
+        heap.kernel.refused.set(refused);
+        assert_eq!(heap.before_fork(1).is_ok(), refused.is_empty(), "{refused}");
+        assert_eq!((heap.kernel.pool.get(), heap.kernel.taken.borrow().len()), (4, 4), "{refused}");
+        heap.release(arena).unwrap();
+    }
+}
+
+#[test]
+fn a_fork_that_a_brokers_pages_forbid_is_refused_and_they_stay() {
+    let (heap, arena) = begin_with_broker(Model { broker: Cell::new(8), ..Model::new() });
+    assert_eq!([4, 5].map(|chunk| commit(&heap, &arena, chunk)), [BROKER; 2]);
+    heap.kernel.refused.set("move_extent_to_thp");
+    assert_eq!(heap.before_fork(1), Err(Errno::ENOMEM));
+    assert_eq!((heap.ledger().held(Backing::Broker), heap.kernel.broker.get()), (2 * BYTES, 6));
+    heap.kernel.refused.set("");
+    heap.kernel.two_threads_until.set(heap.kernel.now() + Duration::from_millis(50));
+    assert_eq!(heap.before_fork(1), Ok(()), "the thread ends within the time");
+    assert_eq!((heap.ledger().held(Backing::Broker), heap.kernel.broker.get()), (0, 8));
+    assert_eq!(heap.ledger().held(Backing::Thp), 2 * BYTES);
+    heap.release(arena).unwrap();
+}
+
+#[test]
+fn a_chunk_for_which_no_huge_page_can_be_made_ready_stays_on_base_pages() {
+    let (heap, arena) = begin(Heap::Thp, Model::new());
+    let mapping = || heap.chunk_at(arena.start()).unwrap().mapping();
+    for refused in ["reserve", "open", "populate"] {
+        heap.kernel.refused.set(refused);
+        assert_eq!((heap.collapse_at(arena.start()), mapping()), (Err(Errno::ENOMEM), BASE), "{refused}");
+    }
+    heap.kernel.refused.set("");
+    for errno in [Errno::ENOMEM, Errno::EBUSY, Errno::EINVAL] {
+        heap.kernel.collapsed.set(Err(errno));
+        assert_eq!((heap.collapse_at(arena.start()), mapping()), (Err(errno), BASE));
+    }
+    heap.kernel.collapsed.set(Ok(()));
+    assert_eq!((heap.collapse_at(arena.start()), mapping()), (Ok(()), THP));
+    heap.release(arena).unwrap();
 }

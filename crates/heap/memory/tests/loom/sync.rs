@@ -119,10 +119,6 @@ impl Guarded {
         self.len
     }
 
-    pub fn reserve_hole(self) -> Result<(), Errno> {
-        Ok(())
-    }
-
     pub fn part(self, offset: usize, len: usize) -> Guarded {
         Guarded { start: self.start + offset, len }
     }
