@@ -32,6 +32,7 @@ const fn gone(command: &'static str, what: What, instead: &'static str) -> Gone 
 }
 
 const LABORATORY: &str = "megapage-lab in the source tree (make lab) has the benches of allocators.";
+const WATCH: &str = "map shows one picture, and can be repeated; top shows coverage again and again.";
 const TRACKER: &str = "the best tracker of this kernel is used.";
 
 /// Everything that was removed.
@@ -54,6 +55,8 @@ pub const GONE: &[Gone] = &[
     gone("bench startup", Whole, LABORATORY),
     gone("bench access", Whole, LABORATORY),
     gone("map", WithValue("--svg"), "map prints the picture as text; --json has every region."),
+    gone("map", Flag("--watch"), WATCH),
+    gone("map", WithValue("--every"), WATCH),
     gone("map", Value("--tracker", "damon-virtual"), TRACKER),
     gone("top", Value("--tracker", "damon-virtual"), TRACKER),
     gone("advise", Value("--tracker", "damon-virtual"), TRACKER),
@@ -219,8 +222,8 @@ mod tests {
     fn an_option_may_be_gone_for_one_value() {
         assert_eq!(left("m map --tracker bpf 1").1, Vec::<String>::new());
         assert_eq!(left("m map 1 --tracker damon"), left("m map 1 --tracker=damon"));
-        let (line, warnings) = left("m map 1 --watch --tracker damon");
-        assert_eq!(line, "m map 1 --watch");
+        let (line, warnings) = left("m map 1 --json --tracker damon");
+        assert_eq!(line, "m map 1 --json");
         assert!(warnings[0].starts_with("warning: --tracker damon is gone"), "{warnings:?}");
     }
 

@@ -136,7 +136,7 @@ impl Command {
         Some(match self {
             Command::Doctor(_) => "looking at the machine",
             Command::Advise(args) if !args.starts_a_program() => "observing",
-            Command::Map(args) if !args.watches() => "sampling",
+            Command::Map(_) => "sampling",
             Command::Pool(args) if args.changes() => "sizing pools",
             Command::Plan(_) => "reading recordings",
             Command::Trial(_) => "switching a few huge pages on and off, to learn what that costs",

@@ -1,7 +1,5 @@
 //! `megapage map`.
 
-mod watch;
-
 use crate::one_process::one_process;
 use crate::output::{paint_blocks, print_painted, say};
 use crate::sampling::seconds;
@@ -15,8 +13,7 @@ use std::time::Duration;
 
 /// Show the address space of a process as a picture: how hot each range is, beside what backs it
 ///
-/// Clears the accessed bits of its memory and reads them after --seconds: what was accessed in between is hot. With --watch it
-/// does so again and again, for --seconds in all, and shows heat over time: rows are time, columns are ranges of addresses.
+/// Clears the accessed bits of its memory and reads them after --seconds: what was accessed in between is hot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The process: its identifier, or a name (as pgrep takes them) that matches no other process
@@ -25,31 +22,11 @@ pub(crate) struct Args {
     /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB present
     #[arg(long)]
     json: bool,
-    /// How long to wait between clearing the accessed bits and reading them [default: 1]; of a watch, how long it lasts
-    /// [default: 60]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds(0.001, 3600.0), conflicts_with = "no_sample")]
-    seconds: Option<Duration>,
-    /// Show heat over time: live on a terminal (q ends it), and at the end as text or JSON (schema
-    /// megapage.map-watch/1)
-    #[arg(long, conflicts_with = "no_sample")]
-    watch: bool,
-    /// Of a watch: how long to wait between clearing the accessed bits and reading them
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds(0.001, 3600.0), requires = "watch")]
-    every: Duration,
+    /// How long to wait between clearing the accessed bits and reading them
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds(0.001, 3600.0), conflicts_with = "no_sample")]
+    seconds: Duration,
     #[command(flatten)]
     sampling: crate::sampling::SamplingArgs,
-}
-
-impl Args {
-    /// Returns true if it writes to the terminal all the time.
-    pub fn watches(&self) -> bool {
-        self.watch
-    }
-
-    /// Returns the duration of a watch.
-    fn whole_time(&self) -> Duration {
-        self.seconds.unwrap_or(watch::USUAL)
-    }
 }
 
 /// Runs the command. Returns 0 with a map, also for a process that could not be sampled: the map
@@ -57,11 +34,7 @@ impl Args {
 pub fn main(args: Args) -> Result<ExitCode> {
     let root = KernelRoot::live();
     let pid = one_process(&root, &args.process)?;
-    if args.watch {
-        return watch::main(&args, &root, pid);
-    }
-    let window = args.seconds.unwrap_or(Duration::from_secs(1));
-    let options = Options { window, folios: true, ..args.sampling.options() };
+    let options = Options { window: args.seconds, folios: true, ..args.sampling.options() };
     let mut observer = Observer::start(&root, options)?;
     let snapshot = observer.sample_once(&[pid]);
     let Some(map) = Map::new(&snapshot, pid) else {

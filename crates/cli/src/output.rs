@@ -1,6 +1,5 @@
 //! Standard output and standard error: colour, readers that have gone away, and text that other
-//! programs chose. This command writes to them only from here, and from the screens of `top` and
-//! `map --watch`.
+//! programs chose. This command writes to them only from here, and from the screen of `top`.
 
 mod progress;
 

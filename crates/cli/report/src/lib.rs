@@ -9,7 +9,6 @@ pub mod advise;
 pub mod bench;
 pub mod daemon;
 pub mod doctor;
-pub mod heat;
 pub mod line;
 pub mod map;
 pub mod plan;

@@ -5,7 +5,6 @@ mod text;
 
 pub use layout::Totals;
 pub use text::text;
-pub(crate) use text::{COLD, HEAT, colour, letter};
 
 use megapage_snapshot::{Missed, Process, ProcessSampling, Sampling, Snapshot, wire};
 use megapage_units::{Bytes, Pid};

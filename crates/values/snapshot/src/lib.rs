@@ -9,7 +9,6 @@
 mod backing;
 pub mod daemon;
 pub mod group;
-mod heat;
 mod machine;
 mod process;
 mod region;
@@ -19,7 +18,6 @@ mod translation;
 pub mod wire;
 
 pub use backing::BackingBytes;
-pub use heat::{Heat, HeatCell, HeatRow};
 pub use machine::{Counters, Machine, Memory, Node, Pool, Pressure};
 pub use process::{
     HugePages, MappedObject, Mapping, MappingFlags, MappingKind, MemoryLimit, Outline, Process, ProcessId,

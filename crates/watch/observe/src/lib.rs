@@ -5,7 +5,6 @@
 
 mod cached;
 pub mod cost;
-mod heat;
 mod machine;
 mod mappings;
 mod observer;
@@ -20,7 +19,6 @@ pub mod tracker;
 pub mod unmovable;
 pub mod watch;
 
-pub use heat::HeatWatch;
 pub use machine::machine;
 pub use megapage_snapshot::*;
 pub use observer::{

@@ -23,9 +23,9 @@ const INDENT: usize = 14;
 
 /// Colours of coverage, from next to nothing to all 512 pages: dark to bright, so that they differ
 /// even if red and green look alike.
-pub const HEAT: [Colour; 10] = [53, 89, 125, 161, 197, 203, 209, 215, 221, 229];
+const HEAT: [Colour; 10] = [53, 89, 125, 161, 197, 203, 209, 215, 221, 229];
 /// Colour of memory that is present and not accessed.
-pub const COLD: Colour = 238;
+const COLD: Colour = 238;
 /// Colour of memory that is present and not sampled.
 const UNKNOWN: Colour = 245;
 const SWAPPED: Colour = 175;
@@ -190,12 +190,12 @@ fn heat_colour(content: &Content) -> Option<Colour> {
 }
 
 /// Returns the colour for memory with this accessed share, 0 to 1.
-pub fn colour(heat: f64) -> Colour {
+fn colour(heat: f64) -> Colour {
     if heat == 0.0 { COLD } else { HEAT[((heat * 10.0) as usize).min(9)] }
 }
 
 /// Returns the letter for memory with this accessed share, 0 to 1.
-pub fn letter(heat: f64) -> char {
+fn letter(heat: f64) -> char {
     match heat {
         0.0 => '.',
         heat if heat >= 1.0 => '#',
