@@ -67,6 +67,7 @@ pub const GONE: &[Gone] = &[
     gone("top", Flag("-n"), "top shows up to four nodes always."),
     gone("top", Flag("--reverse"), "press r."),
     gone("top", Flag("-r"), "press r."),
+    gone("record", WithValue("--textfile"), "megapage plan takes the recordings themselves."),
     gone("plan", WithValue("--quantile"), "plan takes the 99th percentile."),
     gone("plan", WithValue("--seed"), "plan gives the same answer each time."),
     gone("plan", WithValue("--host-memory"), "each host has what it has."),

@@ -3,8 +3,8 @@
 use crate::output::{answer, progress, say};
 use anyhow::{Context, Result, bail};
 use megapage_kernel::trusted::read_given;
-use megapage_plan::recording::MOST_BYTES;
-use megapage_plan::{Options, SCHEMA, plan, read};
+use megapage_plan::recording::{MOST_BYTES, Notes, Recording, read};
+use megapage_plan::{Options, SCHEMA, plan};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::available_parallelism;
@@ -17,7 +17,7 @@ use std::thread::available_parallelism;
 /// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or nothing to plan from.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Recordings of megapage record, or answers of Prometheus' /api/v1/query_range
+    /// Recordings of megapage record
     #[arg(value_name = "RECORDING", required = true)]
     recordings: Vec<PathBuf>,
     /// The policy that gives huge pages (docs/policies.md names them)
@@ -56,9 +56,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!failed.is_empty())))
 }
 
-type Read = (Vec<megapage_plan::recording::Recording>, megapage_plan::recording::Notes);
-
-fn read_file(path: &Path) -> Result<Read> {
+fn read_file(path: &Path) -> Result<(Vec<Recording>, Notes)> {
     let bytes = read_given(path, MOST_BYTES)?;
     let text = String::from_utf8(bytes).context("not text")?;
     Ok(read(&text)?)

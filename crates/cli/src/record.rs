@@ -45,9 +45,6 @@ pub(crate) struct Args {
     /// Key of the hashes of names, the same on all hosts of a fleet [default: a random one for this recording]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Also write each look as metrics to this directory of node_exporter's textfile collector
-    #[arg(long, value_name = "DIRECTORY")]
-    textfile: Option<PathBuf>,
     /// The largest recording; it ends there
     #[arg(long, value_name = "SIZE", default_value = "64m")]
     max_size: Bytes,
@@ -67,7 +64,6 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     let shown = args.output.display().to_string();
     let namer = Namer::new(args.key_file.as_deref(), args.names)?;
-    let textfile = args.textfile.map(|path| std::path::absolute(&path).unwrap_or(path));
     let mut output = match to_standard_output {
         true => Output::to(Box::new(std::io::stdout()), args.max_size.0),
         false => Output::file(&args.output, args.max_size.0).context(shown)?,
@@ -78,7 +74,6 @@ pub fn main(args: Args) -> Result<ExitCode> {
         budget: args.budget,
         once: args.once,
         processes: args.processes,
-        textfile,
     };
     let mut watch = Watch::idle().context("signals")?;
     let mut said = !std::io::stderr().is_terminal();

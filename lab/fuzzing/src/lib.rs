@@ -89,7 +89,6 @@ targets! {
     pool_spec: programs,
     trace: programs,
     recording: programs,
-    prometheus: programs,
     config: files,
     state: files,
     access_times: files,

@@ -9,8 +9,7 @@ use megapage_launch::jvm::options::Options;
 use megapage_launch::messages::explain;
 use megapage_launch::request::{Fork, Heap, Mechanism, ReturnAfter, Text};
 use megapage_plan::fleet::Fleet;
-use megapage_plan::recording::Recording;
-use megapage_plan::{prometheus, recording};
+use megapage_plan::recording::{self, Recording};
 use megapage_remap::own::Pages;
 use megapage_segment::{LONGEST_NAME, Name};
 use megapage_simulate::trace;
@@ -134,15 +133,6 @@ pub fn recording(data: &[u8]) {
             assert!(notes.iter().all(|note| !note.contains('\n')), "one line each: {notes:?}");
             check_recordings(read);
         }
-        Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error}"),
-    }
-}
-
-/// Reads a saved answer of Prometheus: the result is a recording like any other.
-pub fn prometheus(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    match prometheus::read_answer(&text) {
-        Ok((read, _)) => check_recordings(read),
         Err(error) => assert!(!error.to_string().contains('\n'), "one line: {error}"),
     }
 }

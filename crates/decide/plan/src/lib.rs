@@ -11,7 +11,6 @@ mod gain;
 mod judge;
 mod need;
 mod plan;
-pub mod prometheus;
 pub mod random;
 pub mod recording;
 pub mod replay;
@@ -26,11 +25,6 @@ pub use judge::{Means, Verdict};
 pub use plan::{HostPlan, Options, Plan, PlanError, ServicePlan, plan};
 pub(crate) use statistics::plain_quantile;
 pub use statistics::quantile;
-
-/// Reads the recordings of one file: the output of `megapage record`, or an answer of Prometheus.
-pub fn read(text: &str) -> Result<(Vec<recording::Recording>, recording::Notes), recording::ReadError> {
-    if prometheus::is_answer(text) { prometheus::read_answer(text) } else { recording::read(text) }
-}
 
 /// Name and version of the JSON form of a plan.
 pub const SCHEMA: &str = "megapage.plan/1";

@@ -4,7 +4,6 @@ use crate::file::Output;
 use crate::name::Namer;
 use crate::pace;
 use crate::sampler::Sampler;
-use megapage_kernel::trusted::{Replace, remove_file, replace_file};
 use megapage_kernel::{
     KernelError, KernelRoot, boot_time, effective_uid, process_cpu_time, processor_of_tlbs,
 };
@@ -13,14 +12,12 @@ use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{
     ObserveError, Observer, Options as ObserverOptions, SelectError, machine, select_processes,
 };
-use megapage_plan::prometheus::{Totals, exposition};
 use megapage_plan::recording::{End, Header, Line, Moment, VERSION};
 use megapage_snapshot::{CostSource, Snapshot};
 use megapage_tlb::Geometry;
 use megapage_units::{Bytes, Pid};
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
@@ -32,10 +29,6 @@ const MOST_PROCESSES: usize = 256;
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 /// Divisor of an interval that gives the longest window of a sample.
 const WINDOW_PART: u32 = 4;
-/// Name of the file in the textfile collector's directory.
-const TEXTFILE: &str = "megapage_record.prom";
-/// Readable by all: the collector is another user.
-const READABLE: Replace = Replace { mode: 0o644, durable: false };
 
 /// Options of a recording.
 #[derive(Clone, Debug)]
@@ -51,8 +44,6 @@ pub struct Options {
     pub once: bool,
     /// Only these processes, by identifier, or by name as pgrep takes it; empty for all.
     pub processes: Vec<String>,
-    /// Absolute path of the textfile collector's directory.
-    pub textfile: Option<PathBuf>,
 }
 
 /// Reason why nothing can be recorded, or no more.
@@ -70,14 +61,6 @@ pub enum RecordError {
     /// The recording cannot be written.
     #[error("the recording cannot be written: {0}")]
     Write(io::Error),
-    /// The textfile cannot be written.
-    #[error("{}: {source}", path.display())]
-    Textfile {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the write.
-        source: io::Error,
-    },
 }
 
 megapage_units::named! {
@@ -154,11 +137,6 @@ pub fn record(
         share: options.budget,
         began,
     };
-    let mut textfile = options.textfile.as_ref().map(|directory| Textfile {
-        path: directory.join(TEXTFILE),
-        totals: Totals::default(),
-        header: header.clone(),
-    });
     let mut summary = Summary {
         header,
         moments: 0,
@@ -177,9 +155,6 @@ pub fn record(
         if !output.append(&Line::Moment(moment.clone())).map_err(RecordError::Write)? {
             summary.why = Why::Full;
             break;
-        }
-        if let Some(textfile) = &mut textfile {
-            textfile.write(&moment)?;
         }
         for service in &moment.services {
             if services.len() < MOST_COUNTED {
@@ -214,9 +189,6 @@ pub fn record(
         summary.seconds = moment.at;
         summary.longest = summary.longest.max(moment.span);
         each(&moment);
-    }
-    if let Some(textfile) = &textfile {
-        textfile.remove();
     }
     summary.own_seconds = process_cpu_time().as_secs_f64();
     let end = End {
@@ -355,27 +327,5 @@ impl Recorder<'_> {
                 return false;
             }
         }
-    }
-}
-
-/// File for node_exporter's textfile collector, with the moments summed up.
-struct Textfile {
-    path: PathBuf,
-    totals: Totals,
-    header: Header,
-}
-
-impl Textfile {
-    fn write(&mut self, moment: &Moment) -> Result<(), RecordError> {
-        self.totals.add(moment);
-        let text = exposition(&self.header, moment, &self.totals);
-        replace_file(&self.path, text.as_bytes(), READABLE)
-            .map_err(|source| RecordError::Textfile { path: self.path.clone(), source })
-    }
-
-    /// Removes the file, so that outdated values are not collected.
-    fn remove(&self) {
-        // A missing file is no failure.
-        let _ = remove_file(&self.path);
     }
 }
