@@ -140,7 +140,7 @@ fn by_release(root: &KernelRoot, why: &dyn Display) -> Abilities {
 }
 
 fn lacks(ability: &Ability) -> String {
-    let instead = "; khugepaged makes huge what programs advise, or all memory with thp.enabled = \"always\"";
+    let instead = "; khugepaged makes huge what programs advise, or all memory with THP at always";
     let instead = if ability.id == THP.id { "" } else { instead };
     format!("nothing is promoted on request: this kernel lacks {}{instead}", ability.title())
 }

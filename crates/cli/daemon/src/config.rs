@@ -15,8 +15,6 @@ use megapage_decide::megapage::claims::{Claim as Entitlement, Whom};
 use megapage_decide::megapage::{Megapage, Parameters};
 use megapage_decide::{Budgets, Latency, OWN, Pace, Policy, State, known};
 use megapage_kernel::runtime_directory::runtime_file;
-use megapage_kernel::thp::ThpEnabled;
-use megapage_kernel::thp_change::ThpControls;
 use megapage_kernel::trusted::{read_given, read_regular};
 use megapage_observe::TrackerKind;
 use megapage_units::{Bytes, HUGE_2M};
@@ -36,7 +34,7 @@ pub(crate) const STALL: Duration = Duration::from_millis(50);
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
 /// Keys of former releases, by table. They have no effect any more, and a file that has one is read
 /// all the same.
-const GONE: [(&str, &str); 9] = [
+const GONE: [(&str, &str); 10] = [
     ("act", "call"),
     ("limits", "actions"),
     ("limits", "moved"),
@@ -46,6 +44,7 @@ const GONE: [(&str, &str); 9] = [
     ("pressure", "stall"),
     ("pressure", "within"),
     ("shares", "guarantee_percent"),
+    ("thp", "enabled"),
 ];
 
 /// Trackers of former releases. A file that names one gets the best tracker.
@@ -74,43 +73,6 @@ pub enum OnExit {
     Undo,
 }
 
-/// What the kernel does by itself at page faults, and by khugepaged, while the daemon runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KernelHuge {
-    /// What it did before.
-    #[default]
-    Keep,
-    /// Huge pages for every program, from its first touch on; the daemon takes back what is bloat.
-    Always,
-    /// Huge pages for programs that ask.
-    Madvise,
-    /// None.
-    Never,
-}
-
-impl KernelHuge {
-    /// What is to be set; `None`: nothing.
-    pub fn controls(self) -> Option<ThpControls> {
-        let enabled = match self {
-            KernelHuge::Keep => return None,
-            KernelHuge::Always => ThpEnabled::Always,
-            KernelHuge::Madvise => ThpEnabled::Madvise,
-            KernelHuge::Never => ThpEnabled::Never,
-        };
-        Some(ThpControls { enabled: Some(enabled), ..ThpControls::default() })
-    }
-}
-
-/// The kernel's settings of transparent huge pages.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Thp {
-    /// `enabled`, while the daemon runs: "keep", "always", "madvise" or "never". It is put back when the daemon ends,
-    /// however it ends.
-    pub enabled: KernelHuge,
-}
-
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -131,8 +93,6 @@ pub struct Config {
     /// Locked by the one daemon of this machine.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub lock_file: PathBuf,
-    /// What the kernel does by itself meanwhile.
-    pub thp: Thp,
     /// Which processes.
     pub processes: Processes,
     /// How they are looked at.
@@ -307,7 +267,6 @@ impl Default for Config {
             nice: -10,
             state_file: "/var/lib/megapage/daemon.json".into(),
             lock_file: runtime_file("daemon.lock"),
-            thp: Thp::default(),
             processes: Processes::default(),
             observe: Observe::default(),
             pressure: PressureWatch::default(),
@@ -502,7 +461,8 @@ fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
             }
             let line = validate::line_of(text, &format!("{section}.{key}"));
             let line = line.map(|line| format!(":{line}")).unwrap_or_default();
-            ignored.push(format!("{file}{line}: {section}.{key} has no effect any more: delete it"));
+            let instead = if section == "thp" { ", and use megapage thp" } else { "" };
+            ignored.push(format!("{file}{line}: {section}.{key} has no effect any more: delete it{instead}"));
         }
     }
     ignored

@@ -25,7 +25,6 @@ mod saved_state;
 mod select;
 mod serve;
 pub mod service;
-mod settings;
 mod shared;
 mod telemetry;
 mod zeroing;

@@ -12,7 +12,6 @@ use crate::reporter::{Reporter, ReporterError};
 use crate::rights;
 use crate::saved_state::SavedState;
 use crate::select::Veto;
-use crate::settings::Settings;
 use megapage_act::execute::{Actuator, DryRun, ExecuteError, Executor};
 use megapage_decide::{OWN, Obtained};
 use megapage_kernel::pressure::Trigger;
@@ -104,9 +103,6 @@ pub enum ServiceError {
     /// The daemon cannot start.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// The kernel's settings of huge pages cannot be changed.
-    #[error("thp.enabled: the kernel's setting cannot be taken over: {0}; \"keep\" leaves it alone")]
-    Settings(#[source] KernelError),
     /// A kernel file cannot be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -163,9 +159,6 @@ pub fn run(
         false => Some(Instance::take(root, &service.daemon.config().lock_file)?),
     };
     service.recall();
-    if options.dry_run {
-        Settings::shell_lines(service.daemon.config()).iter().for_each(|line| info!("would be set: {line}"));
-    }
     let Some(signals) = signals else {
         info!("{}", service.describe());
         let pass = service.daemon.single_pass();
@@ -174,9 +167,6 @@ pub fn run(
         return Ok(());
     };
     if !options.dry_run {
-        // Applied before there are threads: it starts a child that restores the settings if this
-        // process is killed.
-        service.settings.apply(root, service.daemon.config()).map_err(ServiceError::Settings)?;
         service.reporter = Some(Reporter::start(root, &service.daemon.config().metrics)?);
     }
     let served = service.serve(&signals, report);
@@ -190,7 +180,6 @@ struct Service<'a> {
     options: &'a Options,
     daemon: Daemon,
     reporter: Option<Reporter>,
-    settings: Settings,
     notify: Notify,
     boot: String,
     saved: Instant,
@@ -221,7 +210,6 @@ impl<'a> Service<'a> {
             options,
             daemon,
             reporter: None,
-            settings: Settings::default(),
             notify: Notify::from_environment(),
             boot: boot_id(root)?,
             saved: Instant::now(),
@@ -292,8 +280,6 @@ impl<'a> Service<'a> {
 
     fn stop(&mut self) {
         self.notify.send("STOPPING=1");
-        // The settings come first: else regions that are split would become huge again.
-        self.settings.put_back();
         // The state is saved before the undoing, too: that takes time, and the service manager may
         // lose patience.
         self.save();
@@ -352,12 +338,7 @@ impl<'a> Service<'a> {
                 if let Err(error) = set_nice(self.daemon.config().nice) {
                     warn!("the priority cannot be set: {error}");
                 }
-                let config = self.daemon.config();
-                config.ignored.iter().for_each(|warning| warn!("{warning}"));
-                let set = if self.options.dry_run { Ok(()) } else { self.settings.apply(self.root, config) };
-                if let Err(error) = set {
-                    warn!("the kernel's settings of huge pages stay as they were found: {error}");
-                }
+                self.daemon.config().ignored.iter().for_each(|warning| warn!("{warning}"));
             }
             Err(error) => warn!("the former configuration stays in force: {error}"),
         }

@@ -107,9 +107,10 @@ fn a_key_that_is_gone_warns_in_one_line_and_has_no_effect() {
     for (table, key) in GONE {
         let text = format!("nice = 3\n[{table}]\n{key} = 'whatever'\n");
         let config = Config::parse("/etc/x.toml", &text).unwrap();
+        let instead = if table == "thp" { ", and use megapage thp" } else { "" };
         assert_eq!(
             config.ignored,
-            [format!("/etc/x.toml:3: {table}.{key} has no effect any more: delete it")]
+            [format!("/etc/x.toml:3: {table}.{key} has no effect any more: delete it{instead}")]
         );
         assert_eq!(Config { ignored: Vec::new(), ..config }, Config { nice: 3, ..Config::default() });
         assert!(!Config::default().to_toml().contains(&format!("\n{key} =")), "{table}.{key} is no option");
