@@ -19,19 +19,18 @@ mod root;
 pub use bpf::{function_calls, page_tables};
 pub use calls::{
     ability, clear_refs, descriptors, directory, exec, file_cache, lru, own_advice, own_segments, page_idle,
-    perf, process_madvise, reclaim, runtime_directory, service, shared_memory, socket, spare, thp_change,
-    tree, trusted,
+    perf, process_madvise, reclaim, runtime_directory, service, shared_memory, socket, spare, tree, trusted,
 };
 pub use children::{background, canary, guard, helper, probe, spawn};
 pub use readers::{
     accounting, buddyinfo, cgroup, file_locks, glibc, hugetlb, hugetlb_users, identity, json_path,
-    kpageflags, ksm, limits, maps, memory_nodes, mounts, numa, object, off, page_reporting, pageblocks,
-    pagemap, pressure, process, processors, program_file, remote_read, smaps, thp, vmstat,
+    kpageflags, limits, maps, memory_nodes, mounts, numa, object, off, page_reporting, pageblocks, pagemap,
+    pressure, process, processors, program_file, remote_read, smaps, thp, vmstat,
 };
 
 use calls::{
     c_library, clock, mapped, mapped_vec, no_links, own_memory, own_thp, process_clock, raw_syscall,
-    settings_change, shared_mapping, timed_memory, word_runs,
+    shared_mapping, timed_memory, word_runs,
 };
 use children::helper_time;
 use readers::{base_pages, cpu_time, cpuid, machine, meminfo};

@@ -14,7 +14,6 @@ pub mod hugetlb_users;
 pub mod identity;
 pub mod json_path;
 pub mod kpageflags;
-pub mod ksm;
 pub mod limits;
 pub(crate) mod machine;
 pub mod maps;

@@ -12,10 +12,11 @@ use megapage_kernel::pageblocks::page_blocks;
 use megapage_kernel::pressure::memory_pressure;
 use megapage_kernel::{
     KernelRoot, file_locks, hugetlb_users, identity, meminfo as read_meminfo, node_meminfo, processor, thp,
-    thp_change, vmstat as read_vmstat,
+    vmstat as read_vmstat,
 };
 use megapage_observe::{machine as observe_machine, outline, pools, process_id, select_processes, unmovable};
 use megapage_report::json;
+use megapage_testing::thp_change;
 use megapage_tlb::{Cpuid, Geometry};
 use megapage_units::{Bytes, PageSize};
 

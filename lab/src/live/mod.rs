@@ -27,7 +27,7 @@ use anyhow::{Context, Result, bail};
 use configuration::{ASKED, AT_REST};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::spawn::Signals;
-use megapage_kernel::thp_change::ThpChange;
+use megapage_testing::thp_change::ThpChange;
 use megapage_units::Bytes;
 use serde::Serialize;
 use std::time::Duration;

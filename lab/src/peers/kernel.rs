@@ -2,7 +2,7 @@
 //! megapage's.
 
 use megapage_kernel::thp::ThpEnabled;
-use megapage_kernel::thp_change::ThpControls;
+use megapage_testing::thp_change::ThpControls;
 use std::time::Duration;
 
 /// One setting of the kernel.

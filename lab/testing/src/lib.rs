@@ -17,11 +17,14 @@
 mod built;
 mod command;
 mod held_lock;
+pub mod ksm;
 mod lock;
 mod memory_group;
 mod pool;
 mod refuse;
+mod settings_change;
 mod skip;
+pub mod thp_change;
 mod thp_setting;
 mod undo;
 mod zram;

@@ -46,7 +46,7 @@ const MAY_COLLAPSE: [(&str, &str); 3] = [
 ];
 
 /// Test files that may name kernel paths, each with the reason.
-const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 20] = [
+const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 21] = [
     ("crates/watch/observe/src/cost/calibrate_tests.rs", "builds the tree of a machine under pressure"),
     ("crates/cli/tests/it/enable.rs", "reads by hand what a run passes on to its program"),
     ("crates/cli/tests/it/run_jvm.rs", "reads by hand what megapage reports"),
@@ -66,6 +66,7 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 20] = [
     ("crates/heap/memory/tests/it/limits.rs", "limits its own addresses and data"),
     ("crates/watch/observe/tests/it/synthetic/mod.rs", "makes up a process whose accesses are known"),
     ("crates/watch/observe/tests/it/pools.rs", "builds a tree in which a process ends while it is read"),
+    ("lab/testing/src/ksm.rs", "sets KSM for experiments"),
     ("lab/testing/src/memory_group.rs", "gives tests a control group"),
     ("lab/testing/src/refuse.rs", "bounds what a test may have on top of what it has"),
     ("lab/testing/src/zram.rs", "gives tests a swap device"),

@@ -8,7 +8,8 @@ use crate::{KernelError, KernelRoot, meminfo};
 pub use megapage_snapshot::thp::{Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize};
 use megapage_units::{Bytes, PageSize};
 
-pub(crate) const DIRECTORY: &str = "sys/kernel/mm/transparent_hugepage";
+/// Directory of the settings, relative to a [`KernelRoot`].
+pub const DIRECTORY: &str = "sys/kernel/mm/transparent_hugepage";
 
 /// Returns the full path of one of the settings, such as `enabled` or `khugepaged/defrag`, as the
 /// user would name it.

@@ -9,8 +9,8 @@ use megapage_kernel::maps::read_maps;
 use megapage_kernel::page_tables::PageTables;
 use megapage_kernel::pagemap::{Pagemap, Region};
 use megapage_kernel::thp::{ThpEnabled, settings};
-use megapage_kernel::thp_change::{ThpChange, ThpControls};
 use megapage_kernel::{KernelRoot, reclaim};
+use megapage_testing::thp_change::{ThpChange, ThpControls};
 use megapage_testing::{PoolGuard, require_root, skip};
 use megapage_units::{BASE_PAGE, HUGE_2M, PageSize, Pid, VirtRange};
 use std::io::{BufRead, BufReader};
@@ -87,12 +87,12 @@ fn start_with_zeros(root: &KernelRoot) -> Option<Kinds> {
     None
 }
 
-/// Takes the right to change `enabled`, which another process (a daemon, a bench) may have; `None`
+/// Takes the right to change settings of huge pages, which another process (a daemon, a bench) may have; `None`
 /// after a loud skip.
 fn begin(root: &KernelRoot) -> Option<ThpChange> {
     let mut refused = None;
     for _ in 0..TRIES {
-        match ThpChange::begin_enabled(root) {
+        match ThpChange::begin(root) {
             Ok(change) => return Some(change),
             Err(error) => refused = Some(error),
         }

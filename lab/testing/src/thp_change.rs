@@ -4,8 +4,8 @@
 
 pub use crate::settings_change::Recovered;
 use crate::settings_change::{self, Group, SettingsChange};
-use crate::thp::{DIRECTORY, ThpEnabled};
-use crate::{KernelError, KernelRoot};
+use megapage_kernel::thp::{DIRECTORY, ThpEnabled};
+use megapage_kernel::{KernelError, KernelRoot};
 use std::time::Duration;
 
 /// Settings to write; `None`: as it was found.
@@ -81,7 +81,7 @@ impl ThpControls {
 }
 
 /// Right to change the settings. The settings are put back when the value is dropped, and also when
-/// this process is killed ([`crate::guard::Guard`]). If the guard is killed as well, as with a
+/// this process is killed ([`megapage_kernel::guard::Guard`]). If the guard is killed as well, as with a
 /// whole control group, the next owner of the right puts them back. For that, the texts found and
 /// set are recorded in `/run/megapage/thp-change` meanwhile (if that can be written to). Only one
 /// process on a machine has the right: it locks `/run/megapage/thp.lock`, which only root can open.
@@ -93,13 +93,7 @@ impl ThpChange {
     /// was killed ([`ThpChange::recovered`]). ENOENT on a kernel without transparent huge pages.
     /// [`KernelError::Held`] if another process keeps the right for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
-        SettingsChange::begin(root, &GROUP, &FILES).map(ThpChange)
-    }
-
-    /// Does the same for `enabled` alone. Changes that others make to the other settings meanwhile
-    /// stay. The other fields of the value given to [`ThpChange::set`] have no effect.
-    pub fn begin_enabled(root: &KernelRoot) -> Result<ThpChange, KernelError> {
-        SettingsChange::begin(root, &GROUP, &[ENABLED]).map(ThpChange)
+        SettingsChange::begin(root, &GROUP).map(ThpChange)
     }
 
     /// Returns the settings that a killed process had changed, and that were put back before the
@@ -111,7 +105,7 @@ impl ThpChange {
     /// Sets `controls`, and everything else as it was found. If one setting is refused, all are put
     /// back. ENOENT if `max_ptes_none` is given and this kernel has none.
     pub fn set(&mut self, controls: &ThpControls) -> Result<(), KernelError> {
-        if controls.max_ptes_none.is_some() && self.0.is_whole() {
+        if controls.max_ptes_none.is_some() {
             self.0.require(MAX_PTES_NONE)?;
         }
         self.0.set(controls.texts())
@@ -127,8 +121,8 @@ pub fn recover(root: &KernelRoot) -> Vec<Recovered> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::captured_tree;
-    use crate::thp::path;
+    use crate::settings_change::captured_tree;
+    use megapage_kernel::thp::path;
 
     fn relative(file: &str) -> String {
         GROUP.relative(file)
@@ -199,19 +193,6 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_taken_is_put_back() {
-        let (_keep, root) = tree();
-        let mut change = ThpChange::begin_enabled(&root).unwrap();
-        change.set(&HARD).unwrap();
-        assert_eq!(root.read(relative("enabled")).unwrap(), "always");
-        assert_eq!(root.read(relative("khugepaged/pages_to_scan")).unwrap().trim(), "4096");
-        root.write(relative("khugepaged/pages_to_scan"), "8192").unwrap();
-        drop(change);
-        assert_eq!(root.read(relative("enabled")).unwrap(), "madvise");
-        assert_eq!(root.read(relative("khugepaged/pages_to_scan")).unwrap(), "8192");
-    }
-
-    #[test]
     fn one_at_a_time() {
         let (_keep, root) = tree();
         let first = ThpChange::begin(&root).unwrap();
@@ -266,7 +247,7 @@ mod tests {
         // The process was killed within a change, and another process has set one file since.
         root.write(relative("khugepaged/pages_to_scan"), "1048576").unwrap();
         root.write(relative("khugepaged/scan_sleep_millisecs"), "333").unwrap();
-        let next = ThpChange::begin_enabled(&root).unwrap();
+        let next = ThpChange::begin(&root).unwrap();
         let lines: Vec<String> = next.recovered().iter().map(Recovered::to_string).collect();
         let (scan, enabled) = (path("khugepaged/pages_to_scan"), path("enabled"));
         assert_eq!(

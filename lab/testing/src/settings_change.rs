@@ -2,9 +2,9 @@
 
 mod record;
 
-use crate::guard::Guard;
-use crate::runtime_directory::{LockError, LockFile, runtime_directory};
-use crate::{KernelError, KernelRoot};
+use megapage_kernel::guard::Guard;
+use megapage_kernel::runtime_directory::{LockError, LockFile, runtime_directory};
+use megapage_kernel::{KernelError, KernelRoot};
 use record::Record;
 pub use record::Recovered;
 pub(crate) use record::recover;
@@ -76,14 +76,10 @@ pub(crate) struct SettingsChange {
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl SettingsChange {
-    /// Notes `files` of the group. Changes nothing yet, except that it undoes the changes of a
+    /// Notes the settings of the group. Changes nothing yet, except that it undoes the changes of a
     /// process that was killed. ENOENT on a kernel without such settings. [`KernelError::Held`] if
     /// another process keeps the right for two seconds.
-    pub(crate) fn begin(
-        root: &KernelRoot,
-        group: &'static Group,
-        files: &[&'static str],
-    ) -> Result<SettingsChange, KernelError> {
+    pub(crate) fn begin(root: &KernelRoot, group: &'static Group) -> Result<SettingsChange, KernelError> {
         let io_error = |source: io::Error| KernelError::Io { path: group.path(group.main).into(), source };
         // A kernel without such settings needs no lock.
         root.read(group.relative(group.main))?;
@@ -98,7 +94,7 @@ impl SettingsChange {
             })?;
         let recovered = record::recover(root, group);
         let mut former = Vec::new();
-        for file in files.iter().copied() {
+        for file in group.files.iter().copied() {
             match group.chosen(root, file) {
                 Err(error) if error.is_gone() && group.optional.contains(&file) => {}
                 text => former.push((file, text?)),
@@ -123,11 +119,6 @@ impl SettingsChange {
     /// settings were noted.
     pub(crate) fn recovered(&self) -> &[Recovered] {
         &self.recovered
-    }
-
-    /// Returns true if there is more than one setting to change.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.former.len() > 1
     }
 
     /// Checks that the kernel has a setting: ENOENT if not.
@@ -177,4 +168,17 @@ impl Drop for SettingsChange {
             lock.release();
         }
     }
+}
+
+/// Makes a captured tree from (path, text) pairs. It lives as long as the first value.
+#[cfg(test)]
+pub(crate) fn captured_tree(files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
+    let directory = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = directory.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let root = KernelRoot::captured(directory.path());
+    (directory, root)
 }

@@ -2,9 +2,9 @@
 //! killed together with its guard.
 
 use super::Group;
-use crate::runtime_directory::runtime_directory;
-use crate::trusted::{Replace, make_directory_of, read_regular, replace_file};
-use crate::{KernelRoot, boot_id};
+use megapage_kernel::runtime_directory::runtime_directory;
+use megapage_kernel::trusted::{Replace, make_directory_of, read_regular, replace_file};
+use megapage_kernel::{KernelRoot, boot_id};
 use std::fmt;
 use std::fs;
 use std::io;

@@ -3,10 +3,10 @@
 //!
 //! Source: Documentation/admin-guide/mm/ksm.rst.
 
-use crate::process::{list_processes, read_stat};
 pub use crate::settings_change::Recovered;
 use crate::settings_change::{Group, SettingsChange};
-use crate::{KernelError, KernelRoot};
+use megapage_kernel::process::{list_processes, read_stat};
+use megapage_kernel::{KernelError, KernelRoot};
 use megapage_units::Pid;
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ impl KsmChange {
     /// ([`KsmChange::recovered`]). Fails with ENOENT on a kernel without KSM. Fails with
     /// [`KernelError::Held`] where another process holds the right and keeps it for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<KsmChange, KernelError> {
-        SettingsChange::begin(root, &GROUP, &FILES).map(KsmChange)
+        SettingsChange::begin(root, &GROUP).map(KsmChange)
     }
 
     /// Returns the settings that a killed process had left. They were put back before the settings
@@ -176,7 +176,7 @@ fn names_a_user(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::captured_tree;
+    use crate::settings_change::captured_tree;
 
     const FOUND: [(&str, &str); 9] = [
         ("sys/kernel/mm/ksm/advisor_mode", "none [scan-time]\n"),
