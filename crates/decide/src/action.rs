@@ -5,42 +5,44 @@ use megapage_units::{HugePage, PageSize, VirtRange};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
-/// Reason for the request of an action. Each is one rule of one policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reason {
-    /// The region is next in the order of addresses.
-    AddressOrder,
-    /// All 512 base pages are present.
-    FullyPopulated,
-    /// Enough of the base pages are present.
-    Utilised,
-    /// Memory is hardly fragmented: a huge page is cheap to get.
-    Unfragmented,
-    /// The region has the highest access coverage.
-    Coverage,
-    /// The process has the highest translation cost.
-    TranslationCost,
-    /// The region has the highest gain for each byte copied, zeroed and bound.
-    Gain,
-    /// The process has less huge memory than its guaranteed share.
-    GuaranteedShare,
-    /// A size below 2 MiB, as 2 MiB would bind too much unused memory.
-    WouldBloat,
-    /// The huge page is no longer fully populated.
-    Depopulated,
-    /// Memory runs short and this huge page holds zeros.
-    Bloat,
-    /// The process or its control group has more huge memory than its cap.
-    OverCap,
-    /// A period has passed.
-    Period,
-    /// Memory runs short and the place of the zeros is unknown.
-    Shortage,
-    /// Later faults should find memory that is already zero.
-    FaultLatency,
-    /// The actuator ends and undoes its changes. No policy uses this.
-    Undo,
+megapage_units::named! {
+    /// Reason for the request of an action. Each is one rule of one policy.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Reason {
+        /// The region is next in the order of addresses.
+        AddressOrder = "address-order",
+        /// All 512 base pages are present.
+        FullyPopulated = "fully-populated",
+        /// Enough of the base pages are present.
+        Utilised = "utilised",
+        /// Memory is hardly fragmented: a huge page is cheap to get.
+        Unfragmented = "unfragmented",
+        /// The region has the highest access coverage.
+        Coverage = "coverage",
+        /// The process has the highest translation cost.
+        TranslationCost = "translation-cost",
+        /// The region has the highest gain for each byte copied, zeroed and bound.
+        Gain = "gain",
+        /// The process has less huge memory than its guaranteed share.
+        GuaranteedShare = "guaranteed-share",
+        /// A size below 2 MiB, as 2 MiB would bind too much unused memory.
+        WouldBloat = "would-bloat",
+        /// The huge page is no longer fully populated.
+        Depopulated = "depopulated",
+        /// Memory runs short and this huge page holds zeros.
+        Bloat = "bloat",
+        /// The process or its control group has more huge memory than its cap.
+        OverCap = "over-cap",
+        /// A period has passed.
+        Period = "period",
+        /// Memory runs short and the place of the zeros is unknown.
+        Shortage = "shortage",
+        /// Later faults should find memory that is already zero.
+        FaultLatency = "fault-latency",
+        /// The actuator ends and undoes its changes. No policy uses this.
+        Undo = "undo",
+    }
 }
 
 /// Request of a policy that a running machine carries out. A region is the address range of one
@@ -166,26 +168,28 @@ impl Action {
     }
 }
 
-/// Result of an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Obtained {
-    /// The page tables show the effect.
-    Done,
-    /// Something holds the pages for now: pinned, locked, off the LRU (EAGAIN, EBUSY). Another try
-    /// is worth it.
-    Busy,
-    /// This region cannot be changed (EINVAL): no page table, not allowed, registered with
-    /// userfaultfd(2).
-    Impossible,
-    /// No free or compactable memory (ENOMEM). Further tries on any region fail for a while.
-    NoMemory,
-    /// The kernel refuses this process (EPERM).
-    Denied,
-    /// The process has ended.
-    Gone,
-    /// This machine cannot do such an action at all, such as a collapse to this size.
-    Unsupported,
+megapage_units::named! {
+    /// Result of an action.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Obtained {
+        /// The page tables show the effect.
+        Done = "done",
+        /// Something holds the pages for now: pinned, locked, off the LRU (EAGAIN, EBUSY). Another try
+        /// is worth it.
+        Busy = "busy",
+        /// This region cannot be changed (EINVAL): no page table, not allowed, registered with
+        /// userfaultfd(2).
+        Impossible = "impossible",
+        /// No free or compactable memory (ENOMEM). Further tries on any region fail for a while.
+        NoMemory = "no-memory",
+        /// The kernel refuses this process (EPERM).
+        Denied = "denied",
+        /// The process has ended.
+        Gone = "gone",
+        /// This machine cannot do such an action at all, such as a collapse to this size.
+        Unsupported = "unsupported",
+    }
 }
 
 /// An action and its result. Policies learn from it.

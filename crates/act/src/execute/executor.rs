@@ -94,7 +94,6 @@ impl Executor {
                             continue;
                         }
                         let action = Action::Demote { process, region, reason: Reason::Undo };
-                        self.counters.asked(&action);
                         answers.push(self.settle(Work::Demote, &action, verdict, took, promotions));
                     }
                     left = again;
@@ -168,7 +167,7 @@ impl Executor {
         let counters = &mut self.counters;
         let terms = Terms::of(*clock);
         let tried = advise(promotions, advice, &mut target, &wanted, &terms, |call| counters.call(call));
-        counters.paused(promotions.pauses());
+        counters.pauses = promotions.pauses();
         let tried: BTreeMap<HugePage, Tried> = wanted.iter().copied().zip(tried).collect();
         for refusal in tried.values().filter_map(|tried| tried.answer.refusal()) {
             self.counters.of(work).refuse(refusal);
@@ -228,7 +227,7 @@ impl Executor {
         if let Some(why) = unable {
             let &(place, _) = &regions[0];
             self.counters.of(group.work).left.pause += regions.len() as u64 - 1;
-            answers[place] = Some(self.answer(&actions[place], Obtained::Unsupported, why));
+            answers[place] = Some(unasked(&actions[place], Obtained::Unsupported, why));
             return;
         }
         while !regions.is_empty() {
@@ -271,8 +270,7 @@ impl Executor {
         }
     }
 
-    /// Stores the result of a verdict in `promotions` and counts the verdict. Returns it as an
-    /// answer.
+    /// Stores the result of a verdict in `promotions`. Returns it as an answer.
     fn settle(
         &mut self,
         work: Work,
@@ -292,26 +290,24 @@ impl Executor {
                 _ => {}
             }
         }
-        self.note(action, verdict, took)
+        answer(action, verdict, took)
     }
+}
 
-    /// Counts a verdict, and returns it as an answer.
-    fn note(&mut self, action: &Action, verdict: Verdict, took: Duration) -> Done {
-        let done = Done {
-            outcome: Outcome { action: action.clone(), obtained: verdict.obtained },
-            promoted: verdict.promoted,
-            freed: verdict.freed,
-            took,
-            why: verdict.why.map(str::to_string),
-        };
-        self.counters.done(&done);
-        done
+/// Returns a verdict as the answer to an action.
+fn answer(action: &Action, verdict: Verdict, took: Duration) -> Done {
+    Done {
+        outcome: Outcome { action: action.clone(), obtained: verdict.obtained },
+        promoted: verdict.promoted,
+        freed: verdict.freed,
+        took,
+        why: verdict.why.map(str::to_string),
     }
+}
 
-    /// Counts and returns the answer to an action for which the kernel was not asked.
-    fn answer(&mut self, action: &Action, obtained: Obtained, why: &'static str) -> Done {
-        self.note(action, Verdict::refused(obtained, why), Duration::ZERO)
-    }
+/// Returns the answer to an action for which the kernel was not asked.
+fn unasked(action: &Action, obtained: Obtained, why: &'static str) -> Done {
+    answer(action, Verdict::refused(obtained, why), Duration::ZERO)
 }
 
 impl Actuator for Executor {
@@ -321,10 +317,9 @@ impl Actuator for Executor {
         let mut answers: Vec<Option<Done>> = vec![None; actions.len()];
         let mut work = Vec::new();
         for (place, action) in actions.iter().enumerate() {
-            self.counters.asked(action);
             match sort(action) {
                 Sorted::Work(kind, process, region) => work.push((place, kind, process, region)),
-                Sorted::Answer(obtained, why) => answers[place] = Some(self.answer(action, obtained, why)),
+                Sorted::Answer(obtained, why) => answers[place] = Some(unasked(action, obtained, why)),
                 Sorted::Ignored => {}
             }
         }

@@ -35,6 +35,8 @@ fn unhurried() -> Budgets {
 struct Acting {
     executor: Executor,
     promotions: Promotions,
+    /// Actions handed over that are not answered yet, by kind: each is deferred.
+    unanswered: [u64; 3],
 }
 
 impl Acting {
@@ -43,7 +45,8 @@ impl Acting {
         let limits = Limits { back_off, back_off_most: back_off, ..Limits::default() };
         let mut promotions = Promotions::new(limits);
         promotions.configure(budgets);
-        Acting { executor: Executor::with_abilities(&KernelRoot::live(), abilities), promotions }
+        let executor = Executor::with_abilities(&KernelRoot::live(), abilities);
+        Acting { executor, promotions, unanswered: [0; 3] }
     }
 
     /// Returns another executor on the same machine, with new promotions.
@@ -54,6 +57,8 @@ impl Acting {
     /// Carries actions out, and notes their outcomes.
     fn carry_out(&mut self, now: Duration, actions: &[Action]) -> Vec<Done> {
         let done = self.executor.carry_out(now, actions, &mut self.promotions);
+        actions.iter().filter_map(kind).for_each(|kind| self.unanswered[kind] += 1);
+        done.iter().filter_map(|done| kind(&done.outcome.action)).for_each(|kind| self.unanswered[kind] -= 1);
         done.iter().for_each(|done| self.promotions.note(now, &done.outcome));
         done
     }
@@ -66,8 +71,25 @@ impl Acting {
         self.executor.counters()
     }
 
+    /// Returns the deferred actions of all kinds, as (budget, time, pause).
+    fn left(&self) -> (u64, u64, u64) {
+        let lefts = self.counters().kinds().map(|(_, kind)| kind.left);
+        lefts.iter().fold((0, 0, 0), |sum, it| (sum.0 + it.budget, sum.1 + it.time, sum.2 + it.pause))
+    }
+
     fn promoted(&self) -> usize {
         self.promotions.made().len()
+    }
+}
+
+/// Returns the place of an action's kind in [`Counters::kinds`]. `None` for a zero scan, which the
+/// observer does.
+fn kind(action: &Action) -> Option<usize> {
+    match action {
+        Action::Promote { .. } => Some(0),
+        Action::Demote { .. } => Some(1),
+        Action::Recover { .. } => Some(2),
+        Action::ZeroScan { .. } => None,
     }
 }
 
@@ -148,9 +170,9 @@ fn until_done(executor: &mut Acting, actions: &[Action]) -> Vec<Done> {
 
 /// Checks that every action handed over was answered or deferred.
 fn assert_adds_up(executor: &Acting) {
-    for (name, kind) in executor.counters().kinds() {
-        let (answered, left) = (kind.obtained.iter().sum::<u64>(), kind.left);
-        assert_eq!(kind.asked, answered + left.budget + left.time + left.pause, "{name}: {kind:?}");
+    for ((name, kind), unanswered) in executor.counters().kinds().into_iter().zip(executor.unanswered) {
+        let left = kind.left;
+        assert_eq!(unanswered, left.budget + left.time + left.pause, "{name}: {kind:?}");
     }
 }
 
@@ -168,7 +190,6 @@ fn regions_are_promoted_recovered_and_promoted_again_without_losing_a_byte() {
     assert_eq!(huge(&child), REGIONS);
     let done = until_done(&mut executor, &actions(recover, &child));
     assert_eq!(huge(&child), 0);
-    let freed: u64 = done.iter().map(|done| done.freed.0).sum();
     if executor.executor.abilities().frees_zeros {
         // Each region's freed bytes are those that its page tables show.
         assert!(done.iter().all(|done| done.freed == Bytes(((PAGES - KEPT) * BASE_PAGE) as u64)), "{done:?}");
@@ -183,11 +204,8 @@ fn regions_are_promoted_recovered_and_promoted_again_without_losing_a_byte() {
     assert_eq!(idle.len(), REGIONS);
     let kept = (0..REGIONS * PAGES).filter(|page| page % PAGES < KEPT);
     assert_eq!(child.touch(kept).unwrap().wrong, 0);
-    let counters = executor.counters();
-    assert!(counters.promote.count(Obtained::Done) >= 2 * REGIONS as u64);
-    assert_eq!((counters.recover.freed_bytes, counters.recover.promoted_bytes), (freed, 0));
-    assert!(counters.calls.count() > 0 && counters.recover.times.count() >= REGIONS as u64);
-    assert!(counters.promote.promoted_bytes >= (REGIONS * HUGE_2M) as u64);
+    assert!(done.iter().all(|done| done.promoted == Bytes::ZERO), "{done:?}");
+    assert!(executor.counters().calls.count() > 0);
     assert_adds_up(&executor);
 }
 
@@ -210,7 +228,7 @@ fn undoing_demotes_what_was_promoted_here_and_nothing_else() {
     until_done(&mut executor, &of(demote, &[4]));
     assert_eq!(executor.promoted(), 2);
     // No time at all: nothing is done, and nothing forgotten.
-    let Acting { executor: it, promotions } = &mut executor;
+    let Acting { executor: it, promotions, .. } = &mut executor;
     assert!(it.undo_within(boot_time(), Duration::ZERO, promotions).is_empty());
     assert_eq!(executor.promoted(), 2);
     let mut undone = Vec::new();
@@ -339,7 +357,7 @@ fn budgets_defer_the_remainder_and_report_it() {
     {
         let mut executor = unbound.other(budgets);
         let done = executor.carry_out(now, &recoveries);
-        assert_eq!((done.len(), executor.counters().left().budget), (1, 4), "{done:?}");
+        assert_eq!((done.len(), executor.left().0), (1, 4), "{done:?}");
         assert_eq!(done[0].outcome.action, recoveries[0], "in the policy's order");
         // The bytes that have come in meanwhile are enough for one more.
         assert_eq!(executor.carry_out(now + Duration::from_secs(40), &recoveries).len(), 1);
@@ -349,7 +367,7 @@ fn budgets_defer_the_remainder_and_report_it() {
     // A budget of zero allows no action.
     let mut none = unbound.other(Budgets { moved: Bytes::ZERO, ..unhurried() });
     assert!(none.carry_out(now, &promotions).is_empty());
-    assert_eq!((none.counters().left().budget, none.counters().calls.count()), (5, 0));
+    assert_eq!((none.left().0, none.counters().calls.count()), (5, 0));
     assert_adds_up(&none);
 }
 
@@ -362,7 +380,7 @@ fn no_call_is_made_when_time_is_up() {
     let process = id(child.pid());
     let actions: Vec<Action> = starts(&child).map(|start| promote(process, start)).collect();
     assert!(executor.carry_out(boot_time(), &actions).is_empty());
-    assert_eq!((executor.counters().calls.count(), executor.counters().left().time), (0, 3));
+    assert_eq!((executor.counters().calls.count(), executor.left().1), (0, 3));
 }
 
 #[test]
@@ -382,11 +400,11 @@ fn a_slow_call_pauses_its_process_and_no_other() {
     let actions = all(recover);
     let now = boot_time();
     let done = executor.carry_out(now, &actions);
-    assert_eq!((done.len(), executor.counters().slow_calls), (1, 1), "{done:?}");
+    assert_eq!((done.len(), executor.counters().pauses.slow), (1, 1), "{done:?}");
     assert_eq!(executor.promotions.pauses().count(), 1);
     assert!(executor.carry_out(now, &actions).is_empty());
     assert_eq!(executor.promotions.pauses().count(), 1, "counted once");
-    assert_eq!(executor.counters().left().pause, 2 + 3);
+    assert_eq!(executor.left().2, 2 + 3);
     assert_eq!(executor.counters().recover.left.pause, 2 + 3);
     assert_adds_up(&executor);
     assert_eq!(executor.carry_out(now, &[recover(twin, page(other.huge().start()))]).len(), 1);
@@ -419,7 +437,7 @@ fn refusals_are_counted_by_error_and_tries_after_them_as_retries() {
         let done = executor.carry_out(boot_time(), std::slice::from_ref(&action));
         assert_eq!(done[0].outcome.obtained, Obtained::Impossible, "{done:?}");
         let promotions = executor.counters().promote;
-        assert_eq!((promotions.asked, promotions.retried, promotions.dropped()), (tries, tries - 1, tries));
+        assert_eq!(promotions.retried, tries - 1);
         let refused = ERRORS.iter().zip(promotions.refused).filter(|(_, count)| *count > 0);
         assert_eq!(refused.collect::<Vec<_>>(), [(&"EINVAL", tries)]);
     }

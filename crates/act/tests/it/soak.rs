@@ -2,7 +2,7 @@
 //! in every way at once and checks every byte. The acting process is killed at any moment. It takes
 //! a minute by default; `MEGAPAGE_SOAK_SECONDS` sets a longer time (`make soak`).
 
-use megapage_act::execute::{Actuator, Executor};
+use megapage_act::execute::{Actuator, Done, Executor};
 use megapage_decide::{Action, Budgets, Latency, Limits, Obtained, Promotions, Reason};
 use megapage_kernel::maps::read_maps;
 use megapage_kernel::pagemap::Pagemap;
@@ -76,14 +76,42 @@ fn actions(root: &KernelRoot, pid: Pid) -> Option<(Vec<Action>, Vec<Action>)> {
     Some((recover, promote))
 }
 
-/// Does one round over the whole family.
-fn round(root: &KernelRoot, executor: &mut Executor, promotions: &mut Promotions, target: Pid) {
+/// Work done on the program.
+#[derive(Debug, Default)]
+struct Sum {
+    promotions: u64,
+    promoted: Bytes,
+    recoveries: u64,
+    freed: Bytes,
+}
+
+impl Sum {
+    fn add(&mut self, done: &Done) {
+        let obtained = u64::from(done.outcome.obtained == Obtained::Done);
+        match done.outcome.action {
+            Action::Promote { .. } => self.promotions += obtained,
+            _ => self.recoveries += obtained,
+        }
+        self.promoted += done.promoted;
+        self.freed += done.freed;
+    }
+}
+
+/// Does one round over the whole family, and adds it to `sum`.
+fn round(
+    root: &KernelRoot,
+    executor: &mut Executor,
+    promotions: &mut Promotions,
+    target: Pid,
+    sum: &mut Sum,
+) {
     for pid in family(root, target) {
         let Some((recover, promote)) = actions(root, pid) else { continue };
         for actions in [recover, promote] {
             for done in executor.carry_out(boot_time(), &actions, promotions) {
                 let obtained = done.outcome.obtained;
                 assert!(!matches!(obtained, Obtained::Denied | Obtained::Unsupported), "{done:?}");
+                sum.add(&done);
             }
         }
     }
@@ -100,7 +128,7 @@ fn act_until_killed() {
     let (mut executor, mut promotions) = (Executor::start(&root).unwrap(), unbound());
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
-        round(&root, &mut executor, &mut promotions, target);
+        round(&root, &mut executor, &mut promotions, target, &mut Sum::default());
         eprintln!("round");
     }
 }
@@ -166,17 +194,16 @@ fn soak(executable: &Path, time: Duration, what: &str) {
     let (mut executor, mut promotions) = (Executor::start(&root).unwrap(), unbound());
     let started = Instant::now();
     // Enough work must be done on the program, however busy the machine is.
-    let worked = |executor: &Executor| {
-        let counters = executor.counters();
-        counters.promote.promoted_bytes > 8 * HUGE_2M as u64
-            && counters.recover.count(Obtained::Done) > 8
-            && (!executor.abilities().frees_zeros || counters.recover.freed_bytes > 0)
+    let frees_zeros = executor.abilities().frees_zeros;
+    let worked = |sum: &Sum| {
+        sum.promoted.0 > 8 * HUGE_2M as u64 && sum.recoveries > 8 && (!frees_zeros || sum.freed > Bytes::ZERO)
     };
-    while started.elapsed() < time / 3 || (!worked(&executor) && started.elapsed() < PATIENCE) {
-        round(&root, &mut executor, &mut promotions, target);
+    let mut sum = Sum::default();
+    while started.elapsed() < time / 3 || (!worked(&sum) && started.elapsed() < PATIENCE) {
+        round(&root, &mut executor, &mut promotions, target, &mut sum);
         workload.check_alive();
     }
-    assert!(worked(&executor), "{:?}", executor.counters());
+    assert!(worked(&sum), "{sum:?}, {:?}", executor.counters());
     let (mut kills, mut rounds) = (0, 0);
     while started.elapsed() < time || kills == 0 {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -196,14 +223,13 @@ fn soak(executable: &Path, time: Duration, what: &str) {
         workload.check_alive();
     }
     // Nothing that the killed processes left hinders the next.
-    round(&root, &mut executor, &mut promotions, target);
+    round(&root, &mut executor, &mut promotions, target, &mut sum);
     let output = workload.finish();
-    let counters = executor.counters();
     println!(
         "{what}: {} promoted, {} recovered ({} MiB freed), then {kills} kills after {rounds} rounds: {}",
-        counters.promote.count(Obtained::Done),
-        counters.recover.count(Obtained::Done),
-        counters.recover.freed_bytes >> 20,
+        sum.promotions,
+        sum.recoveries,
+        sum.freed.0 >> 20,
         output.replace('\n', " "),
     );
     assert!(output.contains("OK, "), "{output}");

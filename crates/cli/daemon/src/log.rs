@@ -2,7 +2,7 @@
 
 use crate::Pass;
 use crate::observability::{LogConfig, LogFormat, LogLevel};
-use crate::telemetry::{clean, kind, reason, result, totals};
+use crate::telemetry::{clean, kind, totals};
 use megapage_decide::Reason;
 use megapage_snapshot::daemon::Totals;
 use megapage_snapshot::{MissedWhy, ProcessId};
@@ -188,7 +188,7 @@ impl PassLog {
                     obtained = totals.obtained,
                     promoted_bytes = totals.promoted_bytes,
                     freed_bytes = totals.freed_bytes,
-                    mostly = mostly.map(reason),
+                    mostly = mostly.map(Reason::name),
                     left_out,
                     "process"
                 );
@@ -221,8 +221,8 @@ impl PassLog {
                 pid = action.process().pid.0,
                 action = kind(action),
                 region = action.region().map(|start| format!("{start:x}")),
-                reason = reason(action.reason()),
-                obtained = result(done.outcome.obtained),
+                reason = action.reason().name(),
+                obtained = done.outcome.obtained.name(),
                 took_us = done.took.as_micros() as u64,
                 why = done.why.as_deref().map(clean),
                 left_out,

@@ -236,7 +236,7 @@ const CASES: &[Case] = &[
             live.targets[0].fill(0);
             let then = live.first(4, &["fully-populated"])?;
             same(&then, &[(0, 1), (0, 2), (0, 5), (0, 0)])?;
-            executor_agrees(live, 4)
+            counters_agree(live, 4)
         },
     },
     // Regions with at least 90 % present, 461 pages. The process with fewer huge pages for its
@@ -323,17 +323,18 @@ fn costly(live: &mut Live) -> Result<Vec<Promotion>, String> {
     Ok(promoted)
 }
 
-/// Checks that the executor's counters add up, and agree with the page tables.
-fn executor_agrees(live: &mut Live, least: usize) -> Result<(), String> {
-    let counted = live.metrics("megapage_executor_");
+/// Checks that the counters of actions agree with each other, and with the page tables.
+fn counters_agree(live: &mut Live, least: usize) -> Result<(), String> {
+    let counted = live.metrics("megapage_");
     let huge = live.targets[0].huge().0 as f64;
-    let sum = |name: &str, more: &str| -> f64 {
-        let begin = format!("{name}_total{{action=\"promote\"{more}");
-        counted.iter().filter(|(labels, _)| labels.starts_with(&begin)).map(|(_, value)| value).sum()
+    let sum = |begin: &str, end: &str| -> f64 {
+        let is_it = |labels: &str| labels.starts_with(begin) && labels.ends_with(end);
+        counted.iter().filter(|(labels, _)| is_it(labels)).map(|(_, value)| value).sum()
     };
-    let (asked, done) = (sum("asked", ""), sum("results", ",result=\"done\""));
-    let adds_up = asked == sum("results", "") + sum("left", "") && asked >= least as f64;
-    if adds_up && done > 0.0 && sum("promoted_bytes", "") == done * HUGE_2M as f64 && huge > 0.0 {
+    let promotions = "actions_total{policy=\"freebsd\",action=\"promote\"";
+    let (tried, done) = (sum(promotions, "}"), sum(promotions, ",result=\"done\"}"));
+    let bytes = sum("promoted_bytes_total", "}");
+    if tried >= least as f64 && done > 0.0 && bytes == done * HUGE_2M as f64 && huge > 0.0 {
         return Ok(());
     }
     Err(format!("{huge} bytes are huge, and {counted:?}"))

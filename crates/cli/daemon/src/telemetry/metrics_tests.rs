@@ -28,10 +28,9 @@ fn shared(tree: &str) -> Arc<Shared> {
         budget: 0.01,
     });
     let mut counted = Counters::default();
-    (counted.promote.asked, counted.promote.retried, counted.promote.left.time) = (9, 3, 2);
-    counted.promote.obtained = [1, 2, 0, 0, 4, 0, 0];
+    (counted.promote.retried, counted.promote.left.time) = (3, 2);
     counted.promote.refused[ERRORS.iter().position(|error| *error == "EAGAIN").unwrap()] = 2;
-    (counted.recover.freed_bytes, counted.slow_calls) = (4096, 5);
+    counted.pauses.slow = 5;
     (counted.calls.counts[0], counted.calls.counts[1], counted.calls.sum_ns) = (3, 1, 500_000);
     first.executor = Some(counted);
     first.costs = Some(CostSource::Estimated);
@@ -139,15 +138,11 @@ fn every_metric_is_reported_and_none_that_is_not_in_the_table() {
     assert_eq!(value("megapage_action_seconds_bucket", "le=\"+Inf\",action=\"recover\""), 2.0);
     assert_eq!(value("megapage_translation_info", "source=\"estimated\""), 1.0);
     for (name, labels, expected) in [
-        ("asked_total", "action=\"promote\"", 9.0),
-        ("results_total", "action=\"promote\",result=\"denied\"", 4.0),
         ("refusals_total", "action=\"promote\",errno=\"EAGAIN\"", 2.0),
         ("refusals_total", "action=\"recover\",errno=\"ENOMEM\"", 0.0),
         ("retried_total", "action=\"promote\"", 3.0),
-        ("dropped_total", "action=\"promote\"", 4.0),
         ("left_total", "action=\"promote\",why=\"time\"", 2.0),
         ("pauses_total", "why=\"slow\"", 5.0),
-        ("freed_bytes_total", "action=\"recover\"", 4096.0),
         ("call_seconds_bucket", "le=\"0.0001\"", 3.0),
         ("call_seconds_bucket", "le=\"0.00025\"", 4.0),
         ("call_seconds_count", "", 4.0),

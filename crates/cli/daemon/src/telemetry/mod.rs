@@ -12,7 +12,7 @@ mod value;
 use crate::Pass;
 use histogram::Histogram;
 use megapage_act::execute::{Counters, Done};
-use megapage_decide::{Action, Obtained, Reason};
+use megapage_decide::{Action, Obtained};
 use megapage_snapshot::daemon::{Decision, PassStatus, ProcessStatus, Totals};
 use megapage_snapshot::{CostSource, ProcessId, TrackerKind};
 use megapage_units::shown::one_line;
@@ -137,7 +137,7 @@ impl Telemetry {
             let one = totals(done);
             sum.add(&one);
             let kind = kind(&done.outcome.action);
-            *self.actions.entry((pass.policy, kind, result(done.outcome.obtained))).or_default() += 1;
+            *self.actions.entry((pass.policy, kind, done.outcome.obtained.name())).or_default() += 1;
             self.action_seconds
                 .entry(kind)
                 .or_insert_with(|| Histogram::new(&ACTION_SECONDS))
@@ -212,8 +212,8 @@ impl Telemetry {
             process: self.processes.get(&process).map(|known| known.status.name.clone()).unwrap_or_default(),
             action: kind(action).into(),
             region: action.region().map(|start| format!("{start:x}")),
-            reason: reason(action.reason()),
-            obtained: result(done.outcome.obtained).into(),
+            reason: action.reason().to_string(),
+            obtained: done.outcome.obtained.name().into(),
             promoted_bytes: done.promoted.0,
             freed_bytes: done.freed.0,
             took_seconds: done.took.as_secs_f64(),
@@ -247,28 +247,6 @@ pub(crate) fn kind(action: &Action) -> &'static str {
         Action::Demote { .. } => "demote",
         Action::Recover { .. } => "recover",
         Action::ZeroScan { .. } => "zero-scan",
-    }
-}
-
-/// Returns the result, as its JSON names it.
-pub(crate) fn result(obtained: Obtained) -> &'static str {
-    match obtained {
-        Obtained::Done => "done",
-        Obtained::Busy => "busy",
-        Obtained::Impossible => "impossible",
-        Obtained::NoMemory => "no-memory",
-        Obtained::Denied => "denied",
-        Obtained::Gone => "gone",
-        Obtained::Unsupported => "unsupported",
-    }
-}
-
-/// Returns a reason, as its JSON names it.
-pub(crate) fn reason(reason: Reason) -> String {
-    match serde_json::to_value(reason) {
-        Ok(serde_json::Value::String(name)) => name,
-        // A reason is a bare name; if it ever held more, its debug form would still show it.
-        _ => format!("{reason:?}"),
     }
 }
 

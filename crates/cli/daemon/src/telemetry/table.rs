@@ -7,7 +7,7 @@ use crate::shared::Shared;
 use Source::{Daemon, Executor, Kernel, Last, Passes, Process};
 use Value::{Count, Level, Seconds, Spread, Times};
 use megapage_act::execute::Counters;
-use megapage_act::execute::counters::{ERRORS, Kind, OBTAINED};
+use megapage_act::execute::counters::{ERRORS, Kind};
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::{KernelError, KernelRoot, helper, process_cpu_time, thp};
 use megapage_observe::machine;
@@ -34,9 +34,8 @@ pub(super) enum Source {
     Passes(fn(&Telemetry) -> Rows<'_>),
     /// Values of the last pass; no rows before the first pass.
     Last(fn(&LastPass) -> Rows<'_>),
-    /// The executor's counts, which are separate from the loop's counts of decisions, so that the
-    /// two can be compared. Counts of an action exist from the start, so that the first failure is
-    /// an increase.
+    /// The executor's counts of calls, beside the loop's counts of actions. Counts of an action
+    /// exist from the start, so that the first failure is an increase.
     Executor(fn(&Counters) -> Rows<'_>),
     /// One row for each process, with the labels that follow `pid` and `name`.
     Process(fn(&Known) -> Option<Row<'_>>),
@@ -117,19 +116,12 @@ metrics! {
         = Last(|last| one(Level(last.status.huge_bytes as f64)));
     memory_short() "1 while memory is short for the policy"
         = Last(|last| one(Level(f64::from(u8::from(last.status.short)))));
-    executor_asked_total(action) "Actions handed to the executor: each has a result or was deferred"
-        = Executor(|from| each(from, |kind| kind.asked));
-    executor_results_total(action, result) "Results of actions, by the page tables"
-        = Executor(|from| each_of(from, OBTAINED.map(|(_, name)| name), |kind| kind.obtained));
     executor_refusals_total(action, errno) "Regions that the kernel refused, by errno"
         = Executor(|from| each_of(from, ERRORS, |kind| kind.refused));
     executor_shared_total(action) "Regions skipped without a system call because a forked process shares them"
         = Executor(|from| each(from, |kind| kind.shared));
     executor_retried_total(action) "Regions retried after a failure"
         = Executor(|from| each(from, |kind| kind.retried));
-    executor_dropped_total(action)
-        "Actions not retried before limits.back_off_most, or never: impossible, denied, gone, unsupported"
-        = Executor(|from| each(from, Kind::dropped));
     executor_left_total(action, why) "Deferred actions: by the byte budget, by time, or by a pause"
         = Executor(|from| {
             let left = |kind: &Kind| [kind.left.budget, kind.left.time, kind.left.pause];
@@ -137,11 +129,11 @@ metrics! {
         });
     executor_pauses_total(why)
         "Pauses: slow and late by the latency guard, memory and group by a lack of memory"
-        = Executor(|from| by(from.pauses(), Count));
-    executor_promoted_bytes_total(action) "Memory that actions promoted to huge pages"
-        = Executor(|from| each(from, |kind| kind.promoted_bytes));
-    executor_freed_bytes_total(action) "Memory that actions released to the machine"
-        = Executor(|from| each(from, |kind| kind.freed_bytes));
+        = Executor(|from| {
+            let it = from.pauses;
+            let by_cause = [("slow", it.slow), ("late", it.late), ("memory", it.memory), ("group", it.group)];
+            by(by_cause, Count)
+        });
     executor_call_seconds() "Duration of one system call"
         = Executor(|from| one(Times(&from.calls)));
     executor_held_seconds() "Time that one call held the mmap lock of a process without a break"

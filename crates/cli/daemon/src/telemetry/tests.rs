@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Times;
-use megapage_decide::Outcome;
+use megapage_decide::{Outcome, Reason};
 use megapage_snapshot::{BackingBytes, Machine, Process, Snapshot};
 use megapage_units::{Bytes, HugePage, PageSize, Pid};
 use std::sync::Arc;
@@ -144,20 +144,14 @@ fn names_of_kinds_and_results_are_those_of_json() {
         assert_eq!(json["action"]["action"], kind(&done.outcome.action));
         assert_eq!(
             (kind(&done.outcome.action), &json["obtained"]),
-            (text, &result(done.outcome.obtained).into())
+            (text, &done.outcome.obtained.name().into())
         );
     }
-    let all = [
-        Obtained::Done,
-        Obtained::Busy,
-        Obtained::Impossible,
-        Obtained::NoMemory,
-        Obtained::Denied,
-        Obtained::Gone,
-        Obtained::Unsupported,
-    ];
-    for obtained in all {
-        assert_eq!(serde_json::to_value(obtained).unwrap(), result(obtained));
+    for obtained in Obtained::ALL {
+        assert_eq!(serde_json::to_value(obtained).unwrap(), obtained.name());
+    }
+    for reason in Reason::ALL {
+        assert_eq!(serde_json::to_value(reason).unwrap(), reason.name());
     }
 }
 
