@@ -2,14 +2,14 @@
 
 mod record;
 
-use megapage_kernel::guard::Guard;
+use crate::undo::Undo;
 use megapage_kernel::runtime_directory::{LockError, LockFile, runtime_directory};
 use megapage_kernel::{KernelError, KernelRoot};
 use record::Record;
 pub use record::Recovered;
 pub(crate) use record::recover;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Settings that are changed together.
@@ -56,7 +56,7 @@ impl Group {
 }
 
 /// Right to change a group of settings. The settings are put back in reverse order when the value
-/// is dropped, and also when this process is killed ([`Guard`]). If the guard is killed as well, as
+/// is dropped, and also when this process is killed ([`Undo`]). If the guard is killed as well, as
 /// with a whole control group, the next owner of the right puts them back. For that, the texts
 /// found and set are recorded in the runtime directory meanwhile (if that can be written to). Only
 /// one process on a machine has the right: it takes a lock in that directory, which only root can
@@ -68,9 +68,14 @@ pub(crate) struct SettingsChange {
     former: Vec<(&'static str, String)>,
     record: Record,
     recovered: Vec<Recovered>,
-    pub(crate) guard: Option<Guard>,
+    pub(crate) guard: Option<Undo>,
     pub(crate) lock: Option<LockFile>,
 }
+
+/// Shell script with arguments `FILE TEXT... RECORD`: writes the texts to files that exist, and then
+/// removes the record.
+const PUT_BACK: &str =
+    "while [ $# -gt 1 ]; do [ -e \"$1\" ] && printf %s \"$2\" > \"$1\"; shift 2; done; rm -f \"$1\"";
 
 /// Longest wait for the right. The guard of a killed process needs time to put back its changes.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -100,10 +105,12 @@ impl SettingsChange {
                 text => former.push((file, text?)),
             }
         }
-        let file = |(file, text): &(&str, String)| (root.path(group.relative(file)), text.clone());
-        let files = former.iter().rev().map(file).collect();
         let record = Record::new(root, group, &former);
-        let guard = Guard::of_locked_files(files, record.path(), lock.file().as_fd()).map_err(io_error)?;
+        let file = |(file, text): &(&str, String)| [root.path(group.relative(file)).into(), text.into()];
+        let record_path = [record.path().into_os_string()];
+        let arguments: Vec<OsString> = former.iter().rev().flat_map(file).chain(record_path).collect();
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsString::as_os_str).collect();
+        let guard = Undo::holding(lock.file(), PUT_BACK, &arguments).map_err(io_error)?;
         Ok(SettingsChange {
             root: root.clone(),
             group,
@@ -162,7 +169,7 @@ impl Drop for SettingsChange {
         // would make the next owner undo a choice that an administrator has made since.
         self.record.remove();
         if let Some(guard) = self.guard.take() {
-            guard.release().ok();
+            guard.release();
         }
         if let Some(lock) = self.lock.take() {
             lock.release();

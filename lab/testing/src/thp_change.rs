@@ -81,7 +81,7 @@ impl ThpControls {
 }
 
 /// Right to change the settings. The settings are put back when the value is dropped, and also when
-/// this process is killed ([`megapage_kernel::guard::Guard`]). If the guard is killed as well, as with a
+/// this process is killed, by a shell. If the guard is killed as well, as with a
 /// whole control group, the next owner of the right puts them back. For that, the texts found and
 /// set are recorded in `/run/megapage/thp-change` meanwhile (if that can be written to). Only one
 /// process on a machine has the right: it locks `/run/megapage/thp.lock`, which only root can open.
@@ -233,7 +233,7 @@ mod tests {
         let set = |file: &str| root.read(relative(file)).unwrap().trim().to_string();
         let end = |mut change: ThpChange| {
             // Excludes the writes of the owner and of the guard.
-            change.0.guard.take().unwrap().release().unwrap();
+            change.0.guard.take().unwrap().release();
             change.0.lock.take().unwrap().release();
             std::mem::forget(change);
         };

@@ -1,6 +1,7 @@
 //! Undo of a change to the machine if its owner is killed: by a shell that waits for that.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -17,6 +18,16 @@ impl Undo {
     /// Starts a shell with `script`, for which `arguments` are `$1` and so on. Errors are those of
     /// starting it.
     pub(crate) fn start(script: &str, arguments: &[&OsStr]) -> io::Result<Undo> {
+        Undo::with_output(Stdio::null(), script, arguments)
+    }
+
+    /// Starts a shell that also keeps the flock(2) on `lock` until its script has run. The script
+    /// prints nothing: the lock's file is its standard output.
+    pub(crate) fn holding(lock: &File, script: &str, arguments: &[&OsStr]) -> io::Result<Undo> {
+        Undo::with_output(lock.try_clone()?.into(), script, arguments)
+    }
+
+    fn with_output(output: Stdio, script: &str, arguments: &[&OsStr]) -> io::Result<Undo> {
         // In a separate process group: a key that ends the owner ends the whole group of its
         // terminal.
         let shell = Command::new("sh")
@@ -27,7 +38,7 @@ impl Undo {
             .arg("sh")
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(output)
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()?;
@@ -70,5 +81,22 @@ mod tests {
         drop(killed.shell.stdin.take());
         drop(killed);
         assert!(file.exists());
+    }
+
+    #[test]
+    fn a_lock_stays_until_the_script_has_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("state");
+        std::fs::write(&file, "on").unwrap();
+        let lock = File::open(&file).unwrap();
+        lock.lock().unwrap();
+        let mut undo = Undo::holding(&lock, "echo off > \"$1\"", &[file.as_os_str()]).unwrap();
+        // Only the shell holds the lock now, as after the owner is killed.
+        drop(lock);
+        let other = File::open(&file).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(undo.shell.stdin.take());
+        other.lock().unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "off\n");
     }
 }

@@ -13,13 +13,9 @@ use crate::spawn::{open_pidfd, wait_readable};
 use megapage_inside::without_signals;
 use megapage_units::{Pid, VirtRange};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::thread::Timespec;
-use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -33,25 +29,13 @@ pub struct Rounds {
     pub pause: Duration,
 }
 
-/// Last actions of the child. All of it was allocated before the fork.
-enum Last<'a> {
-    /// MADV_COLD on ranges of the process behind this descriptor.
-    Cool { target: BorrowedFd<'a>, vector: Vec<libc::iovec>, rounds: u32, pause: Timespec },
-    /// Text for each of these files. After the writes, the file `record` is removed, and the lock
-    /// on the descriptor ends.
-    WriteLocked { files: Vec<(CString, Vec<u8>)>, record: CString, lock: BorrowedFd<'a> },
-}
-
-impl Last<'_> {
-    /// Returns the longest wait for the child, see [`Guard::patience`].
-    fn patience(&self) -> Duration {
-        match self {
-            Last::Cool { rounds, pause, .. } => {
-                PATIENCE + Duration::from_nanos(pause.tv_nsec as u64) * *rounds
-            }
-            Last::WriteLocked { .. } => PATIENCE,
-        }
-    }
+/// Last actions of the child: MADV_COLD on ranges of the process behind this descriptor. All of it
+/// was allocated before the fork.
+struct Last<'a> {
+    target: BorrowedFd<'a>,
+    vector: Vec<libc::iovec>,
+    rounds: u32,
+    pause: Timespec,
 }
 
 /// Guard of changes. The child puts them back if this value is dropped, or if the owner ends in any
@@ -68,7 +52,7 @@ pub struct Guard {
     patience: Duration,
 }
 
-/// Longest wait for writes to files, which are done at once unless something else is wrong.
+/// Longest wait for the child, without the pauses between its rounds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Guard {
@@ -80,42 +64,23 @@ impl Guard {
             iov_base: ptr::without_provenance_mut(range.start() as usize),
             iov_len: range.len().0 as usize,
         };
-        Guard::start(&Last::Cool {
+        let last = Last {
             target: pidfd,
             vector: ranges.iter().map(iovec).collect(),
             rounds: rounds.count.max(1),
             pause: Timespec { tv_sec: 0, tv_nsec: i64::from(rounds.pause.subsec_nanos()) },
-        })
-    }
-
-    /// Starts a guard that writes to each of these files its text, in this order, and then removes
-    /// the file `record` that lists them. It skips a file that does not exist. If the owner is
-    /// killed, a flock(2) on `lock` stays until that is done: the next owner finds everything put
-    /// back.
-    ///
-    /// # Errors
-    /// Those of pipe(2) and fork(2); EINVAL for a path with a NUL.
-    pub fn of_locked_files(
-        files: Vec<(PathBuf, String)>,
-        record: PathBuf,
-        lock: BorrowedFd<'_>,
-    ) -> io::Result<Guard> {
-        let (files, record) = (texts(files)?, terminated(record)?);
-        Guard::start(&Last::WriteLocked { files, record, lock })
-    }
-
-    fn start(last: &Last<'_>) -> io::Result<Guard> {
+        };
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         // With the pipe's other end open, the child would never read the pipe's end.
-        let (Last::Cool { target: used, .. } | Last::WriteLocked { lock: used, .. }) = last;
-        let kept = [reader.as_raw_fd(), used.as_raw_fd()];
+        let kept = [reader.as_raw_fd(), pidfd.as_raw_fd()];
         // Signals are blocked from the child's first moment on: it inherits the mask.
         let child = without_signals(|| {
             // SAFETY: the child runs `child` alone, which keeps the file-level obligation; `last`
             // was allocated before the fork, and only these descriptors are used.
-            unsafe { Child::fork(Some(&kept), || child(reader.as_fd(), last)) }
+            unsafe { Child::fork(Some(&kept), || child(reader.as_fd(), &last)) }
         })?;
-        Ok(Guard { child, owner: Some(writer), patience: last.patience() })
+        let pauses = Duration::from_nanos(last.pause.tv_nsec as u64) * last.rounds;
+        Ok(Guard { child, owner: Some(writer), patience: PATIENCE + pauses })
     }
 
     /// Ends the child without its last actions, and collects it. Returns an error if it had ended
@@ -179,37 +144,12 @@ fn child(from: BorrowedFd<'_>, last: &Last<'_>) {
             Err(_) => {}
         }
     }
-    match last {
-        Last::Cool { target, vector, rounds, pause } => {
-            for round in 0..*rounds {
-                if round > 0 {
-                    let _ = rustix::thread::nanosleep(pause);
-                }
-                cool(*target, vector);
-            }
+    for round in 0..last.rounds {
+        if round > 0 {
+            let _ = rustix::thread::nanosleep(&last.pause);
         }
-        Last::WriteLocked { files, record, .. } => {
-            write(files);
-            let _ = rustix::fs::unlink(record);
-        }
+        cool(last.target, &last.vector);
     }
-}
-
-fn write(files: &[(CString, Vec<u8>)]) {
-    for (path, text) in files {
-        if let Ok(file) = rustix::fs::open(path, OFlags::WRONLY | OFlags::TRUNC, Mode::empty()) {
-            let _ = rustix::io::write(file, text);
-        }
-    }
-}
-
-/// Converts files and texts to the forms that the child needs.
-fn texts(files: Vec<(PathBuf, String)>) -> io::Result<Vec<(CString, Vec<u8>)>> {
-    files.into_iter().map(|(path, text)| Ok((terminated(path)?, text.into_bytes()))).collect()
-}
-
-fn terminated(path: PathBuf) -> io::Result<CString> {
-    CString::new(path.into_os_string().into_vec()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 /// Most ranges in one call of a guard. For their splits the process may have to wait for its mmap
@@ -307,45 +247,5 @@ mod tests {
         let pidfd = open_pidfd(guard.pid()).unwrap();
         assert!(crate::spawn::wait_readable(pidfd.as_fd(), Duration::from_secs(20)).unwrap());
         assert!(guard.release().is_err());
-    }
-
-    #[test]
-    fn files_are_written_to_when_it_is_dropped_and_not_when_it_is_released() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let (file, missing, record) = (path("state"), path("missing"), path("record"));
-        std::fs::write(&file, "on").unwrap();
-        let lock = std::fs::File::open(&file).unwrap();
-        let files = [(missing.clone(), "0".into()), (file.clone(), "off".into())];
-        let guard = || Guard::of_locked_files(files.to_vec(), record.clone(), lock.as_fd()).unwrap();
-        guard().release().unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "on");
-        drop(guard());
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "off");
-        assert!(!missing.exists());
-    }
-
-    #[test]
-    fn a_lock_stays_until_all_is_put_back() {
-        use rustix::fs::{FlockOperation, flock};
-        let directory = tempfile::tempdir().unwrap();
-        let (file, record) = (directory.path().join("state"), directory.path().join("record"));
-        std::fs::write(&file, "on").unwrap();
-        std::fs::write(&record, "it was off").unwrap();
-        let lock = std::fs::File::open(&file).unwrap();
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let mut guard =
-            Guard::of_locked_files(vec![(file.clone(), "off".into())], record.clone(), lock.as_fd()).unwrap();
-        // Only the guard holds the lock now, as after the owner is killed.
-        drop(lock);
-        let other = std::fs::File::open(&file).unwrap();
-        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
-        drop(guard.owner.take());
-        // Another test may start a process just now, which has the descriptor until it executes its
-        // program.
-        flock(&other, FlockOperation::LockExclusive).unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "off");
-        assert!(!record.exists());
-        guard.collect();
     }
 }
