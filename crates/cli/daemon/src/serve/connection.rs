@@ -5,7 +5,7 @@ use super::client::{Client, Origin};
 use megapage_kernel::effective_uid;
 use megapage_kernel::socket::{Interest, peer_uid};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -41,36 +41,6 @@ impl Deadlines {
 }
 
 #[derive(Debug)]
-pub(super) enum Stream {
-    Unix(UnixStream),
-    Loopback(TcpStream),
-}
-
-impl Stream {
-    fn shutdown(&self) {
-        // A client that has gone already is no failure.
-        let _ = match self {
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
-            Stream::Loopback(stream) => stream.shutdown(Shutdown::Write),
-        };
-    }
-
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Unix(stream) => stream.read(bytes),
-            Stream::Loopback(stream) => stream.read(bytes),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Unix(stream) => stream.write(bytes),
-            Stream::Loopback(stream) => stream.write(bytes),
-        }
-    }
-}
-
-#[derive(Debug)]
 enum State {
     Reading { request: Vec<u8>, pieces: u32 },
     Writing { head: Vec<u8>, body: Body, written: usize },
@@ -80,8 +50,8 @@ enum State {
 /// Client that is being answered.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: Stream,
-    trusted: bool,
+    stream: UnixStream,
+    client: Client,
     state: State,
     /// Time by which the present state must end.
     until: Instant,
@@ -102,28 +72,22 @@ pub(super) enum Next {
 }
 
 impl Connection {
-    /// Creates a connection; the stream must not block.
-    pub(super) fn new(stream: Stream, deadlines: Deadlines, now: Instant) -> Connection {
+    /// Creates a connection. The stream must not block; one of the loopback address is read and
+    /// written in the same way as one of the socket.
+    pub(super) fn new(stream: UnixStream, origin: Origin, deadlines: Deadlines, now: Instant) -> Connection {
+        let is_ours = |uid| uid == 0 || uid == effective_uid();
+        let trusted = origin == Origin::Unix && peer_uid(&stream).is_ok_and(is_ours);
         let state = State::Reading { request: Vec::new(), pieces: 0 };
-        let trusted = match &stream {
-            Stream::Unix(stream) => peer_uid(stream).is_ok_and(|uid| uid == 0 || uid == effective_uid()),
-            Stream::Loopback(_) => false,
-        };
-        Connection { stream, trusted, state, until: now + deadlines.read, moved: now, deadlines }
+        let client = Client { origin, trusted };
+        Connection { stream, client, state, until: now + deadlines.read, moved: now, deadlines }
     }
 
     pub(super) fn origin(&self) -> Origin {
-        match self.stream {
-            Stream::Unix(_) => Origin::Unix,
-            Stream::Loopback(_) => Origin::Loopback,
-        }
+        self.client.origin
     }
 
     pub(super) fn waits_for(&self) -> (BorrowedFd<'_>, Interest) {
-        let fd = match &self.stream {
-            Stream::Unix(stream) => stream.as_fd(),
-            Stream::Loopback(stream) => stream.as_fd(),
-        };
+        let fd = self.stream.as_fd();
         match self.state {
             State::Writing { .. } => (fd, Interest::Write),
             State::Reading { .. } | State::Closing { .. } => (fd, Interest::Read),
@@ -173,7 +137,7 @@ impl Connection {
     }
 
     fn read(&mut self, answers: &mut Answers, now: Instant) -> io::Result<Option<Next>> {
-        let client = Client { origin: self.origin(), trusted: self.trusted };
+        let client = self.client;
         let State::Reading { request, pieces } = &mut self.state else { return Ok(None) };
         let mut bytes = [0; MOST_REQUEST];
         let room = MOST_REQUEST - request.len();
@@ -213,7 +177,8 @@ impl Connection {
         if *written < head.len() + body.len() {
             return Ok(None);
         }
-        self.stream.shutdown();
+        // A client that has gone already is no failure.
+        let _ = self.stream.shutdown(Shutdown::Write);
         self.state = State::Closing { read: 0 };
         self.until = now + self.deadlines.close;
         Ok(None)

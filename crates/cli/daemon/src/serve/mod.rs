@@ -17,12 +17,11 @@ pub(crate) use listeners::Listeners;
 use crate::shared::Shared;
 use answer::Answers;
 use client::{Client, Origin};
-use connection::{Connection, Deadlines, Next, Stream};
+use connection::{Connection, Deadlines, Next};
 use megapage_kernel::service::Pace;
 use megapage_kernel::socket::{Interest, wait_ready};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,7 +64,7 @@ pub(crate) fn converse(shared: Arc<Shared>, pieces: &[&[u8]]) -> io::Result<Vec<
     let (mut theirs, ours) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let now = Instant::now();
-    let mut connection = Connection::new(Stream::Unix(ours), Deadlines::USUAL, now);
+    let mut connection = Connection::new(ours, Origin::Unix, Deadlines::USUAL, now);
     let mut answers = Answers::new(shared);
     let mut next = Next::Wait;
     for piece in pieces {
@@ -260,19 +259,23 @@ impl Serving {
         while self.accepts(origin, now).is_some_and(|from| from <= now) {
             let accepted = match (origin, &self.listeners.unix, &self.listeners.loopback) {
                 (Origin::Unix, Some(socket), _) => {
-                    socket.listener().accept().and_then(|(stream, _)| unix(stream))
+                    socket.listener().accept().map(|(stream, _)| OwnedFd::from(stream))
                 }
                 (Origin::Loopback, _, Some((_, listener))) => {
-                    listener.accept().and_then(|(stream, _)| loopback(stream))
+                    listener.accept().map(|(stream, _)| OwnedFd::from(stream))
                 }
                 _ => return,
             };
             let pace = &mut self.paces[origin as usize];
+            let accepted = accepted.and_then(|stream| {
+                let stream = UnixStream::from(stream);
+                stream.set_nonblocking(true).map(|()| stream)
+            });
             match accepted {
                 Ok(stream) => {
                     pace.note();
                     self.make_room(origin, now);
-                    let mut connection = Connection::new(stream, self.deadlines, now);
+                    let mut connection = Connection::new(stream, origin, self.deadlines, now);
                     // Most requests are there already.
                     if keep(connection.step(&mut self.answers, now), &self.shared.dropped) {
                         self.connections.push(connection);
@@ -329,16 +332,6 @@ fn keep(next: Next, dropped: &std::sync::atomic::AtomicU64) -> bool {
         dropped.fetch_add(1, Ordering::Relaxed);
     }
     next == Next::Wait
-}
-
-fn unix(stream: UnixStream) -> io::Result<Stream> {
-    stream.set_nonblocking(true)?;
-    Ok(Stream::Unix(stream))
-}
-
-fn loopback(stream: TcpStream) -> io::Result<Stream> {
-    stream.set_nonblocking(true)?;
-    Ok(Stream::Loopback(stream))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::telemetry::tests::{pass, promoted, telemetry};
 use megapage_kernel::KernelRoot;
 use megapage_kernel::socket::connect_to;
 use std::net::SocketAddr;
+use std::net::TcpStream;
 
 /// Deadlines that a test can wait for.
 const SHORT: Deadlines = Deadlines {
