@@ -5,7 +5,7 @@ use crate::workload::measurement::Measurement;
 use crate::workload::requests::READY;
 use anyhow::{Context, Result, bail, ensure};
 use megapage_bench::signals::SIGNAL_INTERVAL;
-pub(crate) use megapage_bench::signals::{Stopped, check, sleep, stop_signals};
+pub(crate) use megapage_bench::signals::{Stopped, check, stop_signals};
 use megapage_bench::statistics::{Spent, nanoseconds};
 use megapage_kernel::spawn::{
     ChildEvent, Signals, Usage, open_pidfd, poll_child, send_signal, signal, wait_any_readable, wait_readable,
@@ -21,6 +21,16 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest time for an answer of a workload.
 const LONGEST_ANSWER: Duration = Duration::from_secs(300);
+
+/// Sleeps; fails with [`Stopped`] as soon as the user asks to stop.
+pub(crate) fn sleep(signals: &Signals, time: Duration) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        check(signals)?;
+        let Some(rest) = time.checked_sub(start.elapsed()) else { return Ok(()) };
+        std::thread::sleep(rest.min(SIGNAL_INTERVAL));
+    }
+}
 
 /// A program that runs, until the value is dropped.
 #[derive(Debug)]

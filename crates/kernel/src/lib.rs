@@ -25,7 +25,7 @@ pub use children::{background, canary, guard, helper, probe, spawn};
 pub use readers::{
     accounting, buddyinfo, cgroup, file_locks, glibc, hugetlb, hugetlb_users, identity, json_path,
     kpageflags, limits, maps, memory_nodes, mounts, numa, object, off, page_reporting, pageblocks, pagemap,
-    pressure, process, processors, program_file, remote_read, smaps, thp, vmstat,
+    pressure, process, program_file, remote_read, smaps, thp, vmstat,
 };
 
 use calls::{

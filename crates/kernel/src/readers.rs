@@ -28,7 +28,6 @@ pub mod pageblocks;
 pub mod pagemap;
 pub mod pressure;
 pub mod process;
-pub mod processors;
 pub mod program_file;
 pub mod remote_read;
 pub mod smaps;

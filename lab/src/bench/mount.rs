@@ -1,7 +1,8 @@
 //! A hugetlbfs for one bench.
 
 use anyhow::{Context, Result};
-use megapage_kernel::mounts::{mount_hugetlbfs, unmount};
+use megapage_kernel::mounts::mount_hugetlbfs;
+use megapage_testing::unmount;
 use megapage_units::PageSize;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,8 +8,8 @@
 
 use super::requests::READY;
 use anyhow::{Context, Result};
-use megapage_kernel::processors;
 use megapage_kernel::spawn::set_nice;
+use megapage_testing::processors;
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::io::Write;

@@ -20,7 +20,9 @@ mod held_lock;
 pub mod ksm;
 mod lock;
 mod memory_group;
+mod mount;
 mod pool;
+pub mod processors;
 mod refuse;
 mod settings_change;
 mod skip;
@@ -34,6 +36,7 @@ pub use command::{PATIENCE, assert_refused, copied, script, until, until_within,
 pub use held_lock::HeldLock;
 pub use lock::MachineLock;
 pub use memory_group::{GroupUsage, MemoryGroup};
+pub use mount::unmount;
 pub use pool::{LEAST_AVAILABLE, PoolGuard};
 pub use refuse::{Call, in_child, refuse, with_data_limited};
 pub use skip::{

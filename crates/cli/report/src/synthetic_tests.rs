@@ -1,5 +1,6 @@
 //! Invented snapshots for the tests; and texts to compare with.
 
+use crate::top::{Head, Key};
 use megapage_snapshot::*;
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, PageSize, Pid, VirtRange};
 use std::path::Path;
@@ -200,4 +201,9 @@ pub fn assert_golden(name: &str, text: &str) {
         "not as in {} (after looking at the change, set MEGAPAGE_BLESS=1):\n{text}",
         path.display()
     );
+}
+
+/// Returns the settings for one table of top, sorted by this key, without filter and remarks.
+pub(crate) fn head(key: Key) -> Head {
+    Head { key, reverse: false, every: None, filter: String::new(), notes: Vec::new() }
 }

@@ -352,7 +352,7 @@ mod tests {
         assert_eq!((row.sampled_ago_seconds, row.oldest_sample_seconds), (Some(3.0), Some(63.0)));
         let share = row.sampled_share.unwrap();
         assert!(share > 0.005 && share < 0.01, "{share}");
-        let text = text::table(&top, &Head::by(Key::Pid), 160);
+        let text = text::table(&top, &synthetic::head(Key::Pid), 160);
         assert!(text.contains(" 63s <1%"), "{text}");
     }
 

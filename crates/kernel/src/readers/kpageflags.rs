@@ -31,11 +31,6 @@ impl PageFlags {
         self.has(17)
     }
 
-    /// Returns true for a page merged with equal pages (`KSM`).
-    pub const fn is_merged(self) -> bool {
-        self.has(21)
-    }
-
     /// Returns true for a transparent huge page, of any size where the kernel knows several
     /// (`THP`).
     pub const fn is_thp(self) -> bool {

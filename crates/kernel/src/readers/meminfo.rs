@@ -18,10 +18,6 @@ pub struct MemInfo {
     pub swap_total: Option<Bytes>,
     /// `SwapFree`.
     pub swap_free: Option<Bytes>,
-    /// `Mlocked`.
-    pub mlocked: Option<Bytes>,
-    /// `Unevictable`.
-    pub unevictable: Option<Bytes>,
     /// `SReclaimable`: slab that can be released under pressure; it cannot be moved.
     pub slab_reclaimable: Option<Bytes>,
     /// `SUnreclaim`: slab that can be neither released nor moved.
@@ -50,8 +46,6 @@ impl MemInfo {
             "MemAvailable" => &mut self.available,
             "SwapTotal" => &mut self.swap_total,
             "SwapFree" => &mut self.swap_free,
-            "Mlocked" => &mut self.mlocked,
-            "Unevictable" => &mut self.unevictable,
             "SReclaimable" => &mut self.slab_reclaimable,
             "SUnreclaim" => &mut self.slab_unreclaimable,
             "KernelStack" => &mut self.kernel_stacks,

@@ -3,7 +3,7 @@
 
 use crate::{KernelError, KernelRoot};
 use megapage_units::{Bytes, PageSize};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -92,12 +92,6 @@ pub fn mount_hugetlbfs(point: &Path, size: PageSize) -> io::Result<()> {
     let flags = MountFlags::NOEXEC | MountFlags::NODEV | MountFlags::NOSUID;
     let options = CString::new(format!("pagesize={},mode=1777", size.bytes().0)).expect("no NUL");
     Ok(rustix::mount::mount("hugetlbfs", point, "hugetlbfs", flags, Some(options.as_c_str()))?)
-}
-
-/// Unmounts the mount at `point` (umount2(2)), following no link. Fails with EBUSY while a file in
-/// it is in use.
-pub fn unmount(point: &Path) -> io::Result<()> {
-    Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW)?)
 }
 
 fn hugetlbfs(mount: Mount) -> Option<HugetlbfsMount> {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use megapage_kernel::spawn::{Signals, signal};
 use std::error::Error;
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two checks for a signal in a wait.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -33,15 +33,5 @@ pub fn check(signals: &Signals) -> Result<()> {
     match signals.next().context("signalfd")? {
         Some(came) => Err(Stopped(came.number).into()),
         None => Ok(()),
-    }
-}
-
-/// Sleeps; fails with [`Stopped`] as soon as the user asks to stop.
-pub fn sleep(signals: &Signals, time: Duration) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        check(signals)?;
-        let Some(rest) = time.checked_sub(start.elapsed()) else { return Ok(()) };
-        std::thread::sleep(rest.min(SIGNAL_INTERVAL));
     }
 }

@@ -153,16 +153,6 @@ pub fn set_thp(kind: OwnThp) -> Result<(), RunError> {
 }
 
 impl Prepared {
-    /// Returns the program.
-    pub fn program(&self) -> &Program {
-        &self.program
-    }
-
-    /// Returns the decision.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
     /// Returns the run as shell lines: the reasons as comments, then the command.
     pub fn dry_run(&self) -> Vec<String> {
         let mut lines: Vec<String> = self

@@ -127,11 +127,6 @@ impl Service {
             None => None,
         }
     }
-
-    /// Returns the type of service, as written or by default.
-    pub fn kind(&self) -> &str {
-        self.last("Type").unwrap_or("simple")
-    }
 }
 
 /// Returns the name of the file to which an alias leads; an instance keeps its own name.

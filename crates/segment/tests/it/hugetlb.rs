@@ -1,12 +1,13 @@
 //! Segments on hugetlb pages: behaviour that only these can show.
 
-use megapage_kernel::mounts::{mount_hugetlbfs, unmount};
+use megapage_kernel::mounts::mount_hugetlbfs;
 use megapage_kernel::smaps::read_own_smaps;
 use megapage_kernel::{KernelRoot, hugetlb};
 use megapage_segment::heap::{Depth, Heap, Request, Tag};
 use megapage_segment::upgrade::{Extras, Listener, take_over};
 use megapage_segment::{Layout, Name, Options, Pool, Segment, SegmentError, Unlink};
 use megapage_testing::PoolGuard;
+use megapage_testing::unmount;
 use megapage_units::{Bytes, PageSize};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -70,11 +70,6 @@ impl Watch {
         self.interrupted
     }
 
-    /// Returns the child's end, if it has ended.
-    pub fn ended(&self) -> Option<Ended> {
-        self.ended
-    }
-
     /// Waits for the child's end, and passes signals on to it. Returns `None` without a child.
     pub fn finish(&mut self) -> io::Result<Option<Ended>> {
         while self.child.is_some() && self.ended.is_none() {
@@ -127,7 +122,7 @@ mod tests {
     fn a_wait_ends_with_the_child() {
         let (mut watch, _) = Watch::start(Command::new("sh").args(["-c", "exit 3"])).unwrap();
         assert!(!watch.wait(Duration::from_secs(600)), "the child has ended");
-        assert_eq!(watch.ended().unwrap().event, ChildEvent::Exited(3));
+        assert_eq!(watch.ended.unwrap().event, ChildEvent::Exited(3));
         assert_eq!(watch.finish().unwrap().unwrap().event, ChildEvent::Exited(3));
         assert!(!watch.interrupted());
     }

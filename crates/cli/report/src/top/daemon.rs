@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn head() -> Head {
-        Head::by(Key::Pid)
+        synthetic::head(Key::Pid)
     }
 
     #[test]

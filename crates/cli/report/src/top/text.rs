@@ -40,13 +40,6 @@ pub struct Head {
     pub notes: Vec<String>,
 }
 
-impl Head {
-    /// Returns the settings for one table, sorted by this key, without filter and remarks.
-    pub fn by(key: Key) -> Head {
-        Head { key, reverse: false, every: None, filter: String::new(), notes: Vec::new() }
-    }
-}
-
 /// The part of the table that a terminal shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
@@ -374,7 +367,7 @@ mod tests {
     }
 
     fn head() -> Head {
-        Head { every: Some(Duration::from_secs(3)), ..Head::by(Key::Resident) }
+        Head { every: Some(Duration::from_secs(3)), ..synthetic::head(Key::Resident) }
     }
 
     #[test]

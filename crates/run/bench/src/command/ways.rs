@@ -68,11 +68,6 @@ impl Way {
         Ok(WAYS.into_iter().filter(chosen).collect())
     }
 
-    /// Returns true if `megapage run` starts the command.
-    pub fn is_ours(&self) -> bool {
-        matches!(self.by, By::Run(_))
-    }
-
     /// Returns the reason why it cannot run here; `None` if it can.
     pub fn absence(&self) -> Option<String> {
         match self.by {

@@ -36,7 +36,8 @@ fn a_cpp_program_finds_its_words_again() {
 #[test]
 fn the_same_on_huge_pages() {
     let Some(_guard) = PoolGuard::reserve(PageSize::HUGE_2M, 8) else { return };
-    use megapage_kernel::mounts::{mount_hugetlbfs, unmount};
+    use megapage_kernel::mounts::mount_hugetlbfs;
+    use megapage_testing::unmount;
     struct Mounted(PathBuf);
     impl Drop for Mounted {
         fn drop(&mut self) {

@@ -1,6 +1,7 @@
 //! The Python package, with the library that was built with this test.
 
-use megapage_kernel::mounts::{mount_hugetlbfs, unmount};
+use megapage_kernel::mounts::mount_hugetlbfs;
+use megapage_testing::unmount;
 use megapage_testing::{PoolGuard, skip};
 use megapage_units::PageSize;
 use std::path::{Path, PathBuf};

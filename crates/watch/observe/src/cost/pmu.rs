@@ -111,24 +111,6 @@ impl Pmu {
         Ok(Pmu { root: root.clone(), recipe, events, scope, calibration, watched: BTreeMap::new() })
     }
 
-    /// Returns the counted events, in one line for the user.
-    pub fn describe(&self) -> String {
-        let scope = if self.scope.user_only { ", user mode only" } else { "" };
-        let threads =
-            if self.scope.new_threads { "" } else { ", threads that start are found at each reading" };
-        match self.calibration {
-            None => format!("{} ({}){scope}{threads}", self.recipe.what(), self.recipe.family),
-            Some(cost) => format!(
-                "{} ({}) x {:.0} cycles [{:.0}, {:.0}]{scope}{threads}",
-                self.recipe.what(),
-                self.recipe.family,
-                cost.cycles,
-                cost.low,
-                cost.high
-            ),
-        }
-    }
-
     /// Starts to count a process. Does nothing if it is counted already. Each thread takes two or
     /// three descriptors.
     pub fn watch(&mut self, id: ProcessId) -> Result<(), PmuError> {

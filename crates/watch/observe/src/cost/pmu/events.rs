@@ -27,8 +27,6 @@ pub enum Counted {
 /// Events to count on a family of processors. They are raw codes of the unit `cpu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// Name of the family by its maker.
-    pub family: &'static str,
     /// Unhalted core cycles.
     pub cycles: u64,
     /// Page walks.
@@ -45,14 +43,6 @@ impl Recipe {
         };
         std::iter::once(self.cycles).chain(walks.into_iter().flatten())
     }
-
-    /// Returns the name of the counts, for the user.
-    pub fn what(&self) -> &'static str {
-        match self.counted {
-            Counted::WalkCycles { .. } => "page-walk cycles",
-            Counted::Misses { .. } => "L2 TLB misses",
-        }
-    }
 }
 
 /// Returns the raw code of an event of x86: event 0 to 0xff, unit mask, and counter mask (0: count
@@ -63,27 +53,27 @@ const fn raw(event: u64, unit_mask: u64, counter_mask: u64) -> u64 {
 
 /// Returns the recipe with unhalted core cycles, and the cycles of page walks for loads and for
 /// stores.
-const fn intel(family: &'static str, load: u64, store: u64, overlap: bool) -> Recipe {
-    Recipe { family, cycles: raw(0x3c, 0x00, 0), counted: Counted::WalkCycles { load, store, overlap } }
+const fn intel(load: u64, store: u64, overlap: bool) -> Recipe {
+    Recipe { cycles: raw(0x3c, 0x00, 0), counted: Counted::WalkCycles { load, store, overlap } }
 }
 // Counts DTLB_LOAD_MISSES.WALK_DURATION and DTLB_STORE_MISSES.WALK_DURATION.
-const IVY_BRIDGE: Recipe = intel("Ivy Bridge", raw(0x08, 0x84, 0), raw(0x49, 0x04, 0), false);
+const IVY_BRIDGE: Recipe = intel(raw(0x08, 0x84, 0), raw(0x49, 0x04, 0), false);
 // The same events have other codes.
-const HASWELL: Recipe = intel("Haswell", raw(0x08, 0x10, 0), raw(0x49, 0x10, 0), false);
+const HASWELL: Recipe = intel(raw(0x08, 0x10, 0), raw(0x49, 0x10, 0), false);
 // The same events; the first processor with two page miss handlers. Erratum BDM69: may count too
 // much.
-const BROADWELL: Recipe = intel("Broadwell", raw(0x08, 0x10, 0), raw(0x49, 0x10, 0), true);
+const BROADWELL: Recipe = intel(raw(0x08, 0x10, 0), raw(0x49, 0x10, 0), true);
 // Counts DTLB_LOAD_MISSES.WALK_ACTIVE and DTLB_STORE_MISSES.WALK_ACTIVE.
-const SKYLAKE: Recipe = intel("Skylake to Ice Lake", raw(0x08, 0x10, 1), raw(0x49, 0x10, 1), true);
+const SKYLAKE: Recipe = intel(raw(0x08, 0x10, 1), raw(0x49, 0x10, 1), true);
 // The same events have other codes.
-const GOLDEN_COVE: Recipe = intel("Golden Cove", raw(0x12, 0x10, 1), raw(0x13, 0x10, 1), true);
+const GOLDEN_COVE: Recipe = intel(raw(0x12, 0x10, 1), raw(0x13, 0x10, 1), true);
 /// Returns the recipe with LS_NOT_HALTED_CYC and LS_L1_D_TLB_MISS.ALL_L2_MISS.
-const fn zen(family: &'static str, walkers: u32) -> Recipe {
+const fn zen(walkers: u32) -> Recipe {
     let counted = Counted::Misses { misses: raw(0x45, 0xf0, 0), walkers };
-    Recipe { family, cycles: raw(0x76, 0x00, 0), counted }
+    Recipe { cycles: raw(0x76, 0x00, 0), counted }
 }
-const ZEN: Recipe = zen("Zen, Zen 2", 2);
-const ZEN_3: Recipe = zen("Zen 3 to Zen 5", 6);
+const ZEN: Recipe = zen(2);
+const ZEN_3: Recipe = zen(6);
 
 const INTEL: &[(&[u32], &Recipe)] = &[
     (&[0x3a, 0x3e], &IVY_BRIDGE),
