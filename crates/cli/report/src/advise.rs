@@ -47,7 +47,7 @@ fn block(advice: &Advice) -> String {
         );
     }
     if !is_huge {
-        line("kind", advice.kind.words().into());
+        line("kind", advice.kind.name().into());
     }
     for how in &advice.how {
         // Never wrapped, so that it can be copied.

@@ -84,7 +84,7 @@ pub fn verdicts(verdicts: &[(&Verdict, bool)]) -> String {
         let build = it.build.build.get(..8).unwrap_or(&it.build.build);
         let state = if is_current { "" } else { ", replaced" };
         let build = format!("{of} {build}{state}");
-        cells![it.service(), it.decision.in_words(), it.gain.in_words(), date(it.decided), build]
+        cells![it.service(), it.decision.name(), it.gain.in_words(), date(it.decided), build]
     });
     table(&["SERVICE", "TRIAL", "GAIN", "SINCE", "BUILD"], rows)
 }

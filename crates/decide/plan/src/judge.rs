@@ -23,20 +23,22 @@ const MOSTLY_GIANT: f64 = 0.9;
 /// Least part of the cost that a policy removes if it promotes the service.
 const LEAST_RELIEF: f64 = 0.2;
 
-/// Verdict on a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// Even the lower end of the interval is worth it.
-    Enable,
-    /// The likely gain is worth it, but not the lower end.
-    TryIt,
-    /// It gains next to nothing.
-    Nothing,
-    /// It already runs on huge pages.
-    AlreadyHuge,
-    /// Its cost of address translation is unknown.
-    Unknown,
+megapage_units::named! {
+    /// Verdict on a service.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Verdict {
+        /// Even the lower end of the interval is worth it.
+        Enable = "enable",
+        /// The likely gain is worth it, but not the lower end.
+        TryIt = "try it",
+        /// It gains next to nothing.
+        Nothing = "nothing",
+        /// It already runs on huge pages.
+        AlreadyHuge = "huge already",
+        /// Its cost of address translation is unknown.
+        Unknown = "unknown",
+    }
 }
 
 impl Verdict {
@@ -44,44 +46,23 @@ impl Verdict {
     pub const fn is_for(self) -> bool {
         matches!(self, Verdict::Enable | Verdict::TryIt)
     }
-
-    /// Returns the word used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Enable => "enable",
-            Verdict::TryIt => "try it",
-            Verdict::Nothing => "nothing",
-            Verdict::AlreadyHuge => "huge already",
-            Verdict::Unknown => "unknown",
-        }
-    }
 }
 
-/// Means by which a service gets huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Means {
-    /// Transparent huge pages: `megapage daemon`, or `megapage enable`.
-    Thp,
-    /// A hugetlb pool of 2 MiB pages: its memory is dense and steady, and it does not fork.
-    #[serde(rename = "pool-2m")]
-    Pool2m,
-    /// A hugetlb pool of 1 GiB pages.
-    #[serde(rename = "pool-1g")]
-    Pool1g,
-    /// The software's setting for its shared memory, and a pool of 2 MiB pages.
-    OwnSetting,
-}
-
-impl Means {
-    /// Returns the word used in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Means::Thp => "THP",
-            Means::Pool2m => "pool of 2 MiB",
-            Means::Pool1g => "pool of 1 GiB",
-            Means::OwnSetting => "its own setting",
-        }
+megapage_units::named! {
+    /// Means by which a service gets huge pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Means {
+        /// Transparent huge pages: `megapage daemon`, or `megapage enable`.
+        Thp = "THP",
+        /// A hugetlb pool of 2 MiB pages: its memory is dense and steady, and it does not fork.
+        #[serde(rename = "pool-2m")]
+        Pool2m = "pool of 2 MiB",
+        /// A hugetlb pool of 1 GiB pages.
+        #[serde(rename = "pool-1g")]
+        Pool1g = "pool of 1 GiB",
+        /// The software's setting for its shared memory, and a pool of 2 MiB pages.
+        OwnSetting = "its own setting",
     }
 }
 

@@ -3,18 +3,20 @@
 use crate::judge::sequence::Interval;
 use serde::{Deserialize, Serialize};
 
-/// Decision about a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Decision {
-    /// It gains more than the least gain.
-    Gains,
-    /// It gains less than the least gain, and may even hurt.
-    NoGain,
-    /// It makes the service worse.
-    Hurts,
-    /// The trial ended before a decision.
-    Undecided,
+megapage_units::named! {
+    /// Decision about a change.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Decision {
+        /// It gains more than the least gain.
+        Gains = "gains",
+        /// It gains less than the least gain, and may even hurt.
+        NoGain = "no gain",
+        /// It makes the service worse.
+        Hurts = "hurts",
+        /// The trial ended before a decision.
+        Undecided = "undecided",
+    }
 }
 
 impl Decision {
@@ -27,16 +29,6 @@ impl Decision {
             Some(Decision::Hurts)
         } else {
             (interval.high < least.ln_1p()).then_some(Decision::NoGain)
-        }
-    }
-
-    /// Returns the decision in words.
-    pub fn in_words(self) -> &'static str {
-        match self {
-            Decision::Gains => "gains",
-            Decision::NoGain => "no gain",
-            Decision::Hurts => "hurts",
-            Decision::Undecided => "undecided",
         }
     }
 

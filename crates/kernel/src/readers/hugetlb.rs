@@ -30,23 +30,16 @@ impl fmt::Display for PoolScope {
     }
 }
 
-/// A value of a pool that can be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PoolFile {
-    /// `nr_hugepages`. Read: all pages of the pool, surplus ones included. Written: the number of
-    /// persistent pages wanted. The write succeeds even where fewer are obtained: read back.
-    Pages,
-    /// `nr_overcommit_hugepages`: surplus pages that may be taken on demand. Machine only. EINVAL
-    /// for sizes that the page allocator does not hand out (1 GiB).
-    Overcommit,
-}
-
-impl PoolFile {
-    const fn name(self) -> &'static str {
-        match self {
-            PoolFile::Pages => "nr_hugepages",
-            PoolFile::Overcommit => "nr_overcommit_hugepages",
-        }
+megapage_units::named! {
+    /// A value of a pool that can be written.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum PoolFile {
+        /// `nr_hugepages`. Read: all pages of the pool, surplus ones included. Written: the wanted
+        /// number of persistent pages. The write succeeds even where fewer are obtained: read back.
+        Pages = "nr_hugepages",
+        /// `nr_overcommit_hugepages`: surplus pages that may be taken on demand. Machine only.
+        /// EINVAL for sizes that the page allocator does not hand out (1 GiB).
+        Overcommit = "nr_overcommit_hugepages",
     }
 }
 

@@ -37,14 +37,14 @@ pub fn is_switched_off(root: &KernelRoot, status: &Status) -> bool {
 /// Reads the settings; `Ok(None)` where they are not there: on a kernel without transparent huge
 /// pages, or without /sys ([`THP`] distinguishes them).
 pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
-    let enabled = match selected(root, "enabled", ThpEnabled::from_word) {
+    let enabled = match selected(root, "enabled", ThpEnabled::parse) {
         Err(error) if error.is_gone() => return Ok(None),
         other => other?,
     };
     Ok(Some(ThpSettings {
         enabled,
-        defrag: selected(root, "defrag", ThpDefrag::from_word)?,
-        shmem: optional(selected(root, "shmem_enabled", ThpShmem::from_word))?,
+        defrag: selected(root, "defrag", ThpDefrag::parse)?,
+        shmem: optional(selected(root, "shmem_enabled", ThpShmem::parse))?,
         pmd_size: optional(root.read_u64(format!("{DIRECTORY}/hpage_pmd_size")))?
             .map_or(PageSize::HUGE_2M.bytes(), Bytes),
         sizes: sizes(root)?,
@@ -57,8 +57,8 @@ pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
 /// Returns the setting that applies to anonymous memory in pages of 2 MiB. Same as
 /// [`ThpSettings::anonymous`], but reads only two files. `Ok(None)` as for [`settings`].
 pub fn anonymous_2m(root: &KernelRoot) -> Result<Option<ThpEnabled>, KernelError> {
-    let Some(global) = optional(selected(root, "enabled", ThpEnabled::from_word))? else { return Ok(None) };
-    let by_size = optional(selected(root, "hugepages-2048kB/enabled", ThpEnabled::from_word))?;
+    let Some(global) = optional(selected(root, "enabled", ThpEnabled::parse))? else { return Ok(None) };
+    let by_size = optional(selected(root, "hugepages-2048kB/enabled", ThpEnabled::parse))?;
     Ok(Some(by_size.filter(|own| *own != ThpEnabled::Inherit).unwrap_or(global)))
 }
 
@@ -66,12 +66,12 @@ pub fn anonymous_2m(root: &KernelRoot) -> Result<Option<ThpEnabled>, KernelError
 fn selected<T>(
     root: &KernelRoot,
     name: impl std::fmt::Display,
-    from_word: impl Fn(&str) -> Option<T>,
+    parse: impl Fn(&[u8]) -> Option<T>,
 ) -> Result<T, KernelError> {
     let path = format!("{DIRECTORY}/{name}");
     let text = root.read(&path)?;
     let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
-    word.and_then(from_word).ok_or_else(|| KernelError::Parse {
+    word.and_then(|word| parse(word.as_bytes())).ok_or_else(|| KernelError::Parse {
         path: root.path(&path),
         line: 1,
         what: format!("expected one known word in brackets, found '{}'", text.trim()),
@@ -95,11 +95,10 @@ fn sizes(root: &KernelRoot) -> Result<Vec<ThpSize>, KernelError> {
             continue;
         };
         // Sizes above the second level have a setting for shared memory only.
-        let Some(enabled) = optional(selected(root, format!("{name}/enabled"), ThpEnabled::from_word))?
-        else {
+        let Some(enabled) = optional(selected(root, format!("{name}/enabled"), ThpEnabled::parse))? else {
             continue;
         };
-        let shmem = optional(selected(root, format!("{name}/shmem_enabled"), ThpShmem::from_word))?;
+        let shmem = optional(selected(root, format!("{name}/shmem_enabled"), ThpShmem::parse))?;
         sizes.push(ThpSize { page_size, enabled, shmem });
     }
     sizes.sort_by_key(|size| size.page_size);

@@ -6,46 +6,11 @@ use crate::wire;
 use megapage_units::{Bytes, PageSize};
 use serde::Serialize;
 
-/// Declares an enum whose variants are the words of one kernel file.
-macro_rules! words {
-    ($(#[$attribute:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$doc])* $variant,)+
-        }
-
-        impl $name {
-            /// Returns the variant of the kernel's word; `None` for an unknown word.
-            pub fn from_word(word: &str) -> Option<$name> {
-                match word {
-                    $($word => Some($name::$variant),)+
-                    _ => None,
-                }
-            }
-        }
-
-        /// Writes the kernel's word.
-        impl Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.collect_str(self)
-            }
-        }
-
-        /// Writes the kernel's word.
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(match self {
-                    $($name::$variant => $word,)+
-                })
-            }
-        }
-    };
-}
-
-words! {
+megapage_units::named! {
     /// Receivers of huge pages for anonymous memory: `enabled`, global or for one size.
-    ThpEnabled {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ThpEnabled {
         /// Every process.
         Always = "always",
         /// Ranges that asked with madvise(MADV_HUGEPAGE).
@@ -57,14 +22,17 @@ words! {
     }
 }
 
-words! {
+megapage_units::named! {
     /// Effort of a page fault if no huge page is free: `defrag`.
-    ThpDefrag {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ThpDefrag {
         /// Reclaims and compacts in the fault, for all processes.
         Always = "always",
         /// Wakes kswapd and kcompactd; the fault itself falls back to base pages.
         Defer = "defer",
         /// As `defer`, but ranges that asked with madvise reclaim and compact in the fault.
+        #[serde(rename = "defer+madvise")]
         DeferMadvise = "defer+madvise",
         /// Only ranges that asked with madvise reclaim and compact in the fault.
         Madvise = "madvise",
@@ -73,9 +41,11 @@ words! {
     }
 }
 
-words! {
+megapage_units::named! {
     /// Receivers of huge pages for shared anonymous memory, SysV shm and memfds: `shmem_enabled`.
-    ThpShmem {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ThpShmem {
         /// All processes.
         Always = "always",
         /// Ranges in which the huge page lies within the file's size, or which asked with madvise.

@@ -21,32 +21,21 @@ pub struct Gain {
     pub source: CostSource,
 }
 
-/// Short answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// Huge pages are worth it.
-    UseHugePages,
-    /// Huge pages are not worth it.
-    DoNotUse,
-    /// The process runs on huge pages already.
-    AlreadyHuge,
-    /// The interval holds both answers; a trial would decide.
-    TryIt,
-    /// Nothing is known.
-    Unknown,
-}
-
-impl Verdict {
-    /// Returns the verdict as a sentence.
-    pub const fn sentence(self) -> &'static str {
-        match self {
-            Verdict::UseHugePages => "use huge pages",
-            Verdict::DoNotUse => "do not use huge pages",
-            Verdict::AlreadyHuge => "nothing to do: it runs on huge pages",
-            Verdict::TryIt => "undecided: try it (--trial)",
-            Verdict::Unknown => "not known",
-        }
+megapage_units::named! {
+    /// Short answer.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Verdict {
+        /// Huge pages are worth it.
+        UseHugePages = "use huge pages",
+        /// Huge pages are not worth it.
+        DoNotUse = "do not use huge pages",
+        /// The process runs on huge pages already.
+        AlreadyHuge = "nothing to do: it runs on huge pages",
+        /// The interval holds both answers; a trial would decide.
+        TryIt = "undecided: try it (--trial)",
+        /// Nothing is known.
+        Unknown = "not known",
     }
 }
 
@@ -57,33 +46,24 @@ impl Advice {
             (Verdict::AlreadyHuge, Some(bloat)) => {
                 format!("it runs on huge pages, of which about {bloat} hold only zeros (bloat)")
             }
-            _ => self.verdict.sentence().into(),
+            _ => self.verdict.name().into(),
         }
     }
 }
 
-/// Kind of huge page that fits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum PageKind {
-    /// Transparent huge pages of 2 MiB.
-    #[serde(rename = "thp")]
-    Thp,
-    /// Pages of the 2 MiB hugetlb pool.
-    #[serde(rename = "2m")]
-    Hugetlb2m,
-    /// No huge page.
-    #[serde(rename = "none")]
-    None,
-}
-
-impl PageKind {
-    /// Returns the kind in words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            PageKind::Thp => "transparent huge pages (THP)",
-            PageKind::Hugetlb2m => "hugetlb pages of 2 MiB",
-            PageKind::None => "none",
-        }
+megapage_units::named! {
+    /// Kind of huge page that fits.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    pub enum PageKind {
+        /// Transparent huge pages of 2 MiB.
+        #[serde(rename = "thp")]
+        Thp = "transparent huge pages (THP)",
+        /// Pages of the 2 MiB hugetlb pool.
+        #[serde(rename = "2m")]
+        Hugetlb2m = "hugetlb pages of 2 MiB",
+        /// No huge page.
+        #[serde(rename = "none")]
+        None = "none",
     }
 }
 
